@@ -81,16 +81,20 @@ def check_names(_app: Any, env: Any) -> None:
                 )
 
 
-def link_folders(_app: Any, _name: str, source: list[str]) -> None:
-    """A folder of the repository is no page: on the site its link leads to the list of modules."""
+def adapt_links(_app: Any, _name: str, source: list[str]) -> None:
+    """Links that suit a viewer of the repository, for the site.
+
+    A folder is no page: its link leads to the list of modules. A page is called by its title.
+    """
 
     def instead(match: re.Match[str]) -> str:
         return "](modules.md)" if (HERE / match[1]).is_dir() else match[0]
 
-    source[0] = re.sub(r"\]\((\.\./[^)]+)\)", instead, source[0])
+    text = re.sub(r"\]\((\.\./[^)]+)\)", instead, source[0])
+    source[0] = re.sub(r"\[\w+\.md\]\((?=\w+\.md)", "[](", text)
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", link_folders)
+    app.connect("source-read", adapt_links)
     app.connect("builder-inited", write_reference)
     app.connect("env-check-consistency", check_names)

@@ -33,6 +33,11 @@ RECEIVED = {
     "tensorcore_dsl.isa.spec.Operand": "Instructions",
     "tensorcore_dsl.interpreter.core.report.Report": "Debugging and checks",
 }
+# Kinds of element types, as DType.kind names them.
+KINDS = {
+    "f": "Floating point", "s": "Signed integer", "u": "Unsigned integer", "b": "Plain bits",
+    "p": "Predicate",
+}  # fmt: skip
 # Classes that have more methods than users need -> those that the page shows.
 MEMBERS = {
     "Kernel": "configured, emulate, emulator, check, explore, ir, ptx, cubin, resources",
@@ -127,7 +132,7 @@ def _class(path: str) -> str:
     shown = MEMBERS.get(path.rpartition(".")[2])
     if shown is None:
         return f".. autoclass:: {path}\n   :members:\n"
-    members = f"   :members: {shown}\n   :inherited-members:\n" if shown else ""
+    members = f"   :members: {shown}\n" if shown else ""
     return f".. autoclass:: {path}\n{members}"
 
 
@@ -141,12 +146,9 @@ def _renamed(name: str, value: type) -> str:
 
 def _element_type(name: str, dtype: DType) -> str:
     """An element type is data: its facts instead of the docstring of its class."""
-    text = f".. data:: {name}\n\n   {dtype.bits} bits"
-    if dtype.is_float:
-        text += ", floating point"
-    stored = getattr(dtype, "numpy", None)
-    text += f"; NumPy: ``{stored}``" if stored is not None else "; no NumPy type of its own"
-    return text + ".\n"
+    stored = f"NumPy: ``{dtype.numpy}``" if dtype.numpy is not None else "no NumPy type"
+    lanes = f", {dtype.lanes} in a register" if dtype.lanes > 1 else ""
+    return f".. data:: {name}\n\n   {KINDS[dtype.kind]}, {dtype.bits} bits{lanes}; {stored}.\n"
 
 
 def page(group: Group) -> str:

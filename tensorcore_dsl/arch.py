@@ -18,7 +18,7 @@ class Arch:
     number : int
         Compute capability, 90 for sm_90 and sm_90a.
     suffix : str
-        "a" or "f" for features of exactly this architecture or of its family, else "".
+        "a" with the features of exactly this architecture, else "".
     ptx : tuple of int
         The first PTX version that supports it.
     shared_kib : int

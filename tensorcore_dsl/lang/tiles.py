@@ -71,7 +71,7 @@ def shared(
         Strides of another number, rows that the swizzle does not divide, another swizzle or
         alignment.
     ArgumentError
-        At the launch: more shared memory than a block can have.
+        Elements smaller than a byte; at the launch: more shared memory than a block can have.
 
     Notes
     -----

@@ -271,7 +271,9 @@ def match_any(value: Any, mask: SupportsIndex = ALL_LANES) -> Element:
     Raises
     ------
     OperandError
-        A value that fills no register of 32 or 64 bits.
+        A value that fills no register, such as a fragment.
+    UnknownInstruction
+        A value of another width than 32 or 64 bits.
     ArchError
         A target before sm_70.
     Divergence

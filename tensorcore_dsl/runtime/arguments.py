@@ -54,7 +54,7 @@ class ArrayType:
         The greatest power of two up to 16 that divides the address of the first element and all
         other strides, in bytes.
     writable : bool
-        False: stores to it are an error.
+        False: stores to it are an error in emulation, and NumPy arrays are not copied back.
 
     See Also
     --------
