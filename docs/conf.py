@@ -55,8 +55,7 @@ def write_reference(_app: Any = None) -> None:
     pages = {group.file: public_names.page(group) for group in public_names.groups()}
     names = "\n".join(f"   {name.removesuffix('.rst')}" for name in pages)
     pages["index.rst"] = (
-        "Reference\n=========\n\nEvery public name, by topic. In kernels and examples ``tc`` is "
-        "``tensorcore_dsl`` and ``np`` is NumPy.\n\n"
+        f"{public_names.INTRODUCTION}\n"
         f".. toctree::\n   :maxdepth: 1\n\n{names}\n"
     )
     for old in REFERENCE.glob("*.rst"):

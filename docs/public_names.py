@@ -55,6 +55,38 @@ MEMBERS = {
     "Operand": "is_fragment, zeros",
     "Report": "",
 }
+INTRODUCTION = """\
+Reference
+=========
+
+Every public name, by topic. In kernels and examples ``tc`` is ``tensorcore_dsl``, ``np`` is NumPy
+and ``kernels`` is ``tensorcore_dsl.kernels``. The examples run as they stand, on the CPU.
+
+These words name types of parameters:
+
+number
+    A number of Python, known when the kernel is compiled; ``int``, ``str``, ``bool`` as well.
+scalar
+    A run-time value in a register of each thread: an element of an array, or ``tc.lane_id()``.
+integer
+    An ``int`` or a scalar of an integer type.
+predicate
+    A scalar that is true or false: the result of a comparison.
+operand
+    An operand of an instruction: ``mma.a`` of ``mma = tc.mma.m16n8k16(...)``.
+fragment
+    The value of an operand, a matrix that is spread over the registers of a warp or warpgroup.
+mask
+    True or false for each element of a fragment: the result of comparing it.
+dtype
+    An element type, ``tc.f16``, or what stands for one: its name, a dtype of NumPy or torch.
+array
+    On the host, an array of NumPy, torch, CuPy, Numba, or of a library with DLPack.
+
+Where a function *raises* ``OperandError`` or ``ArchError``, it does so when the kernel is compiled,
+at the line that calls it. All functions that emit instructions raise ``OperandError`` outside of
+kernels, and all errors derive from ``TensorCoreError``.
+"""
 
 
 @dataclass(frozen=True)
