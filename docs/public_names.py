@@ -26,13 +26,23 @@ MODULES = {
     "tensorcore_dsl.viz.plot": "Pictures",
     "tensorcore_dsl.host": "For libraries of kernels",
 }
-# What users receive rather than name: class -> the page of the package's group that shows it.
-RECEIVED = {
-    "tensorcore_dsl.layout.Layout": "Instructions",
-    "tensorcore_dsl.isa.spec.Instruction": "Instructions",
-    "tensorcore_dsl.isa.spec.Operand": "Instructions",
-    "tensorcore_dsl.interpreter.core.report.Report": "Debugging and checks",
-}
+# What users receive and do not name: classes of values in kernels, and of results.
+RECEIVED = (
+    "tensorcore_dsl.values.values.Scalar",
+    "tensorcore_dsl.values.values.RegisterGroup",
+    "tensorcore_dsl.values.values.Mask",
+    "tensorcore_dsl.lang.local.Local",
+    "tensorcore_dsl.lang.mbarrier.Mbarrier",
+    "tensorcore_dsl.lang.tma.TensorMap",
+    "tensorcore_dsl.isa.spec.Instruction",
+    "tensorcore_dsl.isa.spec.Operand",
+    "tensorcore_dsl.layout.Layout",
+    "tensorcore_dsl.kernel.launch.Launch",
+    "tensorcore_dsl.interpreter.core.report.Report",
+    "tensorcore_dsl.interpreter.core.report.Traffic",
+    "tensorcore_dsl.interpreter.timeline.timeline.Timeline",
+    "tensorcore_dsl.codegen.cubin.Resources",
+)
 # Kinds of element types, as DType.kind names them.
 KINDS = {
     "f": "Floating point", "s": "Signed integer", "u": "Unsigned integer", "b": "Plain bits",
@@ -54,6 +64,16 @@ MEMBERS = {
     "Instruction": "ptx, opcode, threads",
     "Operand": "is_fragment, zeros",
     "Report": "",
+    "Scalar": "to, bits",
+    "RegisterGroup": "dtype, layout, slots, registers, elements, map, map_coordinates, to, "
+    "coordinates",
+    "Mask": "",
+    "Mbarrier": "init, arrive, arrive_expect_tx, test, wait, remote",
+    "TensorMap": "bytes, prefetch",
+    "Local": "ndim, size, T",
+    "Launch": "prepare",
+    "Timeline": "cycles, seconds, block_cycles, busy, waves, resident, sms, from_dram, cold, "
+    "assuming, save, plot",
 }
 INTRODUCTION = """\
 Reference
@@ -121,6 +141,14 @@ def module_of(name: str) -> ModuleType:
     if head == tc.__name__ and isinstance(getattr(tc, tail, None), ModuleType):
         return getattr(tc, tail)  # type: ignore[no-any-return]
     return import_module(name)
+
+
+def received_page() -> str:
+    """The page of what users receive."""
+    title = "Values and results"
+    intro = "What functions give and kernels work with. Nobody makes these objects by their class."
+    parts = [title, "=" * len(title), "", intro, ""]
+    return "\n".join([*parts, *(_class(path) for path in RECEIVED)])
 
 
 def groups() -> list[Group]:
@@ -196,7 +224,4 @@ def page(group: Group) -> str:
     repeated = [f":obj:`~tensorcore_dsl.{n}`" for n in group.names if n not in group.own]
     if repeated:
         parts.append(f"From ``tensorcore_dsl``, under the same names: {', '.join(repeated)}.\n")
-    for path, title in RECEIVED.items():
-        if title == group.title:
-            parts.append(_class(path))
     return "\n".join(parts)

@@ -78,7 +78,23 @@ class Layout:
         return np.stack(np.broadcast_arrays(row, col), axis=-1).astype(np.int32)
 
     def owner(self, row: int, col: int) -> tuple[int, int]:
-        """(thread, slot) that holds element (row, col), the first if several threads do."""
+        """Which thread holds an element, the first if several do.
+
+        Parameters
+        ----------
+        row, col : int
+            Of the element.
+
+        Returns
+        -------
+        tuple of int
+            (thread, slot).
+
+        Raises
+        ------
+        LayoutError
+            No such element.
+        """
         if not (0 <= row < self.rows and 0 <= col < self.cols):
             raise LayoutError(f"{self.name} is {self.rows}x{self.cols}: no element ({row}, {col})")
         thread, slot = np.nonzero((self.coords == (row, col)).all(-1))

@@ -2,9 +2,9 @@
 
 import dataclasses
 import doctest
+import importlib
 import importlib.util
 import inspect
-import pydoc
 import sys
 from pathlib import Path
 
@@ -24,8 +24,12 @@ CODES = {"GL08", "SS01", "SS03", "PR01", "PR02", "PR07", "RT01", "RT03"}
 SAFE = {"cache_directory", "cupy_stream", "current_stream", "emulated_arch", "enabled", "fastest_first",
         "has_program_assembler", "in_a_row", "key_function", "publish", "separately", "target_key",
         "torch_stream"}  # fmt: skip
-# Fields that are for the package itself.
+# Fields that are for the package itself, and those that the summary describes.
 INTERNAL = {
+    "tensorcore_dsl.codegen.cubin.Resources": {
+        "registers", "spill_stores", "spill_loads", "local_bytes", "shared_bytes", "constant_bytes",
+        "max_threads", "warnings",
+    },  # fmt: skip
     "tensorcore_dsl.layout.Layout": {"container", "any_type"},
     "tensorcore_dsl.isa.spec.Instruction": {"effects", "template", "tied", "params", "note", "ordering"},
 }
@@ -45,10 +49,17 @@ EVERY = {
     for group in public_names.groups()
     for name in group.own
 }
+
+
+def found_at(path):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
 FUNCTIONS = {n: v for n, v in EVERY.items() if inspect.isfunction(v)}
 CLASSES = {
     n: v for n, v in EVERY.items() if inspect.isclass(v) and not issubclass(v, Exception)
-} | {path: pydoc.locate(path) for path in public_names.RECEIVED}
+} | {path: found_at(path) for path in public_names.RECEIVED}
 # Numba's objects have no signature for others to read.
 INTRINSICS = {n: v for n, v in EVERY.items() if n.startswith("tensorcore_dsl.numba.") and n not in FUNCTIONS}
 
@@ -80,9 +91,25 @@ def test_functions_have_sections(name):
         assert text, error
 
 
-def test_methods_of_kernels_have_sections():
-    for name in ("configured", "emulator", "check", "explore", "ir", "ptx", "cubin", "resources"):
-        assert complaints(getattr(tc.Kernel, name)) == [], name
+METHODS = {
+    f"{path}.{name}": getattr(value, name)
+    for path, value in CLASSES.items()
+    for name in public_names.MEMBERS.get(path.rpartition(".")[2], "").split(", ")
+    if inspect.isfunction(getattr(value, name, None))
+    # These forward to what they are configurations of, and refer to it.
+    if value not in (tc.Autotuned, tc.CheckResult, tc.Finding)
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_have_sections(name):
+    assert complaints(METHODS[name]) == []
+
+
+def test_there_are_methods():
+    assert {"Kernel.emulator", "RegisterGroup.map", "Pointer.load", "Mbarrier.wait", "Launch.prepare"} <= {
+        ".".join(name.split(".")[-2:]) for name in METHODS
+    }
 
 
 def test_a_missing_section_is_noticed():

@@ -73,7 +73,18 @@ class Operand:
         return f"{base}:{self.layout.name}" if self.layout else base
 
     def zeros(self) -> Any:
-        """In a kernel: a fragment of this operand filled with zeros."""
+        """A fragment of this operand filled with zeros, in a kernel.
+
+        Returns
+        -------
+        RegisterGroup
+            Of its layout.
+
+        Raises
+        ------
+        OperandError
+            Outside of a kernel.
+        """
         return emitter().zeros(self)
 
     def __str__(self) -> str:

@@ -163,8 +163,9 @@ class CompiledKernel(Definition):
         Returns
         -------
         Resources
-            registers (of a thread), spills (bytes of a thread), shared_bytes (of a block),
-            warnings, ...
+            registers, spill_stores, spill_loads (bytes of all such instructions) and local_bytes of
+            a thread; shared_bytes and constant_bytes of a block; max_threads that the registers
+            allow; warnings; `.spills`, whether there are any.
 
         Raises
         ------

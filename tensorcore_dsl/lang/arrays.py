@@ -91,7 +91,25 @@ class Array(Indexed):
         )
 
     def at(self, *index: Any) -> Pointer:
-        """Pointer to an element; loads and stores through it check the indices."""
+        """Pointer to an element; loads and stores through it check the indices.
+
+        Parameters
+        ----------
+        *index : integer
+            One for each axis; negative numbers count from the end.
+
+        Returns
+        -------
+        Pointer
+            In global memory.
+
+        Raises
+        ------
+        OperandError
+            Another number of indices.
+        OutOfBounds
+            In emulation, and in checked builds, where it is loaded or stored.
+        """
         return self._pointer(full_index(index, self), frozen)
 
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:

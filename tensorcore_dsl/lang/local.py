@@ -22,6 +22,17 @@ class Local:
 
     A compile-time index costs nothing; a run-time index selects among all elements. Element
     `index` is `items[offset + index . strides]`.
+
+    Attributes
+    ----------
+    shape, strides : tuple of int
+        Strides in elements.
+    dtype : dtype
+        Of the elements.
+
+    See Also
+    --------
+    tensorcore_dsl.local : Makes one, with an example.
     """
 
     def __init__(

@@ -100,11 +100,43 @@ class Pointer(Bounded):
         (self + index).store(one_element(value))
 
     def as_type(self, dtype: DTypeLike) -> Pointer:
-        """The same address, read as another type."""
+        """The same address, read as another type.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Of the elements from there on.
+
+        Returns
+        -------
+        Pointer
+            At the same address.
+
+        Raises
+        ------
+        ArgumentError
+            No element type.
+        """
         return self.with_parts(dtype=as_dtype(dtype))
 
     def remote(self, rank: SupportsIndex) -> Pointer:
-        """The same element in the shared memory of CTA `rank` of the cluster."""
+        """The same element in the shared memory of CTA `rank` of the cluster.
+
+        Parameters
+        ----------
+        rank : integer
+            Of the CTA in the cluster.
+
+        Returns
+        -------
+        Pointer
+            In the other CTA's shared memory.
+
+        Raises
+        ------
+        OperandError
+            A pointer to global memory, or no such rank.
+        """
         if self.space != "shared":
             raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
         return self.with_parts(
@@ -116,8 +148,26 @@ class Pointer(Bounded):
     def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
         """One element, or a vector of `count` from consecutive addresses.
 
-        pred: load only where it holds; elsewhere the result is `otherwise`. cache: cache modifiers
-        such as ".nc", ".cg", ".L1::evict_last".
+        Parameters
+        ----------
+        count : int
+            1, 2, 4, 8 or 16 elements of at most 16 bytes, known at compile time.
+        pred : predicate, optional
+            Load only where it holds; elsewhere the result is `otherwise`.
+        otherwise : number
+            See `pred`.
+        cache : str
+            Cache modifiers such as ".nc", ".cg", ".L1::evict_last".
+
+        Returns
+        -------
+        Scalar or RegisterGroup
+            One element, or a vector.
+
+        Raises
+        ------
+        OperandError
+            Another count, or one that is not known at compile time.
         """
         if not isinstance(count, int):
             raise OperandError(
@@ -126,7 +176,22 @@ class Pointer(Bounded):
         return _load(self, count, pred, otherwise, cache)
 
     def store(self, value: Any, *, pred: Any = None, cache: str = "") -> None:
-        """Store an element, or the elements of a vector, list or tuple to successive addresses."""
+        """Store an element, or the elements of a vector, list or tuple to successive addresses.
+
+        Parameters
+        ----------
+        value : number, scalar, vector or list
+            Converted to the type of the pointer.
+        pred : predicate, optional
+            Store only where it holds.
+        cache : str
+            Cache modifiers.
+
+        Raises
+        ------
+        OperandError
+            Another number of elements, a fragment, a constant that the type does not hold.
+        """
         _store(self, value, pred, cache)
 
     @property

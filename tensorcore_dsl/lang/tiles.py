@@ -281,6 +281,21 @@ class Tile(Indexed):
         """The same tile in CTA `rank` of the cluster, to load from and store to.
 
         The cluster must synchronise (`cluster_sync`) before the first and after the last access.
+
+        Parameters
+        ----------
+        rank : integer
+            Of the CTA in the cluster.
+
+        Returns
+        -------
+        Tile
+            In the other CTA's shared memory.
+
+        Raises
+        ------
+        OperandError
+            The tile is another CTA's already; no such rank.
         """
         if self.space == CLUSTER_SPACE:
             raise OperandError(f"{self.described} is another CTA's already")
@@ -316,7 +331,25 @@ class Tile(Indexed):
         return (rest if base is None else _plus(base, rest)), carried
 
     def at(self, *index: Any) -> Pointer:
-        """Pointer to an element; loads and stores through it check run-time indices."""
+        """Pointer to an element; loads and stores through it check run-time indices.
+
+        Parameters
+        ----------
+        *index : integer
+            One for each axis.
+
+        Returns
+        -------
+        Pointer
+            In shared memory.
+
+        Raises
+        ------
+        OperandError
+            Another number of indices, or one that is known to be outside.
+        OutOfBounds
+            In emulation, and in checked builds, where it is loaded or stored.
+        """
         return self._pointer(full_index(index, self), frozen)
 
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:

@@ -25,7 +25,22 @@ from tensorcore_dsl.values.values import Scalar, Struct
 class TensorMap(Struct):
     """A tensor map: describes the copies between boxes of an array and tiles of shared memory.
 
-    `axes` are the axes of the array, the innermost first; `box` is in the order of the array.
+    Attributes
+    ----------
+    array : Array
+        The argument that it describes.
+    box : tuple of int
+        In the order of the array.
+    axes : tuple of int
+        The axes of the array, the innermost first.
+    swizzle : int
+        Of the tiles, in bytes.
+    dtype : dtype
+        Of the elements.
+
+    See Also
+    --------
+    tensorcore_dsl.tma_load : With an example.
     """
 
     parts = ("address",)
@@ -49,7 +64,20 @@ class TensorMap(Struct):
         return [_s32(index[axis]) for axis in self.axes]
 
     def prefetch(self, index: Sequence[Any] | None = None) -> None:
-        """Prefetch the map itself, by one thread at the start, or the box at `index` into L2."""
+        """Prefetch the map itself, by one thread at the start, or a box into the L2 cache.
+
+        Parameters
+        ----------
+        index : sequence of integers, optional
+            The first element of the box; None: the map.
+
+        Raises
+        ------
+        OperandError
+            Another number of coordinates.
+        ArchError
+            A target before sm_90.
+        """
         if index is None:
             emit(names.PREFETCH_TENSOR_MAP, self.address)
             return

@@ -23,8 +23,16 @@ BANKS = 32
 class Traffic:
     """Memory accesses of one source line.
 
-    units: 32-byte sectors (global) or passes over the banks (shared) that the accesses took.
-    ideal: the units that the same number of bytes needs at least.
+    Attributes
+    ----------
+    accesses : int
+        Instructions of warps.
+    bytes : int
+        Of all lanes.
+    units : int
+        32-byte sectors (global) or passes over the banks (shared) that the accesses took.
+    ideal : int
+        The units that the same number of bytes needs at least.
     """
 
     accesses: int = 0
