@@ -5,6 +5,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from numpydoc.docscrape import NumpyDocString, get_doc_object
 from numpydoc.validate import validate
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import kernels
+from tensorcore_dsl import isa, kernels
 
 ROOT = Path(__file__).parent.parent
 # What numpydoc calls missing or wrong: docstring, summary, parameters (also unknown
@@ -153,6 +154,20 @@ def test_wrappers_name_the_section_of_the_manual():
         if emits and "of the PTX manual" not in (inspect.getdoc(function) or ""):
             without.append(name)
     assert [n for n in without if n not in ("tensorcore_dsl.dynamic_shared",)] == []
+
+
+OPERANDS = ("9.7.15.5.1", "9.7.15.5.1.2.2")  # descriptors of matrices, which are no instructions
+
+
+def test_sections_of_the_manual_are_those_of_the_table():
+    known = {i.section for i in isa.instructions()}
+    named = {
+        (name, section)
+        for name, value in {**FUNCTIONS, **METHODS, **INTRINSICS}.items()
+        for section in re.findall(r"\b9\.7(?:\.\d+)+", inspect.getdoc(value) or "")
+    }
+    assert len(named) > 60
+    assert {pair for pair in named if pair[1] not in known and pair[1] not in OPERANDS} == set()
 
 
 EXAMPLES = {n: v for n, v in {**EVERY, **CLASSES}.items() if ">>>" in (getattr(v, "__doc__", "") or "")}

@@ -179,7 +179,7 @@ class Scalar(RuntimeValue, Element):
 
         Notes
         -----
-        `cvt`, section 9.7.9.22 of the PTX manual.
+        `cvt`, section 9.7.9.21 of the PTX manual.
         """
         return emitter().convert(
             self, dtype, rounding=rounding, relu=relu, satfinite=satfinite
