@@ -53,6 +53,8 @@ def write_reference(_app: Any = None) -> None:
     """The pages of the reference; only what changed, so that a second build is short."""
     REFERENCE.mkdir(exist_ok=True)
     pages = {group.file: public_names.page(group) for group in public_names.groups()}
+    for module in public_names.read_modules():
+        pages[f"{module.rpartition('.')[2]}.rst"] = public_names.read_page(module)
     pages["values_and_results.rst"] = public_names.received_page()
     names = "\n".join(f"   {name.removesuffix('.rst')}" for name in pages)
     pages["index.rst"] = (

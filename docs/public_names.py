@@ -5,12 +5,14 @@ The groups of `tensorcore_dsl` are those of its docstring; other public modules 
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +28,8 @@ MODULES = {
     "tensorcore_dsl.viz.plot": "Pictures",
     "tensorcore_dsl.host": "For libraries of kernels",
 }
+# Public modules that need a package which builds of the site lack: they are read, not imported.
+READ = {"tensorcore_dsl.torch": "Operators of PyTorch"}
 # What users receive and do not name: classes of values in kernels, and of results.
 RECEIVED = (
     "tensorcore_dsl.values.values.Scalar",
@@ -141,6 +145,70 @@ def module_of(name: str) -> ModuleType:
     if head == tc.__name__ and isinstance(getattr(tc, tail, None), ModuleType):
         return getattr(tc, tail)  # type: ignore[no-any-return]
     return import_module(name)
+
+
+def read_page(module: str) -> str:
+    """The page of a module that is not imported: signatures and docstrings from its source."""
+    from numpydoc.docscrape_sphinx import SphinxDocString
+
+    title, tree = READ[module], _tree(_source(module))
+    parts = [title, "=" * len(title), "", ast.get_docstring(tree) or ""]
+    parts.append(f"\n.. module:: {module}\n")
+    for name, node in _read_names(module).items():
+        text = str(SphinxDocString(ast.get_docstring(node) or "", config={}))
+        kind, given = ("class", "") if isinstance(node, ast.ClassDef) else ("function", "()")
+        if isinstance(node, ast.FunctionDef):
+            given = f"({', '.join(_parameters(node.args))})"
+        parts.append(f".. {kind}:: {name}{given}\n\n{textwrap.indent(text, '   ')}\n")
+    return "\n".join(parts)
+
+
+def _read_names(module: str) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    """The definition of each name in `__all__`, which the package imports from its modules."""
+    found: dict[str, ast.FunctionDef | ast.ClassDef] = {}
+    nodes = _tree(_source(module)).body
+    (listed,) = (n.value for n in nodes if ast.unparse(n).startswith("__all__ = "))  # type: ignore[attr-defined]
+    wanted = ast.literal_eval(listed)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(module):
+            names = {alias.name for alias in node.names} & set(wanted)
+            for inner in _tree(_source(str(node.module))).body:
+                if isinstance(inner, (ast.FunctionDef, ast.ClassDef)) and inner.name in names:
+                    found[inner.name] = inner
+    return {name: found[name] for name in wanted}
+
+
+def _parameters(given: ast.arguments) -> Iterator[str]:
+    """Parameters without their annotations, as `inspect` writes them."""
+    plain = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(plain) - len(given.defaults)) + list(given.defaults)
+    yield from map(_parameter, plain, defaults)
+    if given.vararg:
+        yield f"*{given.vararg.arg}"
+    elif given.kwonlyargs:
+        yield "*"
+    yield from map(_parameter, given.kwonlyargs, given.kw_defaults)
+    if given.kwarg:
+        yield f"**{given.kwarg.arg}"
+
+
+def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
+    return argument.arg if default is None else f"{argument.arg}={ast.unparse(default)}"
+
+
+def _source(module: str) -> Path:
+    """The file of a module of the package."""
+    folder = Path(tc.__file__).parent.joinpath(*module.split(".")[1:])
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def read_modules() -> list[str]:
+    """Those of `READ` that this version has."""
+    return [module for module in READ if _source(module).exists()]
 
 
 def received_page() -> str:
