@@ -41,7 +41,7 @@ pictures: $(DEV)
 	$(BIN)/python docs/pictures.py
 
 site: $(SITE)
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/site  # -W: warnings fail
 	@echo "open build/site/index.html"
 
 bench: $(DEV)
