@@ -39,6 +39,7 @@ FRAGMENTS = {
     "mma_m16n8k8_tf32": (tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32), "ab"),
     "mma_m16n8k32_s8": (tc.mma.m16n8k32(tc.s8, tc.s8, tc.s32), "ab"),
     "mma_m8n8k4_f64": (tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64), "abd"),
+    "mma_sp_m16n8k32_f16": (tc.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32), "b"),
     "wgmma_m64n8k16_f16": (tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32), "d"),
 }
 
