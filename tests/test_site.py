@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,6 +50,42 @@ def test_configuration_of_the_site_is_strict():
     text = (ROOT / "Makefile").read_text()
     assert re.search(r"-m sphinx -W ", text) and "make site" in (ROOT / ".ci" / "run").read_text()
     assert "nitpicky = True" in (DOCS / "conf.py").read_text()
+
+
+SMALL_SITE = f"""
+import runpy
+globals().update(runpy.run_path({str(DOCS / "conf.py")!r}))
+extensions, html_theme, html_theme_options = ["myst_parser"], "basic", {{}}
+html_static_path = html_css_files = []
+
+def setup(app):
+    app.connect("source-read", adapt_links)
+"""
+GOOD = "# Page\n\n## A part\n\n[whole](other.md), [part](other.md#a-part), [file](notes.txt)\n"
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        (GOOD, ""),
+        ("# Page\n\n[away](nowhere.md)\n", "target not found: 'nowhere.md'"),
+        ("# Page\n\n[away](other.md#a-gap)\n", "local id not found in doc 'other': 'a-gap'"),
+        ("# Page\n\n![none](none.png)\n", "image file not readable"),
+        (GOOD + "UNLISTED", "isn't included in any toctree"),
+    ],
+    ids=["good", "link", "anchor", "picture", "unlisted"],
+)
+def test_a_broken_page_fails_the_site(tmp_path, text, complaint):
+    """With the settings of the site: a link, an anchor, a picture, a page that no navigation has."""
+    pages = {"conf.py": SMALL_SITE, "notes.txt": "", "other.md": "# Other\n\n## A part\n",
+             "page.md": text, "index.rst": "Site\n====\n\n.. toctree::\n\n   page\n   other\n"}  # fmt: skip
+    if "UNLISTED" in text:
+        pages["lonely.md"] = "# Lonely\n"
+    for name, content in pages.items():
+        (tmp_path / name).write_text(content)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", tmp_path, tmp_path / "out"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert complaint in found.stderr and (found.returncode == 0) == (not complaint), found.stderr
 
 
 # -- reference -------------------------------------------------------------------------------------
