@@ -18,6 +18,8 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.isa.namespaces import Namespace
+from tensorcore_dsl.isa.reference import braces
 
 # Public modules beside the package itself -> the title of their page.
 MODULES = {
@@ -47,6 +49,15 @@ RECEIVED = (
     "tensorcore_dsl.interpreter.timeline.timeline.Timeline",
     "tensorcore_dsl.codegen.cubin.Resources",
 )
+# Names whose values have no docstring of their own.
+DATA = {
+    "ARCHS": f"An ``Arch`` for each name: {', '.join(f'``{name}``' for name in tc.ARCHS)}.",
+    "threadIdx": "The thread within its block: ``.x``, ``.y`` and ``.z``, s32 from 0 on.",
+    "blockIdx": "The block within the grid: ``.x``, ``.y`` and ``.z``, s32 from 0 on.",
+    "blockDim": "Threads of a block along each axis: ``.x``, ``.y`` and ``.z``, s32.",
+    "gridDim": "Blocks of the grid along each axis: ``.x``, ``.y`` and ``.z``, s32.",
+    "CURRENT_DEVICE": "The ordinal that stands for the GPU which is current.",
+}
 # Kinds of element types, as DType.kind names them.
 KINDS = {
     "f": "Floating point", "s": "Signed integer", "u": "Unsigned integer", "b": "Plain bits",
@@ -250,7 +261,13 @@ def documented(name: str, value: Any) -> str:
         return _renamed(name, value)
     if inspect.isclass(value):
         return _class(name)
-    if inspect.isroutine(value):
+    if isinstance(value, Namespace):
+        return _namespace(name, value)
+    if name in DATA:
+        return f".. data:: {name}\n\n   {DATA[name]}\n"
+    if callable(value) and (given := _as_called(value)):
+        return f".. autofunction:: {name}{given}\n"
+    if inspect.isroutine(value) or hasattr(value, "__wrapped__"):
         return f".. autofunction:: {name}\n"
     return f".. autodata:: {name}\n   :no-value:\n"
 
@@ -262,6 +279,46 @@ def _class(path: str) -> str:
         return f".. autoclass:: {path}\n   :members:\n"
     members = f"   :members: {shown}\n" if shown else ""
     return f".. autoclass:: {path}\n{members}"
+
+
+def _as_called(value: Any) -> str:
+    """The parameters of an intrinsic of Numba in a kernel, where its typing context is none."""
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    first, *rest = [*found.parameters.values(), None]
+    if first is None or first.name != "typingctx":
+        return ""
+    bare = [p.replace(annotation=p.empty) for p in rest if p is not None]
+    return str(inspect.Signature(bare))
+
+
+def _namespace(name: str, value: Namespace) -> str:
+    """The shapes of its instructions, and the groups that have more."""
+    inside = [n for n in dir(value) if n != "__class__"]
+    shapes = [n for n in inside if re.fullmatch(r"m\d+n\d+k\d+", n)]
+    shapes.sort(key=lambda shape: [int(n) for n in re.findall(r"\d+", shape)])
+    usual = [s for s in ("m16n8k16", "m64n128k16", "m16n16k16") if s in shapes]
+    one = (usual or shapes)[0]
+    groups = [n for n in inside if n not in shapes and not n.startswith("_")]
+    shown = shapes
+    if len(shapes) > 20:  # those of wgmma: any multiple of 8 as N
+        by_depth = {depth: [s for s in shapes if s.endswith(depth)] for depth in _depths(shapes)}
+        shown = [braces(of_depth) for of_depth in by_depth.values()]
+    text = (
+        f"The matrix products of ``{name}``, by shape and element types: "
+        f"``tc.{name}.{one}(...)`` is an instruction, and an error lists the types that it "
+        f"has.\n\n   Shapes: {', '.join(f'``{s}``' for s in shown)}."
+    )
+    if groups:
+        text += f"\n\n   Groups, with shapes of their own: {', '.join(f'``{g}``' for g in groups)}."
+    return f".. data:: {name}\n\n   {text}\n"
+
+
+def _depths(shapes: list[str]) -> list[str]:
+    """The parts of shapes that give K, each once."""
+    return list(dict.fromkeys(shape[shape.index("k") :] for shape in shapes))
 
 
 def _renamed(name: str, value: type) -> str:

@@ -109,7 +109,8 @@ def _definition(instr: Instruction, fixed: Mapping[str, int]) -> Callable[..., A
         [parameter(n, parameter.POSITIONAL_OR_KEYWORD) for n in names]
     )
     define.__name__ = instr.mnemonic
-    define.__doc__ = f"{instr.signature} (section {instr.section} of the PTX manual)"
+    takes = instr.signature or "no operands"
+    define.__doc__ = f"`{instr.ptx}`: {takes} (section {instr.section} of the PTX manual)."
     return define
 
 
