@@ -9,18 +9,16 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-os.environ["TENSORCORE_DSL_TARGET"] = "cpu"
-
 import numpy as np
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from PIL import Image, PngImagePlugin
 
 import tensorcore_dsl as tc
@@ -53,7 +51,8 @@ def timeline() -> Figure:
     step = tutorial.load_step(5)
     a, b = (np.ones((rows, 768), tc.bf16.numpy) for rows in (128, 512))
     d = np.zeros((128, 512), tc.bf16.numpy)
-    report = step.gemm(a, b, d, step.matmul.emulator("sm_90a", timeline=True))
+    with tc.target("cpu"):
+        report = step.gemm(a, b, d, step.matmul.emulator("sm_90a", timeline=True))
     return report.timeline.plot()
 
 
@@ -129,8 +128,8 @@ def _contents(axis: Any) -> Iterator[list[Any]]:
         yield [text.get_text(), *_rounded(text.get_position())]
     for line in axis.lines:
         yield _rounded(line.get_xydata())
-    for patch in axis.patches:
-        yield _rounded(patch.get_path().vertices[:2]) + _rounded(patch.get_facecolor())
+    for patch in (p for p in axis.patches if isinstance(p, Rectangle)):  # cells and bars
+        yield _rounded(patch.get_bbox().bounds) + _rounded(patch.get_facecolor())
     for part in axis.collections:
         if isinstance(part, PathCollection):
             yield _rounded(part.get_offsets())

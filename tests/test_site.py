@@ -1,7 +1,6 @@
 """The site: its navigation, its reference, and the pictures of its pages."""
 
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -135,15 +134,7 @@ def test_pages_of_the_reference_name_what_they_show(group):
 @pytest.fixture(scope="module")
 def pictures():
     pytest.importorskip("matplotlib")
-    before = os.environ.get("TENSORCORE_DSL_TARGET")
-    os.environ["TENSORCORE_DSL_TARGET"] = "cpu"
-    sys.path.insert(0, str(ROOT))
-    yield _load("pictures")
-    sys.path.remove(str(ROOT))
-    if before is None:
-        os.environ.pop("TENSORCORE_DSL_TARGET", None)
-    else:
-        os.environ["TENSORCORE_DSL_TARGET"] = before
+    return _load("pictures")
 
 
 def test_pictures_are_shown_and_small(pictures):
