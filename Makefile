@@ -9,9 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 GPU := $(wildcard /dev/nvidiactl /proc/driver/nvidia/version)
 DEMO := $(VENV)/.demo$(if $(GPU),-cuda)
 DEV := $(VENV)/.dev
+SITE := $(VENV)/.site
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test lint installs docs bench clean
+.PHONY: help demo test lint installs docs pictures site bench clean
 
 help:
 	@echo "make demo   tiled GEMMs on the GPU, or in emulation, checked against NumPy"
@@ -19,6 +20,8 @@ help:
 	@echo "make lint   ruff and mypy"
 	@echo "make installs  build sdist and wheel, test them with the oldest and newest versions of others"
 	@echo "make docs   run the examples of the docs again, generate the instruction reference"
+	@echo "make pictures   draw the pictures of the docs that are out of date"
+	@echo "make site   the documentation as a site, in build/site; a broken link is an error"
 	@echo "make bench  the benchmarks; results go to build/"
 	@echo "make clean  remove the environment and all caches"
 
@@ -38,11 +41,18 @@ installs: $(DEV)
 docs: $(DEV)
 	$(BIN)/python docs/generate.py
 
+pictures: $(DEV)
+	$(BIN)/python docs/pictures.py
+
+site: $(SITE)
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/site  # -W: warnings fail
+	@echo "open build/site/index.html"
+
 bench: $(DEV)
 	$(BIN)/python -m benchmarks --out build
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/reference
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Some systems ship Python without ensurepip: then pip installs itself from outside.
@@ -61,4 +71,8 @@ $(VENV)/.demo-cuda: $(METADATA) | $(BIN)/python
 
 $(DEV): $(METADATA) | $(BIN)/python
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(SITE): $(METADATA) | $(BIN)/python
+	$(PIP) -e '.[docs]'
 	@touch $@

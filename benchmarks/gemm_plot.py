@@ -14,9 +14,17 @@ from benchmarks.harness import Report
 def draw(report: Report, path: Path) -> str:
     """Write a PNG; returns a line that says where it is, or why there is none."""
     try:
-        from matplotlib.figure import Figure
+        figure = figure_of(report)
     except ImportError:
         return "No plot: matplotlib is not installed (pip install 'tensorcore-dsl[bench]')"
+    figure.savefig(path, dpi=130)
+    return f"Drawn to {path}"
+
+
+def figure_of(report: Report) -> Any:
+    """The Figure; ImportError without matplotlib."""
+    from matplotlib.figure import Figure
+
     compared = any("ratio" in r for r in report.results)
     groups = report.summary.get("groups", report.summary["dtypes"])
     widths = [6.5, max(6.5, 0.6 * len(groups))] if compared else [6.5]
@@ -32,8 +40,7 @@ def draw(report: Report, path: Path) -> str:
     else:
         where = f"emulated on {report.machine['processor']}, {report.machine['cores']} cores"
     figure.suptitle(f"{where}, {report.date:%Y-%m-%d}", fontsize=10)
-    figure.savefig(path, dpi=130)
-    return f"Drawn to {path}"
+    return figure
 
 
 def _rates(axis: Any, report: Report) -> None:
@@ -75,7 +82,8 @@ def _ratios(axis: Any, report: Report) -> None:
             axis.hlines(mean, place - 0.35, place + 0.35, color="black")
             axis.annotate(f"{mean:.2f}", (place + 0.36, mean), va="center", fontsize=8)
     axis.axhline(1, color="grey", linestyle=":")
-    axis.set_xticks(range(len(groups)), list(groups), rotation=45, ha="right")
+    names = [name.removeprefix(f"{report.summary.get('suite')} ") for name in groups]
+    axis.set_xticks(range(len(groups)), names, rotation=45, ha="right")
     axis.set(ylabel="the reference's time over ours\n(above 1: ours is faster)")
     axis.set(xlim=(-0.5, len(groups)), ylim=(0, None))
     axis.grid(alpha=0.3, axis="y")

@@ -95,5 +95,5 @@ def draw_map(axis: Any, report: Report) -> None:
     )  # fmt: skip
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    axis.set(xlabel="M", ylabel="N K", title="ratio")
+    axis.set(xlabel="M", ylabel="N K", title="the reference's time over ours")
     axis.figure.colorbar(dots, ax=axis, extend="both")

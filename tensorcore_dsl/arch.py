@@ -11,11 +11,30 @@ from tensorcore_dsl.errors import ArchError, ArgumentError, listing
 
 @dataclass(frozen=True)
 class Arch:
-    """A PTX `.target`: `sm_80`, `sm_90a`. `ptx` is the first PTX version that supports it.
+    """A PTX `.target`: `sm_80`, `sm_90a`.
 
-    shared_kib: maximum shared memory of a block, static and dynamic, in KiB (CUDA programming
-    guide, technical specifications per compute capability; CCCL's cuda/__device/arch_traits.h,
-    `max_shared_memory_per_block_optin`).
+    Attributes
+    ----------
+    number : int
+        Compute capability, 90 for sm_90 and sm_90a.
+    suffix : str
+        "a" with the features of exactly this architecture, else "".
+    ptx : tuple of int
+        The first PTX version that supports it.
+    shared_kib : int
+        Maximum shared memory of a block, static and dynamic, in KiB.
+    chip : str
+        The name of the generation.
+
+    Notes
+    -----
+    Shared memory: CUDA programming guide, technical specifications per compute capability; CCCL's
+    cuda/__device/arch_traits.h, `max_shared_memory_per_block_optin`.
+
+    Examples
+    --------
+    >>> tc.ARCHS["sm_90a"].number, tc.ARCHS["sm_90a"].shared_kib
+    (90, 227)
     """
 
     number: int

@@ -18,8 +18,25 @@ from tensorcore_dsl.tracing import emitter
 class DType:
     """An element type of the PTX manual (section 5.2).
 
-    kind: f(loat), s(igned), u(nsigned), b(its) or p(redicate). `bits` is the width of one element;
-    `lanes` is 2 for packed pairs such as f16x2.
+    Called with a value, it converts a value of a kernel, or makes a typed constant: `tc.f16(x)`.
+
+    Attributes
+    ----------
+    name : str
+        As in PTX: "bf16".
+    kind : str
+        f(loat), s(igned), u(nsigned), b(its) or p(redicate).
+    bits : int
+        The width of one element.
+    numpy : numpy.dtype or None
+        What arrays of NumPy hold; ml_dtypes has the small floats.
+    lanes : int
+        2 for packed pairs such as f16x2.
+
+    Examples
+    --------
+    >>> tc.bf16.bits, tc.bf16.numpy, tc.s4.is_integer
+    (16, dtype(bfloat16), True)
     """
 
     name: str
@@ -161,7 +178,29 @@ def named(name: str) -> DType:
 
 
 def from_numpy(dtype: Any) -> DType:
-    """The element type that a NumPy (or ml_dtypes) dtype stores."""
+    """The element type that a NumPy (or ml_dtypes) dtype stores.
+
+    Parameters
+    ----------
+    dtype : dtype of NumPy
+        Or what np.dtype takes.
+
+    Returns
+    -------
+    DType
+        tc.f32 for float32.
+
+    Raises
+    ------
+    ArgumentError
+        A dtype that no kernel takes; the error lists those that it does.
+
+    Examples
+    --------
+    >>> from tensorcore_dsl.host import from_numpy
+    >>> from_numpy(np.float16)
+    f16
+    """
     found = _FROM_NUMPY.get(np.dtype(dtype))
     if found is None:
         names = listing(sorted(str(t) for t in _FROM_NUMPY))

@@ -51,7 +51,19 @@ from tensorcore_dsl.origins import is_installed, is_of_package, is_pythons
 
 @dataclass(frozen=True)
 class Loc:
-    """A span of the user's source; `caller` is the call site of an inlined function."""
+    """A span of the user's source.
+
+    Attributes
+    ----------
+    filename : str
+        The file.
+    line, column, end_column : int
+        Lines count from 1, columns from 0.
+    function : str
+        The function around it.
+    caller : Loc or None
+        The call site of an inlined function.
+    """
 
     filename: str
     line: int
@@ -395,7 +407,14 @@ def _kind_in_words(kind: type) -> str:
 
 
 def publish(names: dict[str, Any]) -> None:
-    """Make the functions among the names of a module of the library `public`."""
+    """Make the functions among the names of a module public: their errors show no frames of the
+    library.
+
+    Parameters
+    ----------
+    names : dict
+        `globals()` of the module; changed in place.
+    """
     for name, value in names.items():
         new = isinstance(value, FunctionType) and not hasattr(value, "__kernel_function__")
         if new and is_of_package(value.__module__):

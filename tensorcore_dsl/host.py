@@ -51,13 +51,36 @@ __all__ = [
 
 
 def has_program_assembler() -> bool:
-    """Whether this machine has a whole-program ptxas, which `setmaxnreg` needs."""
+    """Whether this machine has a whole-program ptxas, which `setmaxnreg` needs.
+
+    Returns
+    -------
+    bool
+        TENSORCORE_DSL_PTXAS names one, a package has it, or it is in the path.
+    """
     return bool(ptxas.candidates())
 
 
 def tensor_core_arithmetic(product: Instruction, arch: str) -> TensorCoreArithmetic:
     """How the tensor cores of an architecture sum a matrix product.
 
-    Instructions with equal arithmetic and K give equal bits. ValueError if the rules are unknown.
+    Instructions with equal arithmetic and K give equal bits.
+
+    Parameters
+    ----------
+    product : Instruction
+        `tc.mma.m16n8k16(...)`, say.
+    arch : str
+        "sm_80", "sm_90a", ...
+
+    Returns
+    -------
+    TensorCoreArithmetic
+        Equal for equal rounding.
+
+    Raises
+    ------
+    ValueError
+        The rules are unknown.
     """
     return model(prepared(product)[0], arch)

@@ -20,8 +20,27 @@ Formula = Callable[[Any, Any], tuple[Any, Any]]
 class Layout:
     """Distribution of a rows x cols matrix over `threads` threads.
 
-    `formula(thread, slot)` returns (row, col) of the element in slot `slot` of a thread, counted
-    from the low end of its first register; arguments are integers or arrays.
+    Attributes
+    ----------
+    name : str
+        Names the instruction, the operand and the type.
+    rows, cols : int
+        Of the matrix.
+    dtype : dtype
+        Of the elements.
+    formula : function
+        `formula(thread, slot)` returns (row, col) of the element in slot `slot` of a thread,
+        counted from the low end of its first register; arguments are integers or arrays.
+    threads : int
+        32, or 128 of a warpgroup.
+    copies : int
+        Number of matrices of this shape, or of copies of one, in the threads.
+
+    Examples
+    --------
+    >>> layout = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).a.layout
+    >>> layout.rows, layout.cols, layout.slots, layout.owner(9, 3)
+    (16, 16, 8, (5, 3))
     """
 
     name: str
@@ -59,7 +78,23 @@ class Layout:
         return np.stack(np.broadcast_arrays(row, col), axis=-1).astype(np.int32)
 
     def owner(self, row: int, col: int) -> tuple[int, int]:
-        """(thread, slot) that holds element (row, col), the first if several threads do."""
+        """Which thread holds an element, the first if several do.
+
+        Parameters
+        ----------
+        row, col : int
+            Of the element.
+
+        Returns
+        -------
+        tuple of int
+            (thread, slot).
+
+        Raises
+        ------
+        LayoutError
+            No such element.
+        """
         if not (0 <= row < self.rows and 0 <= col < self.cols):
             raise LayoutError(f"{self.name} is {self.rows}x{self.cols}: no element ({row}, {col})")
         thread, slot = np.nonzero((self.coords == (row, col)).all(-1))

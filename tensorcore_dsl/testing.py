@@ -56,15 +56,40 @@ def do_bench(
 ) -> Any:  # fmt: skip
     """Milliseconds that a call of the function takes, as in Triton: the median of many calls.
 
-    function: what it launches on a GPU is timed by CUDA events around each call; where the target
-    is the CPU, the system's clock times it.
-    warmup, rep: milliseconds for which it is called before, and while measuring.
-    quantiles: return a list of these quantiles, such as (0.5, 0.2, 0.8).
-    return_mode: "median", "mean", "min", "max", or "all" for the list of all times.
-    setup: called before each call, and not timed.
-    cold: empty the L2 cache before each call, and not timed.
-    stream: the stream on which the function launches; None is torch's current one, if torch uses
-    the GPU, else the default stream.
+    Parameters
+    ----------
+    function : function
+        Without parameters. What it launches on a GPU is timed by CUDA events around each call;
+        where the target is the CPU, the system's clock times it.
+    warmup, rep : float
+        Milliseconds for which it is called before, and while measuring.
+    quantiles : sequence of float, optional
+        Return a list of these quantiles, such as (0.5, 0.2, 0.8).
+    return_mode : {"median", "mean", "min", "max", "all"}
+        "all" gives the list of all times.
+    setup : function, optional
+        Called before each call, and not timed.
+    cold : bool
+        Empty the L2 cache before each call, and not timed.
+    stream : stream, optional
+        The stream on which the function launches; None is torch's current one, if torch uses the
+        GPU, else the default stream.
+
+    Returns
+    -------
+    float or list of float
+        Milliseconds.
+
+    Raises
+    ------
+    ArgumentError
+        Numbers or a mode that are not allowed; no function without parameters.
+
+    Examples
+    --------
+    >>> times = tc.testing.do_bench(lambda: sum(range(100)), warmup=1, rep=2, return_mode="all")
+    >>> len(times) >= 1 and min(times) > 0
+    True
     """
     _check("warmup", warmup, least=0)
     _check("rep", rep, least=0)

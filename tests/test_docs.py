@@ -154,6 +154,27 @@ def test_links_lead_somewhere(name):
             assert (ROOT / name).parent.joinpath(target).exists(), f"{name} links to {target}"
 
 
+def anchors(text):
+    """The anchors of a page's headings, as viewers of repositories make them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_anchors_exist(name):
+    text = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / name).read_text(), flags=re.S)
+    for target, anchor in re.findall(r"\]\(([^)#:]*\.md)?#([^)]*)\)", text):
+        page = (ROOT / name).parent / target if target else ROOT / name
+        assert anchor in anchors(page.read_text()), f"{name} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "CHANGELOG.md"])
+def test_files_that_pages_name_exist(name):
+    named = re.findall(r"(?<![\w/])((?:tests|benchmarks|docs|\.ci)/[\w/]+(?:\.py|\.md|\.json)?)(?=`|,|\s)",
+                       (ROOT / name).read_text())  # fmt: skip
+    assert [n for n in named if not (ROOT / n).exists()] == []
+
+
 def test_architecture_names_only_what_is_there():
     text = (ROOT / "docs/architecture.md").read_text()
     there = {p.name for top in ("tensorcore_dsl", "kernels", "tests") for p in (ROOT / top).rglob("*.py")}

@@ -51,7 +51,8 @@ def test_help_lists_every_name_by_topic():
 def test_version_is_declared_once():
     assert re.fullmatch(r"\d+\.\d+\.\d+", tc.__version__)
     assert tc.__version__ == metadata.version("tensorcore-dsl")
-    assert "attr: tensorcore_dsl.__version__" in (ROOT / "setup.cfg").read_text()
+    declared = 'version = { attr = "tensorcore_dsl.__version__" }'
+    assert declared in (ROOT / "pyproject.toml").read_text()
 
 
 def test_every_element_type_is_exported():

@@ -1,6 +1,7 @@
 """Pictures of layouts and swizzles, and the facts they show."""
 
 import builtins
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tensorcore_dsl.layout import draw
 from tensorcore_dsl.viz.plot import (
     chunks,
     draw_swizzle,
+    element_letter,
     holders,
     passes,
     plot_layout,
@@ -23,20 +25,58 @@ A = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32).a
 
 
 def texts(figure):
-    return [t.get_text() for t in figure.axes[0].texts]
+    """The texts of the cells, without the names of quads and warps beside them."""
+    every = [t.get_text() for t in figure.axes[0].texts]
+    return [text for text in every if not text.startswith(("quad", "warp"))]
+
+
+def groups(figure):
+    return [t.get_text() for t in figure.axes[0].texts if t.get_text().startswith(("quad", "warp"))]
 
 
 def test_every_cell_names_its_holder(tmp_path):
     figure = A.plot(str(tmp_path / "a.png"))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     shown = texts(figure)
-    assert len(shown) == 256 and shown[:3] == ["T0:0", "T0:1", "T1:0"]
-    assert shown[16 * 9 + 8] == "T4:6"
+    assert len(shown) == 256 and shown[:3] == ["T0:a0", "T0:a1", "T1:a0"]
+    assert shown[16 * 9 + 8] == "T4:a6"
 
 
 def test_picture_and_text_agree():
     words = [w for line in draw(A.layout).splitlines()[2:] for w in line.split()[1:]]
-    assert texts(plot_layout(A.layout)) == words
+    assert texts(plot_layout(A.layout)) == [w.replace(":", ":a") for w in words]
+
+
+def test_elements_have_the_letters_of_the_manual():
+    product = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    wide = tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32).d
+    letters = [element_letter(o.layout) for o in (product.a, product.b, product.d, wide)]
+    assert letters == ["a", "b", "c", "c"]
+    assert element_letter(product.d.layout.along("rows")) == "e"
+
+
+def test_quads_and_warps_are_named_where_they_hold_whole_rows_or_columns():
+    product = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    assert groups(plot_layout(product.a.layout)) == [f"quad {i % 8}" for i in range(16)]
+    assert groups(plot_layout(product.b.layout)) == [f"quad {i}" for i in range(8)]
+    wide = groups(plot_layout(tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32).d.layout))
+    assert [g for g in wide if g.startswith("warp")] == ["warp 0", "warp 1", "warp 2", "warp 3"]
+
+
+def test_lines_part_warps_quads_threads_and_registers():
+    def lines(layout):
+        """How many lines there are of each width."""
+        found = Counter()
+        for part in plot_layout(layout).axes[0].collections:
+            found[part.get_linewidths()[0]] += len(part.get_segments())
+        return found
+
+    wide = lines(tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32).d.layout)
+    assert wide[2.6] == 3 * 8 and wide[0.9] == 60 * 8  # between warps; between other rows
+    of_a = lines(A.layout)
+    assert of_a[0.9] == 15 * 16  # every row is another quad's
+    assert of_a[1.8] == 16 * 7 and of_a[1.2] == 0  # threads; no thread has two registers in a row
+
 
 
 def test_threads_of_one_row_differ_in_colour():

@@ -1,5 +1,6 @@
 """The project as a whole: what it needs, what it says of itself, the demo."""
 
+import ast
 import os
 import re
 import subprocess
@@ -127,11 +128,19 @@ def test_ci_runs_what_contributors_run():
 TABLES = {"isa/scalar.py", "isa/memory.py"}
 
 
+def lines_of_code(path):
+    """Lines without docstrings, which tell users of shapes, errors and examples."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    texts = [n.body[0] for n in ast.walk(tree) if isinstance(n, documented) and ast.get_docstring(n)]
+    return path.read_text().count("\n") - sum(t.end_lineno - t.lineno + 1 for t in texts)
+
+
 def test_no_file_is_long():
     """500 lines, except tables."""
     for path in (ROOT / "tensorcore_dsl").rglob("*.py"):
         name = path.relative_to(ROOT / "tensorcore_dsl").as_posix()
-        lines = path.read_text().count("\n")
+        lines = lines_of_code(path)
         assert lines <= 500 or name in TABLES, f"{name} has {lines} lines"
 
 

@@ -109,5 +109,5 @@ def test_findings_are_in_the_report_for_machines(run: Any, pytester: Any) -> Non
 
 
 def test_the_entry_point() -> None:
-    text = (Path(__file__).parent.parent / "setup.cfg").read_text()
-    assert f"pytest11 =\n    tensorcore_dsl = {PLUGIN}\n" in text
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text()
+    assert f'entry-points.pytest11]\ntensorcore_dsl = "{PLUGIN}"\n' in text

@@ -15,10 +15,27 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 class AmpereConfig:
     """Tile sizes and pipeline depth; all are compile-time constants of a kernel.
 
-    A CTA computes BM x BN of D, a warp WM x WN of that, in steps of BK along K. stages: tiles of A
-    and B in shared memory. group_m: rows of CTA tiles that go through the columns of B together,
-    so that they find B in the L2 cache. split_k: CTAs that share a tile, each with a part of K;
-    they store partial sums, which a second kernel adds up.
+    Attributes
+    ----------
+    BM, BN : int
+        Rows and columns of D that a CTA computes.
+    BK : int
+        K of a step.
+    WM, WN : int
+        Rows and columns that a warp computes of that.
+    stages : int
+        Tiles of A and B in shared memory.
+    group_m : int
+        Rows of CTA tiles that go through the columns of B together, so that they find B in the L2
+        cache.
+    split_k : int
+        CTAs that share a tile, each with a part of K; they store partial sums, which a second
+        kernel adds up.
+
+    Examples
+    --------
+    >>> kernels.AmpereConfig(BM=128, BN=64, WM=64, WN=32).threads
+    128
     """
 
     BM: int = 128

@@ -25,21 +25,39 @@ PRODUCER_CONSUMER_REGISTERS = (24, 240)
 class HopperConfig:
     """How a Hopper GEMM divides its work. All fields are compile-time constants of the kernel.
 
-    BM, BN: rows and columns of a CTA's tile of D.
-    stages: stages of the shared-memory pipeline.
-    k_slabs: depth of a stage along K (a k_tile), in slabs of 128 bytes.
-    cluster_m, cluster_n: CTAs of a cluster below each other, which share tiles of B by multicast,
-        and beside each other, which share tiles of A.
-    group_m: rasterisation; rows of tiles that advance through the columns together, so that they
-        meet in the L2 cache.
-    mma_in_flight: groups of wgmma that a consumer leaves pending, 0 or 1.
-    pingpong: False, the cooperative schedule: the consumer warpgroups share each tile, 64 rows
-        each. True, ping-pong: each consumer takes whole tiles, and the epilogue of one overlaps
-        the mainloop of the other.
-    split_k: CTAs of a cluster that share a tile; each sums a part of K.
-    valid_m: rows of A in a tile of a skinny problem (M <= valid_m); TMA loads no more. 0: all.
-    streamk_units: CTAs (or clusters) that share the tiles of an incomplete wave along K; see
-        streamk_gemm.py. 0: every tile belongs to one CTA.
+    Attributes
+    ----------
+    BM, BN : int
+        Rows and columns of a CTA's tile of D.
+    stages : int
+        Stages of the shared-memory pipeline.
+    k_slabs : int
+        Depth of a stage along K (a k_tile), in slabs of 128 bytes.
+    cluster_m, cluster_n : int
+        CTAs of a cluster below each other, which share tiles of B by multicast, and beside each
+        other, which share tiles of A.
+    group_m : int
+        Rasterisation; rows of tiles that advance through the columns together, so that they meet in
+        the L2 cache.
+    mma_in_flight : int
+        Groups of wgmma that a consumer leaves pending, 0 or 1.
+    pingpong : bool
+        False, the cooperative schedule: the consumer warpgroups share each tile, 64 rows each.
+        True, ping-pong: each consumer takes whole tiles, and the epilogue of one overlaps the
+        mainloop of the other.
+    split_k : int
+        CTAs of a cluster that share a tile; each sums a part of K.
+    valid_m : int
+        Rows of A in a tile of a skinny problem (M <= valid_m); TMA loads no more. 0: all.
+    streamk_units : int
+        CTAs (or clusters) that share the tiles of an incomplete wave along K; see streamk_gemm.py.
+        0: every tile belongs to one CTA.
+
+    Examples
+    --------
+    >>> config = kernels.HopperConfig(BM=128, BN=256, stages=4)
+    >>> config.consumers, config.threads, config.max_stages
+    (2, 384, 4)
     """
 
     BM: int = 128

@@ -54,41 +54,76 @@ def gemm(
 ) -> Any:  # fmt: skip
     """epilogue(alpha A B + beta C) for matrices of NumPy, Numba, torch or CuPy, where they live.
 
-    a, b: A is M x K and B is K x N, of one element type: f16, bf16, f32, s8, f64, or (on sm_90a)
-        e4m3 or e5m2. Both may be batches of matrices in a leading axis, or one of them a batch and
-        the other one matrix for all (wgmma kernels). A may be a `SparseMatrix`.
-    c: added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
-        such as a row (N,) or a column (M, 1). Default: nothing is added.
-    alpha, beta: numbers, whole ones for s8. Default of beta: 1 with C, else 0.
-    out: receives the result, and is returned. It shares no memory with the operands, but may be C
-        itself. Default: a new array beside A.
-    out_dtype: element type of the result: f16 or f32 of f16, bf16 or f32 of bf16, f32 of f32, s32
-        of s8, f64 of f64, bf16, f16 or f32 of fp8. Default: that of `out`, else the first of these.
-    accumulate: tc.f16 adds f16 products up in f16. "fast" leaves accumulators of fp8 products in
-        the tensor cores, which keep 13 bits below the leading one; default is to promote them to
-        f32 every 128 of K. Otherwise sums are f32, s32 of s8, f64 of f64.
-    epilogue: epilogue(value, row, col), a function in the kernel language, whose result replaces
-        each element before it is rounded to the type of D. It may also take `batch`, the number of
-        the matrix, and what `epilogue_args` names.
-    epilogue_args: arrays and numbers by name, which the epilogue reads as it likes: bias[col].
-    row_reductions: sums, maxima or minima over each row of the finished elements; the result of
-        the call is then (D, row results) (wgmma kernels).
-    row_out: receives the row results, f32 (s32 of s8 products) of shape (len(row_reductions),
-        [batch,] M). Default: a new array.
-    precision: of f32 products. "f32", the default, has the accuracy of f32: each element is split
-        in two tf32, which makes three products of one. "tf32" is about three times as fast, and
-        multiplies only the first 11 significant bits.
-    bits: "any", the default, leaves the order of summation to the choice of the kernel.
-        "batch_invariant" has one order for all M, batches and places in them: a row of D depends
-        on its row of A, on B and on the options alone.
-    family: "sm80" (kernels with mma.sync) or "sm90" (wgmma); config: a kernels.AmpereConfig or
-        HopperConfig, the tile and its pipeline. Default: the choice of `plan`.
-    stream: of Numba, torch, CuPy or cuda.core, or its handle. Default: the current stream of the
-        library of the arrays.
+    Parameters
+    ----------
+    a, b : array
+        A is M x K and B is K x N, of one element type: f16, bf16, f32, s8, f64, or (on sm_90a) e4m3
+        or e5m2. Both may be batches of matrices in a leading axis, or one of them a batch and the
+        other one matrix for all (wgmma kernels). A may be a `SparseMatrix`.
+    c : array, optional
+        Added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
+        such as a row (N,) or a column (M, 1). None: nothing is added.
+    alpha : float
+        A whole number for s8.
+    beta : float, optional
+        A whole number for s8. None: 1 with C, else 0.
+    out : array, optional
+        Receives the result, and is returned. It shares no memory with the operands, but may be C
+        itself. None: a new array beside A.
+    out_dtype : dtype, optional
+        Of the result: f16 or f32 of f16, bf16 or f32 of bf16, f32 of f32, s32 of s8, f64 of f64,
+        bf16, f16 or f32 of fp8. None: that of `out`, else the first of these.
+    accumulate : dtype or "fast", optional
+        tc.f16 adds f16 products up in f16. "fast" leaves accumulators of fp8 products in the tensor
+        cores, which keep 13 bits below the leading one; None is to promote them to f32 every 128 of
+        K. Otherwise sums are f32, s32 of s8, f64 of f64.
+    epilogue : function, optional
+        epilogue(value, row, col), in the kernel language, whose result replaces each element before
+        it is rounded to the type of D. It may also take `batch`, the number of the matrix, and what
+        `epilogue_args` names.
+    epilogue_args : mapping, optional
+        Arrays and numbers by name, which the epilogue reads as it likes: bias[col].
+    row_reductions : tuple of RowReduction
+        Sums, maxima or minima over each row of the finished elements; the result of the call is
+        then (D, row results) (wgmma kernels).
+    row_out : array, optional
+        Receives the row results, f32 (s32 of s8 products) of shape (len(row_reductions), [batch,]
+        M). None: a new array.
+    precision : {"f32", "tf32"}, optional
+        Of f32 products. "f32", the default, has the accuracy of f32: each element is split in two
+        tf32, which makes three products of one. "tf32" is about three times as fast, and multiplies
+        only the first 11 significant bits.
+    bits : {"any", "batch_invariant"}
+        "any" leaves the order of summation to the choice of the kernel. "batch_invariant" has one
+        order for all M, batches and places in them: a row of D depends on its row of A, on B and on
+        the options alone.
+    family : {"sm80", "sm90"}, optional
+        Kernels with mma.sync, or with wgmma. None: the choice of `plan`.
+    config : AmpereConfig or HopperConfig, optional
+        The tile and its pipeline. None: the choice of `plan`.
+    stream : stream, optional
+        Of Numba, torch, CuPy or cuda.core, or its handle. None: the current stream of the library
+        of the arrays.
 
-    Raises ArgumentError for arguments that do not fit, among them torch tensors that require a
-    gradient while torch records gradients: the product has no backward. Errors in the epilogue are
-    a CompileError at its line.
+    Returns
+    -------
+    array
+        D, [batch x] M x N, of the library of A; with row_reductions (D, row results).
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit, among them torch tensors that require a gradient while torch
+        records gradients: the product has no backward.
+    CompileError
+        Errors in the epilogue, at its line.
+
+    Examples
+    --------
+    >>> a, b = np.ones((32, 64), np.float16), np.ones((64, 48), np.float16)
+    >>> d = kernels.gemm(a, b, alpha=0.5, out_dtype=tc.f32)
+    >>> d.shape, d.dtype, float(d[0, 0])
+    ((32, 48), dtype('float32'), 32.0)
     """
     if beta is None:
         beta = 0 if c is None else 1

@@ -34,10 +34,42 @@ def grouped_gemm(
 ) -> Any:  # fmt: skip
     """Rows offsets[g] to offsets[g + 1] of A times B[g], on sm_90a.
 
-    A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
-    ascending s32 where A lives, from 0 to rows. The result is rows x N, in `out` or a new array.
-    Groups may be empty. epilogue, epilogue_args, stream and what is raised: see `gemm`; row counts
-    the rows of all groups. bits: all configurations give the bits of gemm's "batch_invariant".
+    Parameters
+    ----------
+    a : array
+        rows x K, K contiguous, bf16 or f16.
+    b : array
+        groups x K x N, of the type of A.
+    offsets : array
+        groups + 1 ascending s32 where A lives, from 0 to rows. Groups may be empty.
+    out : array, optional
+        rows x N. None: a new array.
+    epilogue, epilogue_args : optional
+        As for `gemm`; row counts the rows of all groups.
+    bits : {"any", "batch_invariant"}
+        All configurations give the bits of gemm's "batch_invariant".
+    config : HopperConfig, optional
+        None: the choice of the heuristics.
+    stream : stream, optional
+        As for `gemm`.
+
+    Returns
+    -------
+    array
+        rows x N, of the library of A.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit, as for `gemm`.
+
+    Examples
+    --------
+    >>> a, b = np.ones((40, 64), np.float16), np.ones((3, 64, 16), np.float16)
+    >>> b *= np.arange(3, dtype=np.float16)[:, None, None]
+    >>> d = kernels.grouped_gemm(a, b, np.array([0, 8, 8, 40], np.int32))
+    >>> d.shape, float(d[0, 0]), float(d[39, 0])
+    ((40, 16), 0.0, 128.0)
     """
     extra = EpilogueArgs.of(epilogue_args)
     options = (epilogue, bits, config, stream)

@@ -120,9 +120,37 @@ def plan(
 ) -> Plan:  # fmt: skip
     """The kernel, configuration and traits that `gemm` takes for these operands.
 
-    `epilogue_args` are the names of what the epilogue takes. wgmma kernels need sm_90a and operands
-    that TMA can read (rows or columns at multiples of 16 bytes); the mma.sync kernels take all
-    layouts, but neither `row_reductions` nor batches.
+    wgmma kernels need sm_90a and operands that TMA can read (rows or columns at multiples of 16
+    bytes); the mma.sync kernels take all layouts, but neither `row_reductions` nor batches.
+
+    Parameters
+    ----------
+    a, b, c, d : array
+        Operands and result, as for `gemm`; c and d may be None.
+    alpha, beta : float
+        As for `gemm`.
+    accumulate, precision, bits, family, config : optional
+        As for `gemm`.
+    epilogue : function, optional
+        As for `gemm`.
+    epilogue_args : iterable of str
+        The names of what the epilogue takes.
+    row_reductions : tuple of RowReduction
+        As for `gemm`.
+
+    Returns
+    -------
+    Plan
+        With `kernel`, `config`, `traits` (what the kernel is compiled for) and `grid`.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit, or a product without elements, for which no kernel runs.
+
+    See Also
+    --------
+    explain_bits : What a plan says about the bits, with an example.
     """
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
@@ -150,9 +178,31 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
 
 
 def explain_bits(plan: Plan) -> str:
-    """How an element of D is summed and rounded, line by line: plans of one text give equal bits.
+    """How an element of D is summed and rounded, line by line.
 
-    plan: what `kernels.plan` returns. The text holds for the target that is current.
+    Plans of one text give equal bits. The text holds for the target that is current.
+
+    Parameters
+    ----------
+    plan : Plan
+        What `kernels.plan` returns.
+
+    Returns
+    -------
+    str
+        Several lines.
+
+    Raises
+    ------
+    ArgumentError
+        Something else than a plan.
+
+    Examples
+    --------
+    >>> a, b = np.ones((32, 64), np.float16), np.ones((64, 48), np.float16)
+    >>> text = kernels.explain_bits(kernels.plan(a, b, None, None))
+    >>> len(text.splitlines()) > 1
+    True
     """
     if not isinstance(plan, Plan) or plan.problem is None:
         raise tc.ArgumentError(f"plan is {brief(plan)}; needed is what kernels.plan returns")

@@ -44,11 +44,48 @@ def scaled_gemm(
 ) -> Any:  # fmt: skip
     """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.
 
-    A is M x K and B is K x N, e4m3 or e5m2 with K contiguous; a_scales are f32, M x K/128, and
-    b_scales K/128 x N/128, rounded up, of any strides: weights that are stored as N x K with
-    scales N/128 x K/128 are passed as `w.T, scales.T`. D is bf16, f16 or f32. Accumulators of 128
-    of K are scaled and added up in f32. out, out_dtype, epilogue, epilogue_args, stream and what is
-    raised: see `gemm`. bits: all configurations give the same, whatever M is.
+    Accumulators of 128 of K are scaled and added up in f32.
+
+    Parameters
+    ----------
+    a, b : array
+        M x K and K x N, e4m3 or e5m2 with K contiguous: weights that are stored as N x K are passed
+        as `w.T`.
+    a_scales : array
+        f32, M x K/128, rounded up, of any strides.
+    b_scales : array
+        f32, K/128 x N/128, rounded up, of any strides.
+    out : array, optional
+        M x N. None: a new array.
+    out_dtype : dtype, optional
+        bf16, f16 or f32. None: that of `out`, else bf16.
+    epilogue, epilogue_args : optional
+        As for `gemm`.
+    bits : {"any", "batch_invariant"}
+        All configurations give the same, whatever M is.
+    config : HopperConfig, optional
+        None: the choice of the heuristics.
+    stream : stream, optional
+        As for `gemm`.
+
+    Returns
+    -------
+    array
+        M x N, of the library of A.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit, as for `gemm`.
+
+    Examples
+    --------
+    >>> a = np.ones((64, 128), tc.e4m3.numpy)
+    >>> b = np.ones((32, 128), tc.e4m3.numpy).T
+    >>> scales = np.full((64, 1), 0.5, np.float32), np.full((1, 1), 2, np.float32)
+    >>> d = kernels.scaled_gemm(a, b, *scales)
+    >>> d.shape, d.dtype, float(d[0, 0])
+    ((64, 32), dtype(bfloat16), 128.0)
     """
     given, extra = (a, b, a_scales, b_scales), EpilogueArgs.of(epilogue_args)
     options = (out_dtype, epilogue, bits, config, stream)
@@ -102,9 +139,38 @@ def requantised_gemm(
 ) -> Any:  # fmt: skip
     """round(A B scale + zero) in s8, on sm_90a, saturated to -128 and 127.
 
-    A is M x K and B is K x N, s8 with K contiguous. scale and zero are numbers of Python or NumPy,
-    and taken in f64; instead of one scale there may be N (an f32 array), one for each column.
     Accumulators are s32. The exact A B scale + zero is rounded once, and halves round to even.
+
+    Parameters
+    ----------
+    a, b : array
+        M x K and K x N, s8 with K contiguous.
+    scale : float or array
+        A number of Python or NumPy, taken in f64, or N of them (f32), one for each column.
+    zero : float
+        Taken in f64.
+    out : array, optional
+        M x N, s8. None: a new array.
+    config : HopperConfig, optional
+        None: the choice of the heuristics.
+    stream : stream, optional
+        As for `gemm`.
+
+    Returns
+    -------
+    array
+        M x N of s8, of the library of A.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit, numbers that are not finite.
+
+    Examples
+    --------
+    >>> a, b = np.ones((64, 128), np.int8), np.ones((32, 128), np.int8).T
+    >>> int(kernels.requantised_gemm(a, b, 0.25, zero=1)[0, 0])
+    33
     """
     by_column = is_array(scale)
     one: tuple[Any, ...] = ()  # in f64; a parameter without a type takes Python's floats as f32

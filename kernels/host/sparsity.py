@@ -24,11 +24,21 @@ NOTHING = 2**31 - 1  # no chunk has too many non-zeros
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A matrix of `shape`, half of whose elements are stored.
+    """A matrix, half of whose elements are stored.
 
-    values: the stored half of each row, and zeros up to a multiple of 16 bytes. metadata: s32,
-    (blocks of 64 rows, stages of 128 bytes of K, 128 threads x words); see
-    hopper/sparse_packing.py. Both live where the matrix did.
+    Attributes
+    ----------
+    values : array
+        The stored half of each row, and zeros up to a multiple of 16 bytes.
+    metadata : array
+        s32, (blocks of 64 rows, stages of 128 bytes of K, 128 threads x words); see
+        hopper/sparse_packing.py.
+    shape : tuple of int
+        Of the whole matrix.
+
+    See Also
+    --------
+    compress : Makes one, with an example.
     """
 
     values: Any
@@ -90,10 +100,32 @@ def metadata_shape(shape: tuple[int, int], format: Format) -> tuple[int, int, in
 
 
 def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
-    """`a` as a sparse matrix, where it lives: a NumPy, torch, CuPy or Numba array.
+    """`a` as a sparse matrix, where it lives.
 
-    prune: keep the two largest magnitudes of every four elements of a row (f32: one of two), the
-    first of equal ones. Without it, a chunk with more non-zeros is an error.
+    Parameters
+    ----------
+    a : array
+        A matrix of NumPy, torch, CuPy or Numba: f16, bf16, tf32 as f32, e4m3, e5m2 or s8.
+    prune : bool
+        Keep the two largest magnitudes of every four elements of a row (f32: one of two), the first
+        of equal ones. Without it, a chunk with more non-zeros is an error.
+
+    Returns
+    -------
+    SparseMatrix
+        What `gemm` takes as A.
+
+    Raises
+    ------
+    ArgumentError
+        No matrix, an empty one, a type that sparse products do not have, too many non-zeros.
+
+    Examples
+    --------
+    >>> a = np.tile(np.array([1, 2, 3, 4], np.float16), (64, 16))
+    >>> sparse = kernels.compress(a, prune=True)
+    >>> kernels.decompress(sparse)[0, :4]
+    array([0., 0., 3., 4.], dtype=float16)
     """
     kind = described(a=a)["a"]
     if not isinstance(prune, (bool, np.bool_)):
@@ -115,7 +147,27 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
 
 
 def decompress(sparse: SparseMatrix) -> Any:
-    """The whole matrix, zeros included."""
+    """The whole matrix, zeros included.
+
+    Parameters
+    ----------
+    sparse : SparseMatrix
+        What `compress` gives.
+
+    Returns
+    -------
+    array
+        Where the parts live.
+
+    Raises
+    ------
+    ArgumentError
+        Something else than a SparseMatrix.
+
+    See Also
+    --------
+    compress : With an example.
+    """
     if not isinstance(sparse, SparseMatrix):
         raise tc.ArgumentError(
             f"decompress takes what compress gives, a SparseMatrix, not a {type(sparse).__name__}"

@@ -30,10 +30,39 @@ def swiglu(
 ) -> Any:  # fmt: skip
     """silu(x w_gate) * (x w_up) in one kernel, on sm_90a, where silu(y) = y / (1 + exp(-y)).
 
-    x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are stored as
-    N x K are passed as `w.T`. The result is M x N, in `out` or a new array. epilogue,
-    epilogue_args, stream and what is raised: see `gemm`. bits: all configurations give the same,
-    those of gemm's "batch_invariant" for both products.
+    Parameters
+    ----------
+    x : array
+        M x K, bf16 or f16, K contiguous.
+    w_gate, w_up : array
+        K x N, of the type of x, K contiguous: weights that are stored as N x K are passed as `w.T`.
+    out : array, optional
+        M x N. None: a new array.
+    epilogue, epilogue_args : optional
+        As for `gemm`.
+    bits : {"any", "batch_invariant"}
+        All configurations give the same, those of gemm's "batch_invariant" for both products.
+    config : HopperConfig, optional
+        None: the choice of the heuristics.
+    stream : stream, optional
+        As for `gemm`.
+
+    Returns
+    -------
+    array
+        M x N, of the library of x.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit, as for `gemm`.
+
+    Examples
+    --------
+    >>> x, w = np.ones((32, 64), np.float16), np.full((16, 64), 1 / 64, np.float16)
+    >>> y = kernels.swiglu(x, w.T, w.T)
+    >>> y.shape, round(float(y[0, 0]), 2)
+    ((32, 16), 0.73)
     """
     extra, given = EpilogueArgs.of(epilogue_args), (x, w_gate, w_up)
     call = prepared_call(_prepare_swiglu, given, out, extra, epilogue, bits, config, stream)

@@ -52,12 +52,41 @@ def tune(
 ) -> Tuning:  # fmt: skip
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
 
-    Operands, epilogue, epilogue_args, precision and bits are those of `gemm`, which finds what was
-    tuned with the same precision and bits; `out` is overwritten.
-    `candidates` are kernels.HopperConfig and kernels.AmpereConfig; by default, tiles that suit the
-    operands are tried, then rasterisations of the fastest tiles. timer(launch) returns the seconds
-    of one launch; by default, CUDA events measure it. `device` names the GPU, if it is not the
-    current one.
+    Parameters
+    ----------
+    a, b, c, alpha, beta, epilogue, epilogue_args, precision, bits : optional
+        As for `gemm`, which finds what was tuned with the same precision and bits.
+    out : array, optional
+        Is overwritten. None: a new array.
+    candidates : iterable, optional
+        HopperConfig and AmpereConfig. None: tiles that suit the operands are tried, then
+        rasterisations of the fastest tiles.
+    remember : bool
+        Keep the result on disk, for later processes.
+    timer : function, optional
+        `timer(launch)` returns the seconds of one launch. None: CUDA events measure it.
+    device : str, optional
+        The name of the GPU, if it is not the current one.
+
+    Returns
+    -------
+    Tuning
+        All trials, the fastest first.
+
+    Raises
+    ------
+    ArgumentError
+        The target is the CPU and there is no timer; nothing to tune; no configuration runs.
+
+    Examples
+    --------
+    >>> a, b = np.ones((64, 64), np.float16), np.ones((64, 64), np.float16)
+    >>> candidates = [kernels.AmpereConfig(BM=64, BN=64), kernels.AmpereConfig(BM=64, BN=32, WN=32)]
+    >>> clock = lambda launch: launch() is None or 1.0
+    >>> options = dict(timer=clock, device="mine", remember=False)
+    >>> tuning = kernels.tune(a, b, candidates=candidates, **options)
+    >>> tuning.best in candidates
+    True
     """
     if timer is None and current_target() != "cuda":
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")

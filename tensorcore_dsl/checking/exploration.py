@@ -17,8 +17,20 @@ from tensorcore_dsl.errors import EmulationError
 class Difference:
     """An argument that an order leaves with other bits than the first order did.
 
-    count, size: elements that differ, and all. index: of the first of them. expected, found: its
-    value after the first order and after this one.
+    Attributes
+    ----------
+    argument : str
+        Its name.
+    count, size : int
+        Elements that differ, and all.
+    index : tuple of int
+        Of the first of them.
+    expected, found : scalar
+        Its value after the first order and after this one.
+
+    See Also
+    --------
+    Exploration : Holds them, with an example.
     """
 
     argument: str
@@ -40,10 +52,30 @@ class Difference:
 class Exploration:
     """What `kernel.explore` has found; true if every order gave the same bits and no error.
 
-    orders: how many ran before it stopped. order: the one that shows the mistake, as
-    `kernel.emulator(order=...)` takes it; None if there is none, or if the emulator's own order
-    shows it. error: what it raises. differences: arguments with other bits. switches: who stops
-    where, and who overtakes, one text for each.
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    orders : int
+        How many ran before it stopped.
+    order : int, str or None
+        The one that shows the mistake, as `kernel.emulator(order=...)` takes it; None if there is
+        none, or if the emulator's own order shows it.
+    error : EmulationError or None
+        What that order raises.
+    differences : list of Difference
+        Arguments with other bits.
+    switches : list of str
+        Who stops where, and who overtakes, one text for each.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def last_one(x: tc.Array):
+    ...     tc.atomic("exch", x.at(0), tc.blockIdx.x)
+    >>> found = last_one.explore(20)[4, 1](np.zeros(1, np.int32))
+    >>> bool(found), [difference.argument for difference in found.differences]
+    (False, ['x'])
     """
 
     kernel: str

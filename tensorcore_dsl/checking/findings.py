@@ -32,10 +32,28 @@ _WARNINGS = (RaceWarning, PerformanceWarning)
 class Finding:
     """One error of the emulator, or one warning.
 
-    kind: the name of its class, such as "Race". file, line: in the user's source; None if unknown.
-    other_file, other_line: of the other access of a race. who: "thread 3 of block 0", "" if the
-    message names nobody; other_who: who made the other access. kernel: its name. times: launches
-    that found the same. error: what was raised, or the warning.
+    Attributes
+    ----------
+    kind : str
+        The name of its class, such as "Race".
+    message : str
+        Its text, without the place.
+    file, line : str and int, or None
+        In the user's source; None if unknown.
+    other_file, other_line : str and int, or None
+        Of the other access of a race.
+    who, other_who : str
+        "thread 3 of block 0", and who made the other access; "" if the message names nobody.
+    kernel : str
+        Its name.
+    error : Exception
+        What was raised, or the warning.
+    times : int
+        Launches that found the same.
+
+    See Also
+    --------
+    CheckResult : Holds them, with an example.
     """
 
     kind: str
@@ -89,10 +107,27 @@ def _place(loc: Loc | None) -> tuple[str | None, int | None]:
 class CheckResult:
     """The findings of checked launches; true if there is none.
 
-    findings: errors of the emulator. warnings: RaceWarning and PerformanceWarning; they do not make
-    the result false. launches: how many there were. report: of `kernel.check`, the counts of the
-    launch, None if it did not come to its end. arguments: of `kernel.check`, the arrays by name as
-    the launch left them.
+    Attributes
+    ----------
+    findings : list of Finding
+        Errors of the emulator.
+    warnings : list of Finding
+        RaceWarning and PerformanceWarning; they do not make the result false.
+    launches : int
+        How many there were.
+    report : Report or None
+        Of `kernel.check`, the counts of the launch; None if it did not come to its end.
+    arguments : dict
+        Of `kernel.check`, the arrays by name as the launch left them.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def shift(x: tc.Array):
+    ...     x[tc.threadIdx.x] = x[tc.threadIdx.x + 1]
+    >>> result = shift.check(1, 32)(np.zeros(32, np.float32))
+    >>> bool(result), [finding.kind for finding in result.findings]
+    (False, ['OutOfBounds'])
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -21,7 +21,13 @@ _warned: set[Path] = set()
 
 
 def cache_directory() -> Path | None:
-    """The directory of all caches; None if the cache is off or others may write in it."""
+    """The directory of all caches.
+
+    Returns
+    -------
+    Path or None
+        None if the cache is off or others may write in it.
+    """
     directory = chosen_directory()
     return directory if directory is not None and is_trusted(directory) else None
 

@@ -75,7 +75,20 @@ def store(name: str, code: bytes, text: str, directory: Path | None = None) -> N
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Other processes see the old file or the complete new one."""
+    """Write a file so that other processes see the old one or the complete new one.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its directory exists.
+    data : bytes
+        The new contents.
+
+    Raises
+    ------
+    OSError
+        The disk refuses; the old file stays.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:

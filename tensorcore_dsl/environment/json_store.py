@@ -20,6 +20,11 @@ class JsonStore:
 
     The file is read once. A new entry is added to what other processes have written since. Where
     the cache is off, or the disk refuses, entries last as long as the process.
+
+    Parameters
+    ----------
+    filename : str
+        Without a directory.
     """
 
     def __init__(self, filename: str) -> None:

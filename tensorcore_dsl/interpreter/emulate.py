@@ -32,19 +32,51 @@ def emulate(
     arch: str = "sm_90a",
     shared: np.ndarray | None = None,
 ) -> Any:
-    """The result of one instruction on raw bits.
+    """The result of one instruction on raw bits, as an architecture computes it.
 
-    Operands come in the order of the PTX operands, without the destination unless it is read too.
-    Fragments and vectors are `(..., threads, registers)` of uint32 (uint64 for 64-bit types),
-    `threads` being 32, or 128 for a warpgroup; other registers are `(..., threads)`, or one Python
-    number for all threads; descriptors are a uint64 or an array of the batch's shape. Leading axes
-    are a batch and broadcast. Immediates, selectors and predicates are Python ints and bools, a
-    `{byte-id, thread-id}` pair a tuple. `shared` is `(..., bytes)` of uint8, address 0 first.
+    Parameters
+    ----------
+    text : str or Instruction
+        The mnemonic, or an instruction of the table.
+    *operands : array or number
+        In the order of the PTX operands, without the destination unless it is read too. Fragments
+        and vectors are `(..., threads, registers)` of uint32 (uint64 for 64-bit types), `threads`
+        being 32, or 128 for a warpgroup; other registers are `(..., threads)`, or one Python number
+        for all threads; descriptors are a uint64 or an array of the batch's shape. Leading axes are
+        a batch and broadcast. Immediates, selectors and predicates are Python ints and bools, a
+        `{byte-id, thread-id}` pair a tuple.
+    arch : str
+        The architecture whose rounding is modelled: "sm_80", "sm_90a", ...
+    shared : ndarray, optional
+        Shared memory, `(..., bytes)` of uint8, address 0 first.
 
-    Returns the result's image in the same convention (a tuple when there are several), or, of
-    an instruction that only stores, the new contents of `shared`. A single register may be given as
-    `(..., threads, 1)`; then the result has that axis too, as results of instructions with a matrix
-    shape (ldmatrix, movmatrix) always have.
+    Returns
+    -------
+    ndarray or tuple
+        The result's image in the same convention, a tuple when there are several; of an instruction
+        that only stores, the new contents of `shared`. A single register may be given as `(...,
+        threads, 1)`; then the result has that axis too, as results of instructions with a matrix
+        shape (ldmatrix, movmatrix) always have.
+
+    Raises
+    ------
+    UnknownInstruction
+        No such text in the table.
+    OperandError
+        Another number of operands, arrays of another shape or type.
+    ArchError
+        An architecture that lacks the instruction.
+
+    Examples
+    --------
+    >>> one = np.full(32, 1.0, np.float32).view(np.uint32)
+    >>> tc.emulate("add.rn.f32", one, one).view(np.float32)[0]
+    np.float32(2.0)
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> halves = [np.full((32, n), 0x3C003C00, np.uint32) for n in (4, 2)]    # pairs of 1.0 in f16
+    >>> d = tc.emulate(mma.ptx, *halves, np.zeros((32, 4), np.uint32), arch="sm_80")
+    >>> d.view(np.float32)[0]
+    array([16., 16., 16., 16.], dtype=float32)
     """
     instr = _instr(text, operands)
     target = archs.arch(arch)

@@ -78,7 +78,30 @@ def instructions(opcode: str | None = None) -> Iterator[Instruction]:
 
 
 def instruction(mnemonic: str) -> Instruction:
-    """The instruction with this mnemonic, for example "add.rn.f32"."""
+    """The instruction with this mnemonic.
+
+    Parameters
+    ----------
+    mnemonic : str
+        The text of PTX without operands, for example "add.rn.f32".
+
+    Returns
+    -------
+    Instruction
+        With operands, layouts, the least target and PTX version, and the section of the manual.
+        Inside a kernel, calling it emits it.
+
+    Raises
+    ------
+    UnknownInstruction
+        No such text in the table; the error names what is near.
+
+    Examples
+    --------
+    >>> add = tc.instruction("add.rn.f32")
+    >>> add.section, [operand.name for operand in add.operands]
+    ('9.7.3.3', ['a', 'b'])
+    """
     text = mnemonic.strip().rstrip(";")
     made = _MADE.get(text.split(".", 1)[0])
     if made is not None:

@@ -40,6 +40,13 @@ CHAPTERS = {
 }
 OTHER = "Beyond the manual"
 
+# What stands under the title of a chapter.
+PICTURES = {
+    "9.7.14": "A of `m16n8k16` in 16-bit types; [others](fragment_drawings.md):\n\n"
+    "![A of m16n8k16](pictures/mma_m16n8k16_f16_a.png)\n",
+    "9.7.15": "Which [warp and thread](fragment_drawings.md#wgmma-m64n8k16) holds what of the accumulators:"
+    " warp w rows 16 w to 16 w + 15, each as `mma.m16n8k16` does.\n",
+}
 INTRODUCTION = """\
 # Instructions
 
@@ -54,6 +61,7 @@ results are left of the arrow. `#` marks immediates, `[ ]` addresses, `°` fragm
 layouts), `x4` four registers. A target that ends in `a` is exactly that architecture; one that ends in
 `f` is its family (sm_100f: sm_100a and sm_103a). *PTX* is the first version of PTX that has the
 instruction, *manual* the section of the PTX manual 9.1, *count* the number of instructions.
+[fragment_drawings.md](fragment_drawings.md) has pictures of the fragments of matrix products.
 """
 
 
@@ -67,6 +75,7 @@ def page() -> str:
     order = [*CHAPTERS.values(), OTHER]
     for name in sorted(chapters, key=order.index):
         lines.append(f"## {name}\n")
+        lines += [text for section, text in PICTURES.items() if CHAPTERS[section] == name]
         lines += _table(sorted(chapters[name], key=lambda e: _numbers(e.section)))
     return "\n".join(lines).rstrip() + "\n"
 

@@ -26,8 +26,21 @@ from tensorcore_dsl.tracing import emitter
 class Operand:
     """One operand of an instruction.
 
-    kind: "reg" (registers), "imm" (a constant in the text) or "addr" (`[base+offset]`; `dtype` is
-    the type of the base register). A fragment has a `layout`; `dtype` is then its element type.
+    Attributes
+    ----------
+    name : str
+        As in the manual: "a", "d".
+    dtype : dtype
+        Of a register; of an element, if the operand is a fragment.
+    registers : int
+        Of each thread.
+    kind : str
+        "reg" (registers), "imm" (a constant in the text) or "addr" (`[base+offset]`; `dtype` is the
+        type of the base register).
+    layout : Layout or None
+        Of a fragment: which thread holds which element.
+    values : tuple of int or None
+        Allowed values of an immediate.
     """
 
     name: str
@@ -60,7 +73,18 @@ class Operand:
         return f"{base}:{self.layout.name}" if self.layout else base
 
     def zeros(self) -> Any:
-        """In a kernel: a fragment of this operand filled with zeros."""
+        """A fragment of this operand filled with zeros, in a kernel.
+
+        Returns
+        -------
+        RegisterGroup
+            Of its layout.
+
+        Raises
+        ------
+        OperandError
+            Outside of a kernel.
+        """
         return emitter().zeros(self)
 
     def __str__(self) -> str:
@@ -116,7 +140,23 @@ MEMORY_EFFECTS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One instruction of the table; called inside a kernel, it emits itself."""
+    """One instruction of the table; called inside a kernel, it emits itself.
+
+    Its operands are attributes too: `mma.a`, `mma.d`.
+
+    Attributes
+    ----------
+    mnemonic : str
+        The text of the table; `ptx` is that of PTX.
+    results, operands : tuple of Operand
+        Operands in the order of PTX.
+    requires : Requires
+        The targets that have it.
+    version : tuple of int
+        The first version of PTX.
+    section : str
+        Of the PTX manual.
+    """
 
     mnemonic: str
     results: tuple[Operand, ...]

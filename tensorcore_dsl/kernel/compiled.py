@@ -69,24 +69,108 @@ class CompiledKernel(Definition):
 
     @public
     def ir(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> str:
-        """The IR as text."""
+        """The IR as text, which can be parsed again.
+
+        Parameters
+        ----------
+        *args : array, number or type
+            Arguments of a launch, or their types (`ArrayType`, `ScalarType`, a dtype).
+        arch : str, optional
+            None: the architecture on which kernels run now.
+        **constants : value
+            Values of Const parameters.
+
+        Returns
+        -------
+        str
+            One operation a line.
+
+        Raises
+        ------
+        CompileError, ArgumentError
+            A mistake in the kernel, at its line; arguments that do not fit.
+        """
         return format_kernel(self.specialise(args, constants, arch).ir)
 
     @public
     def ptx(
         self, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False, **constants: Any
     ) -> str:
-        """The PTX text; `lineinfo` shows the source lines that the machine code gets."""
+        """The PTX text.
+
+        Parameters
+        ----------
+        *args : array, number or type
+            Arguments of a launch, or their types (`ArrayType`, `ScalarType`, a dtype).
+        arch : str, optional
+            None: the architecture on which kernels run now.
+        lineinfo : bool
+            Show the source lines that the machine code gets.
+        **constants : value
+            Values of Const parameters.
+
+        Returns
+        -------
+        str
+            A module with one entry.
+
+        Raises
+        ------
+        CompileError, ArgumentError
+            A mistake in the kernel, at its line; arguments that do not fit.
+        """
         chosen = self.specialise(args, constants, arch)
         return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
     @public
     def cubin(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> bytes:
-        """The machine code; needs numba-cuda, but no GPU."""
+        """The machine code; needs numba-cuda, but no GPU.
+
+        Parameters
+        ----------
+        *args : array, number or type
+            Arguments of a launch, or their types (`ArrayType`, `ScalarType`, a dtype).
+        arch : str, optional
+            None: the architecture on which kernels run now.
+        **constants : value
+            Values of Const parameters.
+
+        Returns
+        -------
+        bytes
+            An ELF file, as `nvdisasm` takes it.
+
+        Raises
+        ------
+        AssemblyError
+            There is no assembler, or it refuses the PTX.
+        """
         return self.specialise(args, constants, arch).cubin.code
 
     @public
     def resources(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> Resources:
-        """Registers, spills, shared memory and warnings, from the assembler."""
+        """Registers, spills, shared memory and warnings, from the assembler.
+
+        Parameters
+        ----------
+        *args : array, number or type
+            Arguments of a launch, or their types (`ArrayType`, `ScalarType`, a dtype).
+        arch : str, optional
+            None: the architecture on which kernels run now.
+        **constants : value
+            Values of Const parameters.
+
+        Returns
+        -------
+        Resources
+            registers, spill_stores, spill_loads (bytes of all such instructions) and local_bytes of
+            a thread; shared_bytes and constant_bytes of a block; max_threads that the registers
+            allow; warnings; `.spills`, whether there are any.
+
+        Raises
+        ------
+        AssemblyError
+            There is no assembler, or it refuses the PTX.
+        """
         chosen = self.specialise(args, constants, arch)
         return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)

@@ -26,7 +26,33 @@ if TYPE_CHECKING:
 
 
 class Kernel(CompiledKernel):
-    """A compiled-on-demand kernel: `kernel[grid, block](...)`, `.emulate`, `.ir`, `.ptx`, ..."""
+    """A compiled-on-demand kernel: `kernel[grid, block](...)`, `.emulate`, `.ir`, `.ptx`, ...
+
+    `@tc.kernel` makes it. A launch is `kernel[grid, block, stream, shared_bytes](...)`; grid and
+    block are integers or tuples of up to three.
+
+    Parameters
+    ----------
+    function : function
+        The kernel as it is written.
+    name : str, optional
+        In PTX; None: that of the function.
+    threads, max_registers, min_blocks : int, optional
+        The block size, and limits for the assembler.
+    checks : bool, optional
+        Whether indices are checked, also on the GPU; None: in emulation.
+    lineinfo : bool, optional
+        Whether the machine code has the lines of the source; None: yes.
+
+    Raises
+    ------
+    ArgumentError
+        A function that is none, or options of another type.
+
+    See Also
+    --------
+    kernel : The decorator, with an example.
+    """
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -63,7 +89,30 @@ class Kernel(CompiledKernel):
 
         @public
         def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Any:
-            """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
+            """Like `kernel[grid, block]`, with all options by name.
+
+            Parameters
+            ----------
+            grid, block : int or tuple of int
+                Blocks, and threads of a block, in up to three axes.
+            stream : stream, optional
+                Of torch, Numba, CuPy or cuda.core, or its handle; None: the one that the arrays
+                name.
+            **options : keywords
+                shared_bytes: bytes of dynamic shared memory. cluster: CTAs of a cluster.
+                cooperative: all blocks run at once. pdl: the launch may start before the kernel in
+                front of it has ended (`griddep_wait`).
+
+            Returns
+            -------
+            Launch
+                To call with the arguments; `.prepare(...)` gives a function that launches fast.
+
+            Raises
+            ------
+            ArgumentError
+                An unknown option, or a value that no launch takes.
+            """
             check_call(LaunchConfig.of, ".configured", (grid, block), options, ArgumentError)
             key = (LaunchConfig.of(grid, block, **options), stream)
             try:
@@ -84,20 +133,38 @@ class Kernel(CompiledKernel):
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
-        checks: of indices, alignment, the state of shared memory and asynchronous operations.
-        None: all of them, but indices only in kernels of users, not of tensorcore_dsl.kernels.
-        order: a seed, an integer from 0 on, for a random order of warps (of lanes too, every fourth
-        seed), which is slower but may reveal races that the default order hides; or a schedule as
-        `explore` prints it. None: the default order.
+        Parameters
+        ----------
+        arch : str, optional
+            "sm_80", "sm_90a", ...; None: the one that is current.
+        checks : bool, optional
+            Of indices, alignment, the state of shared memory and asynchronous operations. None: all
+            of them, but indices only in kernels of users, not of tensorcore_dsl.kernels.
+        profile : bool
+            The report then counts accesses to memory by source line.
+        order : int or str, optional
+            A seed, an integer from 0 on, for a random order of warps (of lanes too, every fourth
+            seed), which is slower but may reveal races that the default order hides; or a schedule
+            as `explore` prints it. None: the default order.
+        trace : str, sequence or dict
+            Names of variables whose values the report's `trace` has, at each assignment; or a dict
+            from names to the threads of a block (numbers, None for all) that are recorded.
+        limit : int, optional
+            The most turns that a loop may take before it counts as endless; None: what the
+            environment variable TENSORCORE_DSL_LIMIT says, else as long as anything changes.
+        timeline : bool or int
+            True, or a number of blocks; the report's `timeline` then estimates how the first blocks
+            (whole clusters) spend their time on an sm_90a GPU.
 
-        trace: names of variables whose values the report's `trace` has, at each assignment; or a
-        dict from names to the threads of a block (numbers, None for all) that are recorded.
+        Returns
+        -------
+        Emulator
+            `emulator[grid, block](...)` runs and returns a Report.
 
-        limit: the most turns that a loop may take before it counts as endless; None: what the
-        environment variable TENSORCORE_DSL_LIMIT says, else as long as anything changes.
-
-        timeline: True, or a number of blocks; the report's `timeline` then estimates how the first
-        blocks (whole clusters) spend their time on an sm_90a GPU.
+        Raises
+        ------
+        ArchError, ArgumentError
+            An unknown architecture, options that are not allowed.
         """
         more = limit_of(limit), timeline
         return Emulator(self, arch, checks, profile, order_of(order), trace, *more)
@@ -108,10 +175,34 @@ class Kernel(CompiledKernel):
         cluster: Dims | None = None, cooperative: bool = False, arch: str | None = None,
         order: Order | str | None = None, in_place: bool = False,
     ) -> Check:  # fmt: skip
-        """`kernel.check(grid, block)(...)` runs in emulation with all checks; a CheckResult.
+        """`kernel.check(grid, block)(...)` runs in emulation with all checks.
 
-        A finding of the emulator is not raised. The launch runs on copies of the arrays, which the
-        result's `arguments` has, unless `in_place`. arch and order: as `emulator` takes them.
+        A finding of the emulator is not raised.
+
+        Parameters
+        ----------
+        grid, block : int or tuple of int
+            As for a launch.
+        shared_bytes : int
+            Dynamic shared memory.
+        cluster : int or tuple of int, optional
+            CTAs of a cluster.
+        cooperative : bool
+            All blocks run at once.
+        arch, order : optional
+            As `emulator` takes them.
+        in_place : bool
+            Run on the arrays themselves; else on copies, which the result's `arguments` has.
+
+        Returns
+        -------
+        function
+            Takes the arguments of a launch and gives a CheckResult.
+
+        Raises
+        ------
+        ArgumentError
+            A configuration that no launch takes.
         """
         config = LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative)
         return self.checked(config, arch, order, in_place)
@@ -125,10 +216,29 @@ class Kernel(CompiledKernel):
     def explore(
         self, n: int = 100, *, arch: str | None = None, checks: bool | None = None
     ) -> Explorer:
-        """`kernel.explore(n)[grid, block](...)` emulates n orders of threads; an Exploration.
+        """`kernel.explore(n)[grid, block](...)` emulates n orders of threads.
 
         It runs on copies of the arrays, compares their bits with those of the first order, and
-        stops at the first error or difference. checks: as `emulator` takes them.
+        stops at the first error or difference.
+
+        Parameters
+        ----------
+        n : int
+            How many orders, 1 or more.
+        arch : str, optional
+            As `emulator` takes it.
+        checks : bool, optional
+            As `emulator` takes it.
+
+        Returns
+        -------
+        Explorer
+            Its launches return an Exploration.
+
+        Raises
+        ------
+        ArgumentError
+            Another number of orders.
         """
         if isinstance(n, bool) or not isinstance(n, SupportsIndex) or index(n) < 1:
             raise ArgumentError(f"explore takes the number of orders, 1 or more, not {n!r}")
@@ -155,13 +265,42 @@ def kernel(
 
 @public
 def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
+    """Decorator that makes a kernel of a function: `@kernel`, or `@kernel(threads=128)`.
 
-    threads fixes the block size (`.reqntid`), so that the assembler can use more registers. checks:
-    whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
-    environment has TENSORCORE_DSL_CHECKS=1. lineinfo=False leaves the lines of the source out of
-    the machine code; by default they are in it, unless the environment variable
-    TENSORCORE_DSL_LINEINFO is 0.
+    Parameters
+    ----------
+    function : function, optional
+        Its parameters are annotated: `tc.Array`, element types for run-time numbers, `tc.Const` for
+        what is known when compiling.
+    **options : keywords
+        threads: the block size (`.reqntid`), so that the assembler can use more registers.
+        max_registers, min_blocks: limits for the assembler. name: of the kernel in PTX. checks:
+        whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
+        environment has TENSORCORE_DSL_CHECKS=1. lineinfo: False leaves the lines of the source out
+        of the machine code; by default they are in it, unless the environment variable
+        TENSORCORE_DSL_LINEINFO is 0.
+
+    Returns
+    -------
+    Kernel
+        Launched as `kernel[grid, block](...)`; a decorator, if only options are given.
+
+    Raises
+    ------
+    ArgumentError
+        No function, an option that does not exist, a number that is none.
+    CompileError
+        At the first launch: what the kernel language does not have, at its line.
+
+    Examples
+    --------
+    >>> @tc.kernel(threads=32)
+    ... def double(x: tc.Array, factor: tc.f32, offset: tc.Const = 0):
+    ...     x[tc.threadIdx.x] = factor * x[tc.threadIdx.x] + offset
+    >>> x = np.arange(32, dtype=np.float32)
+    >>> double[1, 32](x, 2, offset=1)
+    >>> x[:3]
+    array([1., 3., 5.], dtype=float32)
     """
     if function is None:
         return partial(kernel, **options)

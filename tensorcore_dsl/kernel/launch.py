@@ -17,7 +17,24 @@ from tensorcore_dsl.runtime.targets import current_target, device_arch, gpu_chos
 
 
 class Launch:
-    """A kernel with its configuration; calling it launches."""
+    """A kernel with its configuration; calling it launches.
+
+    `kernel[grid, block]` and `kernel.configured(...)` make it. On the GPU it returns as soon as the
+    launch is queued.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def double(x: tc.Array):
+    ...     x[tc.threadIdx.x] *= 2
+    >>> x = np.ones(32, np.float32)
+    >>> launch = double[1, 32]
+    >>> launch(x)
+    >>> fast = launch.prepare(x)
+    >>> fast(x)
+    >>> float(x[0])
+    4.0
+    """
 
     def __init__(self, kernel: CompiledKernel, config: LaunchConfig, stream: Any) -> None:
         self.kernel, self.config, self.stream = kernel, config, stream
@@ -80,9 +97,27 @@ class Launch:
 
     @public
     def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
-        """Compile and load for these arguments now; returns a function that launches fast.
+        """Compile and load for these arguments now.
 
-        The function takes run-time arguments, these or others; it keeps these alive.
+        Parameters
+        ----------
+        *args : array or number
+            As for the launch.
+        **named_args : array, number or value
+            Arguments by name, Const parameters among them.
+
+        Returns
+        -------
+        function
+            It takes run-time arguments, these or others, and launches with the least overhead; it
+            keeps these alive.
+
+        Raises
+        ------
+        ArgumentError
+            Arguments that do not fit.
+        CompileError, AssemblyError
+            A mistake in the kernel, at its line; no assembler.
         """
         self._renew()
         runtime, constants = self.kernel.split(args, named_args)

@@ -13,7 +13,24 @@ from tensorcore_dsl.lang.arrays import Array
 
 
 class Const:
-    """Annotation of a parameter whose value is known at compile time: `Const`, or `Const[int]`."""
+    """Annotation of a parameter whose value is known at compile time: `Const`, or `Const[int]`.
+
+    A value that differs, by its contents or its type, compiles a new specialisation. Numbers,
+    dtypes, strings, lists, arrays, dataclasses and functions serve.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def power(x: tc.Array, n: tc.Const[int] = 2):
+    ...     value = x[tc.threadIdx.x]
+    ...     for _ in tc.static_range(n - 1):
+    ...         value *= x[tc.threadIdx.x]
+    ...     x[tc.threadIdx.x] = value
+    >>> x = np.full(32, 2, np.float32)
+    >>> power[1, 32](x, n=5)
+    >>> float(x[0])
+    32.0
+    """
 
     def __class_getitem__(cls, kind: Any) -> type[Const]:
         """The kind of value is for readers and type checkers."""

@@ -15,14 +15,42 @@ from tensorcore_dsl.values.values import Scalar
 
 
 class Array(Indexed):
-    """A global array: pointer, shape and strides (in elements), known at run time.
+    """A global array: pointer, shape and strides, known at run time.
 
-    A stride known to be 1 is the Python number 1. `align` is the power of two in bytes that
-    divides the pointer and every other stride of the argument. `argument` is the position of the
-    kernel's argument, and None for a view of one; `name` names it in errors.
+    As an annotation it says that a parameter of a kernel is an array: of NumPy, Numba, torch, CuPy,
+    JAX, or what else offers `__cuda_array_interface__`, `__array_interface__` or DLPack. In the
+    kernel, `x[i, j]` is an element and `x[1:5]` a view.
 
+    Attributes
+    ----------
+    shape, strides : tuple of integers
+        Run-time integers, strides in elements; a stride known to be 1 is the Python number 1.
+    dtype : dtype
+        Of the elements.
+    align : int
+        The power of two in bytes that divides the pointer and every other stride of the argument.
+    argument : int or None
+        The position of the kernel's argument, and None for a view of one.
+    name : str
+        The argument's name, for errors.
+
+    Notes
+    -----
     `axes` say what an index of each axis must stay in, `bounds` is about the indices that a view
     has fixed. Neither outlives control flow that joins two arrays.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def row_total(x: tc.Array, out: tc.Array):
+    ...     total = 0.0
+    ...     for j in range(x.shape[1]):
+    ...         total += x[tc.threadIdx.x, j]
+    ...     out[tc.threadIdx.x] = total
+    >>> out = np.zeros(4, np.float32)
+    >>> row_total[1, 4](np.ones((4, 3), np.float32), out)
+    >>> out
+    array([3., 3., 3., 3.], dtype=float32)
     """
 
     parts = ("address", "shape", "strides")
@@ -63,7 +91,25 @@ class Array(Indexed):
         )
 
     def at(self, *index: Any) -> Pointer:
-        """Pointer to an element; loads and stores through it check the indices."""
+        """Pointer to an element; loads and stores through it check the indices.
+
+        Parameters
+        ----------
+        *index : integer
+            One for each axis; negative numbers count from the end.
+
+        Returns
+        -------
+        Pointer
+            In global memory.
+
+        Raises
+        ------
+        OperandError
+            Another number of indices.
+        OutOfBounds
+            In emulation, and in checked builds, where it is loaded or stored.
+        """
         return self._pointer(full_index(index, self), frozen)
 
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:

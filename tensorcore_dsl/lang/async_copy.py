@@ -20,10 +20,57 @@ def cp_async(
     target: Pointer, source: Pointer, size: int, *, valid: Any = None, pred: Any = None,
     cache: str | None = None,
 ) -> None:  # fmt: skip
-    """Copy `size` bytes (4, 8 or 16) from global to shared memory asynchronously.
+    """Copy `size` bytes from global to shared memory asynchronously.
 
-    valid: how many bytes are read, a run-time value; the rest of the target becomes zero. cache:
-    "ca", or "cg" (16 bytes only), which is the default where it exists.
+    Parameters
+    ----------
+    target : Pointer
+        In shared memory, `tile.at(...)`; aligned to `size` bytes.
+    source : Pointer
+        In global memory, `array.at(...)`, of the same element type; aligned to `size` bytes.
+    size : int
+        4, 8 or 16 bytes of whole elements, known at compile time.
+    valid : integer, optional
+        How many bytes are read, 0 to `size`, a run-time value too; the rest of the target becomes
+        zero.
+    pred : predicate, optional
+        Copy only where it holds.
+    cache : {"ca", "cg"}, optional
+        "cg" passes the L1 cache by and copies 16 bytes only; it is the default there.
+
+    Raises
+    ------
+    OperandError
+        No pointers, other state spaces, other element types, another size.
+    Misaligned, OutOfBounds
+        In emulation: addresses that are not aligned, or outside the arrays.
+    ArchError
+        A target before sm_80.
+
+    See Also
+    --------
+    copy_tile : A whole tile, by all threads of a block.
+
+    Notes
+    -----
+    `cp.async`, section 9.7.9.25.3.1 of the PTX manual. The copy is complete behind
+    `cp_async_commit` and `cp_async_wait` of the thread that issued it; other threads see it behind
+    a barrier after that.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def double(x: tc.Array):
+    ...     tile, i = tc.shared(128, x.dtype), 4 * tc.threadIdx.x
+    ...     tc.cp_async(tile.at(i), x.at(i), 16)
+    ...     tc.cp_async_commit()
+    ...     tc.cp_async_wait(0)
+    ...     for k in tc.static_range(4):
+    ...         x[i + k] = 2 * tile[i + k]
+    >>> x = np.arange(128, dtype=np.float32)
+    >>> double[1, 32](x)
+    >>> x[:4]
+    array([0., 2., 4., 6.], dtype=float32)
     """
     for given in (target, source):
         if not isinstance(given, Pointer):
@@ -80,12 +127,49 @@ def _check_read(source: Pointer, count: Any, pred: Any) -> None:
 
 
 def cp_async_commit() -> None:
-    """Close a group of this thread's asynchronous copies."""
+    """Close a group of this thread's asynchronous copies: those since the last commit.
+
+    Raises
+    ------
+    ArchError
+        A target before sm_80.
+
+    See Also
+    --------
+    cp_async : The copies, with an example.
+
+    Notes
+    -----
+    `cp.async.commit_group`, section 9.7.9.25.3.2 of the PTX manual.
+    """
     emit(names.CP_ASYNC_COMMIT)
 
 
 def cp_async_wait(pending: int = 0) -> None:
-    """Wait until at most `pending` of this thread's newest groups are in flight."""
+    """Wait until at most `pending` of this thread's newest groups are in flight.
+
+    Parameters
+    ----------
+    pending : int
+        Groups, 0 or more, known at compile time. 0 waits for all; a pipeline of n stages that has
+        issued n - 1 groups ahead waits with n - 2.
+
+    Raises
+    ------
+    OperandError
+        A negative number.
+    ArchError
+        A target before sm_80.
+
+    See Also
+    --------
+    cp_async : The copies, with an example.
+
+    Notes
+    -----
+    `cp.async.wait_group`, section 9.7.9.25.3.3 of the PTX manual. It waits for the copies of this
+    thread only: a barrier must follow before others read the data.
+    """
     check_pending(pending)
     emit(names.CP_ASYNC_WAIT, pending)
 

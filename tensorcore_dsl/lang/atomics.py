@@ -18,7 +18,50 @@ ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas")
 
 
 def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
-    """add, min, max, and, or, xor, exch, inc, dec or cas on one element; returns the old value."""
+    """An atomic operation on one element of global or shared memory.
+
+    Parameters
+    ----------
+    operation : {"add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas"}
+        "exch" stores the value. "inc" and "dec" (u32) count up and wrap to 0 behind the value, or
+        down and wrap to the value. "cas" stores its second value if the element equals the first.
+    pointer : Pointer
+        `array.at(...)` or `tile.at(...)`.
+    *values : number or scalar
+        One value, for "cas" two; converted to the type of the element.
+
+    Returns
+    -------
+    scalar
+        The element before the operation.
+
+    Raises
+    ------
+    OperandError
+        Another operation, no pointer, a fraction for integers, bitwise operations on floats.
+    UnknownInstruction
+        A type of elements that the operation does not have.
+    ArchError
+        A target that lacks the operation for this type.
+
+    See Also
+    --------
+    reduce : Without the old value, which is faster.
+
+    Notes
+    -----
+    `atom`, section 9.7.13.5 of the PTX manual; relaxed, at the scope of the GPU.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def tickets(counter: tc.Array, out: tc.Array):
+    ...     out[tc.threadIdx.x] = tc.atomic("add", counter.at(0), 1)
+    >>> counter, out = np.zeros(1, np.int32), np.zeros(32, np.int32)
+    >>> tickets[1, 32](counter, out)
+    >>> int(counter[0]), sorted(out.tolist()) == list(range(32))
+    (32, True)
+    """
     check_choice("an atomic operation", operation, ATOMICS)
     _check_pointer("tc.atomic", pointer)
     dtype = pointer.dtype
@@ -28,7 +71,38 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
 
 
 def reduce(operation: str, pointer: Pointer, value: Any) -> None:
-    """`atomic` without the old value: add, min, max, and, or, xor, inc or dec."""
+    """An atomic operation on one element, without its old value.
+
+    Parameters
+    ----------
+    operation : {"add", "min", "max", "and", "or", "xor", "inc", "dec"}
+        See `atomic`.
+    pointer : Pointer
+        `array.at(...)` or `tile.at(...)`.
+    value : number or scalar
+        Converted to the type of the element.
+
+    Raises
+    ------
+    OperandError
+        Another operation, no pointer, a fraction for integers, bitwise operations on floats.
+    UnknownInstruction
+        A type of elements that the operation does not have.
+
+    Notes
+    -----
+    `red`, section 9.7.13.6 of the PTX manual; relaxed, at the scope of the GPU.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def histogram(x: tc.Array, bins: tc.Array):
+    ...     tc.reduce("add", bins.at(x[tc.threadIdx.x]), 1)
+    >>> x, bins = np.arange(32, dtype=np.int32) % 3, np.zeros(3, np.int32)
+    >>> histogram[1, 32](x, bins)
+    >>> bins
+    array([11, 11, 10], dtype=int32)
+    """
     check_choice("a reduction", operation, (*ATOMICS[:6], "inc", "dec"))
     _check_pointer("tc.reduce", pointer)
     name = names.reduction(pointer.space, operation, pointer.dtype)

@@ -34,18 +34,58 @@ def copy_tile(
 ) -> None:  # fmt: skip
     """Copy the box of an array that begins at `origin` to a shared tile of its shape, or back.
 
-    The array may have more dimensions than the tile: its first coordinates then select a part.
+    To a tile it copies by `cp.async`, or by plain loads and stores where accesses are narrower than
+    4 bytes: call `cp_async_commit`, `cp_async_wait` and `barrier` before the tile is read.
 
-    All threads of the block (of fixed size) call it, or `threads` of which each gives its number
-    `thread`. To a tile it copies by cp.async, or by plain loads and stores where accesses are
-    narrower than 4 bytes: call cp_async_commit, cp_async_wait and barrier before the tile is read.
-    bounded: elements outside the array read as zero, and are not stored.
+    Parameters
+    ----------
+    target, source : Tile and Array
+        A shared tile and an array of the same element type, in either order. The array may have
+        more dimensions than the tile: its first coordinates then select a part.
+    origin : sequence of integers
+        The first element of the box, a coordinate for each dimension of the array.
+    bounded : bool
+        Elements outside the array read as zero, and are not stored.
+    threads : int, optional
+        How many threads copy; None: all of the block, whose size is then fixed (`launch_bounds`).
+    thread : integer, optional
+        The number of this thread among `threads`; the two go together.
+    vector : int, optional
+        Elements of an access, at most 16 bytes, where you know more than the alignment that is
+        known of the array, of `origin` and of the tile.
+    barrier : Mbarrier, optional
+        Copy by TMA (sm_90), and zero what lies outside the array. Exactly one thread calls it; the
+        barrier's phase then waits for one arrival and for the bytes of the tile.
 
-    Accesses are as wide as the known alignment of the array, of `origin` and of the tile allows, at
-    most 16 bytes; `vector` is the number of elements of an access where you know more.
+    Raises
+    ------
+    OperandError
+        No tile and array, other element types, an origin of another rank, a box that is known to be
+        outside, vectors that do not fit, an unknown number of threads.
+    OutOfBounds
+        In emulation, and in checked builds: a box outside the array that is not `bounded`.
+    ArchError
+        A target before sm_80; with `barrier`, before sm_90.
 
-    barrier (sm_90): TMA copies instead, and zeros what lies outside the array. Exactly one thread
-    calls it; the barrier's phase then waits for one arrival and for the bytes of the tile.
+    See Also
+    --------
+    tma_load : TMA with a map of one's own.
+
+    Examples
+    --------
+    >>> @tc.kernel(threads=64)
+    ... def shift(x: tc.Array, out: tc.Array):
+    ...     tile = tc.shared((16, 16), x.dtype)
+    ...     tc.copy_tile(tile, x, (8, 0), bounded=True)
+    ...     tc.cp_async_commit()
+    ...     tc.cp_async_wait(0)
+    ...     tc.barrier()
+    ...     tc.copy_tile(out, tile, (0, 0))
+    >>> x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    >>> out = np.empty_like(x)
+    >>> shift[1, 64](x, out)
+    >>> bool((out[:8] == x[8:]).all()), float(out[8:].sum())
+    (True, 0.0)
     """
     tile: Any = target if isinstance(target, Tile) else source
     array: Any = source if isinstance(target, Tile) else target

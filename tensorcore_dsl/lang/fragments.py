@@ -38,11 +38,37 @@ def fragment(
 ) -> RegisterGroup:
     """The fragment of `operand` that consists of these registers, or of these elements.
 
-    Registers are of the fragment's type, of pairs of it (f16x2), or plain bits; elements are of its
-    type. Python's numbers are elements, or the bits of packed registers.
+    Parameters
+    ----------
+    operand : operand
+        `mma.a`, `mma.b`, `mma.c` or `mma.d` of an instruction.
+    values : sequence or function
+        The registers of this thread: of the fragment's type, of pairs of it (f16x2), or plain bits.
+        Or its elements, of the fragment's type. Python's numbers are elements, or the bits of
+        packed registers. Or a function of (row, col), run-time integers, that gives the element
+        there, or a list of it and its next neighbours along the row or column in which slots of a
+        thread run.
 
-    values may also be a function of (row, col) that gives the element there, or a list of it and
-    its next neighbours along the row or column in which successive slots of a thread run.
+    Returns
+    -------
+    fragment
+        Of the layout of `operand`.
+
+    Raises
+    ------
+    OperandError
+        Another number of values, values of another type, more neighbours than a thread holds.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def place(out: tc.Array):
+    ...     tc.store_elements(out, tc.fragment(mma.d, lambda row, col: tc.f32(10 * row + col)))
+    >>> out = np.zeros((16, 8), np.float32)
+    >>> place[1, 32](out)
+    >>> out[3, :3]
+    array([30., 31., 32.], dtype=float32)
     """
     layout = layout_of(operand)
     given = _computed(layout, values) if callable(values) else list(values)
@@ -89,7 +115,34 @@ def _element(given: Any, layout: Layout) -> Any:
 
 
 def vector(elements: Sequence[Any]) -> RegisterGroup:
-    """A vector of scalars of one type; Python's numbers take the type of the others."""
+    """A vector of scalars of one type.
+
+    Parameters
+    ----------
+    elements : sequence of numbers and scalars
+        Python's numbers take the type of the others.
+
+    Returns
+    -------
+    vector
+        For one wide store, for example; `vector[i]` is an element.
+
+    Raises
+    ------
+    OperandError
+        Elements of several types, or none.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def steps(x: tc.Array):
+    ...     first = x[2 * tc.threadIdx.x]
+    ...     x.at(2 * tc.threadIdx.x).store(tc.vector([first, first + 1]))
+    >>> x = np.zeros(64, np.float32)
+    >>> steps[1, 32](x)
+    >>> x[:4]
+    array([0., 1., 0., 1.], dtype=float32)
+    """
     known = list(dict.fromkeys(e.dtype for e in elements if isinstance(e, Scalar)))
     types = known or list(dict.fromkeys(number_type(e) for e in elements))
     if len(types) != 1:
@@ -103,7 +156,31 @@ def vector(elements: Sequence[Any]) -> RegisterGroup:
 
 
 def pack(*elements: Any) -> Element:
-    """Two elements of 16 bits, or four of 8 bits, of one type in one register, low to high."""
+    """Two elements of 16 bits, or four of 8 bits, of one type in one register, low to high.
+
+    Parameters
+    ----------
+    *elements : scalar or number
+        At least one scalar; numbers take its type.
+
+    Returns
+    -------
+    scalar
+        32 bits: f16x2 of two f16, bf16x2 of two bf16, else plain bits.
+
+    Raises
+    ------
+    OperandError
+        Elements that do not fill a register, or of several types.
+
+    See Also
+    --------
+    unpack : The other way, with an example.
+
+    Notes
+    -----
+    `mov.b32` with a vector, section 9.7.9.4 of the PTX manual.
+    """
     kinds = list(dict.fromkeys(e.dtype for e in elements if isinstance(e, Scalar)))
     if len(kinds) != 1 or kinds[0].bits * len(elements) != 32 or kinds[0].bits not in (8, 16):
         raise OperandError(
@@ -119,8 +196,38 @@ def pack(*elements: Any) -> Element:
 def unpack(register: Element, dtype: DTypeLike | None = None) -> list[Element]:
     """The elements of a register, low to high.
 
-    `dtype` is the type of the elements: 16, 8 or 4 bits (s4 and u4 come as s32, the type in which
-    narrow integers are computed). f16x2 and bf16x2 need none.
+    Parameters
+    ----------
+    register : scalar
+        8, 16 or 32 bits.
+    dtype : dtype, optional
+        The type of the elements: 16, 8 or 4 bits. f16x2 and bf16x2 need none.
+
+    Returns
+    -------
+    list of scalars
+        s4 and u4 come as s32, the type in which narrow integers are computed.
+
+    Raises
+    ------
+    OperandError
+        No register, or one that holds no such elements.
+
+    Notes
+    -----
+    `mov` with a vector (section 9.7.9.4 of the PTX manual), 4 bits by `bfe` (9.7.1.19).
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def nibbles(x: tc.Array, out: tc.Array):
+    ...     parts = tc.unpack(x[0], tc.u4)
+    ...     for i in tc.static_range(8):
+    ...         out[i] = parts[i]
+    >>> x, out = np.array([0x76543210], np.uint32), np.zeros(8, np.int32)
+    >>> nibbles[1, 1](x, out)
+    >>> out
+    array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)
     """
     have = getattr(register, "dtype", None)
     dtype = None if dtype is None else as_dtype(dtype)
@@ -161,11 +268,52 @@ def load_elements(
 ) -> RegisterGroup:  # fmt: skip
     """Load a fragment element by element, at the coordinates that its layout gives.
 
-    origin: where element (0, 0) of the fragment lies in `source`, at compile time or at run time;
-    without it, `source` has the shape of the fragment, which checked builds test.
-    bounded: elements outside the shape of `source` are not loaded and become `otherwise`. convert:
-    elements of another type are converted. Neighbours are loaded together where their alignment is
-    known.
+    Neighbours are loaded together where their alignment is known.
+
+    Parameters
+    ----------
+    source : Array or Tile
+        Two-dimensional, of the element type of `operand` (plain bits of its width, f32 for tf32).
+    operand : operand
+        The fragment to load: `mma.a`, ...
+    origin : tuple, optional
+        (row, col) of element (0, 0) of the fragment in `source`, run-time integers too; without it,
+        `source` has the shape of the fragment, which checked builds test.
+    bounded : bool
+        Elements outside `source` are not loaded, and become `otherwise`.
+    otherwise : number
+        See `bounded`.
+    convert : bool
+        Convert elements of another type.
+
+    Returns
+    -------
+    fragment
+        Of the layout of `operand`.
+
+    Raises
+    ------
+    OperandError
+        Another rank, another type without `convert`, a place that is known to be outside.
+    OutOfBounds
+        In emulation, and in checked builds: an element outside the source that is not `bounded`.
+
+    See Also
+    --------
+    ldmatrix : From shared memory, with fewer instructions.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def product(a: tc.Array, b: tc.Array, d: tc.Array):
+    ...     acc = mma(tc.load_elements(a, mma.a), tc.load_elements(b, mma.b), mma.d.zeros())
+    ...     tc.store_elements(d, acc)
+    >>> a, b = np.ones((16, 16), np.float16), np.ones((16, 8), np.float16)
+    >>> d = np.zeros((16, 8), np.float32)
+    >>> product[1, 32](a, b, d)
+    >>> float(d[0, 0])
+    16.0
     """
     layout = layout_of(operand)
     origin = check_place(source, layout, origin, bounded)
@@ -183,9 +331,30 @@ def store_elements(
 ) -> None:  # fmt: skip
     """Store a fragment element by element, converted to the type of `target`.
 
-    origin: where element (0, 0) of the fragment lies in `target`; without it, `target` has the
-    shape of the fragment. bounded: elements outside the shape of `target` are not stored.
     Neighbours are stored together where their alignment is known.
+
+    Parameters
+    ----------
+    target : Array or Tile
+        Two-dimensional, of any element type.
+    value : fragment
+        Such as an accumulator.
+    origin : tuple, optional
+        (row, col) of element (0, 0) of the fragment in `target`, run-time integers too; without it,
+        `target` has the shape of the fragment, which checked builds test.
+    bounded : bool
+        Elements outside `target` are not stored.
+
+    Raises
+    ------
+    OperandError
+        No fragment, another rank, a place that is known to be outside.
+    OutOfBounds
+        In emulation, and in checked builds: an element outside the target that is not `bounded`.
+
+    See Also
+    --------
+    load_elements : With an example.
     """
     layout = stored_layout(value)
     origin = check_place(target, layout, origin, bounded)

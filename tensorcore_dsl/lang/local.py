@@ -22,6 +22,17 @@ class Local:
 
     A compile-time index costs nothing; a run-time index selects among all elements. Element
     `index` is `items[offset + index . strides]`.
+
+    Attributes
+    ----------
+    shape, strides : tuple of int
+        Strides in elements.
+    dtype : dtype
+        Of the elements.
+
+    See Also
+    --------
+    tensorcore_dsl.local : Makes one, with an example.
     """
 
     def __init__(
@@ -128,7 +139,42 @@ class Local:
 
 
 def local(shape: int | tuple[int, ...], dtype: DTypeLike, fill: Any = 0) -> Local:
-    """An array of `shape` in the registers of the thread, filled with `fill`."""
+    """An array in the registers of the thread.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Known at compile time.
+    dtype : dtype
+        Of the elements, each of which takes a register.
+    fill : number or scalar
+        The first value of each element, converted to `dtype`.
+
+    Returns
+    -------
+    Local
+        An array with NumPy's indices and views. A compile-time index costs nothing; a run-time
+        index selects among all elements.
+
+    Raises
+    ------
+    OperandError
+        A shape that is not known at compile time; a value that is no scalar.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def digits(x: tc.Array):
+    ...     count = tc.local(3, tc.s32)
+    ...     for i in tc.range(x.shape[0]):
+    ...         count[x[i] % 3] += 1
+    ...     for k in tc.static_range(3):
+    ...         x[k] = count[k]
+    >>> x = np.arange(10, dtype=np.int32)
+    >>> digits[1, 1](x)
+    >>> x[:3]
+    array([4, 3, 3], dtype=int32)
+    """
     shape, dtype = static_shape(shape, "a local array"), as_dtype(dtype)
     start = builder().convert(fill, dtype)
     return Local([start] * math.prod(shape), dtype, shape)

@@ -32,12 +32,38 @@ ROW_BYTES = 16  # of an 8x8 matrix in memory
 
 
 def ldmatrix(tile: Tile, operand: Operand) -> Any:
-    """Load the fragment of `operand` from a shared tile of its shape.
+    """Load fragments of `operand` from a shared tile.
 
-    A tile of several fragments gives a list: one fragment for each block of rows or columns, or
-    a list of rows if the tile has several of both. Uses the fewest ldmatrix instructions, and
-    their transposition where the order of the tile needs it; element types that ldmatrix cannot
-    transpose are loaded element by element.
+    It uses the fewest `ldmatrix` instructions, and their transposition where the order of the tile
+    needs it; element types that `ldmatrix` cannot transpose are loaded element by element.
+
+    Parameters
+    ----------
+    tile : Tile
+        Of the fragment's element type; rows and columns are multiples of the fragment's.
+    operand : operand
+        `mma.a` or `mma.b`.
+
+    Returns
+    -------
+    fragment or list
+        One fragment; for a tile of several a list, one for each block of rows or columns; or a list
+        of rows, if the tile has several of both.
+
+    Raises
+    ------
+    OperandError
+        Another type, a shape that is no multiple of the fragment's, a tile of another CTA.
+    ArchError
+        A target before sm_75.
+
+    See Also
+    --------
+    tiled_mma : Takes what this returns, with an example.
+
+    Notes
+    -----
+    `ldmatrix`, section 9.7.14.5.15 of the PTX manual.
     """
     layout = layout_of(operand)
     _check_tile(tile, layout, "tc.load_elements(tile, operand, convert=True) converts")
@@ -53,9 +79,43 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
 
 
 def stmatrix(tile: Tile, value: Fragments) -> None:
-    """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later).
+    """Store fragments of 16-bit elements to a shared tile.
 
-    A tile of several fragments takes a list of them, arranged as ldmatrix returns it.
+    Parameters
+    ----------
+    tile : Tile
+        Of the fragment's element type; rows and columns are multiples of the fragment's.
+    value : fragment or list
+        One fragment; for a tile of several a list of them, arranged as `ldmatrix` returns it.
+
+    Raises
+    ------
+    OperandError
+        Another type, another number of fragments, a layout that `stmatrix` does not store.
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    store_elements : For all types and targets.
+
+    Notes
+    -----
+    `stmatrix`, section 9.7.14.5.16 of the PTX manual.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def through_shared(out: tc.Array):
+    ...     tile = tc.shared((16, 8), tc.f16)
+    ...     tc.stmatrix(tile, (mma.d.zeros() + 3).to(tc.f16))
+    ...     tc.syncwarp()
+    ...     out[tc.lane_id()] = tile[tc.lane_id() % 16, 0]
+    >>> out = np.zeros(32, np.float16)
+    >>> through_shared[1, 32](out)
+    >>> float(out[0])
+    3.0
     """
     fragments: list[Any] = flat(value) if isinstance(value, (list, tuple)) else [value]
     layout = stored_layout(fragments[0])
@@ -84,7 +144,42 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
 
 
 def movmatrix(value: Element) -> Element:
-    """Transpose an 8x8 matrix of 16-bit elements, a pair of neighbours of a row in each lane."""
+    """Transpose an 8x8 matrix of 16-bit elements, a pair of neighbours of a row in each lane.
+
+    Parameters
+    ----------
+    value : scalar
+        32 bits: row `lane // 4`, columns `2 * (lane % 4)` and the next one, as `pack` makes them.
+
+    Returns
+    -------
+    scalar
+        Of the same type: the same places of the transpose.
+
+    Raises
+    ------
+    OperandError
+        A register of one element.
+    ArchError
+        A target before sm_75.
+
+    Notes
+    -----
+    `movmatrix`, section 9.7.14.5.17 of the PTX manual.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def transpose(x: tc.Array):
+    ...     row, col = tc.lane_id() // 4, tc.lane_id() % 4 * 2
+    ...     moved = tc.movmatrix(tc.pack(x[row, col], x[row, col + 1]))
+    ...     low, high = tc.unpack(moved)
+    ...     x[row, col], x[row, col + 1] = low, high
+    >>> x = np.arange(64, dtype=np.float16).reshape(8, 8)
+    >>> transpose[1, 32](x)
+    >>> x[0, :4]
+    array([ 0.,  8., 16., 24.], dtype=float16)
+    """
     if isinstance(value, Scalar) and value.dtype.is_float and value.dtype.lanes != 2:
         raise OperandError(
             f"{names.MOVMATRIX} takes registers of two 16-bit elements, as tc.pack(low, high) "

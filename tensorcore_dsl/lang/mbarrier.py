@@ -21,12 +21,49 @@ MAX_COUNT = (1 << 20) - 1  # arrivals and pending bytes of one phase
 
 
 def mbarriers(count: int) -> MbarrierArray:
-    """`count` mbarriers in shared memory, not yet initialised."""
+    """Mbarriers in shared memory, not yet initialised.
+
+    One thread initialises each with `init(arrivals)`; `fence_mbarrier_init` and a barrier of the
+    CTA follow before others use it.
+
+    Parameters
+    ----------
+    count : int
+        Known at compile time; 8 bytes each.
+
+    Returns
+    -------
+    MbarrierArray
+        `barriers[i]` has `init(count)`, `arrive(count=None)`, `arrive_expect_tx(bytes)`,
+        `test(parity)`, `wait(parity)` and `remote(rank)`. A new barrier is in phase 0, so that a
+        wait for parity 1 returns at once.
+
+    Raises
+    ------
+    OperandError
+        A count that is not known at compile time.
+
+    See Also
+    --------
+    tma_load : With an example.
+
+    Notes
+    -----
+    Section 9.7.13.15 of the PTX manual.
+    """
     return MbarrierArray(shared(count, dtypes.u64, align=8))
 
 
 class Mbarrier(Bounded):
-    """An mbarrier in the shared memory of this CTA, or (`remote`) of another CTA of the cluster."""
+    """An mbarrier in the shared memory of this CTA, or (`remote`) of another CTA of the cluster.
+
+    A phase ends when its arrivals are complete and the bytes that it waits for have arrived; then
+    the next phase begins, and expects as many arrivals.
+
+    See Also
+    --------
+    tensorcore_dsl.tma_load : With an example.
+    """
 
     parts, described = ("address",), "an mbarrier"
 
@@ -36,13 +73,39 @@ class Mbarrier(Bounded):
         self.address, self.in_cluster, self.bounds = address, in_cluster, bounds
 
     def init(self, count: SupportsIndex) -> None:
-        """Set the arrivals that end a phase. One thread initialises, then the CTA synchronises."""
+        """Set the arrivals that end a phase. One thread initialises, then the CTA synchronises.
+
+        Parameters
+        ----------
+        count : integer
+            1 to 2**20 - 1.
+
+        Raises
+        ------
+        OperandError
+            Another count, or a remote barrier.
+        """
         self._check_own("init")
         count = _count(count, "the arrivals of a phase")
         emit(names.MBARRIER_INIT, self.accessed(), count)
 
     def arrive(self, count: SupportsIndex | None = None, *, pred: Any = None) -> None:
-        """Arrive once, or `count` times."""
+        """Arrive once, or `count` times.
+
+        Parameters
+        ----------
+        count : integer, optional
+            None: once.
+        pred : predicate, optional
+            Arrive only where it holds.
+
+        Raises
+        ------
+        OperandError
+            A count below 1.
+        EmulationError
+            In emulation: more arrivals than a phase expects.
+        """
         count = None if count is None else _count(count, "the arrivals")
         name = names.mbarrier_arrive(self.in_cluster, counted=count is not None)
         place = self.accessed(pred=pred)
@@ -50,13 +113,42 @@ class Mbarrier(Bounded):
         emit(name, *operands, pred=pred)
 
     def arrive_expect_tx(self, bytes: SupportsIndex, *, pred: Any = None) -> None:
-        """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for."""
+        """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for.
+
+        Parameters
+        ----------
+        bytes : integer
+            0 to 2**20 - 1.
+        pred : predicate, optional
+            Arrive only where it holds.
+
+        Raises
+        ------
+        OperandError
+            Another number of bytes, or a remote barrier.
+        """
         self._check_own("arrive_expect_tx")
         bytes = _count(bytes, "the bytes that a phase waits for", least=0)
         emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.accessed(pred=pred), bytes, pred=pred)
 
     def test(self, parity: SupportsIndex) -> Element:
-        """Has the phase of this parity ended? A predicate, without waiting."""
+        """Has the phase of this parity ended? It does not wait.
+
+        Parameters
+        ----------
+        parity : integer
+            0 or 1.
+
+        Returns
+        -------
+        predicate
+            True if it has.
+
+        Raises
+        ------
+        OperandError
+            Another parity, or a remote barrier.
+        """
         self._check_own("test")
         return emit(names.MBARRIER_TEST_WAIT, self.accessed(), _parity(parity))  # type: ignore[no-any-return]
 
@@ -65,6 +157,18 @@ class Mbarrier(Bounded):
 
         Phases alternate between parity 0 and 1. A new barrier is in phase 0, so a wait for parity 1
         returns at once. A wait cannot tell a phase from the one two later.
+
+        Parameters
+        ----------
+        parity : integer
+            0 or 1.
+
+        Raises
+        ------
+        OperandError
+            Another parity, or a remote barrier.
+        Deadlock
+            In emulation: the phase never ends.
         """
         self._check_own("wait")
         build = builder()
@@ -76,7 +180,23 @@ class Mbarrier(Bounded):
             loop.condition = arithmetic.logical_not(build, over).value
 
     def remote(self, rank: SupportsIndex) -> Mbarrier:
-        """The same barrier in CTA `rank` of the cluster, to arrive at."""
+        """The same barrier in CTA `rank` of the cluster, to arrive at.
+
+        Parameters
+        ----------
+        rank : integer
+            Of the CTA in the cluster.
+
+        Returns
+        -------
+        Mbarrier
+            It has `arrive` only.
+
+        Raises
+        ------
+        OperandError
+            The barrier is another CTA's already; no such rank.
+        """
         if self.in_cluster:
             raise OperandError("the mbarrier is another CTA's already")
         bounds = (*self.bounds, *rank_bounds(rank))
@@ -123,5 +243,19 @@ def _count(value: Any, what: str, least: int = 1) -> Any:
 
 
 def fence_mbarrier_init() -> None:
-    """Make initialised mbarriers visible to the cluster and to asynchronous copies."""
+    """Make initialised mbarriers visible to the cluster and to asynchronous copies.
+
+    Raises
+    ------
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    tma_load : With an example.
+
+    Notes
+    -----
+    `fence.mbarrier_init.release.cluster`, section 9.7.13.4 of the PTX manual.
+    """
     emit(names.FENCE_MBARRIER_INIT)

@@ -33,6 +33,19 @@ def _comparison(relation: str) -> Any:
 class Pointer(Bounded):
     """The address of an element: `pointer + n` is n elements further, `pointer[n]` its value.
 
+    Attributes
+    ----------
+    dtype : dtype
+        Of the elements.
+    space : str
+        "global", "shared", or "shared::cluster" for another CTA's memory.
+
+    See Also
+    --------
+    load : Loads through one, with an example.
+
+    Notes
+    -----
     bounds: what the indices of the element must stay in. They are known until the pointer moves,
     or control flow joins it with another one; then it must stay in its area.
     """
@@ -87,11 +100,43 @@ class Pointer(Bounded):
         (self + index).store(one_element(value))
 
     def as_type(self, dtype: DTypeLike) -> Pointer:
-        """The same address, read as another type."""
+        """The same address, read as another type.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Of the elements from there on.
+
+        Returns
+        -------
+        Pointer
+            At the same address.
+
+        Raises
+        ------
+        ArgumentError
+            No element type.
+        """
         return self.with_parts(dtype=as_dtype(dtype))
 
     def remote(self, rank: SupportsIndex) -> Pointer:
-        """The same element in the shared memory of CTA `rank` of the cluster."""
+        """The same element in the shared memory of CTA `rank` of the cluster.
+
+        Parameters
+        ----------
+        rank : integer
+            Of the CTA in the cluster.
+
+        Returns
+        -------
+        Pointer
+            In the other CTA's shared memory.
+
+        Raises
+        ------
+        OperandError
+            A pointer to global memory, or no such rank.
+        """
         if self.space != "shared":
             raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
         return self.with_parts(
@@ -103,8 +148,26 @@ class Pointer(Bounded):
     def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
         """One element, or a vector of `count` from consecutive addresses.
 
-        pred: load only where it holds; elsewhere the result is `otherwise`. cache: cache modifiers
-        such as ".nc", ".cg", ".L1::evict_last".
+        Parameters
+        ----------
+        count : int
+            1, 2, 4, 8 or 16 elements of at most 16 bytes, known at compile time.
+        pred : predicate, optional
+            Load only where it holds; elsewhere the result is `otherwise`.
+        otherwise : number
+            See `pred`.
+        cache : str
+            Cache modifiers such as ".nc", ".cg", ".L1::evict_last".
+
+        Returns
+        -------
+        Scalar or RegisterGroup
+            One element, or a vector.
+
+        Raises
+        ------
+        OperandError
+            Another count, or one that is not known at compile time.
         """
         if not isinstance(count, int):
             raise OperandError(
@@ -113,7 +176,22 @@ class Pointer(Bounded):
         return _load(self, count, pred, otherwise, cache)
 
     def store(self, value: Any, *, pred: Any = None, cache: str = "") -> None:
-        """Store an element, or the elements of a vector, list or tuple to successive addresses."""
+        """Store an element, or the elements of a vector, list or tuple to successive addresses.
+
+        Parameters
+        ----------
+        value : number, scalar, vector or list
+            Converted to the type of the pointer.
+        pred : predicate, optional
+            Store only where it holds.
+        cache : str
+            Cache modifiers.
+
+        Raises
+        ------
+        OperandError
+            Another number of elements, a fragment, a constant that the type does not hold.
+        """
         _store(self, value, pred, cache)
 
     @property
@@ -127,13 +205,88 @@ class Pointer(Bounded):
 def load(
     pointer: Pointer, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = ""
 ) -> Any:
-    """`pointer.load(...)`."""
+    """Load through a pointer: `pointer.load(...)`.
+
+    Parameters
+    ----------
+    pointer : Pointer
+        `array.at(...)` or `tile.at(...)`; aligned to the bytes that are loaded.
+    count : int
+        Elements from consecutive addresses: 1, 2, 4, 8 or 16, at most 16 bytes.
+    pred : predicate, optional
+        Load only where it holds; elsewhere the result is `otherwise`.
+    otherwise : number
+        See `pred`; 0 for vectors of 8- and 16-bit elements.
+    cache : str
+        Cache modifiers: ".nc", ".cg", ".L1::evict_last", ...
+
+    Returns
+    -------
+    scalar or vector
+        One element, or a vector of `count`.
+
+    Raises
+    ------
+    OperandError
+        No pointer, another count, a count that is not known at compile time.
+    OutOfBounds, Misaligned, Uninitialised
+        In emulation: an address outside the array, not aligned, or with nothing in it.
+
+    Notes
+    -----
+    `ld`, section 9.7.9.8 of the PTX manual.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def quadruples(x: tc.Array, out: tc.Array):
+    ...     four = tc.load(x.at(4 * tc.threadIdx.x), 4)
+    ...     out[tc.threadIdx.x] = four[0] + four[1] + four[2] + four[3]
+    >>> x, out = np.arange(128, dtype=np.float32), np.zeros(32, np.float32)
+    >>> quadruples[1, 32](x, out)
+    >>> out[:3]
+    array([ 6., 22., 38.], dtype=float32)
+    """
     _check_pointer(pointer, "tc.load(x.at(i, j), pred=...)")
     return pointer.load(count, pred=pred, otherwise=otherwise, cache=cache)
 
 
 def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "") -> None:
-    """`pointer.store(...)`."""
+    """Store through a pointer: `pointer.store(...)`.
+
+    Parameters
+    ----------
+    pointer : Pointer
+        `array.at(...)` or `tile.at(...)`; aligned to the bytes that are stored.
+    value : number, scalar, vector or list
+        One element, or several to consecutive addresses: 1, 2, 4, 8 or 16, at most 16 bytes.
+        Converted to the type of the pointer.
+    pred : predicate, optional
+        Store only where it holds.
+    cache : str
+        Cache modifiers: ".wt", ".cs", ...
+
+    Raises
+    ------
+    OperandError
+        No pointer, another number of elements, a fragment, a constant that the type does not hold.
+    OutOfBounds, Misaligned
+        In emulation: an address outside the array, or not aligned.
+
+    Notes
+    -----
+    `st`, section 9.7.9.11 of the PTX manual.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def pairs(x: tc.Array):
+    ...     tc.store(x.at(2 * tc.threadIdx.x), [1, -1])
+    >>> x = np.zeros(64, np.float32)
+    >>> pairs[1, 32](x)
+    >>> x[:4]
+    array([ 1., -1.,  1., -1.], dtype=float32)
+    """
     _check_pointer(pointer, "tc.store(x.at(i, j), value, pred=...)")
     pointer.store(value, pred=pred, cache=cache)
 

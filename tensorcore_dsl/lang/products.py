@@ -21,12 +21,51 @@ Tiled = TypeVar("Tiled", bound=Fragments)
 
 
 def tiled_mma(mma: Instruction, acc: Tiled, a: Fragments, b: Fragments) -> Tiled:
-    """acc[i][j] + the sum of a[i][k] b[k][j] over k, for fragments as tc.ldmatrix returns them.
+    """acc[i][j] + the sum of a[i][k] b[k][j] over k, for lists of fragments.
 
-    Each operand is a list of rows of fragments, a flat list of them in order, rows first, or a
-    single fragment; if no extent is 1, one operand at least is a list of rows. The result is
-    arranged as `acc`. Instructions run k by k, and row by row in serpentine order, so that
-    neighbours share a fragment.
+    Instructions run k by k, and row by row in serpentine order, so that neighbours share a
+    fragment.
+
+    Parameters
+    ----------
+    mma : Instruction
+        A product of fragments in registers: `tc.mma.m16n8k16(...)`.
+    acc : fragment or list
+        rows x columns of accumulators: a list of rows, a flat list with the rows first, or one.
+    a, b : fragment or list
+        rows x depth and depth x columns of operands. If no extent is 1, one operand at least is a
+        list of rows.
+
+    Returns
+    -------
+    fragment or list
+        The new accumulators, arranged as `acc`.
+
+    Raises
+    ------
+    OperandError
+        Another instruction, or lists whose extents do not fit together.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel(threads=32)
+    ... def product(a: tc.Array, b: tc.Array, d: tc.Array):
+    ...     left, right = tc.shared((32, 32), a.dtype), tc.shared((32, 8), b.dtype)
+    ...     tc.copy_tile(left, a, (0, 0))
+    ...     tc.copy_tile(right, b, (0, 0))
+    ...     tc.cp_async_commit()
+    ...     tc.cp_async_wait(0)
+    ...     tc.barrier()
+    ...     acc = [mma.d.zeros() for _ in range(2)]
+    ...     acc = tc.tiled_mma(mma, acc, tc.ldmatrix(left, mma.a), tc.ldmatrix(right, mma.b))
+    ...     for i in tc.static_range(2):
+    ...         tc.store_elements(d, acc[i], origin=(16 * i, 0))
+    >>> a, b = np.eye(32, dtype=np.float16), np.arange(256, dtype=np.float16).reshape(32, 8)
+    >>> d = np.zeros((32, 8), np.float32)
+    >>> product[1, 32](a, b, d)
+    >>> bool((d == b).all())
+    True
     """
     if not isinstance(mma, Instruction) or {"a", "b", "c"} != {o.name for o in mma.operands}:
         raise OperandError(
@@ -96,10 +135,42 @@ def _grid(fragments: Fragments, rows: int, cols: int) -> Grid:
 def as_operand(fragments: Fragments, operand: Operand, *, transposed: bool = False) -> Any:
     """Accumulators as fragments of `operand` of the next product, without exchange between threads.
 
-    fragments: one, a list of fragments side by side, or a list of such rows; they are converted to
-    the operand's type. The result is one fragment, or a list as tc.ldmatrix returns it. transposed:
-    the operand is the transpose of the accumulators. OperandError unless each thread already holds
-    the elements that it needs.
+    Parameters
+    ----------
+    fragments : fragment or list
+        One, a list of fragments side by side, or a list of such rows; converted to the operand's
+        type.
+    operand : operand
+        `mma.a` or `mma.b` of the next product.
+    transposed : bool
+        The operand is the transpose of the accumulators.
+
+    Returns
+    -------
+    fragment or list
+        One fragment, or several arranged as `ldmatrix` returns them.
+
+    Raises
+    ------
+    OperandError
+        Threads do not hold what they need, or the fragments do not fill whole operands.
+
+    Examples
+    --------
+    Two 16 x 8 accumulators side by side are the 16 x 16 operand A of the next product:
+
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def doubled(x: tc.Array, identity: tc.Array, d: tc.Array):
+    ...     acc = [tc.load_elements(x, mma.d, origin=(0, 8 * j)) for j in range(2)]
+    ...     a = tc.as_operand([2 * part for part in acc], mma.a)
+    ...     b = tc.load_elements(identity, mma.b)
+    ...     tc.store_elements(d, mma(a, b, mma.d.zeros()))
+    >>> x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    >>> d = np.zeros((16, 8), np.float32)
+    >>> doubled[1, 32](x, np.eye(16, 8, dtype=np.float16), d)
+    >>> bool((d == 2 * x[:, :8]).all())
+    True
     """
     given = [list(row) for row in fragments] if _is_nested(fragments) else [flat(fragments)]
     sources = [flat(row) for row in given]

@@ -18,7 +18,31 @@ from tensorcore_dsl.values.variables import new_variable
 
 
 class RuntimeRange:
-    """`tc.range(...)`, or `range(...)` of run-time bounds: a loop that the kernel runs."""
+    """`tc.range(...)`, or `range(...)` of run-time bounds: a loop that the kernel runs.
+
+    Parameters
+    ----------
+    *given : integer
+        Stop; or start and stop; or start, stop and step. Run-time integers too.
+
+    Raises
+    ------
+    OperandError
+        Bounds that are no integers, a step of zero, counting down in an unsigned type.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def total(x: tc.Array, out: tc.Array):
+    ...     value = 0.0
+    ...     for i in tc.range(x.shape[0]):
+    ...         value += x[i]
+    ...     out[0] = value
+    >>> out = np.zeros(1, np.float32)
+    >>> total[1, 1](np.ones(10, np.float32), out)
+    >>> float(out[0])
+    10.0
+    """
 
     def __init__(self, *given: SupportsIndex) -> None:
         bounds: tuple[Any, ...] = given
@@ -75,7 +99,36 @@ class RuntimeRange:
 
 
 def static_range(*bounds: SupportsIndex) -> range:
-    """A range known at compile time, over which `for` is unrolled."""
+    """A range known at compile time, over which `for` is unrolled.
+
+    Parameters
+    ----------
+    *bounds : int
+        Stop; or start and stop; or start, stop and step, all known at compile time.
+
+    Returns
+    -------
+    range
+        Python's.
+
+    Raises
+    ------
+    OperandError
+        Run-time bounds, which `range` takes, or another number of them.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def powers(x: tc.Array):
+    ...     value = x[tc.threadIdx.x]
+    ...     for _ in tc.static_range(3):
+    ...         value *= value
+    ...     x[tc.threadIdx.x] = value
+    >>> x = np.full(32, 2, np.float32)
+    >>> powers[1, 32](x)
+    >>> float(x[0])
+    256.0
+    """
     if not 1 <= len(bounds) <= 3:
         raise OperandError(f"static_range takes 1 to 3 bounds, {len(bounds)} were given")
     for bound in bounds:

@@ -36,9 +36,38 @@ def row_values(
     like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
     dtype: DTypeLike | None = None,
 ) -> RegisterGroup:  # fmt: skip
-    """`fill`, or `fill(row)`, for each row of a fragment of `like`.
+    """A value for each row of a fragment: `fill`, or `fill(row)`.
 
-    They have the type in which its elements are computed (f32 for tf32, s32 for s8), or `dtype`.
+    Parameters
+    ----------
+    like : operand or fragment
+        Whose rows they are: `mma.d`, or an accumulator.
+    fill : number, scalar or function
+        The same for all rows, or a function of the row (a run-time integer) that gives one number.
+    dtype : dtype, optional
+        None: the type in which elements of `like` are computed, f32 for tf32 and s32 for s8.
+
+    Returns
+    -------
+    fragment
+        Row values, rows x 1; they combine with fragments of the same rows.
+
+    Raises
+    ------
+    OperandError
+        Neither an operand nor a fragment, or one whose threads share rows in different ways; a
+        function that gives something else than one number.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def number_rows(out: tc.Array):
+    ...     tc.store_elements(out, mma.d.zeros() + tc.row_values(mma.d, lambda row: row))
+    >>> out = np.zeros((16, 8), np.float32)
+    >>> number_rows[1, 32](out)
+    >>> out[:3, 0]
+    array([0., 1., 2.], dtype=float32)
     """
     return _filled("rows", like, fill, dtype)
 
@@ -47,7 +76,32 @@ def column_values(
     like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
     dtype: DTypeLike | None = None,
 ) -> RegisterGroup:  # fmt: skip
-    """`fill`, or `fill(col)`, for each column of a fragment of `like`; types as `row_values`."""
+    """A value for each column of a fragment: `fill`, or `fill(col)`.
+
+    Parameters
+    ----------
+    like : operand or fragment
+        Whose columns they are: `mma.d`, or an accumulator.
+    fill : number, scalar or function
+        The same for all columns, or a function of the column (a run-time integer).
+    dtype : dtype, optional
+        None: the type in which elements of `like` are computed, f32 for tf32 and s32 for s8.
+
+    Returns
+    -------
+    fragment
+        Column values, 1 x columns; they combine with fragments of the same columns.
+
+    Raises
+    ------
+    OperandError
+        Neither an operand nor a fragment, or one whose threads share columns in different ways; a
+        function that gives something else than one number.
+
+    See Also
+    --------
+    row_values : The same for rows, with an example.
+    """
     return _filled("cols", like, fill, dtype)
 
 
@@ -83,32 +137,157 @@ def _operand(layout: Layout) -> Operand:
 
 
 def row_sum(fragments: Fragments) -> RegisterGroup:
-    """The sum of each row, over all fragments given: one, or a list of fragments side by side."""
+    """The sum of each row, over all fragments given.
+
+    Parameters
+    ----------
+    fragments : fragment or list of fragments
+        One, or several side by side, which hold the same rows.
+
+    Returns
+    -------
+    fragment
+        Row values; each lane that holds a part of a row has its sum. The order is that of
+        `reduce_rows`.
+
+    Raises
+    ------
+    OperandError
+        No fragments, fragments of other rows, rows that are spread over several warps.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def sums(x: tc.Array, out: tc.Array):
+    ...     tc.store_rows(out, tc.row_sum(tc.load_elements(x, mma.d)))
+    >>> x, out = np.ones((16, 8), np.float32), np.zeros(16, np.float32)
+    >>> sums[1, 32](x, out)
+    >>> out[:3]
+    array([8., 8., 8.], dtype=float32)
+    """
     return reduce_rows(fragments, operator.add)
 
 
 def row_max(fragments: Fragments) -> RegisterGroup:
-    """The greatest element of each row, over all fragments given; NaN only if all are."""
+    """The greatest element of each row, over all fragments given; NaN only if all are.
+
+    Parameters
+    ----------
+    fragments : fragment or list of fragments
+        One, or several side by side, which hold the same rows.
+
+    Returns
+    -------
+    fragment
+        Row values.
+
+    Raises
+    ------
+    OperandError
+        No fragments, fragments of other rows, rows that are spread over several warps.
+
+    See Also
+    --------
+    row_sum : Used in the same way, with an example.
+    """
     return reduce_rows(fragments, maximum)
 
 
 def row_min(fragments: Fragments) -> RegisterGroup:
-    """The least element of each row, over all fragments given; NaN only if all are."""
+    """The least element of each row, over all fragments given; NaN only if all are.
+
+    Parameters
+    ----------
+    fragments : fragment or list of fragments
+        One, or several side by side, which hold the same rows.
+
+    Returns
+    -------
+    fragment
+        Row values.
+
+    Raises
+    ------
+    OperandError
+        No fragments, fragments of other rows, rows that are spread over several warps.
+
+    See Also
+    --------
+    row_sum : Used in the same way, with an example.
+    """
     return reduce_rows(fragments, minimum)
 
 
 def reduce_rows(fragments: Fragments, function: Callable[[Any, Any], Any]) -> RegisterGroup:
-    """Row values: function(...function(function(x0, x1), x2)...) over the elements of each row.
+    """Combine the elements of each row: function(...function(function(x0, x1), x2)...).
 
     A thread combines its own elements in the order of slots and fragments, then shuffles combine
     the lanes that share the row, which differ in bits of their number, from the lowest bit on; all
     of these lanes get the result.
+
+    Parameters
+    ----------
+    fragments : fragment or list of fragments
+        One, or several side by side, which hold the same rows.
+    function : function
+        Of two scalars, in the kernel language; it should be commutative and associative.
+
+    Returns
+    -------
+    fragment
+        Row values, of the type that the function gives.
+
+    Raises
+    ------
+    OperandError
+        No fragments, fragments of other rows, rows that are spread over several warps.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def products(x: tc.Array, out: tc.Array):
+    ...     tc.store_rows(out, tc.reduce_rows(tc.load_elements(x, mma.d), lambda a, b: a * b))
+    >>> x, out = np.full((16, 8), 2, np.float32), np.zeros(16, np.float32)
+    >>> products[1, 32](x, out)
+    >>> float(out[0])
+    256.0
     """
     return _reduced("rows", fragments, function)
 
 
 def reduce_columns(fragments: Fragments, function: Callable[[Any, Any], Any]) -> RegisterGroup:
-    """Column values: the same over the elements of each column."""
+    """Combine the elements of each column, in the order of `reduce_rows`.
+
+    Parameters
+    ----------
+    fragments : fragment or list of fragments
+        One, or several below each other, which hold the same columns.
+    function : function
+        Of two scalars, in the kernel language; it should be commutative and associative.
+
+    Returns
+    -------
+    fragment
+        Column values, of the type that the function gives.
+
+    Raises
+    ------
+    OperandError
+        No fragments, fragments of other columns, columns that are spread over several warps.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def heights(x: tc.Array, out: tc.Array):
+    ...     tc.store_columns(out, tc.reduce_columns(tc.load_elements(x, mma.d), tc.maximum))
+    >>> x, out = np.arange(128, dtype=np.float32).reshape(16, 8), np.zeros(8, np.float32)
+    >>> heights[1, 32](x, out)
+    >>> out[:3]
+    array([120., 121., 122.], dtype=float32)
+    """
     return _reduced("cols", fragments, function)
 
 
@@ -182,12 +361,49 @@ def load_rows(
     source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
     bounded: bool = False, otherwise: Any = 0, convert: bool = False,
 ) -> RegisterGroup:  # fmt: skip
-    """Row values from an array or tile: element origin + i for row i.
+    """Load row values from an array or tile: element origin + i for row i.
 
-    Without origin, `source` has as many elements as the fragment has rows. In two dimensions origin
-    is (row, col), and element (row + i, col) is loaded: a column of a matrix.
-    like: the fragment, or operand, whose rows they are. They have the type of `source`, or with
-    `convert` that of `like`. bounded: those beyond the end of `source` become `otherwise`.
+    Parameters
+    ----------
+    source : Array or Tile
+        Of one or two dimensions.
+    like : operand or fragment
+        Whose rows they are.
+    origin : integer or tuple, optional
+        The element of row 0: an index, or (row, col) in two dimensions, where element (row + i,
+        col) is loaded, a column of a matrix. Without it, `source` has as many elements as the
+        fragment rows.
+    bounded : bool
+        Elements beyond the end of `source` are not loaded, and become `otherwise`.
+    otherwise : number
+        See `bounded`.
+    convert : bool
+        Convert to the type in which elements of `like` are computed; else they have that of
+        `source`.
+
+    Returns
+    -------
+    fragment
+        Row values, rows x 1.
+
+    Raises
+    ------
+    OperandError
+        Another number of dimensions, an origin of another form, a place that is known to be
+        outside.
+    OutOfBounds
+        In emulation, and in checked builds: an element outside the source that is not `bounded`.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def scale_rows(x: tc.Array, scales: tc.Array):
+    ...     tc.store_elements(x, tc.load_elements(x, mma.d) * tc.load_rows(scales, mma.d))
+    >>> x, scales = np.ones((16, 8), np.float32), np.arange(16, dtype=np.float32)
+    >>> scale_rows[1, 32](x, scales)
+    >>> x[:3, 0]
+    array([0., 1., 2.], dtype=float32)
     """
     return _loaded("rows", source, like, origin, bounded, otherwise, convert)
 
@@ -196,10 +412,51 @@ def load_columns(
     source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
     bounded: bool = False, otherwise: Any = 0, convert: bool = False,
 ) -> RegisterGroup:  # fmt: skip
-    """Column values from an array or tile: element origin + j, or (row, col + j), for column j.
+    """Load column values from an array or tile: element origin + j for column j.
 
-    Otherwise as `load_rows`: a bias is `acc + tc.load_columns(bias, acc, origin=n)`, and row g of a
-    matrix `tc.load_columns(scales, acc, origin=(g, n))`.
+    Parameters
+    ----------
+    source : Array or Tile
+        Of one or two dimensions.
+    like : operand or fragment
+        Whose columns they are.
+    origin : integer or tuple, optional
+        The element of column 0: an index, or (row, col) in two dimensions, where element (row, col
+        + j) is loaded. Without it, `source` has as many elements as the fragment columns.
+    bounded : bool
+        Elements beyond the end of `source` are not loaded, and become `otherwise`.
+    otherwise : number
+        See `bounded`.
+    convert : bool
+        Convert to the type in which elements of `like` are computed; else they have that of
+        `source`.
+
+    Returns
+    -------
+    fragment
+        Column values, 1 x columns.
+
+    Raises
+    ------
+    OperandError
+        Another number of dimensions, an origin of another form, a place that is known to be
+        outside.
+    OutOfBounds
+        In emulation, and in checked builds: an element outside the source that is not `bounded`.
+
+    Examples
+    --------
+    A bias:
+
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def add_bias(x: tc.Array, bias: tc.Array):
+    ...     acc = tc.load_elements(x, mma.d)
+    ...     tc.store_elements(x, acc + tc.load_columns(bias, acc))
+    >>> x, bias = np.zeros((16, 8), np.float32), np.arange(8, dtype=np.float32)
+    >>> add_bias[1, 32](x, bias)
+    >>> x[5, :3]
+    array([0., 1., 2.], dtype=float32)
     """
     return _loaded("cols", source, like, origin, bounded, otherwise, convert)
 
@@ -221,8 +478,30 @@ def store_rows(
 ) -> None:
     """Store row values to an array or tile: row i to element origin + i, or (row + i, col).
 
-    One of the threads that hold a row stores it, converted to the type of `target`. bounded: those
-    beyond the end of `target` are not stored.
+    One of the threads that hold a row stores it.
+
+    Parameters
+    ----------
+    target : Array or Tile
+        Of one or two dimensions.
+    values : fragment
+        Row values; converted to the type of `target`.
+    origin : integer or tuple, optional
+        The element of row 0, as for `load_rows`.
+    bounded : bool
+        Rows beyond the end of `target` are not stored.
+
+    Raises
+    ------
+    OperandError
+        Values that are no row values, an origin of another form, a place that is known to be
+        outside.
+    OutOfBounds
+        In emulation, and in checked builds: an element outside the target that is not `bounded`.
+
+    See Also
+    --------
+    row_sum : With an example.
     """
     _stored("rows", target, values, origin, bounded)
 
@@ -230,7 +509,32 @@ def store_rows(
 def store_columns(
     target: Tile | Array, values: RegisterGroup, *, origin: Any = None, bounded: bool = False
 ) -> None:
-    """Store column values to an array or tile, as `store_rows` does."""
+    """Store column values to an array or tile: column j to element origin + j, or (row, col + j).
+
+    One of the threads that hold a column stores it.
+
+    Parameters
+    ----------
+    target : Array or Tile
+        Of one or two dimensions.
+    values : fragment
+        Column values; converted to the type of `target`.
+    origin : integer or tuple, optional
+        The element of column 0, as for `load_columns`.
+    bounded : bool
+        Columns beyond the end of `target` are not stored.
+
+    Raises
+    ------
+    OperandError
+        Values that are no column values, an origin of another form, a place known to be outside.
+    OutOfBounds
+        In emulation, and in checked builds: an element outside the target that is not `bounded`.
+
+    See Also
+    --------
+    reduce_columns : With an example.
+    """
     _stored("cols", target, values, origin, bounded)
 
 

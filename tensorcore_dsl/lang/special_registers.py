@@ -43,25 +43,137 @@ gridDim = _Special3("nctaid")
 
 
 def special(register: str) -> Element:
-    """A special register, for example "laneid", "clock" (as s32) or "clock64" (as u64)."""
+    """A special register by its name in PTX.
+
+    Parameters
+    ----------
+    register : str
+        Without the percent sign: "laneid", "smid", "clock" (as s32), "clock64" (as u64).
+
+    Returns
+    -------
+    scalar
+        32-bit registers as s32, 64-bit ones as u64.
+
+    Raises
+    ------
+    UnknownInstruction
+        No such register in the table.
+    OperandError
+        It is called outside a kernel.
+
+    Notes
+    -----
+    Chapter 10 of the PTX manual.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def lanes(out: tc.Array):
+    ...     out[tc.threadIdx.x] = tc.special("laneid")
+    >>> out = np.zeros(64, np.int32)
+    >>> lanes[1, 64](out)
+    >>> int(out[40])
+    8
+    """
     return builder().special(register)
 
 
 def lane_id() -> Element:
-    """0 to 31: this thread within its warp."""
+    """This thread's number within its warp.
+
+    Returns
+    -------
+    scalar
+        s32, 0 to 31.
+
+    Raises
+    ------
+    OperandError
+        It is called outside a kernel.
+
+    See Also
+    --------
+    warp_id : The warp within the CTA, with an example.
+
+    Notes
+    -----
+    `%laneid`, chapter 10 of the PTX manual.
+    """
     return special("laneid")
 
 
 def warp_id() -> Any:
-    """threadIdx.x // 32, the same for a whole warp."""
+    """threadIdx.x // 32, the same for a whole warp.
+
+    Returns
+    -------
+    scalar
+        s32. Blocks with more than one axis: it counts along x only.
+
+    Raises
+    ------
+    OperandError
+        It is called outside a kernel.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def numbers(out: tc.Array):
+    ...     out[tc.threadIdx.x] = 100 * tc.warp_id() + tc.lane_id()
+    >>> out = np.zeros(64, np.int32)
+    >>> numbers[1, 64](out)
+    >>> int(out[40])
+    108
+    """
     return threadIdx.x // 32
 
 
 def warpgroup_id() -> Element:
-    """threadIdx.x // 128, broadcast from lane 0 so that the assembler knows it is warp-uniform."""
+    """threadIdx.x // 128, broadcast from lane 0 so that the assembler knows it is warp-uniform.
+
+    Returns
+    -------
+    scalar
+        s32: four warps are a warpgroup, which executes `wgmma` together.
+
+    Raises
+    ------
+    OperandError
+        It is called outside a kernel.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def groups(out: tc.Array):
+    ...     out[tc.threadIdx.x] = tc.warpgroup_id()
+    >>> out = np.zeros(256, np.int32)
+    >>> groups[1, 256](out)
+    >>> int(out[127]), int(out[128])
+    (0, 1)
+    """
     return shfl(threadIdx.x // 128, 0)  # type: ignore[no-any-return]
 
 
 def cluster_rank() -> Element:
-    """This CTA's rank in its cluster."""
+    """This CTA's rank in its cluster.
+
+    Returns
+    -------
+    scalar
+        s32, from 0 to the number of CTAs of the cluster less one; 0 without clusters.
+
+    Raises
+    ------
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    cluster_size : With an example.
+
+    Notes
+    -----
+    `%cluster_ctarank`, chapter 10 of the PTX manual.
+    """
     return special("cluster_ctarank")

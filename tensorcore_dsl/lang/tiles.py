@@ -39,11 +39,59 @@ def shared(
     shape: int | Sequence[int], dtype: DTypeLike, *, swizzle: int = 0,
     strides: Sequence[int] | None = None, align: int | None = None,
 ) -> Tile:  # fmt: skip
-    """A tile of shared memory with a compile-time shape, row-major unless strides are given.
+    """A tile of shared memory with a compile-time shape.
 
-    swizzle: 32, 64 or 128 bytes; permutes the 16-byte chunks of a row so that a column of chunks
-    spreads over all banks. align: in bytes, a multiple of the swizzle's period of 8 rows. Tiles
-    of more than 48 KiB in total become dynamic shared memory automatically.
+    Tiles of more than 48 KiB in total become dynamic shared memory automatically.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Known at compile time.
+    dtype : dtype
+        Of the elements, 8 bits or more.
+    swizzle : int
+        0, 32, 64 or 128 bytes: permutes the 16-byte chunks of a row so that a column of chunks
+        spreads over all banks.
+    strides : sequence of int, optional
+        In elements; None: row-major.
+    align : int, optional
+        Bytes, a power of two; with a swizzle a multiple of its period of 8 rows. None: 16, or the
+        period.
+
+    Returns
+    -------
+    Tile
+        Not initialised.
+
+    Raises
+    ------
+    OperandError
+        A shape that is not known at compile time.
+    LayoutError
+        Strides of another number, rows that the swizzle does not divide, another swizzle or
+        alignment.
+    ArgumentError
+        Elements smaller than a byte; at the launch: more shared memory than a block can have.
+
+    Notes
+    -----
+    `.shared`, section 5.1 of the PTX manual. `tensorcore_dsl.viz.plot.draw_swizzle` shows the
+    banks.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def transpose(x: tc.Array):
+    ...     tile, i = tc.shared((32, 32), x.dtype, strides=(33, 1)), tc.lane_id()
+    ...     for row in tc.static_range(32):
+    ...         tile[row, i] = x[row, i]
+    ...     tc.syncwarp()
+    ...     for row in tc.static_range(32):
+    ...         x[row, i] = tile[i, row]
+    >>> x = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    >>> transpose[1, 32](x)
+    >>> x[0, :3]
+    array([ 0., 32., 64.], dtype=float32)
     """
     shape, dtype = static_shape(shape, "a shared tile"), as_dtype(dtype)
     steps = tuple(strides) if strides is not None else row_major(shape)
@@ -80,9 +128,48 @@ def dynamic_shared(
 ) -> Tile:  # fmt: skip
     """A tile `offset` bytes into the dynamic shared memory of the launch.
 
-    The launch gives its size, `kernel[grid, block, stream, bytes](...)`. `offset` is a multiple of
-    the element size, and of 8 rows of the swizzle. Checked builds refuse a tile that begins inside
-    another one and ends outside of it, unless it is meant to: `overlap=True`.
+    The launch gives its size: `kernel[grid, block, stream, bytes](...)`.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Known at compile time; row-major.
+    dtype : dtype
+        Of the elements, 8 bits or more.
+    offset : int
+        Bytes, a multiple of the element size, and of 8 rows of the swizzle.
+    swizzle : int
+        0, 32, 64 or 128 bytes, as for `shared`.
+    overlap : bool
+        Checked builds refuse a tile that begins inside another one and ends outside of it; this
+        allows it.
+
+    Returns
+    -------
+    Tile
+        Not initialised.
+
+    Raises
+    ------
+    OperandError
+        A shape that is not known at compile time.
+    LayoutError
+        An offset that is no multiple, rows that the swizzle does not divide.
+    OutOfBounds
+        In checked builds: tiles that overlap, or leave the memory of the launch.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def reverse(x: tc.Array):
+    ...     tile, i = tc.dynamic_shared(32, x.dtype), tc.lane_id()
+    ...     tile[i] = x[i]
+    ...     tc.syncwarp()
+    ...     x[i] = tile[31 - i]
+    >>> x = np.arange(32, dtype=np.float32)
+    >>> reverse.configured(1, 32, shared_bytes=128)(x)
+    >>> x[:3]
+    array([31., 30., 29.], dtype=float32)
     """
     shape, dtype = static_shape(shape, "a shared tile"), as_dtype(dtype)
     steps = row_major(shape)
@@ -128,9 +215,29 @@ def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
 class Tile(Indexed):
     """A view of shared memory with a static shape and strides, possibly swizzled.
 
-    The byte address of an element is origin + swizzle(offset). `origin` is a multiple of the
-    swizzle's period (8 rows of `swizzle` bytes). swizzle(x) XORs the bits from 4 on with the bits
-    from 7 on: one bit for 32 bytes, two for 64, three for 128, as the hardware does.
+    `tile[i, j]` is an element, `tile[1:5]` a view; run-time indices are checked in emulation.
+
+    Attributes
+    ----------
+    shape, strides : tuple of int
+        Known at compile time, strides in elements.
+    dtype : dtype
+        Of the elements.
+    swizzle : int
+        0, 32, 64 or 128 bytes.
+    offset : integer
+        Bytes from `origin` to the first element, before the swizzle.
+    origin : integer
+        A shared address, a multiple of the swizzle's period (8 rows of `swizzle` bytes).
+
+    See Also
+    --------
+    shared : Makes one, with an example.
+
+    Notes
+    -----
+    The byte address of an element is origin + swizzle(offset). swizzle(x) XORs the bits from 4 on
+    with the bits from 7 on: one bit for 32 bytes, two for 64, three for 128, as the hardware does.
     """
 
     parts = ("origin", "offset", "area")
@@ -174,6 +281,21 @@ class Tile(Indexed):
         """The same tile in CTA `rank` of the cluster, to load from and store to.
 
         The cluster must synchronise (`cluster_sync`) before the first and after the last access.
+
+        Parameters
+        ----------
+        rank : integer
+            Of the CTA in the cluster.
+
+        Returns
+        -------
+        Tile
+            In the other CTA's shared memory.
+
+        Raises
+        ------
+        OperandError
+            The tile is another CTA's already; no such rank.
         """
         if self.space == CLUSTER_SPACE:
             raise OperandError(f"{self.described} is another CTA's already")
@@ -209,7 +331,25 @@ class Tile(Indexed):
         return (rest if base is None else _plus(base, rest)), carried
 
     def at(self, *index: Any) -> Pointer:
-        """Pointer to an element; loads and stores through it check run-time indices."""
+        """Pointer to an element; loads and stores through it check run-time indices.
+
+        Parameters
+        ----------
+        *index : integer
+            One for each axis.
+
+        Returns
+        -------
+        Pointer
+            In shared memory.
+
+        Raises
+        ------
+        OperandError
+            Another number of indices, or one that is known to be outside.
+        OutOfBounds
+            In emulation, and in checked builds, where it is loaded or stored.
+        """
         return self._pointer(full_index(index, self), frozen)
 
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:

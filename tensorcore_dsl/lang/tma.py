@@ -25,7 +25,22 @@ from tensorcore_dsl.values.values import Scalar, Struct
 class TensorMap(Struct):
     """A tensor map: describes the copies between boxes of an array and tiles of shared memory.
 
-    `axes` are the axes of the array, the innermost first; `box` is in the order of the array.
+    Attributes
+    ----------
+    array : Array
+        The argument that it describes.
+    box : tuple of int
+        In the order of the array.
+    axes : tuple of int
+        The axes of the array, the innermost first.
+    swizzle : int
+        Of the tiles, in bytes.
+    dtype : dtype
+        Of the elements.
+
+    See Also
+    --------
+    tensorcore_dsl.tma_load : With an example.
     """
 
     parts = ("address",)
@@ -49,7 +64,20 @@ class TensorMap(Struct):
         return [_s32(index[axis]) for axis in self.axes]
 
     def prefetch(self, index: Sequence[Any] | None = None) -> None:
-        """Prefetch the map itself, by one thread at the start, or the box at `index` into L2."""
+        """Prefetch the map itself, by one thread at the start, or a box into the L2 cache.
+
+        Parameters
+        ----------
+        index : sequence of integers, optional
+            The first element of the box; None: the map.
+
+        Raises
+        ------
+        OperandError
+            Another number of coordinates.
+        ArchError
+            A target before sm_90.
+        """
         if index is None:
             emit(names.PREFETCH_TENSOR_MAP, self.address)
             return
@@ -57,11 +85,41 @@ class TensorMap(Struct):
 
 
 def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
-    """The tensor map of an array argument, for boxes of shape `box` (in the order of the array).
+    """The tensor map of an array argument, which the launch encodes.
 
-    The launch encodes it. One axis of the array, any of them, must be contiguous; the other strides
-    and the address are multiples of 16 bytes. Coordinates outside the array read as zero. swizzle:
-    of the tiles, in bytes; the box is no wider along the contiguous axis.
+    Parameters
+    ----------
+    array : Array
+        An argument of the kernel, no view of one. One axis, any of them, is contiguous; the other
+        strides and the address are multiples of 16 bytes.
+    box : sequence of int
+        The shape of a copy, an extent for each axis in the order of the array, known at compile
+        time.
+    swizzle : int
+        Of the tiles, in bytes: 0, 32, 64 or 128; the box is no wider along the contiguous axis.
+
+    Returns
+    -------
+    TensorMap
+        For `tma_load` and `tma_store`. `.bytes` is what one copy counts at an mbarrier, parts
+        outside the array included; `.prefetch()` fetches the map, `.prefetch(index)` a box into L2.
+
+    Raises
+    ------
+    OperandError
+        A view, a box of another rank or of run-time extents, no contiguous axis.
+    LayoutError
+        A box wider than its swizzle.
+    ArgumentError
+        At the launch: an address or strides that are no multiples of 16 bytes.
+
+    See Also
+    --------
+    tma_load : With an example.
+
+    Notes
+    -----
+    Section 5.5 of the PTX manual. Coordinates outside the array read as zero, and are not stored.
     """
     kernel = builder().kernel
     argument = getattr(array, "argument", None)
@@ -98,10 +156,62 @@ def tma_load(
     tile: Tile, source: TensorMap, index: Sequence[Any], barrier: Mbarrier, *,
     multicast: Any = None, policy: Any = None, pred: Any = None,
 ) -> None:  # fmt: skip
-    """Load the box at `index` into `tile`; `barrier` counts its bytes.
+    """Load the box at `index` into `tile`; `barrier` counts its bytes. One thread issues it.
 
-    One thread issues it. multicast: a 16-bit mask of the CTAs of the cluster that receive the
-    box. policy: an L2 cache policy.
+    Parameters
+    ----------
+    tile : Tile
+        Shared memory of the box's shape, element type and swizzle, dense and row-major.
+    source : TensorMap
+        What `tensor_map` made.
+    index : sequence of integers
+        The first element of the box, an s32 for each axis in the order of the array; it may lie
+        outside.
+    barrier : Mbarrier
+        Of this CTA: its phase waits for `source.bytes`, see `arrive_expect_tx`.
+    multicast : integer, optional
+        A 16-bit mask of the CTAs of the cluster that receive the box, at the same place in their
+        shared memory; each one's own barrier counts the bytes.
+    policy : scalar, optional
+        An L2 cache policy, b64.
+    pred : predicate, optional
+        Load only where it holds.
+
+    Raises
+    ------
+    OperandError
+        A tile that is no box of the map, a remote barrier, a mask of CTAs that the cluster lacks.
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    copy_tile : The same with `barrier=`, which makes map and byte count itself.
+
+    Notes
+    -----
+    `cp.async.bulk.tensor`, section 9.7.9.25.5.2 of the PTX manual.
+
+    Examples
+    --------
+    >>> @tc.kernel(threads=32)
+    ... def corner(x: tc.Array, out: tc.Array):
+    ...     boxes = tc.tensor_map(x, (8, 32))
+    ...     tile, bar = tc.shared((8, 32), x.dtype, align=128), tc.mbarriers(1)[0]
+    ...     if tc.threadIdx.x == 0:
+    ...         bar.init(1)
+    ...         tc.fence_mbarrier_init()
+    ...         bar.arrive_expect_tx(boxes.bytes)
+    ...         tc.tma_load(tile, boxes, (4, 0), bar)
+    ...     tc.barrier()
+    ...     bar.wait(0)
+    ...     for row in tc.static_range(8):
+    ...         out[row, tc.threadIdx.x] = tile[row, tc.threadIdx.x]
+    >>> x = np.arange(16 * 64, dtype=np.float32).reshape(16, 64)
+    >>> out = np.zeros((8, 32), np.float32)
+    >>> corner[1, 32](x, out)
+    >>> bool((out == x[4:12, :32]).all())
+    True
     """
     _check_tile(tile, source)
     _check_barrier(barrier)
@@ -121,9 +231,54 @@ def tma_store(
     target: TensorMap, index: Sequence[Any], tile: Tile, *,
     reduce: str | None = None, pred: Any = None,
 ) -> None:  # fmt: skip
-    """Store `tile` to the box at `index`, or combine it there (reduce="add", "min", ...).
+    """Store `tile` to the box at `index`, or combine it there. One thread issues it.
 
     The writers of the tile must fence (`fence_proxy_async`) and synchronise before.
+
+    Parameters
+    ----------
+    target : TensorMap
+        What `tensor_map` made.
+    index : sequence of integers
+        The first element of the box, in the order of the array; what lies outside is not stored.
+    tile : Tile
+        Shared memory of the box's shape, element type and swizzle, dense and row-major.
+    reduce : str, optional
+        "add", "min", "max", "inc", "dec", "and", "or" or "xor": combine with what is there,
+        atomically.
+    pred : predicate, optional
+        Store only where it holds.
+
+    Raises
+    ------
+    OperandError
+        A tile that is no box of the map, a type that the reduction does not have.
+    ArchError
+        A target before sm_90.
+
+    Notes
+    -----
+    `cp.async.bulk.tensor`, section 9.7.9.25.5.2 of the PTX manual; with `reduce`,
+    `cp.reduce.async.bulk.tensor`, 9.7.9.25.5.3.
+
+    Examples
+    --------
+    >>> @tc.kernel(threads=32)
+    ... def fill(out: tc.Array):
+    ...     boxes = tc.tensor_map(out, (8, 32))
+    ...     tile = tc.shared((8, 32), out.dtype, align=128)
+    ...     for row in tc.static_range(8):
+    ...         tile[row, tc.threadIdx.x] = 10 * row
+    ...     tc.fence_proxy_async()
+    ...     tc.barrier()
+    ...     if tc.threadIdx.x == 0:
+    ...         tc.tma_store(boxes, (8, 0), tile)
+    ...         tc.tma_store_commit()
+    ...         tc.tma_store_wait(0)
+    >>> out = np.zeros((16, 32), np.float32)
+    >>> fill[1, 32](out)
+    >>> out[7:11, 0]
+    array([ 0.,  0., 10., 20.], dtype=float32)
     """
     _check_tile(tile, target)
     allowed = reductions.ALLOWED.get(reduce or "", (target.dtype.name,))
@@ -136,14 +291,49 @@ def tma_store(
 
 
 def tma_store_commit() -> None:
-    """Close the group of this thread's bulk stores since the last commit."""
+    """Close the group of this thread's bulk stores since the last commit.
+
+    Raises
+    ------
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    tma_store : With an example.
+
+    Notes
+    -----
+    `cp.async.bulk.commit_group`, section 9.7.9.25.3.1 of the PTX manual.
+    """
     emit(names.BULK_COMMIT)
 
 
 def tma_store_wait(pending: int = 0, *, read: bool = False) -> None:
-    """Wait until at most `pending` groups of bulk stores are in flight.
+    """Wait until at most `pending` groups of this thread's bulk stores are in flight.
 
-    read: wait only until the tiles have been read and may be reused.
+    Parameters
+    ----------
+    pending : int
+        Groups, 0 or more, known at compile time.
+    read : bool
+        Wait only until the tiles have been read and may be reused, not until the stores are
+        visible.
+
+    Raises
+    ------
+    OperandError
+        A negative number.
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    tma_store : With an example.
+
+    Notes
+    -----
+    `cp.async.bulk.wait_group`, section 9.7.9.25.3.2 of the PTX manual.
     """
     check_pending(pending)
     emit(names.bulk_wait(read), pending)
@@ -152,9 +342,57 @@ def tma_store_wait(pending: int = 0, *, read: bool = False) -> None:
 def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None) -> None:
     """Copy a tile asynchronously to a tile of the same type in another CTA of the cluster.
 
-    `target` and `barrier` belong to that CTA (`tile.remote(rank)`, `barrier.remote(rank)`); the
-    barrier counts `source.bytes`. One thread issues the copy, after the writers of `source` have
-    fenced (`fence_proxy_async`) and synchronised.
+    One thread issues the copy, after the writers of `source` have fenced (`fence_proxy_async`) and
+    synchronised.
+
+    Parameters
+    ----------
+    target : Tile
+        In the other CTA: `tile.remote(rank)`.
+    source : Tile
+        In this CTA, of the same shape, type and swizzle; dense, a multiple of 16 bytes.
+    barrier : Mbarrier
+        Of the other CTA, `barrier.remote(rank)`, which counts `source.bytes`.
+    pred : predicate, optional
+        Copy only where it holds.
+
+    Raises
+    ------
+    OperandError
+        A target or barrier of this CTA, tiles that differ, another number of bytes.
+    ArchError
+        A target before sm_90.
+
+    Notes
+    -----
+    `cp.async.bulk`, section 9.7.9.25.4.1 of the PTX manual.
+
+    Examples
+    --------
+    CTA 0 sends 32 numbers to CTA 1:
+
+    >>> @tc.kernel(threads=32)
+    ... def send(x: tc.Array):
+    ...     tc.cluster_size(2)
+    ...     tile, bar = tc.shared(32, x.dtype), tc.mbarriers(1)[0]
+    ...     if tc.threadIdx.x == 0:
+    ...         bar.init(1)
+    ...         tc.fence_mbarrier_init()
+    ...         bar.arrive_expect_tx(tile.bytes, pred=tc.cluster_rank() == 1)
+    ...     if tc.cluster_rank() == 0:
+    ...         tile[tc.threadIdx.x] = x[tc.threadIdx.x]
+    ...     tc.fence_proxy_async()
+    ...     tc.cluster_sync()
+    ...     if (tc.cluster_rank() == 0) & (tc.threadIdx.x == 0):
+    ...         tc.bulk_copy(tile.remote(1), tile, bar.remote(1))
+    ...     if tc.cluster_rank() == 1:
+    ...         bar.wait(0)
+    ...         x[tc.threadIdx.x] = tile[tc.threadIdx.x] + 100
+    ...     tc.cluster_sync()
+    >>> x = np.arange(32, dtype=np.float32)
+    >>> send[2, 32](x)
+    >>> x[:3]
+    array([100., 101., 102.], dtype=float32)
     """
     for tile in (target, source):
         if not isinstance(tile, Tile):
@@ -177,7 +415,24 @@ def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None
 
 
 def fence_proxy_async() -> None:
-    """Make ordinary stores to shared memory visible to the async proxy: TMA and wgmma."""
+    """Make ordinary stores to shared memory visible to the async proxy: TMA and wgmma.
+
+    The threads that stored call it; then they synchronise with the thread that issues the copy or
+    the product.
+
+    Raises
+    ------
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    tma_store : With an example.
+
+    Notes
+    -----
+    `fence.proxy.async`, section 9.7.13.4 of the PTX manual.
+    """
     emit(names.FENCE_PROXY_ASYNC)
 
 

@@ -41,12 +41,37 @@ def warp_specialize(
 ) -> None:
     """Divide the warpgroups of the block among roles: `warp_specialize((1, load), (2, compute))`.
 
-    A role is a number of warpgroups and the function that only these call. If the function has a
-    parameter, it receives the warpgroup's index within the role. The roles must fill the block;
-    they fix its size unless `launch_bounds` has done so. All warpgroups continue after the call.
+    All warpgroups continue after the call.
 
-    registers: for each role, the registers of each of its threads (setmaxnreg): multiples of 8
-    from 24 to 256, in total no more than the block is launched with.
+    Parameters
+    ----------
+    *roles : tuple of (int, function)
+        A number of warpgroups, and the function that only these call. If it has a parameter, it
+        receives the warpgroup's index within the role. The roles fill the block; they fix its size
+        unless `launch_bounds` has done so.
+    registers : sequence of int, optional
+        For each role, the registers of each of its threads (`setmaxnreg`): multiples of 8 from 24
+        to 256, in total no more than the block is launched with.
+
+    Raises
+    ------
+    OperandError
+        Roles of another form, roles that do not fill the block, roles within a role, registers that
+        the block does not have.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def roles(out: tc.Array):
+    ...     def first():
+    ...         out[tc.threadIdx.x] = -1
+    ...     def others(index):
+    ...         out[tc.threadIdx.x] = index
+    ...     tc.warp_specialize((1, first), (2, others))
+    >>> out = np.zeros(384, np.int32)
+    >>> roles[1, 384](out)
+    >>> out[[0, 128, 256]]
+    array([-1,  0,  1], dtype=int32)
     """
     build = builder()
     if build.in_role:
@@ -100,9 +125,30 @@ def _takes_index(function: Any) -> bool:
 
 
 def setmaxnreg(count: int, *, grow: bool) -> None:
-    """Set the registers of each thread of this warpgroup: a multiple of 8 from 24 to 256.
+    """Set the registers of each thread of this warpgroup.
 
-    grow: whether the warpgroup takes registers from the CTA's pool, or returns some to it.
+    Parameters
+    ----------
+    count : int
+        A multiple of 8 from 24 to 256, known at compile time.
+    grow : bool
+        Whether the warpgroup takes registers from the CTA's pool (and waits for them), or returns
+        some.
+
+    Raises
+    ------
+    OperandError
+        Another count.
+    ArchError
+        A target without it: sm_90a has it, sm_90 does not.
+
+    See Also
+    --------
+    warp_specialize : Its `registers=` calls this where it is needed.
+
+    Notes
+    -----
+    `setmaxnreg`, section 9.7.19.5 of the PTX manual.
     """
     if count % REGISTER_STEP or not MIN_REGISTERS <= count <= MAX_REGISTERS:
         raise OperandError(

@@ -27,15 +27,76 @@ def wgmma_async(
     a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
     metadata: Sequence[Any] = (),
 ) -> RegisterGroup:  # fmt: skip
-    """Issue acc + a @ b for all steps along K; without acc where `accumulate` is false.
+    """Issue acc + a @ b for all steps along K, as asynchronous products of a warpgroup.
 
-    a is a view of shared memory, or a list of fragments in registers, one for each step of K; b is
-    a view of shared memory (see `wgmma_descriptor`). Call wgmma_fence before, wgmma_commit and
-    wgmma_wait after: the result is complete only then.
+    Call `wgmma_fence` before, `wgmma_commit` and `wgmma_wait` after: the result is complete only
+    then. Registers of A and of the metadata are read asynchronously: do not write them before
+    `wgmma_wait`.
 
-    A sparse instruction (tc.wgmma.sp) takes the stored half of A, and 32-bit words of metadata in
-    the order of K; each word serves as many steps as the instruction has selectors. The registers
-    of A and of the metadata are read asynchronously: do not write them before wgmma_wait.
+    Parameters
+    ----------
+    instr : Instruction
+        `tc.wgmma.m64n128k16(...)`; `tc.wgmma.sp` takes the stored half of A.
+    acc : fragment
+        Accumulators, `instr.d`.
+    a : Tile or list of fragments
+        A view of shared memory (see `wgmma_descriptor`), or fragments of `instr.a`, one for each
+        step of K.
+    b : Tile
+        A view of shared memory.
+    accumulate : bool or predicate
+        Where false, the first step leaves `acc` out.
+    a_major, b_major : {"k", "mn"}
+        Along which axis the views are contiguous.
+    negate_a, negate_b : bool
+        Multiply by -1, for f16, bf16 and tf32.
+    metadata : sequence of scalars
+        Of a sparse product: 32-bit words in the order of K; each serves as many steps as the
+        instruction has selectors.
+
+    Returns
+    -------
+    fragment
+        The accumulators, complete behind `wgmma_wait`.
+
+    Raises
+    ------
+    OperandError
+        An instruction of another kind, views of another shape or type, steps that do not agree,
+        words of metadata missing, an option that the instruction does not have.
+    LayoutError
+        A view that no descriptor describes.
+    ArchError
+        Another target than sm_90a.
+
+    Notes
+    -----
+    `wgmma.mma_async`, section 9.7.15.5.2 of the PTX manual (sparse: 9.7.15.6.3).
+
+    Examples
+    --------
+    >>> mma = tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel(threads=128)
+    ... def product(a: tc.Array, b: tc.Array, d: tc.Array):
+    ...     left = tc.shared((64, 64), a.dtype, swizzle=128)
+    ...     right = tc.shared((8, 64), b.dtype, swizzle=128)
+    ...     tc.copy_tile(left, a, (0, 0))
+    ...     tc.copy_tile(right, b, (0, 0))
+    ...     tc.cp_async_commit()
+    ...     tc.cp_async_wait(0)
+    ...     tc.fence_proxy_async()
+    ...     tc.barrier()
+    ...     acc = mma.d.zeros()
+    ...     tc.wgmma_fence()
+    ...     acc = tc.wgmma_async(mma, acc, left, right)
+    ...     tc.wgmma_commit()
+    ...     tc.wgmma_wait(0)
+    ...     tc.store_elements(d, acc)
+    >>> a, b = np.ones((64, 64), np.float16), np.ones((8, 64), np.float16)
+    >>> d = np.zeros((64, 8), np.float32)
+    >>> product[1, 128](a, b, d)
+    >>> float(d[0, 0])
+    64.0
     """
     _check_form(instr, a)
     check_choice("a_major", a_major, ("k", "mn"))
@@ -67,17 +128,66 @@ def wgmma_async(
 
 
 def wgmma_fence() -> None:
-    """Order earlier accesses to the accumulators and to A's registers before the next wgmma."""
+    """Order earlier accesses to the accumulators and to A's registers before the next wgmma.
+
+    Raises
+    ------
+    ArchError
+        Another target than sm_90a.
+
+    See Also
+    --------
+    wgmma_async : With an example.
+
+    Notes
+    -----
+    `wgmma.fence`, section 9.7.15.7.1 of the PTX manual.
+    """
     emit(names.WGMMA_FENCE)
 
 
 def wgmma_commit() -> None:
-    """Close the group of this warpgroup's wgmma since the last commit."""
+    """Close the group of this warpgroup's wgmma since the last commit.
+
+    Raises
+    ------
+    ArchError
+        Another target than sm_90a.
+
+    See Also
+    --------
+    wgmma_async : With an example.
+
+    Notes
+    -----
+    `wgmma.commit_group`, section 9.7.15.7.2 of the PTX manual.
+    """
     emit(names.WGMMA_COMMIT)
 
 
 def wgmma_wait(pending: int = 0) -> None:
-    """Wait until at most `pending` groups of wgmma are in flight."""
+    """Wait until at most `pending` groups of wgmma are in flight.
+
+    Parameters
+    ----------
+    pending : int
+        Groups, 0 to 7, known at compile time.
+
+    Raises
+    ------
+    OperandError
+        Another number.
+    ArchError
+        Another target than sm_90a.
+
+    See Also
+    --------
+    wgmma_async : With an example.
+
+    Notes
+    -----
+    `wgmma.wait_group`, section 9.7.15.7.3 of the PTX manual.
+    """
     check_pending(pending, MOST_PENDING)
     emit(names.WGMMA_WAIT, pending)
 
@@ -88,8 +198,34 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
     A run-time index may select whole swizzle periods (`tile[stage]`); the rest of the view's offset
     is known at compile time.
 
-    major "k": (rows, K) or (atoms, rows, K), K contiguous, rows of memory as wide as the swizzle.
-    major "mn" (16-bit types): (atoms, K, width), each atom K rows of memory of `width` elements.
+    Parameters
+    ----------
+    tile : Tile
+        With major "k": (rows, K) or (atoms, rows, K), K contiguous, rows of memory as wide as the
+        swizzle. With major "mn" (16-bit types): (atoms, K, width), each atom K rows of memory of
+        `width` elements.
+    major : {"k", "mn"}
+        The axis along which the view is contiguous.
+
+    Returns
+    -------
+    scalar
+        b64, for an instruction of `tc.wgmma` that is called by itself.
+
+    Raises
+    ------
+    LayoutError
+        Another shape, rows that are not as wide as their swizzle, an offset known at run time only.
+    OperandError
+        A tile of another CTA.
+
+    See Also
+    --------
+    wgmma_async : Makes the descriptors itself, with an example.
+
+    Notes
+    -----
+    Section 9.7.15.5.1 of the PTX manual.
     """
     build = builder()
     own_address(tile, names.WGMMA)

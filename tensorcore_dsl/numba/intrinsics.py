@@ -22,11 +22,35 @@ def intrinsic(instr: Instruction | str, **immediates: int) -> Any:
 
     It takes the operands of the PTX instruction by position or name, without the destination
     (unless the instruction also reads it, as wgmma does), and returns the destination registers. A
-    fragment or a vector is a tuple; see `registers` for the types. Immediates are given here by
-    name, or as constants at each call; scales and transpositions of wgmma are optional.
+    fragment or a vector is a tuple; see `registers` for the types.
 
-    Attributes: `instruction`, `ptx`, and the operands by name (`.a.layout`), for example for
-    `zeros`.
+    Parameters
+    ----------
+    instr : Instruction or str
+        `tc.instruction(...)`, or its text.
+    **immediates : int
+        Immediates by name; else they are constants at each call. Scales and transpositions of wgmma
+        are optional.
+
+    Returns
+    -------
+    function
+        For kernels, with the attributes `instruction`, `ptx`, and the operands by name
+        (`.a.layout`), for example for `zeros`.
+
+    Raises
+    ------
+    UnknownInstruction
+        No such text in the table.
+    OperandError
+        An immediate that the instruction does not have, or a value that it does not allow;
+        registers that Numba does not have.
+
+    Examples
+    --------
+    >>> from tensorcore_dsl.numba import intrinsic
+    >>> intrinsic("add.rn.f32").ptx
+    'add.rn.f32'
     """
     chosen = isa.instruction(instr) if isinstance(instr, str) else instr
     return _made(chosen, tuple(sorted(immediates.items())))
@@ -85,7 +109,8 @@ def _definition(instr: Instruction, fixed: Mapping[str, int]) -> Callable[..., A
         [parameter(n, parameter.POSITIONAL_OR_KEYWORD) for n in names]
     )
     define.__name__ = instr.mnemonic
-    define.__doc__ = f"{instr.signature} (section {instr.section} of the PTX manual)"
+    takes = instr.signature or "no operands"
+    define.__doc__ = f"`{instr.ptx}`: {takes} (section {instr.section} of the PTX manual)."
     return define
 
 

@@ -44,10 +44,33 @@ def _shared_address(context: Any, builder: Any, signature: Any, arguments: Any) 
 
 @literal_intrinsic
 def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = False) -> Any:
-    """Load `count` (1, 2, 4) 8x8 matrices of 16-bit elements from shared memory, as a tuple.
+    """Load `count` 8x8 matrices of 16-bit elements from shared memory.
 
-    Lane 8 i + j passes the address of row j of matrix i: 16 bytes, aligned to 16. `trans`
-    transposes each matrix.
+    Parameters
+    ----------
+    array : shared array
+        Of 16-bit elements, or of what has their bytes.
+    index : int or tuple of int
+        The row that this lane addresses: lane 8 i + j passes that of row j of matrix i, 16 bytes,
+        aligned to 16.
+    count : int
+        1, 2 or 4, a constant.
+    trans : bool
+        Transposes each matrix; a constant.
+
+    Returns
+    -------
+    tuple of uint32
+        `count` registers of two elements.
+
+    Raises
+    ------
+    TypingError
+        An index of another rank, a count or flag that is no constant.
+
+    Notes
+    -----
+    `ldmatrix`, section 9.7.14.5.15 of the PTX manual.
     """
     number = _constant(names.LDMATRIX, "count", count, (1, 2, 4))
     transposed = _constant(names.LDMATRIX, "trans", trans, (False, True))
@@ -66,7 +89,28 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
 
 @literal_intrinsic
 def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any = False) -> Any:
-    """Store 1, 2 or 4 registers in the layout of ldmatrix; sm_90 and later."""
+    """Store 1, 2 or 4 registers in the layout of `ldmatrix`; sm_90 and later.
+
+    Parameters
+    ----------
+    array : shared array
+        Of 16-bit elements, or of what has their bytes.
+    index : int or tuple of int
+        The row that this lane addresses, as for `ldmatrix`.
+    fragment : uint32 or tuple of uint32
+        1, 2 or 4 registers of two elements.
+    trans : bool
+        Transposes each matrix; a constant.
+
+    Raises
+    ------
+    TypingError
+        An index of another rank, another number of registers, a flag that is no constant.
+
+    Notes
+    -----
+    `stmatrix`, section 9.7.14.5.16 of the PTX manual.
+    """
     length = len(registers.parts(fragment))
     number = _constant(names.STMATRIX, "the length of fragment", length, (1, 2, 4))
     transposed = _constant(names.STMATRIX, "trans", trans, (False, True))
@@ -142,8 +186,21 @@ def _integers(what: str, **given: Any) -> None:
 def coordinates(operand: Operand) -> Any:
     """A function `(thread, element) -> (row, col)`: the matrix element that a thread holds.
 
-    `thread` is the lane, or the thread in the warpgroup; elements count from the low end of the
-    first register.
+    Parameters
+    ----------
+    operand : Operand
+        A fragment: `product.a`.
+
+    Returns
+    -------
+    function
+        For kernels. `thread` is the lane, or the thread in the warpgroup; elements count from the
+        low end of the first register.
+
+    Raises
+    ------
+    OperandError
+        An operand that is no fragment.
     """
     layout = _layout(operand)
 
@@ -192,8 +249,21 @@ def _pointer(
 def load_elements(operand: Operand) -> Any:
     """A function `(array, row, col, thread) -> fragment` that loads element by element.
 
-    The fragment's matrix starts at [row, col] of a two-dimensional array in any memory, and lies
-    within it. B is a matrix (k, n): pass `b.T` for one stored by columns.
+    Parameters
+    ----------
+    operand : Operand
+        A fragment: `product.a`.
+
+    Returns
+    -------
+    function
+        For kernels. The fragment's matrix starts at [row, col] of a two-dimensional array in any
+        memory, and lies within it. B is a matrix (k, n): pass `b.T` for one stored by columns.
+
+    Raises
+    ------
+    OperandError
+        An operand that is no fragment, or whose elements are smaller than a byte.
     """
     layout = _layout(operand)
     generate = _loader(operand, layout)
@@ -253,7 +323,20 @@ def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
 def store_elements(operand: Operand) -> Any:
     """A function `(array, row, col, thread, fragment)` that stores element by element.
 
-    Registers with one element (f32, f64, s32) are converted to the array's type.
+    Parameters
+    ----------
+    operand : Operand
+        A fragment: `product.d`.
+
+    Returns
+    -------
+    function
+        For kernels. Registers with one element (f32, f64, s32) are converted to the array's type.
+
+    Raises
+    ------
+    OperandError
+        An operand that is no fragment, or whose elements are smaller than a byte.
     """
     layout = _layout(operand)
     generate = _storer(operand, layout)

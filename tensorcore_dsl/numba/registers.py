@@ -58,7 +58,29 @@ def numba_type(operand: Operand) -> Any:
 
 
 def zeros(operand: Operand) -> tuple[np.generic, ...]:
-    """Zeros for the registers of an operand: a tuple, used as a constant in kernels."""
+    """Zeros for the registers of an operand, used as a constant in kernels.
+
+    Parameters
+    ----------
+    operand : Operand
+        A fragment: `product.d`.
+
+    Returns
+    -------
+    tuple
+        A number for each register.
+
+    Raises
+    ------
+    OperandError
+        A register of a type that no fragment has.
+
+    Examples
+    --------
+    >>> from tensorcore_dsl.numba import mma, zeros
+    >>> zeros(mma.m16n8k16(tc.f16, tc.f16, tc.f32).d)
+    (np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0))
+    """
     one = element_type(operand)
     if one in (types.float16, types.bfloat16, types.boolean):
         raise OperandError(f"zeros are for fragments; operand {operand.name} is {one}")

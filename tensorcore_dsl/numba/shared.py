@@ -25,7 +25,23 @@ def _checked_place(what: str, name: str, given: Any) -> None:
 
 @literal_intrinsic
 def shared_address(typingctx: Any, place: Any) -> Any:
-    """The 32-bit address of a shared array, or of an element: `shared_address((tile, (i, j)))`."""
+    """The 32-bit address of a shared array, or of an element: `shared_address((tile, (i, j)))`.
+
+    Parameters
+    ----------
+    place : array, tuple or int
+        An array in shared memory, a pair (array, index), or an address.
+
+    Returns
+    -------
+    uint32
+        In bytes.
+
+    Raises
+    ------
+    TypingError
+        Something else.
+    """
     _checked_place("shared_address", "place", place)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -38,10 +54,29 @@ def shared_address(typingctx: Any, place: Any) -> Any:
 def cp_async(
     typingctx: Any, dst: Any, i: Any, src: Any, j: Any, bytes: Any, valid: Any = None
 ) -> Any:
-    """Copy `bytes` (4, 8, 16) from `src[j]` in global memory to `dst[i]` in shared memory.
+    """Copy `bytes` from `src[j]` in global memory to `dst[i]` in shared memory.
 
-    Both addresses are aligned to `bytes`. With `valid`, only that many bytes are read and the rest
-    are zero. The copy takes effect at a wait.
+    The copy takes effect at a wait.
+
+    Parameters
+    ----------
+    dst, src : array
+        In shared and in global memory; both addresses are aligned to `bytes`.
+    i, j : int or tuple of int
+        Their indices.
+    bytes : int
+        4, 8 or 16, a constant.
+    valid : int, optional
+        Only that many bytes are read, and the rest are zero.
+
+    Raises
+    ------
+    TypingError
+        Another number of bytes, or no constant; an index of another rank.
+
+    Notes
+    -----
+    `cp.async`, section 9.7.9.25.3.1 of the PTX manual.
     """
     size = bytes.literal_value if isinstance(bytes, types.IntegerLiteral) else None
     if size not in (4, 8, 16):
@@ -77,9 +112,30 @@ cp_async_wait = intrinsic(names.CP_ASYNC_WAIT)  # (n): wait until at most n grou
 def wgmma_descriptor(
     typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0
 ) -> Any:
-    """The 64-bit descriptor of a matrix in shared memory, for wgmma (9.7.15.5.1.2.2).
+    """The 64-bit descriptor of a matrix in shared memory, for wgmma.
 
-    leading, stride: offsets in bytes. swizzle: 0, 32, 64 or 128 bytes. All three are constants.
+    Parameters
+    ----------
+    place : array, tuple or int
+        An array in shared memory, a pair (array, index), or an address.
+    leading, stride : int
+        Offsets in bytes, multiples of 16, constants.
+    swizzle : int
+        0, 32, 64 or 128 bytes, a constant.
+
+    Returns
+    -------
+    uint64
+        The descriptor.
+
+    Raises
+    ------
+    TypingError
+        Values that are no constants, or not allowed.
+
+    Notes
+    -----
+    Section 9.7.15.5.1.2.2 of the PTX manual.
     """
     _checked_place("wgmma_descriptor", "place", place)
     offsets = _offset("leading", leading), _offset("stride", stride)
@@ -120,14 +176,56 @@ wgmma_commit = intrinsic(names.WGMMA_COMMIT)
 
 @literal_intrinsic
 def wgmma_fence(typingctx: Any, accumulator: Any) -> Any:
-    """Order earlier register accesses before the following wgmma; returns the registers."""
+    """Order earlier register accesses before the following wgmma.
+
+    Parameters
+    ----------
+    accumulator : tuple
+        The registers of D.
+
+    Returns
+    -------
+    tuple
+        The same registers.
+
+    Raises
+    ------
+    TypingError
+        Something else than the tuple of registers that wgmma returns.
+
+    Notes
+    -----
+    `wgmma.fence`, section 9.7.15.7.1 of the PTX manual.
+    """
     _check_accumulator("wgmma_fence", accumulator)
     return accumulator(accumulator), _passing(names.WGMMA_FENCE, {}, 0)
 
 
 @literal_intrinsic
 def wgmma_wait(typingctx: Any, pending: Any, accumulator: Any) -> Any:
-    """Wait until at most `pending` groups are in flight; returns the accumulators, now readable."""
+    """Wait until at most `pending` groups are in flight.
+
+    Parameters
+    ----------
+    pending : int
+        0 to 7, a constant.
+    accumulator : tuple
+        The registers of D.
+
+    Returns
+    -------
+    tuple
+        The accumulators, now readable.
+
+    Raises
+    ------
+    TypingError
+        Another number, or something else than the tuple of registers that wgmma returns.
+
+    Notes
+    -----
+    `wgmma.wait_group`, section 9.7.15.7.3 of the PTX manual.
+    """
     if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
         raise TypingError(f"wgmma_wait: pending is {pending}; it must be a constant, 0 to 7")
     _check_accumulator("wgmma_wait", accumulator)

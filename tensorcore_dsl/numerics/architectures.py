@@ -50,20 +50,41 @@ class Product:
 class Model:
     """Arithmetic of one product.
 
-    engine: "fused" (sums of aligned, truncated terms), "grouped" (the same over exactly summed,
-    scaled groups), "scalar" (binary32 instructions), "double" (binary64 fused multiply-adds).
+    Attributes
+    ----------
+    engine : str
+        "fused" (sums of aligned, truncated terms), "grouped" (the same over exactly summed, scaled
+        groups), "scalar" (binary32 instructions), "double" (binary64 fused multiply-adds).
+    length : int
+        Stored elements of one fused step, or of one group.
+    fraction : int
+        Bits of aligned terms below the largest exponent of a step.
+    floor : int
+        Smallest exponent to which a step aligns.
+    accumulator : str
+        Type of each step's result.
+    kept : int
+        Fraction bits of a step's result.
+    nearest : bool
+        Round a step's result to nearest even instead of towards zero.
+    order : str
+        Of k: "ascending", or "interleaved": k mod 4 in {0, 1} before {2, 3}.
+    late : bool
+        Add c to the finished sum, rounding to nearest.
+    least : int or None
+        Smallest exponent of the type to which inputs are unpacked.
     """
 
     engine: str
-    length: int = 1  # stored elements of one fused step, or of one group
-    fraction: int = 0  # bits of aligned terms below the largest exponent of a step
-    floor: int = 0  # smallest exponent to which a step aligns
-    accumulator: str = "f32"  # type of each step's result
-    kept: int = 23  # fraction bits of a step's result
-    nearest: bool = False  # round a step's result to nearest even instead of towards zero
-    order: str = "ascending"  # of k; or "interleaved": k mod 4 in {0, 1} before {2, 3}
-    late: bool = False  # add c to the finished sum, rounding to nearest
-    least: int | None = None  # smallest exponent of the type to which inputs are unpacked
+    length: int = 1
+    fraction: int = 0
+    floor: int = 0
+    accumulator: str = "f32"
+    kept: int = 23
+    nearest: bool = False
+    order: str = "ascending"
+    late: bool = False
+    least: int | None = None
 
 
 @dataclass(frozen=True)

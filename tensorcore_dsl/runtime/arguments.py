@@ -40,8 +40,25 @@ ALLOWED = (
 class ArrayType:
     """An array argument, as far as it is known when a kernel is compiled.
 
-    unit: which strides are exactly one element. align: the greatest power of two up to 16 that
-    divides the address of the first element and all other strides, in bytes.
+    It stands for an argument where a kernel is only compiled: `kernel.ptx(tc.ArrayType(...))`.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the elements.
+    ndim : int
+        Dimensions.
+    unit : tuple of bool
+        Which strides are exactly one element.
+    align : int
+        The greatest power of two up to 16 that divides the address of the first element and all
+        other strides, in bytes.
+    writable : bool
+        False: stores to it are an error in emulation, and NumPy arrays are not copied back.
+
+    See Also
+    --------
+    ScalarType : The same for numbers, with an example.
     """
 
     dtype: DType
@@ -58,7 +75,22 @@ class ArrayType:
 
 @dataclass(frozen=True)
 class ScalarType:
-    """A scalar argument: only its type is known when the kernel is compiled."""
+    """A scalar argument: only its type is known when the kernel is compiled.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the number.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def fill(x: tc.Array, value: tc.f32):
+    ...     x[tc.threadIdx.x] = value
+    >>> ptx = fill.ptx(tc.ArrayType(tc.f32, 1, (True,), 16), tc.ScalarType(tc.f32), arch="sm_80")
+    >>> ptx.splitlines()[1]
+    '.target sm_80'
+    """
 
     dtype: DType
 
@@ -72,10 +104,19 @@ ArgumentType = ArrayType | ScalarType
 class Description(NamedTuple):
     """One argument of a launch.
 
-    `value` is the address of an array's first element, or a scalar's number. `strides` are in
-    elements. `device` is the ordinal of the GPU that holds the array, CURRENT_DEVICE if its
-    library does not name it, None for host memory and scalars. `stream` is the stream that the
-    array's producer names, if any.
+    Attributes
+    ----------
+    type : ArrayType or ScalarType
+        What a kernel is compiled for.
+    value : int or number
+        The address of an array's first element, or a scalar's number.
+    shape, strides : tuple of int
+        Strides in elements.
+    device : int or None
+        The ordinal of the GPU that holds the array, CURRENT_DEVICE if its library does not name it,
+        None for host memory and scalars.
+    stream : int or None
+        The stream that the array's producer names, if any.
     """
 
     type: Any  # ArrayType, or the ScalarType of a number
@@ -104,9 +145,26 @@ def arguments_key(args: Sequence[Any], arguments: Sequence[Description]) -> Hash
 
 
 def describe(obj: Any, name: str = "argument", declared: DType | None = None) -> Description:
-    """Type, address, shape and strides of an argument. Raises ArgumentError.
+    """Type, address, shape and strides of an argument.
 
-    `declared` is the type of a parameter that takes only scalars of this type.
+    Parameters
+    ----------
+    obj : array or number
+        An argument of a launch.
+    name : str
+        What errors call it.
+    declared : dtype, optional
+        The type of a parameter that takes only scalars of this type.
+
+    Returns
+    -------
+    Description
+        What a kernel is compiled for, and launched with.
+
+    Raises
+    ------
+    ArgumentError
+        Something that no kernel takes.
     """
     if declared is not None:
         return Description(ScalarType(declared), converted(obj, declared, name))

@@ -244,7 +244,23 @@ def _dlpack(obj: Any) -> Raw:
 
 
 def stream_handle(stream: Any) -> int:
-    """The CUstream of 0, an int, or a stream of Numba, torch, CuPy or cuda.core."""
+    """The CUstream of a stream of any library.
+
+    Parameters
+    ----------
+    stream : stream or int
+        0, an int, or a stream of Numba, torch, CuPy or cuda.core.
+
+    Returns
+    -------
+    int
+        The handle.
+
+    Raises
+    ------
+    ArgumentError
+        Something else, or a stream whose protocol is broken.
+    """
     try:
         return _stream_handle(stream)
     except TensorCoreError:
@@ -272,7 +288,18 @@ def _stream_handle(stream: Any) -> int:
 
 
 def torch_stream(device: int) -> Callable[[], int]:
-    """A function that returns torch's current stream of a device."""
+    """A function that returns torch's current stream of a device.
+
+    Parameters
+    ----------
+    device : int
+        The ordinal.
+
+    Returns
+    -------
+    function
+        Gives the handle as an int; torch must have been imported.
+    """
     torch = sys.modules["torch"]
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw is None:
@@ -281,7 +308,13 @@ def torch_stream(device: int) -> Callable[[], int]:
 
 
 def cupy_stream() -> Callable[[], int]:
-    """A function that returns CuPy's current stream."""
+    """A function that returns CuPy's current stream.
+
+    Returns
+    -------
+    function
+        Gives the handle as an int; CuPy must have been imported.
+    """
     current = sys.modules["cupy"].cuda.get_current_stream
     return lambda: int(current().ptr)
 

@@ -76,7 +76,18 @@ def compute_capability() -> int:
 
 @lru_cache
 def cuda_driver() -> NumbaDriver:
-    """The driver of this process; LaunchError where there is no GPU."""
+    """The driver of this process.
+
+    Returns
+    -------
+    NumbaDriver
+        Made once.
+
+    Raises
+    ------
+    LaunchError
+        There is no GPU that Numba can use.
+    """
     if not cuda_available():
         raise LaunchError(f"there is no GPU that Numba can use ({_reason()})")
     return NumbaDriver()

@@ -22,7 +22,34 @@ _target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", defaul
 
 
 def target(name: str, arch: str | None = None) -> AbstractContextManager[None]:
-    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU emulates."""
+    """Run kernels on the GPU or the CPU inside the block.
+
+    Parameters
+    ----------
+    name : {"cpu", "cuda"}
+        Where kernels run.
+    arch : str, optional
+        What the CPU emulates, such as "sm_80"; None: the environment's TENSORCORE_DSL_ARCH, or
+        sm_90a.
+
+    Returns
+    -------
+    context manager
+        Holds for this thread (for this context of asyncio).
+
+    Raises
+    ------
+    ArgumentError
+        Another name.
+    ArchError
+        An unknown architecture; the error lists those that are known.
+
+    Examples
+    --------
+    >>> with tc.target("cpu", arch="sm_80"):
+    ...     tc.current_target()
+    'cpu'
+    """
     if name not in TARGETS:
         raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
     if arch is not None:
@@ -58,7 +85,24 @@ def _inside(name: str, arch: str | None) -> Iterator[None]:
 
 
 def current_target() -> str:
-    """cuda or cpu: `with target(...)`, else TENSORCORE_DSL_TARGET, else cuda if there is a GPU."""
+    """Where kernels run now, on the GPU or the CPU.
+
+    `with target(...)` decides, else TENSORCORE_DSL_TARGET, else whether there is a GPU.
+
+    Returns
+    -------
+    str
+        "cuda" or "cpu".
+
+    Raises
+    ------
+    ArgumentError
+        TENSORCORE_DSL_TARGET is something else.
+
+    See Also
+    --------
+    target : With an example.
+    """
     chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE) or None
     if chosen is None:
         return "cuda" if driver.cuda_available() else "cpu"
@@ -68,12 +112,31 @@ def current_target() -> str:
 
 
 def emulated_arch() -> str:
-    """The architecture that the CPU emulates: `with target`, TENSORCORE_DSL_ARCH, or sm_90a."""
+    """The architecture that the CPU emulates.
+
+    Returns
+    -------
+    str
+        That of `with target`, of TENSORCORE_DSL_ARCH, or "sm_90a".
+    """
     return _target.get()[1] or os.environ.get(ARCH_VARIABLE) or DEFAULT_ARCH
 
 
 def device_arch() -> Arch:
-    """The architecture of the current GPU, with its architecture-specific features."""
+    """The architecture of the current GPU, with its architecture-specific features.
+
+    Returns
+    -------
+    Arch
+        `sm_90a` on an H200.
+
+    Raises
+    ------
+    LaunchError
+        There is no GPU.
+    ArgumentError
+        A compute capability that this version does not know.
+    """
     number = driver.compute_capability()
     for suffix in ("a", ""):
         with suppress(ArchError):
@@ -82,7 +145,18 @@ def device_arch() -> Arch:
 
 
 def target_arch() -> Arch:
-    """The architecture on which kernels run now: the GPU's, or the one that the CPU emulates."""
+    """The architecture on which kernels run now: the GPU's, or the one that the CPU emulates.
+
+    Returns
+    -------
+    Arch
+        See `current_target`.
+
+    Raises
+    ------
+    ArchError
+        TENSORCORE_DSL_ARCH names none.
+    """
     return device_arch() if current_target() == "cuda" else arch_named(emulated_arch())
 
 
@@ -103,5 +177,11 @@ def gpu_chosen() -> bool:
 
 
 def target_key() -> tuple[Any, ...]:
-    """The settings that `current_target` and `emulated_arch` depend on."""
+    """The settings that `current_target` and `emulated_arch` depend on.
+
+    Returns
+    -------
+    tuple
+        Hashable; a key for caches of what depends on the target.
+    """
     return _target.get(), _variables.get(_target_name), _variables.get(_arch_name)

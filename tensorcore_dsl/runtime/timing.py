@@ -41,7 +41,15 @@ class Clock(Protocol):
 
 
 class DeviceClock:
-    """A GPU's clock: events on the stream of this handle."""
+    """A GPU's clock: events on a stream.
+
+    Parameters
+    ----------
+    stream : int
+        The handle.
+    device : int
+        The ordinal of the GPU; -1: the current one.
+    """
 
     def __init__(self, stream: int = 0, device: int = CURRENT_DEVICE) -> None:
         self._driver, self._stream, self._device = driver.cuda_driver(), stream, device
@@ -88,7 +96,18 @@ class HostClock:
 def current_stream(args: Sequence[Any] = (), device: int = CURRENT_DEVICE) -> int:
     """The handle of the stream on which a launch with these arguments runs.
 
-    Without arguments: torch's current stream if torch uses the GPU, else the default stream.
+    Parameters
+    ----------
+    args : sequence
+        Arguments of the launch. Without any: torch's current stream if torch uses the GPU, else the
+        default stream.
+    device : int
+        The ordinal of the GPU.
+
+    Returns
+    -------
+    int
+        The handle, 0 for the default stream.
     """
     launched_on = array_interop.stream_of(args, device)
     if launched_on is None and not args:
@@ -102,9 +121,25 @@ def separately(
     launch: Launch, clock: Clock, warmup: float, least: float, *,
     setup: Callable[[], Any] | None = None, cold: bool = True,
 ) -> list[float]:  # fmt: skip
-    """Seconds of each of as many launches as take `least` seconds, after `warmup` seconds of them.
+    """Seconds of each of many launches.
 
-    `setup` runs before each launch and is not timed. `cold` empties the L2 cache before each.
+    Parameters
+    ----------
+    launch : function
+        Without parameters.
+    clock : DeviceClock or HostClock
+        What measures.
+    warmup, least : float
+        Seconds of launches before, and while measuring.
+    setup : function, optional
+        Runs before each launch and is not timed.
+    cold : bool
+        Empty the L2 cache before each.
+
+    Returns
+    -------
+    list of float
+        Seconds.
     """
 
     def times(count: int) -> list[float]:
@@ -131,7 +166,22 @@ def _count(seconds: float, each: float) -> int:
 
 
 def in_a_row(launch: Launch, clock: Clock, least: float = SAMPLE) -> float:
-    """Seconds of one launch, of as many in a row as take `least`, after two that warm up."""
+    """Seconds of one launch, of many in a row after two that warm up.
+
+    Parameters
+    ----------
+    launch : function
+        Without parameters.
+    clock : DeviceClock or HostClock
+        What measures.
+    least : float
+        Seconds that all of them take.
+
+    Returns
+    -------
+    float
+        The mean, in seconds.
+    """
 
     def batch(count: int) -> float:
         start, end = clock.event(), clock.event()

@@ -24,7 +24,17 @@ class DeviceFailure(LaunchError):
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration and the seconds of a launch; failure: why it could not run."""
+    """A configuration and the time of a launch.
+
+    Attributes
+    ----------
+    config : Config, HopperConfig or AmpereConfig
+        What was measured.
+    seconds : float
+        Of a launch; infinite if it could not run.
+    failure : str
+        Why it could not run, else empty.
+    """
 
     config: Any
     seconds: float = math.inf
@@ -33,7 +43,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All trials, the fastest first, and the key under which the best is remembered."""
+    """All trials, the fastest first.
+
+    Attributes
+    ----------
+    key : str
+        The problem, under which the best is remembered.
+    trials : tuple of Trial
+        The fastest first, failures last.
+    """
 
     key: str
     trials: tuple[Trial, ...]
@@ -59,10 +77,16 @@ def _line(trial: Trial) -> str:
 
 @dataclass
 class Bench:
-    """Measures configurations; `measure(config)` returns the seconds of a launch.
+    """Measures configurations: `trials(configs, title)` gives the fastest first.
 
-    `again` is a quicker measurement, for the rounds in which finalists take turns. `errors` and
-    `warned` hold what was raised and warned of, by configuration.
+    Attributes
+    ----------
+    measure : function
+        `measure(config)` returns the seconds of a launch.
+    again : function or None
+        A quicker measurement, for the rounds in which finalists take turns.
+    errors, warned : dict
+        What was raised and warned of, by configuration.
     """
 
     measure: Callable[[Any], float]
@@ -111,7 +135,18 @@ class Bench:
 
 
 def fastest_first(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials by their seconds; failures are last."""
+    """The trials by their seconds; failures are last.
+
+    Parameters
+    ----------
+    trials : iterable of Trial
+        In any order.
+
+    Returns
+    -------
+    list of Trial
+        The fastest first.
+    """
     return sorted(trials, key=lambda trial: trial.seconds)
 
 

@@ -39,9 +39,20 @@ from tensorcore_dsl.tuning.measure import Call, Prune, Settings, Timer
 class Autotuned(Named):
     """A kernel that is tuned: launched, prepared, emulated and looked into like any kernel.
 
-    kernel: the kernel without configurations, which takes all Const values from its caller.
-    configs: the configurations. cache: what was measured in this process or remembered, by key.
-    best_config: the configuration of the last launch; None before the first.
+    Attributes
+    ----------
+    kernel : Kernel
+        The kernel without configurations, which takes all Const values from its caller.
+    configs : list of Config
+        The configurations.
+    cache : dict
+        What was measured in this process or remembered: a Tuning by key.
+    best_config : Config or None
+        The configuration of the last launch; None before the first.
+
+    See Also
+    --------
+    autotune : Makes it, with an example.
     """
 
     def __init__(self, kernel: Kernel, configs: Iterable[Config], settings: Settings) -> None:
@@ -397,18 +408,52 @@ def autotune(
 ) -> Callable[[Kernel], Autotuned]:  # fmt: skip
     """Decorator above `@tc.kernel`: measures configurations, and launches the fastest.
 
-    configs: what is tried. Const parameters that they give are no arguments of a launch.
-    key: arguments that the choice depends on, scalars by value and arrays by shape and type: for
-    new values, the configurations are measured again. They always are for new types of arguments
-    and for new values of other Const parameters.
-    prune: `prune(configs, arguments)` returns the configurations that are worth measuring;
-    arguments is a dict.
-    restore_value, reset_to_zero: arrays that get back their contents, or zeros, before each
-    launch that is measured and after the last, for kernels that read what they write.
-    warmup, rep: milliseconds of launches before, and while a configuration is measured.
-    timer: `timer(launch)` returns the seconds of `launch()`, in place of CUDA events; with a
-    timer, configurations are measured on the CPU too.
-    remember: whether results are kept on disk, for later processes.
+    Parameters
+    ----------
+    configs : sequence of Config
+        What is tried. Const parameters that they give are no arguments of a launch.
+    key : sequence of str
+        Arguments that the choice depends on, scalars by value and arrays by shape and type: for new
+        values, the configurations are measured again. They always are for new types of arguments
+        and for new values of other Const parameters.
+    prune : function, optional
+        `prune(configs, arguments)` returns the configurations that are worth measuring; arguments
+        is a dict.
+    restore_value, reset_to_zero : sequence of str
+        Arrays that get back their contents, or zeros, before each launch that is measured and after
+        the last, for kernels that read what they write.
+    warmup, rep : float
+        Milliseconds of launches before, and while a configuration is measured.
+    timer : function, optional
+        `timer(launch)` returns the seconds of `launch()`, in place of CUDA events; with a timer,
+        configurations are measured on the CPU too.
+    remember : bool
+        Whether results are kept on disk, for later processes.
+
+    Returns
+    -------
+    function
+        Takes a Kernel and gives an Autotuned.
+
+    Raises
+    ------
+    ArgumentError
+        No kernel, configurations that give different Const parameters, names that are no
+        parameters; at a launch, if no configuration runs.
+
+    Examples
+    --------
+    On the CPU nothing is measured, and the first configuration runs:
+
+    >>> @tc.autotune([tc.Config(PER_THREAD=n) for n in (4, 1)], key=["x"], remember=False)
+    ... @tc.kernel
+    ... def increment(x: tc.Array, PER_THREAD: tc.Const):
+    ...     for k in tc.static_range(PER_THREAD):
+    ...         x[tc.threadIdx.x * PER_THREAD + k] += 1
+    >>> x = np.zeros(64, np.float32)
+    >>> increment[1, lambda meta: 64 // meta["PER_THREAD"]](x)
+    >>> float(x.sum()), increment.best_config
+    (64.0, Config(PER_THREAD=4))
     """
     if isinstance(key, str) or isinstance(restore_value, str) or isinstance(reset_to_zero, str):
         raise ArgumentError("key, restore_value and reset_to_zero are lists of names")

@@ -26,10 +26,26 @@ ASSEMBLER = ("max_registers", "min_blocks")  # options of the kernel
 class Config:
     """One configuration of an autotuned kernel: `Config(BM=128, BN=64)`.
 
-    Keyword arguments are values of the kernel's Const parameters; a mapping in front may give
-    some, or those that are called like an option. Options: grid, block, shared_bytes and cluster
-    take the place of the launch's; max_registers and min_blocks that of the kernel's. Grid, block
-    and shared_bytes may be functions of the arguments, as in a launch.
+    Parameters
+    ----------
+    constants : mapping, optional
+        Values of Const parameters, for those that are called like an option.
+    grid, block, shared_bytes, cluster : int, tuple or function, optional
+        They take the place of the launch's. Grid, block and shared_bytes may be functions of a dict
+        of all arguments, as in a launch.
+    max_registers, min_blocks : int, optional
+        Limits for the assembler, in place of the kernel's.
+    **named : value
+        Values of the kernel's Const parameters.
+
+    Raises
+    ------
+    ArgumentError
+        A value of an option that is not allowed.
+
+    See Also
+    --------
+    autotune : Takes several, with an example.
     """
 
     @public

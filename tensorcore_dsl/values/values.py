@@ -120,7 +120,26 @@ class RuntimeValue(Operators):
 
 
 class Scalar(RuntimeValue, Element):
-    """One register."""
+    """A run-time value in one register of each thread.
+
+    Python's operators work on it and give scalars, comparisons predicates; numbers take its type.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Its type.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def halves(x: tc.Array, out: tc.Array):
+    ...     value = x[tc.threadIdx.x]            # a scalar of s32
+    ...     out[tc.threadIdx.x] = value.to(tc.f32) / 2
+    >>> x, out = np.arange(4, dtype=np.int32), np.zeros(4, np.float32)
+    >>> halves[1, 4](x, out)
+    >>> out
+    array([0. , 0.5, 1. , 1.5], dtype=float32)
+    """
 
     __slots__ = ("dtype", "value")
 
@@ -132,13 +151,58 @@ class Scalar(RuntimeValue, Element):
         self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False,
         satfinite: bool = False,
     ) -> Any:  # fmt: skip
-        """Converted to `dtype`; rounding: rn, rz, rm, rp or rna."""
+        """Convert to another type.
+
+        Parameters
+        ----------
+        dtype : dtype
+            The type of the result.
+        rounding : str, optional
+            "rn", "rz", "rm", "rp" or "rna"; None: to nearest, and of floats to integers towards
+            zero.
+        relu : bool
+            Negative values and NaN become zero (f16, bf16, tf32 and narrower floats).
+        satfinite : bool
+            What is too large becomes the largest number instead of infinity.
+
+        Returns
+        -------
+        Scalar
+            Of type `dtype`.
+
+        Raises
+        ------
+        OperandError
+            Types that do not convert.
+        UnknownInstruction
+            Options that the conversion does not have.
+
+        Notes
+        -----
+        `cvt`, section 9.7.9.21 of the PTX manual.
+        """
         return emitter().convert(
             self, dtype, rounding=rounding, relu=relu, satfinite=satfinite
         )
 
     def bits(self, dtype: DTypeLike) -> Scalar:  # type: ignore[override]
-        """The same register read as another type of the same size."""
+        """The same register read as another type of the same size.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Of as many bits as the register has.
+
+        Returns
+        -------
+        Scalar
+            The same bits.
+
+        Raises
+        ------
+        OperandError
+            A type of another size.
+        """
         dtype = as_dtype(dtype)
         if dtype.register_bits != self.dtype.register_bits:
             raise OperandError(
@@ -167,10 +231,24 @@ class Scalar(RuntimeValue, Element):
 
 
 class RegisterGroup(RuntimeValue):
-    """Several registers: a vector, or the fragment that `operand` describes.
+    """A fragment, the value of an operand of a matrix instruction; or a vector.
 
     Elements are counted as the layout's slots: 8 halves in the 4 registers of an A fragment. Row
-    and column values are fragments too, of layouts with one column or one row.
+    and column values are fragments too, of layouts with one column or one row. Operators work
+    element by element, and `fragment[slot]` is an element of this thread.
+
+    Examples
+    --------
+    >>> mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    >>> @tc.kernel
+    ... def upper(out: tc.Array):
+    ...     acc = mma.d.zeros()
+    ...     acc = acc.map_coordinates(lambda value, row, col: tc.select(col > row, 1, value))
+    ...     tc.store_elements(out, acc)
+    >>> out = np.zeros((16, 8), np.float32)
+    >>> upper[1, 32](out)
+    >>> int(out.sum())
+    28
     """
 
     __slots__ = ("operand", "value")
@@ -216,7 +294,13 @@ class RegisterGroup(RuntimeValue):
         return [emitter().part(self, i) for i in range(self.value.type.registers)]
 
     def elements(self) -> list[Scalar]:
-        """One scalar an element, unpacked."""
+        """One scalar for each element that this thread holds, unpacked.
+
+        Returns
+        -------
+        list of Scalar
+            In the order of slots.
+        """
         whole = self.layout is None or self.dtype.storage_bits >= 32
         if whole and self.per_register == 1:
             return list(self.registers)
@@ -242,12 +326,44 @@ class RegisterGroup(RuntimeValue):
         return of_elements(self.operand, self.layout.of_type(dtype), elements)
 
     def map(self, function: Callable[[Any], Any]) -> Any:
-        """A fragment of `function(element)` for each element."""
+        """The fragment of `function(element)` for each element.
+
+        Parameters
+        ----------
+        function : function
+            Of a scalar, in the kernel language.
+
+        Returns
+        -------
+        RegisterGroup or Mask
+            Of the type that the function gives; a mask, if it gives predicates.
+
+        Raises
+        ------
+        OperandError
+            Results of several types.
+        """
         call = emitter().call
         return self.rebuild([call(function, [e], {}) for e in self.elements()])
 
     def map_coordinates(self, function: Callable[[Any, Any, Any], Any]) -> Any:
-        """A fragment of `function(element, row, col)` for each element."""
+        """The fragment of `function(element, row, col)` for each element.
+
+        Parameters
+        ----------
+        function : function
+            Of a scalar and two run-time integers, in the kernel language.
+
+        Returns
+        -------
+        RegisterGroup or Mask
+            Of the type that the function gives; a mask, if it gives predicates.
+
+        Raises
+        ------
+        OperandError
+            A vector, which has no coordinates; results of several types.
+        """
         call = emitter().call
         return self.rebuild(
             [call(function, [e, *self.coordinates(i)], {}) for i, e in enumerate(self.elements())]
@@ -257,7 +373,25 @@ class RegisterGroup(RuntimeValue):
         self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False,
         satfinite: bool = False,
     ) -> RegisterGroup:  # fmt: skip
-        """Each element converted to `dtype`; the layout stays. Options are those of a scalar."""
+        """Each element converted to `dtype`; the layout stays.
+
+        Parameters
+        ----------
+        dtype : dtype
+            The type of the elements of the result.
+        rounding, relu, satfinite : optional
+            As of `Scalar.to`.
+
+        Returns
+        -------
+        RegisterGroup
+            Narrower elements share registers.
+
+        Raises
+        ------
+        OperandError, UnknownInstruction
+            As of `Scalar.to`.
+        """
         given = {"rounding": rounding, "relu": relu, "satfinite": satfinite}
         options: dict[str, Any] = {name: value for name, value in given.items() if value}
         chosen = as_dtype(dtype)
@@ -313,7 +447,25 @@ class RegisterGroup(RuntimeValue):
         return iter(self.elements())
 
     def coordinates(self, slot: int, thread: Any = None) -> tuple[Any, Any]:
-        """(row, col) of element `slot` in this thread, as run-time values."""
+        """The place of element `slot` of this thread in the matrix.
+
+        Parameters
+        ----------
+        slot : int
+            Known at compile time, from 0 on.
+        thread : integer, optional
+            Another thread of the warp or warpgroup; None: this one.
+
+        Returns
+        -------
+        tuple
+            (row, col), run-time integers.
+
+        Raises
+        ------
+        OperandError
+            A vector, which has no coordinates, or no such slot.
+        """
         if self.layout is None:
             raise OperandError(f"{self.described} has no coordinates; only fragments do")
         if not 0 <= slot < self.slots:

@@ -15,6 +15,8 @@ import numpy as np
 from tensorcore_dsl.errors import LayoutError, TensorCoreError, listing
 from tensorcore_dsl.layout import Layout
 
+__all__ = ["draw_swizzle", "plot_instruction", "plot_layout", "plot_swizzle"]
+
 CELL = 0.5  # inches per matrix element
 MOST = (64, 32)  # most rows and columns of a drawing
 BANKS, BANK_BYTES, CHUNK = 32, 4, 16  # of shared memory; bytes that a swizzle moves as a unit
@@ -75,26 +77,107 @@ def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7)
 def plot_layout(
     layout: Layout, path: str | Path | None = None, *, rows: int = MOST[0], cols: int = MOST[1]
 ) -> Any:
-    """The matrix with a cell per element; colour and text name the thread that holds it.
+    """The matrix of a fragment, a cell per element; text and colour name the thread that holds it.
 
-    "T5:2" is element 2 of thread 5, counted from the low end of its first register. Matrices larger
-    than rows x cols are cut. If several threads hold an element, the first one is named.
+    "T5:a2" is element a2 of thread 5, as the PTX manual counts them: from the low end of the first
+    register. White lines part threads, thin ones the elements within a register; black lines part
+    the quads (four neighbouring threads) of a warp, thick ones the warps of a warpgroup. Quads and
+    warps that hold whole rows or columns are named beside them.
+
+    Parameters
+    ----------
+    layout : Layout
+        `mma.a.layout`, say. If several threads hold an element, the first one is named.
+    path : str or Path, optional
+        Where to save the picture; its ending gives the format.
+    rows, cols : int
+        Larger matrices are cut.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Which notebooks display.
+
+    Raises
+    ------
+    TensorCoreError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from tensorcore_dsl.viz.plot import plot_layout
+    >>> figure = plot_layout(tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).a.layout)
+    >>> figure.axes[0].texts[3].get_text()
+    'T1:a1'
     """
     shown = min(rows, layout.rows), min(cols, layout.cols)
-    cells = holders(layout)
+    cells = holders(layout)[: shown[0], : shown[1]]
     figure, axis = _grid(*shown, _title(layout, shown), (CELL, 0.75 * CELL))
     _, colormaps = matplotlib_parts()
     colors = thread_colors(colormaps["hsv"], layout.threads)
+    letter = element_letter(layout)
     for row, col in np.ndindex(shown):
         thread, slot = cells[row, col]
-        _cell(axis, row, col, colors[thread], f"T{thread}:{slot}")
-    for line in np.arange(7.5, shown[0] - 1, 8):
-        axis.axhline(line, color="black", linewidth=0.8)
-    for line in np.arange(7.5, shown[1] - 1, 8):
-        axis.axvline(line, color="black", linewidth=0.8)
+        _cell(axis, row, col, colors[thread], f"T{thread}:{letter}{slot}")
+    _borders(axis, cells, layout)
+    _group_names(axis, cells, layout)
     axis.set_xticks(range(shown[1]))
     axis.set_yticks(range(shown[0]))
     return saved(figure, path)
+
+
+def element_letter(layout: Layout) -> str:
+    """What the manual calls a thread's elements: a, b, c (of accumulators, C and D); else e."""
+    found = re.match(r"(?:mma|wgmma|wmma)\.([A-Za-z])\b", layout.name)
+    return {"d": "c"}.get(found[1].lower(), found[1].lower()) if found else "e"
+
+
+def _borders(axis: Any, cells: np.ndarray, layout: Layout) -> None:
+    """Lines between neighbours, by what they are parts of."""
+    threads, registers = cells[..., 0], cells[..., 1] // layout.per_register
+    for across in (0, 1):
+        one, other = (np.diff(part, axis=across) != 0 for part in (threads, registers))
+        quads, warps = (np.diff(threads // n, axis=across) != 0 for n in (4, 32))
+        styles = [(quads, "black", 0.9), (one & ~quads, "white", 1.8), (other & ~one, "white", 1.2)]
+        if layout.threads > 32:
+            styles[0] = (quads & ~warps, "black", 0.9)
+            styles.append((warps, "black", 2.6))
+        for where, color, width in styles:
+            lines = [_between_cells(row, col, across) for row, col in np.argwhere(where)]
+            _segments(axis, lines, color, width)
+
+
+def _between_cells(row: int, col: int, across: int) -> list[tuple[float, float]]:
+    """The line below (across 0) or right of (1) a cell."""
+    if across == 0:
+        return [(col - 0.5, row + 0.5), (col + 0.5, row + 0.5)]
+    return [(col + 0.5, row - 0.5), (col + 0.5, row + 0.5)]
+
+
+def _segments(axis: Any, lines: list[list[tuple[float, float]]], color: str, width: float) -> None:
+    from matplotlib.collections import LineCollection
+
+    axis.add_collection(LineCollection(lines, colors=color, linewidths=width, capstyle="butt"))
+
+
+def _group_names(axis: Any, cells: np.ndarray, layout: Layout) -> None:
+    """Name the quad (and warp) of each row, or column, that one of them holds alone."""
+    kinds = [("quad", 4)] + [("warp", 32)] * (layout.threads > 32)
+    for distance, (kind, size) in enumerate(kinds):
+        groups = cells[..., 0] // size
+        whole = [(groups == groups[:, :1]).all(), (groups == groups[:1]).all()]
+        if not any(whole) or (groups == groups[0, 0]).all():
+            continue
+        numbers = groups[:, 0] if whole[0] else groups[0]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for first, last in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            name, middle = f"{kind} {numbers[first]}", (first + last - 1) / 2
+            if whole[0]:
+                place = (cells.shape[1] - 0.3 + 1.3 * distance, middle)
+                axis.text(*place, name, va="center", fontsize=7)
+            else:
+                place = (middle, cells.shape[0] - 0.3 + 0.8 * distance)
+                axis.text(*place, name, ha="center", va="top", fontsize=7)
 
 
 def holders(layout: Layout) -> np.ndarray:
@@ -127,7 +210,29 @@ def _title(layout: Layout, shown: tuple[int, int]) -> str:
 
 
 def plot_instruction(instr: Any, directory: str | Path) -> list[Path]:
-    """Write a PNG for each fragment of an instruction; returns the paths."""
+    """A PNG for each fragment of an instruction.
+
+    Parameters
+    ----------
+    instr : Instruction
+        `tc.mma.m16n8k16(...)`, say.
+    directory : str or Path
+        Is made if it does not exist.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    TensorCoreError
+        matplotlib is not installed.
+
+    See Also
+    --------
+    plot_layout : One fragment, with an example.
+    """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
@@ -193,7 +298,35 @@ def _collisions(where: list[int]) -> int:
 
 
 def draw_swizzle(rows: int, row_bytes: int, swizzle: int) -> str:
-    """Shared memory as text: 128-byte lines over the 32 banks; "r3.c2" is chunk 2 of row 3."""
+    """Shared memory as text: 128-byte lines over the 32 banks; "r3.c2" is chunk 2 of row 3.
+
+    Parameters
+    ----------
+    rows : int
+        Of the tile.
+    row_bytes : int
+        Bytes of a row, a multiple of the swizzle and of 16.
+    swizzle : int
+        0, 32, 64 or 128 bytes.
+
+    Returns
+    -------
+    str
+        The first line says how many passes a column of chunks takes.
+
+    Raises
+    ------
+    LayoutError
+        Another swizzle, rows that it does not divide.
+
+    Examples
+    --------
+    >>> from tensorcore_dsl.viz.plot import draw_swizzle
+    >>> print(draw_swizzle(2, 64, 64))
+    2 rows of 64 bytes, 64-byte swizzle: a column of chunks in 8 rows is read with no bank conflicts
+      bank    0-3    4-7   8-11  12-15  16-19  20-23  24-27  28-31
+         0  r0.c0  r0.c1  r0.c2  r0.c3  r1.c0  r1.c1  r1.c2  r1.c3
+    """
     table = chunks(rows, row_bytes, swizzle)
     names = [["-" if r < 0 else f"r{r}.c{c}" for r, c in line] for line in table]
     width = max(7, 2 + max(len(n) for line in names for n in line))
@@ -218,7 +351,35 @@ def _swizzle_title(rows: int, row_bytes: int, swizzle: int) -> str:
 
 
 def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | None = None) -> Any:
-    """Shared memory as a drawing: 128-byte lines over the 32 banks, chunks coloured by column."""
+    """Shared memory as a drawing: 128-byte lines over the 32 banks, chunks coloured by column.
+
+    Parameters
+    ----------
+    rows : int
+        Of the tile.
+    row_bytes : int
+        Bytes of a row, a multiple of the swizzle and of 16.
+    swizzle : int
+        0, 32, 64 or 128 bytes.
+    path : str or Path, optional
+        Where to save the picture; its ending gives the format.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Which notebooks display.
+
+    Raises
+    ------
+    LayoutError
+        Another swizzle, rows that it does not divide.
+    TensorCoreError
+        matplotlib is not installed.
+
+    See Also
+    --------
+    draw_swizzle : The same as text, with an example.
+    """
     table = chunks(rows, row_bytes, swizzle)
     title = _swizzle_title(rows, row_bytes, swizzle)
     figure, axis = _grid(table.shape[0], table.shape[1], title, (2 * CELL, 0.6 * CELL))

@@ -22,8 +22,16 @@ BANKS = 32
 class Traffic:
     """Memory accesses of one source line.
 
-    units: 32-byte sectors (global) or passes over the banks (shared) that the accesses took.
-    ideal: the units that the same number of bytes needs at least.
+    Attributes
+    ----------
+    accesses : int
+        Instructions of warps.
+    bytes : int
+        Of all lanes.
+    units : int
+        32-byte sectors (global) or passes over the banks (shared) that the accesses took.
+    ideal : int
+        The units that the same number of bytes needs at least.
     """
 
     accesses: int = 0
@@ -42,12 +50,20 @@ class Traffic:
 
 @dataclass
 class Report:
-    """Counts of a launch.
+    """Counts of an emulated launch.
 
-    instructions: warps that executed each instruction, without the checks of indices. bytes: by
-    (space, verb): "global", "shared" or "shared::cluster", and "load" or "store". lines: by
-    (file:line, space, verb), filled only if the launch has `profile`. trace: the variables that the
-    emulator was asked to record. timeline: the estimate of its time, if it was asked for.
+    Attributes
+    ----------
+    instructions : Counter
+        Warps that executed each instruction, without the checks of indices.
+    bytes : Counter
+        By (space, verb): "global", "shared" or "shared::cluster", and "load" or "store".
+    lines : dict
+        Traffic by (file:line, space, verb), filled only if the launch has `profile`.
+    trace : Trace or None
+        The variables that the emulator was asked to record.
+    timeline : Timeline or None
+        The estimate of its time, if it was asked for.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)

@@ -14,14 +14,25 @@ from tensorcore_dsl.ir.nodes import Mark
 
 
 def enabled() -> bool:
-    """Does `breakpoint()` stop? PYTHONBREAKPOINT=0 switches it off, as in Python."""
+    """Does `breakpoint()` stop? PYTHONBREAKPOINT=0 switches it off, as in Python.
+
+    Returns
+    -------
+    bool
+        True unless the environment says no.
+    """
     return os.environ.get("PYTHONBREAKPOINT") != "0"
 
 
 class Debugger:
-    """Decides at each mark whether to stop.
+    """Decides at each mark of a debug build whether to stop.
 
-    marks: by thread, the step of its last mark. focus: the thread that `step` follows, -1 for none.
+    Attributes
+    ----------
+    marks : ndarray
+        By thread, the step of its last mark.
+    focus : int
+        The thread that `step` follows, -1 for none.
     """
 
     def __init__(self) -> None:

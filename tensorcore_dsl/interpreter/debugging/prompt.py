@@ -39,6 +39,25 @@ def script(*commands: str) -> AbstractContextManager[None]:
     """Give these commands to the debugger, which prints them behind its prompt.
 
     When they have ended, the next prompt quits (`DebuggerQuit`).
+
+    Parameters
+    ----------
+    *commands : str
+        What a user would type, a command each: "p x", "n", "c".
+
+    Returns
+    -------
+    context manager
+        Holds for the launches inside.
+
+    Raises
+    ------
+    ArgumentError
+        Commands that are no strings.
+
+    See Also
+    --------
+    tensorcore_dsl.breakpoint : Where the debugger stops, with an example.
     """
     for command in commands:
         if not isinstance(command, str):

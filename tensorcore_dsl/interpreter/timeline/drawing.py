@@ -44,7 +44,7 @@ def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any
     above.set_title(title, fontsize=10)
     patches = [_patch(COLORS[state], text) for state, text in STATES.items()]
     patches += [_patch(COLORS["multiply"], "multiply"), _patch(COLORS["copy"], "copy in flight")]
-    above.legend(handles=patches, fontsize=7, ncols=4, loc="lower right")
+    figure.legend(handles=patches, fontsize=7, ncols=4, loc="outside lower center")
     counts = occupancy(replay).get(block, [])
     for name, place, color in (("full", 1, COLORS["multiply"]), ("loading", 0, COLORS["copy"])):
         below.step([0.0, *(at for at, _ in counts)], [0, *(n[place] for _, n in counts)],

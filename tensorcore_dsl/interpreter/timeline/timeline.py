@@ -23,10 +23,19 @@ PICTURES = (".svg", ".png", ".pdf")
 class Timeline:
     """An estimate of how the first blocks of a launch spend their time on an sm_90a GPU.
 
-    kernel: its name. threads: of a block. resident: blocks that an SM holds at a time. sms: SMs
-    that share the L2 cache and DRAM. from_dram: the part of the loaded bytes that DRAM delivers;
-    the rest is in the L2 cache. cold: the part of loads that wait for DRAM, also where another
-    block has asked for the same bytes just before. They are estimated from the launch if None.
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    threads : int
+        Of a block.
+    resident, sms : int
+        Blocks that an SM holds at a time, and SMs that share the L2 cache and DRAM.
+    from_dram : float
+        The part of the loaded bytes that DRAM delivers; the rest is in the L2 cache.
+    cold : float
+        The part of loads that wait for DRAM, also where another block has asked for the same bytes
+        just before.
     """
 
     def __init__(
@@ -50,8 +59,25 @@ class Timeline:
         self, *, resident: int | None = None, sms: int | None = None,
         from_dram: float | None = None, cold: float | None = None,
     ) -> Timeline:  # fmt: skip
-        """The estimate of the same run for other numbers of resident blocks and of SMs, or other
-        parts of loads from DRAM."""
+        """The estimate of the same run under other assumptions.
+
+        Parameters
+        ----------
+        resident, sms : int, optional
+            Blocks that an SM holds, and SMs that run blocks.
+        from_dram, cold : float, optional
+            Parts of loads, 0 to 1.
+
+        Returns
+        -------
+        Timeline
+            What is None is estimated from the launch.
+
+        Raises
+        ------
+        ArgumentError
+            Numbers that are not allowed.
+        """
         for name, number in (("resident", resident), ("sms", sms)):
             if number is not None and (not isinstance(number, int) or number < 1):
                 raise ArgumentError(f"{name} is {number!r}; a positive number is needed")
@@ -173,7 +199,21 @@ class Timeline:
 
     @public
     def save(self, path: str | Path) -> None:
-        """Write a trace for ui.perfetto.dev (.json), or the picture (.svg, .png, .pdf)."""
+        """Write a trace or a picture.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its ending decides: .json is a trace for ui.perfetto.dev; .svg, .png and .pdf are
+            pictures.
+
+        Raises
+        ------
+        ArgumentError
+            Another ending.
+        TensorCoreError
+            matplotlib is not installed.
+        """
         target = Path(path)
         if target.suffix == ".json":
             trace.save(self.replay, self.kernel, target)
@@ -186,7 +226,27 @@ class Timeline:
 
     @public
     def plot(self, *, block: int = 0, path: str | Path | None = None) -> Any:
-        """A matplotlib Figure of one recorded block; saved if `path` is given."""
+        """Draw one recorded block: warps, tensor cores, copies in flight, stages.
+
+        Parameters
+        ----------
+        block : int
+            Of those that were recorded, from 0.
+        path : str or Path, optional
+            Where to save the picture.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Which notebooks display.
+
+        Raises
+        ------
+        ArgumentError
+            No such block.
+        TensorCoreError
+            matplotlib is not installed.
+        """
         if not 0 <= block < self.recording.blocks:
             raise ArgumentError(f"block is {block}; {self.recording.blocks} were recorded, from 0")
         title = f"{self.kernel}, block {self.recording.block_names[block]}: an estimate for sm_90a"

@@ -26,6 +26,18 @@ def key_function(classes: tuple[type, ...], written: int = 0) -> Callable[..., H
     Keys are equal for equal types, shapes, strides, devices and alignments (up to 16 bytes). They
     also tell where the first `written` arrays lie beside those behind them that are as near as to
     share memory, so that equal keys mean equal overlaps.
+
+    Parameters
+    ----------
+    classes : tuple of type
+        The class of each argument.
+    written : int
+        How many arrays at the front are results.
+
+    Returns
+    -------
+    function
+        Takes the arguments and gives the key.
     """
 
     def python_key(*args: Any) -> Hashable:

@@ -1,0 +1,102 @@
+"""How Sphinx builds the site: `make site`. Every warning is an error there.
+
+The Markdown pages are the site's pages; the reference is written from the docstrings before each
+build. docs/index.rst holds the navigation.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import public_names
+
+import tensorcore_dsl
+
+HERE = Path(__file__).parent
+REFERENCE = HERE / "reference"  # written here, not kept
+
+project = "tensorcore_dsl"
+version = release = tensorcore_dsl.__version__
+project_copyright = "the tensorcore_dsl authors"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "sphinx_copybutton",
+]
+nitpicky = True  # a reference that leads nowhere is a warning
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]  # steps of a page may skip a level
+exclude_patterns = ["_build"]
+default_role = "code"  # `name` in docstrings, as in Markdown
+highlight_language = "text"  # of a block without one
+autodoc_typehints = "none"  # the sections of the docstrings say more
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+copybutton_prompt_text = ">>> "
+
+html_theme = "furo"
+html_title = f"tensorcore_dsl {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
+html_show_sphinx = False
+
+
+def write_reference(_app: Any = None) -> None:
+    """The pages of the reference; only what changed, so that a second build is short."""
+    REFERENCE.mkdir(exist_ok=True)
+    pages = {group.file: public_names.page(group) for group in public_names.groups()}
+    for module in public_names.read_modules():
+        pages[f"{module.rpartition('.')[2]}.rst"] = public_names.read_page(module)
+    pages["values_and_results.rst"] = public_names.received_page()
+    names = "\n".join(f"   {name.removesuffix('.rst')}" for name in pages)
+    pages["index.rst"] = (
+        f"{public_names.INTRODUCTION}\n"
+        f".. toctree::\n   :maxdepth: 1\n\n{names}\n"
+    )
+    for old in REFERENCE.glob("*.rst"):
+        if old.name not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        path = REFERENCE / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def check_names(_app: Any, env: Any) -> None:
+    """Every public name has an entry of its own on some page."""
+    from sphinx.util import logging
+
+    entries = env.domains.python_domain.objects
+    for group in public_names.groups():
+        for name in group.own:
+            if f"{group.module}.{name}" not in entries:
+                logging.getLogger(__name__).warning(
+                    "no entry for the public name %s.%s", group.module, name
+                )
+
+
+def adapt_links(_app: Any, _name: str, source: list[str]) -> None:
+    """Links that suit a viewer of the repository, for the site.
+
+    A folder is no page: its link leads to the list of modules. A page is called by its title.
+    """
+
+    def instead(match: re.Match[str]) -> str:
+        return "](modules.md)" if (HERE / match[1]).is_dir() else match[0]
+
+    text = re.sub(r"\]\((\.\./[^)]+)\)", instead, source[0])
+    source[0] = re.sub(r"\[\w+\.md\]\((?=\w+\.md)", "[](", text)
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", adapt_links)
+    app.connect("builder-inited", write_reference)
+    app.connect("env-check-consistency", check_names)

@@ -1,0 +1,156 @@
+"""The site: its navigation, its reference, and the pictures of its pages."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+public_names = _load("public_names")
+
+
+# -- navigation ------------------------------------------------------------------------------------
+
+
+def navigation():
+    """The pages in the order of docs/index.rst."""
+    text = (DOCS / "index.rst").read_text()
+    return re.findall(r"^   [^\n<`]+<([\w/]+)>$", text, re.M)
+
+
+def test_navigation_lists_every_page_once():
+    pages = [path.stem for path in DOCS.glob("*.md")]
+    assert sorted(navigation()) == sorted([*pages, "reference/index"])
+
+
+def test_the_first_page_leads_to_pages_that_exist():
+    named = re.findall(r":doc:`(?:[^`<]+<)?([\w/]+)>?`", (DOCS / "index.rst").read_text())
+    assert set(named) <= set(navigation()) and len(named) > 10
+
+
+def test_configuration_of_the_site_is_strict():
+    text = (ROOT / "Makefile").read_text()
+    assert re.search(r"-m sphinx -W ", text) and "make site" in (ROOT / ".ci" / "run").read_text()
+    assert "nitpicky = True" in (DOCS / "conf.py").read_text()
+
+
+SMALL_SITE = f"""
+import runpy
+globals().update(runpy.run_path({str(DOCS / "conf.py")!r}))
+extensions, html_theme, html_theme_options = ["myst_parser"], "basic", {{}}
+html_static_path = html_css_files = []
+
+def setup(app):
+    app.connect("source-read", adapt_links)
+"""
+GOOD = "# Page\n\n## A part\n\n[whole](other.md), [part](other.md#a-part), [file](notes.txt)\n"
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        (GOOD, ""),
+        ("# Page\n\n[away](nowhere.md)\n", "target not found: 'nowhere.md'"),
+        ("# Page\n\n[away](other.md#a-gap)\n", "local id not found in doc 'other': 'a-gap'"),
+        ("# Page\n\n![none](none.png)\n", "image file not readable"),
+        (GOOD + "UNLISTED", "isn't included in any toctree"),
+    ],
+    ids=["good", "link", "anchor", "picture", "unlisted"],
+)
+def test_a_broken_page_fails_the_site(tmp_path, text, complaint):
+    """With the settings of the site: a link, an anchor, a picture, a page that no navigation has."""
+    pages = {"conf.py": SMALL_SITE, "notes.txt": "", "other.md": "# Other\n\n## A part\n",
+             "page.md": text, "index.rst": "Site\n====\n\n.. toctree::\n\n   page\n   other\n"}  # fmt: skip
+    if "UNLISTED" in text:
+        pages["lonely.md"] = "# Lonely\n"
+    for name, content in pages.items():
+        (tmp_path / name).write_text(content)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", tmp_path, tmp_path / "out"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert complaint in found.stderr and (found.returncode == 0) == (not complaint), found.stderr
+
+
+# -- reference -------------------------------------------------------------------------------------
+
+
+def test_reference_has_every_public_name_once():
+    shown = [name for group in public_names.groups() if group.module == "tensorcore_dsl" for name in group.names]
+    modules = {name.rpartition(".")[2] for name in public_names.MODULES}
+    assert sorted(shown) == sorted(set(tc.__all__) - modules)
+
+
+def test_reference_has_every_public_module():
+    """Modules with `__all__` that users import: of the package's top, and of its public folders."""
+    internal = {"isa", "interpreter", "lowering"}
+    found = {"tensorcore_dsl.kernels"}
+    for path in (ROOT / "tensorcore_dsl").glob("*/__init__.py"):
+        if "\n__all__ = " in path.read_text() and path.parent.name not in internal:
+            found.add(f"tensorcore_dsl.{path.parent.name}")
+    for path in (ROOT / "tensorcore_dsl").glob("*.py"):
+        if "\n__all__ = " in path.read_text() and path.stem != "__init__":
+            found.add(f"tensorcore_dsl.{path.stem}")
+    assert found <= {*public_names.MODULES, *public_names.READ}
+
+
+def test_a_module_that_cannot_be_imported_is_read(monkeypatch):
+    """As one is that needs PyTorch: signatures and docstrings come from the source."""
+    monkeypatch.setitem(public_names.READ, "tensorcore_dsl.kernels", "Read")
+    monkeypatch.setattr(public_names, "_source", lambda module: ROOT.joinpath(
+        "kernels", *module.split(".")[2:]).with_suffix(".py") if module.count(".") > 1
+        else ROOT / "kernels" / "__init__.py")  # fmt: skip
+    text = public_names.read_page("tensorcore_dsl.kernels")
+    assert all(f":: {name}" in text for name in kernels.__all__)
+    assert ".. function:: swiglu(x, w_gate, w_up, *, out=None, epilogue=None," in text
+    assert ".. class:: HopperConfig" in text and "Rows and columns of a CTA's tile" in text
+
+
+@pytest.mark.parametrize("group", public_names.groups(), ids=lambda group: group.file)
+def test_pages_of_the_reference_name_what_they_show(group):
+    text = public_names.page(group)
+    for name in group.names:
+        assert re.search(rf"\b{name}\b", text), name
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    pytest.importorskip("matplotlib")
+    return _load("pictures")
+
+
+def test_pictures_are_shown_and_small(pictures):
+    shown = {name for page in DOCS.glob("*.md") for name in re.findall(r"\]\(pictures/([\w.]+)\)", page.read_text())}
+    kept = {path.name for path in pictures.FOLDER.iterdir()}
+    assert shown == kept == {pictures.path_of(name).name for name in pictures.PICTURES}
+    assert all(path.stat().st_size < 150_000 for path in pictures.FOLDER.iterdir())
+
+
+def test_pictures_are_current(pictures):
+    """`make pictures` draws those that are not."""
+    stale = [n for n, draw in pictures.PICTURES.items() if pictures.recorded(n) != pictures.digest(draw())]
+    assert stale == []
+
+
+def test_a_picture_of_something_else_has_another_digest(pictures):
+    one, other = (pictures.fragment(*pictures.FRAGMENTS[name][:1], "a") for name in ("mma_m16n8k16_f16", "mma_m16n8k8_tf32"))
+    assert pictures.digest(one) != pictures.digest(other)
+    assert pictures.digest(one) == pictures.recorded("mma_m16n8k16_f16_a")
