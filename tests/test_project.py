@@ -70,6 +70,32 @@ def test_emulation_needs_no_cuda_package(tmp_path):
     assert found.stdout.endswith("done\n"), found.stderr
 
 
+LIGHT = """
+import sys
+import tensorcore_dsl as tc
+from tensorcore_dsl.arch import arch
+from tensorcore_dsl.codegen import kernel_cache
+
+@tc.kernel
+def double(x: tc.Array):
+    x[tc.threadIdx.x] *= 2
+
+assert kernel_cache.entry_name(double, (), {}, arch("sm_90a"), "")
+print(*sorted({"numba", "importlib.metadata", "rich", "matplotlib"} & set(sys.modules)))
+"""
+
+
+def test_the_import_is_light(tmp_path):
+    """What takes long to import is imported where it is used; the name of an entry needs none."""
+    script = tmp_path / "light.py"
+    script.write_text(LIGHT)
+    found = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_CACHE": str(tmp_path)},
+    )  # fmt: skip
+    assert found.returncode == 0 and found.stdout == "\n", found.stdout + found.stderr
+
+
 def project():
     """The table `[project]` of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -87,6 +113,14 @@ def test_extras_for_both_toolkits():
     for extra in ("cu12", "cu13"):
         assert f"numba-cuda[{extra}]>=0.26" in extras[extra]
     assert extras["cuda"] == ["tensorcore-dsl[cu13]"]
+
+
+def test_what_installs_with_its_oldest_version_names_one():
+    """`make installs` takes the lower bounds."""
+    found = project()
+    extras = found["optional-dependencies"]
+    for requirement in (*found["dependencies"], *extras["cu12"], *extras["test"]):
+        assert re.fullmatch(r"[\w-]+(\[\w+\])?>=[\d.]+", requirement), requirement
 
 
 def test_every_python_is_named():

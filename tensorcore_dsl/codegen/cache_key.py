@@ -26,9 +26,10 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from tensorcore_dsl.environment.distributions import versions_behind, versions_of
+from tensorcore_dsl.environment.distributions import versions_behind
 from tensorcore_dsl.origins import PACKAGE, is_foreign, is_library
 from tensorcore_dsl.origins import is_installed as is_installed_file
 
@@ -47,8 +48,6 @@ _OUTSIDE_MODULES = frozenset(
      "tempfile", "time", "uuid"),
 )  # fmt: skip
 _OUTSIDE_NAMES = frozenset(("open", "input", "environ", "getenv", "random"))
-# This package computes constants with NumPy's types and with those of ml_dtypes.
-_COMPUTE_CONSTANTS = ("numpy", "ml-dtypes")
 # Their versions are in every key.
 _KNOWN = frozenset(("", PACKAGE, "numpy", "ml_dtypes", *sys.stdlib_module_names))
 _CLASS_CLUTTER = frozenset(
@@ -69,7 +68,9 @@ def cache_key(*values: Any, paths: bool = False) -> str:
     paths: also of the paths of their files.
     """
     walk = _Walk(_library_names(tuple(filter(is_library, list(sys.modules)))))
-    walk.visit((sys.version, package_state(), versions_of(_COMPUTE_CONSTANTS)))
+    # This package computes constants with NumPy's types and with those of ml_dtypes.
+    versions = sys.version, np.__version__, ml_dtypes.__version__
+    walk.visit((*versions, package_state()))
     for value in values:
         walk.visit(value)
     if paths:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib import metadata
+from importlib import import_module
+from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # what a requirement begins with
 _EXTRA = re.compile(r";.*\bextra\b")
@@ -26,6 +27,7 @@ def versions_of(names: Iterable[str]) -> tuple[str, ...]:
 
 def _is_named_like(package: str) -> bool:
     """Whether the distribution of this name, if there is one, has the module of this name."""
+    metadata = _metadata()
     try:
         modules = metadata.distribution(package).read_text("top_level.txt")
     except metadata.PackageNotFoundError:
@@ -36,7 +38,7 @@ def _is_named_like(package: str) -> bool:
 @cache
 def _owners() -> dict[str, list[str]]:
     """The distributions of each top-level module."""
-    return dict(metadata.packages_distributions())
+    return dict(_metadata().packages_distributions())
 
 
 def _with_requirements(names: Iterable[str]) -> Iterator[str]:
@@ -48,13 +50,19 @@ def _with_requirements(names: Iterable[str]) -> Iterator[str]:
         seen.add(name)
         if version := _version(name):
             yield f"{name} {version}"
-            needed = (r for r in metadata.requires(name) or () if not _EXTRA.search(r))
+            needed = (r for r in _metadata().requires(name) or () if not _EXTRA.search(r))
             waiting += [found[0] for r in needed if (found := _NAME.match(r))]
 
 
 @cache
 def _version(name: str) -> str | None:
+    metadata = _metadata()
     try:
-        return metadata.version(name)
+        return str(metadata.version(name))
     except metadata.PackageNotFoundError:
         return None
+
+
+def _metadata() -> Any:
+    """The module that reads them, whose import takes longer than most of this package's."""
+    return import_module("importlib.metadata")

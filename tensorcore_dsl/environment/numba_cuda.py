@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+
+from tensorcore_dsl.environment.distributions import versions_of
 
 _NEEDS_ROW_STACK = "numba.cuda.np.arrayobj"
 
@@ -24,8 +26,8 @@ def numba_cuda(module: str = "numba.cuda") -> Any:
                 import_module(_NEEDS_ROW_STACK)
         return import_module(module)
     except (AttributeError, TypeError) as error:
-        versions = [f"{name} {metadata.version(name)}" for name in ("numba-cuda", "numba", "numpy")]
-        raise ImportError(f"{', '.join(versions)} do not fit each other: {error}") from error
+        versions = ", ".join(versions_of(("numba-cuda", "numba", "numpy")))
+        raise ImportError(f"{versions} do not fit each other: {error}") from error
 
 
 @contextmanager

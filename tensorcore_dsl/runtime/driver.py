@@ -15,8 +15,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import numba
-
 from tensorcore_dsl.codegen.assemble import INSTALL_HINT
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
@@ -51,8 +49,8 @@ def cuda_available() -> bool:
 
 
 def simulated() -> bool:
-    """Whether Numba simulates CUDA, and so has no driver."""
-    return bool(getattr(numba.config, "ENABLE_CUDASIM", False))
+    """Whether Numba simulates CUDA, and so has no driver. Imports Numba."""
+    return bool(getattr(import_module("numba").config, "ENABLE_CUDASIM", False))
 
 
 def _driver_library() -> bool:
