@@ -192,7 +192,7 @@ def gemm(dtype: str, out: str) -> Callable[[], None]:
 def demo() -> None:
     from tensorcore_dsl.kernels import demo
 
-    demo.main()
+    demo.run_all()
 
 
 SCENARIOS: dict[str, Callable[[], None]] = {
