@@ -15,6 +15,7 @@ from tensorcore_dsl.environment.compile_notice import CompileNotice
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCH = """
 import os
+import sys
 import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.environment import compile_notice
@@ -32,6 +33,7 @@ def reverse(x: tc.Array, y: tc.Array):
 
 x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
 reverse[1, 64](x, y)
+assert "numba" not in sys.modules, "its import takes half as long as the launch"
 assert y.tolist() == (x[::-1] + 1).tolist()
 print(*sorted(name.rpartition(".")[2] for name, _ in COMPILED))
 """
