@@ -91,8 +91,10 @@ class _MethodDef(ctypes.Structure):
 
 @cache
 def _definition(address: int) -> _MethodDef:
-    """Lives as long as the process, as the machine code does."""
-    return _MethodDef(b"launch", address, _METH_FASTCALL, b"Launch a prepared kernel.")
+    """Outlives even the functions that are left when Python ends, which refer to it."""
+    made = _MethodDef(b"launch", address, _METH_FASTCALL, b"Launch a prepared kernel.")
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made
 
 
 def _builtin(address: int, table: FunctionTable) -> Callable[..., Any]:
