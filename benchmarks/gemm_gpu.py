@@ -25,8 +25,7 @@ from benchmarks.harness import failure
 from benchmarks.operands import Operands, draw, operands
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
-from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
+from tensorcore_dsl.kernels.host.operands import FAST
 
 
 class GpuBench:
@@ -124,17 +123,13 @@ def planned(
 ) -> dict[str, Any]:
     """Kernel and configuration that gemm chooses, or why they are unknown."""
     try:
-        problem = GemmProblem.of(a, b, None, d, precision=precision)
-        pad = not family and is_worth_padding(problem)
-        if pad:
-            a, b, d = padded_operands(a, b, d, problem)
         options = {"accumulate": accumulate, "precision": precision}
         plan = kernels.plan(a, b, None, d, family=family, **options)
     except Exception as error:  # the timing is still worth having
         return {"undescribed": f"{type(error).__name__}: {error}"}
     config = plan.config
     return {
-        "through_copies": pad,
+        "through_copies": bool(plan.copies),
         "kernel": plan.kernel.__name__,
         "chosen_family": "sm90" if isinstance(config, HopperConfig) else "sm80",
         "tile": tile(config),

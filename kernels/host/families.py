@@ -60,15 +60,11 @@ def sm80_obstacle(problem: GemmProblem) -> str:
     return "they have no row reductions" if problem.row_reductions else ""
 
 
-def sm90_obstacle(
-    a: Description, b: Description, d: Description, accumulate: Any = None, splits: bool = False
-) -> str:
-    """Reason why the wgmma kernels cannot run this problem, or ''.
+def sm90_obstacle(dtype: Any, accumulate: Any = None) -> str:
+    """Reason why the wgmma kernels cannot run products of a type, or ''.
 
-    They load A and B by TMA, which reads rows or columns that start at multiples of 16 bytes.
-    splits: they load parts of A and B, which the host lays out for them (split_f32.py).
+    Operands that they cannot read as they lie are no such reason: they get copies (padding.py).
     """
-    dtype = a.type.dtype
     if not has_wgmma():
         where = "the CPU emulates" if current_target() == "cpu" else "the GPU is"
         return f"they run on sm_90a, and {where} {host.target_arch()}"
@@ -76,25 +72,14 @@ def sm90_obstacle(
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):
         return f"they do not sum in {accumulate}"
-    for name, x in () if splits else (("a", a), ("b", b)):
-        if x.type.align < 16 or all(x.type.unit[-2:]):
-            return f"the rows or columns of {name} do not start at multiples of 16 bytes"
-    if not d.type.unit[-1]:
-        return "the rows of the result are not contiguous"
-    if not all(any(x.type.unit[-2:]) for x in (a, b, d)):
-        return "the rows or columns of matrices of a batch are not contiguous"
-    if not splits and dtype.bits != 16 and not (a.type.unit[-1] and b.type.unit[-2]):
-        return f"{dtype} operands must both have K contiguous"
     return ""
 
 
 def obstacles(problem: GemmProblem) -> dict[str, str]:
     """Reason why each family cannot run this problem, or ''."""
-    splits = problem.multiplied_as == tc.f32
-    operands = problem.a, problem.b, problem.d
     return {
         "sm80": sm80_obstacle(problem),
-        "sm90": sm90_obstacle(*operands, problem.accumulate, splits),
+        "sm90": sm90_obstacle(problem.dtype, problem.accumulate),
     }
 
 
@@ -136,14 +121,9 @@ def _warn_of_missing_assembler() -> None:
     )
 
 
-def check_sm90(a: Description, b: Description, d: Description, rows_only: bool = False) -> None:
-    """Refuse operands that the wgmma kernels cannot take.
-
-    rows_only: the kernel loads A by rows, and stores D by TMA alone.
-    """
-    obstacle = sm90_obstacle(a, b, d)
-    if not obstacle and rows_only and (d.type.align < 16 or not a.type.unit[1]):
-        obstacle = "rows of the first operand and of the result start at multiples of 16 bytes"
+def check_sm90(dtype: Any) -> None:
+    """Refuse a product that the wgmma kernels cannot run."""
+    obstacle = sm90_obstacle(dtype)
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
 

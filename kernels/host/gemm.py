@@ -3,9 +3,9 @@
 A repeated call finds its launch in the dispatch cache. A new call passes through these modules:
 
     operands     describe and check the operands
-    padding      copies of operands, where the kernels need other layouts
     plan         the launch; family and configuration come from heuristics, which ask families,
                  candidates and cost_model, or the tuning_cache
+    padding      which operands need copies, as the kernels take other layouts; copies makes them
     launch       bind the plan to its kernel, and keep it for the next call
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from tensorcore_dsl.kernels.host.launch import (
     cached_call,
     launch_with_c,
 )
-from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
+from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
@@ -186,21 +187,18 @@ def _prepare(
         launch = launch_with_c(launch, in_c, shape, place=2)
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
-    new_a = padding.contiguous_vectors(a, given.a, -1)
-    new_b = padding.contiguous_vectors(b, given.b, -2)
-    copied = new_a is not a or new_b is not b
-    contiguous = problem = replace(given, a=describe(new_a), b=describe(new_b)) if copied else given
-    free = family is None and config is None and accumulate in (None, tc.f32, FAST)
-    pad = free and padding.is_worth_padding(problem)
-    if pad:
-        new_a, new_b, d = padding.padded_operands(new_a, new_b, d, problem)
-        problem = replace(problem, a=describe(new_a), b=describe(new_b), d=describe(d))
-
+    view_a = partial(padding.with_line_stride, description=in_a, axis=padding.ROWS)
+    view_b = partial(padding.with_line_stride, description=in_b, axis=padding.COLUMNS)
+    new_a, new_b = view_a(a), view_b(b)
+    problem = replace(given, a=describe(new_a), b=describe(new_b))
     new_c = d if in_c is None else c if in_c.shape == shape else broadcast_to(c, shape)
     arguments = (new_a, new_b, new_c, d, *scalars, *extra.values)
-    launch = make_plan(problem, family, config).bind(arguments, stream, rows, row_out)
-    if copied or pad:
-        launch = padding.launch_with_copies(launch, given, contiguous, pad, stream)
+    plan = make_plan(problem, family, config)
+    padding.announced(plan.copies)
+    launch = plan.bind(arguments, stream, rows, row_out)
+    if new_a is not a or new_b is not b:
+        of_views = launch
+        launch = lambda a, b, *others: of_views(view_a(a), view_b(b), *others)
     launch = launch_with_c(launch, in_c, shape, place=2)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 

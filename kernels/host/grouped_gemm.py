@@ -11,7 +11,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
-from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_grouped
@@ -104,14 +104,20 @@ def _prepare_grouped(
         return PreparedCall((rows, N), dtype, _with_check(launch_nothing, in_offsets, rows))
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
-    check_sm90(in_a, in_b, in_d, rows_only=True)
+    check_sm90(dtype)
+    copies = padding.announced((
+        padding.operand_copy(0, "a", in_a, padding.ROWS, k_only=True),
+        padding.operand_copy(1, "b", in_b, padding.COLUMNS),
+        padding.result_copy(3, in_d, by_tma=True),
+    ))  # fmt: skip
     if config is None:
         config = choose_grouped(rows, groups)
     unsupported = ("cluster_m", "split_k", "valid_m", "streamk_units")
     check_supported("groups of rows", config, *unsupported)
-    traits = HopperTraits(b_k_major=in_b.type.unit[1], epilogue=epilogue)
+    b_k_major = padding.seen(in_b, 1, copies).type.unit[1]
+    traits = HopperTraits(b_k_major=b_k_major, epilogue=epilogue)
     grid = active_clusters(config) * config.cluster_size
-    plan = Plan(grouped_gemm_kernel, config, traits, grid)
+    plan = Plan(grouped_gemm_kernel, config, traits, grid, copies=copies)
     launch = plan.bind((a, b, offsets, d, *extra.values), stream)
     return PreparedCall((rows, N), dtype, _with_check(launch, in_offsets, rows))
 

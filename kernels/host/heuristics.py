@@ -13,7 +13,7 @@ from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
-from tensorcore_dsl.kernels.host import families, tuning_cache
+from tensorcore_dsl.kernels.host import families, padding, tuning_cache
 from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_ranking
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import sparse_candidates
@@ -30,8 +30,9 @@ SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tuple[str, Any]:
     """The family that runs a problem, and its configuration if the caller or tuning gives one.
 
-    If the caller leaves it open, sm_90a uses wgmma for every problem that it can run; of f32
-    products, small ones use mma.sync. Emulation chooses as a GPU does, so that it gives its bits.
+    If the caller leaves it open, sm_90a uses wgmma for every problem whose operands TMA can read,
+    and for others where copies and wgmma take less time than mma.sync; of f32 products, small ones
+    use mma.sync. Emulation chooses as a GPU does, so that it gives its bits.
     """
     obstacles = families.obstacles(problem)
     not_sm80, not_sm90 = obstacles["sm80"], obstacles["sm90"]
@@ -51,7 +52,19 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
 
 def _prefers_sm90(problem: GemmProblem) -> bool:
     """Whether the wgmma kernels are the choice for a problem that both families can run."""
-    return problem.multiplied_as != tc.f32 or isinstance(choose_f32(problem), HopperConfig)
+    if problem.multiplied_as == tc.f32:
+        return isinstance(choose_f32(problem), HopperConfig)
+    copies = padding.gemm_copies(problem, "sm90")
+    return not copies or _expected_time(problem, "sm90") < _expected_time(problem, "sm80")
+
+
+def _expected_time(problem: GemmProblem, family: str) -> float:
+    """Microseconds of the copies that a family needs, and of the product of these."""
+    copies = padding.gemm_copies(problem, family)
+    seen = padding.with_copies(problem, copies)
+    if family == "sm80":
+        return padding.copy_time(problem, copies) + ranked_ampere(seen)[0][0]
+    return padding.copy_time(problem, copies) + 1e6 * ranking(shape_of(seen))[0][0]
 
 
 def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:

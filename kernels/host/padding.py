@@ -1,128 +1,196 @@
-"""Copies of operands in layouts that the kernels take, where the given ones do not suit them."""
+"""Which operands need copies, as the kernels cannot read them as they lie, and what these cost.
+
+TMA, by which the wgmma kernels load operands, reads rows or columns that ascend from multiples of
+16 bytes; wgmma takes types of other than 16 bits with K contiguous only. mma.sync reads all rows or
+columns that ascend. `copies.py` makes the copies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import sys
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, current_target, describe
-from tensorcore_dsl.kernels.copy_rows import copy_rows
-from tensorcore_dsl.kernels.host import families
-from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream, restrided, transposed
+from tensorcore_dsl.host import Description
+from tensorcore_dsl.kernels.host.arrays import restrided
+from tensorcore_dsl.kernels.host.families import has_negative_stride
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 
-VECTOR_ELEMENTS = 16  # rows that start at multiples of these are aligned for TMA in every type
-MIN_PRODUCTS = 1 << 30  # M N K from which padded copies for TMA cost less than they gain
+ROWS, COLUMNS = -1, -2  # the axis that is contiguous
+VECTOR = 16  # bytes, at whose multiples TMA reads
+LINE = 128  # bytes of a line of the L2 cache, at which the rows of a copy start
+# Microseconds of a launch that copies, and bytes that it reads or writes in one.
+LAUNCH, RATE = 2.0, 3.6e6
+PLACES = {"a": 0, "b": 1, "d": 3}  # of the arguments of gemm's kernels
+KERNELS = "tensorcore_dsl"  # the package, whose own frames no warning is about
 
 
-def launch_with_copies(
-    launch: Callable[..., None], given: GemmProblem, contiguous: GemmProblem, pad: bool, stream: Any
-) -> Callable[..., None]:
-    """`launch` for operands that it cannot take as they are: it gets copies of them.
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the argument `place` of a kernel, of which `axis` is contiguous, ROWS or COLUMNS.
 
-    given: the operands of the call; contiguous: the same with `contiguous_vectors` of A and B;
-    pad: `padded_operands` of these are needed. The copies are made on the stream of the launch.
+    is_result: it receives the result, and is copied to the argument behind the product. why: what
+    the kernels cannot take, and what they can.
     """
 
-    def launch_copies(a: Any, b: Any, c: Any, d: Any, *others: Any) -> None:
-        with on_stream(a, stream):
-            a, b = contiguous_vectors(a, given.a, -1), contiguous_vectors(b, given.b, -2)
-            a, b, target = padded_operands(a, b, d, contiguous) if pad else (a, b, d)
-            launch(a, b, target if given.c is None else c, target, *others)
-            if target is not d:
-                copy_matrix(target, d)
-
-    return launch_copies
+    place: int
+    axis: int
+    why: str
+    is_result: bool = False
 
 
-def contiguous_vectors(x: Any, description: Description, axis: int) -> Any:
-    """`x` with contiguous rows or columns, none reversed: itself, a view, or else a copy.
-
-    axis: which one (-1 or -2) to call contiguous where both could be.
-    """
-    if 0 in description.shape:
-        return x
-    unit = description.type.unit[-2:]
-    if not any(unit) or families.has_negative_stride(description):
-        if hasattr(x, "contiguous"):
-            return x.contiguous()
-        if hasattr(x, "copy"):
-            return x.copy(order="C")
-        raise tc.ArgumentError(
-            "neither rows nor columns of an operand are contiguous; copy it first"
-        )
-    return _with_vector_stride(x, description, axis) if all(unit) else x
-
-
-def _with_vector_stride(x: Any, description: Description, axis: int) -> Any:
+def with_line_stride(x: Any, description: Description, axis: int) -> Any:
     """A single row or column whose axes both have stride 1, with a larger stride for its axis of
-    one element: no access uses it, but kernels take an axis of stride 1 for the contiguous one."""
+    one element: no access uses it, but kernels take an axis of stride 1 for the contiguous one.
+
+    axis: which one (-1 or -2) to call contiguous where both could be. Others are returned as such.
+    """
+    if 0 in description.shape or not all(description.type.unit[-2:]):
+        return x
     single = -3 - axis
     if description.shape[single] != 1:
         axis, single = single, axis
     if description.shape[single] != 1:
         return x
     strides = list(description.strides)
-    strides[single] = -(-description.shape[axis] // VECTOR_ELEMENTS) * VECTOR_ELEMENTS
+    strides[single] = -(-description.shape[axis] // VECTOR) * VECTOR
     return restrided(x, tuple(strides))
 
 
-def is_worth_padding(problem: GemmProblem) -> bool:
-    """Whether padded copies let the wgmma kernels run a problem that they cannot run as it is.
-
-    That takes a pass over memory, and large products on a Hopper GPU gain by it.
-    """
-    return (
-        problem.batch is None
-        and problem.M * problem.N * problem.K >= MIN_PRODUCTS
-        and families.has_wgmma()
-        and problem.multiplied_as in families.SM90
-        and bool(families.obstacles(problem)["sm90"])
-    )
+# -- what is needed -----------------------------------------------------------------------------
 
 
-def padded_operands(a: Any, b: Any, d: Any, problem: GemmProblem) -> tuple[Any, Any, Any]:
-    """A, B and D, or padded copies of those that TMA cannot read, or write.
-
-    Operands of 16 bits keep their layout; wgmma takes others with K contiguous only. A copy of D
-    is uninitialised.
-    """
-    k_major = problem.dtype.bits != 16
-    return (
-        _padded(a, problem.a, -1 if k_major or problem.a_k_major else -2),
-        _padded(b, problem.b, -2 if k_major or problem.b_k_major else -1),
-        d if problem.d.type.unit[1] else _empty_padded(d.shape, d),
-    )
-
-
-def _padded(x: Any, description: Description, axis: int) -> Any:
-    """`x`, or a copy whose vectors along `axis` start at multiples of 16 bytes."""
-    unit = description.type.unit
-    if unit[axis] and description.type.align == 16 and not all(unit):
-        return x
-    source = x if axis == -1 else transposed(x)
-    copy = _empty_padded(source.shape, x)
-    copy_matrix(source, copy)
-    return copy if axis == -1 else transposed(copy)
-
-
-def copy_matrix(source: Any, target: Any) -> None:
-    """target[...] = source, on a GPU by a kernel of this library if rows are contiguous in both.
-
-    The arrays' libraries are slow on rows that are not aligned.
-    """
-    described = describe(source), describe(target)
-    on_gpu = current_target() == "cuda" and not any(x.on_host for x in described)
-    if on_gpu and all(x.type.unit[1] for x in described):
-        copy_rows(source, target)
+def gemm_copies(problem: GemmProblem, family: str) -> tuple[Copy, ...]:
+    """The copies without which the kernels of a family cannot run a problem of `gemm`."""
+    if family == "sm80" or problem.multiplied_as == tc.f32:  # whose parts are laid out by a kernel
+        found = [strided_copy(0, "a", problem.a), strided_copy(1, "b", problem.b)]
     else:
-        target[...] = source
+        found = [operand_copy(0, "a", problem.a, ROWS), operand_copy(1, "b", problem.b, COLUMNS)]
+    if family == "sm90":
+        found.append(result_copy(PLACES["d"], problem.d))
+    return tuple(copy for copy in found if copy)
 
 
-def _empty_padded(shape: Any, like: Any) -> Any:
-    """An uninitialised matrix whose rows start at 128-byte lines of the L2 cache."""
-    dtype = describe(like).type.dtype
-    per_line = 128 // dtype.itemsize
-    width = -(-shape[1] // per_line) * per_line
-    return empty_like(like, (shape[0], width), dtype)[:, : shape[1]]
+def strided_copy(place: int, name: str, x: Description) -> Copy | None:
+    """The copy of an operand that has neither contiguous rows nor columns, or reversed ones."""
+    if any(x.type.unit[-2:]) and not has_negative_stride(x):
+        return None
+    return Copy(
+        place, ROWS,
+        f"neither rows nor columns of {name} are contiguous in ascending order; one of them has "
+        f"to be",
+    )  # fmt: skip
+
+
+def operand_copy(
+    place: int, name: str, x: Description, k_axis: int, k_only: bool | None = None
+) -> Copy | None:
+    """The copy of an operand for TMA and wgmma.
+
+    k_axis: the axis of K. k_only: K is to be contiguous; default: as wgmma takes the type.
+    """
+    dtype, unit = x.type.dtype, x.type.unit[-2:]
+    k_only = dtype.bits != 16 if k_only is None else k_only
+    axis = k_axis if k_only or unit[k_axis] or not any(unit) else ROWS + COLUMNS - k_axis
+    elements = VECTOR // dtype.itemsize
+    lines = "rows" if axis == ROWS else "columns"
+    at_multiples = f"{lines} that start at multiples of 16 bytes ({elements} elements)"
+    strided = strided_copy(place, name, x)
+    if strided:
+        return Copy(place, axis, f"{strided.why}, by {at_multiples}")
+    if not unit[axis]:
+        other = "columns" if axis == ROWS else "rows"
+        return Copy(
+            place, axis,
+            f"{name} has contiguous {other}, and the kernels take {dtype} with K contiguous: "
+            f"{at_multiples}",
+        )  # fmt: skip
+    if x.type.align < VECTOR or all(unit):
+        return Copy(place, axis, f"the kernels take {name} with {at_multiples}")
+    return None
+
+
+def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None:
+    """The array for a result that the wgmma kernels cannot store where it goes.
+
+    by_tma: they store it by TMA alone.
+    """
+    unit, why = d.type.unit[-2:], ""
+    if not unit[-1]:
+        why = "rows of the result are not contiguous, as the kernels store them"
+    elif by_tma and (d.type.align < VECTOR or all(unit) or has_negative_stride(d)):
+        elements = VECTOR // d.type.dtype.itemsize
+        why = (
+            f"the kernel stores rows of the result that start at multiples of 16 bytes ({elements} "
+            f"elements)"
+        )
+    return Copy(place, ROWS, why, is_result=True) if why else None
+
+
+# -- what it gives, and costs -------------------------------------------------------------------
+
+
+def with_copies(problem: GemmProblem, copies: tuple[Copy, ...]) -> GemmProblem:
+    """The problem that the kernels get."""
+    a, b, d = (seen(getattr(problem, name), PLACES[name], copies) for name in "abd")
+    return replace(problem, a=a, b=b, d=d)
+
+
+def seen(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
+    """The argument `place` as a kernel gets it: `x`, or its copy."""
+    copy = next((copy for copy in copies if copy.place == place), None)
+    if copy is None:
+        return x
+    *batch, lines, pitch = padded_shape(x, copy.axis)
+    strides = (pitch, 1) if copy.axis == ROWS else (1, pitch)
+    if batch:
+        strides = (lines * pitch, *strides)
+    unit = tuple(stride == 1 for stride in strides)
+    kind = replace(x.type, align=VECTOR, unit=unit, writable=True)
+    return x._replace(type=kind, strides=strides)
+
+
+def padded_shape(x: Description, axis: int) -> tuple[int, ...]:
+    """Matrices, lines and elements of a line of a copy: lines start at those of the L2 cache."""
+    *batch, rows, cols = x.shape
+    lines, width = (rows, cols) if axis == ROWS else (cols, rows)
+    per_line = LINE // x.type.dtype.itemsize
+    return (*batch, lines, -(-width // per_line) * per_line)
+
+
+def copy_time(problem: GemmProblem, copies: Iterable[Copy]) -> float:
+    """Expected microseconds of copies: one launch before the product, and one behind it."""
+    by_place = {PLACES[name]: getattr(problem, name) for name in PLACES}
+    operands = [by_place[copy.place] for copy in copies]
+    copied = sum(2 * math.prod(x.shape) * x.type.dtype.itemsize for x in operands)
+    return LAUNCH * len({copy.is_result for copy in copies}) + copied / RATE
+
+
+def announced(copies: Iterable[Copy | None]) -> tuple[Copy, ...]:
+    """Those that are needed, of which the user is told.
+
+    A PerformanceWarning at the user's line, which Python's usual filter shows once, says which
+    copies each call makes, and which layout needs none.
+    """
+    found = tuple(copy for copy in copies if copy)
+    for copy in found:
+        what = "its result" if copy.is_result else "an operand"
+        message = f"each product copies {what}: {copy.why}"
+        warnings.warn(message, tc.PerformanceWarning, stacklevel=_users_level())
+    return found
+
+
+def _users_level() -> int:
+    """How many frames above `announced` the code lies that called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_own(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == KERNELS

@@ -16,8 +16,9 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
-from tensorcore_dsl.kernels.host import heuristics, operands
+from tensorcore_dsl.kernels.host import heuristics, operands, padding
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
+from tensorcore_dsl.kernels.host.copies import bind_with_copies
 from tensorcore_dsl.kernels.host.families import SM80, SM90, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
@@ -46,7 +47,8 @@ class Plan:
     stream-K exchanges, None for other kernels. split_operands: the kernel takes the parts of f32
     operands (split_f32.py). partial_sums: the traits of D and C, where the kernel stores partial
     sums of split-K, which are of partial_dtype. partials: shape and element type of the partial
-    results of row reductions, if there are any. problem: what was planned, of `gemm`.
+    results of row reductions, if there are any. copies: of operands that the kernel cannot read as
+    they lie; the traits are those of the copies. problem: what was planned, of `gemm`.
     """
 
     kernel: Any
@@ -59,6 +61,7 @@ class Plan:
     partial_sums: AmpereTraits | None = None
     partial_dtype: Any = None
     partials: tuple[tuple[int, ...], Any] | None = None
+    copies: tuple[padding.Copy, ...] = ()
     problem: GemmProblem | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -81,6 +84,10 @@ class Plan:
 
         rows: the result of row reductions; the function takes an array like `row_out` for it last.
         """
+        if self.copies:
+            plan = replace(self, copies=())
+            product = lambda arguments: plan.bind(arguments, stream, rows, row_out)
+            return bind_with_copies(product, arguments, self.copies, stream)
         if self.split_operands:
             plan = replace(self, split_operands=False)
             product = lambda parts: plan.bind(parts, stream, rows, row_out)
@@ -172,9 +179,11 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     operands.check_precision(problem.dtype, problem.precision)
     operands.check_bits(problem.bits)
     family, config = heuristics.choose_family(problem, family, config)
-    plan = (_plan_sm90 if family == "sm90" else _plan_sm80)(problem, config)
+    copies = padding.gemm_copies(problem, family)
+    seen = padding.with_copies(problem, copies)
+    plan = (_plan_sm90 if family == "sm90" else _plan_sm80)(seen, config)
     check_config(problem, plan.config)
-    return replace(plan, problem=problem)
+    return replace(plan, problem=problem, copies=copies)
 
 
 def explain_bits(plan: Plan) -> str:
@@ -210,8 +219,9 @@ def explain_bits(plan: Plan) -> str:
 
 
 def plan_hopper(
-    kernel: Any, config: HopperConfig, traits: HopperTraits, shape: tuple[int, ...], **extra: Any
-) -> Plan:
+    kernel: Any, config: HopperConfig, traits: HopperTraits, shape: tuple[int, ...],
+    copies: tuple[padding.Copy, ...] = (), **extra: Any,
+) -> Plan:  # fmt: skip
     """The plan of a kernel whose tiles cover this shape, [batch,] M x N."""
     *batch, M, N = shape
     if config.valid_m and config.valid_m < M:
@@ -219,7 +229,7 @@ def plan_hopper(
             f"A has {M} rows, and valid_m={config.valid_m} loads no more: {config}"
         )
     grid = grid_size(config, M, N, math.prod(batch))
-    return Plan(kernel, config, traits, grid, tuple(extra.items()))
+    return Plan(kernel, config, traits, grid, tuple(extra.items()), copies=copies)
 
 
 def _plan_sm90(problem: GemmProblem, config: HopperConfig | None) -> Plan:

@@ -13,7 +13,7 @@ from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
-from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import (
     check_stream,
     described,
@@ -113,11 +113,13 @@ def _prepare_scaled(
     _check_scales("b_scales", read, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read)
-    traits = _traits(in_a, in_b, in_d, epilogue)
+    copies = _copies(in_a, in_b, in_d, place_of_d=4)
+    stored = stores_without_tma(padding.seen(in_d, 4, copies))
+    traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
     if config is None:
         config = with_scales(choose_promoted(ProblemShape(M, N, K, 1)))
     check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
-    plan = plan_hopper(block_fp8_gemm, config, traits, (M, N))
+    plan = plan_hopper(block_fp8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)
     return PreparedCall((M, N), in_d.type.dtype, launch)
 
@@ -216,18 +218,25 @@ def _prepare_requantised(
             )
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)
     check_written(described(**present(out=out)), read)
-    traits = _traits(in_a, in_b, in_d, None)
+    copies = _copies(in_a, in_b, in_d, place_of_d=2)
+    traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
     if config is None:
         config = choose(ProblemShape(M, N, K, 1), is_plain)
     check_supported("requantised products", config, "streamk_units")
-    plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N))
+    plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
     return PreparedCall((M, N), tc.s8, launch, (zero,))
 
 
-def _traits(a: Description, b: Description, d: Description, epilogue: Any) -> HopperTraits:
-    """Traits of operands that TMA can read; refuses others."""
+def _copies(
+    a: Description, b: Description, d: Description, place_of_d: int
+) -> tuple[padding.Copy, ...]:
+    """Copies of operands that the kernels cannot read as they lie; refuses empty operands."""
     if 0 in a.shape or 0 in b.shape:
         raise tc.ArgumentError("products with scales need at least one row, column and term")
-    check_sm90(a, b, d)
-    return HopperTraits(epilogue=epilogue, store_by_threads=stores_without_tma(d))
+    check_sm90(a.type.dtype)
+    return padding.announced((
+        padding.operand_copy(0, "a", a, padding.ROWS),
+        padding.operand_copy(1, "b", b, padding.COLUMNS),
+        padding.result_copy(place_of_d, d),
+    ))  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
-from tensorcore_dsl.kernels.host import families, operands
+from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import broadcast_to
 from tensorcore_dsl.kernels.host.heuristics import choose_sparse
@@ -60,18 +60,22 @@ def _prepare(
         )
     d, in_d = operands.result_array(b, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read, in_place="c")
-    families.check_sm90(in_a, in_b, in_d)
+    families.check_sm90(dtype)
+    copies = padding.announced(
+        (padding.operand_copy(2, "b", in_b, padding.COLUMNS), padding.result_copy(4, in_d))
+    )
+    seen_b, seen_d = padding.seen(in_b, 2, copies), padding.seen(in_d, 4, copies)
     scalars = operands.convert_scalars(dtype, alpha, beta)
     traits = HopperTraits(
-        b_k_major=in_b.type.unit[0], scaled=scalars[0] != 1,
+        b_k_major=seen_b.type.unit[0], scaled=scalars[0] != 1,
         has_c=c is not None and scalars[1] != 0,
-        store_by_threads=families.stores_without_tma(in_d), epilogue=epilogue,
+        store_by_threads=families.stores_without_tma(seen_d), epilogue=epilogue,
     )  # fmt: skip
     if config is None:
         config = choose_sparse(M, N, K, a.format, traits.b_k_major)
     unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
     families.check_supported("sparse products", config, *unsupported)
-    plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), format=a.format)
+    plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), copies, format=a.format)
     whole_c = d if in_c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
     arguments = (a.values, a.metadata, b, whole_c, d, *scalars, *extra.values)
     launch = launch_with_c(plan.bind(arguments, stream), in_c, (M, N), place=3)

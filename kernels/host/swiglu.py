@@ -8,7 +8,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
-from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_swiglu
@@ -89,15 +89,18 @@ def _prepare_swiglu(
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
-    for weights in ("w_gate", "w_up"):
-        check_sm90(given["x"], given[weights], in_d, rows_only=True)
-    wrong = [name for name, operand in given.items() if not operand.type.unit[name == "x"]]
-    if wrong:
-        raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
+    check_sm90(dtype)
+    axes = padding.ROWS, padding.COLUMNS, padding.COLUMNS
+    operand_copies = (
+        padding.operand_copy(place, name, operand, axis, k_only=True)
+        for place, ((name, operand), axis) in enumerate(zip(given.items(), axes, strict=True))
+    )
+    copies = padding.announced((*operand_copies, padding.result_copy(3, in_d, by_tma=True)))
     if config is None:
         config = choose_swiglu(M, N, K)
     unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
     check_supported("products with a gate", config, *unsupported)
     # Each column of D takes two columns of a tile: the gate's and the one that it gates.
-    plan = plan_hopper(swiglu_kernel, config, HopperTraits(epilogue=epilogue), (M, 2 * N))
+    traits = HopperTraits(epilogue=epilogue)
+    plan = plan_hopper(swiglu_kernel, config, traits, (M, 2 * N), copies)
     return PreparedCall((M, N), dtype, plan.bind((x, w_gate, w_up, d, *extra.values), stream))

@@ -26,11 +26,11 @@ from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
-from tensorcore_dsl.kernels.host.families import FAMILIES, SM80, family_of, is_assembled, obstacles
+from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.heuristics import ranked_ampere
 from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
+from tensorcore_dsl.kernels.host.padding import gemm_copies, with_copies
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
@@ -102,9 +102,6 @@ def tune(
     operands.check_precision(dtype, precision)
     operands.check_bits(bits)
     problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits)
-    if is_worth_padding(problem):
-        a, b, d = padded_operands(a, b, d, problem)
-        problem = replace(problem, a=describe(a), b=describe(b), d=describe(d))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
         gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue,
@@ -148,7 +145,7 @@ def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list
 def default_candidates(problem: GemmProblem) -> list[Any]:
     """Configurations of the wgmma kernels where they can run the problem, else of mma.sync.
 
-    All of them sum in an order that `problem.bits` allows.
+    Of both where wgmma needs copies. All sum in an order that `problem.bits` allows.
     """
     allowed = lambda config: is_allowed(problem, config)
     M, N, K, dtype = problem.M, problem.N, problem.K, problem.multiplied_as
@@ -157,12 +154,14 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
         ranked = [config for _, config in f32_ranking(M, N, K)]
         ranked = [c for c in ranked if not impossible[family_of(c)] and allowed(c)]
         return ranked[:F32_CANDIDATES]
+    copies, found = gemm_copies(problem, "sm90"), list[Any]()
     if not impossible["sm90"]:
-        layouts = problem.a_k_major, problem.b_k_major
-        return hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts), allowed)
-    if dtype not in SM80:
-        return []
-    return [c for _, c in ranked_ampere(problem) if allowed(c)][:AMPERE_CANDIDATES]
+        seen = with_copies(problem, copies)
+        layouts = seen.a_k_major, seen.b_k_major
+        found = hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts), allowed)
+    if not impossible["sm80"] and (copies or not found):
+        found += [c for _, c in ranked_ampere(problem) if allowed(c)][:AMPERE_CANDIDATES]
+    return found
 
 
 def hopper_candidates(

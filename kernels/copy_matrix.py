@@ -1,0 +1,207 @@
+"""Copy matrices to rows that start at multiples of 16 bytes, transposed where rows do not lie so.
+
+A thread moves 16 bytes at once, whatever the alignment of the source: it loads the two aligned
+vectors that hold them, and shifts. To transpose it takes 16 bytes of as many lines as these have
+elements, and exchanges rows and columns in registers; no shared memory and no barrier is needed.
+"""
+
+import tensorcore_dsl as tc
+
+CHUNK = 16  # bytes that a thread loads and stores at once
+WARPS = 4  # of a CTA
+IN_FLIGHT = 4  # chunks of a thread whose loads are issued before the first store
+# How the source and the target of a copy lie: both have contiguous rows; the source has contiguous
+# columns and the target rows; or elements are copied one by one, as one of them has neither.
+ALONG, ACROSS, ELEMENTS = MODES = ("along", "across", "elements")
+# Lanes of a warp along the contiguous axis of a source that is transposed; the others lie along
+# that of the target. So a warp reads 64 bytes of a line, and writes 128 of a row.
+LANES = 4
+
+
+@tc.kernel
+def copy_kernel(source: tc.Array, target: tc.Array, mode: tc.Const = ALONG):
+    """target = source, [batch x] rows x columns; mode: one of MODES.
+
+    The target may have more columns: those that fill a vector may be overwritten. Grid: `ctas`.
+    """
+    tc.launch_bounds(32 * WARPS)
+    tc.griddep_wait()
+    tc.griddep_launch_dependents()
+    copy_block(source, target, tc.blockIdx.x, mode)
+
+
+@tc.kernel
+def copy_two_kernel(
+    a: tc.Array, b: tc.Array, a_copy: tc.Array, b_copy: tc.Array, ctas_of_a: tc.u32,
+    mode_a: tc.Const = ALONG, mode_b: tc.Const = ALONG,
+):  # fmt: skip
+    """The same of two matrices by one launch. Grid: the sum of both, those of `a` first."""
+    tc.launch_bounds(32 * WARPS)
+    tc.griddep_wait()
+    tc.griddep_launch_dependents()
+    if tc.blockIdx.x < ctas_of_a:
+        copy_block(a, a_copy, tc.blockIdx.x, mode_a)
+    else:
+        copy_block(b, b_copy, tc.blockIdx.x - ctas_of_a, mode_b)
+
+
+def ctas(shape, itemsize: int, mode: str):
+    """CTAs that copy [batch x] rows x columns; of integers on the host and in kernels alike."""
+    *batch, rows, cols = shape
+    count = CHUNK // itemsize
+    if mode == ACROSS:
+        units = divided_up(rows, LANES * count) * divided_up(cols, 32 // LANES * count)
+        units = divided_up(units, WARPS)
+    else:
+        units = divided_up(rows * divided_up(cols, count), 32 * WARPS * IN_FLIGHT)
+    for matrices in batch:
+        units = units * matrices
+    return units
+
+
+def divided_up(number, divisor):
+    return (number + (divisor - 1)) // divisor
+
+
+def copy_block(source, target, block, mode: str):
+    """What one CTA copies."""
+    if source.ndim == 3:
+        of_a_matrix = ctas(source.shape[1:], source.dtype.itemsize, mode)
+        matrix, block = block // of_a_matrix, block % of_a_matrix
+        source, target = source[matrix], target[matrix]
+    if mode == ACROSS:
+        copy_across(source.T, target, block * WARPS + tc.warp_id())
+    else:
+        copy_along(source, target, block, mode)
+
+
+def copy_along(source, target, block, mode: str):
+    """Some chunks of a matrix, row after row: thread by thread from `block` on."""
+    rows, cols = source.shape
+    count = CHUNK // source.dtype.itemsize
+    chunks = divided_up(cols, count)
+    first = block * (32 * WARPS * IN_FLIGHT) + tc.threadIdx.x
+    starts = [first + i * (32 * WARPS) for i in range(IN_FLIGHT)]
+    places = [(start // chunks, start % chunks * count) for start in starts]
+    exist = [row < rows for row, _ in places]
+    if mode == ELEMENTS or target.align < CHUNK:
+        for (row, col), exists in zip(places, exist, strict=True):
+            if exists:
+                copy_elements(source, target, row, col, count)
+    else:
+        whole = [
+            exists & fits(source, row, col) & (col + count <= target.shape[1])
+            for (row, col), exists in zip(places, exist, strict=True)
+        ]
+        words = [load_chunk(source, *place, fit) for place, fit in zip(places, whole, strict=True)]
+        for (row, col), fit, vector in zip(places, whole, words, strict=True):
+            target.at(row, col).as_type(tc.b32).store(vector, pred=fit)
+        for (row, col), exists, fit in zip(places, exist, whole, strict=True):
+            if exists & ~fit:
+                copy_elements(source, target, row, col, count)
+
+
+def copy_elements(source, target, row, col, count: int):
+    """Elements of a chunk, one by one, of those that the matrix has."""
+    inside = [col + i < source.shape[1] for i in range(count)]
+    values = [source.at(row, col + i).load(pred=inside[i]) for i in range(count)]
+    for i, value in enumerate(values):
+        target.at(row, col + i).store(value, pred=inside[i])
+
+
+def copy_across(lines, target, unit):
+    """The transpose of some chunks of lines, by a warp.
+
+    A chunk has as many elements as a thread takes lines, which are then a chunk of the target.
+    """
+    count, length = CHUNK // lines.dtype.itemsize, lines.shape[1]
+    across = divided_up(length, LANES * count)
+    first = unit // across * (32 // LANES * count) + tc.lane_id() // LANES * count
+    place = unit % across * (LANES * count) + tc.lane_id() % LANES * count
+    if place < length:
+        exist = [first + i < lines.shape[0] for i in range(count)]
+        readable = [fits(lines, first + i, place) for i in range(count)]
+        vectors = [load_chunk(lines, first + i, place, exist[i] & readable[i]) for i in range(count)]
+        whole = (first + count <= target.shape[1]) & (target.align >= CHUNK)
+        if target.align >= CHUNK:
+            for i, vector in enumerate(transposed(vectors, count)):
+                row = target.at(place + i, first).as_type(tc.b32)
+                row.store(vector, pred=whole & (place + i < length))
+        # Chunks that reach outside the memory of the source were taken as zeros; these stores of
+        # their elements come after those of the same thread above.
+        read = readable[0]
+        for fit in readable[1:]:
+            read = read & fit
+        if not (read & whole):
+            for i in tc.range(count):
+                if first + i < lines.shape[0] and not (whole & fits(lines, first + i, place)):
+                    copy_elements(lines, target.T, first + i, place, count)
+
+
+def fits(matrix, row, col):
+    """Whether the aligned vectors that hold a chunk lie between a matrix's first and last element."""
+    rows, cols = matrix.shape
+    low = aligned(matrix.at(row, col)).address
+    first, past = matrix.at(0, 0).address, matrix.at(rows - 1, cols).address
+    if matrix.align >= CHUNK:
+        return low + CHUNK <= past
+    return (low >= first) & (low + 2 * CHUNK <= past)
+
+
+def load_chunk(matrix, row, col, pred):
+    """Four words from an element on; zeros where `pred` does not hold."""
+    pointer = matrix.at(row, col)
+    if matrix.align >= CHUNK:
+        return [*pointer.as_type(tc.b32).load(4, pred=pred)]
+    return shifted(pointer, pred)
+
+
+def aligned(pointer):
+    """The address rounded down to a multiple of 16 bytes."""
+    return pointer.with_parts(address=pointer.address & ~tc.u64(CHUNK - 1)).as_type(tc.b32)
+
+
+def shifted(pointer, pred):
+    """The 16 bytes at an address, as words, from the two aligned vectors that hold them."""
+    low = aligned(pointer)
+    words = [*low.load(4, pred=pred), *(low + 4).load(4, pred=pred)]
+    place = (pointer.address & (CHUNK - 1)).to(tc.u32)
+    # A run-time shift by 0 to 3 words: by one where bit 0 of the word offset is set, by two where
+    # bit 1 is; then `shf` shifts by the remaining bytes.
+    for step in (1, 2):
+        skip = (place >> 2) & step != 0
+        words = [tc.select(skip, words[i + step], words[i]) for i in range(len(words) - step)]
+    bits = place % 4 * 8
+    return [tc.emit("shf.r.wrap.b32", words[i], words[i + 1], bits) for i in range(4)]
+
+
+def transposed(vectors, count: int):
+    """Chunk i of the result has element i of each chunk; four words make a chunk."""
+    if count == 2:
+        return [[v[2 * i + half] for v in vectors for half in range(2)] for i in range(2)]
+    if count == 4:
+        return [[v[i] for v in vectors] for i in range(4)]
+    if count == 8:
+        return [
+            [picked(vectors[w], vectors[w + 1], i // 2, 0x7632 if i % 2 else 0x5410)
+             for w in range(0, 8, 2)]
+            for i in range(8)
+        ]  # fmt: skip
+    found = [[] for _ in range(16)]
+    for w in range(0, 16, 4):
+        for word in range(4):
+            # Bytes 0 and 1, then 2 and 3, of two lines side by side; then those of all four.
+            pairs = [
+                [picked(vectors[w + i], vectors[w + i + 1], word, order) for i in (0, 2)]
+                for order in (0x5140, 0x7362)
+            ]
+            for byte in range(4):
+                one, other = pairs[byte // 2]
+                order = 0x7632 if byte % 2 else 0x5410
+                found[4 * word + byte].append(tc.emit("prmt.b32", one, other, order))
+    return found
+
+
+def picked(one, other, word: int, order: int):
+    """Four bytes of a word of two chunks; order: their numbers, of 0 to 7, from the lowest on."""
+    return tc.emit("prmt.b32", one[word], other[word], order)
