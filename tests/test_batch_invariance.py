@@ -303,15 +303,10 @@ def drawn_problem(draw: np.random.Generator, name: str) -> GemmProblem:
     options = {key: value for key, value in options.items() if key != "out_dtype"}
     out = {E4M3: BF16, E5M2: BF16, S8: np.dtype(np.int32)}.get(dtype, dtype)
     M, (n, k) = int(2 ** draw.uniform(0, 13)), WEIGHTS[draw.integers(len(WEIGHTS))]
-    if dtype in (E4M3, E5M2):
-        n, k = -(-n // 16) * 16, -(-k // 16) * 16
-    rows_only = dtype in (E4M3, E5M2, F32)  # of D, with wgmma
     batch = (int(draw.integers(1, 6)),) if draw.random() < 0.3 and dtype != F64 else ()
-    rows, columns = (True, False) if dtype in (E4M3, E5M2) or batch else draw.random(2) < 0.5
-    if batch and name != "f32":
-        M, n, k = (-(-size // 16) * 16 for size in (M, n, k))
+    rows, columns = draw.random(2) < 0.5
     a, b = empty(*batch, M, k, dtype=dtype, by_rows=bool(rows)), empty(k, n, dtype=dtype, by_rows=bool(columns))
-    d = empty(*batch, M, n, dtype=out, by_rows=bool(batch or rows_only or draw.random() < 0.9))
+    d = empty(*batch, M, n, dtype=out, by_rows=bool(draw.random() < 0.9))
     return GemmProblem.of(a, b, None, d, bits=INVARIANT, **options)
 
 
@@ -430,7 +425,7 @@ def test_what_is_refused() -> None:
         kernels.gemm(a, b, bits="free")
     with pytest.raises(tc.ArgumentError, match="32 of K.*needed is.*|needed is .*32 of K"):
         invariant(a, b, family="sm80")
-    with pytest.raises(tc.ArgumentError, match="the rows of the result are not contiguous"):
-        invariant(a, b, out=np.empty((64, 64), F32, "F"))
+    with pytest.warns(tc.PerformanceWarning, match="rows of the result are not contiguous"):
+        assert same(invariant(a, b, out=np.empty((64, 64), F32, "F")), invariant(a, b))
     with tc.target("cpu", "sm_80"):
         assert same(invariant(a, b)[:1], invariant(a[:1], b))

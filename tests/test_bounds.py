@@ -17,7 +17,7 @@ from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.errors import LaunchError, OutOfBounds, UnknownInstruction
 from tensorcore_dsl.ir.text import format_kernel, parse_kernel
 from tensorcore_dsl.ir.verify import verify
-from tensorcore_dsl.kernels.copy_rows import copy_kernel
+from tensorcore_dsl.kernels.copy_matrix import copy_kernel
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 

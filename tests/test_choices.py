@@ -12,9 +12,10 @@ from fake_gpu import FakeGpu, OnGpu
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.kernels.host import families, padding
+from tensorcore_dsl.kernels.host import families
+from tensorcore_dsl.kernels.host.families import family_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.plan import Plan
+from tensorcore_dsl.kernels.host.plan import Plan, make_plan
 from tensorcore_dsl.runtime import targets
 from tests.fuzz import product_cases
 
@@ -75,22 +76,19 @@ def test_of_large_products_too(gpu: FakeGpu) -> None:
         M, N, K = (draw.log_uniform(1 << 14) for _ in "MNK")
         if draw.chance(50):
             N, K = -(-N // 64) * 64, -(-K // 64) * 64
-        orders = "CF" if dtype in ("s8", "e4m3") else (draw.choice("CF"), draw.choice("CF"))
+        orders = draw.choice("CF"), draw.choice("CF")
         a, b = (np.empty(s, kind, order=o) for s, o in zip(((M, K), (K, N)), orders, strict=True))
         d = np.empty((M, N), product_cases.NUMPY[product_cases.OUTPUTS[dtype][0]])
         precision = "tf32" if dtype == "tf32" else None
         answers = []
         for place in (("cuda",), ("cpu", "sm_90a")):
             with tc.target(*place):
-                worth = padding.is_worth_padding(GemmProblem.of(a, b, None, d, precision=precision))
-                try:
-                    answers.append((worth, kernels.plan(a, b, None, d, precision=precision)))
-                except tc.ArgumentError as error:
-                    answers.append((worth, str(error)))
+                answers.append(kernels.plan(a, b, None, d, precision=precision))
         found.append(answers[0])
         assert answers[0] == answers[1], (dtype, M, N, K, orders)
-    assert any(worth for worth, _ in found)
-    assert len({plan.config for _, plan in found if isinstance(plan, Plan)}) > 50
+    families = {(bool(plan.copies), family_of(plan.config)) for plan in found}
+    assert families == {(False, "sm80"), (False, "sm90"), (True, "sm90")}
+    assert len({plan.config for plan in found}) > 50
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "i1"])
@@ -99,9 +97,11 @@ def test_the_library_of_the_arrays_has_no_part(gpu: FakeGpu, dtype: str) -> None
     a, b = np.zeros((1500, 1001), dtype), np.zeros((1001, 1500), dtype)
     d = np.zeros((1500, 1500), "i4" if dtype == "i1" else dtype)
     with tc.target("cuda"):
-        of_numpy = padding.is_worth_padding(GemmProblem.of(a, b, None, d))
-        others = padding.is_worth_padding(GemmProblem.of(OnGpu(a), OnGpu(b), None, OnGpu(d)))
-    assert of_numpy == others == (dtype != "f4")
+        of_numpy, others = (
+            make_plan(GemmProblem.of(*arrays)).copies
+            for arrays in ((a, b, None, d), (OnGpu(a), OnGpu(b), None, OnGpu(d)))
+        )
+    assert of_numpy == others and bool(others) == (dtype != "f4")
 
 
 def test_a_missing_assembler_is_reported_once(

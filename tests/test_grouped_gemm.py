@@ -172,9 +172,6 @@ BAD_GROUPS: list[Any] = [
     (dict(offsets=FEW.astype(np.int64)), "offsets are s64 of shape (3,)"),
     (dict(a=whole(16, 64, dtype=F16)), "operands are all bf16 or all f16, not a f16, b bf16"),
     (dict(a=whole(16, 64, dtype=E4M3), b=whole(2, 64, 8, dtype=E4M3)), "not a e4m3, b e4m3"),
-    (dict(a=whole(16, 64, order="F")), "rows of the first operand and of the result start at"),
-    (dict(b=whole(2, 64, 12)), "the rows or columns of b do not start at multiples of 16 bytes"),
-    (dict(b=whole(2, 64, 12, order="F")), "rows of the first operand and of the result start at"),
     (dict(out=whole(16, 16)), "out has shape (16, 16); the product has (16, 8)"),
     (dict(a=whole(16, 0), b=whole(2, 0, 8)), "K is 0: there is nothing to multiply"),
     (
@@ -243,12 +240,8 @@ def test_gates_are_finished() -> None:
 BAD_GATES: list[Any] = [
     (dict(x=whole(16, 72)), "x (16, 72), w_gate (64, 24), w_up (64, 24)"),
     (dict(w_up=whole(64, 16, order="F")), "the shapes do not fit x (M, K), weights (K, N)"),
-    (dict(w_gate=whole(64, 24)), "K is not contiguous in w_gate"),
-    (dict(w_gate=whole(64, 24), w_up=whole(64, 24)), "K is not contiguous in w_gate, w_up"),
     (dict(x=whole(2, 16, 64)), "x has shape (2, 16, 64); 2 axes are needed"),
     (dict(w_up=whole(64, 24, dtype=F16)), "not x bf16, w_gate bf16, w_up f16"),
-    (dict(w_gate=whole(64, 20, order="F"), w_up=whole(64, 20, order="F")), "start at multiples of 16"),
-    (dict(x=whole(16, 60), w_gate=whole(60, 24, order="F"), w_up=whole(60, 24, order="F")), "the rows or columns of a"),
     (dict(out=whole(16, 24, dtype=F16)), "out holds f16; the product gives bf16"),
     (dict(x=whole(16, 0), w_gate=whole(24, 0).T, w_up=whole(24, 0).T), "K is 0"),
 ]  # fmt: skip

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -14,17 +11,14 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.kernels.copy_rows import copy_rows
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
-from tensorcore_dsl.kernels.host import families, padding
+from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.cost_model import ranking
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, choose_swiglu, is_plain
-from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
-from tensorcore_dsl.runtime.arguments import describe
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(7)
@@ -162,18 +156,11 @@ def test_read_only_output_is_refused() -> None:
 
 
 def test_what_wgmma_cannot_take() -> None:
-    def types(a: Any, b: Any, d: Any) -> Any:
-        return describe(a), describe(b), describe(d)
-
-    half = np.zeros((64, 64), np.float16)
-    assert sm90_obstacle(*types(half, half, half)) == ""
-    odd = np.zeros((64, 63), np.float16)
-    assert "multiples of 16 bytes" in sm90_obstacle(*types(odd, half, half))
-    byte = np.zeros((64, 64), np.int8)
-    assert "K contiguous" in sm90_obstacle(*types(byte, byte, np.zeros((64, 64), np.int32)))
-    assert "no f64" in sm90_obstacle(*types(*[np.zeros((64, 64))] * 3))
-    with pytest.raises(tc.ArgumentError, match="multiples of 16 bytes"):
-        plan(odd, np.zeros((63, 64), np.float16), None, half, family="sm90")
+    assert sm90_obstacle(tc.f16) == sm90_obstacle(tc.s8, tc.s32) == ""
+    assert "no f64" in sm90_obstacle(tc.f64)
+    assert "do not sum in f64" in sm90_obstacle(tc.f16, tc.f64)
+    with tc.target("cpu", "sm_80"):
+        assert "they run on sm_90a, and the CPU emulates sm_80" in sm90_obstacle(tc.f16)
 
 
 @pytest.mark.parametrize("M", [1, 16, 64, 128, 1000, 4096])
@@ -299,42 +286,3 @@ def test_no_bank_conflicts_in_the_main_loop() -> None:
     ]
     assert shared
     assert sum(t.excess for t in shared) == 0
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 2049), (5, 700)])
-def test_copies_of_rows(shape: tuple[int, int]) -> None:
-    source = matrix(*shape, np.float16)
-    wide = np.full((shape[0], shape[1] + 7), -9, np.float16)
-    copy_rows(source, wide[:, : shape[1]])
-    assert np.array_equal(wide[:, : shape[1]], source)
-    assert (wide[:, shape[1] :] == -9).all()
-
-
-def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere they could come before what wrote the operands, or after their product."""
-    current, done = [0], []
-
-    @contextmanager
-    def external(handle: int) -> Any:
-        current[0] = handle
-        yield
-        current[0] = 0
-
-    def note(what: str) -> None:
-        done.append((what, current[0]))
-
-    cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=external))
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    pad = lambda a, b, d, problem: note("to lines") or (a, b, "padded")
-    monkeypatch.setattr(padding, "padded_operands", pad)
-    monkeypatch.setattr(padding, "copy_matrix", lambda source, target: note("from lines"))
-    operand = np.zeros((4, 4), np.float32)
-    problem = GemmProblem.of(operand, operand, None, operand)
-    array = type("ndarray", (), {"__module__": "cupy"})()
-    for stream, handle in ((None, 0), (SimpleNamespace(ptr=77), 77)):
-        launch = padding.launch_with_copies(
-            lambda *operands: note("product"), problem, problem, True, stream
-        )
-        launch(array, array, array, array, 1.0, 0.0)
-        assert done == [(what, handle) for what in ("to lines", "product", "from lines")]
-        done.clear()

@@ -83,6 +83,9 @@ def compute_tile(
     With split-K, d has the partial sums, split_k x M x N, and every CTA multiplies a part of K.
     """
     tc.launch_bounds(config.threads)
+    if tc.arch_number() >= 90:  # it may start before the kernel ahead of it has ended
+        tc.griddep_wait()
+        tc.griddep_launch_dependents()
     if config.split_k > 1:
         part = tc.blockIdx.x % config.split_k
         first, end = k_range(a.shape[1], part, config)

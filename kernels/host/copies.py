@@ -71,10 +71,10 @@ def bind_with_copies(
 
     memory = allocate(arguments[0])
     found = views(memory)
-    on_gpu = current_target() == "cuda" and not any(x.on_host for x in given)
-    copy_in = _bind_pairs(before(arguments, memory), on_gpu, stream)
+    by_kernel = _are_on_gpu(given)
+    copy_in = _bind_pairs(before(arguments, memory), by_kernel, stream)
     product = bind_product(tuple(replaced(arguments, found)))
-    copy_out = _bind_pairs(behind(arguments, found), on_gpu, stream)
+    copy_out = _bind_pairs(behind(arguments, found), by_kernel, stream)
 
     def launch(*arguments: Any) -> None:
         like = arguments[0]
@@ -98,12 +98,14 @@ def _rows_of(x: Any, axis: int) -> Any:
     return x if axis == ROWS else transposed(x)
 
 
-def _bind_pairs(pairs: Pairs, on_gpu: bool, stream: Any) -> Callable[[Pairs], None]:
-    """A function that copies matrices like these, two by a launch.
+def _are_on_gpu(given: list[Description]) -> bool:
+    """Whether a kernel copies. Otherwise the arrays' library does, in the memory of the host."""
+    return current_target() == "cuda" and not any(x.on_host for x in given)
 
-    Without a GPU, and for arrays in its host's memory, the arrays' library copies.
-    """
-    if not on_gpu:
+
+def _bind_pairs(pairs: Pairs, by_kernel: bool, stream: Any) -> Callable[[Pairs], None]:
+    """A function that copies matrices like these, by kernels two in a launch."""
+    if not by_kernel:
         return _assign
     firsts = range(0, len(pairs), 2)
     launches = [_bind_two(pairs[i : i + 2], stream) for i in firsts]

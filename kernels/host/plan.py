@@ -9,7 +9,7 @@ from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description
+from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
@@ -103,7 +103,7 @@ class Plan:
         kernel, options = kernel_of_epilogue(self.kernel, dict(self.options), epilogue, first)
         launch = bind(
             kernel, self.grid, self.config.threads, options, (*arguments, *workspace),
-            stream=stream, pdl=isinstance(self.config, HopperConfig),
+            stream=stream, pdl=target_arch().number >= 90,
         )  # fmt: skip
         if not workspace:
             return launch

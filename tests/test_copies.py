@@ -1,0 +1,314 @@
+"""Operands in any layout: the kernels get copies, the bits stay, and the user is told once."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.host import describe
+from tensorcore_dsl.kernels.copy_matrix import (
+    ACROSS,
+    ALONG,
+    ELEMENTS,
+    MODES,
+    WARPS,
+    copy_kernel,
+    copy_two_kernel,
+    ctas,
+)
+from tensorcore_dsl.kernels.host import copies, padding
+from tensorcore_dsl.kernels.host.launch import _cached as known_calls
+from tests.fuzz.product_cases import FILL, NUMPY, Draw, laid_out, values
+
+THREADS = 32 * WARPS
+quiet = pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> Any:
+    known_calls.clear()  # which make no plan, and so no warning
+    with tc.target("cpu", "sm_90a"), np.errstate(all="ignore"):
+        yield
+
+
+# -- the kernel ---------------------------------------------------------------------------------
+
+SHAPES = (1, 1), (3, 2049), (70, 33), (129, 64), (16, 16), (5, 7), (2, 40, 21)
+
+
+def image(x: Any) -> bytes:
+    return np.ascontiguousarray(x).tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["s8", "bf16", "f32", "f64"])
+def test_matrices_are_copied(dtype: str, mode: str) -> None:
+    """From any address and stride, and nothing beside the target is written."""
+    draw, kind = Draw(3), NUMPY[dtype]
+    for shape in SHAPES:
+        for gap, target_gap in ((0, 0), (1, 0), (16, 3), (5, 64)):
+            order = "t" if mode == ACROSS else "n"
+            source, _ = laid_out(shape, kind, f"{order}+{gap}@{gap}")
+            source[...] = values(draw, shape, dtype, "plain")
+            target, memory = laid_out(shape, kind, f"n+{target_gap}@{target_gap % 16}")
+            if mode == ELEMENTS:
+                target, memory = laid_out((*shape[:-1], 3 * shape[-1]), kind, "n")
+                target = target[..., ::3]
+            before = memory.copy()
+            copy_kernel[ctas(shape, kind.itemsize, mode), THREADS](source, target, mode=mode)
+            assert image(target) == image(source), (shape, gap, target_gap)
+            target[...] = values(draw, shape, dtype, "zeros")
+            others = memory.view(f"u{kind.itemsize}") != before.view(f"u{kind.itemsize}")
+            assert others.sum() <= target.size
+
+
+def test_no_chunk_leaves_the_memory_of_the_source() -> None:
+    """The emulator reports accesses outside of arrays; a reversed view has its end first."""
+    for mode, order in ((ALONG, "n"), (ACROSS, "t")):
+        for length in (2, 3, 15, 17, 31, 33):
+            whole = np.arange(length * 5, dtype=np.int8)
+            source = whole.reshape(5, length) if order == "n" else whole.reshape(length, 5).T
+            for view in (source, source[::-1] if order == "n" else source[:, ::-1], source[1:, 1:]):
+                target = np.zeros((view.shape[0], 128), np.int8)
+                copy_kernel[ctas(view.shape, 1, mode), THREADS](view, target, mode=mode)
+                assert np.array_equal(target[:, : view.shape[1]], view)
+
+
+def test_two_matrices_are_copied_by_one_launch() -> None:
+    draw = Draw(5)
+    a, b = values(draw, (70, 33), "bf16", "plain"), values(draw, (33, 50), "bf16", "plain").T
+    a_copy, b_copy = np.zeros((70, 64), a.dtype), np.zeros((50, 64), b.dtype)
+    first, second = ctas(a.shape, 2, ALONG), ctas(b.shape, 2, ACROSS)
+    copy_two_kernel[first + second, THREADS](
+        a, b, a_copy, b_copy, first, mode_a=ALONG, mode_b=ACROSS
+    )
+    assert image(a_copy[:, :33]) == image(a) and image(b_copy[:, :33]) == image(b)
+
+
+# -- products -----------------------------------------------------------------------------------
+
+PLACES = ("n", "t", "n+1@1", "t+3", "n+16@16", "t+16")
+SUMS = kernels.RowReduction("sum"), kernels.RowReduction("max")
+
+
+def half(value, row, col):
+    return value * 0.5
+
+
+M, N, K = 40, 56, 77
+A, B = ((M, K), -1), ((K, N), -2)
+SCALES = np.ones((M, 1), np.float32), np.ones((1, 1), np.float32)
+CALLS: dict[str, Any] = {
+    "e4m3": ("e4m3", (A, B), {}, kernels.gemm),
+    "e5m2, fast": ("e5m2", (A, B), {"accumulate": "fast"}, kernels.gemm),
+    "epilogue": ("e4m3", (A, B), {"epilogue": half, "alpha": 3.0}, kernels.gemm),
+    "rows": ("bf16", (A, B), {"row_reductions": SUMS, "bits": "batch_invariant"}, kernels.gemm),
+    "rows of e4m3": ("e4m3", (A, B), {"row_reductions": SUMS}, kernels.gemm),
+    "s8": ("s8", (A, B), {"family": "sm90"}, kernels.gemm),
+    "tf32": ("tf32", (A, B), {"family": "sm90", "precision": "tf32"}, kernels.gemm),
+    "f32": ("f32", (A, B), {"family": "sm90"}, kernels.gemm),
+    "bf16": ("bf16", (A, B), {"config": kernels.HopperConfig(BN=64, stages=3)}, kernels.gemm),
+    "batch": ("f16", (((3, M, K), -1), B), {}, kernels.gemm),
+    "batch of e4m3": ("e4m3", (((2, M, K), -1), ((2, K, N), -2)), {}, kernels.gemm),
+    "gates": ("bf16", (A, B, B), {}, kernels.swiglu),
+    "groups": ("f16", (A, ((2, K, N), -2)), {"offsets": np.array([0, 9, M], np.int32)}, kernels.grouped_gemm),
+    "scales": ("e4m3", (A, B), {"a_scales": SCALES[0], "b_scales": SCALES[1]}, kernels.scaled_gemm),
+    "requantised": ("s8", (A, B), {"scale": 1 / 300}, kernels.requantised_gemm),
+}
+
+
+def placed(x: Any, place: str) -> Any:
+    found, _ = laid_out(x.shape, x.dtype, place)
+    found[...] = x
+    return found
+
+
+def filled(dtype: Any) -> Any:
+    return np.full(dtype.itemsize, FILL, np.uint8).view(dtype)[0]
+
+
+def results(found: Any) -> list[bytes]:
+    return [image(x) for x in (found if isinstance(found, tuple) else (found,))]
+
+
+@quiet
+@pytest.mark.parametrize("by_kernel", [False, True], ids=["by NumPy", "by kernels"])
+@pytest.mark.parametrize("name", CALLS)
+def test_layouts_change_no_bits(name: str, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of operands that need no copies, whatever is copied and how."""
+    if by_kernel:
+        monkeypatch.setattr(copies, "_are_on_gpu", lambda given: True)
+    dtype, kinds, options, function = CALLS[name]
+    draw = Draw(7)
+    operands = [values(draw, shape, dtype, "wide") for shape, _ in kinds]
+    usual = [
+        placed(x, f"{'n' if axis == -1 else 't'}+{-x.shape[axis] % 16}")
+        for x, (_, axis) in zip(operands, kinds, strict=True)
+    ]
+    wanted = function(*usual, **options)
+    d = wanted[0] if isinstance(wanted, tuple) else wanted
+    for attempt in range(3 if by_kernel else len(PLACES)):
+        given = [placed(x, draw.choice(PLACES)) for x in operands]
+        if attempt == 2:
+            given[0] = np.repeat(operands[0], 2, axis=-1)[..., ::2]
+        out, memory = laid_out(d.shape, d.dtype, draw.choice(PLACES))
+        found = function(*given, out=out, **options)
+        assert results(found) == results(wanted), (attempt, [x.strides for x in given])
+        out[...] = filled(out.dtype)
+        assert (memory.view(np.uint8) == FILL).all()  # beside the result nothing is written
+
+
+@quiet
+def test_sparse_products_of_any_layout() -> None:
+    draw = Draw(9)
+    a, b = values(draw, (48, 128), "f16", "wide"), values(draw, (128, 39), "f16", "wide")
+    sparse = kernels.compress(a, prune=True)
+    wanted = kernels.gemm(sparse, placed(b, "t"))
+    for place in PLACES:
+        out = laid_out(wanted.shape, wanted.dtype, place)[0]
+        assert image(kernels.gemm(sparse, placed(b, place), out=out)) == image(wanted)
+
+
+@quiet
+def test_a_result_goes_through_a_copy_beside_c() -> None:
+    """C is read where it is, also where the result goes."""
+    draw = Draw(11)
+    a, b = values(draw, (33, 77), "e4m3", "whole"), values(draw, (77, 50), "e4m3", "whole")
+    c = values(draw, (33, 50), "f32", "whole")
+    wanted = kernels.gemm(a, b, c, beta=2, out_dtype=np.float32)
+    out = placed(c, "t+3")
+    assert kernels.gemm(a, b, out, beta=2, out=out) is out
+    assert image(out) == image(wanted)
+
+
+# -- warnings -----------------------------------------------------------------------------------
+
+
+def warned(function: Callable[..., Any], *given: Any, **options: Any) -> list[Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function(*given, **options)
+    assert all(w.category is tc.PerformanceWarning for w in caught)
+    return caught
+
+
+def zeros(rows: int, cols: int, dtype: str, order: Any = "C") -> Any:
+    return np.zeros((rows, cols), NUMPY[dtype], order)
+
+
+MESSAGES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
+    "none": ((zeros(16, 64, "e4m3"), zeros(64, 16, "e4m3", "F")), {}, []),
+    "rows of B": (
+        (zeros(16, 64, "e4m3"), zeros(64, 16, "e4m3")), {},
+        ["each product copies an operand: b has contiguous rows, and the kernels take e4m3 with K contiguous: "
+         "columns that start at multiples of 16 bytes (16 elements)"],
+    ),
+    "odd K": (
+        (zeros(16, 63, "e4m3"), zeros(63, 16, "e4m3", "F")), {},
+        ["the kernels take a with rows that start at multiples of 16 bytes (16 elements)",
+         "the kernels take b with columns that start at multiples of 16 bytes (16 elements)"],
+    ),
+    "both": (
+        (zeros(16, 63, "e4m3", "F"), zeros(63, 16, "e4m3", "F")), {},
+        ["a has contiguous columns, and the kernels take e4m3 with K contiguous: rows", "the kernels take b with"],
+    ),
+    "strided": (
+        (zeros(16, 128, "f16")[:, ::2], zeros(64, 16, "f16", "F")), {},
+        ["neither rows nor columns of a are contiguous in ascending order; one of them has to be"],
+    ),
+    "reversed": (
+        (zeros(16, 64, "f16")[::-1], zeros(64, 16, "f16", "F")), {},
+        ["neither rows nor columns of a are contiguous in ascending order"],
+    ),
+    "columns of the result": (
+        (zeros(16, 64, "e4m3"), zeros(64, 16, "e4m3", "F")), {"out": zeros(16, 16, "f32", "F")},
+        ["each product copies its result: rows of the result are not contiguous"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_the_user_is_told(name: str) -> None:
+    given, options, messages = MESSAGES[name]
+    caught = warned(kernels.gemm, *given, **options)
+    assert len(caught) == len(messages)
+    for warning, message in zip(caught, messages, strict=True):
+        assert message in str(warning.message)
+        assert warning.filename == __file__
+
+
+def test_of_other_products_too() -> None:
+    x, w = zeros(16, 60, "bf16"), zeros(60, 20, "bf16")
+    texts = [str(w.message) for w in warned(kernels.swiglu, x, w, w)]
+    assert [text.partition(": ")[2][:12] for text in texts] == [
+        "the kernels ", "w_gate has c", "w_up has con", "the kernel s",
+    ]  # fmt: skip
+    assert "stores rows of the result that start at multiples of 16 bytes (8 elements)" in texts[3]
+    groups = np.array([0, 16], np.int32)
+    texts = [str(w.message) for w in warned(kernels.grouped_gemm, x, w[None], groups)]
+    assert len(texts) == 3 and "the kernels take b with rows that start" in texts[1]
+
+
+def test_once_for_a_line_and_a_reason() -> None:
+    """Of Python's usual filter; shapes are not part of the text."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for rows in (16, 32, 16, 48):
+            kernels.gemm(zeros(rows, 64, "e4m3"), zeros(64, 16, "e4m3"))
+    assert len(caught) == 1
+
+
+def test_a_plan_names_its_copies() -> None:
+    a, b, d = zeros(16, 63, "e4m3"), zeros(63, 16, "e4m3", "F"), zeros(16, 16, "f32")
+    plan = kernels.plan(a, b, None, d)
+    assert [(copy.place, copy.axis, copy.is_result) for copy in plan.copies] == [(0, -1, False), (1, -2, False)]
+    assert not kernels.plan(zeros(16, 64, "e4m3"), zeros(64, 16, "e4m3", "F"), None, d).copies
+
+
+# -- memory and streams -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [padding.ROWS, padding.COLUMNS])
+@pytest.mark.parametrize("shape", [(33, 50), (3, 33, 50), (1, 1), (2, 1, 1)])
+def test_copies_are_what_was_planned(shape: tuple[int, ...], axis: int) -> None:
+    x = np.zeros(shape, np.float16)
+    copy, seen = padding.Copy(0, axis, ""), []
+    copies.bind_with_copies(lambda given: seen.append(describe(given[0])), (x,), (copy,), None)
+    wanted = padding.seen(describe(x), 0, (copy,))
+    assert (seen[0].shape, seen[0].strides) == (wanted.shape, wanted.strides)
+    assert seen[0].type.unit == wanted.type.unit
+
+
+def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere they could come before what wrote the operands, or after their product."""
+    current, done = [0], []
+
+    @contextmanager
+    def external(handle: int) -> Any:
+        current[0] = handle
+        yield
+        current[0] = 0
+
+    def note(what: str) -> None:
+        done.append((what, current[0]))
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=external), empty=np.empty)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    array = type("ndarray", (np.ndarray,), {"__module__": "cupy"})
+    a, d = np.zeros((4, 4), np.float32).view(array), np.zeros((4, 4), np.float32).view(array)
+    monkeypatch.setattr(copies, "_assign", lambda pairs: note("copies"))
+    both = padding.Copy(0, padding.ROWS, ""), padding.Copy(1, padding.ROWS, "", is_result=True)
+    for stream, handle in ((None, 0), (SimpleNamespace(ptr=77), 77)):
+        launch = copies.bind_with_copies(lambda given: lambda *_: note("product"), (a, d), both, stream)
+        launch(a, d)
+        assert done == [("copies", handle), ("product", handle), ("copies", handle)]
+        done.clear()
