@@ -19,6 +19,7 @@ MAX_UNITS = 1024  # of stream-K; each has a workspace
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
+TRANSPOSER_CONSUMER_REGISTERS = (56, 224)  # where the producer's warps transpose tiles
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,8 @@ class HopperConfig:
     def registers_for(self, traits: HopperTraits) -> tuple[int, ...]:
         """The same for an epilogue that needs registers of its own."""
         if traits.needs_registers and self.register_limited:
-            return PRODUCER_CONSUMER_REGISTERS
+            uneven = TRANSPOSER_CONSUMER_REGISTERS, PRODUCER_CONSUMER_REGISTERS
+            return uneven[0] if traits.transposes else uneven[1]
         return self.registers
 
     @property
@@ -174,6 +176,7 @@ class HopperTraits:
     """What the host knows of the operands and the epilogue when it compiles a kernel.
 
     a_k_major, b_k_major: K is the contiguous axis of A, of B.
+    transposes: tiles of one that is not are transposed in shared memory, as wgmma takes no others.
     store_by_threads: TMA cannot write D (rows that are not 16-byte aligned).
     scaled, has_c: the epilogue computes alpha * acc, and adds beta * C.
     c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
@@ -185,6 +188,7 @@ class HopperTraits:
 
     a_k_major: bool = True
     b_k_major: bool = True
+    transposes: bool = False
     store_by_threads: bool = False
     scaled: bool = False
     has_c: bool = False

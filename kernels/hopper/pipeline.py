@@ -14,7 +14,7 @@ first one as complete, so the producer finds all stages empty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -24,6 +24,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperConfig,
     HopperTraits,
 )
+from tensorcore_dsl.kernels.hopper.transposition import make_ready
 
 
 @dataclass
@@ -43,7 +44,8 @@ class Multicast:
 class OperandTiles:
     """A or B: its tensor map, its tiles in shared memory, and how TMA fills them.
 
-    boxes: TMA boxes that fill one slab of a stage.
+    boxes: TMA boxes that fill one slab of a stage. landing: a view of the tiles (slab, box, k, row
+    or column), where TMA fills them so and they are then transposed in place to K-major ones.
     """
 
     map: Any
@@ -51,6 +53,7 @@ class OperandTiles:
     k_major: bool
     boxes: int
     multicast: Multicast
+    landing: Any = None
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Pipeline:
     """Stages and barriers between the producer and the consumers.
 
     full, empty: one mbarrier per stage. order: the two order barriers of the ping-pong schedule.
+    ready: one mbarrier per stage, of tiles that are transposed (transposition.py); else None.
     k_per_stage: elements of K in a stage, that is in one k_tile. first_k_tile, end_k_tile: the
     range of k_tiles that this CTA sums; end_k_tile is excluded.
     """
@@ -71,6 +75,7 @@ class Pipeline:
     first_k_tile: Any
     end_k_tile: Any
     config: HopperConfig
+    ready: Any = field(default=None, kw_only=True)
 
     def advance(self, stage, phase):
         """The next stage; the phase flips when the walk wraps around."""
@@ -87,8 +92,9 @@ class Pipeline:
         self.empty[stage].wait(phase)
 
     def consumer_wait(self, stage, phase):
-        """Wait until the stage's tiles have arrived."""
-        self.full[stage].wait(phase)
+        """Wait until the stage's tiles have arrived, and are transposed if they have to be."""
+        barriers = self.full if self.ready is None else self.ready
+        barriers[stage].wait(phase)
 
     def consumer_release(self, stage, by_warp: bool = False):
         """Release a stage: this warpgroup does not read it any more.
@@ -124,10 +130,13 @@ def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_produc
     tiles_b = make_operand(b, 1, config.BN, k_per_slab, traits.b_k_major, config)
     if 0 < config.valid_m < config.BM:
         zero_fill(tiles_a.smem, config)
+    transposed = tiles_a.landing is not None or tiles_b.landing is not None
+    ready = make_ready(config) if transposed else None
     full, empty, order = make_barriers((tiles_a.map, tiles_b.map), config, extra_producers)
     k_per_stage = k_per_slab * config.k_slabs
     first, last = k_tile_range(a.shape[-1], k_per_stage, config)
-    return Pipeline(tiles_a, tiles_b, full, empty, order, k_per_stage, first, last, config)
+    barriers = full, empty, order
+    return Pipeline(tiles_a, tiles_b, *barriers, k_per_stage, first, last, config, ready=ready)
 
 
 def make_barriers(maps, config: HopperConfig, extra_producers: int = 0):
@@ -156,11 +165,12 @@ def make_operand(
 
     K-major tiles are rows of 128 bytes of K; each of the CTAs that share the tile loads one box of
     rows. MN-major tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each
-    block is a box. valid: rows that TMA loads, where a tile has fewer than `extent`. smem: the
-    tiles, where they are a part of others.
+    block is a box. Those of 32-bit elements are to be transposed in place (landing). valid: rows
+    that TMA loads, where a tile has fewer than `extent`. smem: the tiles, where they are a part of
+    others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
-    width = SWIZZLE_BYTES // array.dtype.itemsize
+    width, landing = SWIZZLE_BYTES // array.dtype.itemsize, None
     check_multicast(axis, valid or extent, 8 if k_major else width, multicast.ctas, config)
     if k_major:
         row_bytes, boxes = depth * array.dtype.itemsize, multicast.ctas
@@ -169,10 +179,16 @@ def make_operand(
         box = in_array_order(axis, (valid or extent) // boxes, depth)
     else:
         row_bytes, boxes = SWIZZLE_BYTES, extent // width
-        smem = tc.shared((slabs, boxes, depth, width), array.dtype, swizzle=row_bytes)
+        shape = (slabs, boxes, depth, width)
+        if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
+            smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
+            steps = (extent * depth, width * depth, width, 1)
+            landing, k_major = smem.with_parts(shape=shape, strides=steps), True
+        else:
+            smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
         box = in_array_order(axis, width, depth)
     map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=row_bytes)
-    return OperandTiles(map, smem, k_major, boxes, multicast)
+    return OperandTiles(map, smem, k_major, boxes, multicast, landing)
 
 
 def in_array_order(axis: int, mn, k):
@@ -253,7 +269,9 @@ def load_operand(operand, axis: int, slab, batch, origin, k, full):
     boxes_per_cta = operand.boxes // multicast.ctas
     for i in tc.static_range(boxes_per_cta):
         box = multicast.index * boxes_per_cta + i
-        if operand.k_major:
+        if operand.landing is not None:
+            part = operand.landing[slab, box]
+        elif operand.k_major:
             part = operand.smem[slab, box * extent : box * extent + extent]
         else:
             part = operand.smem[slab, box]

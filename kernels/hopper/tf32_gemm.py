@@ -14,6 +14,9 @@ def tf32_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM."""
+    """A is M x K, B is K x N; tiles of which not K is contiguous are transposed (transposition.py).
+
+    Grid: at most one CTA per SM.
+    """
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)

@@ -16,6 +16,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.transposition import TRANSPOSERS, transpose_stages
 
 
 def warp_specialized_gemm(
@@ -31,19 +32,23 @@ def warp_specialized_gemm(
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits)
     scheduler = TileScheduler(d.shape, config)
-    run_warpgroups(pipeline, mma, scheduler, storage, epilogue_op, registers=registers)
+    transposes = pipeline.ready is not None
+    run_warpgroups(
+        pipeline, mma, scheduler, storage, epilogue_op, registers=registers,
+        extra_producer=transpose_stages if transposes else None, extra_warps=TRANSPOSERS,
+    )  # fmt: skip
 
 
 def run_warpgroups(
     pipeline, mma, scheduler, storage, epilogue_op, produce=produce, consume=consume,
-    store=store_rows, registers=(), extra_producer=None,
+    store=store_rows, registers=(), extra_producer=None, extra_warps: int = 1,
 ):  # fmt: skip
     """Divide the warpgroups of the CTA: warpgroup 0 produces, the others consume and store D.
 
     storage: of the epilogue, see epilogue.EpilogueStorage. epilogue_op: function of elements, see
     epilogue.make_epilogue_op. produce, consume: mainloops; store: writes 64 rows of accumulators.
     registers: per thread of producer and consumer; () takes those of the configuration.
-    extra_producer(pipeline, scheduler): what the producer's second warp runs.
+    extra_producer(pipeline, scheduler): what the next `extra_warps` warps of the producer run.
     """
     config = pipeline.config
     # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
@@ -54,7 +59,7 @@ def run_warpgroups(
     def producer():
         if tc.threadIdx.x == 0:
             produce(pipeline, scheduler)
-        if extra_producer is not None and tc.warp_id() == 1:
+        if extra_producer is not None and 1 <= tc.warp_id() <= extra_warps:
             extra_producer(pipeline, scheduler)
         if config.split_k > 1:
             # Matches the consumers' one in epilogue.reduce_split_k: split-K has one tile per CTA.

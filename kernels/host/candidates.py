@@ -45,8 +45,10 @@ def fits(config: HopperConfig, shape: ProblemShape) -> bool:
 
     An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
     wide, and each CTA of a multicast loads whole boxes. Each CTA of a split-K cluster needs a
-    K-step of its own.
+    K-step of its own. Warps that transpose tiles need registers that `setmaxnreg` takes away.
     """
+    if any(shape.transposed) and config.registers:
+        return False
     k_steps = -(-shape.k_slabs // config.k_slabs)
     width = SWIZZLE_BYTES // shape.itemsize
     a = shape.a_k_major or (config.BM % (width * config.cluster_n) == 0 and not config.valid_m)
@@ -117,7 +119,12 @@ def cluster_of_four_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
 
 
 def streamk_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Stream-K: all SMs share the K-steps of the tiles that fill no whole wave."""
+    """Stream-K: all SMs share the K-steps of the tiles that fill no whole wave.
+
+    Its kernel transposes no tiles.
+    """
+    if any(shape.transposed):
+        return
     for BM, BN in ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256)):
         for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2)):
             units = SMS // (cluster_m * cluster_n)

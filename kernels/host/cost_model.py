@@ -33,6 +33,7 @@ STEP = 200  # least duration of a K-step of one CTA alone: its barriers
 CLUSTER_STEP = 280  # the same with multicast, whose barriers reach other CTAs
 EPILOGUE_COLUMN = 7  # epilogue of 64 rows, for each column ...
 EPILOGUE_BOX = 100  # ... and for each TMA store, a box of up to 64 columns
+TRANSPOSED_ROW = 1.8  # tiles that are transposed: of each row of a slab
 DRAIN = 500  # from the last product of a tile to the first one of the next, without the epilogue
 LAUNCH = 4000  # before the first product and after the last one of a kernel
 CLUSTER_LAUNCH = 800  # more, until all CTAs of a cluster have started
@@ -118,11 +119,20 @@ def step_cycles(config: HopperConfig, shape: ProblemShape) -> float:
     loaded = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
     cache = loaded * SWIZZLE_BYTES / L2_BYTES * (MISALIGNED if shape.misaligned else 1)
     read = config.BM / 64 * (64 + config.BN)  # wgmma reads B again for every 64 rows of A
+    transposed = transposed_rows(config, shape)
+    read += 2 * transposed
     shared = (read + (config.valid_m or config.BM) + config.BN) * SWIZZLE_BYTES / SHARED_BYTES
     barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
-    *_, third, second, longest = sorted((tensor, cache, shared, barriers))
+    transposition = transposed * TRANSPOSED_ROW
+    *_, third, second, longest = sorted((tensor, cache, shared, barriers, transposition))
     step = longest + HIDDEN_STEP * (third + second)
     return step * (1 if is_usual_width(config, shape) else ODD_WIDTH)
+
+
+def transposed_rows(config: HopperConfig, shape: ProblemShape) -> int:
+    """Rows of A and columns of B of a tile that is transposed in shared memory."""
+    of_a, of_b = shape.transposed
+    return config.BM * of_a + config.BN * of_b
 
 
 def is_usual_width(config: HopperConfig, shape: ProblemShape) -> bool:

@@ -1,8 +1,8 @@
 """Which operands need copies, as the kernels cannot read them as they lie, and what these cost.
 
 TMA, by which the wgmma kernels load operands, reads rows or columns that ascend from multiples of
-16 bytes; wgmma takes types of other than 16 bits with K contiguous only. mma.sync reads all rows or
-columns that ascend. `copies.py` makes the copies.
+16 bytes, and types of 8 bits have to have K contiguous. mma.sync reads all rows or columns that
+ascend. `copies.py` makes the copies.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ def operand_copy(
 ) -> Copy | None:
     """The copy of an operand for TMA and wgmma.
 
-    k_axis: the axis of K. k_only: K is to be contiguous; default: as wgmma takes the type.
+    k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits. wgmma takes
+    those of 16 as they are, and tf32_gemm transposes its tiles.
     """
     dtype, unit = x.type.dtype, x.type.unit[-2:]
-    k_only = dtype.bits != 16 if k_only is None else k_only
+    k_only = dtype.bits == 8 if k_only is None else k_only
     axis = k_axis if k_only or unit[k_axis] or not any(unit) else ROWS + COLUMNS - k_axis
     elements = VECTOR // dtype.itemsize
     lines = "rows" if axis == ROWS else "columns"

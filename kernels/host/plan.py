@@ -244,6 +244,11 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None) -> Plan:
         )
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
+    if traits.transposes and (config.streamk_units or config.registers):
+        raise tc.ArgumentError(
+            f"tiles of f32 of which not K is contiguous are transposed, with neither stream-K nor "
+            f"more than 128 accumulators a thread: {config}"
+        )
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     if config.streamk_units:
         plan = replace(plan, kernel=streamk_gemm, streamk=operands.accumulator_dtype(problem.dtype))
@@ -264,8 +269,10 @@ def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
 
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:
     split = problem.multiplied_as == tc.f32
+    a_k_major, b_k_major = split or problem.a_k_major, split or problem.b_k_major
+    transposes = problem.multiplied_as == tc.tf32 and not (a_k_major and b_k_major)
     traits = HopperTraits(
-        a_k_major=split or problem.a_k_major, b_k_major=split or problem.b_k_major,
+        a_k_major=a_k_major, b_k_major=b_k_major, transposes=transposes,
         store_by_threads=stores_without_tma(problem.d), scaled=problem.alpha != 1,
         acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
     )  # fmt: skip

@@ -34,6 +34,12 @@ class ProblemShape:
     has_epilogue: bool = False
 
     @property
+    def transposed(self) -> tuple[bool, bool]:
+        """Whether tiles of A, and of B, are transposed in shared memory: 32-bit ones of other K."""
+        wide = self.itemsize == 4
+        return wide and not self.a_k_major, wide and not self.b_k_major
+
+    @property
     def k_slabs(self) -> int:
         """128-byte slabs of K."""
         return -(-self.K * self.itemsize // SWIZZLE_BYTES)

@@ -62,7 +62,10 @@ def _prepare(
     check_written(described(**present(out=out)), read, in_place="c")
     families.check_sm90(dtype)
     copies = padding.announced(
-        (padding.operand_copy(2, "b", in_b, padding.COLUMNS), padding.result_copy(4, in_d))
+        (
+            padding.operand_copy(2, "b", in_b, padding.COLUMNS, k_only=dtype.bits != 16),
+            padding.result_copy(4, in_d),
+        )
     )
     seen_b, seen_d = padding.seen(in_b, 2, copies), padding.seen(in_d, 4, copies)
     scalars = operands.convert_scalars(dtype, alpha, beta)
