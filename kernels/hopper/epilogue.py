@@ -19,6 +19,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 
+AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores them
+
 
 @dataclass
 class EpilogueStorage:
@@ -118,10 +120,11 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
             tc.fence_proxy_async()
         consumer_barrier(consumer)
         origin = (*batch, m, n + part * width)
-        if storage.map is None and buffer.dtype.bits == 16:
+        if storage.map is None and storage.d.align < 4:
             store_pairs_by_threads(buffer, storage.d, origin)
         elif storage.map is None:
-            store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], 1)
+            count = min(storage.d.align, 8) // buffer.dtype.itemsize
+            store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], count)
         elif m_end is None or m + 64 <= m_end:
             store_by_tma(storage, origin, buffer)
         else:
@@ -172,13 +175,19 @@ def store_by_threads(buffer, d, origin, m_end, count: int):
     *batch, m, n = origin
     rows, width = buffer.shape
     vectors = width // count
-    for vector in tc.range(tc.threadIdx.x % WARPGROUP, rows * vectors, WARPGROUP):
-        row, col = vector // vectors, vector % vectors * count
-        inside, left = m + row < m_end, d.shape[-1] - (n + col)
-        value, target = buffer.at(row, col).load(count), d.at(*batch, m + row, n + col)
-        target.store(value, pred=inside & (left >= count))
-        if count > 1:
-            store_first(left, value.elements(), target, inside & (left < count))
+    at_once = min(AT_ONCE, rows * vectors // WARPGROUP)
+    for first in tc.range(tc.threadIdx.x % WARPGROUP, rows * vectors, WARPGROUP * at_once):
+        found = []
+        for i in range(at_once):
+            vector = first + i * WARPGROUP
+            row, col = vector // vectors, vector % vectors * count
+            found.append((row, col, buffer.at(row, col).load(count)))
+        for row, col, value in found:
+            inside, left = m + row < m_end, d.shape[-1] - (n + col)
+            target = d.at(*batch, m + row, n + col)
+            target.store(value, pred=inside & (left >= count))
+            if count > 1:
+                store_first(left, value.elements(), target, inside & (left < count))
 
 
 def store_first(count, elements, target, pred):
@@ -197,20 +206,24 @@ def store_pairs_by_threads(buffer, d, origin):
     *batch, m, n = origin
     lines, width = buffer.shape
     rows, cols = d.shape[-2:]
-    for line in tc.range(tc.warp_id() % 4, min(lines, rows - m), 4):
-        for part in tc.static_range(-(-width // 64)):
-            target = d.at(*batch, m + line, n)
+    for first in tc.range(tc.warp_id() % 4, min(lines, rows - m), 4 * AT_ONCE):
+        found = []
+        for line in [first + 4 * i for i in range(AT_ONCE)]:
+            target, inside = d.at(*batch, m + line, n), m + line < rows
             odd = (target.address >> 1 & 1).to(tc.s32)
-            col = part * 64 + 2 * tc.lane_id() + odd
-            low = buffer.at(line, min(col, width - 1)).load()
-            high = buffer.at(line, min(col + 1, width - 1)).load()
-            whole = (col + 1 < width) & (n + col + 1 < cols)
-            (target + col).store([low, high], pred=whole)
-            alone = (col < width) & (n + col < cols) & ~whole
-            (target + col).store(low, pred=alone)
-            if part == 0:
-                begin = (odd == 1) & (tc.lane_id() == 0) & (n < cols)
-                target.store(buffer.at(line, 0).load(), pred=begin)
+            for part in range(-(-width // 64)):
+                col = part * 64 + 2 * tc.lane_id() + odd
+                pair = [buffer.at(line, min(col + i, width - 1)).load() for i in (0, 1)]
+                found.append((target, inside, odd, col, pair))
+        for target, inside, odd, col, pair in found:
+            whole = inside & (col + 1 < width) & (n + col + 1 < cols)
+            (target + col).store(pair, pred=whole)
+            alone = inside & (col < width) & (n + col < cols) & ~whole
+            (target + col).store(pair[0], pred=alone)
+        for i in range(AT_ONCE):
+            target, inside, odd, *_ = found[i * -(-width // 64)]
+            begin = inside & (odd == 1) & (tc.lane_id() == 0) & (n < cols)
+            target.store(buffer.at(first + 4 * i, 0).load(), pred=begin)
 
 
 # -- the function of elements -----------------------------------------------------------------
