@@ -656,3 +656,21 @@ def test_overlap_reads_no_element() -> None:
     beyond = describe(out, "out")._replace(value=1 << 12)
     other = describe(out.T, "a")._replace(value=1 << 20)
     overlap.check_written({"out": beyond}, {"a": other})
+
+
+@pytest.mark.parametrize(
+    "config, dtype",
+    [
+        (AmpereConfig(48, 64, 64, 16, 32, 2), np.float16),
+        (AmpereConfig(16, 16, 512, 16, 16, 2), np.float16),
+        (AmpereConfig(64, 64, 48, 32, 32, 2), np.float64),
+    ],
+    ids=str,
+)
+def test_tiles_that_threads_cannot_share(config: AmpereConfig, dtype: Any) -> None:
+    """They are refused where the kernel is chosen, not where it is compiled."""
+    a, b = numbers(64, 64, dtype=dtype), numbers(64, 64, dtype=dtype)
+    with pytest.raises(tc.ArgumentError, match="threads cannot share .* choose other tile sizes"):
+        gemm(a, b, config=config)
+    with pytest.raises(tc.ArgumentError, match="choose other tile sizes: AmpereConfig"):
+        kernels.plan(a, b, None, a.copy(), config=config)

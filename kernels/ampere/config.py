@@ -61,6 +61,24 @@ class AmpereConfig:
         """Threads of a CTA."""
         return 32 * (self.BM // self.WM) * (self.BN // self.WN)
 
+    def rows_at_once(self, extent: int, k_major: bool, itemsize: int, vec: int) -> int:
+        """Rows of a tile in shared memory of which the CTA's threads copy a vector at a time.
+
+        extent: rows of A, or columns of B. k_major: K is contiguous. itemsize, vec: bytes of an
+        element and of a vector. Refuses tiles that the threads cannot share evenly.
+        """
+        rows, run = (extent, self.BK) if k_major else (self.BK, extent)
+        chunks = run * itemsize // max(vec, 4)
+        at_once = self.threads // max(chunks, 1)
+        # 128 bytes of f64 along K are a row of those that lie permuted, in groups of eight.
+        group = 8 if k_major and itemsize == 8 and run * itemsize % 128 == 0 else 1
+        if not at_once or self.threads % chunks or rows % at_once or at_once % group:
+            raise tc.ArgumentError(
+                f"{self.threads} threads cannot share {rows} rows of {chunks} vectors evenly; "
+                f"choose other tile sizes: {self}"
+            )
+        return at_once
+
 
 @dataclass(frozen=True)
 class AmpereTraits:

@@ -60,10 +60,10 @@ def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits, 
     stages_a = shared_stages(a.dtype, config.BM, config, traits.a_k_major)
     stages_b = shared_stages(b.dtype, config.BN, config, traits.b_k_major)
     load_a = make_tile_loader(
-        a_rows, stages_a, m0, M, K, traits.a_k_major, traits.vec_a, config.threads, traits.full
+        a_rows, stages_a, m0, M, K, traits.a_k_major, traits.vec_a, config, traits.full
     )
     load_b = make_tile_loader(
-        b_rows, stages_b, n0, N, K, traits.b_k_major, traits.vec_b, config.threads, traits.full
+        b_rows, stages_b, n0, N, K, traits.b_k_major, traits.vec_b, config, traits.full
     )
     warp = tc.warp_id()
     warp_m = warp % (config.BM // config.WM) * config.WM
@@ -186,21 +186,17 @@ class TileLoader:
 
 
 def make_tile_loader(
-    view, stages, origin, limit, K, along_k: bool, vec_bytes: int, threads: int, full: bool
+    view, stages, origin, limit, K, along_k: bool, vec_bytes: int, config: AmpereConfig, full: bool
 ):
     """The loader of the CTA's tiles of `view`, an operand whose last axis is contiguous.
 
     origin is the CTA's first row of A (column of B), limit the number of them in the operand.
     """
     _, rows, run = stages.shape
-    vec = max(vec_bytes, 4) // stages.dtype.itemsize
+    itemsize = stages.dtype.itemsize
+    vec = max(vec_bytes, 4) // itemsize
     chunks = run // vec
-    step = threads // chunks
-    if threads % chunks or rows % step or (is_permuted(stages, along_k) and step % 8):
-        raise ValueError(
-            f"{threads} threads cannot share {rows} rows of {chunks} vectors evenly; "
-            "choose other tile sizes"
-        )
+    step = config.rows_at_once(rows if along_k else run, along_k, itemsize, vec_bytes)
     tid = tc.threadIdx.x
     row, column = tid // chunks, tid % chunks * vec
     pointers, row_exists = [], []

@@ -308,6 +308,9 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
     kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
+    size = problem.dtype.itemsize
+    config.rows_at_once(config.BM, traits.a_k_major, size, traits.vec_a)
+    config.rows_at_once(config.BN, traits.b_k_major, size, traits.vec_b)
     if config.split_k == 1:
         return Plan(kernel, config, traits, grid, extra)
     _check_split_k(problem, config)

@@ -48,8 +48,6 @@ def record(index: int, target: str, seed: int, keep: bool = False) -> Record:
     except tc.ArgumentError as error:
         return {"refused": error.message}
     except Exception as error:
-        if "choose other tile sizes" in str(error):  # those of a case are drawn, too
-            return {"refused": "the tile sizes do not suit the operands"}
         lines = traceback.format_exc().splitlines()[-6:]
         return {"failed": f"{type(error).__name__}: {error}", "at": "\n".join(lines)}
     one, exact = product_cases.digests(results)
