@@ -119,9 +119,12 @@ def copy_across(lines, target, unit):
     first = unit // across * (32 // LANES * count) + tc.lane_id() // LANES * count
     place = unit % across * (LANES * count) + tc.lane_id() % LANES * count
     if place < length:
-        exist = [first + i < lines.shape[0] for i in range(count)]
-        readable = [fits(lines, first + i, place) for i in range(count)]
-        vectors = [load_chunk(lines, first + i, place, exist[i] & readable[i]) for i in range(count)]
+        starts = [(first + i, place) for i in range(count)]
+        readable = [fits(lines, *start) for start in starts]
+        vectors = [
+            load_chunk(lines, *start, (start[0] < lines.shape[0]) & fit)
+            for start, fit in zip(starts, readable, strict=True)
+        ]
         whole = (first + count <= target.shape[1]) & (target.align >= CHUNK)
         if target.align >= CHUNK:
             for i, vector in enumerate(transposed(vectors, count)):
@@ -139,7 +142,7 @@ def copy_across(lines, target, unit):
 
 
 def fits(matrix, row, col):
-    """Whether the aligned vectors that hold a chunk lie between a matrix's first and last element."""
+    """Whether the aligned vectors that hold a chunk lie in the memory of a matrix."""
     rows, cols = matrix.shape
     low = aligned(matrix.at(row, col)).address
     first, past = matrix.at(0, 0).address, matrix.at(rows - 1, cols).address

@@ -214,14 +214,14 @@ def store_pairs_by_threads(buffer, d, origin):
             for part in range(-(-width // 64)):
                 col = part * 64 + 2 * tc.lane_id() + odd
                 pair = [buffer.at(line, min(col + i, width - 1)).load() for i in (0, 1)]
-                found.append((target, inside, odd, col, pair))
-        for target, inside, odd, col, pair in found:
+                found.append((target, inside, col, pair, odd))
+        for target, inside, col, pair, _ in found:
             whole = inside & (col + 1 < width) & (n + col + 1 < cols)
             (target + col).store(pair, pred=whole)
             alone = inside & (col < width) & (n + col < cols) & ~whole
             (target + col).store(pair[0], pred=alone)
         for i in range(AT_ONCE):
-            target, inside, odd, *_ = found[i * -(-width // 64)]
+            target, inside, *_, odd = found[i * -(-width // 64)]
             begin = inside & (odd == 1) & (tc.lane_id() == 0) & (n < cols)
             target.store(buffer.at(first + 4 * i, 0).load(), pred=begin)
 

@@ -23,8 +23,9 @@ from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.summation import division
 
-# Bytes of a copy from which on an mma.sync kernel takes so many times as long as its model says; the
-# microseconds of its launch and the bytes of operands in one. Fitted to 43 problems on an H200.
+# Bytes that one copy of an mma.sync kernel moves at least, and how many times as long as its model
+# says it takes then; microseconds of its launch, and bytes of operands in a microsecond. Fitted to
+# 43 problems on an H200.
 NARROW = ((16, 1.0), (4, 1.6), (0, 2.5))
 READ_LAUNCH, READ_RATE = 2.5, 4e6
 
