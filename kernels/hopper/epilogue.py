@@ -120,7 +120,7 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
             tc.fence_proxy_async()
         consumer_barrier(consumer)
         origin = (*batch, m, n + part * width)
-        if storage.map is None and storage.d.align < 4:
+        if storage.map is None and buffer.dtype.itemsize == storage.d.align == 2:
             store_pairs_by_threads(buffer, storage.d, origin)
         elif storage.map is None:
             count = min(storage.d.align, 8) // buffer.dtype.itemsize
