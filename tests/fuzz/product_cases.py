@@ -84,8 +84,9 @@ class Product:
     """The parameters of a case.
 
     a, b, c, out: how an operand lies: "n" row-major or "t" column-major, "+4" elements between its
-    rows, "@1" elements behind an address that is a multiple of 256; c also has its element type,
-    and "row", "column" or "one" if it is broadcast. out is "" for a new array, "c" for C itself.
+    rows, "@1" elements behind an address that is a multiple of 256, "/2" every second element, "/r"
+    the rows from the last one on; c also has its element type, and "row", "column" or "one" if it
+    is broadcast. out is "" for a new array, "c" for C itself.
     style: of the values. extra: groups, batched operands, the epilogue or the scale, by kind.
     """
 
@@ -118,13 +119,13 @@ def product(seed: int, index: int) -> Product:
     kind = draw.choice(KINDS)
     dtype = draw.choice(DTYPES[kind])
     M, N, K = _size(draw, kind)
-    wgmma = dtype in FP8 or kind not in ("gemm", "epilogue")  # other kernels cannot run it
-    unit = 1 if draw.chance(4) else 16 if wgmma else draw.choice((1, 8, 16, 16))
+    wgmma = dtype in FP8 or kind not in ("gemm", "epilogue")  # other kernels do not run it
+    unit = 1 if draw.chance(20) else 16 if wgmma else draw.choice((1, 8, 16, 16))
     N, K = -(-N // unit) * unit, -(-K // unit) * unit
     k_major = wgmma and (dtype in (*FP8, "s8", "tf32") or kind == "swiglu")
-    layouts = "nt" if draw.chance(95 if k_major else 30) else draw.choice(("nn", "nt", "tn", "tt"))
-    aligned = unit > 1 and not draw.chance(4 if wgmma else 20)
-    columns = "n" if wgmma and not draw.chance(5) else "nnt"  # orders of the result
+    layouts = "nt" if draw.chance(60 if k_major else 30) else draw.choice(("nn", "nt", "tn", "tt"))
+    aligned = unit > 1 and not draw.chance(20)
+    columns = "n" if wgmma and not draw.chance(30) else "nnt"  # orders of the result
     given: dict[str, Any] = {
         "a": _place(draw, layouts[0], aligned), "b": _place(draw, layouts[1], aligned),
         "style": draw.choice(STYLES), "out_dtype": draw.choice(OUTPUTS[dtype]),
@@ -159,7 +160,8 @@ def _size(draw: Draw, kind: str) -> tuple[int, int, int]:
 def _place(draw: Draw, order: str, aligned: bool) -> str:
     gap = draw.choice((0, 0, 16)) if aligned else draw.choice((0, 0, 1, 4, 8))
     shift = draw.choice((0, 0, 16)) if aligned else draw.choice((0, 0, 1, 2, 8))
-    return order + (f"+{gap}" if gap else "") + (f"@{shift}" if shift else "")
+    steps = "" if aligned or not draw.chance(12) else draw.choice(("/2", "/r"))
+    return order + (f"+{gap}" if gap else "") + (f"@{shift}" if shift else "") + steps
 
 
 def _scaling(draw: Draw, dtype: str, out_dtype: str, aligned: bool) -> dict[str, Any]:
@@ -254,16 +256,19 @@ FILL = 0xA5  # of memory that a product has to write, or must not touch
 
 def laid_out(shape: tuple[int, ...], dtype: Any, place: str) -> tuple[Any, Any]:
     """An array that lies as `place` says, and the memory around it."""
+    place, _, steps = place.partition("/")
     order, _, rest = place.partition("+") if "+" in place else (place[0], "", place[1:])
     gap, _, shift = rest.partition("@")
     *batch, rows, cols = shape
     lines, width = (rows, cols) if order == "n" else (cols, rows)
-    pitch = width + int(gap or 0)
+    every = 2 if steps == "2" else 1
+    pitch = width * every + int(gap or 0)
     size = (int(np.prod(batch)) * lines * pitch + int(shift or 0)) * dtype.itemsize
     raw = np.full(size + 256, FILL, np.uint8)
     start = -raw.ctypes.data % 256
     memory = raw[start : start + size].view(dtype)
-    found = memory[int(shift or 0) :].reshape(*batch, lines, pitch)[..., :width]
+    found = memory[int(shift or 0) :].reshape(*batch, lines, pitch)[..., : width * every : every]
+    found = found[..., ::-1, :] if steps == "r" else found
     return (found if order == "n" else found.swapaxes(-1, -2)), memory
 
 
