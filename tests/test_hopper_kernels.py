@@ -17,6 +17,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
 from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.plan import plan
 
@@ -104,15 +105,54 @@ MN_MAJOR = {
 }
 
 
+@pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["bf16", "tf32"])
 @pytest.mark.parametrize("name", MN_MAJOR)
-def test_other_layouts(name: str) -> None:
-    """Orders of A and B, where K is contiguous in one of them, or in none."""
+def test_other_layouts(name: str, dtype: Any) -> None:
+    """Orders of A and B, where K is contiguous in one of them, or in none; tf32 is transposed."""
     of_a, of_b = name[-2:]
-    a, b = whole(136, 200, order=of_a), whole(200, 264, order=of_b)
+    a, b = whole(136, 200, dtype=dtype, order=of_a), whole(200, 264, dtype=dtype, order=of_b)
     config = HopperConfig(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
     majors = {"a_k_major": of_a == "C", "b_k_major": of_b == "F"}
-    found = few_blocks(bf16_gemm, config, a, b, np.float32, **majors)
+    kernel = tf32_gemm if dtype == np.float32 else bf16_gemm
+    found = few_blocks(kernel, config, a, b, np.float32, **majors)
     assert np.array_equal(found, exact(a, b))
+
+
+@pytest.mark.parametrize("orders", ["FC", "CC", "FF"])
+def test_transposed_tiles_have_the_bits_of_others(orders: str) -> None:
+    """Of a batch, with row reductions, and of tiles that reach beyond A, B and K."""
+    draw = np.random.default_rng(4)
+    a, b = (draw.standard_normal(s).astype(np.float32) for s in ((2, 72, 104), (104, 40)))
+    given = a if orders[0] == "C" else a.swapaxes(1, 2).copy().swapaxes(1, 2), np.array(b, order=orders[1])
+    config, rows = HopperConfig(BM=64, BN=64, stages=2), (kernels.RowReduction("sum"),)
+    found, usual = (
+        kernels.gemm(*operands, precision="tf32", config=config, row_reductions=rows)
+        for operands in (given, (a, np.asfortranarray(b)))
+    )
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(found, usual, strict=True))
+    d = np.empty((2, 72, 40), np.float32)
+    assert not kernels.plan(*given, None, d, precision="tf32", config=config).copies
+
+
+def test_tiles_that_are_not_transposed() -> None:
+    a, b = whole(136, 64, dtype=np.float32), whole(64, 256, dtype=np.float32)
+    for refused in (HopperConfig(BN=192, pingpong=True, stages=3), HopperConfig(streamk_units=5)):
+        with pytest.raises(tc.ArgumentError, match="with neither stream-K nor more than 128 accum"):
+            kernels.gemm(a, b, precision="tf32", config=refused)
+    with pytest.raises(tc.ArgumentError, match="48 columns of B are no multiple of 32"):
+        kernels.gemm(a, b, precision="tf32", config=HopperConfig(BN=48, stages=3))
+
+
+@pytest.mark.parametrize("valid_m", [32, 64])
+def test_few_rows_that_are_transposed(valid_m: int) -> None:
+    config = HopperConfig(BM=128, BN=64, stages=3, valid_m=valid_m)
+    for M in (4, 20, valid_m):
+        a, b = whole(M, 200, dtype=np.float32, order="F"), whole(200, 104, dtype=np.float32)
+        found = few_blocks(tf32_gemm, config, a, b, np.float32, a_k_major=False, b_k_major=False)
+        assert np.array_equal(found, exact(a, b))
+    a, b = whole(valid_m, 200, order="F"), whole(200, 104)
+    with pytest.raises(tc.ArgumentError, match="valid_m is for A with K contiguous, or of tf32"):
+        kernels.gemm(a, b, config=HopperConfig(BM=128, BN=64, stages=3, valid_m=64))
 
 
 FEW_ROWS = [{}, {"split_k": 2}, {"k_slabs": 4, "stages": 2}, {"valid_m": 64}]

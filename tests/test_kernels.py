@@ -228,6 +228,7 @@ SM90 = [
     ("fp8 fast", ml_dtypes.float8_e4m3fn, BF16, {}),
     ("s8", np.int8, np.int32, {}),
     ("tf32", np.float32, np.float32, {}),
+    ("tf32 MN-major", np.float32, np.float32, {"a_k_major": False, "b_k_major": False}),
 ]
 
 
@@ -241,7 +242,7 @@ def test_wgmma_kernels_neither_spill_nor_serialise(
     b = np.zeros((512, 512), dtype, order="C" if variant.get("b_k_major") is False else "F")
     d = np.zeros((512, 512), out)
     accumulate = "fast" if name == "fp8 fast" else None
-    precision = "tf32" if name == "tf32" else None
+    precision = "tf32" if name.startswith("tf32") else None
     config = HopperConfig(cluster_m=cluster)
     chosen = plan(a, b, None, d, accumulate=accumulate, precision=precision, config=config)
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)

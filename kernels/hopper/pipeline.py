@@ -178,12 +178,14 @@ def make_operand(
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
         box = in_array_order(axis, (valid or extent) // boxes, depth)
     else:
-        row_bytes, boxes = SWIZZLE_BYTES, extent // width
+        row_bytes, boxes = SWIZZLE_BYTES, (valid or extent) // width
         shape = (slabs, boxes, depth, width)
         if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
             steps = (extent * depth, width * depth, width, 1)
             landing, k_major = smem.with_parts(shape=shape, strides=steps), True
+        elif 0 < valid < extent:
+            raise tc.ArgumentError(f"valid_m is for A with K contiguous, or of tf32: {config}")
         else:
             smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
         box = in_array_order(axis, width, depth)

@@ -51,7 +51,8 @@ def fits(config: HopperConfig, shape: ProblemShape) -> bool:
         return False
     k_steps = -(-shape.k_slabs // config.k_slabs)
     width = SWIZZLE_BYTES // shape.itemsize
-    a = shape.a_k_major or (config.BM % (width * config.cluster_n) == 0 and not config.valid_m)
+    whole_a = (config.valid_m or config.BM) % (width * config.cluster_n) == 0
+    a = shape.a_k_major or (whole_a and (shape.transposed[0] or not config.valid_m))
     b = shape.b_k_major or config.BN % (width * config.cluster_m) == 0
     return a and b and config.split_k <= k_steps
 
@@ -85,7 +86,8 @@ def skinny_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
     """Skinny A: reading B takes the time, so every SM gets an equal share of B's columns."""
     if shape.M > 128 or shape.batch > 1:
         return
-    BM, valid_m = (64 if shape.M <= 64 else 128), -(-shape.M // 8) * 8
+    rows = 32 if shape.transposed[0] else 8  # of a TMA box, which is not K-major
+    BM, valid_m = (64 if shape.M <= 64 else 128), -(-shape.M // rows) * rows
     waves = -(-shape.N // (SMS * 256))
     share = -(-shape.N // (SMS * waves * 16)) * 16
     half = share // 2 if share % 32 == 0 and BM == 64 else share

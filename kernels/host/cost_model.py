@@ -132,7 +132,7 @@ def step_cycles(config: HopperConfig, shape: ProblemShape) -> float:
 def transposed_rows(config: HopperConfig, shape: ProblemShape) -> int:
     """Rows of A and columns of B of a tile that is transposed in shared memory."""
     of_a, of_b = shape.transposed
-    return config.BM * of_a + config.BN * of_b
+    return (config.valid_m or config.BM) * of_a + config.BN * of_b
 
 
 def is_usual_width(config: HopperConfig, shape: ProblemShape) -> bool:
