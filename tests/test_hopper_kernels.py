@@ -135,12 +135,14 @@ def test_transposed_tiles_have_the_bits_of_others(orders: str) -> None:
 
 
 def test_tiles_that_are_not_transposed() -> None:
-    a, b = whole(136, 64, dtype=np.float32), whole(64, 256, dtype=np.float32)
-    for refused in (HopperConfig(BN=192, pingpong=True, stages=3), HopperConfig(streamk_units=5)):
-        with pytest.raises(tc.ArgumentError, match="with neither stream-K nor more than 128 accum"):
-            kernels.gemm(a, b, precision="tf32", config=refused)
-    with pytest.raises(tc.ArgumentError, match="48 columns of B are no multiple of 32"):
-        kernels.gemm(a, b, precision="tf32", config=HopperConfig(BN=48, stages=3))
+    """Configurations that transpose none, or not in whole blocks, get copies."""
+    a, b, d = (whole(*s, dtype=np.float32) for s in ((136, 64), (64, 256), (136, 256)))
+    for config, copied in (
+        (HopperConfig(BN=192, pingpong=True, stages=3), True), (HopperConfig(BN=48, stages=3), True),
+        (HopperConfig(stages=3, streamk_units=5), True), (HopperConfig(BN=64, stages=3), False),
+    ):  # fmt: skip
+        found = kernels.plan(a, b, None, d, precision="tf32", config=config)
+        assert [copy.place for copy in found.copies] == [1] * copied
 
 
 @pytest.mark.parametrize("valid_m", [32, 64])

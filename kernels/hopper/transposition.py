@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import tensorcore_dsl as tc
 
-TRANSPOSERS = 3  # warps; the first one of the producer issues the loads
+TRANSPOSERS = 3  # warps, each of which takes every third stage; the producer's first one loads
+AT_ONCE = 3  # blocks that a warp has in registers, of 32 for each lane
 PART = 4  # rows and columns that a lane exchanges: 16 bytes
 DIAGONALS = 8  # of parts in a block
 
@@ -27,43 +28,59 @@ def make_ready(config):
     ready = tc.mbarriers(config.stages)
     if tc.threadIdx.x == 0:
         for stage in tc.static_range(config.stages):
-            ready[stage].init(TRANSPOSERS)
+            ready[stage].init(1)
     return ready
 
 
-def transpose_stages(pipeline, scheduler):
+def transpose_stages(pipeline, scheduler, at_once: int = AT_ONCE):
     """Transpose the blocks of every stage. Warps 1 to TRANSPOSERS of the producer run this.
 
-    Before it writes, a warp has read all of its block (syncwarp). Each lane then fences its writes
-    for the async proxy, through which wgmma reads, and one arrives for all (syncwarp again). The
-    next load of TMA into the stage comes after wgmma has read it, which comes after `ready`.
+    A warp takes whole stages, so that the next ones are transposed meanwhile. Before it writes, it
+    has read all of what it writes to (syncwarp). Each lane then fences its writes for the async
+    proxy, through which wgmma reads, and one arrives for all (syncwarp again). The next load of TMA
+    into the stage comes after wgmma has read it, which comes after `ready`.
     """
-    stage, phase = tc.u32(0), tc.u32(0)
+    stage, phase, turn = tc.u32(0), tc.u32(0), tc.warp_id() - 1
     for _ in scheduler.tile_indices():
         for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-            pipeline.full[stage].wait(phase)
-            first = tc.warp_id() - 1
-            for operand in (pipeline.a, pipeline.b):
-                if operand.landing is not None:
-                    for slab in tc.static_range(pipeline.config.k_slabs):
-                        blocks = operand.landing[stage * pipeline.config.k_slabs + slab]
-                        for block in tc.range(first, operand.boxes, TRANSPOSERS):
-                            transpose_block(blocks[block])
-            tc.fence_proxy_async()
-            tc.syncwarp()
-            pipeline.ready[stage].arrive(pred=tc.lane_id() == 0)
+            if turn == 0:
+                pipeline.full[stage].wait(phase)
+                blocks = blocks_of(pipeline, stage)
+                rounds = -(-len(blocks) // at_once)
+                for i in range(rounds):
+                    transpose_blocks(blocks[i::rounds])
+                tc.fence_proxy_async()
+                tc.syncwarp()
+                pipeline.ready[stage].arrive(pred=tc.lane_id() == 0)
+            turn = tc.select(turn == 0, TRANSPOSERS - 1, turn - 1)
             stage, phase = pipeline.advance(stage, phase)
 
 
-def transpose_block(block):
-    """Transpose 32 x 32 elements in place, by one warp."""
+def blocks_of(pipeline, stage):
+    """The blocks of a stage that are not K-major."""
+    k_slabs, found = pipeline.config.k_slabs, []
+    for operand in (pipeline.a, pipeline.b):
+        if operand.landing is not None:
+            for i in range(k_slabs):
+                slab = operand.landing[stage * k_slabs + i]
+                found += [slab[box] for box in range(operand.boxes)]
+    return found
+
+
+def transpose_blocks(blocks):
+    """Transpose blocks of 32 x 32 elements in place, by one warp."""
     lane = tc.lane_id()
     n = lane % DIAGONALS
-    rounds = DIAGONALS * DIAGONALS // 32
-    places = [((n + i * (32 // DIAGONALS) + lane // DIAGONALS) % DIAGONALS * PART, n * PART)
-              for i in range(rounds)]  # fmt: skip
-    parts = [[block.at(k + i, n).load(PART).elements() for i in range(PART)] for k, n in places]
+    steps = [i * (32 // DIAGONALS) for i in range(DIAGONALS * DIAGONALS // 32)]
+    places = [((n + step + lane // DIAGONALS) % DIAGONALS * PART, n * PART) for step in steps]
+    parts = [
+        [block.at(k + i, n).load(PART).elements() for i in range(PART)]
+        for block in blocks
+        for k, n in places
+    ]
     tc.syncwarp()
-    for (k, n), part in zip(places, parts, strict=True):
-        for j in tc.static_range(PART):
-            block.at(n + j, k).store([row[j] for row in part])
+    for block in blocks:
+        for k, n in places:
+            part = parts.pop(0)
+            for i in range(PART):
+                block.at(n + i, k).store([row[i] for row in part])

@@ -33,7 +33,9 @@ STEP = 200  # least duration of a K-step of one CTA alone: its barriers
 CLUSTER_STEP = 280  # the same with multicast, whose barriers reach other CTAs
 EPILOGUE_COLUMN = 7  # epilogue of 64 rows, for each column ...
 EPILOGUE_BOX = 100  # ... and for each TMA store, a box of up to 64 columns
-TRANSPOSED_ROW = 1.8  # tiles that are transposed: of each row of a slab
+TRANSPOSED_STAGE = 800  # one of three warps transposes tiles: until it has and gives the stage ...
+TRANSPOSED_ROUND = 400  # ... and for each round of as many rows and columns
+TRANSPOSED_ROWS = 96
 DRAIN = 500  # from the last product of a tile to the first one of the next, without the epilogue
 LAUNCH = 4000  # before the first product and after the last one of a kernel
 CLUSTER_LAUNCH = 800  # more, until all CTAs of a cluster have started
@@ -123,7 +125,9 @@ def step_cycles(config: HopperConfig, shape: ProblemShape) -> float:
     read += 2 * transposed
     shared = (read + (config.valid_m or config.BM) + config.BN) * SWIZZLE_BYTES / SHARED_BYTES
     barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
-    transposition = transposed * TRANSPOSED_ROW
+    rounds = -(-transposed // TRANSPOSED_ROWS)
+    transposition = (TRANSPOSED_STAGE / config.k_slabs + rounds * TRANSPOSED_ROUND) / 3
+    transposition = transposition if transposed else 0
     *_, third, second, longest = sorted((tensor, cache, shared, barriers, transposition))
     step = longest + HIDDEN_STEP * (third + second)
     return step * (1 if is_usual_width(config, shape) else ODD_WIDTH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -16,7 +17,7 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import families, padding, tuning_cache
 from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_ranking
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
-from tensorcore_dsl.kernels.host.candidates import sparse_candidates
+from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -60,19 +61,48 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     """Whether the wgmma kernels are the choice for a problem that both families can run."""
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_f32(problem), HopperConfig)
-    copies = padding.gemm_copies(problem, "sm90")
-    return not copies or _expected_time(problem, "sm90") < _expected_time(problem, "sm80")
+    copies = choose_copies(problem, "sm90")
+    if not copies and not any(shape_of(problem).transposed):
+        return True
+    without = choose_copies(problem, "sm80")
+    seen = padding.with_copies(problem, without)
+    product = max(ranked_ampere(seen)[0][0] * _slowdown(seen), _read_time(seen))
+    time = padding.copy_time(problem, without) + product
+    return _wgmma_time(problem, copies) < time
 
 
-def _expected_time(problem: GemmProblem, family: str) -> float:
-    """Microseconds of the copies that a family needs, and of the product of these."""
-    copies = padding.gemm_copies(problem, family)
+def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float:
+    """Expected microseconds of copies and of the product of these by wgmma."""
     seen = padding.with_copies(problem, copies)
-    if family == "sm80":
-        product = max(ranked_ampere(seen)[0][0] * _slowdown(seen), _read_time(seen))
-    else:
-        product = 1e6 * ranking(shape_of(seen))[0][0]
-    return padding.copy_time(problem, copies) + product
+    return padding.copy_time(problem, copies) + 1e6 * ranking(shape_of(seen))[0][0]
+
+
+def choose_copies(
+    problem: GemmProblem, family: str, config: Any = None
+) -> tuple[padding.Copy, ...]:
+    """The copies that the kernels of a family get.
+
+    They are those that are needed. Of tf32 operands that are not K-major, they are also those that
+    take less time than transposing tiles would, or that `config` needs, which transposes none. The
+    choice is that for operands without gaps, so that K is divided alike for all.
+    """
+    usual = aligned(problem)
+    if family == "sm80" or not any(shape_of(usual).transposed):
+        return padding.gemm_copies(problem, family)
+    places = [place for place, is_not in enumerate(shape_of(usual).transposed) if is_not]
+    options = [set(places[:n]) for n in range(len(places) + 1)] + [{places[-1]}]
+    if config is not None:
+        transposes = fits(config, shape_of(usual)) and not config.streamk_units
+        return padding.gemm_copies(problem, family, () if transposes else places)
+    time = lambda option: _wgmma_time(usual, padding.gemm_copies(usual, family, option))
+    return padding.gemm_copies(problem, family, min(options, key=time))
+
+
+def aligned(problem: GemmProblem) -> GemmProblem:
+    """The same of operands without gaps, as if all their rows or columns were aligned."""
+    packed = problem.packed
+    a, b = (x._replace(type=replace(x.type, align=16)) for x in (packed.a, packed.b))
+    return replace(packed, a=a, b=b)
 
 
 def _slowdown(problem: GemmProblem) -> float:
@@ -158,8 +188,13 @@ def choose(
     return next(config for _, config in ranking(shape) if is_feasible(config))
 
 
-def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> HopperConfig:
-    """The configuration for a problem of `gemm`; needs_registers: see HopperTraits."""
+def choose_for(
+    problem: GemmProblem, kernel: Any, needs_registers: bool, usual: GemmProblem
+) -> HopperConfig:
+    """The configuration for a problem of `gemm`; needs_registers: see HopperTraits.
+
+    usual: the problem as the kernel gets it of operands without gaps, as which K is divided.
+    """
     shape = shape_of(problem)
     if kernel is promoted_fp8_gemm:
         return choose_promoted(shape, lambda config: is_allowed(problem, config))
@@ -177,9 +212,9 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
         return families.gives_registers() if limited else families.is_assembled(config)
 
     for_any_c = needs_registers or problem.reads_c
-    usual = choose(shape_of(problem.packed), lambda config: is_feasible(config, for_any_c))
+    first = choose(shape_of(usual), lambda config: is_feasible(config, for_any_c))
     ranked = (config for _, config in ranking(shape) if is_feasible(config, needs_registers))
-    return _divided_alike(problem, usual, ranked)  # type: ignore[no-any-return]
+    return _divided_alike(problem, first, ranked)  # type: ignore[no-any-return]
 
 
 def choose_promoted(

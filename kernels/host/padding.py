@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,12 +64,20 @@ def with_line_stride(x: Any, description: Description, axis: int) -> Any:
 # -- what is needed -----------------------------------------------------------------------------
 
 
-def gemm_copies(problem: GemmProblem, family: str) -> tuple[Copy, ...]:
-    """The copies without which the kernels of a family cannot run a problem of `gemm`."""
+def gemm_copies(
+    problem: GemmProblem, family: str, k_major: Collection[int] = ()
+) -> tuple[Copy, ...]:
+    """The copies without which the kernels of a family cannot run a problem of `gemm`.
+
+    k_major: places of operands that are to have K contiguous in any case.
+    """
     if family == "sm80" or problem.multiplied_as == tc.f32:  # whose parts are laid out by a kernel
         found = [strided_copy(0, "a", problem.a), strided_copy(1, "b", problem.b)]
     else:
-        found = [operand_copy(0, "a", problem.a, ROWS), operand_copy(1, "b", problem.b, COLUMNS)]
+        found = [
+            operand_copy(place, name, getattr(problem, name), axis, place in k_major or None)
+            for place, name, axis in ((0, "a", ROWS), (1, "b", COLUMNS))
+        ]
     if family == "sm90":
         found.append(result_copy(PLACES["d"], problem.d))
     return tuple(copy for copy in found if copy)

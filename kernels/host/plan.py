@@ -179,9 +179,14 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     operands.check_precision(problem.dtype, problem.precision)
     operands.check_bits(problem.bits)
     family, config = heuristics.choose_family(problem, family, config)
-    copies = padding.gemm_copies(problem, family)
+    copies = heuristics.choose_copies(problem, family, config)
     seen = padding.with_copies(problem, copies)
-    plan = (_plan_sm90 if family == "sm90" else _plan_sm80)(seen, config)
+    if family == "sm90":
+        packed = heuristics.aligned(problem)
+        usual = padding.with_copies(packed, heuristics.choose_copies(packed, family))
+        plan = _plan_sm90(seen, config, usual)
+    else:
+        plan = _plan_sm80(seen, config)
     check_config(problem, plan.config)
     return replace(plan, problem=problem, copies=copies)
 
@@ -232,23 +237,19 @@ def plan_hopper(
     return Plan(kernel, config, traits, grid, tuple(extra.items()), copies=copies)
 
 
-def _plan_sm90(problem: GemmProblem, config: HopperConfig | None) -> Plan:
+def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmProblem) -> Plan:
+    """The plan of a wgmma kernel; usual: see `choose_for`."""
     kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.multiplied_as]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     if config is None:
-        config = heuristics.choose_for(problem, kernel, needs_registers)
+        config = heuristics.choose_for(problem, kernel, needs_registers, usual)
     if kernel is f32_gemm and config.k_slabs != 2:
         raise tc.ArgumentError(
             f"a stage of f32 products has two slabs, k_slabs=2: {config}"
         )
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
-    if traits.transposes and (config.streamk_units or config.registers):
-        raise tc.ArgumentError(
-            f"tiles of f32 of which not K is contiguous are transposed, with neither stream-K nor "
-            f"more than 128 accumulators a thread: {config}"
-        )
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     if config.streamk_units:
         plan = replace(plan, kernel=streamk_gemm, streamk=operands.accumulator_dtype(problem.dtype))
