@@ -5,7 +5,7 @@ after k, in its 128-byte swizzle. A K-major tile has, in the same 4 KiB, 32 rows
 So a warp transposes a block in place. Warps of the producer do it between two barriers:
 
     full[stage]   the bytes have arrived: the transposing warps wait for it
-    ready[stage]  these warps have transposed their blocks: the consumers wait for it
+    ready[stage]  all of them have seen that, and one has transposed the blocks: the consumers wait
 
 Each lane exchanges rows and columns of 4 x 4 elements in registers, twice a block. The 4 x 4 parts
 that eight lanes access at a time lie on a diagonal of the block, (i, i + s): in a row of parts the
@@ -28,7 +28,7 @@ def make_ready(config):
     ready = tc.mbarriers(config.stages)
     if tc.threadIdx.x == 0:
         for stage in tc.static_range(config.stages):
-            ready[stage].init(1)
+            ready[stage].init(TRANSPOSERS)
     return ready
 
 
@@ -39,19 +39,23 @@ def transpose_stages(pipeline, scheduler, at_once: int = AT_ONCE):
     has read all of what it writes to (syncwarp). Each lane then fences its writes for the async
     proxy, through which wgmma reads, and one arrives for all (syncwarp again). The next load of TMA
     into the stage comes after wgmma has read it, which comes after `ready`.
+
+    A wait sees only the parity of a phase. So every warp waits for every stage and arrives for it,
+    also where another one transposes: no stage is filled again before all have seen it full.
+    Consumers take the stages in order, and lose nothing by that.
     """
     stage, phase, turn = tc.u32(0), tc.u32(0), tc.warp_id() - 1
     for _ in scheduler.tile_indices():
         for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
+            pipeline.full[stage].wait(phase)
             if turn == 0:
-                pipeline.full[stage].wait(phase)
                 blocks = blocks_of(pipeline, stage)
                 rounds = -(-len(blocks) // at_once)
                 for i in range(rounds):
                     transpose_blocks(blocks[i::rounds])
                 tc.fence_proxy_async()
                 tc.syncwarp()
-                pipeline.ready[stage].arrive(pred=tc.lane_id() == 0)
+            pipeline.ready[stage].arrive(pred=tc.lane_id() == 0)
             turn = tc.select(turn == 0, TRANSPOSERS - 1, turn - 1)
             stage, phase = pipeline.advance(stage, phase)
 
