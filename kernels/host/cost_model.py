@@ -45,7 +45,7 @@ SPLIT_K_ELEMENTS = 170
 
 # Slowdown factors
 MISALIGNED = 1.7  # L2: pieces of 128 bytes that lie in two cache lines
-STORE_BY_THREADS = 20  # epilogue: threads store D, as TMA cannot
+STORE_BY_THREADS = 6  # epilogue: threads store D, as TMA cannot
 COOPERATIVE = 1.03  # tensor cores: consumers that share a tile wait for each other
 ODD_WIDTH = 1.02  # K-step: BN is no power of two; such a tile must gain more than the model's error
 SPLIT_K_EPILOGUE = 1.5  # epilogue: accumulators are exchanged first
