@@ -37,7 +37,7 @@ def grouped_gemm(
     Parameters
     ----------
     a : array
-        rows x K, K contiguous, bf16 or f16.
+        rows x K, bf16 or f16; K not contiguous costs a copy.
     b : array
         groups x K x N, of the type of A.
     offsets : array

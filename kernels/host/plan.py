@@ -127,8 +127,9 @@ def plan(
 ) -> Plan:  # fmt: skip
     """The kernel, configuration and traits that `gemm` takes for these operands.
 
-    wgmma kernels need sm_90a and operands that TMA can read (rows or columns at multiples of 16
-    bytes); the mma.sync kernels take all layouts, but neither `row_reductions` nor batches.
+    wgmma kernels need sm_90a, and copies of operands that TMA cannot read (rows or columns at
+    multiples of 16 bytes); the mma.sync kernels take all rows and columns, but neither fp8, nor
+    `row_reductions`, nor batches.
 
     Parameters
     ----------

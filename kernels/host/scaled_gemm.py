@@ -49,8 +49,8 @@ def scaled_gemm(
     Parameters
     ----------
     a, b : array
-        M x K and K x N, e4m3 or e5m2 with K contiguous: weights that are stored as N x K are passed
-        as `w.T`.
+        M x K and K x N, e4m3 or e5m2: weights that are stored as N x K are passed as `w.T`.
+        Operands of which not K is contiguous cost a copy.
     a_scales : array
         f32, M x K/128, rounded up, of any strides.
     b_scales : array
@@ -146,7 +146,7 @@ def requantised_gemm(
     Parameters
     ----------
     a, b : array
-        M x K and K x N, s8 with K contiguous.
+        M x K and K x N, s8; one of which not K is contiguous costs a copy.
     scale : float or array
         A number of Python or NumPy, taken in f64, or N of them (f32), one for each column.
     zero : float

@@ -33,9 +33,10 @@ def swiglu(
     Parameters
     ----------
     x : array
-        M x K, bf16 or f16, K contiguous.
+        M x K, bf16 or f16.
     w_gate, w_up : array
-        K x N, of the type of x, K contiguous: weights that are stored as N x K are passed as `w.T`.
+        K x N, of the type of x: weights that are stored as N x K are passed as `w.T`. Operands
+        of which not K is contiguous cost a copy.
     out : array, optional
         M x N. None: a new array.
     epilogue, epilogue_args : optional
