@@ -6,8 +6,6 @@ with more than two operands, or sums of their own, put it together from the same
 
 from __future__ import annotations
 
-from functools import partial
-
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import (
@@ -18,7 +16,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
-from tensorcore_dsl.kernels.hopper.transposition import AT_ONCE, TRANSPOSERS, transpose_stages
+from tensorcore_dsl.kernels.hopper.transposition import TRANSPOSERS, transpose_stages
 
 
 def warp_specialized_gemm(
@@ -34,12 +32,10 @@ def warp_specialized_gemm(
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits)
     scheduler = TileScheduler(d.shape, config)
-    transposers = None
-    if pipeline.ready is not None:  # a block at once, where consumers take the registers
-        transposers = partial(transpose_stages, at_once=1 if registers else AT_ONCE)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, registers=registers,
-        extra_producer=transposers, extra_warps=TRANSPOSERS,
+        extra_producer=None if pipeline.ready is None else transpose_stages,
+        extra_warps=TRANSPOSERS,
     )  # fmt: skip
 
 

@@ -33,9 +33,11 @@ STEP = 200  # least duration of a K-step of one CTA alone: its barriers
 CLUSTER_STEP = 280  # the same with multicast, whose barriers reach other CTAs
 EPILOGUE_COLUMN = 7  # epilogue of 64 rows, for each column ...
 EPILOGUE_BOX = 100  # ... and for each TMA store, a box of up to 64 columns
-TRANSPOSED_STAGE = 800  # one of three warps transposes tiles: until it has and gives the stage ...
-TRANSPOSED_ROUND = 400  # ... and for each round of as many rows and columns
-TRANSPOSED_ROWS = 96
+# Tiles that three warps transpose, fitted to 230 configurations of 30 problems: cycles of a stage,
+# and of each round of so many rows or columns; and the bytes of shared memory per cycle and SM
+# there, where a row of 128 bytes counts as many times.
+TRANSPOSED_STAGE, TRANSPOSED_ROUND, TRANSPOSED_ROWS = 150, 350, 96
+TRANSPOSED_BYTES, TRANSPOSED_ACCESSES = 140, 4
 DRAIN = 500  # from the last product of a tile to the first one of the next, without the epilogue
 LAUNCH = 4000  # before the first product and after the last one of a kernel
 CLUSTER_LAUNCH = 800  # more, until all CTAs of a cluster have started
@@ -121,22 +123,26 @@ def step_cycles(config: HopperConfig, shape: ProblemShape) -> float:
     loaded = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
     cache = loaded * SWIZZLE_BYTES / L2_BYTES * (MISALIGNED if shape.misaligned else 1)
     read = config.BM / 64 * (64 + config.BN)  # wgmma reads B again for every 64 rows of A
-    transposed = transposed_rows(config, shape)
-    read += 2 * transposed
-    shared = (read + (config.valid_m or config.BM) + config.BN) * SWIZZLE_BYTES / SHARED_BYTES
+    stored = (config.valid_m or config.BM) + config.BN
+    transposition, again = transposition_cycles(config, shape)
+    rate = SHARED_BYTES if not again else TRANSPOSED_BYTES
+    shared = (read + stored + again) * SWIZZLE_BYTES / rate
     barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
-    rounds = -(-transposed // TRANSPOSED_ROWS)
-    transposition = (TRANSPOSED_STAGE / config.k_slabs + rounds * TRANSPOSED_ROUND) / 3
-    transposition = transposition if transposed else 0
     *_, third, second, longest = sorted((tensor, cache, shared, barriers, transposition))
     step = longest + HIDDEN_STEP * (third + second)
     return step * (1 if is_usual_width(config, shape) else ODD_WIDTH)
 
 
-def transposed_rows(config: HopperConfig, shape: ProblemShape) -> int:
-    """Rows of A and columns of B of a tile that is transposed in shared memory."""
-    of_a, of_b = shape.transposed
-    return (config.valid_m or config.BM) * of_a + config.BN * of_b
+def transposition_cycles(config: HopperConfig, shape: ProblemShape) -> tuple[float, int]:
+    """Cycles in which warps transpose one slab of the tiles that are not K-major, and the rows of
+    shared memory that they read and write meanwhile."""
+    sides = zip(shape.transposed, (config.valid_m or config.BM, config.BN), strict=True)
+    extents = [extent for is_transposed, extent in sides if is_transposed]
+    if not extents:
+        return 0, 0
+    rounds = sum(-(-extent // TRANSPOSED_ROWS) for extent in extents)
+    cycles = TRANSPOSED_STAGE / config.k_slabs + rounds * TRANSPOSED_ROUND
+    return cycles, TRANSPOSED_ACCESSES * sum(extents)
 
 
 def is_usual_width(config: HopperConfig, shape: ProblemShape) -> bool:

@@ -120,12 +120,12 @@ def product(seed: int, index: int) -> Product:
     dtype = draw.choice(DTYPES[kind])
     M, N, K = _size(draw, kind)
     wgmma = dtype in FP8 or kind not in ("gemm", "epilogue")  # other kernels do not run it
-    unit = 1 if draw.chance(20) else 16 if wgmma else draw.choice((1, 8, 16, 16))
+    unit = 1 if draw.chance(4) else 16 if wgmma else draw.choice((1, 8, 16, 16))
     N, K = -(-N // unit) * unit, -(-K // unit) * unit
     k_major = wgmma and (dtype in (*FP8, "s8", "tf32") or kind == "swiglu")
-    layouts = "nt" if draw.chance(60 if k_major else 30) else draw.choice(("nn", "nt", "tn", "tt"))
-    aligned = unit > 1 and not draw.chance(20)
-    columns = "n" if wgmma and not draw.chance(30) else "nnt"  # orders of the result
+    layouts = "nt" if draw.chance(95 if k_major else 30) else draw.choice(("nn", "nt", "tn", "tt"))
+    aligned = unit > 1 and not draw.chance(4 if wgmma else 20)
+    columns = "n" if wgmma and not draw.chance(5) else "nnt"  # orders of the result
     given: dict[str, Any] = {
         "a": _place(draw, layouts[0], aligned), "b": _place(draw, layouts[1], aligned),
         "style": draw.choice(STYLES), "out_dtype": draw.choice(OUTPUTS[dtype]),
@@ -160,8 +160,7 @@ def _size(draw: Draw, kind: str) -> tuple[int, int, int]:
 def _place(draw: Draw, order: str, aligned: bool) -> str:
     gap = draw.choice((0, 0, 16)) if aligned else draw.choice((0, 0, 1, 4, 8))
     shift = draw.choice((0, 0, 16)) if aligned else draw.choice((0, 0, 1, 2, 8))
-    steps = "" if aligned or not draw.chance(12) else draw.choice(("/2", "/r"))
-    return order + (f"+{gap}" if gap else "") + (f"@{shift}" if shift else "") + steps
+    return order + (f"+{gap}" if gap else "") + (f"@{shift}" if shift else "")
 
 
 def _scaling(draw: Draw, dtype: str, out_dtype: str, aligned: bool) -> dict[str, Any]:
