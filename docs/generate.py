@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-os.environ["TENSORCORE_DSL_TARGET"] = "cpu"
+from unittest import mock
 
 from tensorcore_dsl.isa import stubs
 from tensorcore_dsl.isa.reference import page as reference
@@ -60,7 +59,7 @@ def run(name: str) -> str:
     text = (ROOT / name).read_text()
     lines = program(text).splitlines(keepends=True)
     linecache.cache[name] = (0, None, lines, name)  # what errors quote and kernels are read from
-    with _inside(ROOT):
+    with _emulation_inside(ROOT):
         outputs = list(_outputs(name, text))
     for block, printed in reversed(outputs):
         text = text[: block.start] + printed + text[block.end :]
@@ -103,11 +102,13 @@ def _execute(name: str, block: Block, namespace: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
+def _emulation_inside(folder: Path) -> Iterator[None]:
+    """Programs run in this folder and in emulation, the processes that they start too."""
     before = Path.cwd()
     os.chdir(folder)
     try:
-        yield
+        with mock.patch.dict(os.environ, TENSORCORE_DSL_TARGET="cpu"):
+            yield
     finally:
         os.chdir(before)
 

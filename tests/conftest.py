@@ -1,10 +1,34 @@
-"""Tests compare what processes print: the notice of compilations would depend on what is cached."""
+"""Where tests run kernels, and what no test leaves behind for the next one."""
+
+from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
+from tensorcore_dsl.runtime import targets
+
+# Tests compare what processes print: the notice of compilations would depend on what is cached.
 os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
+# Tests are about the emulator, on a machine with a GPU too, except those marked `gpu`. Modules are
+# imported, and fixtures of modules made, with this value.
+os.environ[targets.TARGET_VARIABLE] = "cpu"
+
+
+@pytest.fixture(autouse=True)
+def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test begins with the same target, environment and folder, whatever ran before it."""
+    folder, emulating = os.getcwd(), targets._emulating
+    target = targets._target.set((None, None))
+    with mock.patch.dict(os.environ):
+        if request.node.get_closest_marker("gpu"):
+            del os.environ[targets.TARGET_VARIABLE]
+        yield
+    targets._target.reset(target)
+    targets._emulating = emulating
+    os.chdir(folder)
 
 
 @pytest.fixture(autouse=True, scope="session")
