@@ -6,6 +6,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm
+from tensorcore_dsl.kernels.host.k_grouped_gemm import k_grouped_gemm
 from tensorcore_dsl.kernels.host.plan import explain_bits, plan
 from tensorcore_dsl.kernels.host.scaled_gemm import requantised_gemm, scaled_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress, decompress
@@ -14,8 +15,8 @@ from tensorcore_dsl.kernels.host.tuning import tune
 
 __all__ = [
     "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "compress", "decompress",
-    "explain_bits", "gemm", "grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu",
-    "tune",
+    "explain_bits", "gemm", "grouped_gemm", "k_grouped_gemm", "plan", "requantised_gemm",
+    "scaled_gemm", "swiglu", "tune",
 ]  # fmt: skip
 
 

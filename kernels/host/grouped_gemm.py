@@ -101,7 +101,7 @@ def _prepare_grouped(
     d, in_d = operands.result_array_of_type(a, out, (rows, N), dtype)
     check_written(described(**present(out=out)), read)
     if 0 in (rows, N, groups):
-        return PreparedCall((rows, N), dtype, _with_check(launch_nothing, in_offsets, rows))
+        return PreparedCall((rows, N), dtype, with_check(launch_nothing, in_offsets, rows))
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
     check_sm90(dtype)
@@ -119,10 +119,10 @@ def _prepare_grouped(
     grid = active_clusters(config) * config.cluster_size
     plan = Plan(grouped_gemm_kernel, config, traits, grid, copies=copies)
     launch = plan.bind((a, b, offsets, d, *extra.values), stream)
-    return PreparedCall((rows, N), dtype, _with_check(launch, in_offsets, rows))
+    return PreparedCall((rows, N), dtype, with_check(launch, in_offsets, rows))
 
 
-def _with_check(
+def with_check(
     launch: Callable[..., None], offsets: Description, rows: int
 ) -> Callable[..., None]:
     """`launch`, which first checks the order of offsets in host memory.

@@ -1,0 +1,117 @@
+"""Grouped GEMM along K in bf16 or f16 with `wgmma`, for sm_90a: each group has a part of K.
+
+D[g] is the product of the columns of A and the rows of B from offsets[g] to offsets[g + 1]: the
+gradient of the matrices of `grouped_gemm`. Tiles of all D[g] form one list that the persistent CTAs
+share. A group begins at any k, and its last stage may hold columns and rows of the next group,
+which the consumers replace by zeros. bf16_gemm.py describes the parts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
+from tensorcore_dsl.kernels.hopper.mainloop import load_stage, mma_stage, select_wgmma
+from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
+
+TRAITS = HopperTraits(a_k_major=False, b_k_major=False)
+
+
+@tc.kernel
+def k_grouped_gemm_kernel(
+    a: tc.Array, b: tc.Array, offsets: tc.Array, d: tc.Array,
+    config: tc.Const = HopperConfig(), traits: tc.Const = TRAITS,
+):  # fmt: skip
+    """A is M x K with M contiguous, B K x N with N contiguous, D groups x M x N."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.cluster_size)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
+    storage = make_epilogue_storage(d, mma.d.dtype, config)
+    pipeline = make_pipeline(a, b, config, traits)
+    scheduler = KGroupScheduler(TileScheduler(d.shape, config), offsets)
+    run_warpgroups(
+        pipeline, mma, scheduler, storage, make_epilogue_op(None, 1, 0, traits),
+        produce=produce_groups, consume=consume_groups,
+    )  # fmt: skip
+
+
+@dataclass
+class KGroupScheduler:
+    """Scheduler over the tiles of all D[g], with the part of K that belongs to each."""
+
+    tiles: Any
+    offsets: Any
+
+    def work(self):
+        return self.tiles.tile_indices()
+
+    def at(self, index):
+        """The tile, its first k, and one past its last k."""
+        tile = self.tiles.tile_at(index)
+        (group,) = tile.batch_d
+        return tile, self.offsets[group], self.offsets[group + 1]
+
+
+def produce_groups(pipeline, scheduler):
+    """Load the stages of all of this CTA's tiles. One thread runs this.
+
+    The walk over the ring is that of `mainloop.produce`; the range of k differs from tile to tile.
+    A stage that leaves its group loads what lies behind, and TMA writes zeros behind the last row.
+    """
+    stage, phase = tc.u32(0), tc.u32(1)  # phase 1: all stages of a new pipeline are empty
+    for index in scheduler.work():
+        tile, first, end = scheduler.at(index)
+        for k in tc.range(first, end, pipeline.k_per_stage):
+            pipeline.producer_acquire(stage, phase)
+            load_stage(pipeline, tile, stage, k, pipeline.full[stage])
+            stage, phase = pipeline.advance(stage, phase)
+
+
+def consume_groups(pipeline, mma, consumer, scheduler, store_tile):
+    """Multiply 64 rows of each tile, and pass them to `store_tile`.
+
+    Accumulators start as zeros, which is the result of a group without columns.
+    """
+    stage, phase = tc.u32(0), tc.u32(0)
+    for index in scheduler.work():
+        tile, first, end = scheduler.at(index)
+        acc = [mma.d.zeros()]
+        for k in tc.range(first, end, pipeline.k_per_stage):
+            pipeline.consumer_wait(stage, phase)
+            if end - k < pipeline.k_per_stage:
+                zero_behind(pipeline, stage, end - k)
+            mma_stage(pipeline, mma, acc, consumer, stage, True)
+            tc.wgmma_commit()
+            # The stage is read: it may be released. The other consumer's wgmma keep the tensor
+            # cores busy in the meantime.
+            tc.wgmma_wait(0)
+            pipeline.consumer_release(stage)
+            stage, phase = pipeline.advance(stage, phase)
+        store_tile(acc[0], tile, consumer * 64)
+
+
+def zero_behind(pipeline, stage, valid):
+    """Zero the stage's columns of A and rows of B from `valid` on: they belong to the next group.
+
+    Both, since a zero times an infinity of the next group is no zero. All consumers share the work,
+    so all of them have waited for the stage to be full before, and meet at a named barrier after.
+    Order of proxies: TMA's writes are visible since the wait; every thread that wrote zeros fences
+    them for the async proxy ahead of the barrier, so the wgmma behind it read zeros, and the next
+    TMA load of the stage, which the release orders behind these wgmma, comes after the zeros too.
+    """
+    config = pipeline.config
+    threads = config.consumers * WARPGROUP
+    for operand in (pipeline.a, pipeline.b):
+        _, boxes, depth, width = operand.smem.shape
+        vector = 16 // operand.smem.dtype.itemsize
+        chunks = width // vector  # 16 bytes each; a swizzle moves them inside of their row
+        for box in tc.static_range(boxes):
+            first = valid * chunks + tc.threadIdx.x - WARPGROUP
+            for chunk in tc.range(first, depth * chunks, threads):
+                words = operand.smem.at(stage, box, chunk // chunks, chunk % chunks * vector)
+                words.as_type(tc.b32).store([0, 0, 0, 0])
+    tc.fence_proxy_async()
+    tc.barrier(config.consumers + 1, threads)  # 1, ..., consumers are those of the epilogue

@@ -1,0 +1,78 @@
+"""`k_grouped_gemm(a, b, offsets)`: parts of K, each a product of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.k_grouped_gemm import TRAITS, k_grouped_gemm_kernel
+from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arrays import on_stream
+from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
+from tensorcore_dsl.kernels.host.grouped_gemm import with_check
+from tensorcore_dsl.kernels.host.launch import NO_ARGS, PreparedCall, launch_nothing, prepared_call
+from tensorcore_dsl.kernels.host.overlap import check_written
+from tensorcore_dsl.kernels.host.plan import plan_hopper
+
+DEFAULT = HopperConfig(BN=192).with_stages()
+
+
+def k_grouped_gemm(
+    a: Any, b: Any, offsets: Any, *, out: Any = None, bits: str = operands.ANY,
+    config: HopperConfig | None = None, stream: Any = None,
+) -> Any:  # fmt: skip
+    """Columns offsets[g] to offsets[g + 1] of A times the same rows of B, for each g, on sm_90a.
+
+    A is M x K with M contiguous (x.T of an array with K rows), B K x N with N contiguous, both bf16
+    or f16; offsets are groups + 1 ascending s32 where A lives, from 0 to K. The result is
+    groups x M x N, in `out` or a new array, and zeros for an empty group: the gradient of the
+    matrices of `grouped_gemm`. stream and what is raised: see `gemm`. bits: all configurations give
+    the same, and only the group's own part of K counts.
+    """
+    call = prepared_call(_prepare_k_grouped, (a, b, offsets), out, NO_ARGS, bits, config, stream)
+    return call.run(out, a, b, offsets)
+
+
+def _prepare_k_grouped(
+    a: Any, b: Any, offsets: Any, out: Any, extra: Any, bits: Any, config: Any, stream: Any
+) -> PreparedCall:
+    check_stream(stream)
+    operands.check_bits(bits)
+    read = described(a=a, b=b, offsets=offsets)
+    in_a, in_b, in_offsets = read.values()
+    dtype = operands.check_half_precision(a=in_a, b=in_b)
+    M, K = operands.check_rank("a", in_a, 2)
+    depth, N = operands.check_rank("b", in_b, 2)
+    if depth != K:
+        raise tc.ArgumentError(f"a is {M}x{K} and b {depth}x{N}: K differs")
+    (count,) = operands.check_rank("offsets", in_offsets, 1)
+    if in_offsets.type.dtype != tc.s32 or count == 0:
+        raise tc.ArgumentError(
+            f"offsets are {in_offsets.type.dtype} of shape {in_offsets.shape}; needed are s32, one "
+            f"more than there are groups"
+        )
+    shape = (count - 1, M, N)
+    d, in_d = operands.result_array_of_type(a, out, shape, dtype)
+    check_written(described(**present(out=out)), read)
+    if 0 in shape or K == 0:
+
+        def fill(a: Any, b: Any, offsets: Any, d: Any) -> None:
+            with on_stream(a, stream):
+                d[...] = 0
+
+        launch = fill if 0 not in shape else launch_nothing
+        return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))
+    check_sm90(in_a, in_b, in_d)
+    if not (in_a.type.unit[0] and in_b.type.unit[1]) or stores_without_tma(in_d):
+        raise tc.ArgumentError(
+            "M is contiguous in a, and N in b; rows of the result start at multiples of 16 bytes"
+        )
+    if config is None:
+        config = DEFAULT
+    unsupported = ("pingpong", "split_k", "k_slabs", "valid_m", "streamk_units", "mma_in_flight")
+    check_supported("groups along K", config, *unsupported)
+    plan = plan_hopper(k_grouped_gemm_kernel, config, TRAITS, shape)
+    launch = plan.bind((a, b, offsets, d), stream)
+    return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))
