@@ -8,12 +8,14 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.frontend.debug_build import keep_variables, scopes_of
 from tensorcore_dsl.frontend.environment import own_copy
 from tensorcore_dsl.frontend.statements import Evaluator
 from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.nodes import Block, Kernel, Param, Type
 from tensorcore_dsl.ir.verify import verify
+from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.runtime.arguments import ArrayType, Packer, storage_bits
 from tensorcore_dsl.tracing import reset_emitter, set_emitter
@@ -54,12 +56,25 @@ def compile_kernel(
         if debug:
             keep_variables(ir)
         coalesce(ir)
+        _refuse_writes(ir, kernel.runtime_names, types)
         if not debug:  # the same kernel is verified without its marks
             verify(ir, arch)
     finally:
         sys.setrecursionlimit(limit)
         reset_emitter(token)
     return ir
+
+
+def _refuse_writes(ir: Kernel, names: list[str], types: tuple[Any, ...]) -> None:
+    """Refuse a kernel that writes read-only arrays: on a GPU nothing else would notice."""
+    kept = [n for n, t in zip(names, types) if isinstance(t, ArrayType) and not t.writable]
+    written = written_arrays(ir, names) if kept else {}
+    for name in kept:
+        if name in written:
+            raise ArgumentError(
+                f"argument {name!r} is a read-only array, and {ir.name} writes it here; pass an "
+                f"array that may be written, or a copy", written[name],
+            )  # fmt: skip
 
 
 def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> dict[str, Any]:

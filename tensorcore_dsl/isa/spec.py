@@ -237,6 +237,12 @@ class Instruction:
         return not self.effects.isdisjoint({"load", "store", "async", "bulk", "mbarrier"})
 
     @property
+    def writes_global(self) -> bool:
+        """Does it write global memory, at its first operand?"""
+        fetches = "prefetch" in self.mnemonic.split(".")
+        return self.space == "global" and "store" in self.effects and not fetches
+
+    @property
     def divides_integers(self) -> bool:
         """Does it divide by an integer, which may not be zero?"""
         return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer

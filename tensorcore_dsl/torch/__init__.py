@@ -1,0 +1,27 @@
+"""Kernels as operators of PyTorch: in its graphs, with gradients, and as modules."""
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise ImportError(
+        "tensorcore_dsl.torch needs PyTorch 2.6 or later: pip install 'tensorcore-dsl[torch]'"
+    ) from error
+
+from tensorcore_dsl.errors import publish as _publish
+from tensorcore_dsl.torch.functions import (
+    gemm,
+    grouped_gemm,
+    k_grouped_gemm,
+    quantize,
+    scaled_gemm,
+    swiglu,
+)
+from tensorcore_dsl.torch.kernel_operators import operator
+from tensorcore_dsl.torch.modules import MLP, Linear
+
+__all__ = [
+    "MLP", "Linear", "gemm", "grouped_gemm", "k_grouped_gemm", "operator", "quantize",
+    "scaled_gemm", "swiglu",
+]  # fmt: skip
+
+_publish(globals())

@@ -1,0 +1,185 @@
+"""`@operator(...)` above `@tc.kernel`: a kernel of a user as an operator of PyTorch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import listing
+from tensorcore_dsl.ir.writes import written_arrays
+from tensorcore_dsl.kernel.constants import constants_key
+from tensorcore_dsl.kernel.parameters import Parameter
+from tensorcore_dsl.torch.placement import placed
+
+CONSTANTS = {bool: "bool", int: "int", float: "float", str: "str"}  # types of Const in a schema
+
+
+def operator(
+    name: str, *, grid: Any, block: Any, outputs: Mapping[str, Callable[..., Any]] | None = None,
+    mutates: Sequence[str] = (), **launch: Any,
+) -> Callable[[tc.Kernel], Any]:  # fmt: skip
+    """Decorator that makes a kernel the operator `name`, such as "mylib::scale".
+
+    grid, block: as `kernel[grid, block]` takes them, or functions that return them. outputs: for
+    each array that the operator returns, in order, a function that makes it, uninitialised or
+    not: `{"y": lambda x: torch.empty_like(x)}`. torch calls it on tensors without memory too, to
+    know shapes and types. mutates: the arrays among the arguments that the kernel writes. launch:
+    further options of `Kernel.configured`: shared_bytes, cluster, cooperative, pdl.
+
+    The operator takes the kernel's parameters that are no outputs, by the same names: tensors for
+    tc.Array, numbers for element types, and Const parameters with a default that is a bool, an
+    int, a float or a str; others keep their default. The functions name those arguments that they
+    need; grid and block may name outputs too. It returns the outputs: a tensor, a tuple of several,
+    or None.
+
+    What it returns is torch's CustomOpDef (`register_autograd`, `register_vmap`, ...); its
+    attribute `kernel` is the kernel. Raises ArgumentError for parameters whose type is not
+    declared, for unknown names, and in the call if the kernel writes an array that is neither an
+    output nor in `mutates`: torch would not know, and reorder or drop the write.
+    """
+
+    def decorate(kernel: tc.Kernel) -> Any:
+        if not isinstance(kernel, tc.Kernel):
+            raise tc.ArgumentError(f"@operator stands above @tc.kernel, not above {kernel!r}")
+        made = KernelOperator(kernel, grid, block, dict(outputs or {}), tuple(mutates), launch)
+        found = torch.library.custom_op(
+            name, made, mutates_args=made.mutates, schema=made.schema()
+        )
+        found.register_fake(made.fake)
+        found.kernel = kernel
+        return found
+
+    return decorate
+
+
+@dataclass
+class KernelOperator:
+    """A kernel with its launch configuration, as a function of the operator's arguments."""
+
+    kernel: tc.Kernel
+    grid: Any
+    block: Any
+    outputs: dict[str, Callable[..., Any]]
+    mutates: tuple[str, ...]
+    launch: dict[str, Any]
+    checked: set[Any] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.__name__ = self.kernel.__name__
+        arrays = [p.name for p in self.kernel.parameters if p.array]
+        for role, names in (("outputs", self.outputs), ("mutates", self.mutates)):
+            for name in names:
+                if name not in arrays:
+                    raise tc.ArgumentError(
+                        f"{role} names {name!r}; the parameters of {self.__name__} that are "
+                        f"annotated with tc.Array are {listing(arrays)}"
+                    )
+        if both := {*self.outputs} & {*self.mutates}:
+            raise tc.ArgumentError(f"{listing(sorted(both))}: either an output or mutated, not both")
+        self.parameters = [p for p in self.kernel.parameters if self._is_argument(p)]
+        names = [p.name for p in self.parameters]
+        if not any(p.array for p in self.parameters):
+            raise tc.ArgumentError(
+                f"{self.__name__} takes no tensor that is not an output; torch finds the device of "
+                f"an operator by its tensors"
+            )
+        for function in self.outputs.values():
+            _check_names(function, names)
+        for function in (self.grid, self.block):
+            if callable(function):
+                _check_names(function, [*names, *self.outputs])
+
+    def _is_argument(self, p: Parameter) -> bool:
+        """Is it given at each call: no output, and no Const that only has a default?"""
+        if p.const and p.default is inspect.Parameter.empty:
+            raise tc.ArgumentError(
+                f"{self.__name__}: Const parameter {p.name!r} has no default, by which torch would "
+                f"know its type"
+            )
+        if not (p.const or p.array or p.dtype):
+            raise tc.ArgumentError(
+                f"{self.__name__}: parameter {p.name!r} has no annotation, by which torch would "
+                f"know its type; allowed are tc.Array, element types such as tc.f32, and tc.Const"
+            )
+        return p.name not in self.outputs and not (p.const and type(p.default) not in CONSTANTS)
+
+    def schema(self) -> str:
+        """The operator's signature in torch's language."""
+        arguments = []
+        for i, p in enumerate(self.parameters):
+            kind = f"Tensor(a{i}!)" if p.name in self.mutates else "Tensor"
+            if p.const:
+                kind = CONSTANTS[type(p.default)]
+            elif p.dtype is not None:
+                kind = "bool" if p.dtype.kind == "p" else "float" if p.dtype.is_float else "SymInt"
+            default = "" if p.default is inspect.Parameter.empty else f"={p.default!r}"
+            arguments.append(f"{kind} {p.name}{default}")
+        tensors = ", ".join(["Tensor"] * len(self.outputs))
+        results = tensors if len(self.outputs) == 1 else f"({tensors})"
+        return f"({', '.join(arguments)}) -> {results}"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        given = self._given(args, named)
+        with placed(next(given[p.name] for p in self.parameters if p.array)):
+            results = self._results(given)
+            values = {**given, **results}
+            self._check_writes(values)
+            sizes = [_called(x, values) if callable(x) else x for x in (self.grid, self.block)]
+            self.kernel.configured(*sizes, **self.launch)(
+                *[values[name] for name in self.kernel.runtime_names],
+                **{p.name: values[p.name] for p in self.parameters if p.const},
+            )
+        return _returned(results)
+
+    def fake(self, *args: Any, **named: Any) -> Any:
+        """The outputs as the operator makes them, of tensors without memory; nothing runs."""
+        return _returned(self._results(self._given(args, named)))
+
+    def _given(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = {p.name: p.default for p in self.parameters}
+        positional = dict(zip(defaults, args, strict=False))
+        return {**defaults, **positional, **named}
+
+    def _results(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {name: _called(make, given) for name, make in self.outputs.items()}
+
+    def _check_writes(self, values: dict[str, Any]) -> None:
+        """Refuse writes that torch does not know of; once for each combination of types."""
+        runtime = [values[name] for name in self.kernel.runtime_names]
+        constants = {p.name: values.get(p.name, p.default) for p in self.kernel.parameters if p.const}
+        types = tuple([getattr(x, "dtype", type(x)) for x in runtime])
+        axes = tuple([getattr(x, "ndim", None) for x in runtime])
+        key = (types, axes, constants_key(constants))
+        if key in self.checked:
+            return
+        built = self.kernel.specialise(runtime, constants)
+        for name, place in written_arrays(built.ir, self.kernel.runtime_names).items():
+            if name not in self.outputs and name not in self.mutates:
+                raise tc.ArgumentError(
+                    f"{self.__name__} writes {name!r} here, which is neither an output of the "
+                    f"operator nor in `mutates`", place,
+                )  # fmt: skip
+        self.checked.add(key)
+
+
+def _check_names(function: Callable[..., Any], known: Sequence[str]) -> None:
+    for name in inspect.signature(function).parameters:
+        if name not in known:
+            raise tc.ArgumentError(
+                f"a function of the operator takes {name!r}; the arguments are {listing(known)}"
+            )
+
+
+def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """The function's result; its parameters name what it takes."""
+    return function(*[values[name] for name in inspect.signature(function).parameters])
+
+
+def _returned(results: dict[str, Any]) -> Any:
+    values = tuple(results.values())
+    return values[0] if len(values) == 1 else values or None

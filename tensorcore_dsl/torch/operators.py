@@ -1,0 +1,286 @@
+"""Operators of PyTorch: what each computes, the shape of its result, and its gradients.
+
+Every operator is functional: it writes nothing but its new result. The kernels run on the current
+stream of the tensors' device and wait for nothing, so CUDA graphs capture them after a first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.host import from_numpy
+from tensorcore_dsl.kernels.host.operands import output_dtype
+from tensorcore_dsl.torch.placement import placed
+
+NAMESPACE = "tensorcore_dsl"
+
+
+def _register(
+    name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
+    setup_context: Callable[..., Any], backward: Callable[..., Any],
+) -> None:  # fmt: skip
+    operator = torch.library.custom_op(
+        f"{NAMESPACE}::{name}", function, mutates_args=(), schema=schema
+    )
+    operator.register_fake(fake)
+    operator.register_autograd(backward, setup_context=setup_context)
+
+
+def _refuse_fp8_gradients(*tensors: torch.Tensor | None) -> None:
+    for x in tensors:
+        if x is not None and x.requires_grad and x.dtype.itemsize == 1:
+            raise tc.ArgumentError(
+                f"a tensor of {x.dtype} requires a gradient, which fp8 cannot hold; scaled_gemm "
+                f"without scales takes operands of more bits and quantises them itself"
+            )
+
+
+def _result_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+    name = str(a.dtype).removeprefix("torch.")
+    found: torch.dtype = getattr(torch, output_dtype(from_numpy(name), out_dtype).numpy.name)
+    return found
+
+
+def _same(name: str, left: Any, right: Any) -> None:
+    if left != right:
+        raise tc.ArgumentError(f"the shapes do not fit: {name} is {left} and {right}")
+
+
+# -- gemm -------------------------------------------------------------------------------------
+
+
+def _gemm(
+    a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float = 1, out_dtype: Any = None,
+    precision: str | None = None, accumulate: str | None = None, bits: str = "any",
+) -> Any:  # fmt: skip
+    with placed(a):
+        return kernels.gemm(
+            a, b, c, alpha=alpha, beta=0 if c is None else beta, out_dtype=out_dtype, bits=bits,
+            precision=precision, accumulate=tc.f16 if accumulate == "f16" else accumulate,
+        )  # fmt: skip
+
+
+def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **options: Any) -> Any:
+    _same("K", a.shape[-1], b.shape[-2])
+    if a.ndim == 3 and b.ndim == 3:
+        _same("the batch", a.shape[0], b.shape[0])
+    batch = a.shape[:-2] if a.ndim == 3 else b.shape[:-2]
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=_result_dtype(a, out_dtype))
+
+
+def _gemm_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    a, b, c = inputs
+    _refuse_fp8_gradients(a, b, c)
+    ctx.save_for_backward(a, b)
+    ctx.c = None if c is None else (c.shape, c.dtype)
+    ctx.options = keyword_only_inputs
+
+
+def _gemm_backward(ctx: Any, grad: Any) -> Any:
+    a, b = ctx.saved_tensors
+    options = {name: ctx.options[name] for name in ("alpha", "precision", "accumulate", "bits")}
+    rounded, grad_a, grad_b, grad_c = grad.to(a.dtype), None, None, None
+    if ctx.needs_input_grad[0]:
+        grad_a = _gradient_of_a(rounded, a, b, options)
+    if ctx.needs_input_grad[1]:
+        # The product transposed: Bᵀ Aᵀ, whose left factor is Bᵀ.
+        grad_b = _gradient_of_a(rounded.mT, b.mT, a.mT, options).mT
+    if ctx.c is not None and ctx.needs_input_grad[2]:
+        shape, dtype = ctx.c
+        grad_c = _summed(grad, shape, dtype)
+        grad_c = grad_c if ctx.options["beta"] == 1 else grad_c * ctx.options["beta"]
+    return grad_a, grad_b, grad_c
+
+
+def _gradient_of_a(grad: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
+    """alpha times grad Bᵀ, in the layout of A; summed over the batch if A has none."""
+    x, y = grad, b.mT
+    if a.ndim == 2 and grad.ndim == 3:
+        if b.ndim == 2:
+            raise AssertionError("a batch that neither operand has")
+        # The sum over the batch is a product whose K runs over the batch too.
+        x = grad.transpose(0, 1).reshape(grad.shape[1], -1)
+        y = b.mT.reshape(-1, b.shape[1])
+    elif a.ndim == 3 and b.ndim == 2:
+        pass  # one matrix for all
+    if a.stride(-1) != 1 and a.stride(-2) == 1:
+        return torch.ops.tensorcore_dsl.gemm(y.mT, x.mT, **options).mT
+    return torch.ops.tensorcore_dsl.gemm(x, y, **options)
+
+
+def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
+    """grad summed over what was broadcast from `shape`, in one pass."""
+    missing = grad.ndim - len(shape)
+    repeated = [missing + i for i, n in enumerate(shape) if n == 1 and grad.shape[missing + i] != 1]
+    axes = [*range(missing), *repeated]
+    if not axes:
+        return grad.to(dtype)
+    return grad.sum(axes, keepdim=True, dtype=dtype).reshape(shape)
+
+
+_register(
+    "gemm",
+    "(Tensor a, Tensor b, Tensor? c=None, *, float alpha=1, float beta=1, "
+    "ScalarType? out_dtype=None, str? precision=None, str? accumulate=None, str bits='any') "
+    "-> Tensor",
+    _gemm, _gemm_fake, _gemm_context, _gemm_backward,
+)  # fmt: skip
+
+
+# -- swiglu -----------------------------------------------------------------------------------
+
+
+def _swiglu(x: Any, w_gate: Any, w_up: Any, *, bits: str = "any") -> Any:
+    with placed(x):
+        return kernels.swiglu(x, w_gate, w_up, bits=bits)
+
+
+def _swiglu_fake(x: Any, w_gate: Any, w_up: Any, *, bits: str = "any") -> Any:
+    _same("K", x.shape[1], w_gate.shape[0])
+    _same("K", x.shape[1], w_up.shape[0])
+    _same("N", w_gate.shape[1], w_up.shape[1])
+    return x.new_empty((x.shape[0], w_gate.shape[1]))
+
+
+def _swiglu_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+    ctx.bits = keyword_only_inputs["bits"]
+
+
+def _swiglu_backward(ctx: Any, grad: Any) -> Any:
+    """With g = x w_gate and u = x w_up: d silu(g) = s (1 + g (1 - s)) dg, s the sigmoid of g."""
+    x, w_gate, w_up = ctx.saved_tensors
+    gemm, bits = torch.ops.tensorcore_dsl.gemm, ctx.bits
+    gate = gemm(x, w_gate, out_dtype=torch.float32, bits=bits)
+    up = gemm(x, w_up, out_dtype=torch.float32, bits=bits)
+    sigmoid, grad = torch.sigmoid(gate), grad.float()
+    grad_up = (grad * gate * sigmoid).to(x.dtype)
+    grad_gate = (grad * up * sigmoid * (1 + gate * (1 - sigmoid))).to(x.dtype)
+    grad_x = grad_w_gate = grad_w_up = None
+    if ctx.needs_input_grad[0]:
+        partial = gemm(grad_gate, w_gate.mT, out_dtype=torch.float32, bits=bits)
+        grad_x = gemm(grad_up, w_up.mT, partial, bits=bits)
+    if ctx.needs_input_grad[1]:
+        grad_w_gate = gemm(grad_gate.mT, x, bits=bits).mT  # the weights have K contiguous
+    if ctx.needs_input_grad[2]:
+        grad_w_up = gemm(grad_up.mT, x, bits=bits).mT
+    return grad_x, grad_w_gate, grad_w_up
+
+
+_register(
+    "swiglu", "(Tensor x, Tensor w_gate, Tensor w_up, *, str bits='any') -> Tensor",
+    _swiglu, _swiglu_fake, _swiglu_context, _swiglu_backward,
+)  # fmt: skip
+
+
+# -- groups of rows, and of K -----------------------------------------------------------------
+
+
+def _grouped(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
+    with placed(a):
+        return kernels.grouped_gemm(a, b, offsets, bits=bits)
+
+
+def _grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
+    _same("K", a.shape[1], b.shape[1])
+    _same("the groups", offsets.shape[0] - 1, b.shape[0])
+    return a.new_empty((a.shape[0], b.shape[2]))
+
+
+def _grouped_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+    ctx.bits = keyword_only_inputs["bits"]
+
+
+def _grouped_backward(ctx: Any, grad: Any) -> Any:
+    a, b, offsets = ctx.saved_tensors
+    ops, grad, grad_a, grad_b = torch.ops.tensorcore_dsl, grad.contiguous(), None, None
+    if ctx.needs_input_grad[0]:
+        grad_a = ops.grouped_gemm(grad, b.mT, offsets, bits=ctx.bits)
+    if ctx.needs_input_grad[1] and b.stride(-1) != 1 and b.stride(-2) == 1:
+        grad_b = ops.k_grouped_gemm(grad.mT, a, offsets, bits=ctx.bits).mT
+    elif ctx.needs_input_grad[1]:
+        grad_b = ops.k_grouped_gemm(a.mT, grad, offsets, bits=ctx.bits)
+    return grad_a, grad_b, None
+
+
+def _k_grouped(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
+    with placed(a):
+        return kernels.k_grouped_gemm(a, b, offsets, bits=bits)
+
+
+def _k_grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
+    _same("K", a.shape[1], b.shape[0])
+    return a.new_empty((offsets.shape[0] - 1, a.shape[0], b.shape[1]))
+
+
+def _k_grouped_backward(ctx: Any, grad: Any) -> Any:
+    """D[g] = A[:, g] B[g]: the columns of A's gradient, and the rows of B's, are of one group."""
+    a, b, offsets = ctx.saved_tensors
+    grouped, grad = torch.ops.tensorcore_dsl.grouped_gemm, grad.contiguous()
+    grad_a = grad_b = None
+    if ctx.needs_input_grad[0]:
+        grad_a = grouped(b, grad.mT, offsets, bits=ctx.bits).mT
+    if ctx.needs_input_grad[1]:
+        grad_b = grouped(a.mT, grad, offsets, bits=ctx.bits)
+    return grad_a, grad_b, None
+
+
+GROUPED = "(Tensor a, Tensor b, Tensor offsets, *, str bits='any') -> Tensor"
+_register(
+    "grouped_gemm", GROUPED, _grouped, _grouped_fake, _grouped_context, _grouped_backward
+)
+_register(
+    "k_grouped_gemm", GROUPED, _k_grouped, _k_grouped_fake, _grouped_context, _k_grouped_backward
+)
+
+
+# -- scaled_gemm ------------------------------------------------------------------------------
+
+
+def _scaled(
+    a: Any, b: Any, a_scales: Any, b_scales: Any, a_source: Any = None, b_source: Any = None, *,
+    out_dtype: Any = None, bits: str = "any",
+) -> Any:  # fmt: skip
+    with placed(a):
+        return kernels.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
+
+
+def _scaled_fake(
+    a: Any, b: Any, a_scales: Any, b_scales: Any, a_source: Any = None, b_source: Any = None, *,
+    out_dtype: Any = None, bits: str = "any",
+) -> Any:  # fmt: skip
+    _same("K", a.shape[1], b.shape[0])
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=_result_dtype(a, out_dtype))
+
+
+def _scaled_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    a, b, a_scales, b_scales, a_source, b_source = inputs
+    _refuse_fp8_gradients(a, b)
+    if a_scales.requires_grad or b_scales.requires_grad:
+        raise tc.ArgumentError("scales that require a gradient; pass scales.detach()")
+    ctx.save_for_backward(a_source, b_source)
+
+
+def _scaled_backward(ctx: Any, grad: Any) -> Any:
+    """The gradients of what A and B were quantised from, as of a product without rounding."""
+    a, b = ctx.saved_tensors
+    grad, grad_a, grad_b = grad.to(a.dtype), None, None
+    if ctx.needs_input_grad[4]:
+        grad_a = _gradient_of_a(grad, a, b, {})
+    if ctx.needs_input_grad[5]:
+        grad_b = _gradient_of_a(grad.mT, b.mT, a.mT, {}).mT
+    return None, None, None, None, grad_a, grad_b
+
+
+_register(
+    "scaled_gemm",
+    "(Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? a_source=None, "
+    "Tensor? b_source=None, *, ScalarType? out_dtype=None, str bits='any') -> Tensor",
+    _scaled, _scaled_fake, _scaled_context, _scaled_backward,
+)  # fmt: skip

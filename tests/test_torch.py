@@ -1,0 +1,595 @@
+"""Operators of PyTorch: checks by torch's own `opcheck`, gradients, graphs, users' kernels.
+
+Operands are small whole numbers, so that sums are exact in any order; results are those of torch in
+f64. Without PyTorch nothing here runs, which the summary of the run says (conftest.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.runtime import driver
+
+MISSING = "PyTorch is not installed: pip install 'tensorcore-dsl[torch]'"
+torch: Any = pytest.importorskip("torch", reason=MISSING)
+
+import tensorcore_dsl.torch as tct  # noqa: E402
+
+ops = torch.ops.tensorcore_dsl
+BF16, F32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
+ON_GPU = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(
+            not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a"
+        ),
+    ],
+)
+
+
+@pytest.fixture(params=["cpu", ON_GPU])
+def device(request: Any) -> Any:
+    """Where the tensors lie: in host memory, which means emulation, or on a GPU."""
+    torch.manual_seed(0)
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def forget_graphs() -> Any:
+    yield
+    torch._dynamo.reset()
+
+
+def whole(*shape: int, dtype: Any = BF16, device: str = "cpu", grad: bool = True) -> Any:
+    """Small whole numbers; grad: they require a gradient."""
+    return torch.randint(-2, 3, shape, device=device).to(dtype).requires_grad_(grad)
+
+
+def weights(N: int, K: int, **more: Any) -> Any:
+    """K x N with K contiguous."""
+    return whole(N, K, **more).t()
+
+
+def in_f64(*tensors: Any) -> list[Any]:
+    return [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
+
+
+def check_gradients(function: Any, reference: Any, tensors: Any, tolerance: float = 0.0) -> None:
+    """`function` gives the result and the gradients of `reference`, which computes in f64."""
+    leaves = [x.detach().clone(memory_format=torch.preserve_format) for x in tensors]
+    leaves = [x.requires_grad_(t.requires_grad) for x, t in zip(leaves, tensors)]
+    found, exact_leaves = function(*leaves), in_f64(*tensors)
+    exact = reference(*exact_leaves)
+    compare(found, exact, tolerance)
+    weight = torch.randint(-1, 2, found.shape, device=found.device)
+    (found * weight).sum().backward()
+    (exact * weight).sum().backward()
+    for leaf, wanted in zip(leaves, exact_leaves, strict=True):
+        if leaf.requires_grad:
+            assert leaf.grad.dtype == leaf.dtype and leaf.grad.stride() == leaf.stride()
+            compare(leaf.grad, wanted.grad, tolerance)
+
+
+def compare(found: Any, exact: Any, tolerance: float = 0.0) -> None:
+    """Equal but for the rounding to found's type, or within `tolerance` of the greatest element."""
+    if tolerance == 0:
+        assert torch.equal(found.detach(), exact.detach().to(found.dtype))
+    else:
+        error = (found.detach().double() - exact.detach()).abs().max()
+        assert error <= tolerance * exact.detach().abs().max()
+
+
+OFFSETS = torch.tensor([0, 5, 5, 70, 72], dtype=torch.int32)
+CALLS = {
+    "gemm": lambda on: (ops.gemm, (whole(24, 40, **on), whole(40, 16, **on)), {}),
+    "gemm with c": lambda on: (
+        ops.gemm, (whole(24, 40, **on), weights(16, 40, **on), whole(16, dtype=F32, **on)),
+        dict(alpha=2.0, beta=0.5, out_dtype=F32),
+    ),
+    "gemm f32": lambda on: (
+        ops.gemm, (whole(24, 40, dtype=F32, **on), whole(40, 16, dtype=F32, **on)), {}
+    ),
+    "gemm s8": lambda on: (
+        ops.gemm,
+        (whole(32, 64, dtype=torch.int8, grad=False, **on),
+         whole(16, 64, dtype=torch.int8, grad=False, **on).t()),
+        {},
+    ),
+    "batch and matrix": lambda on: (ops.gemm, (whole(3, 24, 40, **on), whole(40, 16, **on)), {}),
+    "matrix and batch": lambda on: (ops.gemm, (whole(24, 40, **on), whole(3, 40, 16, **on)), {}),
+    "batches": lambda on: (ops.gemm, (whole(3, 24, 40, **on), whole(3, 40, 16, **on)), {}),
+    "swiglu": lambda on: (
+        ops.swiglu, (whole(24, 40, **on), weights(16, 40, **on), weights(16, 40, **on)), {}
+    ),
+    "grouped": lambda on: (
+        ops.grouped_gemm, (whole(72, 40, **on), whole(4, 40, 16, **on), OFFSETS.to(**on)), {}
+    ),
+    "grouped weights": lambda on: (
+        ops.grouped_gemm, (whole(72, 40, **on), whole(4, 16, 40, **on).mT, OFFSETS.to(**on)), {}
+    ),
+    "k_grouped": lambda on: (
+        ops.k_grouped_gemm, (whole(72, 40, **on).t(), whole(72, 16, **on), OFFSETS.to(**on)), {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_opcheck(call: str, device: str) -> None:
+    """Schema, registration of gradients, fake tensors, and the graphs of torch.compile."""
+    operator, args, options = CALLS[call](dict(device=device))
+    results = torch.library.opcheck(operator.default, args, options)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+def fp8_call(device: str) -> tuple[Any, ...]:
+    a, b = (whole(n, 208, grad=False, device=device).to(FP8) for n in (24, 144))
+    scales = torch.rand(24, 2, device=device), torch.rand(2, 2, device=device)
+    return (a, b.t(), *scales)
+
+
+def test_opcheck_of_scaled_gemm(device: str) -> None:
+    """Without test_schema, which compares inputs by a product that torch has not for fp8."""
+    tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    sources = whole(24, 208, device=device), weights(144, 208, device=device)
+    for args in (fp8_call(device), (*fp8_call(device), *sources)):
+        results = torch.library.opcheck(ops.scaled_gemm.default, args, test_utils=tests)
+        assert set(results.values()) == {"SUCCESS"}
+
+
+# -- results and gradients ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", ["rows", "columns"])
+@pytest.mark.parametrize("right", ["rows", "columns"])
+@pytest.mark.parametrize("dtype", [BF16, torch.float16, F32, torch.float64])
+def test_gradients_of_gemm(dtype: Any, left: str, right: str, device: str) -> None:
+    a = whole(40, 72, dtype=dtype, device=device)
+    a = whole(72, 40, dtype=dtype, device=device).t() if left == "columns" else a
+    b = whole(72, 24, dtype=dtype, device=device)
+    b = weights(24, 72, dtype=dtype, device=device) if right == "columns" else b
+    check_gradients(tct.gemm, torch.matmul, (a, b))
+
+
+@pytest.mark.parametrize("shape", [(24,), (40, 1), (1, 24), (40, 24), ()])
+def test_gradient_of_c(shape: Any, device: str) -> None:
+    tensors = whole(40, 72, device=device), weights(24, 72, device=device), whole(*shape, dtype=F32, device=device)
+    check_gradients(
+        lambda a, b, c: tct.gemm(a, b, c, alpha=2, beta=3, out_dtype=F32),
+        lambda a, b, c: 2 * a @ b + 3 * c, tensors,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", [((3, 40, 72), (72, 24)), ((40, 72), (3, 72, 24)), ((3, 40, 72), (3, 72, 24))])
+def test_gradients_of_batches(shapes: Any, device: str) -> None:
+    check_gradients(tct.gemm, torch.matmul, [whole(*shape, device=device) for shape in shapes])
+
+
+def test_gradients_of_odd_sizes(device: str) -> None:
+    check_gradients(tct.gemm, torch.matmul, (whole(7, 13, device=device), whole(13, 5, device=device)))
+
+
+def test_only_the_gradients_that_are_wanted(device: str) -> None:
+    a, b = whole(40, 72, device=device, grad=False), weights(24, 72, device=device)
+    check_gradients(tct.gemm, torch.matmul, (a, b))
+    check_gradients(lambda b, a: tct.gemm(b.t(), a.t()), lambda b, a: b.t() @ a.t(), (b, a))
+
+
+def test_second_derivatives(device: str) -> None:
+    tensors = whole(8, 16, dtype=torch.float64, device=device), whole(16, 8, dtype=torch.float64, device=device)
+    assert torch.autograd.gradgradcheck(lambda a, b: tct.gemm(a, b), tensors)
+
+
+def by_groups(a: Any, b: Any, offsets: Any) -> Any:
+    ends = offsets.tolist()
+    return torch.cat([a[i:j] @ x for i, j, x in zip(ends, ends[1:], b)])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_of_grouped_gemm(transposed: bool, device: str) -> None:
+    b = whole(4, 24, 40, device=device).mT if transposed else whole(4, 40, 24, device=device)
+    check_gradients(
+        tct.grouped_gemm, by_groups, (whole(72, 40, device=device), b, OFFSETS.to(device))
+    ) if False else None
+    offsets = OFFSETS.to(device)
+    check_gradients(
+        lambda a, b: tct.grouped_gemm(a, b, offsets), lambda a, b: by_groups(a, b, offsets),
+        (whole(72, 40, device=device), b),
+    )  # fmt: skip
+
+
+def test_gradients_of_k_grouped_gemm(device: str) -> None:
+    offsets = OFFSETS.to(device)
+    ends = offsets.tolist()
+    check_gradients(
+        lambda a, b: tct.k_grouped_gemm(a, b, offsets),
+        lambda a, b: torch.stack([a[:, i:j] @ b[i:j] for i, j in zip(ends, ends[1:])]),
+        (whole(72, 40, device=device).t(), whole(72, 24, device=device)),
+    )
+
+
+def test_gradients_of_swiglu(device: str) -> None:
+    """Rounding: the result, and dy silu(g) and dy u silu'(g) of f32 products, once to bf16."""
+    x = torch.randn(40, 72, device=device).to(BF16).requires_grad_()
+    gate, up = (torch.randn(24, 72, device=device).to(BF16).requires_grad_().t() for _ in range(2))
+    reference = lambda x, g, u: torch.nn.functional.silu(x @ g) * (x @ u)
+    check_gradients(tct.swiglu, reference, (x, gate, up), tolerance=2**-7)
+
+
+def test_scaled_gemm(device: str) -> None:
+    a, b, a_scales, b_scales = fp8_call(device)
+    wide = lambda s, n, axis: s.double().repeat_interleave(128, axis)[(slice(None),) * axis + (slice(n),)]
+    scaled_a = a.double() * wide(a_scales, 208, 1)
+    scaled_b = b.double() * wide(wide(b_scales, 208, 0), 144, 1)
+    found = tct.scaled_gemm(a, b, a_scales, b_scales, out_dtype=F32)
+    compare(found, scaled_a @ scaled_b, 1e-5)
+
+
+def test_scaled_gemm_of_what_it_quantises_itself(device: str) -> None:
+    """e4m3 has 4 significant bits; gradients are those of the product without rounding."""
+    a, b = (torch.randn(n, 208, device=device).to(BF16).requires_grad_() for n in (24, 144))
+    found = tct.scaled_gemm(a, b.t())
+    compare(found, a.double() @ b.t().double(), 2**-4)
+    grad = whole(24, 144, device=device, grad=False)
+    found.backward(grad)
+    compare(a.grad, grad.double() @ b.double(), 2**-8)
+    compare(b.grad, grad.t().double() @ a.double(), 2**-8)
+
+
+@pytest.mark.parametrize("rows", [1, 128])
+def test_quantize(rows: int, device: str) -> None:
+    x = torch.randn(300, 260, device=device) * torch.logspace(-3, 3, 260, device=device)
+    q, scales = tct.quantize(x, rows)
+    assert q.dtype == FP8 and scales.shape == (-(-300 // rows), 3) and q.is_contiguous()
+    back = q.float() * scales.repeat_interleave(rows, 0)[:300].repeat_interleave(128, 1)[:, :260]
+    unit = scales.repeat_interleave(rows, 0)[:300].repeat_interleave(128, 1)[:, :260]
+    # Half a unit of 4 significant bits, and of the subnormals below 2^-6.
+    assert ((back - x).abs() <= (x.abs() * 2**-4).maximum(unit * 2**-10) * 1.001).all()
+    assert not tct.quantize(torch.zeros(3, 5, device=device))[0].float().any()
+
+
+REFUSED = {
+    "K differs": (lambda: tct.gemm(whole(8, 16), whole(24, 8)), "columns must be as many as b's rows"),
+    "fp8 with gradient": (
+        lambda: tct.gemm(whole(16, 32).detach().to(FP8).requires_grad_(), whole(16, 32, grad=False).to(FP8).t()),
+        "requires a gradient, which fp8 cannot hold",
+    ),
+    "one operand has scales": (
+        lambda: tct.scaled_gemm(whole(8, 128), weights(8, 128), torch.ones(8, 1)), "only a_scales are given"
+    ),
+    "scales with gradient": (
+        lambda: tct.scaled_gemm(*fp8_call("cpu")[:2], *(x.requires_grad_() for x in fp8_call("cpu")[2:])),
+        "pass scales.detach()",
+    ),
+    "two types": (lambda: tct.scaled_gemm(whole(8, 128), weights(8, 128, dtype=F32)), "convert one"),
+    "no matrix": (lambda: tct.quantize(torch.ones(3)), "a float matrix is needed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    call, text = REFUSED[case]
+    with pytest.raises(tc.ArgumentError, match=text):
+        call()
+
+
+# -- graphs and modules ------------------------------------------------------------------------
+
+
+def mlp(device: str, dtype: Any = F32, features: int = 32, hidden: int = 64) -> Any:
+    return tct.MLP(features, hidden, device=device, dtype=dtype)
+
+
+def of_torch(model: Any) -> Any:
+    """The same model of torch's own layers, with a copy of the parameters."""
+    layer = model.up
+    up = torch.nn.Linear(layer.in_features, layer.out_features, device=layer.weight.device, dtype=layer.weight.dtype)
+    down = torch.nn.Linear(layer.out_features, layer.in_features, device=layer.weight.device, dtype=layer.weight.dtype)
+    same = torch.nn.Sequential(up, torch.nn.GELU(approximate="tanh"), down)
+    same.load_state_dict(dict(zip(same.state_dict(), model.state_dict().values(), strict=True)))
+    return same
+
+
+def train(model: Any, x: Any, target: Any, steps: int, call: Any = None) -> list[float]:
+    """Losses of steps of SGD."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss((model if call is None else call)(x), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_training_agrees_with_torch(compiled: bool, device: str) -> None:
+    """f32 products of 1e-6: after four steps, losses within 1e-5 and weights within 1e-5."""
+    model = mlp(device)
+    reference = of_torch(model)
+    x, target = (torch.randn(2, 12, 32, device=device) for _ in range(2))
+    call = torch.compile(model, fullgraph=True) if compiled else model
+    found, wanted = train(model, x, target, 4, call), train(reference, x, target, 4)
+    assert wanted[-1] < wanted[0]
+    assert found == pytest.approx(wanted, rel=1e-5)
+    for mine, exact in zip(model.parameters(), reference.parameters(), strict=True):
+        assert (mine - exact).abs().max() < 1e-5
+
+
+def test_state_dicts_are_those_of_torch() -> None:
+    ours, theirs = tct.Linear(8, 16), torch.nn.Linear(8, 16)
+    theirs.load_state_dict(ours.state_dict())
+    ours.load_state_dict(theirs.state_dict())
+    assert repr(ours) == repr(theirs)
+
+
+def test_graphs_of_all_operators_have_no_break(device: str) -> None:
+    offsets = OFFSETS.to(device)
+
+    def function(x: Any, w: Any, experts: Any) -> Any:
+        y = tct.swiglu(x, w.t(), w.t())
+        y = tct.grouped_gemm(y, experts, offsets) + tct.gemm(y, experts[0])
+        return tct.scaled_gemm(y, w.t())
+
+    tensors = whole(72, 128, device=device), whole(64, 128, device=device), whole(4, 64, 128, device=device)
+    wanted = function(*tensors)
+    found = torch.compile(function, fullgraph=True)(*tensors)
+    compare(found, wanted.double(), 2**-5)
+    for mine, exact in zip(*(torch.autograd.grad(y.sum(), tensors) for y in (found, wanted)), strict=True):
+        compare(mine, exact.double(), 2**-5)
+
+
+def test_dynamic_shapes_share_a_graph(device: str) -> None:
+    counter = torch._dynamo.testing.CompileCounter()
+    weight = weights(16, 40, device=device, grad=False)
+    call = torch.compile(lambda x: tct.gemm(x, weight), backend=counter, fullgraph=True, dynamic=True)
+    for rows in (8, 24, 56):
+        x = whole(rows, 40, device=device, grad=False)
+        assert torch.equal(call(x), x @ weight)
+    assert counter.frame_count == 1
+
+
+def test_other_targets_change_nothing() -> None:
+    """The tensor's device decides, as in torch."""
+    with tc.target("cuda"):
+        assert torch.equal(tct.gemm(whole(8, 16), whole(16, 8)).sign().abs().max(), torch.tensor(1, dtype=BF16))
+        assert tc.current_target() == "cuda"
+
+
+# -- users' kernels ----------------------------------------------------------------------------
+
+
+@tct.operator(
+    "tensorcore_dsl_tests::scale", grid=lambda x: -(-x.shape[0] // 64), block=64,
+    outputs={"y": lambda x: torch.empty_like(x)},
+)  # fmt: skip
+@tc.kernel
+def scale(x: tc.Array, y: tc.Array, factor: tc.f32 = 2.0):
+    i = tc.blockIdx.x * 64 + tc.threadIdx.x
+    if i < x.shape[0]:
+        y[i] = x[i] * factor
+
+
+@tct.operator(
+    "tensorcore_dsl_tests::add_", grid=lambda x, BLOCK: -(-x.shape[0] // BLOCK),
+    block=lambda BLOCK: BLOCK, mutates=["x"],
+)  # fmt: skip
+@tc.kernel
+def add_(x: tc.Array, n: tc.s32, really: tc.pred, BLOCK: tc.Const = 32):
+    i = tc.blockIdx.x * BLOCK + tc.threadIdx.x
+    if (i < x.shape[0]) & really:
+        x[i] = x[i] + n
+
+
+@tct.operator(
+    "tensorcore_dsl_tests::sum_and_difference", grid=1, block=lambda s: s.shape[0],
+    outputs={"s": lambda x: torch.empty_like(x), "d": lambda x: x.new_empty(x.shape)},
+)  # fmt: skip
+@tc.kernel
+def sum_and_difference(x: tc.Array, s: tc.Array, y: tc.Array, d: tc.Array):
+    i = tc.threadIdx.x
+    s[i], d[i] = x[i] + y[i], x[i] - y[i]
+
+
+def test_a_kernel_is_an_operator(device: str) -> None:
+    x = torch.arange(100.0, device=device)
+    assert torch.equal(scale(x), 2 * x) and torch.equal(scale(x, factor=3.0), 3 * x)
+    assert set(torch.library.opcheck(scale, (x, 2.5)).values()) == {"SUCCESS"}
+    assert isinstance(scale.kernel, tc.Kernel)
+    found = torch.compile(lambda x: scale(x + 1, 3.0) * 2, fullgraph=True)(x)
+    assert torch.equal(found, 6 * (x + 1))
+
+
+def test_an_operator_that_mutates(device: str) -> None:
+    x = torch.zeros(100, device=device)
+    assert add_(x, 3, True) is None and (x == 3).all()
+    add_(x, 3, False)
+    assert (x == 3).all()
+    assert set(torch.library.opcheck(add_, (x, 2, True), {"BLOCK": 64}).values()) == {"SUCCESS"}
+
+    def function(x: Any) -> Any:
+        y = x + 1
+        before = y * 1
+        add_(y, 5, True, BLOCK=64)
+        return before, y
+
+    before, after = torch.compile(function, fullgraph=True)(torch.zeros(100, device=device))
+    assert (before == 1).all() and (after == 6).all()
+
+
+def test_several_outputs(device: str) -> None:
+    x, y = (whole(16, dtype=F32, grad=False, device=device) for _ in range(2))
+    s, d = sum_and_difference(x, y)
+    assert torch.equal(s, x + y) and torch.equal(d, x - y)
+    assert set(torch.library.opcheck(sum_and_difference, (x, y)).values()) == {"SUCCESS"}
+
+
+def test_a_gradient_of_a_users_kernel() -> None:
+    @tct.operator(
+        "tensorcore_dsl_tests::halve", grid=lambda x: x.shape[0], block=1,
+        outputs={"y": lambda x: torch.empty_like(x)},
+    )  # fmt: skip
+    @tc.kernel
+    def halve(x: tc.Array, y: tc.Array):
+        y[tc.blockIdx.x] = x[tc.blockIdx.x] / 2
+
+    halve.register_autograd(lambda ctx, grad: halve(grad))
+    x = torch.randn(5, requires_grad=True)
+    halve(x).sum().backward()
+    assert (x.grad == 0.5).all()
+
+
+def test_writes_that_torch_does_not_know_are_refused() -> None:
+    @tct.operator("tensorcore_dsl_tests::sly", grid=1, block=32, outputs={"y": lambda x: torch.empty_like(x)})
+    @tc.kernel
+    def sly(x: tc.Array, y: tc.Array):
+        y[tc.threadIdx.x] = x[tc.threadIdx.x]
+        tc.reduce("add", x.at(0), 1.0)
+
+    x = torch.zeros(32)
+    with pytest.raises(tc.ArgumentError, match="writes 'x' here, which is neither an output") as error:
+        sly(x)
+    assert 'tc.reduce("add", x.at(0), 1.0)' in str(error.value) and not x.any()
+
+
+def untyped(x: tc.Array, n):
+    pass
+
+
+def without_default(x: tc.Array, N: tc.Const):
+    pass
+
+
+def fine(x: tc.Array, y: tc.Array):
+    pass
+
+
+@pytest.mark.parametrize(
+    "function, options, text",
+    [
+        (untyped, {}, "'n' has no annotation"),
+        (without_default, {}, "'N' has no default"),
+        (fine, {"outputs": {"z": None}}, "outputs names 'z'; .* x, y"),
+        (fine, {"mutates": ["w"]}, "mutates names 'w'"),
+        (fine, {"mutates": ["y"], "outputs": {"y": lambda x: x}}, "either an output or mutated"),
+        (fine, {"outputs": {"y": lambda q: q}}, "takes 'q'; the arguments are x"),
+        (fine, {"outputs": {"x": lambda y: y, "y": lambda x: x}}, "takes no tensor"),
+    ],
+)  # fmt: skip
+def test_declarations_that_are_refused(function: Any, options: Any, text: str) -> None:
+    with pytest.raises(tc.ArgumentError, match=text):
+        tct.operator("tensorcore_dsl_tests::refused", grid=1, block=1, **options)(tc.kernel(function))
+    with pytest.raises(tc.ArgumentError, match=r"stands above @tc\.kernel"):
+        tct.operator("tensorcore_dsl_tests::refused", grid=1, block=1)(function)
+
+
+# -- without PyTorch -----------------------------------------------------------------------------
+
+
+def test_without_torch_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None\nimport tensorcore_dsl.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "pip install 'tensorcore-dsl[torch]'" in done.stderr
+
+
+# -- streams, devices and graphs of a GPU --------------------------------------------------------
+
+
+@pytest.fixture
+def gpu() -> Any:
+    if not driver.cuda_available() or driver.compute_capability() != 90:
+        pytest.skip("needs sm_90a")
+    torch.manual_seed(0)
+
+
+@pytest.mark.gpu
+def test_operators_follow_the_current_stream(gpu: Any) -> None:
+    a, b = whole(256, 256, device="cuda", grad=False), whole(256, 256, device="cuda", grad=False)
+    wanted = tct.gemm(a, b)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        found = tct.gemm(a, b)
+        ended = torch.cuda.Event()
+        ended.record()
+    assert not ended.query()  # the launch waits behind what its stream does
+    stream.synchronize()
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.gpu
+def test_threads_without_a_context(gpu: Any) -> None:
+    import threading
+
+    a, b = whole(64, 64, device="cuda", grad=False), whole(64, 64, device="cuda", grad=False)
+    wanted, found = a @ b, []
+    thread = threading.Thread(target=lambda: found.append(tct.gemm(a, b)))
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert torch.equal(found[0], wanted)
+
+
+@pytest.mark.gpu
+def test_a_device_that_is_not_the_current_one(gpu: Any) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    a, b = whole(64, 64, device="cuda:1"), whole(64, 64, device="cuda:1")
+    with torch.cuda.device(0):
+        found = tct.gemm(a, b)
+        found.sum().backward()
+        assert torch.cuda.current_device() == 0
+    assert found.device.index == 1 and torch.equal(found.detach(), (a @ b).detach())
+    assert torch.equal(scale(torch.arange(8.0, device="cuda:1")).cpu(), 2 * torch.arange(8.0))
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_capture_training(gpu: Any) -> None:
+    """Forward and backward in one graph, replayed with other inputs."""
+    model = tct.MLP(256, 512, device="cuda", dtype=BF16)
+    x = torch.randn(128, 256, device="cuda", dtype=BF16, requires_grad=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            model(x).float().square().mean().backward()
+    torch.cuda.current_stream().wait_stream(side)
+    model.zero_grad(set_to_none=True)
+    x.grad = None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(x).float().square().mean().backward()
+    with torch.no_grad():
+        x.copy_(torch.randn_like(x))
+    graph.replay()
+    found = [p.grad.clone() for p in (x, *model.parameters())]
+    wanted = torch.autograd.grad(model(x).float().square().mean(), (x, *model.parameters()))
+    assert all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_of_torch_compile(gpu: Any) -> None:
+    model = mlp("cuda")
+    reference = of_torch(model)
+    x, target = (torch.randn(64, 32, device="cuda") for _ in range(2))
+    call = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    found, wanted = train(model, x, target, 6, call), train(reference, x, target, 6)
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_users_kernel_in_a_cuda_graph(gpu: Any) -> None:
+    x = torch.arange(100.0, device="cuda")
+    scale(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = scale(x, 3.0)
+    x.fill_(2)
+    graph.replay()
+    assert (y == 6).all()
