@@ -26,6 +26,7 @@ TOOLS = {
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
+    "torch-mlp": ("benchmarks.torch_mlp", "training of an MLP in PyTorch, on a GPU"),
     "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer and the emulator on planted bugs"),
     "report": ("benchmarks.page", "docs/performance.md from the newest recorded results"),
 }
