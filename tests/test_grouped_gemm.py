@@ -16,6 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
+from tensorcore_dsl.kernels.hopper.k_grouped_gemm import k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.families import is_assembled
 from tensorcore_dsl.kernels.host.heuristics import PINGPONG, SKINNY_GROUPS
@@ -187,6 +188,75 @@ def test_groups_that_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tc.ArgumentError) as error:
         kernels.grouped_gemm(**given)
     assert message in str(error.value)
+
+
+# -- groups along K -------------------------------------------------------------------------------
+
+K_GROUPED = {
+    "default": None,
+    "one consumer": HopperConfig(BM=64, BN=64, stages=2),
+    "columns shared": HopperConfig(BM=128, BN=128, stages=2, cluster_m=2),
+    "rows shared": HopperConfig(BM=128, BN=128, stages=2, cluster_n=2),
+}
+
+
+def by_parts_of_k(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    return np.stack([exact(a[:, i:j], b[i:j]) for i, j in zip(offsets[:-1], offsets[1:])])
+
+
+@pytest.mark.parametrize("config", K_GROUPED)
+@pytest.mark.parametrize("sizes", GROUPS)
+def test_groups_along_k(sizes: str, config: str) -> None:
+    offsets = groups_of(GROUPS[sizes])
+    a, b = whole(136, int(offsets[-1]), order="F"), whole(int(offsets[-1]), 200)
+    found = kernels.k_grouped_gemm(a, b, offsets, config=K_GROUPED[config])
+    assert np.array_equal(found.astype(float), by_parts_of_k(a, b, offsets))
+
+
+def test_groups_along_k_share_few_blocks() -> None:
+    """Tiles of groups of different lengths, one after the other in the same blocks."""
+    config, offsets = HopperConfig(BM=64, BN=64, stages=3), groups_of((70, 0, 1, 200, 64, 0))
+    a, b, d = whole(72, 335, order="F"), whole(335, 136), np.full((6, 72, 136), 99, BF16)
+    found = k_grouped_gemm_kernel.check(2, config.threads)(a, b, offsets, d, config=config)
+    assert not found.findings
+    assert np.array_equal(found.arguments["d"].astype(float), by_parts_of_k(a, b, offsets))
+
+
+def test_a_group_along_k_reads_nothing_of_its_neighbours() -> None:
+    offsets = groups_of((50, 14, 71))
+    a, b = whole(72, 135, order="F"), whole(135, 72)
+    a[:, 64:], b[64:] = np.inf, np.nan
+    found = kernels.k_grouped_gemm(a, b, offsets).astype(float)
+    assert np.array_equal(found[:2], by_parts_of_k(a[:, :64], b[:64], offsets[:3]))
+    assert np.isnan(found[2]).all()
+
+
+def test_no_group_and_no_k() -> None:
+    a, b = whole(16, 24, order="F"), whole(24, 8)
+    assert kernels.k_grouped_gemm(a[:, :0], b[:0], np.zeros(1, np.int32)).shape == (0, 16, 8)
+    out = np.full((2, 16, 8), 99, BF16)
+    assert kernels.k_grouped_gemm(a[:, :0], b[:0], np.zeros(3, np.int32), out=out) is out
+    assert not out.any()
+
+
+A, B = whole(64, 64, order="F"), whole(64, 64)
+OFFSETS = groups_of((30, 34))
+
+
+@pytest.mark.parametrize(
+    "arguments, options, text",
+    [
+        ((A, B[:32], OFFSETS), {}, "a is 64x64 and b 32x64: K differs"),
+        ((A, B, OFFSETS.astype(np.int64)), {}, r"offsets are s64 of shape \(3,\); needed are s32"),
+        ((A, B, groups_of((30, 35))), {}, "offsets go from 0 to 65"),
+        ((np.ascontiguousarray(A), B, OFFSETS), {}, "M is contiguous in a, and N in b"),
+        ((A, B[:, :63], OFFSETS), {}, "rows of the result start at multiples of 16 bytes"),
+        ((A, B, OFFSETS), {"config": HopperConfig(pingpong=True)}, "takes no pingpong=True"),
+    ],
+)  # fmt: skip
+def test_what_groups_along_k_refuse(arguments: Any, options: Any, text: str) -> None:
+    with pytest.raises(tc.ArgumentError, match=text):
+        kernels.k_grouped_gemm(*arguments, **options)
 
 
 # -- gates ----------------------------------------------------------------------------------------

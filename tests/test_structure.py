@@ -109,7 +109,8 @@ def circles() -> list[set[str]]:
     return found
 
 
-ABOVE = ("kernels", "__main__")  # the kernels, and the program that runs some of them
+# The kernels, the operators that are made of them, and the program that runs some of them.
+ABOVE = ("kernels", "torch", "__main__")
 PLACES = [place for level in LEVELS for place in level] + [*ABOVE]
 
 

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tensorcore_dsl.errors import Loc
-from tensorcore_dsl.ir.nodes import Address, Assign, Kernel, Op, Part, Source, Value, walk
-
-# Instructions through which the address of an array passes to another register. The product in
-# an address (`mul`) is of indices, which may come from anywhere.
-PASSING = ("add", "sub", "mov", "selp", "mad", "cvta")
+from tensorcore_dsl.ir.nodes import Assign, Kernel, Node, Op, Value, reads, walk
 
 
 def written_arrays(kernel: Kernel, names: Sequence[str]) -> dict[str, Loc | None]:
-    """The run-time arguments, of these names in order, that the kernel writes to global memory
-    through, with the place of the first write.
+    """The run-time arguments through which the kernel writes global memory, and where first.
 
-    Registers hold addresses of whatever they are ever given, whatever the order of the code.
+    names: of all run-time arguments in order. A register holds the addresses that it is given
+    anywhere, whatever the order of the code.
     """
     owners: dict[Value, set[str]] = {}
     for p in kernel.params:
         name = p.name if p.tensor_map is None else names[p.tensor_map.argument]
         if name in names:
             owners[p.value] = {name}
-    nodes = [node for node in walk(kernel.body) if isinstance(node, (Op, Assign))]
+    nodes = list(walk(kernel.body))
+    copies = [copy for node in nodes for copy in _copies(node)]
     changed = True
     while changed:
         changed = False
-        for node in nodes:
-            if isinstance(node, Assign):
-                targets, sources = (node.target,), node.sources
-            elif node.instr.opcode in PASSING:
-                targets, sources = node.results, node.operands
-            else:
-                continue
-            found = set().union(*[owners.get(_register(s), ()) for s in sources])
-            for target in targets:
-                known = owners.setdefault(target, set()) if found else found
-                if not found <= known:
-                    known |= found
-                    changed = True
+        for target, source in copies:
+            new = owners.get(source, set()) - owners.setdefault(target, set())
+            owners[target] |= new
+            changed = changed or bool(new)
     written: dict[str, Loc | None] = {}
     for node in nodes:
         if isinstance(node, Op) and node.instr.writes_global:
-            for name in owners.get(_register(node.operands[0]), ()):
+            for name in sorted(owners.get(reads(node)[0], ())):
                 written.setdefault(name, node.loc)
     return written
 
 
-def _register(source: Source) -> Value | None:
-    """The register that a source reads; None for a constant."""
-    base = source.base if isinstance(source, (Address, Part)) else source
-    return base if isinstance(base, Value) else None
+def _copies(node: Node) -> Iterator[tuple[Value, Value]]:
+    """Registers to which the node may pass an address, each with one where it comes from."""
+    if isinstance(node, Assign) or (isinstance(node, Op) and node.instr.passes_addresses):
+        targets = (node.target,) if isinstance(node, Assign) else node.results
+        yield from ((target, source) for target in targets for source in reads(node))

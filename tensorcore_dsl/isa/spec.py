@@ -243,6 +243,14 @@ class Instruction:
         return self.space == "global" and "store" in self.effects and not fetches
 
     @property
+    def passes_addresses(self) -> bool:
+        """May its result point into the array that an operand points into?
+
+        Not so products: those in addresses are of indices, which may come from anywhere.
+        """
+        return self.opcode in ("add", "sub", "mov", "selp", "mad", "cvta")
+
+    @property
     def divides_integers(self) -> bool:
         """Does it divide by an integer, which may not be zero?"""
         return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer

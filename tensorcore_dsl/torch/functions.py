@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.torch import operators  # registers them
+from tensorcore_dsl.torch.operators import ops
 
-ops = torch.ops.tensorcore_dsl
 BLOCK = 128
 
 
@@ -48,7 +47,7 @@ def swiglu(
 def grouped_gemm(
     a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, *, bits: str = "any"
 ) -> torch.Tensor:
-    """Rows offsets[g] to offsets[g + 1] of A times b[g], the operator `tensorcore_dsl::grouped_gemm`.
+    """Rows offsets[g] to offsets[g + 1] of A times b[g]: `tensorcore_dsl::grouped_gemm`.
 
     a: (rows, K) with K contiguous; b: (groups, K, N); both bf16 or f16. offsets: (groups + 1),
     int32, ascending from 0 to rows, on the device of A, where neither this nor the gradients wait
@@ -107,7 +106,9 @@ def quantize(
     largest number of `dtype`.
     """
     if x.ndim != 2 or not x.is_floating_point():
-        raise tc.ArgumentError(f"x holds {x.dtype} of shape {tuple(x.shape)}; a float matrix is needed")
+        raise tc.ArgumentError(
+            f"x holds {x.dtype} of shape {tuple(x.shape)}; a float matrix is needed"
+        )
     M, K = x.shape
     high, wide = -(-M // rows), -(-K // BLOCK)
     padded = torch.nn.functional.pad(x.float(), (0, wide * BLOCK - K, 0, high * rows - M))

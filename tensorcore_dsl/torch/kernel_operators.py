@@ -47,7 +47,7 @@ def operator(
         if not isinstance(kernel, tc.Kernel):
             raise tc.ArgumentError(f"@operator stands above @tc.kernel, not above {kernel!r}")
         made = KernelOperator(kernel, grid, block, dict(outputs or {}), tuple(mutates), launch)
-        found = torch.library.custom_op(
+        found: Any = torch.library.custom_op(
             name, made, mutates_args=made.mutates, schema=made.schema()
         )
         found.register_fake(made.fake)
@@ -72,15 +72,15 @@ class KernelOperator:
     def __post_init__(self) -> None:
         self.__name__ = self.kernel.__name__
         arrays = [p.name for p in self.kernel.parameters if p.array]
-        for role, names in (("outputs", self.outputs), ("mutates", self.mutates)):
-            for name in names:
-                if name not in arrays:
-                    raise tc.ArgumentError(
-                        f"{role} names {name!r}; the parameters of {self.__name__} that are "
-                        f"annotated with tc.Array are {listing(arrays)}"
-                    )
-        if both := {*self.outputs} & {*self.mutates}:
-            raise tc.ArgumentError(f"{listing(sorted(both))}: either an output or mutated, not both")
+        for name in (*self.outputs, *self.mutates):
+            if name not in arrays:
+                role = "outputs" if name in self.outputs else "mutates"
+                raise tc.ArgumentError(
+                    f"{role} names {name!r}; the parameters of {self.__name__} that are annotated "
+                    f"with tc.Array are {listing(arrays)}"
+                )
+            if name in self.outputs and name in self.mutates:
+                raise tc.ArgumentError(f"{name!r} is either an output or mutated, not both")
         self.parameters = [p for p in self.kernel.parameters if self._is_argument(p)]
         names = [p.name for p in self.parameters]
         if not any(p.array for p in self.parameters):
@@ -151,7 +151,8 @@ class KernelOperator:
     def _check_writes(self, values: dict[str, Any]) -> None:
         """Refuse writes that torch does not know of; once for each combination of types."""
         runtime = [values[name] for name in self.kernel.runtime_names]
-        constants = {p.name: values.get(p.name, p.default) for p in self.kernel.parameters if p.const}
+        consts = [p for p in self.kernel.parameters if p.const]
+        constants = {p.name: values.get(p.name, p.default) for p in consts}
         types = tuple([getattr(x, "dtype", type(x)) for x in runtime])
         axes = tuple([getattr(x, "ndim", None) for x in runtime])
         key = (types, axes, constants_key(constants))

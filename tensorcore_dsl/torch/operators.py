@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import kernels
+import tensorcore_dsl.kernels as kernels
 from tensorcore_dsl.host import from_numpy
 from tensorcore_dsl.kernels.host.operands import output_dtype
 from tensorcore_dsl.torch.placement import placed
 
-NAMESPACE = "tensorcore_dsl"
+ops: Any = torch.ops.tensorcore_dsl
 
 
 def _register(
@@ -25,7 +25,7 @@ def _register(
     setup_context: Callable[..., Any], backward: Callable[..., Any],
 ) -> None:  # fmt: skip
     operator = torch.library.custom_op(
-        f"{NAMESPACE}::{name}", function, mutates_args=(), schema=schema
+        f"tensorcore_dsl::{name}", function, mutates_args=(), schema=schema
     )
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=setup_context)
@@ -101,16 +101,12 @@ def _gradient_of_a(grad: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
     """alpha times grad Bᵀ, in the layout of A; summed over the batch if A has none."""
     x, y = grad, b.mT
     if a.ndim == 2 and grad.ndim == 3:
-        if b.ndim == 2:
-            raise AssertionError("a batch that neither operand has")
         # The sum over the batch is a product whose K runs over the batch too.
         x = grad.transpose(0, 1).reshape(grad.shape[1], -1)
         y = b.mT.reshape(-1, b.shape[1])
-    elif a.ndim == 3 and b.ndim == 2:
-        pass  # one matrix for all
     if a.stride(-1) != 1 and a.stride(-2) == 1:
-        return torch.ops.tensorcore_dsl.gemm(y.mT, x.mT, **options).mT
-    return torch.ops.tensorcore_dsl.gemm(x, y, **options)
+        return ops.gemm(y.mT, x.mT, **options).mT
+    return ops.gemm(x, y, **options)
 
 
 def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
@@ -155,7 +151,7 @@ def _swiglu_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any
 def _swiglu_backward(ctx: Any, grad: Any) -> Any:
     """With g = x w_gate and u = x w_up: d silu(g) = s (1 + g (1 - s)) dg, s the sigmoid of g."""
     x, w_gate, w_up = ctx.saved_tensors
-    gemm, bits = torch.ops.tensorcore_dsl.gemm, ctx.bits
+    gemm, bits = ops.gemm, ctx.bits
     gate = gemm(x, w_gate, out_dtype=torch.float32, bits=bits)
     up = gemm(x, w_up, out_dtype=torch.float32, bits=bits)
     sigmoid, grad = torch.sigmoid(gate), grad.float()
@@ -199,7 +195,7 @@ def _grouped_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: An
 
 def _grouped_backward(ctx: Any, grad: Any) -> Any:
     a, b, offsets = ctx.saved_tensors
-    ops, grad, grad_a, grad_b = torch.ops.tensorcore_dsl, grad.contiguous(), None, None
+    grad, grad_a, grad_b = grad.contiguous(), None, None
     if ctx.needs_input_grad[0]:
         grad_a = ops.grouped_gemm(grad, b.mT, offsets, bits=ctx.bits)
     if ctx.needs_input_grad[1] and b.stride(-1) != 1 and b.stride(-2) == 1:
@@ -222,7 +218,7 @@ def _k_grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
 def _k_grouped_backward(ctx: Any, grad: Any) -> Any:
     """D[g] = A[:, g] B[g]: the columns of A's gradient, and the rows of B's, are of one group."""
     a, b, offsets = ctx.saved_tensors
-    grouped, grad = torch.ops.tensorcore_dsl.grouped_gemm, grad.contiguous()
+    grouped, grad = ops.grouped_gemm, grad.contiguous()
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
         grad_a = grouped(b, grad.mT, offsets, bits=ctx.bits).mT

@@ -1,0 +1,124 @@
+"""Which arrays a kernel writes, and read-only arrays that a kernel would write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.ir.writes import written_arrays
+from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
+
+
+@tc.kernel
+def element(x: tc.Array, y: tc.Array):
+    y[tc.threadIdx.x] = x[tc.threadIdx.x]
+
+
+@tc.kernel
+def atomic(x: tc.Array, y: tc.Array):
+    tc.atomic("add", y.at(0), x[0])
+
+
+@tc.kernel
+def reduction(x: tc.Array, y: tc.Array):
+    tc.reduce("add", y.at(0), x[0])
+
+
+@tc.kernel
+def vector(x: tc.Array, y: tc.Array):
+    y.at(4 * tc.threadIdx.x).store(x.at(4 * tc.threadIdx.x).load(4))
+
+
+@tc.kernel
+def pointer_in_a_loop(x: tc.Array, y: tc.Array):
+    p = y.at(0)
+    for _ in range(tc.threadIdx.x):
+        p = p + 1
+    p.store(x[0])
+
+
+@tc.kernel
+def pointer_that_is_chosen(x: tc.Array, y: tc.Array):
+    p = y.at(0)
+    if tc.threadIdx.x > 3:
+        p = y.at(8)
+    p.store(x[0])
+
+
+@tc.kernel
+def either(x: tc.Array, y: tc.Array):
+    p = y.at(0)
+    if tc.threadIdx.x > 3:
+        p = x.at(8)
+    p.store(1.0)
+
+
+@tc.kernel
+def index_from_memory(x: tc.Array, y: tc.Array):
+    y[x[0].to(tc.s32)] = 1.0
+
+
+@tc.kernel
+def by_tma(x: tc.Array, y: tc.Array):
+    tile = tc.shared((8, 32), tc.f32)
+    source, target, full = tc.tensor_map(x, (8, 32)), tc.tensor_map(y, (8, 32)), tc.mbarriers(1)
+    if tc.threadIdx.x == 0:
+        full[0].init(1)
+        tc.fence_mbarrier_init()
+        full[0].arrive_expect_tx(1024)
+        tc.tma_load(tile, source, (0, 0), full[0])
+        full[0].wait(0)
+        tc.tma_store(target, (0, 0), tile)
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+CASES = [
+    *((kernel, {"y"}) for kernel in (element, atomic, reduction, vector, pointer_in_a_loop)),
+    (pointer_that_is_chosen, {"y"}), (either, {"x", "y"}), (index_from_memory, {"y"}),
+    (by_tma, {"y"}),
+]  # fmt: skip
+
+
+def arrays(kernel: Any) -> tuple[Any, Any]:
+    shape = (8, 32) if kernel is by_tma else (64,)
+    return np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+
+
+@pytest.mark.parametrize("kernel, written", CASES, ids=lambda x: getattr(x, "__name__", ""))
+def test_written_arrays(kernel: Any, written: set[str]) -> None:
+    ir = kernel.specialise(arrays(kernel), {}, "sm_90a").ir
+    found = written_arrays(ir, ("x", "y"))
+    assert set(found) == written and None not in found.values()
+
+
+def test_the_operands_of_a_product_are_not_written() -> None:
+    a, b, d = (np.zeros((64, 64), tc.bf16.numpy) for _ in range(3))
+    given = (a, b.T, d, d, 1.0, 0.0)
+    ir = bf16_gemm.specialise(given, {"config": HopperConfig(stages=2)}, "sm_90a").ir
+    assert set(written_arrays(ir, bf16_gemm.runtime_names)) == {"d"}
+
+
+@pytest.mark.parametrize("kernel, written", CASES, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_read_only_array_is_refused_where_it_is_written(kernel: Any, written: set[str]) -> None:
+    x, y = arrays(kernel)
+    y.flags.writeable = False
+    text = f"argument 'y' is a read-only array, and {kernel.__name__} writes it here"
+    with tc.target("cpu", "sm_90a"), pytest.raises(tc.ArgumentError, match=text) as error:
+        kernel[1, 32](x, y)
+    assert f"in {kernel.__name__}" in str(error.value) and not y.any()
+    with pytest.raises(tc.ArgumentError, match=text):
+        kernel.ptx(x, y, arch="sm_90a")
+
+
+def test_a_read_only_array_is_read() -> None:
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    x.flags.writeable = False
+    element[1, 32](x, y)
+    assert np.array_equal(y[:32], x[:32])
+    assert kernels.gemm(np.broadcast_to(np.float32(1), (8, 8)), np.eye(8, dtype=np.float32)).all()
