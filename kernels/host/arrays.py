@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import stream_handle
+from tensorcore_dsl.host import describe, stream_handle
 
 
 def library_of(array: Any) -> str:
@@ -18,8 +18,18 @@ def library_of(array: Any) -> str:
     return type(array).__module__.partition(".")[0]
 
 
+def namespace_of(array: Any) -> Any:
+    """The functions of the array's library, as the array API standard names them; or None."""
+    if library_of(array) == "cupy":  # its arrays name them from version 14 on
+        return sys.modules["cupy"]
+    return array.__array_namespace__() if hasattr(array, "__array_namespace__") else None
+
+
 def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An uninitialised array of the library and device that `like` belongs to."""
+    """An uninitialised array of the library and device that `like` belongs to.
+
+    An array of NumPy, if the library has none of that element type, or none that can be written.
+    """
     library = library_of(like)
     if library == "torch":
         torch = sys.modules["torch"]  # whose types have NumPy's names, or those of ml_dtypes
@@ -28,18 +38,22 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return sys.modules["cupy"].empty(shape, dtype.numpy)
     if hasattr(like, "copy_to_host"):
         return import_module("numba.cuda").device_array(shape, dtype.numpy)
+    namespace = None if isinstance(like, np.ndarray) else namespace_of(like)
+    element = getattr(namespace, dtype.numpy.name, None)
+    if element is not None:
+        made = namespace.empty(shape, dtype=element, device=like.device)
+        if describe(made, "the result").type.writable:
+            return made
     return np.empty(shape, dtype.numpy)
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     """A view of `x` as an array of this shape, as NumPy broadcasts it."""
-    library = library_of(x)
-    if library == "torch":
+    if library_of(x) == "torch":
         return x.expand(shape)
-    if library == "cupy":
-        return sys.modules["cupy"].broadcast_to(x, shape)
-    if isinstance(x, np.ndarray):
-        return np.broadcast_to(x, shape)
+    namespace = namespace_of(x)
+    if namespace is not None:
+        return namespace.broadcast_to(x, shape)
     raise tc.ArgumentError(
         f"c is a {type(x).__name__}, which has no views that are broadcast to {shape}: pass an "
         f"array of NumPy, torch or CuPy, or a copy of that shape"
@@ -49,7 +63,7 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
 def transposed(x: Any) -> Any:
     """A view with the last two axes exchanged; Numba's own transpose would copy."""
     if not hasattr(x, "copy_to_host"):
-        return x.T if len(x.shape) == 2 else x.swapaxes(-1, -2)
+        return x.swapaxes(-1, -2) if hasattr(x, "swapaxes") else x.mT
     exchanged = lambda axes: (*axes[:-2], axes[-1], axes[-2])
     return _view_of_numba(x, exchanged(x.shape), exchanged(x.strides))
 
@@ -77,7 +91,10 @@ def astype(x: Any, dtype: Any) -> Any:
     """A copy with elements of another type."""
     if library_of(x) == "torch":
         return x.to(getattr(sys.modules["torch"], dtype.numpy.name))
-    return x.astype(dtype.numpy)
+    if hasattr(x, "astype"):
+        return x.astype(dtype.numpy)
+    namespace = namespace_of(x)
+    return namespace.astype(x, getattr(namespace, dtype.numpy.name))
 
 
 def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:

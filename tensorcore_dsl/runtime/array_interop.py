@@ -178,9 +178,11 @@ def _interface_dtype(obj: Any, typestr: str) -> Any:
         raise ArgumentError(f"{typestr!r} in __cuda_array_interface__ names no dtype") from None
 
 
-# DLPack (https://dmlc.github.io/dlpack): a capsule around this structure.
+# DLPack (https://dmlc.github.io/dlpack): a capsule around a structure, in one of two forms.
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
+_DL_VERSION = (1, 1)  # the newest whose capsules are known here
+_READ_ONLY, _IS_COPY = 1, 2  # bits of the flags
 _DL_DTYPES: dict[tuple[int, int], Any] = {
     **{(0, bits): getattr(np, f"int{bits}") for bits in (8, 16, 32, 64)},
     **{(1, bits): getattr(np, f"uint{bits}") for bits in (8, 16, 32, 64)},
@@ -204,9 +206,20 @@ class DLTensor(ctypes.Structure):
     )  # fmt: skip
 
 
+class DLManagedTensorVersioned(ctypes.Structure):
+    """DLManagedTensorVersioned of DLPack 1.0 and later."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", DLTensor),
+    )  # fmt: skip
+
+
 capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 capsule_pointer.restype = ctypes.c_void_p
+_capsule_is = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def _dlpack(obj: Any) -> Raw:
@@ -217,12 +230,8 @@ def _dlpack(obj: Any) -> Raw:
             f"an array on DLPack device type {kind}; kernels reach CPU (1) and CUDA (2, 3, 13)"
         )
     on_gpu = kind in (_CUDA, _CUDA_MANAGED)
-    stream = {"stream": 1} if on_gpu else {}  # 1: the legacy default stream
-    try:
-        capsule = obj.__dlpack__(**stream)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentError(f"its __dlpack__ method refuses: {error}") from None
-    tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
+    capsule = _capsule(obj, {"stream": 1} if on_gpu else {})  # 1: the legacy default stream
+    tensor, flags = _contents(capsule)
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise ArgumentError(
@@ -238,9 +247,40 @@ def _dlpack(obj: Any) -> Raw:
     return Raw(
         np.dtype(dtype), (tensor.data or 0) + tensor.byte_offset,
         tuple(tensor.shape[:rank]) if rank else (), strides,
-        library in ("jax", "jaxlib"),  # JAX exports its arrays, which are immutable, as writable
+        # JAX exports its arrays, which are immutable, without a flag that says so.
+        bool(flags & _READ_ONLY) or library in ("jax", "jaxlib"),
         tensor.device_id if on_gpu else None,
     )  # fmt: skip
+
+
+def _capsule(obj: Any, stream: dict[str, Any]) -> Any:
+    """The capsule of an array, with a version if its library knows of versions.
+
+    A copy would be written in place of the array, and end with the capsule.
+    """
+    try:
+        try:
+            return obj.__dlpack__(**stream, max_version=_DL_VERSION, copy=False)
+        except TypeError:  # a library from before versions
+            return obj.__dlpack__(**stream)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(f"its __dlpack__ method refuses: {error}") from None
+
+
+def _contents(capsule: Any) -> tuple[DLTensor, int]:
+    """The tensor and the flags of a capsule; those without a version have no flags."""
+    if not _capsule_is(capsule, b"dltensor_versioned"):
+        return DLTensor.from_address(capsule_pointer(capsule, b"dltensor")), 0
+    address = capsule_pointer(capsule, b"dltensor_versioned")
+    managed = DLManagedTensorVersioned.from_address(address)
+    if managed.major != _DL_VERSION[0]:
+        raise ArgumentError(
+            f"its __dlpack__ method returns DLPack {managed.major}.{managed.minor}; asked for was "
+            f"{_DL_VERSION[0]}.{_DL_VERSION[1]} at most"
+        )
+    if managed.flags & _IS_COPY:
+        raise ArgumentError("its __dlpack__ method exports a copy, which a kernel would write")
+    return managed.tensor, managed.flags
 
 
 def stream_handle(stream: Any) -> int:
