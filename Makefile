@@ -12,11 +12,12 @@ DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test lint installs docs pictures site bench clean
+.PHONY: help demo test test-gpu lint installs docs pictures site bench clean
 
 help:
 	@echo "make demo   tiled GEMMs on the GPU, or in emulation, checked against NumPy"
 	@echo "make test   the tests"
+	@echo "make test-gpu the tests on a machine with a GPU, those of the GPU and of PyTorch too"
 	@echo "make lint   ruff and mypy"
 	@echo "make installs  build sdist and wheel, test them with the oldest and newest versions of others"
 	@echo "make docs   run the examples of the docs again, generate the instruction reference"
@@ -30,6 +31,11 @@ demo: $(DEMO)
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# PyTorch's wheels for Linux hold all of CUDA: only this target installs them.
+test-gpu: $(DEV)
+	$(PIP) -e '.[dev,torch]'
+	$(BIN)/python -m pytest -n $(WORKERS) -rs
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -39,3 +41,10 @@ def fresh_ir():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ir_cache, "kept", lambda *given: given[-1](*given[:-1]))
         yield
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which tests a missing package has skipped: they are more than one line of a count."""
+    for package, tests in (("torch", "tests/test_torch.py and parts of others"), ("jax", "those of JAX")):
+        if importlib.util.find_spec(package) is None:
+            terminalreporter.write_line(f"{package} is not installed: {tests} did not run", yellow=True)

@@ -145,6 +145,11 @@ def grouped_case(draw: random.Random) -> dict[str, Any]:
     return {"a": array(64, 64), "b": array(3, 64, 64), "offsets": np.array(ends, np.int32)}
 
 
+def k_grouped_case(draw: random.Random) -> dict[str, Any]:
+    given = grouped_case(draw)
+    return {"a": array(64, 64, order="F"), "b": array(64, 64), "offsets": given["offsets"]}
+
+
 def scaled_case(draw: random.Random) -> dict[str, Any]:
     scales = {"a_scales": array(64, 1, dtype="f4"), "b_scales": array(1, 1, dtype="f4")}
     return {"a": array(64, 64, dtype=E4M3), "b": array(64, 64, dtype=E4M3, order="F"), **scales}
@@ -179,6 +184,7 @@ FUNCTIONS: dict[str, Case] = {
     "explain_bits": (kernels.explain_bits, lambda draw: {"plan": kernels.plan(**plan_case(draw))}, ()),
     "tune": (kernels.tune, tune_case, ("c", "out", "alpha", "beta", "epilogue", "epilogue_args", "precision", "bits", "device")),
     "grouped_gemm": (kernels.grouped_gemm, grouped_case, SHARED_OPTIONS),
+    "k_grouped_gemm": (kernels.k_grouped_gemm, k_grouped_case, ("out", "bits", "config", "stream")),
     "scaled_gemm": (kernels.scaled_gemm, scaled_case, (*SHARED_OPTIONS, "out_dtype")),
     "requantised_gemm": (kernels.requantised_gemm, requantised_case, ("zero", "out", "config", "stream")),
     "swiglu": (kernels.swiglu, swiglu_case, SHARED_OPTIONS),
