@@ -14,7 +14,7 @@ from tensorcore_dsl.errors import listing
 from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.kernel.constants import constants_key
 from tensorcore_dsl.kernel.parameters import Parameter
-from tensorcore_dsl.torch.placement import placed
+from tensorcore_dsl.torch.placement import run_where_it_lies
 
 CONSTANTS = {bool: "bool", int: "int", float: "float", str: "str"}  # types of Const in a schema
 
@@ -125,15 +125,18 @@ class KernelOperator:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         given = self._given(args, named)
-        with placed(next(given[p.name] for p in self.parameters if p.array)):
-            results = self._results(given)
-            values = {**given, **results}
-            self._check_writes(values)
-            sizes = [_called(x, values) if callable(x) else x for x in (self.grid, self.block)]
-            self.kernel.configured(*sizes, **self.launch)(
-                *[values[name] for name in self.kernel.runtime_names],
-                **{p.name: values[p.name] for p in self.parameters if p.const},
-            )
+        first = next(given[p.name] for p in self.parameters if p.array)
+        return run_where_it_lies(lambda _: self._run(given), first)
+
+    def _run(self, given: dict[str, Any]) -> Any:
+        results = self._results(given)
+        values = {**given, **results}
+        self._check_writes(values)
+        sizes = [_called(x, values) if callable(x) else x for x in (self.grid, self.block)]
+        self.kernel.configured(*sizes, **self.launch)(
+            *[values[name] for name in self.kernel.runtime_names],
+            **{p.name: values[p.name] for p in self.parameters if p.const},
+        )
         return _returned(results)
 
     def fake(self, *args: Any, **named: Any) -> Any:

@@ -7,6 +7,7 @@ stream of the tensors' device and wait for nothing, so CUDA graphs capture them 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,20 +16,51 @@ import tensorcore_dsl as tc
 import tensorcore_dsl.kernels as kernels
 from tensorcore_dsl.host import from_numpy
 from tensorcore_dsl.kernels.host.operands import output_dtype
-from tensorcore_dsl.torch.placement import placed
+from tensorcore_dsl.torch.placement import run_where_it_lies
 
 ops: Any = torch.ops.tensorcore_dsl
+LIBRARY = torch.library.Library("tensorcore_dsl", "DEF")
+below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def _register(
     name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
     setup_context: Callable[..., Any], backward: Callable[..., Any],
 ) -> None:  # fmt: skip
-    operator = torch.library.custom_op(
-        f"tensorcore_dsl::{name}", function, mutates_args=(), schema=schema
-    )
-    operator.register_fake(fake)
-    operator.register_autograd(backward, setup_context=setup_context)
+    """Define an operator whose positional arguments are tensors, or None, and the others options.
+
+    setup_context(ctx, tensors, options) keeps what backward(ctx, grad) needs, which returns a
+    gradient for each tensor. `torch.library.custom_op` does the same, at several times the host
+    time of a call.
+    """
+    count = schema[: schema.index("*")].count("Tensor")
+
+    class Gradients(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> Any:
+            *tensors, options = given
+            ctx.missing = (None,) * (count - len(tensors))  # the dispatcher leaves out defaults
+            setup_context(ctx, (*tensors, *ctx.missing), options)
+            with below_autograd():
+                return operator(*tensors, **options)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            gradients = backward(ctx, grad)
+            return *gradients[: count - len(ctx.missing)], None
+
+    def with_gradients(*tensors: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+            return Gradients.apply(*tensors, options)
+        with below_autograd():
+            return operator(*tensors, **options)
+
+    LIBRARY.define(name + schema)
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, partial(run_where_it_lies, function), device)
+    LIBRARY.impl(name, with_gradients, "Autograd")
+    torch.library.register_fake(f"tensorcore_dsl::{name}", fake, lib=LIBRARY)
+    operator = getattr(ops, name).default
 
 
 def _refuse_fp8_gradients(*tensors: torch.Tensor | None) -> None:
@@ -58,11 +90,10 @@ def _gemm(
     a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float = 1, out_dtype: Any = None,
     precision: str | None = None, accumulate: str | None = None, bits: str = "any",
 ) -> Any:  # fmt: skip
-    with placed(a):
-        return kernels.gemm(
-            a, b, c, alpha=alpha, beta=0 if c is None else beta, out_dtype=out_dtype, bits=bits,
-            precision=precision, accumulate=tc.f16 if accumulate == "f16" else accumulate,
-        )  # fmt: skip
+    return kernels.gemm(
+        a, b, c, alpha=alpha, beta=0 if c is None else beta, out_dtype=out_dtype, bits=bits,
+        precision=precision, accumulate=tc.f16 if accumulate == "f16" else accumulate,
+    )  # fmt: skip
 
 
 def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **options: Any) -> Any:
@@ -73,17 +104,17 @@ def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **option
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=_result_dtype(a, out_dtype))
 
 
-def _gemm_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-    a, b, c = inputs
+def _gemm_context(ctx: Any, tensors: Any, options: Any) -> None:
+    a, b, c = tensors
     _refuse_fp8_gradients(a, b, c)
     ctx.save_for_backward(a, b)
     ctx.c = None if c is None else (c.shape, c.dtype)
-    ctx.options = keyword_only_inputs
+    ctx.options = options
 
 
 def _gemm_backward(ctx: Any, grad: Any) -> Any:
     a, b = ctx.saved_tensors
-    options = {name: ctx.options[name] for name in ("alpha", "precision", "accumulate", "bits")}
+    options = {name: x for name, x in ctx.options.items() if name not in ("beta", "out_dtype")}
     rounded, grad_a, grad_b, grad_c = grad.to(a.dtype), None, None, None
     if ctx.needs_input_grad[0]:
         grad_a = _gradient_of_a(rounded, a, b, options)
@@ -93,7 +124,8 @@ def _gemm_backward(ctx: Any, grad: Any) -> Any:
     if ctx.c is not None and ctx.needs_input_grad[2]:
         shape, dtype = ctx.c
         grad_c = _summed(grad, shape, dtype)
-        grad_c = grad_c if ctx.options["beta"] == 1 else grad_c * ctx.options["beta"]
+        beta = ctx.options.get("beta", 1)
+        grad_c = grad_c if beta == 1 else grad_c * beta
     return grad_a, grad_b, grad_c
 
 
@@ -131,11 +163,6 @@ _register(
 # -- swiglu -----------------------------------------------------------------------------------
 
 
-def _swiglu(x: Any, w_gate: Any, w_up: Any, *, bits: str = "any") -> Any:
-    with placed(x):
-        return kernels.swiglu(x, w_gate, w_up, bits=bits)
-
-
 def _swiglu_fake(x: Any, w_gate: Any, w_up: Any, *, bits: str = "any") -> Any:
     _same("K", x.shape[1], w_gate.shape[0])
     _same("K", x.shape[1], w_up.shape[0])
@@ -143,15 +170,15 @@ def _swiglu_fake(x: Any, w_gate: Any, w_up: Any, *, bits: str = "any") -> Any:
     return x.new_empty((x.shape[0], w_gate.shape[1]))
 
 
-def _swiglu_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-    ctx.bits = keyword_only_inputs["bits"]
+def _swiglu_context(ctx: Any, tensors: Any, options: Any) -> None:
+    ctx.save_for_backward(*tensors)
+    ctx.options = options
 
 
 def _swiglu_backward(ctx: Any, grad: Any) -> Any:
     """With g = x w_gate and u = x w_up: d silu(g) = s (1 + g (1 - s)) dg, s the sigmoid of g."""
     x, w_gate, w_up = ctx.saved_tensors
-    gemm, bits = ops.gemm, ctx.bits
+    gemm, bits = ops.gemm, ctx.options.get("bits", "any")
     gate = gemm(x, w_gate, out_dtype=torch.float32, bits=bits)
     up = gemm(x, w_up, out_dtype=torch.float32, bits=bits)
     sigmoid, grad = torch.sigmoid(gate), grad.float()
@@ -170,16 +197,11 @@ def _swiglu_backward(ctx: Any, grad: Any) -> Any:
 
 _register(
     "swiglu", "(Tensor x, Tensor w_gate, Tensor w_up, *, str bits='any') -> Tensor",
-    _swiglu, _swiglu_fake, _swiglu_context, _swiglu_backward,
+    kernels.swiglu, _swiglu_fake, _swiglu_context, _swiglu_backward,
 )  # fmt: skip
 
 
 # -- groups of rows, and of K -----------------------------------------------------------------
-
-
-def _grouped(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
-    with placed(a):
-        return kernels.grouped_gemm(a, b, offsets, bits=bits)
 
 
 def _grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
@@ -188,26 +210,21 @@ def _grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
     return a.new_empty((a.shape[0], b.shape[2]))
 
 
-def _grouped_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-    ctx.bits = keyword_only_inputs["bits"]
+def _grouped_context(ctx: Any, tensors: Any, options: Any) -> None:
+    ctx.save_for_backward(*tensors)
+    ctx.options = options
 
 
 def _grouped_backward(ctx: Any, grad: Any) -> Any:
     a, b, offsets = ctx.saved_tensors
     grad, grad_a, grad_b = grad.contiguous(), None, None
     if ctx.needs_input_grad[0]:
-        grad_a = ops.grouped_gemm(grad, b.mT, offsets, bits=ctx.bits)
+        grad_a = ops.grouped_gemm(grad, b.mT, offsets, **ctx.options)
     if ctx.needs_input_grad[1] and b.stride(-1) != 1 and b.stride(-2) == 1:
-        grad_b = ops.k_grouped_gemm(grad.mT, a, offsets, bits=ctx.bits).mT
+        grad_b = ops.k_grouped_gemm(grad.mT, a, offsets, **ctx.options).mT
     elif ctx.needs_input_grad[1]:
-        grad_b = ops.k_grouped_gemm(a.mT, grad, offsets, bits=ctx.bits)
+        grad_b = ops.k_grouped_gemm(a.mT, grad, offsets, **ctx.options)
     return grad_a, grad_b, None
-
-
-def _k_grouped(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
-    with placed(a):
-        return kernels.k_grouped_gemm(a, b, offsets, bits=bits)
 
 
 def _k_grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
@@ -221,19 +238,21 @@ def _k_grouped_backward(ctx: Any, grad: Any) -> Any:
     grouped, grad = ops.grouped_gemm, grad.contiguous()
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
-        grad_a = grouped(b, grad.mT, offsets, bits=ctx.bits).mT
+        grad_a = grouped(b, grad.mT, offsets, **ctx.options).mT
     if ctx.needs_input_grad[1]:
-        grad_b = grouped(a.mT, grad, offsets, bits=ctx.bits)
+        grad_b = grouped(a.mT, grad, offsets, **ctx.options)
     return grad_a, grad_b, None
 
 
 GROUPED = "(Tensor a, Tensor b, Tensor offsets, *, str bits='any') -> Tensor"
 _register(
-    "grouped_gemm", GROUPED, _grouped, _grouped_fake, _grouped_context, _grouped_backward
-)
+    "grouped_gemm", GROUPED,
+    kernels.grouped_gemm, _grouped_fake, _grouped_context, _grouped_backward,
+)  # fmt: skip
 _register(
-    "k_grouped_gemm", GROUPED, _k_grouped, _k_grouped_fake, _grouped_context, _k_grouped_backward
-)
+    "k_grouped_gemm", GROUPED,
+    kernels.k_grouped_gemm, _k_grouped_fake, _grouped_context, _k_grouped_backward,
+)  # fmt: skip
 
 
 # -- scaled_gemm ------------------------------------------------------------------------------
@@ -243,8 +262,7 @@ def _scaled(
     a: Any, b: Any, a_scales: Any, b_scales: Any, a_source: Any = None, b_source: Any = None, *,
     out_dtype: Any = None, bits: str = "any",
 ) -> Any:  # fmt: skip
-    with placed(a):
-        return kernels.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
+    return kernels.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
 
 
 def _scaled_fake(
@@ -255,8 +273,8 @@ def _scaled_fake(
     return a.new_empty((a.shape[0], b.shape[1]), dtype=_result_dtype(a, out_dtype))
 
 
-def _scaled_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-    a, b, a_scales, b_scales, a_source, b_source = inputs
+def _scaled_context(ctx: Any, tensors: Any, options: Any) -> None:
+    a, b, a_scales, b_scales, a_source, b_source = tensors
     _refuse_fp8_gradients(a, b)
     if a_scales.requires_grad or b_scales.requires_grad:
         raise tc.ArgumentError("scales that require a gradient; pass scales.detach()")
