@@ -38,7 +38,7 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return sys.modules["cupy"].empty(shape, dtype.numpy)
     if hasattr(like, "copy_to_host"):
         return import_module("numba.cuda").device_array(shape, dtype.numpy)
-    namespace = None if isinstance(like, np.ndarray) else namespace_of(like)
+    namespace: Any = None if isinstance(like, np.ndarray) else namespace_of(like)
     element = getattr(namespace, dtype.numpy.name, None)
     if element is not None:
         made = namespace.empty(shape, dtype=element, device=like.device)

@@ -200,7 +200,7 @@ def _run(case: Case, kernel: Any, bug: int, order: int | None) -> tuple[Any, lis
         warnings.simplefilter("always")
         try:
             launch(**named)
-        except EmulationError as raised:
+        except (EmulationError, *case.errors) as raised:
             error = raised
         except TensorCoreError as raised:  # the case itself is wrong
             raise AssertionError(f"{case.name} cannot be run: {raised}") from raised

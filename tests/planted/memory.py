@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
+from tensorcore_dsl.errors import (
+    ArgumentError,
+    EmulationError,
+    Misaligned,
+    OutOfBounds,
+    Uninitialised,
+)
 from tests.planted.harness import case, mapped
 
 OUTSIDE = (OutOfBounds, EmulationError)
@@ -537,7 +543,7 @@ CASES = [
     case(product_wraps, 1, 32, mapped(64, _wrapped), OutOfBounds),
     case(scan_without_a_sentinel, 1, 32, zeros_among_ones, OutOfBounds),
     case(empty_array, 1, 32, nothing, OutOfBounds),
-    case(read_only_array, 1, 32, fixed, EmulationError),
+    case(read_only_array, 1, 32, fixed, ArgumentError),
     *(case(fragment_hangs_over, 1, 32, twelve_rows, OutOfBounds, bug=bug) for bug in (1, 2)),
     *(case(tile_hangs_over, 2, 32, mapped((8, 40), lambda x: x), OutOfBounds, bug=bug) for bug in (1, 2)),
     *(case(tile_axis_is_left, 1, 32, mapped((2, 32), lambda x: x[1]), OutOfBounds, bug=bug) for bug in (1, 2, 3, 4)),
