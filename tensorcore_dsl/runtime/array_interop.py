@@ -120,7 +120,8 @@ def _refuse_recorded(tensor: Any) -> None:
             raise ArgumentError(
                 "a torch tensor that requires grad, while torch records gradients: a kernel has no "
                 "backward, so the gradient would be lost. Pass x.detach(), or call inside `with "
-                "torch.no_grad():` or the forward of a torch.autograd.Function"
+                "torch.no_grad():` or the forward of a torch.autograd.Function; the products of "
+                "tensorcore_dsl.torch have gradients"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -68,6 +69,7 @@ class KernelOperator:
     mutates: tuple[str, ...]
     launch: dict[str, Any]
     checked: set[Any] = field(default_factory=set)
+    configured: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.__name__ = self.kernel.__name__
@@ -132,8 +134,11 @@ class KernelOperator:
         results = self._results(given)
         values = {**given, **results}
         self._check_writes(values)
-        sizes = [_called(x, values) if callable(x) else x for x in (self.grid, self.block)]
-        self.kernel.configured(*sizes, **self.launch)(
+        sizes = tuple([_called(x, values) if callable(x) else x for x in (self.grid, self.block)])
+        configured = self.configured.get(sizes)
+        if configured is None:
+            configured = self.configured[sizes] = self.kernel.configured(*sizes, **self.launch)
+        configured(
             *[values[name] for name in self.kernel.runtime_names],
             **{p.name: values[p.name] for p in self.parameters if p.const},
         )
@@ -171,8 +176,14 @@ class KernelOperator:
         self.checked.add(key)
 
 
+@cache
+def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of what a function takes."""
+    return tuple(inspect.signature(function).parameters)
+
+
 def _check_names(function: Callable[..., Any], known: Sequence[str]) -> None:
-    for name in inspect.signature(function).parameters:
+    for name in _taken(function):
         if name not in known:
             raise tc.ArgumentError(
                 f"a function of the operator takes {name!r}; the arguments are {listing(known)}"
@@ -181,7 +192,7 @@ def _check_names(function: Callable[..., Any], known: Sequence[str]) -> None:
 
 def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """The function's result; its parameters name what it takes."""
-    return function(*[values[name] for name in inspect.signature(function).parameters])
+    return function(*[values[name] for name in _taken(function)])
 
 
 def _returned(results: dict[str, Any]) -> Any:
