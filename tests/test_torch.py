@@ -351,6 +351,40 @@ def test_dynamic_shapes_share_a_graph(device: str) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast(compiled: bool, device: str) -> None:
+    """As torch.nn.Linear: 16-bit products of f32 parameters, whose gradients are f32."""
+    layer, x = tct.Linear(16, 8, device=device), whole(4, 16, dtype=F32, device=device)
+    with torch.no_grad():
+        layer.weight.copy_(whole(8, 16, device=device))
+        layer.bias.zero_()
+    call = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
+    with torch.autocast(device, dtype=torch.float16):
+        y = call(x)
+    assert y.dtype == torch.float16
+    compare(y, x.double() @ layer.weight.double().t())
+    y.sum().backward()
+    assert layer.weight.grad.dtype == x.grad.dtype == F32
+    compare(x.grad, layer.weight.double().sum(0).expand(4, 16))
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda: tct.gemm(whole(8, 16), whole(24, 8)), "the shapes do not fit: K is 16 and 24"),
+        (lambda: tct.gemm(whole(16), whole(16, 8)), "an operand has shape .16,.; 2 or 3 axes are needed"),
+        (lambda: tct.swiglu(whole(8, 16), weights(8, 16), weights(9, 16)), "N is 8 and 9"),
+        (lambda: tct.grouped_gemm(whole(8, 16), whole(2, 16, 8), OFFSETS), "the groups is 4 and 2"),
+    ],
+)  # fmt: skip
+def test_shapes_that_a_graph_refuses(call: Any, text: str) -> None:
+    """Where shapes are known, without memory: as torch.compile asks for them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(tc.ArgumentError, match=text):
+        call()
+
+
 def test_other_targets_change_nothing() -> None:
     """The tensor's device decides, as in torch."""
     with tc.target("cuda"):

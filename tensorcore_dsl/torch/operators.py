@@ -23,15 +23,21 @@ LIBRARY = torch.library.Library("tensorcore_dsl", "DEF")
 below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
+def below_autocast(device: str) -> Any:
+    """A context in which operators on "cpu" or "cuda" are called as without autocast."""
+    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+
+
 def _register(
     name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
-    setup_context: Callable[..., Any], backward: Callable[..., Any],
+    setup_context: Callable[..., Any], backward: Callable[..., Any], autocast: bool = True,
 ) -> None:  # fmt: skip
     """Define an operator whose positional arguments are tensors, or None, and the others options.
 
     setup_context(ctx, tensors, options) keeps what backward(ctx, grad) needs, which returns a
-    gradient for each tensor. `torch.library.custom_op` does the same, at several times the host
-    time of a call.
+    gradient for each tensor. autocast: inside of torch.autocast, f32 tensors are cast as those of
+    torch.matmul. `torch.library.custom_op` does the same, at several times the host time of a call.
     """
     count = schema[: schema.index("*")].count("Tensor")
 
@@ -55,9 +61,17 @@ def _register(
         with below_autograd():
             return operator(*tensors, **options)
 
+    def cast(device: str, *tensors: Any, **options: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        is_cast = lambda x: x is not None and x.dtype == torch.float32 and x.device.type == device
+        with below_autocast(device):
+            return operator(*[x.to(dtype) if is_cast(x) else x for x in tensors], **options)
+
     LIBRARY.define(name + schema)
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, partial(run_where_it_lies, function), device)
+        if autocast:
+            LIBRARY.impl(name, partial(cast, device.lower()), f"Autocast{device}")
     LIBRARY.impl(name, with_gradients, "Autograd")
     torch.library.register_fake(f"tensorcore_dsl::{name}", fake, lib=LIBRARY)
     operator = getattr(ops, name).default
@@ -83,6 +97,14 @@ def _same(name: str, left: Any, right: Any) -> None:
         raise tc.ArgumentError(f"the shapes do not fit: {name} is {left} and {right}")
 
 
+def _rank(axes: tuple[int, ...], *operands: Any) -> None:
+    for x in operands:
+        if x.ndim not in axes:
+            allowed = " or ".join(map(str, axes))
+            shape = tuple(x.shape)
+            raise tc.ArgumentError(f"an operand has shape {shape}; {allowed} axes are needed")
+
+
 # -- gemm -------------------------------------------------------------------------------------
 
 
@@ -97,6 +119,7 @@ def _gemm(
 
 
 def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **options: Any) -> Any:
+    _rank((2, 3), a, b)
     _same("K", a.shape[-1], b.shape[-2])
     if a.ndim == 3 and b.ndim == 3:
         _same("the batch", a.shape[0], b.shape[0])
@@ -164,6 +187,7 @@ _register(
 
 
 def _swiglu_fake(x: Any, w_gate: Any, w_up: Any, *, bits: str = "any") -> Any:
+    _rank((2,), x, w_gate, w_up)
     _same("K", x.shape[1], w_gate.shape[0])
     _same("K", x.shape[1], w_up.shape[0])
     _same("N", w_gate.shape[1], w_up.shape[1])
@@ -205,6 +229,8 @@ _register(
 
 
 def _grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
+    _rank((2,), a)
+    _rank((3,), b)
     _same("K", a.shape[1], b.shape[1])
     _same("the groups", offsets.shape[0] - 1, b.shape[0])
     return a.new_empty((a.shape[0], b.shape[2]))
@@ -228,6 +254,7 @@ def _grouped_backward(ctx: Any, grad: Any) -> Any:
 
 
 def _k_grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
+    _rank((2,), a, b)
     _same("K", a.shape[1], b.shape[0])
     return a.new_empty((offsets.shape[0] - 1, a.shape[0], b.shape[1]))
 
@@ -269,6 +296,7 @@ def _scaled_fake(
     a: Any, b: Any, a_scales: Any, b_scales: Any, a_source: Any = None, b_source: Any = None, *,
     out_dtype: Any = None, bits: str = "any",
 ) -> Any:  # fmt: skip
+    _rank((2,), a, b)
     _same("K", a.shape[1], b.shape[0])
     return a.new_empty((a.shape[0], b.shape[1]), dtype=_result_dtype(a, out_dtype))
 
@@ -296,5 +324,5 @@ _register(
     "scaled_gemm",
     "(Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? a_source=None, "
     "Tensor? b_source=None, *, ScalarType? out_dtype=None, str bits='any') -> Tensor",
-    _scaled, _scaled_fake, _scaled_context, _scaled_backward,
+    _scaled, _scaled_fake, _scaled_context, _scaled_backward, autocast=False,
 )  # fmt: skip
