@@ -4,7 +4,7 @@ try:
     import torch as _torch
 except ImportError as error:
     raise ImportError(
-        "tensorcore_dsl.torch needs PyTorch 2.6 or later: pip install 'tensorcore-dsl[torch]'"
+        "tensorcore_dsl.torch needs PyTorch 2.11 or later: pip install 'tensorcore-dsl[torch]'"
     ) from error
 
 from tensorcore_dsl.errors import publish as _publish
