@@ -115,7 +115,7 @@ def gemm(
     ------
     ArgumentError
         Arguments that do not fit, among them torch tensors that require a gradient while torch
-        records gradients: the product has no backward.
+        records gradients: `tensorcore_dsl.torch.gemm` has gradients, and this has none.
     CompileError
         Errors in the epilogue, at its line.
 

@@ -25,11 +25,41 @@ def k_grouped_gemm(
 ) -> Any:  # fmt: skip
     """Columns offsets[g] to offsets[g + 1] of A times the same rows of B, for each g, on sm_90a.
 
-    A is M x K with M contiguous (x.T of an array with K rows), B K x N with N contiguous, both bf16
-    or f16; offsets are groups + 1 ascending s32 where A lives, from 0 to K. The result is
-    groups x M x N, in `out` or a new array, and zeros for an empty group: the gradient of the
-    matrices of `grouped_gemm`. stream and what is raised: see `gemm`. bits: all configurations give
-    the same, and only the group's own part of K counts.
+    The gradient of the matrices of `grouped_gemm`.
+
+    Parameters
+    ----------
+    a : array
+        M x K, M contiguous (x.T of an array with K rows), bf16 or f16.
+    b : array
+        K x N, N contiguous, of the type of A.
+    offsets : array
+        groups + 1 ascending s32 where A lives, from 0 to K. Groups may be empty.
+    out : array, optional
+        groups x M x N. None: a new array.
+    bits : {"any", "batch_invariant"}
+        All configurations give the same, and only the group's own part of K counts.
+    config : HopperConfig, optional
+        None: tiles of 128 x 192.
+    stream : stream, optional
+        As for `gemm`.
+
+    Returns
+    -------
+    array
+        groups x M x N, of the library of A; zeros for an empty group.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit, as for `gemm`.
+
+    Examples
+    --------
+    >>> x, y = np.ones((40, 64), np.float16), np.ones((40, 16), np.float16)
+    >>> d = kernels.k_grouped_gemm(x.T, y, np.array([0, 8, 8, 40], np.int32))
+    >>> d.shape, d[:, 0, 0].tolist()
+    ((3, 64, 16), [8.0, 0.0, 32.0])
     """
     call = prepared_call(_prepare_k_grouped, (a, b, offsets), out, NO_ARGS, bits, config, stream)
     return call.run(out, a, b, offsets)
