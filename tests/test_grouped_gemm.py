@@ -250,7 +250,7 @@ OFFSETS = groups_of((30, 34))
         ((A, B, OFFSETS.astype(np.int64)), {}, r"offsets are s64 of shape \(3,\); needed are s32"),
         ((A, B, groups_of((30, 35))), {}, "offsets go from 0 to 65"),
         ((np.ascontiguousarray(A), B, OFFSETS), {}, "M is contiguous in a, and N in b"),
-        ((A, B[:, :63], OFFSETS), {}, "rows of the result start at multiples of 16 bytes"),
+        ((A, B[:, :63], OFFSETS), {}, "of the result start at multiples of 16 bytes"),
         ((A, B, OFFSETS), {"config": HopperConfig(pingpong=True)}, "takes no pingpong=True"),
     ],
 )  # fmt: skip

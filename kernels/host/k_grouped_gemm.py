@@ -94,10 +94,13 @@ def _prepare_k_grouped(
 
         launch = fill if 0 not in shape else launch_nothing
         return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))
-    check_sm90(in_a, in_b, in_d)
-    if not (in_a.type.unit[0] and in_b.type.unit[1]) or stores_without_tma(in_d):
+    check_sm90(dtype)
+    contiguous = in_a.type.unit[0] and in_b.type.unit[1]
+    aligned = min(in_a.type.align, in_b.type.align) == 16 and not stores_without_tma(in_d)
+    if not (contiguous and aligned):
         raise tc.ArgumentError(
-            "M is contiguous in a, and N in b; rows of the result start at multiples of 16 bytes"
+            "M is contiguous in a, and N in b; columns of a, and rows of b and of the result start "
+            "at multiples of 16 bytes"
         )
     if config is None:
         config = DEFAULT
