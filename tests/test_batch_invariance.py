@@ -393,8 +393,9 @@ def test_the_instruction_is_that_of_the_kernel(name: str) -> None:
             continue
         text = plan.kernel.ir(a, b, d, d, *scalars, arch="sm_90a", **dict(plan.options))
         found = summation_of(plan.problem, plan.config)
-        words = [line for line in text.splitlines() if f"k{found.depth}." in line and "mma" in line]
-        assert words and not any("mma" in line and "n8k" in line and f"k{found.depth}." not in line for line in text.splitlines())
+        depth = "k" if found.depth == 1 else f"k{found.depth}."  # a chain: of any depth
+        words = [line for line in text.splitlines() if depth in line and "mma" in line]
+        assert words and not any("mma" in line and "n8k" in line and depth not in line for line in text.splitlines())
         assert all(f".{found.arithmetic.accumulator}" in line for line in words)
         seen += 1
     assert seen

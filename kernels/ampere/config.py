@@ -86,6 +86,7 @@ class AmpereTraits:
 
     a_k_major, b_k_major: K is contiguous in A, in B. vec_a, vec_b, vec_d: bytes that one access
     may move. full: M, N and K are multiples of the tile, so that no access needs a bound check.
+    tma_a, tma_b: TMA can read A, B (f64 on Hopper).
     prefetch: use `mainloop_with_register_prefetch`. scaled: D = alpha A B, else D = A B; has_c:
     plus beta C. epilogue: as in HopperTraits.
     """
@@ -95,6 +96,8 @@ class AmpereTraits:
     vec_a: int = 16
     vec_b: int = 16
     vec_d: int = 16
+    tma_a: bool = False
+    tma_b: bool = False
     full: bool = True
     prefetch: bool = False
     scaled: bool = False

@@ -93,6 +93,11 @@ def has_negative_stride(x: Description) -> bool:
     return any(n > 1 and stride < 0 for n, stride in zip(x.shape, x.strides, strict=True))
 
 
+def is_tma_matrix(x: Description) -> bool:
+    """Whether one axis is contiguous, and the other one ascends."""
+    return sorted(x.type.unit) == [False, True] and not min(x.strides) <= 0
+
+
 def is_assembled(config: HopperConfig) -> bool:
     """Whether consumers get the registers that the configuration gives them."""
     return not config.registers or gives_registers()

@@ -20,6 +20,7 @@ from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_fami
 from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
+from tensorcore_dsl.kernels.host.f64_heuristics import f64_ranking
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.summation import division
@@ -296,6 +297,8 @@ def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...
     Partial sums of split-K are never f16.
     """
     aligned = _alignment(problem)
+    if problem.multiplied_as == tc.f64 and families.has_wgmma():
+        return f64_ranking(problem.M, problem.N, problem.K, aligned)
     room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
     parts = problem.accumulate != tc.f16
     return ampere_ranking(

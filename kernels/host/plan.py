@@ -14,12 +14,20 @@ from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
+from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm
+from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host import heuristics, operands, padding
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
-from tensorcore_dsl.kernels.host.families import SM80, SM90, stores_without_tma
+from tensorcore_dsl.kernels.host.families import (
+    SM80,
+    SM90,
+    has_wgmma,
+    is_tma_matrix,
+    stores_without_tma,
+)
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
@@ -310,9 +318,12 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
     kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
-    size = problem.dtype.itemsize
-    config.rows_at_once(config.BM, traits.a_k_major, size, traits.vec_a)
-    config.rows_at_once(config.BN, traits.b_k_major, size, traits.vec_b)
+    if takes_ring(problem, config):
+        kernel, traits = f64_gemm, _ring_traits(problem, traits)
+    else:
+        size = problem.dtype.itemsize
+        config.rows_at_once(config.BM, traits.a_k_major, size, traits.vec_a)
+        config.rows_at_once(config.BN, traits.b_k_major, size, traits.vec_b)
     if config.split_k == 1:
         return Plan(kernel, config, traits, grid, extra)
     _check_split_k(problem, config)
@@ -322,6 +333,23 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     return Plan(
         kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype
     )
+
+
+def takes_ring(problem: GemmProblem, config: AmpereConfig) -> bool:
+    """Whether the f64 kernel of Hopper runs a configuration; that of sm_80 runs the others."""
+    return (
+        problem.multiplied_as == tc.f64
+        and has_wgmma()
+        and config.stages > 1
+        and not any(n % WIDTH for n in (config.WM, config.WN, config.BK))
+        and max(config.BM, config.BN, config.BK) <= 256  # of a TMA box
+    )
+
+
+def _ring_traits(problem: GemmProblem, traits: AmpereTraits) -> AmpereTraits:
+    """Traits of the f64 kernel of Hopper, the same for whole tiles and for those at the edge."""
+    by_tma = [x.type.align >= 16 and is_tma_matrix(x) for x in (problem.a, problem.b)]
+    return replace(traits, full=False, prefetch=False, tma_a=by_tma[0], tma_b=by_tma[1])
 
 
 def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:

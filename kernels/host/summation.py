@@ -29,6 +29,7 @@ class Summation:
 
     dtype, out: element type of A and B as they are multiplied, and of D.
     depth: elements of K that one instruction sums, and arithmetic: how. Instructions go up along K.
+        1 of f64, whose instructions of any depth are chains of fused multiply-adds.
     terms: tf32 products of an f32 product, small ones first; 1 of other types.
     promoted: elements of K that tensor cores sum from zero, before f32 additions add them to the
         sum; 0: tensor cores add up the whole of each part of K.
@@ -68,6 +69,8 @@ class Summation:
         return text
 
     def _products(self) -> str:
+        if self.depth == 1:
+            return f"{self.dtype} by {self.dtype}"
         if self.terms == 1:
             return f"{self.dtype} by {self.dtype}, {self.depth} of K in an instruction"
         return (
@@ -153,7 +156,7 @@ def _instruction(
         shape = getattr(tc.mma, f"m16n8k{MMA_DEPTHS[element]}")
         mma = shape(element, element, sums_in or usual)
     try:
-        return mma.shape[2], tensor_core_arithmetic(mma, arch)
+        return 1 if element == tc.f64 else mma.shape[2], tensor_core_arithmetic(mma, arch)
     except ValueError as error:
         raise tc.ArgumentError(f"the order of summation is unknown: {error}") from None
 
