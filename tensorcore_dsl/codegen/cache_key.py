@@ -54,7 +54,7 @@ _CLASS_CLUTTER = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__",
      "__qualname__", "__abstractmethods__", "_abc_impl", "__annotations_cache__", "__firstlineno__",
      "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__match_args__",
-     "__repr__", "__replace__"),
+     "__repr__", "__replace__", "__slotnames__"),
 )  # fmt: skip
 
 
