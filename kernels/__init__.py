@@ -12,11 +12,12 @@ from tensorcore_dsl.kernels.host.scaled_gemm import requantised_gemm, scaled_gem
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress, decompress
 from tensorcore_dsl.kernels.host.swiglu import swiglu
 from tensorcore_dsl.kernels.host.tuning import tune
+from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
     "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "compress", "decompress",
     "explain_bits", "gemm", "grouped_gemm", "k_grouped_gemm", "plan", "requantised_gemm",
-    "scaled_gemm", "swiglu", "tune",
+    "scaled_gemm", "swiglu", "tune", "warm",
 ]  # fmt: skip
 
 

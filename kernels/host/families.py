@@ -17,6 +17,7 @@ from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.s8_gemm import s8_gemm
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
+from tensorcore_dsl.kernels.host.launch import is_recording
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 
 # Name of a family -> class of its configurations: "sm80" uses mma.sync, "sm90" wgmma and TMA.
@@ -106,10 +107,11 @@ def is_assembled(config: HopperConfig) -> bool:
 def gives_registers() -> bool:
     """Whether `setmaxnreg` works: only a whole-program assembler honours it, on a GPU.
 
-    Emulation needs none, and chooses as a machine does that has one. Where the answer is no, other
-    configurations are chosen, and the first such choice of a process says so.
+    Emulation needs none, and chooses as a machine does that has one; what `warm` compiles is for a
+    GPU. Where the answer is no, other configurations are chosen, and the first such choice of a
+    process says so.
     """
-    if current_target() == "cpu" or host.has_program_assembler():
+    if (current_target() == "cpu" and not is_recording()) or host.has_program_assembler():
         return True
     _warn_of_missing_assembler()
     return False

@@ -5,7 +5,9 @@ A call whose operands and options are known costs one key, one look-up and one l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +20,7 @@ from tensorcore_dsl.host import (
     current_target,
     describe,
     key_function,
+    target_arch,
     target_key,
 )
 from tensorcore_dsl.kernels.host.arguments import described, is_array, shown
@@ -26,6 +29,42 @@ from tensorcore_dsl.kernels.user_functions import split_args
 
 MAX_ENTRIES = 1024  # beyond, the oldest goes
 _cached: dict[Any, Any] = {}
+_recorder: ContextVar[list[Bound] | None] = ContextVar("_recorder", default=None)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A kernel for types of arguments and Const values, on an architecture, as it is compiled."""
+
+    kernel: Any
+    types: tuple[Any, ...]
+    constants: dict[str, Any]
+    arch: str
+
+    @property
+    def key(self) -> Any:
+        """What it is the same for as another one."""
+        return self.kernel, self.types, tuple(sorted(self.constants.items())), self.arch
+
+    def compile(self) -> None:
+        """Compile it, or find it in the cache on disk."""
+        _ = self.kernel.specialised(self.types, self.constants, self.arch).cubin
+
+
+@contextmanager
+def recorded() -> Iterator[list[Bound]]:
+    """What is bound inside is listed, and calls launch nothing."""
+    found: list[Bound] = []
+    token = _recorder.set(found)
+    try:
+        yield found
+    finally:
+        _recorder.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether calls launch nothing, as `recorded` lists what they bind."""
+    return _recorder.get() is not None
 
 
 def bind(
@@ -37,6 +76,12 @@ def bind(
     options: values of the kernel's Const parameters. pdl: programmatic dependent launch, which
     lets the kernel start before the one ahead of it in the stream has ended.
     """
+    recorder = _recorder.get()
+    if recorder is not None:
+        runtime, constants = kernel.split(operands, options)
+        types = kernel.types_of(runtime)
+        recorder.append(Bound(kernel, types, constants, target_arch().name))
+        return launch_nothing
     configured = kernel.configured(grid, threads, stream=stream, pdl=pdl)
     if current_target() == "cpu":
         return partial(configured, **options)
@@ -106,6 +151,8 @@ def cached_call(
     """
     key: Any
     given = (*results, *arrays)
+    if is_recording():
+        return prepare()
     try:
         array_key = key_function(tuple(map(type, given)), len(results))(*given)
         key = (array_key, len(results), options, target_key())

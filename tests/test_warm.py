@@ -1,0 +1,138 @@
+"""`kernels.warm`: what it compiles lies on disk, and is what `gemm` launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_gpu import FakeGpu, OnGpu
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.codegen import assemble, kernel_cache
+from tensorcore_dsl.kernels import HopperConfig
+from tensorcore_dsl.kernels.host import warming
+from tensorcore_dsl.runtime import targets
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+SIZES = ((64, 96, 128), (300, 304, 304), (8, 4096, 2048))
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that is empty."""
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def entries(directory: Path) -> int:
+    return sum(1 for _ in directory.rglob("*.cubin"))
+
+
+def product(dtype: Any, M: int, N: int, K: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((M, K), dtype), np.zeros((K, N), dtype, order="F")
+
+
+def test_the_kernels_lie_on_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes beside this one compiled them; this one assembles nothing for the same products."""
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    done = kernels.warm((tc.bf16, tc.f64), "sm_90a", sizes=SIZES, processes=2)
+    assert done.kernels >= 4 and not done.failures
+    before = entries(directory)
+    assert before >= done.kernels
+    refuse = lambda *arguments, **named: pytest.fail("assembled again")
+    monkeypatch.setattr(assemble, "assemble", refuse)
+    for dtype, size in ((BF16, SIZES[1]), (np.float64, SIZES[2])):
+        a, b = product(dtype, *size)
+        with tc.target("cpu", "sm_90a"), warming.recorded() as launches:
+            kernels.gemm(a, b)
+        for bound in launches:
+            bound.kernel._specialisations.clear()
+            bound.compile()
+    assert launches and entries(directory) == before
+
+
+def test_the_same_kernels_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU asks the cache for the entry that was compiled without one."""
+    asked: list[str | None] = []
+    named = kernel_cache.entry_name
+
+    def entry_name(*arguments: Any, **options: Any) -> str | None:
+        asked.append(named(*arguments, **options))
+        raise LookupError("asked")
+
+    monkeypatch.setattr(kernel_cache, "entry_name", entry_name)
+    a, b = product(np.float16, *SIZES[1])
+    d = np.zeros((300, 304), np.float16)
+    (bound,) = warming.kernels_of([(a, b, {})], "sm_90a")
+    with pytest.raises(LookupError):
+        bound.compile()
+    fake = FakeGpu()
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
+    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
+    bound.kernel._specialisations.clear()
+    with tc.target("cuda"), pytest.raises(LookupError):
+        kernels.gemm(OnGpu(a), OnGpu(b), out=OnGpu(d))
+    assert len(asked) == 2 and asked[0] == asked[1] is not None
+
+
+def test_configurations_that_were_pickled_have_the_same_entry() -> None:
+    """Pickling marks their class, which is no part of what is compiled."""
+    import pickle
+
+    from tensorcore_dsl.codegen.cache_key import cache_key
+
+    config = HopperConfig()
+    before = cache_key(config)
+    again = pickle.loads(pickle.dumps(config))
+    assert cache_key(config) == cache_key(again) == before
+
+
+def test_many_sizes_share_kernels() -> None:
+    products = warming._products((tc.bf16,), warming.SIZES, ("row.col",), None)
+    found = warming.kernels_of(products, "sm_90a")
+    assert 10 < len(found) < len(warming.SIZES) / 2
+    assert len({bound.key for bound in found}) == len(found)
+
+
+def test_what_is_recorded_does_not_run() -> None:
+    a, b = np.ones((64, 64), np.float16), np.ones((64, 64), np.float16)
+    out = np.zeros((64, 64), np.float16)
+    with tc.target("cpu", "sm_90a"):
+        with warming.recorded() as launches:
+            kernels.gemm(a, b, out=out)
+        assert len(launches) == 1 and not out.any()
+        kernels.gemm(a, b, out=out)  # nor is it remembered
+    assert (out == 64).all()
+
+
+def test_failures_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warming, "WORK", "import sys; sys.exit('no such module')")
+    done = kernels.warm(device="sm_90a", sizes=SIZES[:1], processes=1)
+    assert done.kernels and done.failures == ("no such module",)
+
+
+WRONG = [
+    (dict(dtypes=(tc.s32,)), "dtypes has s32"), (dict(layouts=("row",)), "layouts has 'row'"),
+    (dict(device="sm_1"), "architectures are"), (dict(processes=0), "processes is 0"),
+    (dict(device=None), "there is no GPU here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_wrong_arguments(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "current_target", lambda: "cpu")
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.warm(**{"device": "sm_90a", "sizes": SIZES[:1], **changes})
+
+
+def test_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    with pytest.raises(tc.ArgumentError, match="the cache on disk is off"):
+        kernels.warm(device="sm_90a")
