@@ -24,6 +24,8 @@ TOOLS = {
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
     "batch-invariant": ("benchmarks.batch_invariant", "gemm with one order of summation for all M"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
+    "kernels": ("benchmarks.kernel_count", "distinct kernels that random problems need"),
+    "regret": ("benchmarks.regret", "the choice of configuration beside all plausible ones"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
     "torch-mlp": ("benchmarks.torch_mlp", "training of an MLP in PyTorch, on a GPU"),

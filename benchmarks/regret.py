@@ -1,0 +1,356 @@
+"""How good the choice among wgmma configurations is: the chosen one beside all plausible ones.
+
+Random problems of the landscape that wgmma kernels run. Of each problem the configurations that the
+cost model ranks first, and the first of every kind, are measured beside cuBLASLt's best algorithm.
+The regret of a choice is its time over that of the fastest one measured, less one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import tensorcore_dsl as tc
+from benchmarks import gemm_cases, landscape
+from benchmarks.baselines import CublasLt
+from benchmarks.gemm import GPU_METHOD, torch_with_gpu
+from benchmarks.gemm_cases import Case
+from benchmarks.gemm_gpu import gemm_options, tile
+from benchmarks.gpu import (
+    MOST_LAUNCHES,
+    Launch,
+    Loop,
+    TimedLaunch,
+    cache_bytes,
+    sets_beyond_cache,
+)
+from benchmarks.gpu import SAMPLE as SAMPLE_OF_BENCHMARKS
+from benchmarks.harness import GPU_STATE, Report, ask_gpu, attempt, failure, geometric_mean
+from benchmarks.operands import Operands, draw, operands
+from benchmarks.tables import Table, duration, number, progress
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.host import heuristics
+from tensorcore_dsl.kernels.host.cost_model import ranking
+from tensorcore_dsl.kernels.host.families import obstacles
+from tensorcore_dsl.kernels.host.operands import GemmProblem
+
+COUNT, BEST, ROUNDS = 60, 16, 3
+SAMPLE = 0.003  # seconds of a sample, at least
+PLAUSIBLE = 1.4  # times the least expected time, of the first of a kind
+HOPELESS = 1.5  # times the fastest: measured once
+WORST = 12  # rows of the table
+ORDER = {
+    "order": f"{ROUNDS} rounds, forwards and backwards; what takes {HOPELESS} times as long as the "
+    "fastest takes part in the first one only"
+}
+TYPES = ("bf16", "e4m3", "s8", "tf32", "f16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dtypes", type=gemm_cases.dtypes_of, default=TYPES, metavar="T,...",
+        help=f"element types (default: {', '.join(TYPES)})")  # fmt: skip
+    add("--count", type=int, default=COUNT, metavar="N", help=f"problems (default: {COUNT})")
+    add("--best", type=int, default=BEST, metavar="N",
+        help="configurations that are measured beside the first of each kind "
+        f"(default: {BEST})")  # fmt: skip
+    add("--seed", type=int, default=0, metavar="N", help="of the problems (default: 0)")
+    add("--seconds", type=float, default=200.0, metavar="S",
+        help="start no further problem after this long (default: 200)")  # fmt: skip
+
+
+def problems(seed: int, count: int, dtypes: Sequence[str]) -> list[Case]:
+    """The first `count` problems of the landscape that wgmma kernels run as they are."""
+    found = []
+    for case in landscape.problems(seed, 8 * count, dtypes):
+        with tc.target("cpu", "sm_90a"):
+            if not obstacles(problem_of(case))["sm90"]:
+                found.append(case)
+    return found[:count]
+
+
+def arrays(case: Case) -> tuple[Any, Any, Any]:
+    """A, B and D of the case, uninitialised; nobody touches their memory."""
+
+    def matrix(rows: int, cols: int, order: str) -> Any:
+        return np.empty((rows, cols), case.element.numpy, order="C" if order == "row" else "F")
+
+    a_order, b_order = case.orders
+    d = np.empty((case.M, case.N), case.out.numpy)
+    return matrix(case.M, case.K, a_order), matrix(case.K, case.N, b_order), d
+
+
+def problem_of(case: Case) -> GemmProblem:
+    a, b, d = arrays(case)
+    options = gemm_options(case)
+    return GemmProblem.of(
+        a, b, None, d, precision=options["precision"], accumulate=options["accumulate"]
+    )
+
+
+def chosen(case: Case) -> Any:
+    """The configuration that `gemm` takes."""
+    a, b, d = arrays(case)
+    with tc.target("cpu", "sm_90a"):
+        return kernels.plan(a, b, None, d, **gemm_options(case)).config
+
+
+def configurations(case: Case, best: int) -> list[Any]:
+    """What is measured: the choice, the best of the ranking, and the first of every kind."""
+    with tc.target("cpu", "sm_90a"):
+        shape = heuristics.shape_of(problem_of(case))
+    expected = [entry for entry in ranking(shape) if suits(case, entry[1])]
+    ranked = [config for _, config in expected]
+    kinds: dict[Any, Any] = {}
+    for seconds, config in expected:
+        if seconds < PLAUSIBLE * expected[0][0]:
+            kinds.setdefault(kind_of(config), config)
+    return list(dict.fromkeys([chosen(case), *ranked[:best], *kinds.values()]))
+
+
+def suits(case: Case, config: Any) -> bool:
+    """Whether the kernel of a case takes a configuration: promoted accumulators need registers."""
+    return not case.precise or heuristics.is_plain(config)
+
+
+def kind_of(config: Any) -> tuple[Any, ...]:
+    """Configurations of a kind differ in their columns alone."""
+    return (
+        config.BM, config.pingpong, config.cluster_m, config.cluster_n, config.split_k,
+        config.k_slabs, config.valid_m > 0, config.streamk_units > 0,
+    )  # fmt: skip
+
+
+def compile_ahead(case: Case, config: Any) -> str:
+    """Compile a configuration into the disk cache; returns the error, or ''."""
+    a, b, d = arrays(case)
+    warnings.simplefilter("ignore")
+    try:
+        with tc.target("cpu", "sm_90a"):
+            plan = kernels.plan(a, b, None, d, **gemm_options(case), config=config)
+            scalars = (1, 0) if case.element == tc.s8 else (1.0, 0.0)
+            operands = (a, b, d, d, *scalars, *plan.workspace(a))
+            plan.kernel.cubin(*operands, arch="sm_90a", **dict(plan.options))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Compilers:
+    """Processes that compile what will be measured, in its order."""
+
+    def __init__(self, wanted: Sequence[tuple[Case, Sequence[Any]]]) -> None:
+        context = multiprocessing.get_context("spawn")
+        workers = max(1, len(os.sched_getaffinity(0)) - 3)  # one core prepares launches
+        self._pool = ProcessPoolExecutor(workers, mp_context=context)
+        self._futures: dict[Any, Future[str]] = {}
+        for case, configs in wanted:
+            for config in configs:
+                key = self._key(case, config)
+                if key not in self._futures:
+                    self._futures[key] = self._pool.submit(compile_ahead, case, config)
+
+    def _key(self, case: Case, config: Any) -> Any:
+        return case.dtype, case.precise, case.layout, config
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def wait(self, case: Case, config: Any) -> str:
+        return self._futures[self._key(case, config)].result(timeout=120)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def run(options: argparse.Namespace) -> Report:
+    names = ("dtypes", "count", "best", "seed", "seconds")
+    method = {name: GPU_METHOD[name] for name in ("operands", "clock", "buffers")} | ORDER
+    options_given = {name: getattr(options, name) for name in names}
+    report = Report("regret", options_given, method, summary={"target": "cuda"})
+    begin = time.perf_counter()
+    with tc.target("cuda"):
+        torch = torch_with_gpu()
+        report.machine["gpu_before"] = ask_gpu(GPU_STATE)
+        wanted = [
+            (case, configurations(case, options.best))
+            for case in problems(options.seed, options.count, options.dtypes)
+        ]
+        menus, compilers = dict(wanted), Compilers(wanted)
+        report.summary["kernels"] = len(compilers)
+        baseline = CublasLt(torch)
+        try:
+            for case in progress([case for case, _ in wanted], "regret"):
+                result = asdict(case) | {"operations": case.operations}
+                if time.perf_counter() - begin > options.seconds:
+                    result["left_out"] = f"{options.seconds:g} s are over"
+                else:
+                    result |= attempt(measure, torch, baseline, compilers, case, menus[case])
+                report.results.append(result)
+                report.save(options.out)
+        finally:
+            compilers.close()
+        report.machine["gpu_after"] = ask_gpu(GPU_STATE)
+    report.summary |= summarise(report.results)
+    return report
+
+
+def measure(
+    torch: Any, baseline: CublasLt, compilers: Compilers, case: Case, configs: Sequence[Any]
+) -> dict[str, Any]:
+    """Times of all configurations, of which the first one is the choice, and of the reference."""
+    a, b = draw(torch, case, 0)
+    sets = min(sets_beyond_cache(case.bytes, cache_bytes(torch)), MOST_LAUNCHES)
+    data = operands(torch, case, a, b, sets)
+    launches, found, failures, sampler = [], [], [], Sampler(torch, sets)
+    begin, waited = time.perf_counter(), 0.0
+    for config in configs:
+        before = time.perf_counter()
+        error = compilers.wait(case, config)
+        waited += time.perf_counter() - before
+        try:
+            if error:
+                raise RuntimeError(error)
+            launches.append(sampler(partial(ours, data, config)))
+            found.append(config)
+        except Exception as failed:
+            failures.append({"config": asdict(config), **failure(failed)})
+            torch.cuda.synchronize()
+    result: dict[str, Any] = {"sets": sets, "failures": failures, "compilers_s": waited}
+    result["prepared_s"] = time.perf_counter() - begin
+    prepared = None
+    with suppress(Exception):
+        separate = replace(data, d=[torch.zeros_like(d) for d in data.d])
+        prepared = baseline.prepare(case, separate)
+        launches.append(sampler(prepared.launch))
+    samples = sampled(launches)
+    result["trials"] = [
+        {"tile": tile(config), "seconds": float(np.median(times)), "samples": times,
+         "config": differing(config)}
+        for config, times in zip(found, samples)
+    ]  # fmt: skip
+    if prepared is not None:
+        if len(launches) > len(found):
+            result["reference"] = float(np.median(samples[-1]))
+        prepared.close()
+    return result
+
+
+def ours(data: Operands, config: Any, i: int) -> None:
+    options = gemm_options(data.case)
+    kernels.gemm(data.a[i], data.b[i], out=data.d[i], config=config, **options)
+
+
+class Sampler:
+    """Graphs of as many launches as the first one needs, for a problem's other configurations."""
+
+    def __init__(self, torch: Any, sets: int) -> None:
+        self._torch, self._sets, self._first = torch, sets, None
+
+    def __call__(self, launch: Launch) -> Callable[[], float]:
+        """A function that returns the seconds of one launch."""
+        if self._first is None:
+            self._first = first = TimedLaunch(self._torch, launch, self._sets)
+            first.replays = max(1, round(first.replays * SAMPLE / SAMPLE_OF_BENCHMARKS))
+            return first.sample
+        launch(0)
+        loop = Loop(self._torch, launch, self._sets, self._first.loop.count)
+        return partial(loop.seconds, self._first.replays)
+
+
+def sampled(launches: Sequence[Callable[[], float]]) -> list[list[float]]:
+    """Samples in turns; those that are much slower than the fastest take part once."""
+    for launch in launches:  # a warm-up
+        launch()
+    samples = [[launch()] for launch in launches]
+    fastest = min(times[0] for times in samples)
+    order = [i for i, times in enumerate(samples) if times[0] < HOPELESS * fastest]
+    for _ in range(1, ROUNDS):
+        order.reverse()
+        for i in order:
+            samples[i].append(launches[i]())
+    return samples
+
+
+def differing(config: Any) -> dict[str, Any]:
+    """Fields that differ from the default, and the tile."""
+    default = vars(type(config)())
+    return {k: v for k, v in vars(config).items() if v != default[k] or k in ("BM", "BN", "stages")}
+
+
+def regret(result: dict[str, Any]) -> float:
+    """The choice's time over that of the fastest configuration, less one."""
+    trials = result["trials"]
+    return float(trials[0]["seconds"] / fastest(result)["seconds"]) - 1
+
+
+def fastest(result: dict[str, Any]) -> dict[str, Any]:
+    trial: dict[str, Any] = min(result["trials"], key=lambda trial: trial["seconds"])
+    return trial
+
+
+def name_of(result: dict[str, Any]) -> str:
+    return f"{result['dtype']} promoted" if result["precise"] else str(result["dtype"])
+
+
+def summarise(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Quantiles of the regret by element type, and for all."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        if result.get("trials"):
+            groups.setdefault(name_of(result), []).append(result)
+            groups.setdefault("all", []).append(result)
+    names = sorted(groups, key=lambda name: (name == "all", name))
+    return {"groups": {name: _summary(groups[name]) for name in names}}
+
+
+def _summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    regrets = [regret(r) for r in results]
+    with_reference = [r for r in results if "reference" in r]
+    best = lambda r: fastest(r)["seconds"]
+    return {
+        "problems": len(results),
+        "median": float(np.median(regrets)),
+        "p95": float(np.quantile(regrets, 0.95)),
+        "worst": max(regrets),
+        "ratio": geometric_mean(r["reference"] / r["trials"][0]["seconds"] for r in with_reference),
+        "ratio_of_best": geometric_mean(r["reference"] / best(r) for r in with_reference),
+    }
+
+
+def percent(value: float | None) -> str:
+    return number(value, ".1%")
+
+
+def tables(document: dict[str, Any]) -> Iterator[Table]:
+    yield Table("Regret of the choice", [
+        {
+            "type": name, "problems": str(group["problems"]), "median": percent(group["median"]),
+            "95th percentile": percent(group["p95"]), "worst": percent(group["worst"]),
+            "cuBLASLt's time / ours": number(group["ratio"], ".3f"),
+            "/ the best measured": number(group["ratio_of_best"], ".3f"),
+        }
+        for name, group in document["summary"]["groups"].items()
+    ])  # fmt: skip
+    known = [r for r in document["results"] if r.get("trials")]
+    rows = []
+    for result in sorted(known, key=regret, reverse=True)[:WORST]:
+        best = fastest(result)
+        rows.append({
+            "problem": str(Case.of(result)), "type": name_of(result),
+            "chosen": result["trials"][0]["tile"], "time": duration(result["trials"][0]["seconds"]),
+            "best": best["tile"], "its time": duration(best["seconds"]),
+            "regret": percent(regret(result)),
+        })  # fmt: skip
+    yield Table("The worst", rows)

@@ -1,0 +1,104 @@
+"""The benchmarks of gemm's choices: what they measure, and what they make of it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import kernel_count, landscape, regret
+from benchmarks.gemm_cases import Case
+from benchmarks.operands import Operands
+from tensorcore_dsl.kernels import HopperConfig
+
+FEW_ROWS = Case("bf16", 16, 4096, 4096)
+PROMOTED = Case("e4m3", 512, 2048, 4096, precise=True)
+
+
+@pytest.mark.parametrize("case", [FEW_ROWS, PROMOTED, Case("tf32", 300, 300, 300)], ids=str)
+def test_plausible_configurations_are_measured(case: Case) -> None:
+    """The choice comes first; the others are of many kinds, and differ."""
+    found = regret.configurations(case, 8)
+    assert found[0] == regret.chosen(case)
+    assert len(found) == len(set(found)) >= 8
+    assert len({regret.kind_of(config) for config in found}) >= 2
+
+
+def test_problems_are_those_that_wgmma_runs() -> None:
+    found = regret.problems(3, 12, ("bf16", "e4m3"))
+    drawn = landscape.problems(3, 96, ("bf16", "e4m3"))
+    assert len(found) == 12 and [case for case in drawn if case in found] == found
+    assert all(case.K * case.element.itemsize % 16 == 0 for case in found if case.layout == "row.col")
+
+
+def test_configurations_compile_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
+    assert regret.compile_ahead(FEW_ROWS, HopperConfig(BM=64, BN=32).with_stages()) == ""
+    assert any(tmp_path.rglob("*.cubin"))
+    failure = regret.compile_ahead(FEW_ROWS, HopperConfig(valid_m=8))
+    assert "A has 16 rows" in failure
+
+
+def result(case: Case, *seconds: float, reference: float = 2.0) -> dict[str, Any]:
+    trials = [
+        {"tile": f"tile {i}", "seconds": s, "samples": [s], "config": {}}
+        for i, s in enumerate(seconds)
+    ]
+    return {**asdict(case), "trials": trials, "reference": reference}
+
+
+def test_the_regret() -> None:
+    results = [
+        result(FEW_ROWS, 1.1, 1.0, 4.0), result(FEW_ROWS, 1.0, 1.0), result(PROMOTED, 3.0, 2.0),
+        {**asdict(PROMOTED), "left_out": "time is over"},
+    ]  # fmt: skip
+    groups = regret.summarise(results)["groups"]
+    assert list(groups) == ["bf16", "e4m3 promoted", "all"]
+    assert groups["bf16"]["median"] == pytest.approx(0.05)
+    assert groups["all"]["worst"] == pytest.approx(0.5) and groups["all"]["problems"] == 3
+    assert groups["e4m3 promoted"]["ratio"] == pytest.approx(2 / 3)
+    assert groups["e4m3 promoted"]["ratio_of_best"] == pytest.approx(1.0)
+    document = {"summary": {"groups": groups}, "results": results}
+    summary, worst = regret.tables(document)
+    assert summary.rows[0]["median"] == "5.0%"
+    assert worst.rows[0]["regret"] == "50.0%" and worst.rows[0]["best"] == "tile 1"
+
+
+def test_slow_configurations_are_measured_once() -> None:
+    def launch(seconds: float) -> Any:
+        def sample() -> float:
+            calls.append(seconds)
+            return seconds
+
+        return sample
+
+    calls: list[float] = []
+    samples = regret.sampled([launch(1.0), launch(1.2), launch(9.0)])
+    assert list(map(len, samples)) == [regret.ROUNDS, regret.ROUNDS, 1]
+    assert calls.count(9.0) == 2  # and the warm-up
+
+
+def test_configurations_are_launched_as_gemm_does() -> None:
+    case = Case("f16", 64, 64, 64)
+    a, b, d = regret.arrays(case)
+    a[:], b[:] = 1, 2
+    regret.ours(Operands(case, [a], [b], [d]), HopperConfig(BM=64, BN=64).with_stages(), 0)
+    assert (np.asarray(d) == 128).all()
+
+
+def test_kernels_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["kernels", "--dtypes", "s8,bf16", "--count", "24", "--out", str(tmp_path)]
+    assert command.main(given) == 0
+    printed = capsys.readouterr().out
+    assert "Distinct kernels" in printed and "s8" in printed
+    options = argparse.Namespace(dtypes=("s8",), count=24, seed=0)
+    report = kernel_count.run(options)
+    (found,) = report.results
+    assert 1 < found["kernels"] <= found["problems"] == 24
+    assert 0 <= found["warm"] <= found["kernels"] == report.summary["kernels"]
