@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from test_docs import generate
-from test_wheel import environment, wheel  # noqa: F401  a fixture
+from test_wheel import environment, sdist, source, wheel  # noqa: F401  fixtures
 
 ROOT = Path(__file__).parent.parent
 FILES = Path(__file__).parent / "typing"
