@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 
 import tensorcore_dsl as tc
@@ -50,7 +50,7 @@ def _orders(text: str) -> list[str]:
     return [_one_of(name, ORDERS) for name in text.split(",")]
 
 
-def _one_of(name: str, allowed: Sequence[str] | dict[str, tc.DType]) -> str:
+def _one_of(name: str, allowed: Collection[str]) -> str:
     if name not in allowed:
         raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(allowed)}")
     return name

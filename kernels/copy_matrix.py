@@ -5,6 +5,8 @@ vectors that hold them, and shifts. To transpose it takes 16 bytes of as many li
 elements, and exchanges rows and columns in registers; no shared memory and no barrier is needed.
 """
 
+from typing import Any
+
 import tensorcore_dsl as tc
 
 CHUNK = 16  # bytes that a thread loads and stores at once
@@ -190,7 +192,7 @@ def transposed(vectors, count: int):
              for w in range(0, 8, 2)]
             for i in range(8)
         ]  # fmt: skip
-    found = [[] for _ in range(16)]
+    found: list[list[Any]] = [[] for _ in range(16)]
     for w in range(0, 16, 4):
         for word in range(4):
             # Bytes 0 and 1, then 2 and 3, of two lines side by side; then those of all four.

@@ -663,7 +663,6 @@ def test_overlap_reads_no_element() -> None:
     [
         (AmpereConfig(48, 64, 64, 16, 32, 2), np.float16),
         (AmpereConfig(16, 16, 512, 16, 16, 2), np.float16),
-        (AmpereConfig(64, 64, 48, 32, 32, 2), np.float64),
     ],
     ids=str,
 )

@@ -198,7 +198,8 @@ FUNCTIONS: dict[str, Case] = {
 
 
 def test_every_public_function_is_here() -> None:
-    assert set(FUNCTIONS) == set(kernels.__all__)
+    compiles = {"warm"}  # for seconds; tests/test_warm.py has what it refuses
+    assert set(FUNCTIONS) | compiles == set(kernels.__all__)
 
 
 MOST = 5000  # draws, until one of them is right, however slow the machine is

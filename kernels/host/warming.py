@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from reprlib import repr as brief
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -55,14 +55,36 @@ def warm(
     They lie in the cache on disk afterwards (TENSORCORE_DSL_CACHE), where later processes find
     them; an image or a wheel may ship it, for the same versions of this package and its assembler.
 
-    dtypes: element types of A and B; tc.tf32 stands for f32 with precision="tf32".
-    device: the architecture, such as "sm_90a", where there is no GPU of it. Default: the current
-        GPU's.
-    sizes: M, N, K of products. Default: rows from 1 to 8192, and the layers of known models.
-    layouts: of A and B, "row.col" (both K-major), "row.row", "col.row" or "col.col".
-    accumulate: as in `gemm`. processes: that compile; as many as there are cores, by default.
+    Parameters
+    ----------
+    dtypes : iterable of DType
+        Element types of A and B; tc.tf32 stands for f32 with precision="tf32".
+    device : str, optional
+        The architecture, such as "sm_90a", where there is no GPU of it. Default: the current GPU's.
+    sizes : iterable of (int, int, int)
+        M, N, K of products. Default: rows from 1 to 8192, and the layers of known models.
+    layouts : iterable of str
+        Of A and B: "row.col" (both K-major), "row.row", "col.row" or "col.col".
+    accumulate : DType or "fast", optional
+        As in `gemm`.
+    processes : int, optional
+        How many compile; as many as there are cores, by default.
 
-    Raises ArgumentError without a cache, and where neither a GPU nor `device` tells the target.
+    Returns
+    -------
+    Warmed
+        The number of kernels, and the messages of those that could not be compiled.
+
+    Raises
+    ------
+    ArgumentError
+        Without a cache, and where neither a GPU nor `device` tells the target.
+
+    Examples
+    --------
+    On a machine that builds an image::
+
+        kernels.warm([tc.bf16], device="sm_90a", sizes=[(4096, 4096, 4096)])
     """
     if cache_directory() is None:
         raise tc.ArgumentError("the cache on disk is off (TENSORCORE_DSL_CACHE), so nothing stays")
@@ -108,7 +130,9 @@ def _products(dtypes: Any, sizes: Any, layouts: Any, accumulate: Any) -> Iterabl
             raise tc.ArgumentError(f"layouts has {layout!r}; allowed are {', '.join(LAYOUTS)}")
     for dtype, layout, (M, N, K) in product(types, tuple(layouts), tuple(sizes)):
         element = (tc.f32 if dtype == tc.tf32 else dtype).numpy
-        orders = ["C" if order == "row" else "F" for order in layout.split(".")]
+        orders: list[Literal["C", "F"]] = [
+            "C" if order == "row" else "F" for order in layout.split(".")
+        ]
         a, b = np.empty((M, K), element, orders[0]), np.empty((K, N), element, orders[1])
         precision = "tf32" if dtype == tc.tf32 else None
         yield a, b, {"precision": precision, "accumulate": accumulate}

@@ -199,9 +199,11 @@ class Races:
             return None
         finding = judge()
         if finding is not None and finding.mild and same is not None:
-            differ = mask & ~np.logical_and(*same())  # the search has stopped at the first one
-            if touch(todo, differ, since):
-                second = judge()
+            # The search has stopped at the first one: look among the threads that store different
+            # values, then among those that change what memory holds.
+            agree, held = same()
+            for differ in (mask & ~agree, mask & ~(agree & held)):
+                second = judge() if finding.mild and touch(todo, differ, since) else None
                 finding = finding if second is None or second.mild else second
         if todo & history.NOTE and (finding is None or finding.mild):
             touch(history.NOTE, mask)
