@@ -260,9 +260,11 @@ def store_inside(sums, row, col, c, d, alpha, beta, traits: AmpereTraits):
     rows, cols = d.shape
     left, right = (row < rows) & (col < cols), (row < rows) & (col + 1 < cols)
     in_pairs = traits.vec_d >= 16
-    addends, places = (), ((row, col), (row, col + 1))
-    if traits.has_c:
-        addends = [c.at(*at).load(pred=p) for at, p in zip(places, (left, right), strict=True)]
+    places = (row, col), (row, col + 1)
+    addends = [
+        c.at(*at).load(pred=p)
+        for at, p in zip(places, (left, right), strict=True) if traits.has_c
+    ]
     values = finished(sums, addends, places, alpha, beta, traits)
     if in_pairs:
         d.at(row, col).store(values, pred=right)

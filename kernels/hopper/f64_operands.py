@@ -138,7 +138,7 @@ def load_lines(operand: Operand, stage, first, k: int, depth: int, count: int):
     line = 2 * line_of(g)
     fragments = []
     for i in tc.static_range(count):
-        of_h = [[], []]
+        of_h: list[list[Any]] = [[], []]
         for q in tc.static_range(depth // 4):
             at = k + 4 * q
             if operand.k_major:
