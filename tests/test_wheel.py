@@ -12,7 +12,7 @@ import pip
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = (".ci", "benchmarks", "docs", "kernels", "tensorcore_dsl", "tests")
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "kernels", "tensorcore_dsl", "tests")
 FILES = (
     "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
     "pyproject.toml", "setup.cfg", "setup.py",

@@ -1,0 +1,115 @@
+"""The programs of examples/: results of odd shapes in emulation with all checks, and as users run them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from examples import flash_attention
+
+ROOT = Path(__file__).parent.parent
+
+PROGRAMS = {
+    "flash_attention": ["--queries", "70", "--keys", "90", "--dim", "128", "--dtype", "bf16", "--causal"],
+}  # fmt: skip
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_a_user_runs_it(name):
+    done = subprocess.run(
+        [sys.executable, f"examples/{name}.py", *PROGRAMS[name]], cwd=ROOT, capture_output=True, text=True,
+        timeout=120, env=os.environ | {"TENSORCORE_DSL_TARGET": "cpu", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("ran on the CPU, emulated; largest error ")
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+
+def heads(queries, keys, dim=64, dtype=np.float16, batch=1, count=1):
+    draw = np.random.default_rng(queries + keys)
+    return [draw.standard_normal((batch, count, n, dim)).astype(dtype) for n in (queries, keys, keys)]
+
+
+def attend(*qkv, **options):
+    kernel = flash_attention.attention_kernel.emulator("sm_90a", checks=True)
+    return flash_attention.attention(*qkv, kernel=kernel, **options)
+
+
+@pytest.mark.parametrize(
+    "queries, keys, dim, dtype, causal",
+    [
+        (64, 128, 64, np.float16, False),
+        (1, 1, 64, np.float16, True),
+        (65, 63, 64, np.float16, False),
+        (3, 130, 128, np.float16, True),
+        (100, 100, 64, tc.bf16.numpy, True),
+        (5, 200, 128, tc.bf16.numpy, False),
+    ],
+)
+def test_attention(queries, keys, dim, dtype, causal):
+    """Within the bound that the example derives; races, bounds and uninitialised memory are checked."""
+    qkv = heads(queries, keys, dim, dtype)
+    exact, bound = flash_attention.reference(*qkv, causal)
+    o = attend(*qkv, causal=causal)
+    assert o.shape == qkv[0].shape and o.dtype == dtype
+    assert (abs(o.astype(np.float64) - exact) <= bound).all()
+
+
+def test_attention_of_several_heads_is_that_of_each():
+    q, k, v = heads(20, 70, batch=2, count=3)
+    o = attend(q, k, v)
+    for b, h in np.ndindex(2, 3):
+        part = slice(b, b + 1), slice(h, h + 1)
+        assert np.array_equal(o[part], attend(q[part], k[part], v[part]))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_equal_scores_is_the_exact_mean(causal):
+    """Queries of zero weigh all visible keys alike: a mean of 2ⁿ small integers is exact."""
+    q, k, v = heads(64, 64)
+    q[:], v[:] = 0, np.arange(64)[:, None] % 8 * 2
+    o = attend(q, k, v, causal=causal)
+    counts = np.arange(1, 65)[:, None] if causal else np.full((64, 1), 64)
+    exact = (np.cumsum(v[0, 0], 0, np.float64) if causal else v[0, 0].sum(0, np.float64)) / counts
+    right = np.log2(counts[:, 0]) % 1 == 0
+    assert np.array_equal(o[0, 0][right], exact[right].astype(np.float16))
+
+
+def test_attention_shrinks_what_smaller_scores_have_summed():
+    """Scores that grow from tile to tile: all weight moves to the last key."""
+    q, k, v = heads(2, 150)
+    q[:], k[:] = 1, np.arange(150)[:, None] * 8
+    assert np.array_equal(attend(q, k, v)[0, 0, 0], v[0, 0, -1])
+
+
+def test_attention_ignores_huge_values_that_are_masked():
+    """Query 0 sees key 0 alone; a weight of zero times a huge value of another key stays out."""
+    q, k, v = heads(40, 40)
+    v[..., 1:, :] = 60000
+    assert np.array_equal(attend(q, k, v, causal=True)[0, 0, 0], v[0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda q, k, v: (q[0], k, v), r"batch, heads, length, D"),
+        (lambda q, k, v: (q, k, v[..., :32]), r"of one shape"),
+        (lambda q, k, v: (q[..., :32], k[..., :32], v[..., :32]), r"D be 64 or 128"),
+        (lambda q, k, v: (q, k, v.astype(np.float32)), r"all float16 or all bfloat16"),
+        (lambda q, k, v: (q, k[:, :, :3], v[:, :, :3]), r"every query must see a key"),
+        (lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]), r"every query must see a key"),
+    ],
+)
+def test_attention_refuses(change, message):
+    with pytest.raises(tc.ArgumentError, match=message):
+        attend(*change(*heads(4, 4)), causal=True)
