@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from examples import flash_attention
+from examples import flash_attention, fused_norm
 
 ROOT = Path(__file__).parent.parent
 
 PROGRAMS = {
     "flash_attention": ["--queries", "70", "--keys", "90", "--dim", "128", "--dtype", "bf16", "--causal"],
+    "fused_norm": ["--rows", "3", "--columns", "1500", "--dtype", "bf16"],
 }  # fmt: skip
 
 
@@ -113,3 +114,65 @@ def test_attention_ignores_huge_values_that_are_masked():
 def test_attention_refuses(change, message):
     with pytest.raises(tc.ArgumentError, match=message):
         attend(*change(*heads(4, 4)), causal=True)
+
+
+# -- norm ------------------------------------------------------------------------------------------
+
+
+def normed(*arrays, **options):
+    return fused_norm.fused_norm(*arrays, kernel=fused_norm.norm_kernel.emulator("sm_90a", checks=True), **options)
+
+
+def rows_of(rows, columns, dtype=np.float16):
+    draw = np.random.default_rng(columns)
+    return [draw.standard_normal(shape).astype(dtype) for shape in ((rows, columns), (rows, columns), columns)]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, tc.bf16.numpy, np.float32])
+@pytest.mark.parametrize("rows, columns", [(1, 1), (2, 7), (3, 2056), (2, 514), (1, 3000)])
+def test_norm(rows, columns, dtype):
+    """The bits of s, and y within the bound that the example derives, for vectors of all widths."""
+    arrays = rows_of(rows, columns, dtype)
+    exact, s, bound = fused_norm.reference(*arrays)
+    y, added = normed(*arrays)
+    assert y.dtype == added.dtype == dtype and np.array_equal(added, s)
+    assert (abs(y.astype(np.float64) - exact) <= bound).all()
+
+
+def test_norm_of_powers_of_two_is_exact():
+    """A row of ±4 has a root mean square of 4."""
+    x = np.full((2, 300), 3, np.float32) * np.where(np.arange(300) % 3, 1, -1).astype(np.float32)
+    weight = np.arange(300, dtype=np.float32)
+    y, s = normed(x, x / 3, weight, epsilon=0.0)
+    assert np.array_equal(s, np.sign(x) * 4) and np.array_equal(y, np.sign(x) * weight)
+
+
+def test_norm_of_zeros_and_of_no_rows():
+    """Epsilon keeps a row of zeros finite."""
+    zeros = np.zeros((1, 40), np.float16)
+    assert np.array_equal(normed(zeros, zeros, zeros[0] + 1)[0], zeros)
+    assert normed(zeros[:0], zeros[:0], zeros[0])[0].shape == (0, 40)
+
+
+def test_norm_of_arrays_at_odd_addresses_and_with_steps():
+    x, residual, weight = rows_of(3, 16)
+    shifted = np.empty(3 * 16 + 1, np.float16)[1:].reshape(3, 16)
+    shifted[:] = x
+    wide = np.repeat(residual, 2, axis=1)[:, ::2]
+    for got, want in zip(normed(shifted, wide, weight), normed(x, residual, weight)):
+        assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x, r, w: (x[0], r, w), r"\(rows, columns\)"),
+        (lambda x, r, w: (x, r[:1], w), r"\(rows, columns\)"),
+        (lambda x, r, w: (x, r, w[:3]), r"weight is \(columns,\)"),
+        (lambda x, r, w: (x, r, w.astype(np.float32)), r"of one type"),
+        (lambda x, r, w: (x.astype(float), r.astype(float), w.astype(float)), r"of one type"),
+    ],
+)
+def test_norm_refuses(change, message):
+    with pytest.raises(tc.ArgumentError, match=message):
+        normed(*change(*rows_of(2, 8)))
