@@ -1,21 +1,24 @@
 """The programs of examples/: results of odd shapes in emulation with all checks, and as users run them."""
 
+import linecache
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from examples import flash_attention, fused_norm
+from examples import flash_attention, fused_norm, histogram
 
 ROOT = Path(__file__).parent.parent
 
 PROGRAMS = {
     "flash_attention": ["--queries", "70", "--keys", "90", "--dim", "128", "--dtype", "bf16", "--causal"],
     "fused_norm": ["--rows", "3", "--columns", "1500", "--dtype", "bf16"],
+    "histogram": ["--size", "5003"],
 }  # fmt: skip
 
 
@@ -176,3 +179,78 @@ def test_norm_of_arrays_at_odd_addresses_and_with_steps():
 def test_norm_refuses(change, message):
     with pytest.raises(tc.ArgumentError, match=message):
         normed(*change(*rows_of(2, 8)))
+
+
+# -- histogram -------------------------------------------------------------------------------------
+
+
+def counted(x):
+    return histogram.histogram(x, kernel=histogram.histogram_kernel.emulator("sm_90a", checks=True))
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 4096, 10003])
+def test_histogram(size):
+    """Several blocks, and sizes around those of vectors and blocks."""
+    x = np.random.default_rng(size).integers(0, 256, size).astype(np.uint8)
+    counts = counted(x)
+    assert counts.dtype == np.uint32 and np.array_equal(counts, np.bincount(x, minlength=256))
+
+
+def test_histogram_of_equal_elements():
+    """Every atomic of all blocks meets one counter."""
+    counts = counted(np.full(9000, 255, np.uint8))
+    assert counts[255] == 9000 and counts.sum() == 9000
+
+
+def test_histogram_of_more_elements_than_the_grid_has_threads(monkeypatch):
+    monkeypatch.setattr(histogram, "BLOCKS", 2)
+    x = np.random.default_rng(0).integers(0, 9, 40001).astype(np.uint8)
+    assert np.array_equal(counted(x), np.bincount(x, minlength=256))
+
+
+def test_histogram_of_matrices_steps_odd_addresses_and_nothing():
+    x = np.random.default_rng(0).integers(0, 256, (30, 40)).astype(np.uint8)
+    for part in (x, x[:, ::3], x.reshape(-1)[1:], x.T, x[:0]):
+        assert np.array_equal(counted(part), np.bincount(part.reshape(-1), minlength=256))
+
+
+def test_histogram_refuses_other_types():
+    with pytest.raises(tc.ArgumentError, match="must be of uint8"):
+        counted(np.zeros(4, np.int64))
+
+
+# -- the checks of these tests -----------------------------------------------------------------------
+
+
+def call_attention(module, kernel):
+    module.attention(*heads(64, 200), kernel=kernel)
+
+
+def call_norm(module, kernel):
+    module.fused_norm(*rows_of(1, 600), kernel=kernel)
+
+
+def call_histogram(module, kernel):
+    module.histogram(np.arange(200, dtype=np.uint8), kernel=kernel)
+
+
+BARRIERS = [
+    *(("flash_attention", "attention_kernel", call_attention, i) for i in range(3)),
+    ("fused_norm", "norm_kernel", call_norm, 0),
+    *(("histogram", "histogram_kernel", call_histogram, i) for i in range(2)),
+]
+
+
+@pytest.mark.parametrize("name, kernel, call, number", BARRIERS)
+def test_every_barrier_is_needed_and_missed(name, kernel, call, number):
+    """Without it, a launch with all checks reports a race, or memory that nobody wrote."""
+    pieces = (ROOT / "examples" / f"{name}.py").read_text().split("tc.barrier()\n")
+    assert len(pieces) == 1 + sum(other == name for other, *_ in BARRIERS)
+    kept = ["pass\n" if i == number else "tc.barrier()\n" for i in range(len(pieces) - 1)]
+    source = "".join(a + b for a, b in zip(pieces, [*kept, ""]))
+    module = ModuleType(name)
+    module.__file__ = f"{name} without barrier {number}"
+    linecache.cache[module.__file__] = (len(source), None, source.splitlines(True), module.__file__)
+    exec(compile(source, module.__file__, "exec"), vars(module))
+    with pytest.raises((tc.Race, tc.Uninitialised)):
+        call(module, getattr(module, kernel).emulator("sm_90a", checks=True))
