@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from examples import flash_attention, fused_norm, histogram
+from examples import flash_attention, fused_norm, histogram, reduction
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,6 +19,7 @@ PROGRAMS = {
     "flash_attention": ["--queries", "70", "--keys", "90", "--dim", "128", "--dtype", "bf16", "--causal"],
     "fused_norm": ["--rows", "3", "--columns", "1500", "--dtype", "bf16"],
     "histogram": ["--size", "5003"],
+    "reduction": ["--size", "5003"],
 }  # fmt: skip
 
 
@@ -219,6 +220,49 @@ def test_histogram_refuses_other_types():
         counted(np.zeros(4, np.int64))
 
 
+# -- sum -------------------------------------------------------------------------------------------
+
+
+def summed(x):
+    return reduction.array_sum(x, kernel=reduction.sum_kernel.emulator("sm_90a", checks=True))
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1024, 1025, 10007])
+def test_sum(size):
+    """Within the bound that the example derives; whole numbers, whose sums f32 holds, exactly."""
+    draw = np.random.default_rng(size)
+    x = draw.standard_normal(size).astype(np.float32)
+    exact, bound = reduction.reference(x)
+    assert abs(float(summed(x)) - exact) <= bound
+    whole = draw.integers(-99, 100, size)
+    assert summed(whole.astype(np.float32)) == whole.sum()
+
+
+def test_sum_of_more_elements_than_the_grid_has_threads(monkeypatch):
+    """And of one block: any number of blocks gives an exact sum of whole numbers."""
+    whole = np.random.default_rng(0).integers(-99, 100, (5, 1003))
+    for blocks in (1, 2):
+        monkeypatch.setattr(reduction, "BLOCKS", blocks)
+        assert summed(whole.astype(np.float32)) == whole.sum()
+
+
+def test_sum_of_steps_and_odd_addresses():
+    whole = np.arange(1, 300)
+    for part in (slice(None, None, 3), slice(1, None), slice(None, None, -1)):
+        assert summed(whole.astype(np.float32)[part]) == whole[part].sum()
+
+
+def test_sum_has_the_same_bits_in_every_order_of_threads():
+    x = np.random.default_rng(0).standard_normal(3001).astype(np.float32)
+    orders = [reduction.sum_kernel.emulator("sm_90a", order=seed) for seed in range(4)]
+    assert {reduction.array_sum(x, kernel=kernel).tobytes() for kernel in orders} == {summed(x).tobytes()}
+
+
+def test_sum_refuses_other_types():
+    with pytest.raises(tc.ArgumentError, match="must be of float32"):
+        summed(np.zeros(4))
+
+
 # -- the checks of these tests -----------------------------------------------------------------------
 
 
@@ -234,10 +278,15 @@ def call_histogram(module, kernel):
     module.histogram(np.arange(200, dtype=np.uint8), kernel=kernel)
 
 
+def call_sum(module, kernel):
+    module.array_sum(np.ones(200, np.float32), kernel=kernel)
+
+
 BARRIERS = [
     *(("flash_attention", "attention_kernel", call_attention, i) for i in range(3)),
     ("fused_norm", "norm_kernel", call_norm, 0),
     *(("histogram", "histogram_kernel", call_histogram, i) for i in range(2)),
+    ("reduction", "sum_kernel", call_sum, 0),
 ]
 
 
