@@ -120,6 +120,16 @@ def test_attention_refuses(change, message):
         attend(*change(*heads(4, 4)), causal=True)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_attention_assembles_without_spills(dim, arch):
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    q, k, v = heads(64, 64, dim)
+    used = flash_attention.attention_kernel.resources(q, k, v, q, 1.0, dim=dim, causal=True, arch=arch)
+    assert used.spill_stores in (0, None), used  # None: this version of the assembler does not tell
+    assert used.shared_bytes == 5 * 64 * dim * 2
+
+
 # -- norm ------------------------------------------------------------------------------------------
 
 
