@@ -155,9 +155,8 @@ def seen(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
     if copy is None:
         return x
     *batch, lines, pitch = padded_shape(x, copy.axis)
-    strides = (pitch, 1) if copy.axis == ROWS else (1, pitch)
-    if batch:
-        strides = (lines * pitch, *strides)
+    steps = (pitch, 1) if copy.axis == ROWS else (1, pitch)
+    strides = (lines * pitch, *steps) if batch else steps
     unit = tuple(stride == 1 for stride in strides)
     kind = replace(x.type, align=VECTOR, unit=unit, writable=True)
     return x._replace(type=kind, strides=strides)
