@@ -96,9 +96,23 @@ def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
         if not address:
             raise RuntimeError(f"the object file has no {name}")
         _addresses[name] = address
-    definition = _MethodDef(b"loop", address, _METH_FASTCALL, None)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))  # functions die last of all
+    return builtin(address, own, b"loop")
+
+
+def builtin(address: int, own: Any, name: bytes, doc: bytes | None = None) -> Any:
+    """A function of Python that runs the machine code at `address`, which is never freed.
+
+    own: the object that the code gets first, before its arguments (METH_FASTCALL).
+    """
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     make.restype = ctypes.py_object
-    return make(ctypes.addressof(definition), own, None)
+    return make(ctypes.addressof(_definition(address, name, doc)), own, None)
+
+
+@cache
+def _definition(address: int, name: bytes, doc: bytes | None) -> _MethodDef:
+    """Outlives even the functions that are left when Python ends, which refer to it."""
+    made = _MethodDef(name, address, _METH_FASTCALL, doc)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made

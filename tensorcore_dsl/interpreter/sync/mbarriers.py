@@ -222,24 +222,25 @@ class Mbarriers:
                 found()
             self.sanitizer.detector.check_init(cta, slot, name, "a bulk copy")
             self.sanitizer.detector.completes(cta, slot, phase)
-        state[MISSING] -= size
-        if state[MISSING] < -MOST:
-            self._refuse(TOO_MUCH, thread, address)
-        if state[MISSING] == 0 and state[PENDING] == 0:
-            state[PHASE] += 1
-            state[PENDING] = state[COUNT]
+        self._count(np.array([cta]), np.array([address]), size, np.array([thread]))
         return slot, phase
 
     def complete_all(
         self, ctas: np.ndarray, addresses: np.ndarray, size: int, threads: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """`complete` for the copies of several threads, which no detector sees."""
+        return addresses // BYTES, self._count(ctas, addresses, size, threads)
+
+    def _count(
+        self, ctas: np.ndarray, addresses: np.ndarray, size: int, threads: np.ndarray
+    ) -> np.ndarray:
+        """Count `size` bytes for each of some copies; returns the phases that count them."""
         phases = np.empty(len(ctas), np.int64)
         wrong = _complete_all(ctas, addresses, size, self.index, self.state, phases)
         if wrong:
             at = wrong & 0xFFFFFFFF
             self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]))
-        return addresses // BYTES, phases
+        return phases
 
     def _made(self, cta: int, slot: int) -> str:
         at = self.made_at.get((cta, slot))

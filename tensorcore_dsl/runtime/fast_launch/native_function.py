@@ -16,12 +16,12 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from tensorcore_dsl.lowering.machine import builtin
 from tensorcore_dsl.runtime.fast_launch import function_code, machine_code
 from tensorcore_dsl.runtime.fast_launch.argument_kinds import Kind
 from tensorcore_dsl.runtime.fast_launch.memory_layout import WORD, Table
 
 _CTYPES_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__  # base class of all functions of ctypes
-_METH_FASTCALL = 0x80
 _OPTIMISED = 1  # LLVM's level of code generation
 
 
@@ -82,26 +82,9 @@ def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
         return None
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
-    )  # fmt: skip
-
-
-@cache
-def _definition(address: int) -> _MethodDef:
-    """Outlives even the functions that are left when Python ends, which refer to it."""
-    made = _MethodDef(b"launch", address, _METH_FASTCALL, b"Launch a prepared kernel.")
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
-    return made
-
-
 def _builtin(address: int, table: FunctionTable) -> Callable[..., Any]:
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    make.restype = ctypes.py_object
-    return make(ctypes.addressof(_definition(address)), table, None)  # type: ignore[no-any-return]
+    made: Callable[..., Any] = builtin(address, table, b"launch", b"Launch a prepared kernel.")
+    return made
 
 
 _numbers = count()
