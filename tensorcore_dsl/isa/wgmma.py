@@ -118,7 +118,8 @@ class Buffers:
     def __init__(self) -> None:
         self.a: np.ndarray | None = None
         self.b: np.ndarray | None = None
-        self.prepared: dict[tuple[int, ...], Any] = {}
+        self.prepared: Any = None
+        self.arrays: tuple[np.ndarray, ...] = ()  # that it is prepared for
 
 
 def multiply(
@@ -149,13 +150,12 @@ def multiply(
         more["selection"] = places.reshape(-1, 64, product.stored)
     if product.sparse or out is None:
         return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, out=out, **more)
-    key = tuple(map(id, (a, b, c, out)))
-    prepared = buffers.prepared.get(key)
-    if prepared is None:
-        buffers.prepared.clear()
-        prepared = products.in_place(product, ctx.arch, maps, [(a, b, c, out)])
-        buffers.prepared[key] = prepared
-    prepared.run(whole)
+    arrays = a, b, c, out
+    if list(map(id, arrays)) != list(map(id, buffers.arrays)):
+        buffers.arrays, buffers.prepared = arrays, products.in_place(
+            product, ctx.arch, maps, [arrays]
+        )
+    buffers.prepared.run(whole)
     return out
 
 
