@@ -41,6 +41,15 @@ def declared(builder: ir.IRBuilder, kind: ir.FunctionType, name: str) -> ir.Func
     return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
 
 
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Ask for the cache line at a real address, which need not be valid."""
+    number = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [POINTER, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [POINTER], kind)
+    read, keep, data = (ir.Constant(number, x) for x in (0, 3, 1))
+    builder.call(function, [pointer(builder, address), read, keep, data])
+
+
 def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     """The place at a real address."""
     return builder.inttoptr(address, POINTER)

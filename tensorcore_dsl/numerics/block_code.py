@@ -19,10 +19,13 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from tensorcore_dsl.lowering import arrays
+
 from .vectors import F32, I1, I16, I32, I64, LANES, Emitter, Value, constant, vector
 
 # Exponents of zeros, and of infinities and NaN. The sum of both shows that there is one of these.
 LOW, HIGH = -(1 << 13), 1 << 13 | 1 << 12
+LATER = 8  # vectors of C between the one that is read and the one that is fetched into the cache
 BOTH = 2  # blocks of rows, and of columns, of a group
 
 # Indices into the settings of an operand, and into those of a product.
@@ -115,6 +118,19 @@ class Blocks(Emitter):
             word = self.load(at, self.word)
             result = self.builder.insert_element(result, word, ir.Constant(I32, lane))
         return result
+
+    def prefetch(self, base: Value, places: Value, count: Value) -> None:
+        """Fetch the first words of `count` vectors into the cache."""
+        with self.over(count) as number:
+            at = self.first(base, self.at(places, number, 4 * LANES))
+            arrays.prefetch(self.builder, at)
+
+    def prefetch_later(self, memory: Memory, number: Value, last: Value) -> None:
+        """The same for two vectors some groups behind `number`; those from `last` on end it."""
+        base, places, _ = memory
+        later = self.builder.add(number, ir.Constant(I64, LATER))
+        later = self.builder.select(self.builder.icmp_signed("<", later, last), later, last)
+        self.prefetch(base, self.at(places, later, 4 * LANES), ir.Constant(I64, BOTH))
 
     def first(self, base: Value, places: Value) -> Value:
         """The address of the word at the first of some places."""
@@ -306,10 +322,13 @@ class Blocks(Emitter):
         two = ir.Constant(I64, BOTH)
         rows, columns, depth = (self.setting(self.settings, x) for x in (ROWS, COLUMNS, DEPTH))
         bands, pairs = builder.udiv(rows, two), builder.udiv(columns, two)
+        last = builder.sub(builder.mul(rows, columns), two)
         with self.over(bands) as band, self.over(pairs) as pair:
             down = [builder.add(builder.mul(band, two), ir.Constant(I64, i)) for i in range(BOTH)]
             across = [builder.add(builder.mul(pair, two), ir.Constant(I64, i)) for i in range(BOTH)]
             numbers = [builder.add(builder.mul(row, columns), across[0]) for row in down]
+            for number in numbers:
+                self.prefetch_later(c, number, last)
             group = Group(
                 [self.at(a[0], builder.mul(row, depth), self.size * LANES) for row in down],
                 [self.at(b[0], builder.mul(column, depth), self.size * 4) for column in across],

@@ -15,6 +15,7 @@ from .architectures import Model, Product
 from .formats import FORMATS, Format, bit_table
 
 Array = npt.NDArray[Any]
+MOST_AHEAD = 64  # vectors of C that are fetched into the cache ahead
 NONE = 1 << 30  # no code of a format without infinities and NaN
 
 
@@ -74,6 +75,8 @@ def block_plan(
     call[[blocks.VECTORS_B, blocks.BLOCKS]] = flat["b"].shape[1], flat["d"].shape[1]
     call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * flat["a"].shape[1], size * flat["b"][0].size
     call[[blocks.QUARTERS, blocks.SIZE_D]] = product.k // 4, size * flat["d"][0].size
+    ahead = [min(flat[name].shape[1], MOST_AHEAD) for name in "dab"]
+    call[blocks.AHEAD : blocks.AHEAD_B + 1] = ahead
     call[blocks.STEP_A : blocks.STEP_D + 1] = [size * steps[name] for name in "abcd"]
     call[blocks.PLACES_A : blocks.PLACES_D + 1] = [_address(flat[name]) for name in "abcd"]
     call[blocks.KINDS_A : blocks.KINDS_D + 1] = [_address(kinds[name]) for name in "abcd"]

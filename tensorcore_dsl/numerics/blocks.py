@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorcore_dsl.lowering import vectorised
+from tensorcore_dsl.lowering import primitive, vectorised
 
 from .block_code import Blocks
 from .block_sums import ChainBlocks, ExactBlocks, FusedBlocks, decoder, multiplier
@@ -15,12 +15,18 @@ from .block_sums import ChainBlocks, ExactBlocks, FusedBlocks, decoder, multipli
 (
     TILES, VECTORS_A, VECTORS_B, BLOCKS, STEP_A, STEP_B, STEP_C, STEP_D, SIZE_A, SIZE_B,
     PLACES_A, PLACES_B, PLACES_C, PLACES_D, KINDS_A, KINDS_B, KINDS_C, KINDS_D,
-    FORM_A, FORM_B, FORM_C, SETTINGS, QUARTERS, SIZE_D,
+    FORM_A, FORM_B, FORM_C, SETTINGS, QUARTERS, SIZE_D, AHEAD, AHEAD_A, AHEAD_B,
     DESCRIPTION,
-) = range(25)  # fmt: skip
+) = range(28)  # fmt: skip
 
 VECTOR = 64  # bytes of the places of one vector
 KIND = 4  # bytes of its kind
+
+
+@primitive
+def _prefetch(builder: Any, base: Any, places: Any, count: Any) -> None:
+    """Fetch the words of `count` vectors of C into the cache, before they are needed."""
+    Blocks(builder).prefetch(base.value, places.value, count.value)
 
 
 def _loops(kind: type[Blocks]) -> Any:
@@ -56,7 +62,16 @@ def _loops(kind: type[Blocks]) -> Any:
                         call[KINDS_B] + KIND * vectors, call[VECTORS_B], call[QUARTERS],
                         call[FORM_B], decoded[2] + i * call[SIZE_B], decoded[3] + i * call[SIZE_B],
                     )  # fmt: skip
+                if t == 0:
+                    for i in range(first.size):
+                        _prefetch(first[i] + (w + 1) * call[STEP_A], call[PLACES_A], call[AHEAD_A])
+                    for i in range(second.size):
+                        _prefetch(second[i] + (w + 1) * call[STEP_B], call[PLACES_B], call[AHEAD_B])
                 for use in range(uses.shape[0]):
+                    then, warp = use + 1, w
+                    if then == uses.shape[0]:
+                        then, warp = 0, w + 1
+                    _prefetch(uses[then, 2] + warp * call[STEP_C], call[PLACES_C], call[AHEAD])
                     a, b = uses[use, 0] * call[SIZE_A], uses[use, 1] * call[SIZE_B]
                     if multiply(
                         decoded[0] + a, decoded[1] + a, decoded[2] + b, decoded[3] + b,
