@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tensorcore_dsl.isa.descriptor import SharedTiles
+from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -51,11 +51,11 @@ class SharedMemory(Memory, Protocol):
         8 m + r gives the address of row r of matrix m."""
 
     def read_chunks(
-        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray, out: np.ndarray,
+        self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray,
         size: int, across: bool,
     ) -> None:  # fmt: skip
-        """The elements of `size` bytes in 16-byte chunks at (warpgroups, chunks) addresses, which
-        `instr` reads through the async proxy for the warpgroups that are `whole`.
+        """The elements of `size` bytes in the chunks that `instr` reads through the async proxy for
+        the warpgroups that are `whole`.
 
         out: (warpgroups, lines, elements of a line in memory) words, or with `across` these axes
         exchanged."""

@@ -54,7 +54,7 @@ def unpack_descriptor(words: np.ndarray) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Fields of the descriptors of a batch, one array element per warpgroup.
+    """Fields of the different descriptors of a batch, one array element for each.
 
     Addresses, offsets and swizzles (0, 32, 64 or 128) are in bytes, the base offset in 128-byte
     units.
@@ -67,18 +67,22 @@ class Descriptor:
     swizzle: np.ndarray
 
     @classmethod
-    def of(cls, instr: Instruction, name: str, bits: np.ndarray, whole: np.ndarray) -> Descriptor:
-        """Decode registers (warpgroups, 128).
+    def of(
+        cls, instr: Instruction, name: str, bits: np.ndarray, whole: np.ndarray
+    ) -> tuple[Descriptor, np.ndarray]:
+        """Decode registers (warpgroups, 128); also returns (warpgroups,) the number of each one's
+        descriptor, 0 for those that are not active as a `whole`.
 
-        EmulationError if the threads of an active warpgroup (`whole`) hold different descriptors.
+        EmulationError if the threads of an active warpgroup hold different descriptors.
         """
-        words = bits[:, 0]
+        words, own = bits[:, 0], np.zeros(len(bits), np.int64)
         if ((bits != words[:, None]).any(axis=1) & whole).any():
             raise EmulationError(f"{instr.mnemonic}: {name} differs within a warpgroup")
-        return cls(**unpack_descriptor(words))
+        different, own[whole] = np.unique(words[whole], return_inverse=True)
+        return cls(**unpack_descriptor(different)), own
 
     def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
-        """(warpgroups, chunks) addresses of 16-byte chunks, in the order (row of memory, chunk).
+        """(descriptors, chunks) addresses of 16-byte chunks, in the order (row of memory, chunk).
 
         K-major: `outer` rows of the operand, `inner` bytes of k. Transposed (MN-major): `outer`
         values of k, `inner` bytes along the rows.
@@ -93,7 +97,7 @@ class Descriptor:
     def _chunks(
         self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
     ) -> np.ndarray:
-        """The addresses of `some` warpgroups, whose swizzle has this width."""
+        """The addresses of `some` descriptors, whose swizzle has this width."""
         leading, stride = (_shared(x[some, None]) for x in (self.leading, self.stride))
         if transposed and width:
             places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
@@ -109,6 +113,14 @@ class Descriptor:
 def _shared(column: np.ndarray) -> np.ndarray:
     """One row for all, where all rows are equal."""
     return column[:1] if (column == column[:1]).all() else column
+
+
+class Chunks(NamedTuple):
+    """What warpgroups read of shared memory: (descriptors, chunks) addresses of 16-byte chunks, and
+    (warpgroups,) the row of these that is each one's own."""
+
+    addresses: np.ndarray
+    own: np.ndarray
 
 
 class SharedTile(NamedTuple):
@@ -137,11 +149,11 @@ class SharedTiles:
     def __init__(self, tiles: Iterable[SharedTile]) -> None:
         self.tiles = tuple(tiles)
         self._passed: set[tuple[Any, ...]] = set()
-        self._chunks: dict[tuple[Any, ...], np.ndarray] = {}
+        self._chunks: dict[tuple[Any, ...], Chunks] = {}
 
     def chunks(
-        self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], np.ndarray]
-    ) -> np.ndarray:
+        self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], Chunks]
+    ) -> Chunks:
         """What `find` returns for the descriptors (warpgroups, 128) of one operand, the `key`.
 
         It is kept for the warpgroups that are `whole`, each of which holds one descriptor.
@@ -149,7 +161,7 @@ class SharedTiles:
         first = words[:, :1]
         if (words != first).any():
             return find()
-        key = (key, first.tobytes(), whole.tobytes())
+        key = (key, first[whole].tobytes(), whole.tobytes())
         found = self._chunks.get(key)
         if found is None:
             if len(self._chunks) == MOST_BATCHES:
@@ -163,22 +175,22 @@ class SharedTiles:
         return tile.element(address) if tile else ""
 
     def check(
-        self, instr: Instruction, name: str, descriptor: Descriptor, chunks: np.ndarray,
+        self, instr: Instruction, name: str, descriptor: Descriptor, chunks: Chunks,
         whole: np.ndarray, lines: int, width: int,
     ) -> None:  # fmt: skip
         """Raise an error for the first active warpgroup whose descriptor does not fit its tile.
 
-        chunks: (warpgroups, chunks) addresses that it reads, in `lines` rows of memory of each atom.
+        chunks: what the descriptors name, in `lines` rows of memory of each atom.
         width: bytes of a row of a transposed matrix, whose atoms of one swizzle each are `leading`
         bytes apart; 0 for others, which have one.
         """
-        for group in np.flatnonzero(whole) if self.tiles else ():
-            fields = [int(field[group]) for field in astuple(descriptor)]
+        for row in dict.fromkeys(chunks.own[whole].tolist()) if self.tiles else ():
+            fields = [int(field[row]) for field in astuple(descriptor)]
             key = (instr, name, *fields)
             if key not in self._passed:
                 fitting = Descriptor(*fields)  # type: ignore[arg-type]
                 atoms = width // max(int(descriptor.swizzle.max()), 1) if width else 1
-                self._check(f"{instr.mnemonic}: {name}", fitting, chunks[group], lines, atoms)
+                self._check(f"{instr.mnemonic}: {name}", fitting, chunks.addresses[row], lines, atoms)
                 self._passed.add(key)
 
     def _check(

@@ -19,7 +19,7 @@ from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.descriptor import Descriptor
+from tensorcore_dsl.isa.descriptor import Chunks, Descriptor
 from tensorcore_dsl.isa.mma import FP8, INT8, SATURATE
 from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, MmaOrdering, Operand, row
 from tensorcore_dsl.layout import Formula, Layout
@@ -82,9 +82,9 @@ def matrix(
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
 
-    def find() -> np.ndarray:
-        descriptor = Descriptor.of(instr, f"desc_{name}", words, whole)
-        chunks = descriptor.chunks(outer, size, transposed) & 0x3FFFF
+    def find() -> Chunks:
+        descriptor, own = Descriptor.of(instr, f"desc_{name}", words, whole)
+        chunks = Chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, own)
         ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, size * transposed)
         return chunks
 

@@ -33,6 +33,8 @@ def compile_program(kernel: nodes.Kernel) -> Program:
 
 def own_memory(address: Any) -> Any:
     """Addresses of the thread's own CTA, without the bits that hold the rank."""
+    if not np.any(address > OFFSET):
+        return address
     own = address >> CLUSTER_SHIFT == OWN
     return np.where(own, address & np.uint32(OFFSET), address)
 

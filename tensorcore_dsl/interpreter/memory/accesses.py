@@ -364,15 +364,15 @@ def copy_finish(
 
 @native.compiled
 def async_load(
-    addresses: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any, epochs: Any,
-    cluster: int, out: Any, size: int, across: bool,
+    addresses: Any, own: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any,
+    epochs: Any, cluster: int, out: Any, size: int, across: bool,
 ) -> int:  # fmt: skip
     """Load elements of `size` bytes in 16-byte chunks of shared memory through the async proxy.
 
-    addresses: (warpgroups, chunks); out: see `isa.context`; whole: (warpgroups,), those that take
-    part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
+    addresses, own: see `isa.descriptor.Chunks`; out: see `isa.context`; whole: (warpgroups,), those
+    that take part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
     """
-    groups, count = addresses.shape
+    groups, count = own.size, addresses.shape[1]
     ctas, limit = data.shape
     per, threads = groups // ctas, epochs.size // ctas
     lines = out.shape[2] if across else out.shape[1]
@@ -383,7 +383,7 @@ def async_load(
             continue
         cta = group // per
         for i in range(count):
-            at = addresses[group, i]
+            at = addresses[own[group], i]
             if at + CHUNK > limit:
                 return native.mistake(shadow.OUTSIDE, group * count + i)
             if checked:
@@ -395,16 +395,22 @@ def async_load(
             if threads and unfenced(stamps[cta], epochs, first, at):
                 return native.mistake(shadow.UNFENCED, group * count + i)
             source, element = data.ctypes.data + cta * limit + at, i * (CHUNK // size)
-            line, first = element // per_line, element % per_line
             to = out.ctypes.data + 4 * (group * lines * per_line)
-            to += 4 * (first * lines + line if across else element)
+            if across:
+                line, first = element // per_line, element % per_line
+                to += 4 * (first * lines + line)
+            else:
+                to += 4 * element
             if size == 2:
                 for j in range(8):
                     native.poke32(to + step * j, np.uint32(native.peek16(source + 2 * j)))
             elif size == 1:
                 for j in range(16):
                     native.poke32(to + step * j, np.uint32(native.peek8(source + j)))
-            else:
+            elif across:
                 for j in range(4):
                     native.poke32(to + step * j, native.peek32(source + 4 * j))
+            else:
+                native.poke64(to, native.peek64(source))
+                native.poke64(to + 8, native.peek64(source + 8))
     return 0

@@ -198,7 +198,8 @@ class BulkCopies:
         self._load(thread, box, dst, bar, None, BULK_ALIGN, start)
         if self.sanitizer.proxies.tracked:
             owner, chunks = np.array([thread]), box.chunks(start)[None]
-            read = Read(SHARE, chunk.at_step, owner, owner * 0, owner // chunk.group, chunks)
+            groups, ctas = owner * 0, owner // chunk.group
+            read = Read(SHARE, chunk.at_step, owner, groups, ctas, chunks, owner * 0)
             self.sanitizer.proxies.add(read)
             self.sanitizer.in_flight.attach(read)
 
@@ -352,9 +353,9 @@ class BulkCopies:
         self._note_store(thread, box, src, op is not None)
         if self.sanitizer.proxies.tracked:
             owner, chunks = np.array([thread]), box.chunks(src)[None]
-            self.sanitizer.proxies.add(
-                Read(STORE, chunk.at_step, owner, self.commits[owner], owner // group, chunks)
-            )
+            groups, ctas = self.commits[owner], owner // group
+            read = Read(STORE, chunk.at_step, owner, groups, ctas, chunks, owner * 0)
+            self.sanitizer.proxies.add(read)
         chunk.tally.bytes["shared", "load"] += box.size
         chunk.tally.bytes["global", "store"] += box.inside
 

@@ -23,6 +23,7 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
+from tensorcore_dsl.isa.descriptor import Chunks
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -85,39 +86,37 @@ class SharedMemory(accesses.WordMemory):
         return np.asarray(addresses + (ctas << np.uint64(32)))
 
     def read_chunks(
-        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray, out: np.ndarray,
-        size: int, across: bool,
+        self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray, size: int,
+        across: bool,
     ) -> None:  # fmt: skip
         """Read elements through the async proxy, as `isa.context` says."""
+        addresses, own = chunks
         if size not in (1, 2, 4) or out[0].size * size != addresses.shape[1] * CHUNK:
             raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
         wrong = accesses.async_load(
-            addresses, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
+            addresses, own, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
             proxies.epochs, chunk.geometry.cluster_ctas, out, size, across,
         )  # fmt: skip
         if wrong:
-            self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, addresses)
-        chunk.tally.bytes[self.space, "load"] += int(whole.sum()) * addresses.shape[1] * CHUNK
+            self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)
+        owners = np.flatnonzero(whole)
+        chunk.tally.bytes[self.space, "load"] += len(owners) * addresses.shape[1] * CHUNK
         detector = sanitizer.detector
-        if detector is not None:
-            for group in map(int, np.flatnonzero(whole)):
-                thread, cta = group * WARPGROUP, group * WARPGROUP // chunk.group
-                serial = detector.operation(thread, detector.column(cta, "products", group))
-                issued = int(sanitizer.mma.commits[group])
-                detector.issued(("products", group), issued, serial)
-                starts = addresses[group].astype(np.int64)
-                found = detector.shared_ranges(
-                    "load", serial, thread, cta, starts, CHUNK, whole=True
-                )
-                if found is not None:
-                    found()
+        for group in owners.tolist() if detector is not None else ():
+            thread, cta = group * WARPGROUP, group * WARPGROUP // chunk.group
+            serial = detector.operation(thread, detector.column(cta, "products", group))
+            issued = int(sanitizer.mma.commits[group])
+            detector.issued(("products", group), issued, serial)
+            starts = addresses[own[group]]
+            found = detector.shared_ranges("load", serial, thread, cta, starts, CHUNK, whole=True)
+            if found is not None:
+                found()
         if proxies.tracked:
-            owners = np.flatnonzero(whole)
-            ctas, chunks = owners * WARPGROUP // chunk.group, addresses[owners] // CHUNK
-            groups = sanitizer.mma.commits[owners]
-            proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, chunks))
+            ctas, groups = owners * WARPGROUP // chunk.group, sanitizer.mma.commits[owners]
+            numbers = addresses // CHUNK
+            proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, numbers, own[owners]))
 
     def _check(
         self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str,
@@ -158,10 +157,11 @@ class SharedMemory(accesses.WordMemory):
         raise Uninitialised(f"uninitialised: {what}: nothing has written byte {byte:#x}")
 
     def _refuse_chunk(
-        self, instr: Instruction, code: int, index: int, addresses: np.ndarray
+        self, instr: Instruction, code: int, index: int, chunks: Chunks
     ) -> NoReturn:
-        group, chunk = divmod(index, addresses.shape[1])
-        cta, address = group * WARPGROUP // self.chunk.group, int(addresses[group, chunk])
+        group, number = divmod(index, chunks.addresses.shape[1])
+        address = int(chunks.addresses[chunks.own[group], number])
+        cta = group * WARPGROUP // self.chunk.group
         name = self.chunk.warpgroup_name(group)
         what = f"a {instr.opcode} of {name} reads shared {address:#x}"
         if code == shadow.UNFENCED:

@@ -24,10 +24,12 @@ from tensorcore_dsl.interpreter.core.shadow import (
     STAMP_MASK,
     WRITTEN,
     SharedStorage,
+    mark,
 )
 from tensorcore_dsl.isa import advice
 
 CHUNK = 16
+_ALL_PENDING = PENDING * 0x0101010101010101  # the shadow of 8 bytes
 STORE, PRODUCT, SHARE = range(3)  # kinds of reads
 _ADVICE = {
     STORE: f"commit it and wait for its group ({advice.BULK_WAIT_READ}) first",
@@ -41,8 +43,8 @@ class Read:
     """An asynchronous operation that reads shared memory, one row for each owner.
 
     step: where it was issued. owners: the threads that wait for it, or the warpgroups of a matrix
-    product. groups: how many groups each owner had committed before. ctas, chunks: the CTA and the
-    chunks that it reads for each owner.
+    product. groups: how many groups each owner had committed before. ctas: the CTA of each one's
+    shared memory. chunks: (different reads, chunks) their numbers; rows: that of each owner.
     """
 
     kind: int
@@ -51,13 +53,19 @@ class Read:
     groups: np.ndarray
     ctas: np.ndarray
     chunks: np.ndarray
+    rows: np.ndarray
 
-    def part(self, rows: np.ndarray) -> Read:
+    def part(self, some: np.ndarray) -> Read:
         """The operation for some of its owners."""
         return Read(
-            self.kind, self.step, self.owners[rows], self.groups[rows], self.ctas[rows],
-            self.chunks[rows],
+            self.kind, self.step, self.owners[some], self.groups[some], self.ctas[some],
+            self.chunks, self.rows[some],
         )  # fmt: skip
+
+    def places(self, address: int, cta: int) -> np.ndarray:
+        """(owners,) bool of those for whom it reads the byte at this address of a CTA."""
+        there = (self.chunks == address // CHUNK).any(axis=1)
+        return np.asarray(there[self.rows] & (self.ctas == cta))
 
 
 class ProxyFences:
@@ -85,7 +93,7 @@ class ProxyFences:
     def add(self, read: Read) -> None:
         """An operation starts to read."""
         if self.tracked:
-            _count(self.readers, read.ctas, read.chunks, 1)
+            _count(self.readers, read.ctas, read.chunks, read.rows, 1)
             self.reads.append(read)
 
     def finish(self, kind: int, mask: np.ndarray, due: np.ndarray) -> None:
@@ -99,15 +107,16 @@ class ProxyFences:
             if not over.any():
                 left.append(read)
                 continue
-            done = read.part(over)
-            _count(self.readers, done.ctas, done.chunks, -1)
-            if not over.all():
+            whole = bool(over.all())
+            done = read if whole else read.part(over)
+            _count(self.readers, done.ctas, done.chunks, done.rows, -1)
+            if not whole:
                 left.append(read.part(~over))
         self.reads = left
 
     def end(self, read: Read) -> None:
         """An operation is over for all of its owners."""
-        _count(self.readers, read.ctas, read.chunks, -1)
+        _count(self.readers, read.ctas, read.chunks, read.rows, -1)
         self.reads = [other for other in self.reads if other is not read]
 
     def stamp(self, threads: np.ndarray) -> np.ndarray:
@@ -129,9 +138,9 @@ class ProxyFences:
     def reader(self, cta: int, address: int) -> str:
         """The operation that still reads the bytes at `address`, and what to do about it."""
         for read in self.reads:
-            rows = (read.ctas == cta) & (read.chunks == address // CHUNK).any(axis=1)
-            if rows.any():
-                return f"{self._describe(read, int(np.argmax(rows)))}: {self._advice(read)}"
+            reads = read.places(address, cta)
+            if reads.any():
+                return f"{self._describe(read, int(np.argmax(reads)))}: {self._advice(read)}"
         return "an asynchronous operation"
 
     def unfenced_store(self, cta: int, address: int) -> str:
@@ -239,18 +248,23 @@ class CopiesInFlight:
 def _land(states: Any, rows: Any) -> None:
     """Loads are over."""
     for row in range(rows.shape[0]):
-        cta = rows[row, CTA]
-        for byte in range(rows[row, START], min(rows[row, STOP], states.shape[1])):
-            if states[cta, byte] == PENDING:
-                states[cta, byte] = WRITTEN
+        base = states.ctypes.data + rows[row, CTA] * states.shape[1]
+        start, stop = rows[row, START], min(rows[row, STOP], states.shape[1])
+        for word in range(start, stop, 8):
+            if word + 8 <= stop and native.peek64(base + word) == _ALL_PENDING:
+                mark(base + word, 8, WRITTEN)
+                continue
+            for byte in range(word, min(word + 8, stop)):
+                if native.peek8(base + byte) == PENDING:
+                    native.poke8(base + byte, WRITTEN)
 
 
 @compiled
-def _count(readers: Any, ctas: Any, chunks: Any, change: int) -> None:
-    """Add `change` to the readers of `chunks`, a row for each of `ctas`."""
-    for row in range(ctas.size):
-        for i in range(chunks.shape[1]):
-            readers[ctas[row], chunks[row, i]] += change
+def _count(readers: Any, ctas: Any, chunks: Any, rows: Any, change: int) -> None:
+    """Add `change` to the readers of `chunks` in `ctas`, of one of the rows for each of these."""
+    for i in range(ctas.size):
+        for number in range(chunks.shape[1]):
+            readers[ctas[i], chunks[rows[i], number]] += change
 
 
 @inlined

@@ -32,17 +32,17 @@ MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 
 # Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
 # bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
-# seen end.
-COUNT, PENDING, MISSING, PHASE, SEEN, COLUMNS = range(6)
+# seen end. MADE: the step that initialised it.
+COUNT, PENDING, MISSING, PHASE, SEEN, MADE, COLUMNS = range(7)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
-NOT_OWN, BAD_PARITY, LOST = range(9, 12)
+NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED = range(9, 15)
 
 
 class Mbarriers:
     """The mbarriers of a chunk of CTAs.
 
     state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
-    used: (CTAs,), rows in use. made_at: step that initialised (CTA, slot). asks_for: (T, 2), slot
+    used: (CTAs,), rows in use. asks_for: (T, 2), slot
     and phase that a thread waits for, or -1.
     """
 
@@ -57,33 +57,28 @@ class Mbarriers:
         self.index = np.zeros((ctas, storage.size // BYTES), np.int16)
         self.state = np.zeros((ctas, ROWS, COLUMNS), np.int64)
         self.used = np.ones(ctas, np.int64)
-        self.made_at: dict[tuple[int, int], int] = {}
         self.asks_for = np.full((chunk.threads, 2), -1, np.int64)
         sanitizer.in_flight.name = self.name
 
     def init(self, bar: Any, count: Any) -> None:
         """Initialise barriers; `count` None invalidates them."""
-        chunk = self.chunk
-        found = self._note(words(bar, chunk.threads), chunk.mask)
-        for thread in np.flatnonzero(chunk.mask):
-            cta, slot = self._own(int(thread), scalar(bar, thread))
-            live = self.at(cta, slot)[COUNT] > 0
-            if count is None:
-                if not live:
-                    self._refuse(UNINITIALISED, int(thread), bar)
-                self.made_at.pop((cta, slot), None)
-            else:
-                self._check_init(cta, slot, live, scalar(count, thread))
-                self.made_at[cta, slot] = chunk.at_step
-            arrivals = 0 if count is None else scalar(count, thread)
-            state = self._row(cta, slot)
-            state[:] = 0
-            state[[COUNT, PENDING]] = arrivals
-            at = slot * BYTES
-            mark = shadow.BARRIER if arrivals else shadow.NEVER
-            self.storage.shadow[cta, at : at + BYTES] = mark
-            if self.sanitizer.detector is not None and arrivals:
-                self.sanitizer.detector.initialised(cta, slot, int(thread))
+        chunk, detector = self.chunk, self.sanitizer.detector
+        arrivals = 0 if count is None else count
+        addresses, counts = words(bar, chunk.threads), words(arrivals, chunk.threads)
+        found = self._note(addresses, chunk.mask)
+        most = int(self.used.max()) + int(chunk.mask.reshape(len(self.used), -1).sum(1).max())
+        while self.state.shape[1] < most:
+            self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
+        wrong = _init(
+            addresses, counts, chunk.mask, count is not None, chunk.at_step, self.index,
+            self.state, self.used, self.storage.shadow,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, arrivals)
+        if detector is not None and count is not None:
+            for thread in np.flatnonzero(chunk.mask).tolist():
+                slot = int(addresses[thread]) // BYTES
+                detector.initialised(thread // chunk.group, slot, thread)
         if found is not None:
             found()
 
@@ -104,21 +99,6 @@ class Mbarriers:
         """The columns of a barrier in `state`."""
         return np.asarray(self.state[cta, self.index[cta, slot]])
 
-    def _row(self, cta: int, slot: int) -> np.ndarray:
-        """The columns of a barrier, which gets a row if it has none."""
-        if self.index[cta, slot] == 0:
-            if self.used[cta] == self.state.shape[1]:
-                self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
-            self.index[cta, slot] = self.used[cta]
-            self.used[cta] += 1
-        return self.at(cta, slot)
-
-    def _own(self, thread: int, address: int) -> tuple[int, int]:
-        """CTA and slot of a barrier in the thread's own CTA."""
-        if address >> CLUSTER_SHIFT:
-            self._refuse(NOT_OWN, thread, address)
-        return thread // self.chunk.group, self._slot(thread, address)
-
     def _slot(self, thread: int, address: int) -> int:
         """The slot at an offset in a CTA."""
         if address % BYTES:
@@ -126,24 +106,6 @@ class Mbarriers:
         if address // BYTES >= self.index.shape[1]:
             self._refuse(BAD_PLACE, thread, address)
         return address // BYTES
-
-    def _check_init(self, cta: int, slot: int, live: bool, count: int) -> None:
-        at = slot * BYTES
-        if live:
-            raise EmulationError(
-                f"mbarrier at shared {at:#x} is initialised a second time "
-                f"(first {self._made(cta, slot)}); its phase is "
-                f"{self.at(cta, slot)[PHASE]}: {advice.MBARRIER_INVAL} comes first"
-            )
-        if not 1 <= count <= MOST:
-            raise EmulationError(
-                f"mbarrier at shared {at:#x} is to expect {count} arrivals; 1 to {MOST} are allowed"
-            )
-        if (self.storage.shadow[cta, at : at + BYTES] == shadow.PENDING).any():
-            raise EmulationError(
-                f"mbarrier at shared {at:#x} is initialised where a copy is in flight: "
-                + self.sanitizer.in_flight.owner(cta, at)
-            )
 
     def arrive(self, bar: Any, count: Any, expected: Any) -> None:
         """Let the phase expect `expected` more bytes, then arrive `count` times."""
@@ -242,8 +204,13 @@ class Mbarriers:
             self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]))
         return phases
 
+    def made_at(self, cta: int, slot: int) -> int | None:
+        """The step that initialised a barrier; None where there is none."""
+        state = self.at(cta, slot)
+        return int(state[MADE]) if state[COUNT] else None
+
     def _made(self, cta: int, slot: int) -> str:
-        at = self.made_at.get((cta, slot))
+        at = self.made_at(cta, slot)
         return "" if at is None else f"at {self.chunk.loc(at)}"
 
     def name(self, cta: int, slot: int) -> str:
@@ -306,7 +273,7 @@ class Mbarriers:
 
     def _refuse_use(self, code: int, thread: int, cta: int, slot: int, operand: int) -> NoReturn:
         """Raise the error of a thread that uses an mbarrier wrongly; `operand`: count or parity."""
-        who = self.chunk.describe(thread)
+        who, at = self.chunk.describe(thread), slot * BYTES
         total, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         name = self.name(cta, slot)
         if code == LOST:
@@ -314,7 +281,14 @@ class Mbarriers:
                 f"{name}: {who} waits for phase {self.asks_for[thread, 1]}, which came to its end "
                 f"together with the one behind it: phases pass faster than the waiter sees them"
             )
+        new, owner = f"mbarrier at shared {at:#x} is", ""
+        if code == OCCUPIED:
+            owner = self.sanitizer.in_flight.owner(cta, at)
         raise EmulationError({
+            LIVE: f"{new} initialised a second time (first {self._made(cta, slot)}); its phase is "
+            f"{phase}: {advice.MBARRIER_INVAL} comes first",
+            BAD_COUNT: f"{new} to expect {operand} arrivals; 1 to {MOST} are allowed",
+            OCCUPIED: f"{new} initialised where a copy is in flight: {owner}",
             OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
             f"and {missing} bytes are pending in phase {phase}",
             UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
@@ -332,6 +306,54 @@ def _owner(cta: int, rank: int, cluster: int) -> int:
     if rank == 0:
         return cta
     return cta // cluster * cluster + rank - 1 if rank <= cluster else -1
+
+
+@compiled
+def _init(
+    addresses: Any, counts: Any, active: Any, valid: bool, step: int, index: Any, state: Any,
+    used: Any, states: Any,
+) -> int:  # fmt: skip
+    """Initialise the barriers of the active threads, or invalidate them; 0 or a mistake.
+
+    index, state, used: those of `Mbarriers`, whose rows suffice; states: the shadow of the CTAs.
+    """
+    ctas, slots = index.shape
+    group = active.size // ctas
+    for thread in range(active.size):
+        if not active[thread]:
+            continue
+        address, count, cta = int(addresses[thread]), int(counts[thread]), thread // group
+        if address >> CLUSTER_SHIFT:
+            return mistake(NOT_OWN, thread)
+        if address % BYTES:
+            return mistake(UNALIGNED, thread)
+        slot = address // BYTES
+        if slot >= slots:
+            return mistake(BAD_PLACE, thread)
+        live = state[cta, index[cta, slot], COUNT] > 0
+        if valid:
+            if live:
+                return mistake(LIVE, thread)
+            if count < 1 or count > MOST:
+                return mistake(BAD_COUNT, thread)
+            for byte in range(address, address + BYTES):
+                if states[cta, byte] == shadow.PENDING:
+                    return mistake(OCCUPIED, thread)
+        elif not live:
+            return mistake(UNINITIALISED, thread)
+        if index[cta, slot] == 0:
+            index[cta, slot] = used[cta]
+            used[cta] += 1
+        row = index[cta, slot]
+        for column in range(COLUMNS):
+            state[cta, row, column] = 0
+        for byte in range(address, address + BYTES):
+            states[cta, byte] = shadow.BARRIER if valid else shadow.NEVER
+        if valid:
+            state[cta, row, COUNT] = count
+            state[cta, row, PENDING] = count
+            state[cta, row, MADE] = step
+    return 0
 
 
 @compiled

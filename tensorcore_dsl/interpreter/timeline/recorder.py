@@ -216,7 +216,7 @@ class _Hooks:
             block, slot = int(thread) // self.ctx.group, scalar(bar, thread) // SLOT
             phase = int(self.ctx.mbarriers.at(block, slot)[PHASE]) - 1
             found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
-            made = self.ctx.mbarriers.made_at.get((block, slot))
+            made = self.ctx.mbarriers.made_at(block, slot)
             if made is not None:
                 self.recording.barriers[MBARRIER, block, slot] = made
         self.details += [Wait(warp, phase) for warp, phase in found]
