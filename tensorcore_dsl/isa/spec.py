@@ -138,6 +138,11 @@ MEMORY_EFFECTS = frozenset(
 )
 
 
+@cache
+def _opcode(mnemonic: str) -> str:
+    return mnemonic.split(".", 1)[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Instruction:
     """One instruction of the table; called inside a kernel, it emits itself.
@@ -179,7 +184,7 @@ class Instruction:
 
     @property
     def opcode(self) -> str:
-        return self.mnemonic.split(".", 1)[0]
+        return _opcode(self.mnemonic)
 
     @property
     def threads(self) -> int:

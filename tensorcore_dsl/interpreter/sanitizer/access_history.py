@@ -26,7 +26,6 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.native import compiled, inlined, lowest_bit
-from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 peek8, peek32, peek64 = native.peek8, native.peek32, native.peek64
 poke32, poke64 = native.poke32, native.poke64
@@ -366,91 +365,6 @@ def touch(
             if stores:
                 poke32(writes + at, np.uint32(new_writes))
             poke32(reads + at, np.uint32(new_reads))
-    return 0
-
-
-@compiled
-def touch_words(
-    h: Any, kind: int, todo: int, memory: int, step: int, addresses: Any, active: Any, size: int,
-    places: Any, table: Any, peers: int,
-) -> int:  # fmt: skip
-    """The accesses of `size` bytes by the active threads; 1 after a conflict.
-
-    places: (CTAs or allocations, ITEMS). table: the allocations. peers: CTAs of a cluster.
-    Addresses outside are left out; the memories refuse them.
-    """
-    group = addresses.size // places.shape[0] if memory != GLOBAL else 1
-    strong = int(peek8(h[STRONG] + step))
-    local = memory != GLOBAL
-    if strong == NON_COHERENT:  # no write at all is right
-        strong, h[SINCE] = 0, 0
-    here = 0
-    lanes_of, slots = np.zeros(32, np.int64), np.empty(64, np.int64)
-    for first in range(0, addresses.size, 32):
-        count = 0
-        for thread in range(first, first + 32):
-            count += active[thread]
-        if count == 0:
-            continue
-        serial = h[NEXT]
-        h[NEXT] += 1
-        poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
-        # Lanes with equal addresses access together.
-        ascending, before = True, (-1)
-        for lane in range(32):
-            lanes_of[lane] = 0
-            if active[first + lane]:
-                lanes_of[lane] = 1 << lane
-                address = int(addresses[first + lane])
-                ascending = ascending and address > before
-                before = address
-        if not ascending:
-            slots[:] = -1
-            for lane in range(32):
-                if lanes_of[lane] == 0:
-                    continue
-                address = int(addresses[first + lane])
-                row = peek64(h[ROW_OF] + 8 * (first + lane))
-                slot = (address * 0x9E3779B1 >> 12) & 63
-                while slots[slot] >= 0:
-                    other = first + slots[slot]
-                    same = int(addresses[other]) == address
-                    if same and peek64(h[ROW_OF] + 8 * other) == row:
-                        lanes_of[slots[slot]] |= 1 << lane
-                        lanes_of[lane] = 0
-                        break
-                    slot = (slot + 1) & 63
-                if lanes_of[lane] != 0:
-                    slots[slot] = lane
-        for lane in range(32):
-            lanes = lanes_of[lane]
-            if lanes == 0:
-                continue
-            thread = first + lane
-            address = int(addresses[thread])
-            if memory == OWN:
-                which, offset = thread // group, address
-            elif memory == CLUSTER:
-                which, rank = thread // group, address >> CLUSTER_SHIFT
-                if rank > 0:
-                    which = which // peers * peers + rank - 1
-                offset = address & ((1 << CLUSTER_SHIFT) - 1)
-            else:
-                which = (address >> 40) - 1
-                if which < 0 or which >= places.shape[0]:
-                    continue
-                offset = address - table[which, 0] + places[which, ORIGIN]
-            if which >= places.shape[0] or offset < 0 or offset + size > places[which, LIMIT]:
-                continue
-            if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
-                report(h, TOGETHER, thread, offset, serial, lanes)
-            shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
-            start, end = offset >> shift, offset + size - 1 >> shift
-            if touch(
-                h, kind, todo, places[which, POINTER_WRITES], places[which, POINTER_READS], start,
-                end, shift, serial, lanes, lanes, thread, here, strong, local, 0,
-            ):  # fmt: skip
-                return 1
     return 0
 
 

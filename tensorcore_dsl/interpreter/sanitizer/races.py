@@ -29,12 +29,14 @@ from tensorcore_dsl.interpreter.sanitizer.knowledge import (
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals
+from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_words
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
 
 Same = Callable[[], tuple[np.ndarray, np.ndarray]]
 ALWAYS = 1 << 62
+ALL_LANES = 0xFFFFFFFF  # of the mask of an instruction
 LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
 NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
 
@@ -42,8 +44,11 @@ NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, 
 class Races:
     """The detector of one chunk.
 
-    places: by memory, the rows that say where the codes are: by CTA, or by allocation.
+    places: by memory, the rows that say where the codes are: by CTA, or by allocation. booked: the
+    rows of knowledge whose addresses are in the book.
     """
+
+    booked: Any = None
 
     def __init__(
         self, chunk: Chunk, storage: SharedStorage, launch: LaunchHistory, table: np.ndarray
@@ -67,11 +72,9 @@ class Races:
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
         self.life = np.zeros((2, ctas, 1), np.uint32)
-        self.lives = np.array([
-            (self.life[0, cta].ctypes.data, self.life[1, cta].ctypes.data, 2, LIFE, 0)
-            for cta in range(ctas)
-        ], np.int64)  # fmt: skip
-        self.places = {history.OWN: self._shared_places(shift), history.GLOBAL: self._arrays()}
+        self.lives = _places(*self.life, 2, LIFE)
+        shared = _places(self.writes, self.reads, shift, storage.size)
+        self.places = {history.OWN: shared, history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
         # messages: by (kind, CTA or cluster, slot, phase & 1): the row, and the phase that it is of
@@ -99,13 +102,6 @@ class Races:
         book[history.WARPS], book[history.CTA_WARPS] = width // WARP, self.chunk.group // WARP
         return book
 
-    def _shared_places(self, shift: int) -> np.ndarray:
-        rows = [
-            (self.writes[cta].ctypes.data, self.reads[cta].ctypes.data, shift, self.storage.size, 0)
-            for cta in range(self.chunk.geometry.ctas)
-        ]
-        return np.array(rows, np.int64)
-
     def _arrays(self) -> np.ndarray:
         rows = []
         for _, size, real, _ in self.table:
@@ -125,10 +121,12 @@ class Races:
             book[history.NEXT], book[history.END] = stretch
         if book[history.NEXT_NODE] + 4096 > book[history.END_NODE]:
             book[history.NEXT_NODE], book[history.END_NODE] = self.launch.nodes_for()
-        book[history.KNOWN] = rows.known.ctypes.data
-        book[history.ROW_BYTES] = 4 * rows.known.shape[2]
-        book[history.VECTOR_BYTES] = 4 * rows.known.shape[1] * rows.known.shape[2]
-        book[history.FLOOR] = rows.floor.ctypes.data
+        if rows is not self.booked:
+            self.booked = rows
+            book[history.KNOWN] = rows.known.ctypes.data
+            book[history.ROW_BYTES] = 4 * rows.known.shape[2]
+            book[history.VECTOR_BYTES] = 4 * rows.known.shape[1] * rows.known.shape[2]
+            book[history.FLOOR] = rows.floor.ctypes.data
         book[history.FOUNDS], book[history.SINCE] = 0, ALWAYS
         return book
 
@@ -181,7 +179,7 @@ class Races:
         def touch(todo: int, mask: np.ndarray, since: int = ALWAYS) -> bool:
             book[history.FOUNDS], book[history.SINCE] = 0, since
             with self.launch.access if memory == history.GLOBAL else nullcontext():
-                history.touch_words(
+                touch_words(
                     book, kind, todo, memory, at, addresses, mask, size, self.places[memory],
                     self.table, self.peers,
                 )  # fmt: skip
@@ -353,13 +351,18 @@ class Races:
     def converge(self, named: Any) -> None:
         """The active lanes of a warp have met, those with the same mask `named` (None: all)."""
         chunk = self.chunk
-        if named is None and chunk.active is None and self.met == self.now:
+        everybody = named is None or (np.ndim(named) == 0 and int(named) == ALL_LANES)
+        everybody, again = everybody and chunk.active is None, self.met == self.now
+        if named is None and everybody and again:
             return
-        keys = np.full(chunk.threads, -1)
-        keys[chunk.mask] = 0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
         self.mark(chunk.mask)
-        self.knowledge.meet(keys, WARP, self.now)
-        if named is None and chunk.active is None:
+        if not (everybody and again):  # else nobody has accessed memory since they met
+            keys = np.full(chunk.threads, -1)
+            keys[chunk.mask] = (
+                0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
+            )
+            self.knowledge.meet(keys, WARP, self.now)
+        if everybody:
             self.met = self.now
 
     def meet_ctas(self) -> None:
@@ -457,7 +460,7 @@ class Races:
         others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
         ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)
-        history.touch_words(
+        touch_words(
             self._prepare(self.chunk.threads // WARP + 2), history.LOAD, history.NOTE,
             history.CLUSTER, self.chunk.at_step, ranks, others, LIFE, self.lives, self.table,
             self.peers,
@@ -500,3 +503,12 @@ class Races:
                 f"it was initialised: {advice.FENCE_MBARRIER_INIT} (or {advice.FENCE_PROXY_ASYNC}) "
                 "by the same thread must come before the threads meet"
             )
+
+
+def _places(writes: np.ndarray, reads: np.ndarray, shift: int, size: int) -> np.ndarray:
+    """The rows that say where the codes of (CTAs, granules) are, of `size` bytes a CTA."""
+    rows = np.zeros((len(writes), history.ITEMS), np.int64)
+    for item, codes in ((history.POINTER_WRITES, writes), (history.POINTER_READS, reads)):
+        rows[:, item] = codes.ctypes.data + codes.strides[0] * np.arange(len(codes))
+    rows[:, history.SHIFT], rows[:, history.LIMIT] = shift, size
+    return rows

@@ -1,0 +1,306 @@
+"""Checks and notes the accesses of the threads of a chunk, warp by warp, in `access_history`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.native import (
+    compiled,
+    inlined,
+    peek8,
+    peek32,
+    peek64,
+    poke32,
+    poke64,
+)
+from tensorcore_dsl.interpreter.sanitizer.access_history import (
+    ASYNC,
+    CHECK,
+    CHUNK,
+    CLUSTER,
+    FULL,
+    GLOBAL,
+    KIND,
+    LANE_BITS,
+    LIMIT,
+    LOAD,
+    MANY,
+    NEXT,
+    NON_COHERENT,
+    NOTE,
+    ORIGIN,
+    OWN,
+    OWNER,
+    PAGE_BITS,
+    POINTER_READS,
+    POINTER_WRITES,
+    ROW_OF,
+    SHIFT,
+    SINCE,
+    STORE,
+    STRONG,
+    TOGETHER,
+    WARP_BITS,
+    WARP_MASK,
+    WHO,
+    first_of,
+    order_of,
+    report,
+    touch,
+)
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+
+@compiled
+def touch_words(
+    h: Any, kind: int, todo: int, memory: int, step: int, addresses: Any, active: Any, size: int,
+    places: Any, table: Any, peers: int,
+) -> int:  # fmt: skip
+    """The accesses of `size` bytes by the active threads; 1 after a conflict.
+
+    places: (CTAs or allocations, ITEMS). table: the allocations. peers: CTAs of a cluster.
+    Addresses outside are left out; the memories refuse them.
+    """
+    group = addresses.size // places.shape[0] if memory != GLOBAL else 1
+    strong = int(peek8(h[STRONG] + step))
+    local = memory != GLOBAL
+    if strong == NON_COHERENT:  # no write at all is right
+        strong, h[SINCE] = 0, 0
+    plain = strong == 0 and kind in (LOAD, STORE) and todo == CHECK | NOTE
+    here = 0
+    lanes_of, slots = np.zeros(32, np.int64), np.empty(64, np.int64)
+    for first in range(0, addresses.size, 32):
+        count = 0
+        for thread in range(first, first + 32):
+            count += active[thread]
+        if count == 0:
+            continue
+        serial = h[NEXT]
+        h[NEXT] += 1
+        poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
+        cta = first // group
+        if plain and count == 32 and memory != CLUSTER and _side_by_side(h, addresses, first, size):
+            address, which, offset = int(addresses[first]), cta, int(addresses[first])
+            if memory == GLOBAL:
+                which = (address >> 40) - 1
+                if which >= 0 and which < places.shape[0]:
+                    offset = address - table[which, 0] + places[which, ORIGIN]
+            if which >= 0 and which < places.shape[0] and offset >= 0:
+                shift = places[which, SHIFT]
+                whole = (size | offset) & (1 << shift) - 1 == 0
+                if whole and offset + 32 * size <= places[which, LIMIT] and _touch_row(
+                    h, kind, places[which, POINTER_WRITES] + 4 * (offset >> shift),
+                    places[which, POINTER_READS] + 4 * (offset >> shift), size >> shift, serial,
+                    first, local,
+                ):  # fmt: skip
+                    continue
+        _together(h, addresses, active, first, lanes_of, slots)
+        for lane in range(32):
+            lanes = lanes_of[lane]
+            if lanes == 0:
+                continue
+            thread = first + lane
+            address = int(addresses[thread])
+            if memory == OWN:
+                which, offset = cta, address
+            elif memory == CLUSTER:
+                which, rank = cta, address >> CLUSTER_SHIFT
+                if rank > 0:
+                    which = which // peers * peers + rank - 1
+                offset = address & ((1 << CLUSTER_SHIFT) - 1)
+            else:
+                which = (address >> 40) - 1
+                if which < 0 or which >= places.shape[0]:
+                    continue
+                offset = address - table[which, 0] + places[which, ORIGIN]
+            if which >= places.shape[0] or offset < 0 or offset + size > places[which, LIMIT]:
+                continue
+            if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
+                report(h, TOGETHER, thread, offset, serial, lanes)
+            shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
+            start, end = offset >> shift, offset + size - 1 >> shift
+            writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
+            alone = plain and lanes == 1 << lane
+            if alone and _touch_known(
+                h, kind, writes, reads, start, end, serial, thread, here, local
+            ):  # fmt: skip
+                continue
+            if touch(
+                h, kind, todo, writes, reads, start, end, shift, serial, lanes, lanes, thread,
+                here, strong, local, 0,
+            ):  # fmt: skip
+                return 1
+    return 0
+
+
+@inlined
+def _side_by_side(h: Any, addresses: Any, first: int, size: int) -> bool:
+    """Do the lanes of a warp access `size` bytes each, one behind the other, and know the same?"""
+    start, lane = int(addresses[first]), 1
+    while lane < 32 and int(addresses[first + lane]) == start + lane * size:
+        lane += 1
+    return lane == 32 and _know_the_same(h, first)
+
+
+@inlined
+def _know_the_same(h: Any, first: int) -> bool:
+    row, lane = peek64(h[ROW_OF] + 8 * first), 1
+    while lane < 32 and peek64(h[ROW_OF] + 8 * (first + lane)) == row:
+        lane += 1
+    return lane == 32
+
+
+@compiled
+def _touch_row(
+    h: Any, kind: int, writes: int, reads: int, each: int, serial: int, first: int, local: bool
+) -> bool:
+    """`_touch_known` for all lanes of a warp, which access `each` granules, one behind the other.
+
+    writes, reads: addresses of their codes, which are 0, or of one access in the same way, or MANY.
+    """
+    wrote, read = int(peek32(writes)), int(peek32(reads))
+    if not _alike(writes, each, wrote, wrote != 0):
+        return False
+    if wrote != 0 and not _warp_knows(h, wrote, first, local):
+        return False
+    many = read & KIND == MANY
+    if (many and kind == STORE) or not _alike(reads, each, read, read != 0 and not many):
+        return False
+    if many:
+        return True
+    if read != 0:
+        if not _warp_knows(h, read, first, local):
+            return False
+        step = int(peek32(h[WHO] + 4 * (read >> LANE_BITS))) >> WARP_BITS
+        if kind == STORE and int(peek8(h[STRONG] + step)) == NON_COHERENT:
+            return False
+    code = serial << LANE_BITS
+    if kind == STORE:
+        _fill(writes, each, code)
+        for granule in range(0, 32 * each, 2):
+            poke64(reads + 4 * granule, 0)
+    else:
+        _fill(reads, each, code)
+    return True
+
+
+@inlined
+def _alike(codes: int, each: int, code: int, moves: bool) -> bool:
+    """Are the codes of 32 lanes, `each` of a lane, the same, or do they have the lane added?"""
+    other = 0
+    if moves or each % 2:
+        for lane in range(32):
+            for granule in range(lane * each, lane * each + each):
+                other |= int(peek32(codes + 4 * granule)) - code - (lane if moves else 0)
+    else:
+        both = np.uint64(code << 32 | code)
+        for pair in range(16 * each):
+            other |= int(peek64(codes + 8 * pair) ^ both)
+    return other == 0
+
+
+@inlined
+def _fill(codes: int, each: int, code: int) -> None:
+    """Set the codes of 32 lanes, `each` of a lane."""
+    for lane in range(32):
+        for granule in range(lane * each, lane * each + each):
+            poke32(codes + 4 * granule, np.uint32(code + lane))
+
+
+@inlined
+def _warp_knows(h: Any, code: int, first: int, local: bool) -> bool:
+    """Is a code that of lane 0 of a warp, and do all lanes of this one know what the same lanes of
+    that one did?"""
+    serial, good = code >> LANE_BITS, code & KIND == 0 and code >> LANE_BITS <= h[SINCE]
+    if good and int(peek32(h[WHO] + 4 * serial)) & WARP_MASK == first // 32:
+        good = int(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) == h[CHUNK]
+        if good:
+            return True
+    row = int(peek64(h[ROW_OF] + 8 * first))
+    for lane in range(32):
+        good = good and order_of(h, serial, 1 << lane, 1 << lane, first + lane, row, 0, local) == 1
+    return good
+
+
+@inlined
+def _together(h: Any, addresses: Any, active: Any, first: int, lanes_of: Any, slots: Any) -> None:
+    """Set by lane of a warp: the active lanes that access the same and know the same, for the first
+    one of them; 0 for others."""
+    ascending, before, everybody = True, (-1), True
+    for lane in range(32):
+        lanes_of[lane] = 0
+        if active[first + lane]:
+            lanes_of[lane] = 1 << lane
+            address = int(addresses[first + lane])
+            ascending = ascending and address > before
+            before = address
+        else:
+            everybody = False
+    if ascending:
+        return
+    if everybody and _side_by_side(h, addresses, first, 0):
+        lanes_of[:] = 0
+        lanes_of[0] = FULL
+        return
+    slots[:] = -1
+    for lane in range(32):
+        if lanes_of[lane] == 0:
+            continue
+        address = int(addresses[first + lane])
+        row = int(peek64(h[ROW_OF] + 8 * (first + lane)))
+        slot = (address * 0x9E3779B1 >> 12) & 63
+        while slots[slot] >= 0:
+            other = first + slots[slot]
+            same = int(addresses[other]) == address
+            if same and int(peek64(h[ROW_OF] + 8 * other)) == row:
+                lanes_of[slots[slot]] |= 1 << lane
+                lanes_of[lane] = 0
+                break
+            slot = (slot + 1) & 63
+        if lanes_of[lane] != 0:
+            slots[slot] = lane
+
+
+@compiled
+def _touch_known(
+    h: Any, kind: int, writes: int, reads: int, first: int, last: int, serial: int, thread: int,
+    row: int, local: bool,
+) -> bool:  # fmt: skip
+    """`touch` for a weak access by one lane to granules of which it knows all that was done.
+
+    It mostly does; where it does not, or several accesses are to be kept, nothing is changed.
+    """
+    stores = kind == STORE
+    for granule in range(first, last + 1):
+        wrote, read = int(peek32(writes + 4 * granule)), int(peek32(reads + 4 * granule))
+        if not _knows(h, wrote, thread, row, local, False):
+            return False
+        if (stores or read & KIND != MANY) and not _knows(h, read, thread, row, local, stores):
+            return False
+    code = np.uint32(serial << LANE_BITS | thread & 31)
+    for granule in range(first, last + 1):
+        if stores:
+            poke32(writes + 4 * granule, code)
+            poke32(reads + 4 * granule, 0)
+        elif int(peek32(reads + 4 * granule)) & KIND != MANY:
+            poke32(reads + 4 * granule, code)
+    return True
+
+
+@inlined
+def _knows(h: Any, code: int, thread: int, row: int, local: bool, overwrites: bool) -> bool:
+    """Does the thread know of all accesses of a code? overwrites: they are reads before a store."""
+    while code != 0:
+        if code & KIND in (ASYNC, MANY):
+            return False
+        serial, lanes, code = first_of(h, code)
+        if serial > h[SINCE] or lanes == 0:
+            return False
+        if order_of(h, serial, lanes, 1 << (thread & 31), thread, row, 0, local) != 1:
+            return False
+        step = int(peek32(h[WHO] + 4 * serial)) >> WARP_BITS
+        if overwrites and int(peek8(h[STRONG] + step)) == NON_COHERENT:
+            return False
+    return True
