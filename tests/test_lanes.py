@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.lanes import runner, runs
 from tensorcore_dsl.ir.nodes import Block, Kernel
+from tensorcore_dsl.isa import bounds
 from tensorcore_dsl.isa.lanes import operations
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.numerics.lanes import OPERATIONS
 
 COMPILED = [instr for instr in isa.instructions() if operations(instr)]
+OF_THREADS = [instr for instr in COMPILED if "convergent" not in instr.effects]
+OF_WARPS = [instr for instr in COMPILED if "convergent" in instr.effects]
+CHECKS = [bounds.instruction(f"check.index.{name}") for name in bounds.TYPES]
 THREADS = 4096
 CORNERS = {
     16: [0, 1, 0x7FFF, 0x8000, 0xFFFF, 15, 16, 17],
@@ -40,22 +45,29 @@ def values(bits: int, rng: np.random.Generator) -> np.ndarray:
     return np.choose(rng.integers(0, 3, THREADS), [corners, near, anything])
 
 
-def execute(instr: Instruction, operands: list[np.ndarray], mask: np.ndarray) -> list[np.ndarray]:
-    """The results of the compiled form, zero where `mask` is not set."""
-    results = [np.zeros(THREADS, word(o.register_bits)) for o in instr.results]
-    arrays = [*results, *operands]
+def table_of(
+    instr: Instruction, arrays: list[np.ndarray], immediate: dict[int, int] | None = None
+) -> np.ndarray:
+    """The compiled form of an instruction on arrays of results and operands."""
     slots = [(place, 0, array.itemsize) for place, array in enumerate(arrays)]
-    rows = runs.instruction_rows(instr, slots[: len(results)], slots[len(results) :])
+    results = len(instr.results)
+    rows = runs.instruction_rows(instr, slots[:results], slots[results:], immediate)
     assert rows, "it has no compiled form for its own registers"
     program = Program(Kernel("one", [], Block()))
     program.rows = np.array(rows, np.int64)
     addresses = np.array([array.ctypes.data for array in arrays])
-    table = runs.located(program.rows, addresses, np.ones_like(addresses), THREADS)
-    runner.run(table, mask, bool(mask.all()))
+    return runs.located(program.rows, addresses, np.ones_like(addresses), THREADS)
+
+
+def execute(instr: Instruction, operands: list[np.ndarray], mask: np.ndarray) -> list[np.ndarray]:
+    """The results of the compiled form, zero where `mask` is not set."""
+    results = [np.zeros(THREADS, word(o.register_bits)) for o in instr.results]
+    table, failed = table_of(instr, [*results, *operands]), np.zeros(1, np.int64)
+    assert runner.perform_all(table, 0, len(table), mask, bool(mask.all()), failed) == 0
     return results
 
 
-@pytest.mark.parametrize("instr", COMPILED, ids=lambda instr: instr.mnemonic)
+@pytest.mark.parametrize("instr", OF_THREADS, ids=lambda instr: instr.mnemonic)
 def test_an_instruction(instr: Instruction) -> None:
     rng = np.random.default_rng(len(instr.mnemonic))
     operands = [values(o.register_bits, rng) for o in instr.operands]
@@ -70,6 +82,80 @@ def test_an_instruction(instr: Instruction) -> None:
             np.testing.assert_array_equal(found, np.where(mask, result, found.dtype.type(0)))
 
 
+@pytest.mark.parametrize("instr", OF_WARPS, ids=lambda instr: instr.mnemonic)
+def test_an_instruction_of_warps(instr: Instruction) -> None:
+    rng = np.random.default_rng(len(instr.mnemonic))
+    operands = [values(o.register_bits, rng) for o in instr.operands]
+    if "vote" in instr.mnemonic:  # not all warps have lanes that differ
+        operands[0][1024:2048] = True
+        operands[0][2048:3072] = False
+    operands[-1][:] = 0xFFFFFFFF
+    context: Any = SimpleNamespace(threads=THREADS, active=None, exited=None)
+    wanted = instr.execute(context, instr, *operands)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for mask in (np.ones(THREADS, bool), np.repeat(rng.random(THREADS // 32) < 0.5, 32)):
+        for found, result in zip(execute(instr, operands, mask), wanted, strict=True):
+            np.testing.assert_array_equal(found, np.where(mask, result, found.dtype.type(0)))
+
+
+@pytest.mark.parametrize("instr", CHECKS, ids=lambda instr: instr.mnemonic)
+@pytest.mark.parametrize("count", [1, 4, 2**31 - 1])
+def test_a_check(instr: Instruction, count: int) -> None:
+    """The first active thread that `execute` refuses is the first that compiled code refuses."""
+    rng, bits = np.random.default_rng(count), instr.operands[1].register_bits
+    refused: list[np.ndarray] = []
+    for _ in range(20):
+        index, extent = values(bits, rng), values(bits, rng)
+        mask = rng.random(THREADS) < rng.random()
+        first = rng.integers(0, THREADS)
+        index[:first], extent[:first] = 3, 7
+        mask[:first] &= count < 5
+
+        def refuse(text: int, outside: np.ndarray, at: np.ndarray, end: np.ndarray) -> None:
+            refused.append(outside)
+
+        context: Any = SimpleNamespace(threads=THREADS, active=mask, refuse_index=refuse)
+        refused.clear()
+        bounds.execute(context, instr, 0, index, extent, count)
+        nothing, failed = np.zeros(THREADS, np.uint8), np.full(1, -1, np.int64)
+        table = table_of(instr, [nothing, index, extent, nothing], {0: 0, 3: count})
+        wrong = runner.perform_all(table, 0, 1, mask, bool(mask.all()), failed)
+        if refused:
+            assert wrong == runner.CHECK << 32 | int(np.argmax(refused[0])) and failed[0] == 0
+        else:
+            assert wrong == 0
+
+
+def test_the_first_row_that_fails_counts() -> None:
+    """A later warp that fails earlier wins, and all threads stop before the row."""
+    check, add = CHECKS[0], next(i for i in OF_THREADS if i.mnemonic == "add.s32")
+    index, moved, extent = np.zeros((3, THREADS), np.uint32)
+    one = np.ones(THREADS, np.uint32)
+    extent[:] = 10
+    index[100], index[200], index[300] = 9, 10, 10
+    arrays = [moved, index, one, extent]
+    places = {"moved": 0, "index": 1, "one": 2, "extent": 3}
+    slot = lambda name: (places[name], 0, 4)
+    check_of = lambda name: runs.instruction_rows(
+        check, [], [runs.NOTHING, slot(name), slot("extent"), runs.NOTHING], {0: 0, 3: 1}
+    )
+    rows = [
+        *runs.instruction_rows(add, [slot("moved")], [slot("index"), slot("one")]),
+        *check_of("index"),
+        *runs.instruction_rows(add, [slot("moved")], [slot("moved"), slot("one")]),
+        *check_of("moved"),
+    ]
+    program = Program(Kernel("one", [], Block()))
+    program.rows = np.array(rows, np.int64)
+    addresses = np.array([array.ctypes.data for array in arrays])
+    table = runs.located(program.rows, addresses, np.ones_like(addresses), THREADS)
+    everybody, failed = np.ones(THREADS, bool), np.zeros(1, np.int64)
+    wrong = runner.perform_all(table, 0, 4, everybody, True, failed)
+    assert (failed[0], wrong & 0xFFFFFFFF) == (1, 200)  # not row 3, where thread 100 fails before
+    assert moved[200] == 11 and moved[0] == 2 and moved[300] == 11
+    np.testing.assert_array_equal(moved[224:], index[224:] + 1)
+
+
 def test_every_operation_belongs_to_an_instruction() -> None:
-    used = {(op.name, op.bits) for instr in COMPILED for op in operations(instr)}
+    used = {(op.name, op.bits) for instr in COMPILED + CHECKS for op in operations(instr)}
     assert used == set(OPERATIONS)

@@ -10,14 +10,15 @@ from functools import cache
 from typing import NamedTuple
 
 from tensorcore_dsl.dtypes import named
-from tensorcore_dsl.isa import convert, matrix, memory, semantics
+from tensorcore_dsl.isa import bounds, convert, matrix, memory, semantics, warp
 from tensorcore_dsl.isa.spec import LOAD, STORE, Instruction
 
 
 class Elementary(NamedTuple):
     """An operation on words of `bits` bits: the numbers of its operands, and that of its result.
 
-    function: of the function unit, for the operation "unit".
+    result: -1 for none. function: of the function unit, for the operation "unit". literals: the
+    numbers of operands that are immediate.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Elementary(NamedTuple):
     operands: tuple[int, ...]
     result: int = 0
     function: str = ""
+    literals: tuple[int, ...] = ()
 
 
 class Access(NamedTuple):
@@ -39,6 +41,7 @@ LOAD_GLOBAL, STORE_GLOBAL, LOAD_SHARED, STORE_SHARED, LOAD_MATRICES, LOAD_TRANSP
 
 Operations = tuple[Elementary, ...]
 ADD = "add"
+ALL_LANES = 0xFFFFFFFF  # the mask with which instructions of warps have operations
 
 _INTEGER = {"add": 2, "sub": 2, "mul.lo": 2, "mad.lo": 3, "and": 2, "or": 2, "xor": 2, "not": 1}
 _BY_SIGN = {"min": 2, "max": 2, "shr": 2, "mul.wide": 2, "mad.wide": 3}
@@ -163,8 +166,32 @@ def _convert(instr: Instruction) -> Operations:
     return (Elementary(f"extend to {after}.{source[0]}", before, (0,)),)
 
 
+def _check(instr: Instruction) -> Operations:
+    bits = instr.operands[1].register_bits
+    return (Elementary("check", bits, (1, 2), result=-1, literals=(3,)),)
+
+
+def _shuffle(instr: Instruction) -> Operations:
+    name, operands = f"shfl.{instr.params['mode']}", (0, 1, 2)
+    moved = Elementary(name, 32, operands)
+    return (moved, Elementary(f"{name}.inside", 32, operands, 1)) if instr.results[1:] else (moved,)
+
+
+def _vote(instr: Instruction) -> Operations:
+    return (Elementary(f"vote.{instr.params['mode']}", 32, (0,)),)
+
+
+def _reduce(instr: Instruction) -> Operations:
+    op, kind = instr.params["op"], instr.params["t"]
+    if kind == "f32":
+        return ()
+    sign = kind[0] if op in ("min", "max") else ""
+    return (Elementary(f"redux.{sign}{op}", 32, (0,)),)
+
+
 _RULES = {
     semantics.integer: _integer, semantics.boolean: _boolean, semantics.floating: _floating,
     semantics.compare: _compare, semantics.select: _select, semantics.copy: _copy,
     semantics.pack: _pack, semantics.unpack: _unpack, convert.single: _convert,
+    bounds.execute: _check, warp.shuffle: _shuffle, warp.vote: _vote, warp.reduce: _reduce,
 }  # fmt: skip

@@ -22,7 +22,8 @@ Emit = Callable[..., Any]  # (builder, *vectors of the operands) -> vector of th
 class Operation(NamedTuple):
     """Bits of the result and of each operand (8 for a predicate, which is 0 or 1), and the code.
 
-    literals: how many numbers, the same for all lanes, the code takes behind the operands.
+    result: 0 for a check, whose code gives the lanes that fail. literals: how many numbers, the
+    same for all lanes, the code takes behind the operands.
     """
 
     result: int
@@ -189,6 +190,119 @@ def _float_extreme(largest: bool) -> Emit:
     return emit
 
 
+# -- checks ------------------------------------------------------------------------------------
+
+
+def _outside(bits: int) -> Emit:
+    """Not 0 <= index and index + count <= extent."""
+
+    def emit(builder: Any, index: Any, extent: Any, count: Any) -> Any:
+        one = count if bits == 64 else builder.trunc(count, ir.IntType(bits))
+        last = builder.sub(extent, _everywhere(builder, one))
+        below = builder.icmp_signed("<", index, constant(bits, 0))
+        return builder.or_(below, builder.icmp_signed(">", index, last))
+
+    return emit
+
+
+def _everywhere(builder: Any, number: Any) -> Any:
+    """A vector of the same number in all lanes."""
+    kind = ir.VectorType(number.type, LANES)
+    first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(_INDEX, 0))
+    order = ir.Constant(ir.VectorType(_INDEX, LANES), [0] * LANES)
+    return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), order)
+
+
+# -- exchange between the lanes of a warp, all of which take part ----------------------------------
+
+_INDEX = ir.IntType(32)
+_LANE = ir.Constant(vector(32), list(range(LANES)))
+
+
+def _source(builder: Any, mode: str, step: Any, clamp: Any) -> tuple[Any, Any]:
+    """The lane that each lane reads with shfl.sync, and whether it is another one in its segment
+    (PTX manual, 9.7.9.6)."""
+    step = builder.and_(step, constant(32, 31))
+    segment = builder.and_(builder.lshr(clamp, constant(32, 8)), constant(32, 31))
+    free = builder.and_(builder.not_(segment), constant(32, 31))
+    low = builder.and_(_LANE, segment)
+    last = builder.or_(low, builder.and_(builder.and_(clamp, constant(32, 31)), free))
+    if mode == "up":
+        lane = builder.sub(_LANE, step)
+    elif mode == "down":
+        lane = builder.add(_LANE, step)
+    elif mode == "bfly":
+        lane = builder.xor(_LANE, step)
+    else:
+        lane = builder.or_(low, builder.and_(step, free))
+    inside = builder.icmp_signed(">=" if mode == "up" else "<=", lane, last)
+    return builder.select(inside, lane, _LANE), inside
+
+
+def _shuffle(mode: str) -> Emit:
+    def emit(builder: Any, a: Any, step: Any, clamp: Any) -> Any:
+        lanes, _ = _source(builder, mode, step, clamp)
+        given = variable(builder, vector(32))
+        builder.store(a, given)
+        first = builder.bitcast(given, ir.IntType(32).as_pointer())
+        found = ir.Constant(vector(32), ir.Undefined)
+        for lane in range(LANES):
+            at = ir.Constant(_INDEX, lane)
+            word = builder.load(builder.gep(first, [builder.extract_element(lanes, at)]))
+            found = builder.insert_element(found, word, at)
+        return found
+
+    return emit
+
+
+def _shuffle_inside(mode: str) -> Emit:
+    return lambda builder, a, step, clamp: builder.zext(
+        _source(builder, mode, step, clamp)[1], vector(8)
+    )
+
+
+def _vote(mode: str) -> Emit:
+    def emit(builder: Any, a: Any) -> Any:
+        ballot = lanes_of(builder, builder.icmp_unsigned("!=", a, constant(8, 0)))
+        if mode == "ballot":
+            return _everywhere(builder, ballot)
+        none, every = (ir.Constant(_INDEX, word) for word in (0, 0xFFFFFFFF))
+        found = builder.icmp_unsigned("==", ballot, every)
+        if mode == "any":
+            found = builder.icmp_unsigned("!=", ballot, none)
+        elif mode == "uni":
+            found = builder.or_(found, builder.icmp_unsigned("==", ballot, none))
+        return _everywhere(builder, builder.zext(found, ir.IntType(8)))
+
+    return emit
+
+
+def lanes_of(builder: Any, truths: Any) -> Any:
+    """A vector of truth values as a word, lane 0 lowest."""
+    return builder.bitcast(truths, _INDEX)
+
+
+def _reduction(name: str) -> Emit:
+    def emit(builder: Any, a: Any) -> Any:
+        kind = ir.FunctionType(_INDEX, [vector(32)])
+        function = declared(builder, kind, f"llvm.vector.reduce.{name}.v{LANES}i32")
+        return _everywhere(builder, builder.call(function, [a]))
+
+    return emit
+
+
+def _of_warps() -> dict[tuple[str, int], Operation]:
+    found = {}
+    for mode in ("up", "down", "bfly", "idx"):
+        found[f"shfl.{mode}"] = Operation(32, (32, 32, 32), _shuffle(mode))
+        found[f"shfl.{mode}.inside"] = Operation(8, (32, 32, 32), _shuffle_inside(mode))
+    for mode in ("all", "any", "uni", "ballot"):
+        found[f"vote.{mode}"] = Operation(32 if mode == "ballot" else 8, (8,), _vote(mode))
+    for name in ("add", "smin", "smax", "umin", "umax", "and", "or", "xor"):
+        found[f"redux.{name}"] = Operation(32, (32,), _reduction(name))
+    return {(name, 32): operation for name, operation in found.items()}
+
+
 # -- the table ---------------------------------------------------------------------------------
 
 _TESTS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
@@ -214,6 +328,8 @@ def _of_width(bits: int) -> dict[tuple[str, int], Operation]:
         "shr.s": Operation(bits, (bits, 32), _shift("ashr", bits)),
         "select": Operation(bits, (8, bits, bits), _select),
     }
+    if bits > 16:
+        found["check"] = Operation(0, two, _outside(bits), literals=1)
     for sign, way in (("s", "icmp_signed"), ("u", "icmp_unsigned")):
         found[f"min.{sign}"] = Operation(bits, two, _extreme("<", sign))
         found[f"max.{sign}"] = Operation(bits, two, _extreme(">", sign))
@@ -271,6 +387,7 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
 
 
 OPERATIONS: dict[tuple[str, int], Operation] = {
-    **_of_width(16), **_of_width(32), **_of_width(64), **_of_predicates(), **_of_floats()
+    **_of_width(16), **_of_width(32), **_of_width(64), **_of_predicates(), **_of_floats(),
+    **_of_warps(),
 }  # fmt: skip
 CODES = {key: code for code, key in enumerate(OPERATIONS)}

@@ -75,8 +75,10 @@ class Fused:
     """The steps from `start` to `end`, which compiled code may execute at once.
 
     number: of this part of the program. rows: its part of the program's `rows`. reads: places that
-    the steps must find written. writes: places that they write. accesses: by row of the part, the
-    step that loads or stores there, and how. whole: some step needs whole warps.
+    the steps must find written. writes: places that they write. level: when it may be used, see
+    `lanes.runs.Forms`. By row of the part: positions: the step that it belongs to; accesses: how
+    it loads or stores; meets: the last rows of steps where lanes meet. whole: some step needs whole
+    warps.
     """
 
     number: int
@@ -85,12 +87,11 @@ class Fused:
     rows: slice
     reads: frozenset[int]
     writes: frozenset[int]
-    accesses: dict[int, tuple[int, Any]]
+    level: int
+    positions: tuple[int, ...]
+    accesses: dict[int, Any]
+    meets: frozenset[int]
     whole: bool
-
-    @cached_property
-    def places(self) -> frozenset[int]:
-        return self.reads | self.writes
 
 
 @dataclass
@@ -109,6 +110,7 @@ class Program:
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
     the position that they jump back to. values: the places of values, and of constants. fused:
     steps that compiled code may execute at once; rows: the operations of these (see `lanes.runs`).
+    runs: what machines execute at each step, by whether each step is noted before.
     """
 
     kernel: Kernel
@@ -127,11 +129,23 @@ class Program:
     values: dict[Any, int] = field(default_factory=dict)
     fused: list[Fused] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    runs: dict[bool, list[Run]] = field(default_factory=dict)
 
     @property
     def register_bytes(self) -> int:
         """Bytes of the registers of a thread."""
-        return sum(shape[0].itemsize * shape[1] for shape in self.shapes if shape is not None)
+        return int(self.sizes.sum())
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """By place, the bytes of the registers of a thread; 0 for constants."""
+        shapes = self.shapes
+        return np.array([0 if s is None else s[1] * s[0].itemsize for s in shapes], np.int64)
+
+    @cached_property
+    def words(self) -> list[np.ndarray]:
+        """For each of the `constants`, its value for the lanes of a warp, for compiled code."""
+        return [np.full(32, item) for _, item, _ in self.constants]
 
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""

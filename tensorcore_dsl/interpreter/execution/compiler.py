@@ -21,7 +21,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
-from tensorcore_dsl.isa.lanes import ADD, COPY, Access, access, operations
+from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, Access, access, operations
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
@@ -190,7 +190,7 @@ class _Compiler:
             make = steps.blocking if blocking else steps.plain
             run = make(steps.call(op.instr, fetch), results, self.here)
         plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
-        if run is plain and op.guard is None:
+        if run is plain and op.guard is None and self._takes_all(op, mask):
             self._fuse_op(op)
         self.program.classify(op.instr)
         guard = None
@@ -206,6 +206,14 @@ class _Compiler:
             run = steps.gathered(run, self.here, op.instr.threads, mask, meets)
         self.add(Step(run, op.loc, op.instr, reads, guard, tuple(p for p, _ in results)))
 
+    def _takes_all(self, op: nodes.Op, mask: int | None) -> bool:
+        """Do all lanes take part in an instruction that names those which do?"""
+        return mask is None or any(
+            operand.name == "mask" and isinstance(source, nodes.Const)
+            and const_bits(source) == ALL_LANES
+            for source, operand in zip(op.operands, op.instr.operands, strict=True)
+        )  # fmt: skip
+
     def _fuse_op(self, op: nodes.Op) -> None:
         """Note the compiled form of an instruction, if it has one."""
         move = access(op.instr)
@@ -214,11 +222,14 @@ class _Compiler:
         if not operations(op.instr):
             return
         results = [self.slot(value, 0) for value in op.results]
-        operands = [
-            self.slot(source, operand.register_bits)
-            for source, operand in zip(op.operands, op.instr.operands, strict=True)
-        ]
-        self._fuse(runs.instruction_rows(op.instr, results, operands))
+        operands, immediate = [], {}
+        for i, (source, o) in enumerate(zip(op.operands, op.instr.operands, strict=True)):
+            if o.kind == "imm":
+                immediate[i] = const_int(source)  # type: ignore[arg-type]
+            operands.append(
+                runs.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits)
+            )
+        self._fuse(runs.instruction_rows(op.instr, results, operands, immediate))
 
     def _access(self, op: nodes.Op, move: Access) -> list[runs.Row]:
         """The row of an access to memory; none if compiled code does not know its operands."""

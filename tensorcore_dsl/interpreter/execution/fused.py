@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import Fused, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.lanes.memory import (
-    FROM_OFFSET,
     OFFSET,
     SIZE,
-    TO_OFFSET,
+    VALUES,
+    addresses_of,
     run_with_accesses,
 )
-from tensorcore_dsl.interpreter.lanes.runner import run as execute
+from tensorcore_dsl.interpreter.lanes.runner import perform_all
 from tensorcore_dsl.isa import lanes
-from tensorcore_dsl.isa.lanes import Access
+from tensorcore_dsl.isa.lanes import ALL_LANES
+
+Execute = Callable[[Machine, np.ndarray], None]
 
 
 def fused(alone: Run, part: Fused) -> Run:
@@ -30,19 +35,20 @@ def fused(alone: Run, part: Fused) -> Run:
     """
     start, end, number = part.start, part.end, part.number
     counted = slice(start + 1, end)
-    move = _accesses(part) if part.accesses else None
+    followed = _in_stretches(part) if part.accesses or part.meets else _operations(part)
+    free = _with_accesses(part) if part.accesses else _operations(part)
 
     def run(machine: Machine) -> int | None:
         ctx, registers, forms = machine.ctx, machine.registers, machine.forms
         new = registers.partial or not forms.settled[number]
-        if ctx.limit < end or not forms.used or (new and registers.lacks(part.reads)):
+        if (
+            ctx.limit < end or part.level > forms.level
+            or (part.whole and ctx.lanes != WARP * ctx.warps)
+            or (new and registers.lacks(part.reads))
+        ):  # fmt: skip
             return alone(machine)
-        if move is None:
-            execute(forms.tables[number], ctx.mask, ctx.active is None)
-        elif not forms.accesses or (part.whole and ctx.lanes != 32 * ctx.warps):
-            return alone(machine)
-        else:
-            move(machine, forms.tables[number])
+        execute = free if ctx.sanitizer.detector is None else followed
+        execute(machine, forms.tables[number])
         if new:
             registers.wrote_all(part.writes)
             forms.settled[number] = True
@@ -52,39 +58,141 @@ def fused(alone: Run, part: Fused) -> Run:
     return run
 
 
-def _accesses(part: Fused) -> Any:
+def _operations(part: Fused) -> Execute:
+    """The function that executes a part without accesses to memory."""
+    return lambda machine, table: _operate(machine, part, table, 0, len(table))
+
+
+def _with_accesses(part: Fused) -> Execute:
     """The function that executes a part with accesses to memory."""
-    traffic: Counter[tuple[str, str]] = Counter()
-    uses: Counter[str] = Counter()
-    for _, how in part.accesses.values():
-        size = how.width * how.words
-        for space, verb in _TRAFFIC[how.kind]:
-            traffic[space, verb] += size
-            uses[verb] += 1
-    copies = [(row, at) for row, (at, how) in part.accesses.items() if how.kind == lanes.COPY]
+    copies = [row for row, how in part.accesses.items() if how.kind == lanes.COPY]
+    account = _traffic(part)
 
     def run(machine: Machine, table: np.ndarray) -> None:
-        ctx, failed = machine.ctx, np.zeros(1, np.int64)
-        storage, proxies, issued = ctx.shared.storage, ctx.proxies, []
-        for row, at in copies:
-            copy = ctx.async_copies.blank(ctx.mask, int(table[row, SIZE]), at)
+        ctx, issued = machine.ctx, {}
+        for row in copies:
+            copy = ctx.async_copies.blank(ctx.mask, int(table[row, SIZE]), part.positions[row])
             table[row, SIZE + 1 :] = copy.addresses
-            issued.append(copy)
-        wrong = run_with_accesses(
-            table, ctx.mask, ctx.active is None, ctx.globals.table, storage.data, storage.shadow,
-            storage.checks, proxies.stamps, proxies.readers, proxies.epochs, failed,
-        )  # fmt: skip
-        if wrong:
-            machine.registers.wrote_all(part.writes)
-            at, how = part.accesses[int(failed[0])]
-            _refuse(machine, wrong, at, how, table[int(failed[0])])
-        ctx.async_copies.queue += issued
+            issued[row] = copy
+        _move(machine, part, table, 0, len(table), issued)
+        ctx.async_copies.queue += issued.values()
+        account(machine)
+
+    return run
+
+
+def _in_stretches(part: Fused) -> Execute:
+    """The same where races are looked for: the detector sees each access, and where lanes meet."""
+    stops = sorted({*part.accesses, *part.meets})
+    account = _traffic(part)
+
+    def run(machine: Machine, table: np.ndarray) -> None:
+        ctx, start = machine.ctx, 0
+        detector = ctx.sanitizer.detector
+        assert detector is not None
+        for row in stops:
+            end = row if row in part.accesses else row + 1
+            if start < end:
+                _operate(machine, part, table, start, end)
+            ctx.at_step = part.positions[row]
+            if row in part.accesses:
+                _access(machine, part, table, row)
+            else:
+                detector.converge(ALL_LANES)
+            start = row + 1
+        if start < len(table):
+            _operate(machine, part, table, start, len(table))
+        account(machine)
+
+    return run
+
+
+def _operate(machine: Machine, part: Fused, table: np.ndarray, start: int, end: int) -> None:
+    """Execute rows that access no memory."""
+    ctx, failed = machine.ctx, np.zeros(1, np.int64)
+    wrong = perform_all(table, start, end, ctx.mask, ctx.active is None, failed)
+    if wrong:
+        _refuse(machine, part, int(failed[0]), wrong)
+
+
+def _access(machine: Machine, part: Fused, table: np.ndarray, row: int) -> None:
+    """Execute a load or a store, and show it to the detector."""
+    ctx, how, numbers = machine.ctx, part.accesses[row], table[row]
+    ((space, verb),) = _TRAFFIC[how.kind]
+    is_global = space == "global"
+    memory: Any = ctx.globals if is_global else ctx.shared
+    addresses = np.empty(ctx.threads, np.uint64 if is_global else np.uint32)
+    addresses_of(numbers, 1, int(numbers[OFFSET]), is_global, addresses)
+    values = None
+    if verb == "store":
+        values = machine.registers.at(int(numbers[VALUES]), how.words, how.width)
+    # Who finds that another chunk has stored here must also find what it has stored.
+    lock = memory.sanitizer.detector.launch.access if is_global and verb == "store" else None
+    with lock or nullcontext():
+        found = memory.note(verb, addresses, ctx.mask, how.width * how.words, values)
+        _move(machine, part, table, row, row + 1)
+    if found is not None:
+        found()
+
+
+def _move(
+    machine: Machine, part: Fused, table: np.ndarray, start: int, end: int,
+    issued: dict[int, Any] | None = None,
+) -> None:  # fmt: skip
+    """Execute rows with accesses to memory; issued: their asynchronous copies."""
+    ctx, failed = machine.ctx, np.zeros(1, np.int64)
+    storage, proxies = ctx.shared.storage, ctx.proxies
+    wrong = run_with_accesses(
+        table, start, end, ctx.mask, ctx.active is None, ctx.globals.table, storage.data,
+        storage.shadow, storage.checks, proxies.stamps, proxies.readers, proxies.epochs, failed,
+    )  # fmt: skip
+    if wrong:
+        _refuse(machine, part, int(failed[0]), wrong, issued)
+
+
+def _refuse(
+    machine: Machine, part: Fused, row: int, wrong: int, issued: dict[int, Any] | None = None
+) -> NoReturn:
+    """Raise the error of a thread that failed a check in a row.
+
+    The threads of its warp stand before the row, so its step gives the error, executed alone.
+    """
+    ctx, registers = machine.ctx, machine.registers
+    at, thread = part.positions[row], wrong & 0xFFFFFFFF
+    step = ctx.program.steps[at]
+    registers.wrote_all(part.writes)
+    try:
+        if issued and row in issued:
+            copy = issued[row]
+            ctx.async_copies.refuse(wrong, copy.target, copy.source, copy.size, copy.valid)
+        warp = np.zeros(ctx.threads, np.bool_)
+        warp[thread // WARP * WARP :][:WARP] = True
+        ctx.narrow(ctx.mask & warp)
+        machine.forms.level = -1
+        step.run(machine)
+    except TensorCoreError as error:
+        error.loc = error.loc or step.loc
+        raise
+    raise AssertionError(f"{step.instr}: thread {thread} failed a check in compiled code alone")
+
+
+def _traffic(part: Fused) -> Callable[[Machine], None]:
+    """What counts the accesses of a part."""
+    traffic: Counter[tuple[str, str]] = Counter()
+    uses: Counter[str] = Counter()
+    for how in part.accesses.values():
+        for space, verb in _TRAFFIC[how.kind]:
+            traffic[space, verb] += how.width * how.words
+            uses[verb] += 1
+
+    def account(machine: Machine) -> None:
+        ctx = machine.ctx
         for key, size in traffic.items():
             ctx.tally.bytes[key] += size * ctx.lanes
         ctx.reads += uses["load"]
         ctx.writes += uses["store"]
 
-    return run
+    return account
 
 
 _TRAFFIC = {
@@ -96,22 +204,3 @@ _TRAFFIC = {
     lanes.LOAD_TRANSPOSED: [("shared", "load")],
     lanes.COPY: [("global", "load"), ("shared", "store")],
 }
-
-
-def _refuse(machine: Machine, wrong: int, at: int, how: Access, row: np.ndarray) -> None:
-    """Raise the error of a thread whose access, in the step `at`, failed a check."""
-    ctx, step = machine.ctx, machine.ctx.program.steps[at]
-    places = [machine.registers.values[place] for place in step.reads]
-    try:
-        if how.kind == lanes.COPY:
-            target = places[0] + np.uint32(row[TO_OFFSET])
-            source = places[1] + np.uint64(row[FROM_OFFSET])
-            valid = np.broadcast_to(places[3] if len(places) > 3 else how.width, target.shape)
-            ctx.async_copies.refuse(wrong, target, source, how.width, valid)
-        memory: Any = ctx.globals if how.kind <= lanes.STORE_GLOBAL else ctx.shared
-        addresses = places[0] + places[0].dtype.type(row[OFFSET])
-        ((_, verb),) = _TRAFFIC[how.kind]
-        memory.refuse(wrong, addresses, how.width * how.words, verb)
-    except TensorCoreError as error:
-        error.loc = error.loc or step.loc
-        raise

@@ -16,14 +16,14 @@ import numpy as np
 
 from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core.chunk import Cohort
-from tensorcore_dsl.interpreter.core.program import STOP, Run, Step
+from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.debugging.standstill import Group, Standstill
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
-from tensorcore_dsl.interpreter.lanes.runs import Forms
+from tensorcore_dsl.interpreter.lanes.runs import ALONE, WORDS, Forms
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir.nodes import Mark
@@ -66,8 +66,10 @@ class Machine:
         file = self.registers
         self.forms = Forms(ctx.program, file.addresses, file.varying, ctx.threads)
         # Orders other than the default one may part threads between two accesses.
-        alone = ctx.sanitizer.detector is not None or ctx.tally.profile or scheduler is not None
-        self.forms.accesses = not alone
+        if ctx.tally.profile or scheduler is not None:
+            self.forms.level = ALONE
+        elif ctx.sanitizer.detector is not None:
+            self.forms.level = WORDS
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[tuple[int, int], RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}
@@ -75,21 +77,10 @@ class Machine:
         self.asked = -1
         self.started, self.resident = 0, resident or ctx.geometry.ctas
         self.scheduler, self.observers = scheduler, observers
-        self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
+        follows = ctx.tally.profile or ctx.sanitizer.detector is not None
+        self.runs = _runs(ctx.program, follows)
         self.rounds = self.budget = 0
         self.marked = (0, 0)
-
-    def _run_of(self, at: int, step: Step) -> Run:
-        """The function of a step, with what the machine does before and after some."""
-        run = step.run
-        follows = self.ctx.tally.profile or self.ctx.sanitizer.detector is not None
-        if follows or step.tracked:
-            run = _tracked(at, run)
-        if step.instr is not None and step.instr.arrives:
-            run = _arriving(at, run)
-        if step.changes:
-            run = _changing(at, run)
-        return run
 
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads of the running cohort that jump ahead on their own."""
@@ -353,6 +344,27 @@ class Machine:
         """The threads of a cohort that wait for others of their unit."""
         instr = self.ctx.instruction(at)
         return self.missing(cohort.mask, cohort.unit, aligned=instr is not None and instr.aligned)
+
+
+def _runs(program: Program, follows: bool) -> list[Run]:
+    """The functions of a program's steps, with what the machine does before and after some.
+
+    follows: each step is noted before it runs.
+    """
+    if follows not in program.runs:
+        program.runs[follows] = [_run_of(at, s, follows) for at, s in enumerate(program.steps)]
+    return program.runs[follows]
+
+
+def _run_of(at: int, step: Step, follows: bool) -> Run:
+    run = step.run
+    if follows or step.tracked:
+        run = _tracked(at, run)
+    if step.instr is not None and step.instr.arrives:
+        run = _arriving(at, run)
+    if step.changes:
+        run = _changing(at, run)
+    return run
 
 
 def _tracked(at: int, run: Run) -> Run:

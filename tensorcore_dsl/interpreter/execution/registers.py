@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import errors
-from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
+from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.program import Step
 
 _LINE = 64  # bytes of a cache line
@@ -33,24 +33,18 @@ class RegisterFile:
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
-        sizes = np.array([0 if s is None else s[1] * s[0].itemsize for s in self.shapes], np.int64)
-        self.varying = (sizes > 0).astype(np.int64)
-        room = -(-(sizes * threads) // _LINE) * _LINE + _APART
+        self.varying = (program.sizes > 0).astype(np.int64)
+        room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
         self._memory = np.zeros(int(room.sum()) + _LINE, np.uint8)
         start = -self._memory.ctypes.data % _LINE
         self._starts = start + np.cumsum(room) - room
         self.addresses = self._memory.ctypes.data + self._starts
-        self._constants = [self._constant(*constant) for constant in program.constants]
+        for (place, item, registers), words in zip(program.constants, program.words, strict=True):
+            shape = (registers, threads) if registers else (threads,)
+            self.values[place] = item if registers is None else np.full(shape, item)
+            self.addresses[place] = words.__array_interface__["data"][0]
         for place, bits in zip(program.params, parameters, strict=True):
             self.home(place)[...] = bits
-
-    def _constant(self, place: int, item: Any, registers: int | None) -> np.ndarray:
-        """Set a constant; returns the memory where compiled code reads it."""
-        shape = (registers, self.chunk.threads) if registers else (self.chunk.threads,)
-        self.values[place] = item if registers is None else np.full(shape, item)
-        words = np.full(WARP, item)
-        self.addresses[place] = words.ctypes.data
-        return words
 
     def home(self, place: int) -> Any:
         """The memory of a place, as the array that its value is; it never moves."""
@@ -64,6 +58,12 @@ class RegisterFile:
             value = self._memory[start:end].view(dtype)
             value = self.values[place] = value.reshape(registers, threads) if group else value
         return value
+
+    def at(self, address: int, registers: int, width: int) -> np.ndarray:
+        """(registers, T) words of `width` bytes at a real address of compiled code."""
+        start = address - self._memory.ctypes.data
+        part = self._memory[start : start + registers * self.chunk.threads * width]
+        return part.view(f"u{width}").reshape(registers, self.chunk.threads)
 
     def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
         """Set a register in the active threads."""

@@ -33,6 +33,7 @@ ACCESS = 1 << 16  # the code of an access is its kind plus this
 # Literals: what is added to the address, bytes of a word, words; of a copy: what is added to its
 # target and its source, its bytes, and the addresses where target, source and bytes to read go.
 OFFSET, WIDTH, COUNT = range(LITERALS, LITERALS + 3)
+VALUES = FIRST + 4  # the column of the address of what a store writes
 TO_OFFSET, FROM_OFFSET, SIZE, TARGETS, SOURCES, VALID = range(LITERALS, LITERALS + 6)
 
 
@@ -49,6 +50,12 @@ def _addresses(row: Any, slot: int, offset: int, wide: bool, target: int, thread
             at = first + thread // 32 * step + thread % 32 * 4
             word = native.peek32(at) + np.uint32(offset)
             native.poke32(target + 4 * thread, np.uint32(word))
+
+
+@native.compiled
+def addresses_of(row: Any, slot: int, offset: int, wide: bool, out: Any) -> None:
+    """Store the words of an operand, plus a number, in `out`, (T,) of 64 or 32 bits."""
+    _addresses(row, slot, offset, wide, out.ctypes.data, out.size)
 
 
 @native.compiled
@@ -74,7 +81,7 @@ def _access(
     width, count = row[WIDTH], row[COUNT]
     stores = kind in (STORE_GLOBAL, STORE_SHARED)
     words = native.array_at(
-        row[FIRST + 4 if stores else FIRST], (count, threads * width), np.uint8
+        row[VALUES if stores else FIRST], (count, threads * width), np.uint8
     )
     if kind in (LOAD_GLOBAL, STORE_GLOBAL):
         _addresses(row, 1, row[OFFSET], True, wide.ctypes.data, threads)
@@ -94,17 +101,16 @@ def _access(
 
 @native.compiled
 def run_with_accesses(
-    operations: Any, active: Any, everybody: bool, table: Any, data: Any, states: Any,
-    checked: bool, stamps: Any, readers: Any, epochs: Any, failed: Any,
+    operations: Any, start: int, stop: int, active: Any, everybody: bool, table: Any, data: Any,
+    states: Any, checked: bool, stamps: Any, readers: Any, epochs: Any, failed: Any,
 ) -> int:  # fmt: skip
-    """`runner.run` of operations some of which access memory; 0, or the mistake of a thread.
+    """`perform_all` of operations some of which access memory; 0, or the mistake of a thread.
 
-    failed: (1,), the row of the access with the mistake. Each access is made for all threads before
-    what follows it.
+    failed: (1,), the row with the mistake. Each access is made for all threads before what follows
+    it.
     """
     narrow, wide = np.empty(active.size, np.uint32), np.empty(active.size, np.uint64)
-    start, count = 0, operations.shape[0]
-    while start < count:
+    while start < stop:
         if operations[start, CODE] >= ACCESS:
             wrong = _access(
                 operations[start], active, narrow, wide, table, data, states, checked, stamps,
@@ -116,8 +122,10 @@ def run_with_accesses(
             start += 1
             continue
         end = start
-        while end < count and operations[end, CODE] < ACCESS:
+        while end < stop and operations[end, CODE] < ACCESS:
             end += 1
-        perform_all(operations, start, end, active, everybody)
+        wrong = perform_all(operations, start, end, active, everybody, failed)
+        if wrong:
+            return wrong
         start = end
     return 0

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
-from tensorcore_dsl.interpreter.core.native import compiled
+from tensorcore_dsl.interpreter.core.native import compiled, lowest_bit, mistake
 from tensorcore_dsl.lowering import primitive
-from tensorcore_dsl.numerics.lanes import CODES, OPERATIONS, vector
+from tensorcore_dsl.lowering.values import COUNT, Number
+from tensorcore_dsl.numerics.lanes import CODES, OPERATIONS, lanes_of, vector
 
 # Columns. The result and the operands each have an address and a step.
 SLOTS = 4  # the result, then up to three operands
 CODE, FIRST = 0, 1
 LITERALS = FIRST + 2 * SLOTS  # numbers of operations, and of accesses: see `lanes.memory`
 COLUMNS = LITERALS + 6
+CHECK = 63  # code of a failed check of an operation; accesses have other codes
 _WORD = ir.IntType(64)
 
 
@@ -35,13 +36,14 @@ def _pointer(builder: Any, row: Any, warp: Any, slot: int, bits: int) -> Any:
     return builder.inttoptr(address, vector(bits).as_pointer())
 
 
-def _emit(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> None:
-    """A switch over all operations, joined by a store for each width.
+def _emit(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> Any:
+    """A switch over all operations, joined by a store for each width; the lanes that fail a check.
 
     mask: address of the warp's 32 flags, which are all set where `whole`.
     """
     row = builder.inttoptr(row, _WORD.as_pointer())
     done = builder.append_basic_block("done")
+    none, failed = ir.Constant(_WORD, 0), [(ir.Constant(_WORD, 0), builder.block)]
     stores = {bits: builder.append_basic_block(f"store{bits}") for bits in (8, 16, 32, 64)}
     values: dict[int, list[Any]] = {bits: [] for bits in stores}
     choice = builder.switch(_column(builder, row, CODE), done)
@@ -54,16 +56,32 @@ def _emit(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> None:
             for slot, width in enumerate(operands, 1)
         ]
         more = [_column(builder, row, LITERALS + i) for i in range(literals)]
-        values[bits].append((code(builder, *loaded, *more), builder.block))
-        builder.branch(stores[bits])
+        value = code(builder, *loaded, *more)
+        if bits:
+            values[bits].append((value, builder.block))
+            builder.branch(stores[bits])
+        else:
+            wrong = builder.and_(value, _active(builder, mask))
+            failed.append((builder.zext(lanes_of(builder, wrong), _WORD), builder.block))
+            builder.branch(done)
     for bits, block in stores.items():
         builder.position_at_end(block)
         value = builder.phi(vector(bits))
         for incoming in values[bits]:
             value.add_incoming(*incoming)
         _store(builder, value, _pointer(builder, row, warp, 0, bits), bits, mask, whole)
+        failed.append((none, builder.block))
         builder.branch(done)
     builder.position_at_end(done)
+    found = builder.phi(_WORD)
+    for incoming in failed:
+        found.add_incoming(*incoming)
+    return found
+
+
+def _active(builder: Any, mask: Any) -> Any:
+    flags = builder.load(builder.inttoptr(mask, vector(8).as_pointer()), align=1)
+    return builder.icmp_unsigned("!=", flags, ir.Constant(vector(8), None))
 
 
 def _store(builder: Any, value: Any, target: Any, bits: int, mask: Any, whole: Any) -> None:
@@ -72,22 +90,27 @@ def _store(builder: Any, value: Any, target: Any, bits: int, mask: Any, whole: A
         with all_lanes:
             builder.store(value, target, align=bits // 8)
         with some:
-            flags = builder.load(builder.inttoptr(mask, vector(8).as_pointer()), align=1)
-            active = builder.icmp_unsigned("!=", flags, ir.Constant(vector(8), None))
             old = builder.load(target, align=bits // 8)
-            builder.store(builder.select(active, value, old), target, align=bits // 8)
+            kept = builder.select(_active(builder, mask), value, old)
+            builder.store(kept, target, align=bits // 8)
 
 
 @primitive
-def _perform(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> None:
-    """Execute the operation in the row at an address for one warp."""
-    _emit(builder, row.value, warp.value, mask.value, whole.value)
+def _perform(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> Any:
+    """Execute the operation in the row at an address for one warp; the lanes that fail a check."""
+    return Number(COUNT, _emit(builder, row.value, warp.value, mask.value, whole.value))
 
 
 @compiled
-def perform_all(operations: Any, start: int, end: int, active: Any, everybody: bool) -> None:
-    """Execute the rows from `start` to `end` in the active threads of (T,)."""
-    rows, flags = operations.ctypes.data, active.ctypes.data
+def perform_all(
+    operations: Any, start: int, end: int, active: Any, everybody: bool, failed: Any
+) -> int:
+    """Execute the rows from `start` to `end` in the active threads of (T,); 0, or a mistake.
+
+    Of the checks that fail, the first row counts, and there the first thread: once a warp has
+    failed, those behind it end before that row, unless they fail earlier. failed: (1,), the row.
+    """
+    rows, flags, wrong = operations.ctypes.data, active.ctypes.data, 0
     for warp in range(active.size // 32):
         whole = True
         if not everybody:
@@ -97,10 +120,12 @@ def perform_all(operations: Any, start: int, end: int, active: Any, everybody: b
             if lanes == 0:
                 continue
             whole = lanes == 32
-        for i in range(start, end):
-            _perform(rows + 8 * COLUMNS * i, warp, flags + 32 * warp, whole)
-
-
-def run(operations: np.ndarray, active: np.ndarray, everybody: bool) -> None:
-    """Execute (n, COLUMNS) operations in the active threads of (T,), or in all of them."""
-    perform_all(operations, 0, len(operations), active, everybody)
+        i = start
+        while i < end:
+            bad = _perform(rows + 8 * COLUMNS * i, warp, flags + 32 * warp, whole)
+            if bad != 0:
+                failed[0] = i
+                wrong = mistake(CHECK, 32 * warp + lowest_bit(bad))
+                end = i
+            i += 1
+    return wrong

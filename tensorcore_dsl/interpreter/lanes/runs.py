@@ -6,7 +6,8 @@ register) for the result and for up to three operands, then literal numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tensorcore_dsl.interpreter.core.program import Fused, Program, Step
 from tensorcore_dsl.interpreter.lanes.memory import ACCESS
 from tensorcore_dsl.interpreter.lanes.runner import COLUMNS, FIRST, LITERALS, SLOTS
-from tensorcore_dsl.isa.lanes import Access, access, operations
+from tensorcore_dsl.isa.lanes import COPY, Access, access, operations
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.numerics.function_unit import for_lanes
 from tensorcore_dsl.numerics.lanes import CODES, LANES, OPERATIONS
@@ -24,16 +25,15 @@ Row = tuple[int, ...]
 NOTHING: Slot = (0, 0, 0)
 
 
-def row(name: str, bits: int, slots: Sequence[Slot], function: str = "") -> Row | None:
-    """The row of an operation on these registers; None where their sizes differ from its own.
-
-    function: of the function unit, if the operation calls one.
-    """
+def row(
+    name: str, bits: int, slots: Sequence[Slot], literals: Sequence[int] = ()
+) -> Row | None:
+    """The row of an operation on these registers; None where their sizes differ from its own."""
     operation = OPERATIONS[name, bits]
     widths = [bits // 8 for bits in (operation.result, *operation.operands)]
     if [width for _, _, width in slots] != widths:
         return None
-    return _row(CODES[name, bits], slots, for_lanes(function) if function else ())
+    return _row(CODES[name, bits], slots, literals)
 
 
 def access_row(access: Access, slots: Sequence[Slot], literals: Sequence[int]) -> Row:
@@ -48,15 +48,21 @@ def _row(code: int, slots: Sequence[Slot], literals: Sequence[int]) -> Row:
 
 
 def instruction_rows(
-    instr: Instruction, results: Sequence[Slot], operands: Sequence[Slot]
-) -> list[Row]:
-    """The rows of an instruction; none if it has no compiled form."""
-    found = [
-        row(
-            op.name, op.bits, [results[op.result], *(operands[i] for i in op.operands)], op.function
-        )
-        for op in operations(instr)
-    ]
+    instr: Instruction, results: Sequence[Slot], operands: Sequence[Slot],
+    immediate: Mapping[int, int] | None = None,
+) -> list[Row]:  # fmt: skip
+    """The rows of an instruction; none if it has no compiled form.
+
+    immediate: the numbers of immediate operands, whose slots are `NOTHING`.
+    """
+    found = []
+    for op in operations(instr):
+        target = NOTHING if op.result < 0 else results[op.result]
+        numbers = for_lanes(op.function) if op.function else [
+            (immediate or {})[i] for i in op.literals
+        ]  # fmt: skip
+        slots = [target, *(operands[i] for i in op.operands)]
+        found.append(row(op.name, op.bits, slots, numbers))
     rows = [r for r in found if r is not None]
     alone = len(found) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands)
     return rows if len(rows) == len(found) and alone else []
@@ -73,35 +79,59 @@ def copy_rows(target: Sequence[Slot], sources: Sequence[Slot]) -> list[Row]:
 def runs_of(
     steps: Sequence[Step], rows: dict[int, list[Row]], heads: Iterable[int]
 ) -> tuple[list[Fused], np.ndarray]:
-    """The longest runs of two operations or more, or an access, none across a position of `heads`.
+    """The longest runs of steps that have rows, none across a position of `heads`.
 
-    First those without accesses to memory, then those with some, of which the former are parts.
+    First those of the lowest level (see `Forms`), and of these those that need no whole warps; the
+    others have parts that are runs, too.
     """
     heads = set(heads)
     found: list[Fused] = []
     table: list[Row] = []
-    for with_accesses in (False, True):
+    for level, whole in product((ALONE, WORDS, COPIES), (False, True)):
+        fits = {
+            at for at in rows if _level(steps[at]) <= level and _needs_warps(steps[at]) <= whole
+        }
         start = 0
         while start < len(steps):
             end = start
-            while end in rows and (end == start or end not in heads):
-                if not with_accesses and rows[end][0][0] >= ACCESS:
-                    break
+            while end in fits and (end == start or end not in heads):
                 end += 1
-            part = [(r, at) for at in range(start, end) for r in rows[at]]
-            accesses = {
-                i: (at, access(instr))
-                for i, (r, at) in enumerate(part)
-                if r[0] >= ACCESS and (instr := steps[at].instr) is not None
-            }
-            if (accesses or len(part) > 1) and bool(accesses) == with_accesses:
-                whole = slice(len(table), len(table) + len(part))
-                uses = _uses(steps[start:end])
-                warps = any("warp" in s.instr.effects for s in steps[start:end] if s.instr)
-                found.append(Fused(len(found), start, end, whole, *uses, accesses, warps))
-                table += [r for r, _ in part]
+            part = steps[start:end]
+            most = max(map(_level, part), default=-1), any(map(_needs_warps, part))
+            if most == (level, whole):
+                first = len(table)
+                table += [r for at in range(start, end) for r in rows[at]]
+                place = len(found), start, end, slice(first, len(table))
+                found.append(_run(part, rows, place, level, whole))
             start = max(end, start + 1)
     return found, np.array(table, np.int64).reshape(-1, 1 + 3 * SLOTS + COLUMNS - LITERALS)
+
+
+def _level(step: Step) -> int:
+    how = None if step.instr is None else access(step.instr)
+    return ALONE if how is None else COPIES if how.kind == COPY else WORDS
+
+
+def _needs_warps(step: Step) -> bool:
+    return step.instr is not None and not step.instr.effects.isdisjoint({"warp", "convergent"})
+
+
+def _run(
+    steps: Sequence[Step], rows: dict[int, list[Row]], place: tuple[int, int, int, slice],
+    level: int, whole: bool,
+) -> Fused:  # fmt: skip
+    """The run of some steps; place: its number, first and last position, and rows."""
+    positions: list[int] = []
+    accesses, meets = {}, set()
+    for at, step in enumerate(steps, place[1]):
+        positions += [at] * len(rows[at])
+        how = None if step.instr is None else access(step.instr)
+        if how is not None:
+            accesses[len(positions) - 1] = how
+        elif _needs_warps(step):
+            meets.add(len(positions) - 1)
+    reads, writes = _uses(steps)
+    return Fused(*place, reads, writes, level, tuple(positions), accesses, frozenset(meets), whole)
 
 
 def _uses(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
@@ -114,18 +144,22 @@ def _uses(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset(reads), frozenset(writes)
 
 
+ALONE, WORDS, COPIES = range(3)
+
+
 class Forms:
     """The compiled forms of a program's runs, for the registers of one machine.
 
     tables: the arrays of operations. settled: have the registers that a run writes been written?
-    used: may runs execute at once? accesses: may they access memory, of which nobody is told?
+    level: the runs that may execute at once: -1: none. ALONE: those that access no memory. WORDS:
+    also those with loads and stores. COPIES: also those with asynchronous copies.
     """
 
     def __init__(self, program: Program, addresses: np.ndarray, varying: np.ndarray, threads: int):
         rows = located(program.rows, addresses, varying, threads)
         self.tables = [rows[part.rows] for part in program.fused]
         self.settled = [False] * len(self.tables)
-        self.used = self.accesses = True
+        self.level = COPIES
 
 
 def located(table: np.ndarray, addresses: np.ndarray, varying: np.ndarray, threads: int) -> Any:
