@@ -18,10 +18,11 @@ from tensorcore_dsl.ir.nodes import Kernel, Mark
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
-# the next step, the position that all active threads jump to, or STOP when none of them goes on.
+# the next step, the position that all active threads jump to, STOP when none of them goes on, or
+# AFTER minus a position when the steps up to there have been executed, too.
 Run = Callable[[Any], "int | None"]
 
-STOP = -1
+STOP, AFTER = -1, -2
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _TRACKED = frozenset({"tracked", "bulk", "cluster"})
 _CHANGING = frozenset({"blocking", "async", "bulk", "cluster", "tracked", "print"})

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.core.program import Fused, Run
+from tensorcore_dsl.interpreter.core.program import AFTER, Fused, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.lanes.memory import (
     OFFSET,
@@ -53,7 +53,7 @@ def fused(alone: Run, part: Fused) -> Run:
             registers.wrote_all(part.writes)
             forms.settled[number] = True
         ctx.tally.counts[counted] += ctx.warps
-        return end
+        return AFTER - end
 
     return run
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core.chunk import Cohort
-from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step
+from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.debugging.standstill import Group, Standstill
@@ -223,6 +223,8 @@ class Machine:
                 elif target == STOP:
                     ctx.progress += moved
                     return
+                elif target < STOP:
+                    at = AFTER - target
                 else:
                     leave = self._slice_ends(target) if target <= at else self._overtakes(target)
                     at = target
