@@ -132,7 +132,7 @@ def test_the_first_row_that_fails_counts() -> None:
     index, moved, extent = np.zeros((3, THREADS), np.uint32)
     one = np.ones(THREADS, np.uint32)
     extent[:] = 10
-    index[100], index[200], index[300] = 9, 10, 10
+    index[100], index[300], index[400], index[1000] = 9, 10, 10, 10
     arrays = [moved, index, one, extent]
     places = {"moved": 0, "index": 1, "one": 2, "extent": 3}
     slot = lambda name: (places[name], 0, 4)
@@ -151,9 +151,9 @@ def test_the_first_row_that_fails_counts() -> None:
     table = runs.located(program.rows, addresses, np.ones_like(addresses), THREADS)
     everybody, failed = np.ones(THREADS, bool), np.zeros(1, np.int64)
     wrong = runner.perform_all(table, 0, 4, everybody, True, failed)
-    assert (failed[0], wrong & 0xFFFFFFFF) == (1, 200)  # not row 3, where thread 100 fails before
-    assert moved[200] == 11 and moved[0] == 2 and moved[300] == 11
-    np.testing.assert_array_equal(moved[224:], index[224:] + 1)
+    assert (failed[0], wrong & 0xFFFFFFFF) == (1, 300)  # not row 3, where thread 100 fails before
+    assert moved[300] == moved[1000] == 11 and moved[0] == 2
+    np.testing.assert_array_equal(moved[512:], index[512:] + 1)
 
 
 def test_every_operation_belongs_to_an_instruction() -> None:

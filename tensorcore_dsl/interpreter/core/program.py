@@ -111,7 +111,8 @@ class Program:
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
     the position that they jump back to. values: the places of values, and of constants. fused:
     steps that compiled code may execute at once; rows: the operations of these (see `lanes.runs`).
-    runs: what machines execute at each step, by whether each step is noted before.
+    runs: what machines execute at each step, by whether each step is noted before. flags: places of
+    the conditions of counted loops, which steps write before they read them.
     """
 
     kernel: Kernel
@@ -131,6 +132,7 @@ class Program:
     fused: list[Fused] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
     runs: dict[bool, list[Run]] = field(default_factory=dict)
+    flags: list[int] = field(default_factory=list)
 
     @property
     def register_bytes(self) -> int:

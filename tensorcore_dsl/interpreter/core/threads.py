@@ -33,6 +33,15 @@ def census(active: Any) -> int:
 
 
 @vectorised
+def among(flags: Any, active: Any) -> int:
+    """How many active threads have a flag set."""
+    count = 0
+    for thread in range(active.size):
+        count += flags[thread] and active[thread]
+    return count
+
+
+@vectorised
 def divided(active: Any, unit: int, out: Any) -> None:
     """out: active threads whose unit of `unit` threads is not active as a whole."""
     for first in range(0, active.size, unit):

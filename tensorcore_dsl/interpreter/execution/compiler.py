@@ -91,7 +91,7 @@ class _Compiler:
         self.add(Step(steps.finish, None))
         self.program.places = len(self.places)
         self.program.fused, self.program.rows = runs.runs_of(
-            self.program.steps, self.rows, self.heads
+            self.program.steps, self.rows, self.heads, self.program.flags
         )
         for part in self.program.fused:
             first = self.program.steps[part.start]
@@ -389,7 +389,9 @@ class _Compiler:
         self.heads.add(top)
         stop, step = (self.source(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label(), (np.dtype(np.bool_), 1, False))[0]
+        self.program.flags.append(inside)
         run = steps.inside(inside, index, stop, step, kind)
+        self._fuse(self._inside(node, inside, signed=np.dtype(kind).kind == "i"))
         self.add(Step(run, node.loc, reads=(index, stop, step), writes=(inside,)))
         self.branch(inside, end, node.loc)
         self.loops.append((again, end))
@@ -402,6 +404,17 @@ class _Compiler:
         self.reach(end)
         self.loops.pop()
         self._leave()
+
+    def _inside(self, node: nodes.For, place: int, signed: bool) -> list[runs.Row]:
+        """The condition of a counted loop, if its direction is known."""
+        bits = node.index.type.register_bits
+        if signed and not isinstance(node.step, nodes.Const):
+            return []
+        down = signed and const_bits(node.step) >> node.index.type.dtype.bits - 1 & 1
+        ends = [self.slot(source, bits) for source in (node.index, node.stop)]
+        slots = [(place, 0, 1), *(reversed(ends) if down else ends)]
+        found = runs.row("lt.s" if signed else "lt.u", bits, slots)
+        return [] if found is None else [found]
 
     def _advance(self, node: nodes.For) -> list[runs.Row]:
         bits = node.index.type.register_bits

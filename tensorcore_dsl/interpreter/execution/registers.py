@@ -45,6 +45,8 @@ class RegisterFile:
             self.addresses[place] = words.__array_interface__["data"][0]
         for place, bits in zip(program.params, parameters, strict=True):
             self.home(place)[...] = bits
+        for place in program.flags:
+            self.home(place)
 
     def home(self, place: int) -> Any:
         """The memory of a place, as the array that its value is; it never moves."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import STOP, Run
+from tensorcore_dsl.interpreter.core.threads import among
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir.nodes import Mark
@@ -320,14 +321,19 @@ def branch(condition: int, target: Callable[[], int]) -> Run:
     """Threads whose condition is false jump ahead to `target()`."""
 
     def run(machine: Machine) -> int | None:
-        taken, active = machine.registers.values[condition], machine.ctx.active
-        stay = taken.copy() if active is None else taken & active
+        taken, ctx = machine.registers.values[condition], machine.ctx
+        if np.ndim(taken):
+            staying = among(taken, ctx.mask)
+            if staying == 0:
+                return target()
+            if staying == ctx.lanes:
+                return None
+        stay, leave = taken & ctx.mask, ctx.mask & ~taken
         if not stay.any():
             return target()
-        leave = ~taken if active is None else active & ~taken
         if leave.any():
             machine.split(leave, target())
-            machine.ctx.narrow(stay)
+            ctx.narrow(stay)
         return None
 
     return run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from tensorcore_dsl.interpreter.core.native import compiled, lowest_bit, mistake
@@ -20,6 +21,7 @@ SLOTS = 4  # the result, then up to three operands
 CODE, FIRST = 0, 1
 LITERALS = FIRST + 2 * SLOTS  # numbers of operations, and of accesses: see `lanes.memory`
 COLUMNS = LITERALS + 6
+TOGETHER = 8  # warps that execute a row one after the other: few enough for the caches
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
 _WORD = ir.IntType(64)
 
@@ -111,21 +113,30 @@ def perform_all(
     failed, those behind it end before that row, unless they fail earlier. failed: (1,), the row.
     """
     rows, flags, wrong = operations.ctypes.data, active.ctypes.data, 0
-    for warp in range(active.size // 32):
-        whole = True
-        if not everybody:
-            lanes = 0
-            for lane in range(warp * 32, warp * 32 + 32):
-                lanes += active[lane]
-            if lanes == 0:
-                continue
-            whole = lanes == 32
+    lanes_of = np.zeros(TOGETHER, np.int64)
+    warps = active.size // 32
+    for first in range(0, warps, TOGETHER):
+        last = min(first + TOGETHER, warps)
+        for warp in range(first, last):
+            lanes_of[warp - first] = 32
+            if not everybody:
+                lanes = 0
+                for lane in range(warp * 32, warp * 32 + 32):
+                    lanes += active[lane]
+                lanes_of[warp - first] = lanes
         i = start
         while i < end:
-            bad = _perform(rows + 8 * COLUMNS * i, warp, flags + 32 * warp, whole)
-            if bad != 0:
-                failed[0] = i
-                wrong = mistake(CHECK, 32 * warp + lowest_bit(bad))
-                end = i
+            warp = first
+            while warp < last:
+                lanes = lanes_of[warp - first]
+                if lanes != 0:
+                    row, mask = rows + 8 * COLUMNS * i, flags + 32 * warp
+                    bad = _perform(row, warp, mask, lanes == 32)
+                    if bad != 0:
+                        failed[0] = i
+                        wrong = mistake(CHECK, 32 * warp + lowest_bit(bad))
+                        end = i
+                        warp = last
+                warp += 1
             i += 1
     return wrong

@@ -77,9 +77,12 @@ def copy_rows(target: Sequence[Slot], sources: Sequence[Slot]) -> list[Row]:
 
 
 def runs_of(
-    steps: Sequence[Step], rows: dict[int, list[Row]], heads: Iterable[int]
-) -> tuple[list[Fused], np.ndarray]:
+    steps: Sequence[Step], rows: dict[int, list[Row]], heads: Iterable[int],
+    flags: Iterable[int] = (),
+) -> tuple[list[Fused], np.ndarray]:  # fmt: skip
     """The longest runs of steps that have rows, none across a position of `heads`.
+
+    flags: places that count as written from the start.
 
     First those of the lowest level (see `Forms`), and of these those that need no whole warps; the
     others have parts that are runs, too.
@@ -102,7 +105,9 @@ def runs_of(
                 first = len(table)
                 table += [r for at in range(start, end) for r in rows[at]]
                 place = len(found), start, end, slice(first, len(table))
-                found.append(_run(part, rows, place, level, whole))
+                reads, writes = _uses(part)
+                uses = reads, writes - set(flags)
+                found.append(_run(part, rows, place, uses, level, whole))
             start = max(end, start + 1)
     return found, np.array(table, np.int64).reshape(-1, 1 + 3 * SLOTS + COLUMNS - LITERALS)
 
@@ -118,7 +123,7 @@ def _needs_warps(step: Step) -> bool:
 
 def _run(
     steps: Sequence[Step], rows: dict[int, list[Row]], place: tuple[int, int, int, slice],
-    level: int, whole: bool,
+    uses: tuple[frozenset[int], frozenset[int]], level: int, whole: bool,
 ) -> Fused:  # fmt: skip
     """The run of some steps; place: its number, first and last position, and rows."""
     positions: list[int] = []
@@ -130,8 +135,7 @@ def _run(
             accesses[len(positions) - 1] = how
         elif _needs_warps(step):
             meets.add(len(positions) - 1)
-    reads, writes = _uses(steps)
-    return Fused(*place, reads, writes, level, tuple(positions), accesses, frozenset(meets), whole)
+    return Fused(*place, *uses, level, tuple(positions), accesses, frozenset(meets), whole)
 
 
 def _uses(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
