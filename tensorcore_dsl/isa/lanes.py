@@ -89,6 +89,8 @@ def _integer(instr: Instruction) -> Operations:
         return (Elementary("shl", bits, (0, 1)),)
     if op == "neg":
         return (Elementary("neg", bits, (0,)),)
+    if op == "bfe" and kind == "u32":
+        return (Elementary("field", bits, (0, 1, 2)),)
     if op in _INTEGER:
         return (Elementary(op, bits, tuple(range(_INTEGER[op]))),)
     if op in _BY_SIGN and not (bits == 64 and "wide" in op):
@@ -157,6 +159,11 @@ def _unpack(instr: Instruction) -> Operations:
 def _convert(instr: Instruction) -> Operations:
     p = instr.params
     source, target = p["a"], p["d"]
+    name, nearest = _FLOAT_CONVERSIONS.get((source, target)), p.get("rnd", "") in ("", ".rn")
+    if name is not None and nearest:
+        return (Elementary(name, instr.operands[0].register_bits, (0,)),)
+    if source in ("s8", "u8") and target[1:] in ("16", "32") and target[0] in "su":
+        return (Elementary(f"byte to {target[1:]}.{source[0]}", 16, (0,)),)
     widths = [kind[1:] for kind in (source, target) if kind[0] in "su"]
     if len(widths) < 2 or not set(widths) <= {"16", "32", "64"}:
         return ()
@@ -164,6 +171,19 @@ def _convert(instr: Instruction) -> Operations:
     if before >= after:
         return (Elementary(f"cut to {after}", before, (0,)),)
     return (Elementary(f"extend to {after}.{source[0]}", before, (0,)),)
+
+
+_FLOAT_CONVERSIONS = {
+    ("f32", "f16"): "to f16", ("f32", "bf16"): "to bf16", ("f16", "f32"): "f16 to f32",
+    ("bf16", "f32"): "bf16 to f32", ("s32", "f32"): "s32 to f32", ("u32", "f32"): "u32 to f32",
+}  # fmt: skip
+
+
+def _convert_pair(instr: Instruction) -> Operations:
+    p = instr.params
+    if p["d"] not in ("f16x2", "bf16x2") or p.get("rnd") != ".rn" or len(instr.operands) != 2:
+        return ()
+    return (Elementary(f"to {p['d']}", 32, (0, 1)),)
 
 
 def _check(instr: Instruction) -> Operations:
@@ -192,6 +212,6 @@ def _reduce(instr: Instruction) -> Operations:
 _RULES = {
     semantics.integer: _integer, semantics.boolean: _boolean, semantics.floating: _floating,
     semantics.compare: _compare, semantics.select: _select, semantics.copy: _copy,
-    semantics.pack: _pack, semantics.unpack: _unpack, convert.single: _convert,
+    semantics.pack: _pack, semantics.unpack: _unpack, convert.single: _convert, convert.pair: _convert_pair,
     bounds.execute: _check, warp.shuffle: _shuffle, warp.vote: _vote, warp.reduce: _reduce,
 }  # fmt: skip

@@ -190,6 +190,104 @@ def _float_extreme(largest: bool) -> Emit:
     return emit
 
 
+# -- conversions, to nearest where they round ------------------------------------------------------
+
+_HALF_NAN = 0x7FFF
+
+
+def _from_half(builder: Any, a: Any) -> Any:
+    """Exact: the exponent is corrected by a product, which also takes subnormal numbers."""
+    word = builder.zext(a, vector(32))
+    sign = builder.shl(builder.and_(word, constant(32, 0x8000)), constant(32, 16))
+    magnitude = builder.and_(word, constant(32, 0x7FFF))
+    moved = builder.shl(magnitude, constant(32, 13))
+    scale = builder.bitcast(constant(32, (127 + 112) << 23), _FLOATS)
+    found = builder.bitcast(builder.fmul(_floats(builder, moved), scale), vector(32))
+    infinite = builder.icmp_unsigned("==", magnitude, constant(32, 0x7C00))
+    found = builder.select(infinite, constant(32, 0x7F800000), found)
+    found = builder.or_(found, sign)
+    nan = builder.icmp_unsigned(">", magnitude, constant(32, 0x7C00))
+    return builder.select(nan, constant(32, NAN), found)
+
+
+def _to_half(builder: Any, a: Any) -> Any:
+    magnitude = builder.and_(a, constant(32, 0x7FFFFFFF))
+    sign = builder.and_(builder.lshr(a, constant(32, 16)), constant(32, 0x8000))
+    # Subnormal: added to 1/2, whose last place is that of subnormal halves, the sum is rounded.
+    half = constant(32, 126 << 23)
+    sum_ = builder.fadd(_floats(builder, magnitude), builder.bitcast(half, _FLOATS))
+    small = builder.sub(builder.bitcast(sum_, vector(32)), half)
+    odd = builder.and_(builder.lshr(magnitude, constant(32, 13)), constant(32, 1))
+    moved = builder.add(builder.sub(magnitude, constant(32, 112 << 23)), constant(32, 0xFFF))
+    normal = builder.lshr(builder.add(moved, odd), constant(32, 13))
+    is_small = builder.icmp_unsigned("<", magnitude, constant(32, 113 << 23))
+    found = builder.select(is_small, small, normal)
+    huge = builder.icmp_unsigned(">=", magnitude, constant(32, 143 << 23))
+    found = builder.or_(builder.select(huge, constant(32, 0x7C00), found), sign)
+    found = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), found)
+    return builder.trunc(found, vector(16))
+
+
+def _from_bfloat(builder: Any, a: Any) -> Any:
+    return builder.shl(builder.zext(a, vector(32)), constant(32, 16))
+
+
+def _to_bfloat(builder: Any, a: Any) -> Any:
+    odd = builder.and_(builder.lshr(a, constant(32, 16)), constant(32, 1))
+    found = builder.lshr(builder.add(builder.add(a, constant(32, 0x7FFF)), odd), constant(32, 16))
+    found = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), found)
+    return builder.trunc(found, vector(16))
+
+
+def _pair(convert: Emit) -> Emit:
+    """Of two words to the halves of one, the first one above."""
+
+    def emit(builder: Any, high: Any, low: Any) -> Any:
+        return _join(32)(builder, convert(builder, low), convert(builder, high))
+
+    return emit
+
+
+def _to_float(way: str) -> Emit:
+    return lambda builder, a: builder.bitcast(getattr(builder, way)(a, _FLOATS), vector(32))
+
+
+def _byte(bits: int, sign: str) -> Emit:
+    """The low byte of 16 bits."""
+
+    def emit(builder: Any, a: Any) -> Any:
+        low = builder.trunc(a, vector(8))
+        return (builder.sext if sign == "s" else builder.zext)(low, vector(bits))
+
+    return emit
+
+
+def _field(builder: Any, a: Any, position: Any, length: Any) -> Any:
+    """Bits of a word from a position on; both numbers have 8 bits."""
+    position, length = (builder.and_(x, constant(32, 255)) for x in (position, length))
+    moved = _shift("lshr", 32)(builder, a, position)
+    ones = _shift("shl", 32)(builder, constant(32, 0xFFFFFFFF), length)
+    return builder.and_(moved, builder.not_(ones))
+
+
+def _of_conversions() -> dict[tuple[str, int], Operation]:
+    found = {
+        ("to f16", 32): Operation(16, (32,), _to_half),
+        ("to bf16", 32): Operation(16, (32,), _to_bfloat),
+        ("to f16x2", 32): Operation(32, (32, 32), _pair(_to_half)),
+        ("to bf16x2", 32): Operation(32, (32, 32), _pair(_to_bfloat)),
+        ("f16 to f32", 16): Operation(32, (16,), _from_half),
+        ("bf16 to f32", 16): Operation(32, (16,), _from_bfloat),
+        ("s32 to f32", 32): Operation(32, (32,), _to_float("sitofp")),
+        ("u32 to f32", 32): Operation(32, (32,), _to_float("uitofp")),
+        ("field", 32): Operation(32, (32, 32, 32), _field),
+    }
+    for sign in "su":
+        for bits in (16, 32):
+            found[f"byte to {bits}.{sign}", 16] = Operation(bits, (16,), _byte(bits, sign))
+    return found
+
+
 # -- checks ------------------------------------------------------------------------------------
 
 
@@ -388,6 +486,6 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
 
 OPERATIONS: dict[tuple[str, int], Operation] = {
     **_of_width(16), **_of_width(32), **_of_width(64), **_of_predicates(), **_of_floats(),
-    **_of_warps(),
+    **_of_conversions(), **_of_warps(),
 }  # fmt: skip
 CODES = {key: code for code, key in enumerate(OPERATIONS)}

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.interpreter.core import native, shadow
+from tensorcore_dsl.interpreter.core.native import peek64, poke64
 from tensorcore_dsl.interpreter.lanes.runner import (
     CODE,
     FIRST,
@@ -14,8 +15,11 @@ from tensorcore_dsl.interpreter.lanes.runner import (
     perform_all,
 )
 from tensorcore_dsl.interpreter.memory.accesses import (
+    SPACE_BITS,
+    WRITABLE,
     copy_check,
     global_move,
+    locate,
     matrix_load,
     shared_load,
     shared_store,
@@ -41,21 +45,120 @@ TO_OFFSET, FROM_OFFSET, SIZE, TARGETS, SOURCES, VALID = range(LITERALS, LITERALS
 def _addresses(row: Any, slot: int, offset: int, wide: bool, target: int, threads: int) -> None:
     """Copy the words of an operand, plus a number, to `target`."""
     first, step = row[FIRST + 2 * slot], row[FIRST + 2 * slot + 1]
-    if wide:
-        for thread in range(threads):
-            at = first + thread // 32 * step + thread % 32 * 8
-            native.poke64(target + 8 * thread, native.peek64(at) + np.uint64(offset))
-    else:
-        for thread in range(threads):
-            at = first + thread // 32 * step + thread % 32 * 4
-            word = native.peek32(at) + np.uint32(offset)
-            native.poke32(target + 4 * thread, np.uint32(word))
+    for warp in range(threads // 32):
+        if wide:
+            native.shifted64(target + 256 * warp, first + warp * step, offset)
+        else:
+            native.shifted32(target + 128 * warp, first + warp * step, offset)
 
 
 @native.compiled
 def addresses_of(row: Any, slot: int, offset: int, wide: bool, out: Any) -> None:
     """Store the words of an operand, plus a number, in `out`, (T,) of 64 or 32 bits."""
     _addresses(row, slot, offset, wide, out.ctypes.data, out.size)
+
+
+@native.inlined
+def _whole(active: Any, first: int) -> bool:
+    """Are all lanes of a warp active?"""
+    at = active.ctypes.data + first
+    flags = peek64(at) & peek64(at + 8) & peek64(at + 16) & peek64(at + 24)
+    return flags == 0x0101010101010101
+
+
+@native.inlined
+def _nobody(active: Any, first: int) -> bool:
+    at = active.ctypes.data + first
+    return (peek64(at) | peek64(at + 8) | peek64(at + 16) | peek64(at + 24)) == 0
+
+
+@native.compiled
+def _global_rows(
+    addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
+    stores: bool,
+) -> bool:
+    """`global_move` where the lanes of each warp access words side by side, and no check fails.
+
+    Else nothing is done. Loads may also be of one place for all lanes.
+    """
+    size, threads = width * count, addresses.size
+    for first in range(0, threads, 32):
+        if not _nobody(active, first):
+            at, address = addresses.ctypes.data + 8 * first, int(addresses[first])
+            step = int(addresses[first + 1]) - address
+            if not _whole(active, first) or not native.apart64(at, step):
+                return False
+            if step != size and (stores or step != 0):
+                return False
+            if locate(address, step * 31 + size, table) == 0 or (aligned and address & (size - 1)):
+                return False
+            if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+                return False
+    for first in range(0, threads, 32):
+        if not _nobody(active, first):
+            address = int(addresses[first])
+            step = int(addresses[first + 1]) - address
+            _move_row(words, first, locate(address, size, table), step, width, count, stores)
+    return True
+
+
+@native.compiled
+def _shared_rows(
+    addresses: Any, active: Any, data: Any, states: Any, words: Any, width: int, count: int,
+    checked: bool, stores: bool,
+) -> bool:
+    """`shared_load` and `shared_store` in the same way, the latter without stamps."""
+    size, threads, limit = width * count, addresses.size, data.shape[1]
+    group = threads // data.shape[0]
+    for first in range(0, threads, 32):
+        if not _nobody(active, first):
+            at, address = addresses.ctypes.data + 4 * first, int(addresses[first])
+            step = int(addresses[first + 1]) - address
+            if not _whole(active, first) or not native.apart32(at, step):
+                return False
+            if step != size and (stores or step != 0):
+                return False
+            if address + 31 * step + size > limit:
+                return False
+            if checked:
+                state = states.ctypes.data + first // group * limit + address
+                if address & (size - 1):
+                    return False
+                if stores and shadow.in_flight(state, 32 * size):
+                    return False
+                if not stores and not shadow.all_written(state, 31 * step + size):
+                    return False
+    for first in range(0, threads, 32):
+        if not _nobody(active, first):
+            address = int(addresses[first])
+            step, at = int(addresses[first + 1]) - address, first // group * limit + address
+            if stores and checked:
+                shadow.mark(states.ctypes.data + at, 32 * size, shadow.WRITTEN)
+            _move_row(words, first, data.ctypes.data + at, step, width, count, stores)
+    return True
+
+
+@native.inlined
+def _move_row(
+    words: Any, first: int, place: int, step: int, width: int, count: int, stores: bool
+) -> None:
+    """Load or store `count` words of the lanes of a warp, `step` bytes apart from `place` on."""
+    threads = words.shape[1] // width
+    base = words.ctypes.data + first * width
+    if count == 1 and step == width:
+        for byte in range(0, 32 * width, 8):
+            if stores:
+                poke64(place + byte, peek64(base + byte))
+            else:
+                poke64(base + byte, peek64(place + byte))
+    else:
+        for word in range(count):
+            for lane in range(32):
+                register = base + (word * threads + lane) * width
+                if stores:
+                    native.move(place + lane * step + word * width, register, width)
+                else:
+                    native.move(register, place + lane * step + word * width, width)
 
 
 @native.compiled
@@ -85,8 +188,13 @@ def _access(
     )
     if kind in (LOAD_GLOBAL, STORE_GLOBAL):
         _addresses(row, 1, row[OFFSET], True, wide.ctypes.data, threads)
+        if _global_rows(wide, active, table, words, width, count, checked, stores):
+            return 0
         return global_move(wide, active, table, words, width, count, checked, stores)
     _addresses(row, 1, row[OFFSET], False, narrow.ctypes.data, threads)
+    known = kind in (LOAD_SHARED, STORE_SHARED) and (epochs.size == 0 or not stores)
+    if known and _shared_rows(narrow, active, data, states, words, width, count, checked, stores):
+        return 0
     if kind == LOAD_SHARED:
         return shared_load(narrow, active, data, states, words, width, count, checked)
     if kind == STORE_SHARED:
