@@ -32,7 +32,9 @@ from kit import (
 
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter import GlobalPointer, run
+from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.ir.nodes import Address, Part
+from tensorcore_dsl.isa import reductions
 
 
 def loads(array: np.ndarray, offset: int = 0, instr: Any = LOAD_GLOBAL) -> Builder:
@@ -327,3 +329,32 @@ class TestReport:
         assert report.lines[f"kernel.py:{b.line}", "shared", "load"].units == 4
         stores = [t for key, t in report.lines.items() if key[1:] == ("shared", "store")]
         assert [t.units for t in stores] == [4] * 4
+
+
+@pytest.mark.parametrize("name", ["u32", "s32", "u64", "s64", "b32", "b64"])
+def test_atomics_in_one_loop_are_those_thread_by_thread(name):
+    rng, width = np.random.default_rng(0), int(name[1:]) // 8
+    kind, threads = f"u{width}", 256
+    updates = [reductions.BIT_UPDATES[op] for op in ("and", "or", "xor")]
+    if name[0] != "b":
+        updates = [reductions.integer_update(op, name) for op in ("add", "min", "max")]
+    words = lambda count: rng.integers(0, 1 << 8 * width, count, kind, endpoint=False) if width < 8 else (
+        rng.integers(0, 1 << 64, count, kind)
+    )
+    for update in updates:
+        code = reductions.simple(update)
+        memory, values, which = words(8), words(threads), rng.integers(0, 8, threads)
+        active = rng.random(threads) < 0.8
+        wanted, wanted_old = memory.copy(), np.zeros(threads, kind)
+        for thread in np.flatnonzero(active):
+            here = slice(which[thread], which[thread] + 1)
+            wanted_old[thread] = wanted[here][0]
+            wanted[here] = update(wanted[here], values[thread : thread + 1])
+        found, old = memory.copy(), np.zeros(threads, kind)
+        places = found.ctypes.data + which * width
+        bytes_of = lambda array: array.view(np.uint8)
+        assert accesses.change_words(code, places, bytes_of(values), bytes_of(old), active, width)
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(old, wanted_old)
+        nobody = np.zeros(threads, bool)
+        assert not accesses.change_words(code, places, bytes_of(values), bytes_of(old), nobody, width)

@@ -7,6 +7,7 @@ keep subnormals. (The manual says that those of f32 flush subnormals; an H200 do
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,32 @@ def update(op: str, name: str) -> Callable[..., Any]:
     return combine
 
 
-def integer_update(op: str, name: str) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class IntegerUpdate:
+    """`update` for add, min or max of integers; `kind` is the type of NumPy."""
+
+    op: str
+    kind: str
+
+    def __call__(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        view = np.dtype(self.kind)
+        return np.asarray(_INTEGERS[self.op](old.view(view), new.view(view)).view(old.dtype))
+
+
+def integer_update(op: str, name: str) -> IntegerUpdate:
     """`update` for add, min or max of integers such as "s32"."""
-    view = np.dtype(name.replace("s", "i")[0] + str(int(name[1:]) // 8))
-    ufunc = _INTEGERS[op]
-    return lambda old, new: ufunc(old.view(view), new.view(view)).view(old.dtype)
+    return IntegerUpdate(op, name.replace("s", "i")[0] + str(int(name[1:]) // 8))
+
+
+_BITWISE = np.bitwise_and, np.bitwise_or, np.bitwise_xor
+ADD, AND, OR, XOR, MIN, MAX, SIGNED_MIN, SIGNED_MAX = range(1, 9)
+
+
+def simple(update: Callable[..., Any]) -> int:
+    """One of the constants above for the updates of whole words that are as simple, else 0."""
+    if isinstance(update, IntegerUpdate):
+        signed = update.kind[0] == "i"
+        return {
+            "add": ADD, "min": SIGNED_MIN if signed else MIN, "max": SIGNED_MAX if signed else MAX,
+        }[update.op]  # fmt: skip
+    return AND + _BITWISE.index(update) if update in _BITWISE else 0

@@ -408,9 +408,11 @@ class _Compiler:
     def _inside(self, node: nodes.For, place: int, signed: bool) -> list[runs.Row]:
         """The condition of a counted loop, if its direction is known."""
         bits = node.index.type.register_bits
-        if signed and not isinstance(node.step, nodes.Const):
-            return []
-        down = signed and const_bits(node.step) >> node.index.type.dtype.bits - 1 & 1
+        down = False
+        if signed:
+            if not isinstance(node.step, nodes.Const):
+                return []
+            down = const_bits(node.step) >> node.index.type.dtype.bits - 1 & 1 == 1
         ends = [self.slot(source, bits) for source in (node.index, node.stop)]
         slots = [(place, 0, 1), *(reversed(ends) if down else ends)]
         found = runs.row("lt.s" if signed else "lt.u", bits, slots)

@@ -20,7 +20,7 @@ from tensorcore_dsl.interpreter.lanes.memory import (
     addresses_of,
     run_with_accesses,
 )
-from tensorcore_dsl.interpreter.lanes.runner import perform_all
+from tensorcore_dsl.interpreter.lanes.runner import address, perform_all
 from tensorcore_dsl.isa import lanes
 from tensorcore_dsl.isa.lanes import ALL_LANES
 
@@ -143,8 +143,9 @@ def _move(
     ctx, failed = machine.ctx, np.zeros(1, np.int64)
     storage, proxies = ctx.shared.storage, ctx.proxies
     wrong = run_with_accesses(
-        table, start, end, ctx.mask, ctx.active is None, ctx.globals.table, storage.data,
-        storage.shadow, storage.checks, proxies.stamps, proxies.readers, proxies.epochs, failed,
+        address(), table, start, end, ctx.mask, ctx.active is None, ctx.globals.table,
+        storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.readers,
+        proxies.epochs, failed,
     )  # fmt: skip
     if wrong:
         _refuse(machine, part, int(failed[0]), wrong, issued)

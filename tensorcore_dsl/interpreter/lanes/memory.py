@@ -12,7 +12,7 @@ from tensorcore_dsl.interpreter.lanes.runner import (
     CODE,
     FIRST,
     LITERALS,
-    perform_all,
+    rows_at,
 )
 from tensorcore_dsl.interpreter.memory.accesses import (
     SPACE_BITS,
@@ -63,13 +63,16 @@ def _whole(active: Any, first: int) -> bool:
     """Are all lanes of a warp active?"""
     at = active.ctypes.data + first
     flags = peek64(at) & peek64(at + 8) & peek64(at + 16) & peek64(at + 24)
-    return flags == 0x0101010101010101
+    whole: bool = flags == 0x0101010101010101
+    return whole
 
 
 @native.inlined
 def _nobody(active: Any, first: int) -> bool:
     at = active.ctypes.data + first
-    return (peek64(at) | peek64(at + 8) | peek64(at + 16) | peek64(at + 24)) == 0
+    flags = peek64(at) | peek64(at + 8) | peek64(at + 16) | peek64(at + 24)
+    nobody: bool = flags == 0
+    return nobody
 
 
 @native.compiled
@@ -209,13 +212,14 @@ def _access(
 
 @native.compiled
 def run_with_accesses(
-    operations: Any, start: int, stop: int, active: Any, everybody: bool, table: Any, data: Any,
-    states: Any, checked: bool, stamps: Any, readers: Any, epochs: Any, failed: Any,
+    function: int, operations: Any, start: int, stop: int, active: Any, everybody: bool,
+    table: Any, data: Any, states: Any, checked: bool, stamps: Any, readers: Any, epochs: Any,
+    failed: Any,
 ) -> int:  # fmt: skip
     """`perform_all` of operations some of which access memory; 0, or the mistake of a thread.
 
-    failed: (1,), the row with the mistake. Each access is made for all threads before what follows
-    it.
+    function: the address of `runner`. failed: (1,), the row with the mistake. Each access is made
+    for all threads before what follows it.
     """
     narrow, wide = np.empty(active.size, np.uint32), np.empty(active.size, np.uint64)
     while start < stop:
@@ -232,7 +236,10 @@ def run_with_accesses(
         end = start
         while end < stop and operations[end, CODE] < ACCESS:
             end += 1
-        wrong = perform_all(operations, start, end, active, everybody, failed)
+        wrong = int(rows_at(
+            function, operations.ctypes.data, start, end, active.ctypes.data, active.size // 32,
+            everybody, failed.ctypes.data,
+        ))  # fmt: skip
         if wrong:
             return wrong
         start = end

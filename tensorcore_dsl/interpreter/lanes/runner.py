@@ -6,14 +6,16 @@ registers of warp 0; a warp's registers lie `step` bytes behind those of the war
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from tensorcore_dsl.interpreter.core.native import compiled, lowest_bit, mistake
+from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.lowering import primitive
-from tensorcore_dsl.lowering.values import COUNT, Number
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast
 from tensorcore_dsl.numerics.lanes import CODES, OPERATIONS, lanes_of, vector
 
 # Columns. The result and the operands each have an address and a step.
@@ -104,17 +106,12 @@ def _perform(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> Any:
 
 
 @compiled
-def perform_all(
-    operations: Any, start: int, end: int, active: Any, everybody: bool, failed: Any
+def _rows(
+    operations: int, start: int, end: int, flags: int, warps: int, everybody: bool, failed: int
 ) -> int:
-    """Execute the rows from `start` to `end` in the active threads of (T,); 0, or a mistake.
-
-    Of the checks that fail, the first row counts, and there the first thread: once a warp has
-    failed, those behind it end before that row, unless they fail earlier. failed: (1,), the row.
-    """
-    rows, flags, wrong = operations.ctypes.data, active.ctypes.data, 0
+    """`perform_all`; operations, flags and failed are real addresses."""
+    wrong = 0
     lanes_of = np.zeros(TOGETHER, np.int64)
-    warps = active.size // 32
     for first in range(0, warps, TOGETHER):
         last = min(first + TOGETHER, warps)
         for warp in range(first, last):
@@ -122,7 +119,7 @@ def perform_all(
             if not everybody:
                 lanes = 0
                 for lane in range(warp * 32, warp * 32 + 32):
-                    lanes += active[lane]
+                    lanes += native.peek8(flags + lane)
                 lanes_of[warp - first] = lanes
         i = start
         while i < end:
@@ -130,13 +127,52 @@ def perform_all(
             while warp < last:
                 lanes = lanes_of[warp - first]
                 if lanes != 0:
-                    row, mask = rows + 8 * COLUMNS * i, flags + 32 * warp
+                    row, mask = operations + 8 * COLUMNS * i, flags + 32 * warp
                     bad = _perform(row, warp, mask, lanes == 32)
                     if bad != 0:
-                        failed[0] = i
-                        wrong = mistake(CHECK, 32 * warp + lowest_bit(bad))
+                        native.poke64(failed, i)
+                        wrong = native.mistake(CHECK, 32 * warp + native.lowest_bit(bad))
                         end = i
                         warp = last
                 warp += 1
             i += 1
     return wrong
+
+
+@primitive
+def rows_at(builder: Any, function: Any, *numbers: Any) -> Any:
+    """Call `_rows` at its address, so that it is compiled once for all that use it."""
+    kinds = [COUNT, COUNT, COUNT, COUNT, COUNT, BOOLEAN, COUNT]
+    given = [cast(builder, kind, x).value for kind, x in zip(kinds, numbers, strict=True)]
+    kind = ir.FunctionType(_WORD, [x.type for x in given])
+    address = cast(builder, COUNT, function).value
+    return Number(COUNT, builder.call(builder.inttoptr(address, kind.as_pointer()), given))
+
+
+@cache
+def address() -> int:
+    """Where the machine code of `_rows` is."""
+    function: Any = _rows
+    return int(function.address())
+
+
+@compiled
+def _perform_all(
+    function: int, operations: Any, start: int, end: int, active: Any, everybody: bool, failed: Any
+) -> int:
+    return int(rows_at(
+        function, operations.ctypes.data, start, end, active.ctypes.data, active.size // 32,
+        everybody, failed.ctypes.data,
+    ))  # fmt: skip
+
+
+def perform_all(
+    operations: np.ndarray, start: int, end: int, active: np.ndarray, everybody: bool,
+    failed: np.ndarray,
+) -> int:  # fmt: skip
+    """Execute the rows from `start` to `end` in the active threads of (T,); 0, or a mistake.
+
+    Of the checks that fail, the first row counts, and there the first thread: once a warp has
+    failed, those behind it end before that row, unless they fail earlier. failed: (1,), the row.
+    """
+    return _perform_all(address(), operations, start, end, active, everybody, failed)

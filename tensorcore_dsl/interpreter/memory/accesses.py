@@ -22,7 +22,9 @@ from tensorcore_dsl.interpreter.sanitizer import strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.reductions import AND, MAX, MIN, OR, SIGNED_MAX, SIGNED_MIN, XOR
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
@@ -114,18 +116,35 @@ class WordMemory(ABC):
         """Store (count, T) words."""
         self.store_words(self.active(ctx), addresses, values)
 
+    def real_addresses(
+        self, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> np.ndarray | None:
+        """(T,) for words that the threads of `mask` may change if they may load them.
+
+        None where this is not known.
+        """
+        return None
+
     def atomic(
         self, ctx: Context, addresses: np.ndarray, width: int, update: Any, *operands: Any
     ) -> np.ndarray:
         """In thread order: old = word; word = update(old, *operands). Returns (T,) old words.
 
-        Works in rounds in which no address occurs twice.
+        Works in rounds in which no address occurs twice, but for the simplest updates.
         """
         result = np.zeros(addresses.size, f"u{width}")
         everybody = self.active(ctx)
         active = np.flatnonzero(everybody)
         found = self.note("store", addresses, everybody, width)
-        self.quiet = True
+        self.quiet, code = True, reductions.simple(update) if width >= 4 else 0
+        real = self.real_addresses(addresses, everybody, width) if code else None
+        if real is not None:
+            words = np.ascontiguousarray(np.broadcast_to(operands[0], result.shape), result.dtype)
+            result[:] = self.load_words(everybody, addresses, width, 1)[0]
+            data = words.view(np.uint8), result.view(np.uint8)
+            if change_words(code, real, *data, everybody, width):
+                self.chunk.account(self.space, "store", addresses, everybody, width)
+            active = active[:0]
         for threads in _rounds(self.location(addresses)[active], active):
             mask = np.zeros(addresses.size, np.bool_)
             mask[threads] = True
@@ -168,6 +187,51 @@ def locate(address: int, size: int, table: Any) -> int:
         return 0
     real: int = table[which, REAL] + offset
     return real
+
+
+@native.compiled
+def change_words(
+    code: int, addresses: Any, operands: Any, old: Any, active: Any, width: int
+) -> bool:
+    """Update words of 4 or 8 bytes at real addresses, in the order of threads; does any change?
+
+    code: one of `isa.reductions`. operands, old: (T * width,) bytes; `old` gets what was there.
+    """
+    changed = False
+    for thread in range(active.size):
+        if active[thread]:
+            place, at = int(addresses[thread]), thread * width
+            if width == 4:
+                a, b = int(native.peek32(place)), int(native.peek32(operands.ctypes.data + at))
+                native.poke32(old.ctypes.data + at, a)
+                top = 1 << 31
+            else:
+                a = int(native.peek64(place))
+                b = int(native.peek64(operands.ctypes.data + at))
+                native.poke64(old.ctypes.data + at, a)
+                top = 1 << 63
+            # Words of 32 bits are compared as unsigned, those of 64 bits as signed.
+            signed = code in (SIGNED_MIN, SIGNED_MAX)
+            flip = top if signed == (width == 4) else 0
+            less = (a ^ flip) < (b ^ flip)
+            new = a + b
+            if code == AND:
+                new = a & b
+            elif code == OR:
+                new = a | b
+            elif code == XOR:
+                new = a ^ b
+            elif code in (MIN, SIGNED_MIN):
+                new = a if less else b
+            elif code in (MAX, SIGNED_MAX):
+                new = b if less else a
+            if width == 4:
+                native.poke32(place, np.uint32(new))
+                changed = changed or int(np.uint32(new)) != a
+            else:
+                native.poke64(place, new)
+                changed = changed or new != a
+    return changed
 
 
 @native.compiled

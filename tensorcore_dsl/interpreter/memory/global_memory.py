@@ -160,6 +160,17 @@ class GlobalMemory(accesses.WordMemory):
             found()
         self.signal(addresses, mask)
 
+    def real_addresses(
+        self, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> np.ndarray | None:
+        last = len(self.table) - 1
+        which = np.clip((addresses >> accesses.SPACE_BITS).astype(np.int64) - 1, 0, last)
+        rows = self.table[which]
+        if not (rows[:, accesses.WRITABLE] > 0)[mask].all():
+            return None
+        start = rows[:, accesses.REAL] - rows[:, accesses.VIRTUAL]
+        return np.asarray(addresses.astype(np.int64) + start)
+
     def locate(self, address: int, size: int, verb: str, thread: int) -> tuple[str, int]:
         """The argument that `size` bytes at a virtual address belong to, and their real address."""
         index = (address >> accesses.SPACE_BITS) - 1

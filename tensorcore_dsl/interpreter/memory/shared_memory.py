@@ -85,6 +85,15 @@ class SharedMemory(accesses.WordMemory):
         ctas = np.arange(addresses.size, dtype=np.uint64) // self.chunk.group
         return np.asarray(addresses + (ctas << np.uint64(32)))
 
+    def real_addresses(
+        self, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> np.ndarray | None:
+        if self.sanitizer.proxies.epochs.size:  # each store leaves a stamp
+            return None
+        ctas = np.arange(addresses.size) // self.chunk.group
+        first = self.storage.data.ctypes.data
+        return np.asarray(addresses.astype(np.int64) + (first + ctas * self.storage.size))
+
     def read_chunks(
         self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray, size: int,
         across: bool,

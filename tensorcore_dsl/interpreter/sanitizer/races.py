@@ -72,7 +72,7 @@ class Races:
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
         self.life = np.zeros((2, ctas, 1), np.uint32)
-        self.lives = _places(*self.life, 2, LIFE)
+        self.lives = _places(self.life[0], self.life[1], 2, LIFE)
         shared = _places(self.writes, self.reads, shift, storage.size)
         self.places = {history.OWN: shared, history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]

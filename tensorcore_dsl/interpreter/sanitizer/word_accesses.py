@@ -45,6 +45,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     WARP_BITS,
     WARP_MASK,
     WHO,
+    added,
     first_of,
     order_of,
     report,
@@ -68,7 +69,8 @@ def touch_words(
     local = memory != GLOBAL
     if strong == NON_COHERENT:  # no write at all is right
         strong, h[SINCE] = 0, 0
-    plain = strong == 0 and kind in (LOAD, STORE) and todo == CHECK | NOTE
+    plain = strong == 0 and kind in (LOAD, STORE) and todo & CHECK != 0
+    notes = todo & NOTE != 0
     here = 0
     lanes_of, slots = np.zeros(32, np.int64), np.empty(64, np.int64)
     for first in range(0, addresses.size, 32):
@@ -81,7 +83,8 @@ def touch_words(
         h[NEXT] += 1
         poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
         cta = first // group
-        if plain and count == 32 and memory != CLUSTER and _side_by_side(h, addresses, first, size):
+        rows = plain and notes and count == 32 and memory != CLUSTER
+        if rows and _side_by_side(h, addresses, first, size):
             address, which, offset = int(addresses[first]), cta, int(addresses[first])
             if memory == GLOBAL:
                 which = (address >> 40) - 1
@@ -124,7 +127,7 @@ def touch_words(
             writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
             alone = plain and lanes == 1 << lane
             if alone and _touch_known(
-                h, kind, writes, reads, start, end, serial, thread, here, local
+                h, kind, notes, writes, reads, start, end, serial, thread, here, local
             ):  # fmt: skip
                 continue
             if touch(
@@ -265,27 +268,37 @@ def _together(h: Any, addresses: Any, active: Any, first: int, lanes_of: Any, sl
 
 @compiled
 def _touch_known(
-    h: Any, kind: int, writes: int, reads: int, first: int, last: int, serial: int, thread: int,
-    row: int, local: bool,
+    h: Any, kind: int, notes: bool, writes: int, reads: int, first: int, last: int, serial: int,
+    thread: int, row: int, local: bool,
 ) -> bool:  # fmt: skip
-    """`touch` for a weak access by one lane to granules of which it knows all that was done.
+    """`touch` for a weak access by one lane that knows of all accesses in conflict with it.
 
-    It mostly does; where it does not, or several accesses are to be kept, nothing is changed.
+    It mostly does; where it does not, nothing is changed.
     """
-    stores = kind == STORE
+    stores, seen_write, seen_read = kind == STORE, 0, 0
     for granule in range(first, last + 1):
         wrote, read = int(peek32(writes + 4 * granule)), int(peek32(reads + 4 * granule))
-        if not _knows(h, wrote, thread, row, local, False):
+        if wrote != seen_write and not _knows(h, wrote, thread, row, local, False):
             return False
-        if (stores or read & KIND != MANY) and not _knows(h, read, thread, row, local, stores):
+        if stores and read != seen_read and not _knows(h, read, thread, row, local, True):
             return False
-    code = np.uint32(serial << LANE_BITS | thread & 31)
+        seen_write, seen_read = wrote, read
+    if not notes:
+        return True
+    lane = 1 << (thread & 31)
+    code = serial << LANE_BITS | thread & 31
+    old, new = 0, code
     for granule in range(first, last + 1):
         if stores:
-            poke32(writes + 4 * granule, code)
+            poke32(writes + 4 * granule, np.uint32(code))
             poke32(reads + 4 * granule, 0)
-        elif int(peek32(reads + 4 * granule)) & KIND != MANY:
-            poke32(reads + 4 * granule, code)
+        else:
+            read = int(peek32(reads + 4 * granule))
+            if read != old:
+                old, new = read, code
+                if not _knows(h, read, thread, row, local, False):
+                    new = int(added(h, read, serial, lane, lane, thread, row, 0, local))
+            poke32(reads + 4 * granule, np.uint32(new))
     return True
 
 

@@ -1,0 +1,213 @@
+"""Compiled runs give what single steps give: results, counts, errors, and what was stored before an error."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.interpreter.lanes.runs import Forms
+
+BLOCKS, COUNT = 3, 256
+
+
+@tc.kernel
+def earlier_line(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Thread 70 fails at an earlier line than thread 3 does."""
+    t = tc.threadIdx.x
+    first = x[tc.select(t == 70, 1000, t)]
+    out[t] = first
+    second = y[tc.select(t == 3, -2, t)]
+    out[t + 128] = first + second
+
+
+@tc.kernel
+def later_block(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Only the last block fails, between two stores."""
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    out[i % 256] = x[i % 256] + 1.0
+    out[(i + 7) % 256] = y[i - i // 130 * 400]
+    out[i % 256] = 5.0
+
+
+@tc.kernel
+def in_a_loop(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Threads fail in different turns."""
+    t = tc.threadIdx.x
+    total = tc.f32(0)
+    for i in tc.range(t, 100 + 8 * t, 32):
+        total = total + x[i]
+        out[t] = total
+
+
+@tc.kernel
+def backwards(x: tc.Array, y: tc.Array, out: tc.Array):
+    t = tc.threadIdx.x
+    total = tc.f32(0)
+    for i in tc.range(200, t - 9, -3):
+        total = total + x[i] * y[i]
+    out[t] = total
+
+
+@tc.kernel
+def misaligned(x: tc.Array, y: tc.Array, out: tc.Array):
+    t = tc.threadIdx.x
+    out[t] = 2.0
+    values = x.at(4 * (t % 32) + t // 40).load(4)
+    out[t] = values[0] + values[3]
+
+
+@tc.kernel
+def unwritten(x: tc.Array, y: tc.Array, out: tc.Array):
+    t = tc.threadIdx.x
+    tile = tc.shared(256, tc.f32)
+    if t != 37:
+        tile[t] = x[t]
+    tc.barrier()
+    out[t] = tile[t]
+
+
+@tc.kernel
+def no_barrier(x: tc.Array, y: tc.Array, out: tc.Array):
+    t = tc.threadIdx.x
+    tile = tc.shared(256, tc.f32)
+    tile[t] = x[t]
+    out[t] = tile[(t + 33) % tc.blockDim.x]
+
+
+@tc.kernel
+def no_barrier_before_the_store(x: tc.Array, y: tc.Array, out: tc.Array):
+    t = tc.threadIdx.x
+    tile = tc.shared(256, tc.f32)
+    tile[t] = x[t]
+    tc.barrier()
+    v = tile[(t + 32) % tc.blockDim.x]
+    tile[t] = v
+    out[t] = v
+
+
+@tc.kernel
+def together(x: tc.Array, y: tc.Array, out: tc.Array):
+    """All threads store to one place: different values."""
+    t = tc.threadIdx.x
+    out[t // 64] = x[t]
+
+
+@tc.kernel
+def together_alike(x: tc.Array, y: tc.Array, out: tc.Array):
+    """The same with equal values, which is only worth a warning."""
+    t = tc.threadIdx.x
+    out[t // 64] = x[0]
+
+
+@tc.kernel
+def after_lanes_met(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Lanes of a warp may read what others have stored once they have met; warps may not."""
+    t = tc.threadIdx.x
+    tile = tc.shared(256, tc.f32)
+    tile[t] = x[t]
+    total = x[t]
+    for step in (16, 8, 4, 2, 1):
+        total = total + tc.shfl_xor(total, step)
+    out[t] = tile[t - t % 32 + 31 - t % 32] + total
+    out[t] = tile[(t + 32) % 96] + total
+
+
+@tc.kernel
+def some_lanes(x: tc.Array, y: tc.Array, out: tc.Array):
+    """A shuffle that only a part of a warp reaches."""
+    t = tc.threadIdx.x
+    v = x[t]
+    if t % 32 < 20:
+        v = v + tc.shfl_xor(v, 1)
+    out[t] = v
+
+
+MISTAKES = [
+    earlier_line, later_block, in_a_loop, backwards, misaligned, unwritten, no_barrier,
+    no_barrier_before_the_store, together, together_alike, after_lanes_met, some_lanes,
+]  # fmt: skip
+
+
+@tc.kernel
+def sums(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Loops, shuffles, votes, shared memory, conversions and atomics."""
+    t = tc.threadIdx.x
+    i = tc.blockIdx.x * tc.blockDim.x + t
+    tile = tc.shared(8, tc.f32)
+    counts = tc.shared(4, tc.s32)
+    if t < 4:
+        counts[t] = 0
+    tc.barrier()
+    total = tc.f32(0)
+    for j in tc.range(i % 64, 256, 64):
+        total = total + (x[j] * y[j]).to(tc.f16).to(tc.f32)
+    for step in (16, 8, 4, 2, 1):
+        total = total + tc.shfl_xor(total, step)
+    if t % 32 == 0:
+        tile[t // 32] = total
+    tc.atomic("add", counts.at(t % 4), t)
+    tc.barrier()
+    # Threads of other blocks store the same: that of this block alone counts for what follows.
+    out[i % 256] = tile[0] + tc.exp(x[t]).to(tc.bf16).to(tc.f32) + counts[t % 4].to(tc.f32)
+
+
+@tc.kernel
+def part_of_a_warp(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Lanes leave a loop one after the other, and meet behind it."""
+    t = tc.threadIdx.x
+    total = tc.f32(0)
+    i = t % 7
+    while i < 20:
+        if x[i] > 0.0:
+            total = total + x[i + t % 5]
+        i = i + 1 + t % 3
+    out[t] = total + y[t]
+
+
+CORRECT = [sums, part_of_a_warp]
+
+
+def outcome(
+    kernel: Any, threads: int, monkeypatch: pytest.MonkeyPatch, single: bool, checks: bool
+) -> tuple[Any, ...]:
+    """All that a launch leaves: arrays, the error, warnings, counts."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, COUNT), np.float32)
+    out, error, report = np.zeros(COUNT, np.float32), None, None
+    with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if single:
+            patch.setattr(Forms, "level", property(lambda self: -1, lambda self, level: None), raising=False)
+        launch = kernel.emulator("sm_90a", checks=checks)[BLOCKS if threads < 128 else 1, threads]
+        try:
+            report = launch(x, y, out)
+        except tc.EmulationError as found:
+            error = type(found), str(found), str(found.loc)
+    counts = None if report is None else (report.instructions, report.bytes)
+    return out.tobytes(), error, sorted(str(w.message) for w in warned), counts
+
+
+@pytest.mark.parametrize("threads", [96, 128, 48])
+@pytest.mark.parametrize("kernel", MISTAKES + CORRECT, ids=lambda kernel: kernel.__name__)
+def test_runs_give_what_single_steps_give(
+    kernel: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for checks in (True, False):
+        runs = outcome(kernel, threads, monkeypatch, False, checks)
+        assert runs == outcome(kernel, threads, monkeypatch, True, checks)
+
+
+@pytest.mark.parametrize("kernel", MISTAKES, ids=lambda kernel: kernel.__name__)
+def test_the_mistakes_are_found(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, error, warned, _ = outcome(kernel, 128, monkeypatch, False, True)
+    assert error is not None or (kernel is together_alike and warned)
+
+
+@pytest.mark.parametrize("kernel", CORRECT, ids=lambda kernel: kernel.__name__)
+def test_the_others_are_right(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, error, warned, counts = outcome(kernel, 128, monkeypatch, False, True)
+    assert error is None and not warned and counts is not None
