@@ -15,6 +15,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.ir.nodes import Kernel, Mark
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
@@ -52,6 +53,12 @@ class Step:
     guard: tuple[int, bool] | None = None
     writes: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
+
+    @cached_property
+    def counted(self) -> str:
+        """The instruction as reports count it; "" for what is none, and for checks of indices."""
+        check = self.instr is not None and self.instr.opcode == names.CHECK_OPCODE
+        return "" if self.instr is None or check else self.instr.mnemonic
 
     @cached_property
     def tracked(self) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.program import Step
-from tensorcore_dsl.isa import names
 
 SECTOR = 32  # bytes of a global transaction
 BANKS = 32
@@ -113,9 +112,9 @@ class Tally:
 
     def report(self, steps: Sequence[Step]) -> Report:
         instructions: Counter[str] = Counter()
-        for step, count in zip(steps, self.counts, strict=True):
-            if step.instr is not None and count and step.instr.opcode != names.CHECK_OPCODE:
-                instructions[step.instr.mnemonic] += int(count)
+        for step, count in zip(steps, self.counts.tolist(), strict=True):
+            if count and step.counted:
+                instructions[step.counted] += count
         lines: dict[tuple[str, str, str], Traffic] = {}
         for (at, space, verb), traffic in self.traffic.items():
             key = (str(steps[at].loc), space, verb)
