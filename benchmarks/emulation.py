@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from benchmarks.emulate import values
 from benchmarks.harness import Report, attempt, time_on_host
 from benchmarks.tables import Table, duration, one_line, progress, rate
 from tensorcore_dsl import kernels
+from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.interpreter import launch
 
 # Name -> element type of A and B, and the architecture, which chooses the kernel.
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--size", type=int, metavar="N",
         help=f"M, N and K of the GEMMs (default: {SIZE}, {QUICK} with --quick)")  # fmt: skip
-    add("--workers", type=int, default=min(2, os.cpu_count() or 1), metavar="N",
+    add("--workers", type=int, default=min(2, cores()), metavar="N",
         help="cores that are used beside one alone (default: 2)")  # fmt: skip
     add("--only", metavar="TEXT", default="", help="cases whose name has this text")
 
@@ -152,7 +152,7 @@ def _measure(
 @contextmanager
 def _cores(count: int) -> Iterator[None]:
     """Let launches use so many cores."""
-    with patch.object(launch.os, "cpu_count", lambda: count):
+    with patch.object(launch, "cores", lambda: count):
         yield
 
 

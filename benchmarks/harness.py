@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorcore_dsl.codegen import assemble
+from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.runtime import driver
 
@@ -119,12 +120,11 @@ def machine() -> dict[str, Any]:
 
     commit: of this checkout, with a + when files differ from it.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = {name: _value_or_none(metadata.version, name) for name in PACKAGES}
     describe = ["git", "-C", str(Path(__file__).parent), "describe"]
     return {
         "processor": processor(),
-        "cores": cores or 1,
+        "cores": cores(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: version for name, version in versions.items() if version},

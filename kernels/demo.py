@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import timeit
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.host import current_target, device_arch, emulated_arch
+from tensorcore_dsl.host import cores, current_target, device_arch, emulated_arch
 
 # Unit roundoffs of accumulators and of D. Accumulators of f16, bf16 and tf32, of which f32 products
 # consist, are truncated 23 bits or more below the largest term.
@@ -169,7 +168,7 @@ def run_all(options: argparse.Namespace | None = None) -> int:
     if target == "cuda":
         print("Kernels run on the GPU; its bits are compared with the emulator's.\n")
     else:
-        print(f"Kernels run on {os.cpu_count()} CPU cores, with the bits of {emulated_arch()}.")
+        print(f"Kernels run on {cores()} CPU cores, with the bits of {emulated_arch()}.")
         print("TENSORCORE_DSL_ARCH chooses another architecture.\n")
     good = table(run(case, target) for case in cases(target))
     for case in cases("cpu") if target == "cuda" else ():

@@ -10,6 +10,7 @@ from tensorcore_dsl.dtypes import from_numpy
 from tensorcore_dsl.environment.cache_directory import cache_directory
 from tensorcore_dsl.environment.disk_cache import replace_file
 from tensorcore_dsl.environment.json_store import JsonStore
+from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.errors import Loc, publish
 from tensorcore_dsl.isa.fragments import prepared
 from tensorcore_dsl.isa.spec import Instruction
@@ -42,7 +43,7 @@ from tensorcore_dsl.runtime.trials import Bench, Trial, Tuning, fastest_first
 
 __all__ = [
     "CURRENT_DEVICE", "ArrayType", "Bench", "Description", "DeviceClock", "HostClock", "JsonStore",
-    "Loc", "TensorCoreArithmetic", "Trial", "Tuning", "cache_directory", "cuda_driver",
+    "Loc", "TensorCoreArithmetic", "Trial", "Tuning", "cache_directory", "cores", "cuda_driver",
     "cupy_stream", "current_stream", "current_target", "describe", "device_arch", "emulated_arch",
     "fastest_first", "from_numpy", "has_program_assembler", "in_a_row", "key_function", "publish",
     "replace_file", "separately", "stream_handle", "target_arch", "target_key",

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import cache_directory, current_target, target_arch
+from tensorcore_dsl.host import cache_directory, cores, current_target, target_arch
 from tensorcore_dsl.kernels.host.arguments import element_type
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.launch import Bound, recorded
@@ -97,7 +97,7 @@ def warm(
     if processes is not None and (not isinstance(processes, int) or processes < 1):
         raise tc.ArgumentError(f"processes is {brief(processes)}; needed is 1 or more")
     wanted = kernels_of(_products(dtypes, sizes, layouts, accumulate), arch)
-    count = min(processes or _cores(), max(len(wanted), 1))
+    count = min(processes or cores(), max(len(wanted), 1))
     parts = [wanted[i::count] for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
         failures = [text for found in pool.map(_in_a_process, parts) for text in found]
@@ -136,11 +136,6 @@ def _products(dtypes: Any, sizes: Any, layouts: Any, accumulate: Any) -> Iterabl
         a, b = np.empty((M, K), element, orders[0]), np.empty((K, N), element, orders[1])
         precision = "tf32" if dtype == tc.tf32 else None
         yield a, b, {"precision": precision, "accumulate": accumulate}
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _in_a_process(kernels: Sequence[Bound]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl import isa
+from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.interpreter.core.geometry import Geometry
 from tensorcore_dsl.interpreter.core.program import Program, Step, word
@@ -85,7 +85,7 @@ def emulate(
     batch = _batch(instr, images, shared)
     memory = _shared(shared, batch)
     threads, total = instr.threads, prod(batch)
-    processors, step = os.cpu_count() or 1, max(1, CHUNK // threads)
+    processors, step = cores(), max(1, CHUNK // threads)
     if _is_alone(instr):  # without memory, parts cost more than they save
         step = max(step, -(-total // processors))
     starts = range(0, total, step)

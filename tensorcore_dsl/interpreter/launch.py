@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import arch as archs
+from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
@@ -20,6 +20,7 @@ from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.residency import resident
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.core.team import Team
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.machine import Machine, Observer
@@ -113,7 +114,9 @@ def run(
             grid, block, first, ctas, static, dynamic_shared, program.unit, cluster, program.ranked
         )
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
-        ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
+        ctx = ExecutionContext(
+            program, geometry, memory, storage, target.name, profile, history, team
+        )
         scheduler, resident = _scheduler(order, ctx), most if waits else None
         machine = Machine(ctx, parameters, scheduler, observers, limit, resident)
         machine.stop = stop
@@ -130,11 +133,13 @@ def run(
 
     polls = any(loop.polls_global_memory for loop in program.loops.values())
     waits, ctas = polls or _couplings(kernel)[1], prod(grid)
+    most_workers = _workers(workers)
     size, workers = _chunks(
-        kernel, ctas, prod(block), 1 if observers else _workers(workers), prod(cluster or (1,)),
+        kernel, ctas, prod(block), 1 if observers else most_workers, prod(cluster or (1,)),
         static + dynamic_shared, most, polls, program.register_bytes,
     )  # fmt: skip
-    with ProgressLine(kernel.name, ctas, quiet=bool(observers)) as progress:
+    team = Team(1 if observers else most_workers // workers)
+    with ProgressLine(kernel.name, ctas, quiet=bool(observers)) as progress, team:
         return _run_chunks(chunk, ctas, size, workers, stop)
 
 
@@ -180,7 +185,7 @@ def _note_places(error: KeyboardInterrupt, pending: Iterable[Future[Report]]) ->
 
 def _workers(given: int | None) -> int:
     if given is None:
-        return min(os.cpu_count() or 1, MOST_WORKERS)
+        return min(cores(), MOST_WORKERS)
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_WORKERS:
         raise ArgumentError(f"workers is {given!r}; 1 to {MOST_WORKERS} are allowed")
     return given

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -153,6 +154,18 @@ class Clusters(Protocol):
         """A warpgroup releases registers, or waits for more."""
 
 
+class Team(Protocol):
+    """Threads that share the work of one step."""
+
+    def share_mask(
+        self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]
+    ) -> list[Any]:
+        """What `work(part of the mask, number of the part)` returns, in the order of the parts.
+
+        cost: nanoseconds of one unit that is True in the mask, roughly.
+        """
+
+
 class Context(Protocol):
     """The machine as one instruction sees it."""
 
@@ -170,6 +183,7 @@ class Context(Protocol):
     bulk: BulkCopies
     async_mma: AsyncMma
     clusters: Clusters
+    team: Team
 
     def special(self, register: str) -> np.ndarray:
         """(T,) uint32 contents of a special register, for example "tid.x" or "laneid"."""

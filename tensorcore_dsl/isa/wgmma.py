@@ -155,7 +155,7 @@ def multiply(
         buffers.arrays, buffers.prepared = arrays, products.in_place(
             product, ctx.arch, maps, [arrays]
         )
-    buffers.prepared.run(whole)
+    buffers.prepared.run(whole, share=ctx.team.share_mask)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
 from typing import Any
 
@@ -23,6 +23,8 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line
+COST = 0.16  # nanoseconds of a multiply-add in blocks, roughly
+Share = Callable[[Array, float, Callable[[Array, int], None]], Any]  # mask, cost of one, work
 
 
 def matmul(
@@ -176,20 +178,28 @@ class Uses:
         table = [(first.number(a), second.number(b), *map(ends.address, cd)) for a, b, *cd in uses]
         self.table = np.array(table, np.int64)
         self.first, self.second = first.table, second.table
-        if plan.blocks is not None:
-            self._memory, self.decoded = _room(plan.blocks, len(self.first), len(self.second))
+        self._rooms: dict[int, tuple[Array, Array]] = {}
 
-    def run(self, active: Array | None, extra: Array = NOTHING) -> None:
+    def decoded(self, number: int) -> Array:
+        """Where the decoded operands and one D are, for one of the threads that share the work."""
+        room = self._rooms.get(number)
+        if room is None:
+            assert self.plan.blocks is not None
+            room = _room(self.plan.blocks, len(self.first), len(self.second))
+            self._rooms[number] = room
+        return room[1]
+
+    def run(self, active: Array | None, extra: Array = NOTHING, share: Share | None = None) -> None:
         """Compute them for the `active` warps (bool, all if None).
 
-        extra: what `plans.extra_operands` returns.
+        extra: what `plans.extra_operands` returns. share: divides the work among threads.
         """
         if active is None:
             active = np.ones(self.warps, np.bool_)
         if self.plan.blocks is None:
             left = np.broadcast_to(active, (len(self.uses), active.size))
         else:
-            left = _in_blocks(self, active)
+            left = _in_blocks(self, active, share)
         if left.any():
             self._run_loops(left, extra)
 
@@ -211,13 +221,20 @@ class Uses:
             )  # fmt: skip
 
 
-def _in_blocks(uses: Uses, active: Array) -> Array:
+def _in_blocks(uses: Uses, active: Array, share: Share | None) -> Array:
     """Compute what blocks can; (uses, warps) bool of what remains."""
-    plan = uses.plan.blocks
+    plan, product = uses.plan.blocks, uses.product
     assert plan is not None
     left = np.zeros((len(uses.uses), active.size), np.bool_)
     loop = blocks.LOOPS[plan.engine]
-    loop(uses.first, uses.second, uses.table, active, plan.call, uses.decoded, left)
+
+    def part(some: Array, number: int) -> None:
+        loop(uses.first, uses.second, uses.table, some, plan.call, uses.decoded(number), left)
+
+    if share is None:
+        part(active, 0)
+    else:
+        share(active, COST * product.m * product.n * product.k * len(uses.uses), part)
     return left
 
 

@@ -11,6 +11,7 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.debugging.printing import format_line, print_matrices
 from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies
 from tensorcore_dsl.interpreter.memory.bulk_copies import BulkCopies
@@ -40,9 +41,11 @@ class ExecutionContext(Chunk):
         arch: str,
         profile: bool = False,
         launch: LaunchHistory | None = None,
+        team: Team = ALONE,
     ) -> None:
         super().__init__(program, geometry, storage.checks, profile)
         self.arch = arch
+        self.team = team
         self.tiles = SharedTiles(program.kernel.tiles)
         self.special = SpecialRegisters(geometry)
         self.sanitizer = Sanitizer(self, storage)
@@ -55,7 +58,7 @@ class ExecutionContext(Chunk):
         self.barriers = NamedBarriers(self, self.sanitizer)
         self.mbarriers = Mbarriers(self, storage, self.sanitizer, self.clusters)
         self.globals = GlobalMemory(self, arguments, self.sanitizer)
-        self.shared = SharedMemory(self, storage, self.sanitizer, self.mbarriers)
+        self.shared = SharedMemory(self, storage, self.sanitizer, self.mbarriers, team)
         self.cluster = ClusterMemory(self, self.shared, self.clusters)
         self.async_copies = AsyncCopies(self, self.shared, self.globals)
         self.bulk = BulkCopies(self, self.shared, self.globals, self.clusters)

@@ -58,7 +58,7 @@ def products(instr: Instruction, uses: list[Registers], at: int) -> Run:
             images = [_memory(machine, readers) for readers in uses]
             ctx: Any = machine.ctx
             prepared = machine.products[key] = fragments.in_place(ctx, instr, images)
-        prepared.run(machine.ctx.whole_warps())
+        prepared.run(machine.ctx.whole_warps(), share=machine.ctx.team.share_mask)
         machine.registers.wrote_all(writes)
 
     return run

@@ -29,6 +29,7 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
     load_box,
     load_boxes,
     store_box,
+    store_boxes,
 )
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Read
 from tensorcore_dsl.interpreter.sanitizer.races import PHASES
@@ -74,20 +75,15 @@ class BulkCopies:
         """
         shape, size = self.chunk.mask.shape, self.clusters.size
         threads = np.flatnonzero(self.chunk.mask)
-        ctas, own = threads // self.chunk.group, np.arange(len(threads))
-        handles, targets, barriers = (
-            np.broadcast_to(x, shape)[threads].astype(np.int64) for x in (tensor, dst, bar)
-        )
-        index, rest = divmod(int(handles[0]), 1 << MAP_SHIFT)
-        index -= MAP_BASE
-        if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
+        alike = self._alike(threads, tensor, coordinates)
+        if alike is None:
             return False
-        box, starts = self.boxes[index], np.zeros((len(threads), RANK), np.int64)
-        for axis, places in enumerate(coordinates):
-            places = np.broadcast_to(places, shape)[threads]
-            starts[:, axis] = places.astype(np.uint32).view(np.int32)
-        inside = box.inside_at(starts)
-        plain = (handles == handles[0]) & (starts[:, 0] * box.element % CHUNK == 0) & (inside > 0)
+        box, starts, inside = alike
+        ctas, own = threads // self.chunk.group, np.arange(len(threads))
+        targets, barriers = (
+            np.broadcast_to(x, shape)[threads].astype(np.int64) for x in (dst, bar)
+        )
+        plain = np.ones(len(threads), np.bool_)
         if mask is not None:
             bits = np.broadcast_to(mask, shape)[threads].astype(np.int64)
             plain &= bits >> size == 0
@@ -114,7 +110,60 @@ class BulkCopies:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
         return True
 
+    def _alike(
+        self, threads: np.ndarray, tensor: Any, coordinates: Any
+    ) -> tuple[TensorBox, np.ndarray, np.ndarray] | None:
+        """The box that threads name, if all name one, and for each thread the coordinates and the
+        bytes inside of the array; None where a copy is refused, or shown to the detector."""
+        shape, starts = self.chunk.mask.shape, np.zeros((len(threads), RANK), np.int64)
+        handles = np.broadcast_to(tensor, shape)[threads].astype(np.int64)
+        index, rest = divmod(int(handles[0]), 1 << MAP_SHIFT)
+        index -= MAP_BASE
+        if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
+            return None
+        for axis, places in enumerate(coordinates):
+            places = np.broadcast_to(places, shape)[threads]
+            starts[:, axis] = places.astype(np.uint32).view(np.int32)
+        box = self.boxes[index]
+        inside = box.inside_at(starts)
+        plain = (handles == handles[0]) & (starts[:, 0] * box.element % CHUNK == 0) & (inside > 0)
+        return (box, starts, inside) if plain.all() else None
+
+    def _store_alike(self, tensor: Any, coordinates: Any, src: Any) -> bool:
+        """Store boxes of one array in one compiled call; False, and nothing done, for others."""
+        chunk, storage, proxies = self.chunk, self.storage, self.sanitizer.proxies
+        threads = np.flatnonzero(chunk.mask)
+        alike = self._alike(threads, tensor, coordinates)
+        if alike is None:
+            return False
+        box, starts, inside = alike
+        sources = np.broadcast_to(src, chunk.mask.shape)[threads].astype(np.int64)
+        if not box.writable or (starts < 0).any() or (sources % TENSOR_ALIGN).any():
+            return False
+        ctas, failed = threads // chunk.group, np.zeros(1, np.int64)
+        first = ctas // self.clusters.size * self.clusters.size * chunk.group
+        wrong = store_boxes(
+            box.real, box.plan, box.element, box.mask, box.pitch, starts, ctas, sources,
+            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.epochs, first,
+            failed,
+        )  # fmt: skip
+        if wrong:
+            where = int(ctas[failed[0]]), int(threads[failed[0]])
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "store")
+        chunk.writes += len(threads)
+        self.useful |= {(int(c), STORES, box.name) for c in np.unique(ctas // self.clusters.size)}
+        if proxies.tracked:
+            different, rows = np.unique(sources, return_inverse=True)
+            numbers = np.stack([box.chunks(int(start)) for start in different])
+            groups = self.commits[threads]
+            proxies.add(Read(STORE, chunk.at_step, threads, groups, ctas, numbers, rows))
+        chunk.tally.bytes["shared", "load"] += box.size * len(threads)
+        chunk.tally.bytes["global", "store"] += int(inside.sum())
+        return True
+
     def tensor_store(self, tensor: Any, coordinates: Any, src: Any, op: str | None) -> None:
+        if op is None and self._store_alike(tensor, coordinates, src):
+            return
         for thread in np.flatnonzero(self.chunk.mask):
             box = self._box(thread, tensor, coordinates)
             if not box.writable:

@@ -17,6 +17,7 @@ from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Unini
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
+from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
@@ -33,11 +34,13 @@ class SharedMemory(accesses.WordMemory):
     space = "shared"
 
     def __init__(
-        self, chunk: Chunk, storage: SharedStorage, sanitizer: Sanitizer, mbarriers: Mbarriers
-    ) -> None:
+        self, chunk: Chunk, storage: SharedStorage, sanitizer: Sanitizer, mbarriers: Mbarriers,
+        team: Team = ALONE,
+    ) -> None:  # fmt: skip
         super().__init__(chunk, sanitizer)
         self.storage = storage
         self.mbarriers = mbarriers
+        self.team = team
 
     def load_words(
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
@@ -104,11 +107,15 @@ class SharedMemory(accesses.WordMemory):
             raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
-        wrong = accesses.async_load(
-            addresses, own, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
-            proxies.epochs, chunk.geometry.cluster_ctas, out, size, across,
-        )  # fmt: skip
-        if wrong:
+
+        def load(some: np.ndarray, _: int) -> int:
+            wrong: int = accesses.async_load(
+                addresses, own, some, storage.data, storage.shadow, storage.checks,
+                proxies.stamps, proxies.epochs, chunk.geometry.cluster_ctas, out, size, across,
+            )  # fmt: skip
+            return wrong
+
+        for wrong in filter(None, self.team.share_mask(whole, 10 * addresses.shape[1], load)):
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)
         owners = np.flatnonzero(whole)
         chunk.tally.bytes[self.space, "load"] += len(owners) * addresses.shape[1] * CHUNK

@@ -255,3 +255,28 @@ def store_box(
                 for i in range(max(low - byte, 0), min(high - byte, CHUNK)):
                     native.poke8(target + byte + i, native.peek8(data.ctypes.data + at + i))
     return 0
+
+
+@native.compiled
+def store_boxes(
+    real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, sources: Any,
+    data: Any, states: Any, checked: bool, stamps: Any, epochs: Any, first: Any, failed: Any,
+) -> int:  # fmt: skip
+    """Copy boxes at coordinates `starts`, (boxes, RANK), each from shared memory of one of `ctas`.
+
+    first: of each box the first thread of the cluster. failed: (1,), the box that fails a check.
+    """
+    box = np.empty((plan.shape[0], plan.shape[1]), np.int64)
+    box[:] = plan
+    for i in range(ctas.size):
+        cta = ctas[i]
+        for axis in range(RANK):
+            box[START, axis] = starts[i, axis]
+        wrong = store_box(
+            real, box, element, mask, pitch, sources[i], data[cta], states[cta], checked,
+            stamps[cta], epochs, first[i], True,
+        )  # fmt: skip
+        if wrong:
+            failed[0] = i
+            return wrong
+    return 0
