@@ -63,7 +63,9 @@ def execute(instr: Instruction, operands: list[np.ndarray], mask: np.ndarray) ->
     """The results of the compiled form, zero where `mask` is not set."""
     results = [np.zeros(THREADS, word(o.register_bits)) for o in instr.results]
     table, failed = table_of(instr, [*results, *operands]), np.zeros(1, np.int64)
-    assert runner.perform_all(table, 0, len(table), mask, bool(mask.all()), failed) == 0
+    assert runner.perform_all(
+        table, 0, len(table), mask, bool(mask.all()), 0, mask.size, failed
+    ) == 0
     return results
 
 
@@ -119,7 +121,9 @@ def test_a_check(instr: Instruction, count: int) -> None:
         bounds.execute(context, instr, 0, index, extent, count)
         nothing, failed = np.zeros(THREADS, np.uint8), np.full(1, -1, np.int64)
         table = table_of(instr, [nothing, index, extent, nothing], {0: 0, 3: count})
-        wrong = runner.perform_all(table, 0, 1, mask, bool(mask.all()), failed)
+        wrong = runner.perform_all(
+            table, 0, 1, mask, bool(mask.all()), 0, mask.size, failed
+        )
         if refused:
             assert wrong == runner.CHECK << 32 | int(np.argmax(refused[0])) and failed[0] == 0
         else:
@@ -150,7 +154,7 @@ def test_the_first_row_that_fails_counts() -> None:
     addresses = np.array([array.ctypes.data for array in arrays])
     table = runs.located(program.rows, addresses, np.ones_like(addresses), THREADS)
     everybody, failed = np.ones(THREADS, bool), np.zeros(1, np.int64)
-    wrong = runner.perform_all(table, 0, 4, everybody, True, failed)
+    wrong = runner.perform_all(table, 0, 4, everybody, True, 0, everybody.size, failed)
     assert (failed[0], wrong & 0xFFFFFFFF) == (1, 300)  # not row 3, where thread 100 fails before
     assert moved[300] == moved[1000] == 11 and moved[0] == 2
     np.testing.assert_array_equal(moved[512:], index[512:] + 1)

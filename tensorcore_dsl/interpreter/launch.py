@@ -50,6 +50,7 @@ LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; 
 SHARED = 1 << 26  # bytes of shared memory of a chunk
 LARGE_SHARED = 1 << 29  # the same of a chunk whose CTAs may wait for each other
 MOST_WORKERS = 1024
+AT_ONCE = 4  # chunks that run at a time: their steps in Python wait for each other
 AHEAD = 4  # chunks for each worker that run or wait to run
 
 
@@ -115,8 +116,9 @@ def run(
         )
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(
-            program, geometry, memory, storage, target.name, profile, history, team
-        )
+            program, geometry, memory, storage, target.name, profile, history, team,
+            coupled or polls,
+        )  # fmt: skip
         scheduler, resident = _scheduler(order, ctx), most if waits else None
         machine = Machine(ctx, parameters, scheduler, observers, limit, resident)
         machine.stop = stop
@@ -278,11 +280,12 @@ def _chunks(
         size = max(min(LARGE_CHUNK // threads, LARGE_SHARED // max(shared, 1)), most)
     else:
         usual = WIDE_CHUNK if _has_warpgroups(kernel) else CHUNK
+        usual *= max(workers // AT_ONCE, 1)  # each step is shared by so many
         wanted = min(max(usual, REGISTERS // max(registers, 1)), MOST_THREADS)
         size = min(wanted // threads, SHARED // max(shared, 1))
-        size = min(size, max(-(-ctas // workers), LEAST_CHUNK // threads))
+        size = min(size, max(-(-ctas // min(workers, AT_ONCE)), LEAST_CHUNK // threads))
     size = -(-max(size, 1) // cluster) * cluster
-    return size, min(workers, -(-ctas // size))
+    return size, min(workers, AT_ONCE, -(-ctas // size))
 
 
 def _has_warpgroups(kernel: Kernel) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 PART = 200_000  # nanoseconds of work that are worth another thread
+OPERATION_COST, ACCESS_COST = 0.5, 8.0  # nanoseconds of a thread, roughly
 
 
 class Team:
@@ -55,6 +56,19 @@ class Team:
             return work(part, number)
 
         return self.share(len(units), cost, some)
+
+    def share_blocks(
+        self, threads: int, group: int, cost: float, work: Callable[[int, int, int], Any]
+    ) -> list[Any]:
+        """The same for `work(first thread, last thread, number)`, for CTAs of `group` threads.
+
+        cost: that of a thread.
+        """
+
+        def some(first: int, last: int, number: int) -> Any:
+            return work(first * group, last * group, number)
+
+        return self.share(threads // group, group * cost, some)
 
     def __enter__(self) -> Team:
         return self

@@ -42,10 +42,12 @@ class ExecutionContext(Chunk):
         profile: bool = False,
         launch: LaunchHistory | None = None,
         team: Team = ALONE,
+        ordered: bool = False,
     ) -> None:
         super().__init__(program, geometry, storage.checks, profile)
         self.arch = arch
         self.team = team
+        self.block_team = ALONE if ordered else team  # for accesses of CTAs to global memory
         self.tiles = SharedTiles(program.kernel.tiles)
         self.special = SpecialRegisters(geometry)
         self.sanitizer = Sanitizer(self, storage)

@@ -12,6 +12,7 @@ import numpy as np
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import AFTER, Fused, Run
+from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.lanes.memory import (
     OFFSET,
@@ -109,10 +110,33 @@ def _in_stretches(part: Fused) -> Execute:
 
 def _operate(machine: Machine, part: Fused, table: np.ndarray, start: int, end: int) -> None:
     """Execute rows that access no memory."""
-    ctx, failed = machine.ctx, np.zeros(1, np.int64)
-    wrong = perform_all(table, start, end, ctx.mask, ctx.active is None, failed)
+    ctx = machine.ctx
+
+    def execute(first: int, last: int, failed: np.ndarray) -> int:
+        wrong: int = perform_all(
+            table, start, end, ctx.mask, ctx.active is None, first, last, failed
+        )
+        return wrong
+
+    row, wrong = _shared(machine, OPERATION_COST * (end - start), execute)
     if wrong:
-        _refuse(machine, part, int(failed[0]), wrong)
+        _refuse(machine, part, row, wrong)
+
+
+def _shared(
+    machine: Machine, cost: float, execute: Callable[[int, int, np.ndarray], int]
+) -> tuple[int, int]:
+    """Execute rows in threads of the team, for some CTAs each; the first row that failed a check,
+    and there the first mistake, or two zeros. cost: nanoseconds of a thread."""
+    ctx = machine.ctx
+
+    def some(first: int, last: int, _: int) -> tuple[int, int]:
+        failed = np.zeros(1, np.int64)
+        wrong = execute(first, last, failed)
+        return int(failed[0]), wrong
+
+    found = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
+    return min((pair for pair in found if pair[1]), default=(0, 0))
 
 
 def _access(machine: Machine, part: Fused, table: np.ndarray, row: int) -> None:
@@ -140,15 +164,21 @@ def _move(
     issued: dict[int, Any] | None = None,
 ) -> None:  # fmt: skip
     """Execute rows with accesses to memory; issued: their asynchronous copies."""
-    ctx, failed = machine.ctx, np.zeros(1, np.int64)
+    ctx = machine.ctx
     storage, proxies = ctx.shared.storage, ctx.proxies
-    wrong = run_with_accesses(
-        address(), table, start, end, ctx.mask, ctx.active is None, ctx.globals.table,
-        storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.readers,
-        proxies.epochs, failed,
-    )  # fmt: skip
+
+    def execute(first: int, last: int, failed: np.ndarray) -> int:
+        wrong: int = run_with_accesses(
+            address(), table, start, end, ctx.mask, ctx.active is None, ctx.globals.table,
+            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.readers,
+            proxies.epochs, first, last, failed,
+        )  # fmt: skip
+        return wrong
+
+    cost = OPERATION_COST * (end - start) + ACCESS_COST * len(part.accesses)
+    row, wrong = _shared(machine, cost, execute)
     if wrong:
-        _refuse(machine, part, int(failed[0]), wrong, issued)
+        _refuse(machine, part, row, wrong, issued)
 
 
 def _refuse(

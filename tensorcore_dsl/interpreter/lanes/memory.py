@@ -42,10 +42,12 @@ TO_OFFSET, FROM_OFFSET, SIZE, TARGETS, SOURCES, VALID = range(LITERALS, LITERALS
 
 
 @native.compiled
-def _addresses(row: Any, slot: int, offset: int, wide: bool, target: int, threads: int) -> None:
-    """Copy the words of an operand, plus a number, to `target`."""
+def _addresses(
+    row: Any, slot: int, offset: int, wide: bool, target: int, low: int, high: int
+) -> None:
+    """Copy the words of an operand, plus a number, to `target`, for threads `low` to `high`."""
     first, step = row[FIRST + 2 * slot], row[FIRST + 2 * slot + 1]
-    for warp in range(threads // 32):
+    for warp in range(low // 32, high // 32):
         if wide:
             native.shifted64(target + 256 * warp, first + warp * step, offset)
         else:
@@ -55,7 +57,7 @@ def _addresses(row: Any, slot: int, offset: int, wide: bool, target: int, thread
 @native.compiled
 def addresses_of(row: Any, slot: int, offset: int, wide: bool, out: Any) -> None:
     """Store the words of an operand, plus a number, in `out`, (T,) of 64 or 32 bits."""
-    _addresses(row, slot, offset, wide, out.ctypes.data, out.size)
+    _addresses(row, slot, offset, wide, out.ctypes.data, 0, out.size)
 
 
 @native.inlined
@@ -78,14 +80,14 @@ def _nobody(active: Any, first: int) -> bool:
 @native.compiled
 def _global_rows(
     addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
-    stores: bool,
-) -> bool:
+    stores: bool, low: int, high: int,
+) -> bool:  # fmt: skip
     """`global_move` where the lanes of each warp access words side by side, and no check fails.
 
     Else nothing is done. Loads may also be of one place for all lanes.
     """
-    size, threads = width * count, addresses.size
-    for first in range(0, threads, 32):
+    size = width * count
+    for first in range(low, high, 32):
         if not _nobody(active, first):
             at, address = addresses.ctypes.data + 8 * first, int(addresses[first])
             step = int(addresses[first + 1]) - address
@@ -97,7 +99,7 @@ def _global_rows(
                 return False
             if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
                 return False
-    for first in range(0, threads, 32):
+    for first in range(low, high, 32):
         if not _nobody(active, first):
             address = int(addresses[first])
             step = int(addresses[first + 1]) - address
@@ -108,12 +110,12 @@ def _global_rows(
 @native.compiled
 def _shared_rows(
     addresses: Any, active: Any, data: Any, states: Any, words: Any, width: int, count: int,
-    checked: bool, stores: bool,
-) -> bool:
+    checked: bool, stores: bool, low: int, high: int,
+) -> bool:  # fmt: skip
     """`shared_load` and `shared_store` in the same way, the latter without stamps."""
     size, threads, limit = width * count, addresses.size, data.shape[1]
     group = threads // data.shape[0]
-    for first in range(0, threads, 32):
+    for first in range(low, high, 32):
         if not _nobody(active, first):
             at, address = addresses.ctypes.data + 4 * first, int(addresses[first])
             step = int(addresses[first + 1]) - address
@@ -131,7 +133,7 @@ def _shared_rows(
                     return False
                 if not stores and not shadow.all_written(state, 31 * step + size):
                     return False
-    for first in range(0, threads, 32):
+    for first in range(low, high, 32):
         if not _nobody(active, first):
             address = int(addresses[first])
             step, at = int(addresses[first + 1]) - address, first // group * limit + address
@@ -167,46 +169,50 @@ def _move_row(
 @native.compiled
 def _access(
     row: Any, active: Any, narrow: Any, wide: Any, table: Any, data: Any, states: Any,
-    checked: bool, stamps: Any, readers: Any, epochs: Any,
+    checked: bool, stamps: Any, readers: Any, epochs: Any, low: int, high: int,
 ) -> int:  # fmt: skip
-    """Execute an access in the active threads; 0, or the mistake of a thread.
+    """Execute an access in the active threads from `low` to `high`; 0, or the mistake of one.
 
     narrow, wide: (T,) uint32 and uint64, for addresses.
     """
     kind, threads = row[CODE] - ACCESS, active.size
     if kind == COPY:
-        _addresses(row, 1, row[TO_OFFSET], False, row[TARGETS], threads)
-        _addresses(row, 2, row[FROM_OFFSET], True, row[SOURCES], threads)
-        _addresses(row, 3, 0, False, row[VALID], threads)
+        _addresses(row, 1, row[TO_OFFSET], False, row[TARGETS], low, high)
+        _addresses(row, 2, row[FROM_OFFSET], True, row[SOURCES], low, high)
+        _addresses(row, 3, 0, False, row[VALID], low, high)
         targets = native.array_at(row[TARGETS], (threads,), np.uint32)
         sources = native.array_at(row[SOURCES], (threads,), np.uint64)
         valid = native.array_at(row[VALID], (threads,), np.uint32)
         return copy_check(
-            targets, sources, valid, active, table, data, states, row[SIZE], checked, readers
-        )
+            targets, sources, valid, active, table, data, states, row[SIZE], checked, readers, low,
+            high,
+        )  # fmt: skip
     width, count = row[WIDTH], row[COUNT]
     stores = kind in (STORE_GLOBAL, STORE_SHARED)
     words = native.array_at(
         row[VALUES if stores else FIRST], (count, threads * width), np.uint8
     )
     if kind in (LOAD_GLOBAL, STORE_GLOBAL):
-        _addresses(row, 1, row[OFFSET], True, wide.ctypes.data, threads)
-        if _global_rows(wide, active, table, words, width, count, checked, stores):
+        _addresses(row, 1, row[OFFSET], True, wide.ctypes.data, low, high)
+        if _global_rows(wide, active, table, words, width, count, checked, stores, low, high):
             return 0
-        return global_move(wide, active, table, words, width, count, checked, stores)
-    _addresses(row, 1, row[OFFSET], False, narrow.ctypes.data, threads)
+        return global_move(wide, active, table, words, width, count, checked, stores, low, high)
+    _addresses(row, 1, row[OFFSET], False, narrow.ctypes.data, low, high)
     known = kind in (LOAD_SHARED, STORE_SHARED) and (epochs.size == 0 or not stores)
-    if known and _shared_rows(narrow, active, data, states, words, width, count, checked, stores):
+    if known and _shared_rows(
+        narrow, active, data, states, words, width, count, checked, stores, low, high
+    ):
         return 0
     if kind == LOAD_SHARED:
-        return shared_load(narrow, active, data, states, words, width, count, checked)
+        return shared_load(narrow, active, data, states, words, width, count, checked, low, high)
     if kind == STORE_SHARED:
         return shared_store(
-            narrow, active, data, states, words, width, count, checked, stamps, readers, epochs
-        )
+            narrow, active, data, states, words, width, count, checked, stamps, readers, epochs,
+            low, high,
+        )  # fmt: skip
     out = native.array_at(row[FIRST], (4, threads), np.uint32)
     return matrix_load(
-        narrow, active, data, states, out, 4, kind == LOAD_TRANSPOSED, checked
+        narrow, active, data, states, out, 4, kind == LOAD_TRANSPOSED, checked, low, high
     )
 
 
@@ -214,7 +220,7 @@ def _access(
 def run_with_accesses(
     function: int, operations: Any, start: int, stop: int, active: Any, everybody: bool,
     table: Any, data: Any, states: Any, checked: bool, stamps: Any, readers: Any, epochs: Any,
-    failed: Any,
+    low: int, high: int, failed: Any,
 ) -> int:  # fmt: skip
     """`perform_all` of operations some of which access memory; 0, or the mistake of a thread.
 
@@ -226,7 +232,7 @@ def run_with_accesses(
         if operations[start, CODE] >= ACCESS:
             wrong = _access(
                 operations[start], active, narrow, wide, table, data, states, checked, stamps,
-                readers, epochs,
+                readers, epochs, low, high,
             )  # fmt: skip
             if wrong:
                 failed[0] = start
@@ -237,8 +243,8 @@ def run_with_accesses(
         while end < stop and operations[end, CODE] < ACCESS:
             end += 1
         wrong = int(rows_at(
-            function, operations.ctypes.data, start, end, active.ctypes.data, active.size // 32,
-            everybody, failed.ctypes.data,
+            function, operations.ctypes.data, start, end, active.ctypes.data, low, high, everybody,
+            failed.ctypes.data,
         ))  # fmt: skip
         if wrong:
             return wrong

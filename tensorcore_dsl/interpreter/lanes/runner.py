@@ -107,13 +107,14 @@ def _perform(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> Any:
 
 @compiled
 def _rows(
-    operations: int, start: int, end: int, flags: int, warps: int, everybody: bool, failed: int
-) -> int:
+    operations: int, start: int, end: int, flags: int, low: int, high: int, everybody: bool,
+    failed: int,
+) -> int:  # fmt: skip
     """`perform_all`; operations, flags and failed are real addresses."""
     wrong = 0
     lanes_of = np.zeros(TOGETHER, np.int64)
-    for first in range(0, warps, TOGETHER):
-        last = min(first + TOGETHER, warps)
+    for first in range(low // 32, high // 32, TOGETHER):
+        last = min(first + TOGETHER, high // 32)
         for warp in range(first, last):
             lanes_of[warp - first] = 32
             if not everybody:
@@ -142,7 +143,7 @@ def _rows(
 @primitive
 def rows_at(builder: Any, function: Any, *numbers: Any) -> Any:
     """Call `_rows` at its address, so that it is compiled once for all that use it."""
-    kinds = [COUNT, COUNT, COUNT, COUNT, COUNT, BOOLEAN, COUNT]
+    kinds = [COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, BOOLEAN, COUNT]
     given = [cast(builder, kind, x).value for kind, x in zip(kinds, numbers, strict=True)]
     kind = ir.FunctionType(_WORD, [x.type for x in given])
     address = cast(builder, COUNT, function).value
@@ -158,21 +159,25 @@ def address() -> int:
 
 @compiled
 def _perform_all(
-    function: int, operations: Any, start: int, end: int, active: Any, everybody: bool, failed: Any
-) -> int:
+    function: int, operations: Any, start: int, end: int, active: Any, everybody: bool, low: int,
+    high: int, failed: Any,
+) -> int:  # fmt: skip
     return int(rows_at(
-        function, operations.ctypes.data, start, end, active.ctypes.data, active.size // 32,
-        everybody, failed.ctypes.data,
+        function, operations.ctypes.data, start, end, active.ctypes.data, low, high, everybody,
+        failed.ctypes.data,
     ))  # fmt: skip
 
 
 def perform_all(
-    operations: np.ndarray, start: int, end: int, active: np.ndarray, everybody: bool,
-    failed: np.ndarray,
+    operations: np.ndarray, start: int, end: int, active: np.ndarray, everybody: bool, low: int,
+    high: int, failed: np.ndarray,
 ) -> int:  # fmt: skip
-    """Execute the rows from `start` to `end` in the active threads of (T,); 0, or a mistake.
+    """Execute the rows from `start` to `end` in the active threads of (T,), those from `low` to
+    `high`, which are whole warps; 0, or a mistake.
 
     Of the checks that fail, the first row counts, and there the first thread: once a warp has
     failed, those behind it end before that row, unless they fail earlier. failed: (1,), the row.
     """
-    return _perform_all(address(), operations, start, end, active, everybody, failed)
+    return _perform_all(
+        address(), operations, start, end, active, everybody, low, high, failed
+    )

@@ -237,11 +237,11 @@ def change_words(
 @native.compiled
 def global_move(
     addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
-    stores: bool,
+    stores: bool, first: int, last: int,
 ) -> int:  # fmt: skip
     """Load `words`, (count, T * width) bytes, or store them."""
     threads, size, base = addresses.size, width * count, words.ctypes.data
-    for thread in range(threads):
+    for thread in range(first, last):
         if active[thread]:
             address = int(addresses[thread])
             real = locate(address, size, table)
@@ -263,13 +263,13 @@ def global_move(
 @native.compiled
 def shared_load(
     addresses: Any, active: Any, data: Any, states: Any, out: Any, width: int, count: int,
-    checked: bool,
+    checked: bool, first: int, last: int,
 ) -> int:  # fmt: skip
     """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
     threads, size, base = addresses.size, width * count, out.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
-    for cta in range(ctas):
+    for cta in range(first // group, last // group):
         bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
@@ -294,14 +294,14 @@ def shared_load(
 @native.compiled
 def shared_store(
     addresses: Any, active: Any, data: Any, states: Any, values: Any, width: int, count: int,
-    checked: bool, stamps: Any, readers: Any, epochs: Any,
+    checked: bool, stamps: Any, readers: Any, epochs: Any, first: int, last: int,
 ) -> int:  # fmt: skip
     """data, states: (CTAs, bytes); values: (count, T * width) bytes."""
     threads, size, base = addresses.size, width * count, values.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
     proxies = epochs.size > 0
-    for cta in range(ctas):
+    for cta in range(first // group, last // group):
         bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
@@ -329,7 +329,7 @@ def shared_store(
 @native.compiled
 def matrix_load(
     addresses: Any, active: Any, data: Any, states: Any, out: Any, matrices: int, transposed: bool,
-    checked: bool,
+    checked: bool, first: int, last: int,
 ) -> int:  # fmt: skip
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
 
@@ -339,7 +339,7 @@ def matrix_load(
     threads = addresses.size
     ctas, limit = data.shape
     group, base = threads // ctas, out.ctypes.data
-    for thread in range(threads):
+    for thread in range(first, last):
         if active[thread]:
             address, cta = int(addresses[thread]), thread // group
             if address + 16 > limit:
@@ -366,13 +366,13 @@ def matrix_load(
 @native.compiled
 def copy_check(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
-    size: int, checked: bool, readers: Any,
+    size: int, checked: bool, readers: Any, first: int, last: int,
 ) -> int:  # fmt: skip
     """Check asynchronous copies and mark their targets as pending."""
     threads = targets.size
     ctas, limit = data.shape
     group = threads // ctas
-    for thread in range(threads):
+    for thread in range(first, last):
         if active[thread]:
             target, source = int(targets[thread]), int(sources[thread])
             if valid[thread] > size:
@@ -398,13 +398,13 @@ def copy_check(
 @native.compiled
 def copy_finish(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
-    size: int, checked: bool, stamps: Any, epochs: Any,
+    size: int, checked: bool, stamps: Any, epochs: Any, first: int, last: int,
 ) -> None:  # fmt: skip
     """Carry out copies that `copy_check` has checked."""
     threads = targets.size
     ctas, limit = data.shape
     group = threads // ctas
-    for thread in range(threads):
+    for thread in range(first, last):
         if active[thread]:
             at = (thread // group) * limit + int(targets[thread])
             target, read = data.ctypes.data + at, int(valid[thread])

@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import OutOfBounds
 from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.team import ACCESS_COST
 from tensorcore_dsl.interpreter.memory.accesses import (
     GLOBAL_SIDE,
     TOO_MANY,
@@ -69,7 +70,7 @@ class AsyncCopies:
         self.chunk.account("shared", "store", target, mask, size)
         wrong = copy_check(
             target, source, valid, mask, table, storage.data, storage.shadow, size, storage.checks,
-            self.shared.sanitizer.proxies.readers,
+            self.shared.sanitizer.proxies.readers, 0, mask.size,
         )  # fmt: skip
         if wrong:
             self.refuse(wrong, target, source, size, valid)
@@ -142,9 +143,13 @@ class AsyncCopies:
     def _finish(self, copy: _Copy, due: np.ndarray) -> None:
         storage, sanitizer = self.shared.storage, self.shared.sanitizer
         self.chunk.writes += 1
-        copy_finish(
-            copy.target, copy.source, copy.valid, due, self.globals.table, storage.data,
-            storage.shadow, copy.size, storage.checks, sanitizer.proxies.stamps,
-            sanitizer.proxies.epochs,
-        )  # fmt: skip
+
+        def finish(first: int, last: int, _: int) -> None:
+            copy_finish(
+                copy.target, copy.source, copy.valid, due, self.globals.table, storage.data,
+                storage.shadow, copy.size, storage.checks, sanitizer.proxies.stamps,
+                sanitizer.proxies.epochs, first, last,
+            )  # fmt: skip
+
+        self.shared.team.share_blocks(due.size, self.chunk.group, ACCESS_COST, finish)
         self._note(copy, due, CHECK | NOTE)

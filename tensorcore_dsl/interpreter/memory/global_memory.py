@@ -152,7 +152,7 @@ class GlobalMemory(accesses.WordMemory):
         self.chunk.account(self.space, verb, addresses, mask, width * count)
         wrong = accesses.global_move(
             addresses, mask, self.table, words.view(np.uint8), width, count, self.chunk.checks,
-            verb == "store",
+            verb == "store", 0, mask.size,
         )  # fmt: skip
         if wrong:
             self.refuse(wrong, addresses, width * count, verb)

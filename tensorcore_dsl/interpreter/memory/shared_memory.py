@@ -51,7 +51,7 @@ class SharedMemory(accesses.WordMemory):
         found = self.note("load", addresses, mask, width * count)
         wrong = accesses.shared_load(
             addresses, mask, storage.data, storage.shadow, out.view(np.uint8), width, count,
-            storage.checks,
+            storage.checks, 0, mask.size,
         )  # fmt: skip
         self._check(wrong, mask, addresses, width * count, "load", found)
         return out
@@ -67,7 +67,7 @@ class SharedMemory(accesses.WordMemory):
         found = self.note("load", addresses, mask, 16)
         wrong = accesses.matrix_load(
             addresses, mask, storage.data, storage.shadow, out, matrices, transposed,
-            storage.checks,
+            storage.checks, 0, mask.size,
         )  # fmt: skip
         self._check(wrong, mask, addresses, 16, "load", found)
         return out
@@ -80,7 +80,8 @@ class SharedMemory(accesses.WordMemory):
         found = self.note("store", addresses, mask, width * count, values)
         wrong = accesses.shared_store(
             addresses, mask, storage.data, storage.shadow, values.view(np.uint8), width, count,
-            storage.checks, proxies.stamps, proxies.readers, proxies.epochs,
+            storage.checks, proxies.stamps, proxies.readers, proxies.epochs, 0,
+            mask.size,
         )  # fmt: skip
         self._check(wrong, mask, addresses, width * count, "store", found)
 

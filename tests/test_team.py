@@ -1,0 +1,89 @@
+"""Threads that share the work of one step: the same bits, and the same errors, as one alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core import team
+from tensorcore_dsl.interpreter.core.team import Team
+
+
+@pytest.fixture(params=[1, 3, 16])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """So many cores, of which each takes a part of every step, and one chunk at a time."""
+    monkeypatch.setattr(launch, "cores", lambda: request.param)
+    monkeypatch.setattr(launch, "AT_ONCE", 1)
+    monkeypatch.setattr(team, "PART", 1)
+    return int(request.param)
+
+
+def test_parts_are_in_order_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "PART", 1)
+    with Team(4) as four:
+        parts = four.share(10, 1, lambda first, stop, number: (first, stop, number))
+        assert parts == [(0, 2, 0), (2, 5, 1), (5, 7, 2), (7, 10, 3)]
+        mask = np.arange(9) % 2 == 0
+        some = four.share_mask(mask, 1, lambda part, number: np.flatnonzero(part).tolist())
+        assert some == [[0], [2], [4], [6, 8]]
+        assert four.share_blocks(64, 32, 1, lambda *given: given) == [(0, 32, 0), (32, 64, 1)]
+
+
+def test_little_work_is_not_divided() -> None:
+    with Team(4) as four:
+        assert four.share(100, 10, lambda *given: given) == [(0, 100, 0)]
+
+
+def test_an_error_of_any_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "PART", 1)
+
+    def work(first: int, stop: int, number: int) -> None:
+        if number == 2:
+            raise ValueError("part 2")
+
+    with Team(4) as four, pytest.raises(ValueError, match="part 2"):
+        four.share(8, 1, work)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "f64", "s8"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_products_have_the_same_bits(kind: str, arch: str, cores: int) -> None:
+    rng = np.random.default_rng(7)
+    shape, options = (256, 160, 96), {}
+    if kind == "s8":
+        a, b = (rng.integers(-128, 128, s).astype(np.int8) for s in (shape[::2], shape[1:]))
+    else:
+        dtype = {"tf32": np.float32, "f64": np.float64, "f16": np.float16}.get(kind)
+        dtype = ml_dtypes.bfloat16 if dtype is None else dtype
+        a, b = (rng.standard_normal(s).astype(dtype) for s in (shape[::2], shape[1:]))
+        options = {"precision": "tf32"} if kind == "tf32" else {}
+    with tc.target("cpu", arch):
+        found = kernels.gemm(a, b.T, **options)
+    wanted = _alone(a, b.T, arch, options)
+    assert found.tobytes() == wanted.tobytes()
+
+
+def _alone(a: Any, b: Any, arch: str, options: dict[str, Any]) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "cores", lambda: 1)
+        with tc.target("cpu", arch):
+            return kernels.gemm(a, b, **options)
+
+
+@tc.kernel(threads=128)
+def beyond(x: tc.Array, y: tc.Array):  # type: ignore[no-untyped-def]
+    i = tc.blockIdx.x * 128 + tc.threadIdx.x
+    y[i] = x[i] * 2.0 + 1.0
+
+
+def test_the_first_error_in_a_step_is_reported(cores: int) -> None:
+    x, y = np.zeros(2048, np.float32), np.zeros(1300, np.float32)
+    with pytest.raises(TensorCoreError, match=r"index 1300 .*block \(10,0,0\), thread \(20,0,0\)"):
+        beyond.emulator("sm_90a")[16, 128](x, y)
