@@ -43,6 +43,7 @@ from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
 WIDE_CHUNK = 1 << 15  # the same of a kernel of warpgroups, few of which are at one step
 LEAST_CHUNK = 2048  # with fewer, the cost of steps grows more than other workers save
+LEAST_WIDE_CHUNK = 8192  # the same of a kernel of warpgroups
 MOST_THREADS = 1 << 15  # of a chunk of threads that have few registers
 REGISTERS = 1 << 21  # bytes of the registers of these
 MOST_CLUSTER = 16
@@ -50,7 +51,7 @@ LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; 
 SHARED = 1 << 26  # bytes of shared memory of a chunk
 LARGE_SHARED = 1 << 29  # the same of a chunk whose CTAs may wait for each other
 MOST_WORKERS = 1024
-AT_ONCE = 4  # chunks that run at a time: their steps in Python wait for each other
+AT_ONCE = 2  # chunks that run at a time: their steps in Python wait for each other
 AHEAD = 4  # chunks for each worker that run or wait to run
 
 
@@ -140,7 +141,7 @@ def run(
         kernel, ctas, prod(block), 1 if observers else most_workers, prod(cluster or (1,)),
         static + dynamic_shared, most, polls, program.register_bytes,
     )  # fmt: skip
-    team = Team(1 if observers else most_workers // workers)
+    team = Team(1 if observers else most_workers - workers + 1)
     with ProgressLine(kernel.name, ctas, quiet=bool(observers)) as progress, team:
         return _run_chunks(chunk, ctas, size, workers, stop)
 
@@ -279,11 +280,13 @@ def _chunks(
     if waits or polls:
         size = max(min(LARGE_CHUNK // threads, LARGE_SHARED // max(shared, 1)), most)
     else:
-        usual = WIDE_CHUNK if _has_warpgroups(kernel) else CHUNK
+        usual, least = CHUNK, LEAST_CHUNK
+        if _has_warpgroups(kernel):
+            usual, least = WIDE_CHUNK, LEAST_WIDE_CHUNK
         usual *= max(workers // AT_ONCE, 1)  # each step is shared by so many
         wanted = min(max(usual, REGISTERS // max(registers, 1)), MOST_THREADS)
         size = min(wanted // threads, SHARED // max(shared, 1))
-        size = min(size, max(-(-ctas // min(workers, AT_ONCE)), LEAST_CHUNK // threads))
+        size = min(size, max(-(-ctas // min(workers, AT_ONCE)), least // threads))
     size = -(-max(size, 1) // cluster) * cluster
     return size, min(workers, AT_ONCE, -(-ctas // size))
 
