@@ -17,6 +17,8 @@ os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
 # Tests are about the emulator, on a machine with a GPU too, except those marked `gpu`. Modules are
 # imported, and fixtures of modules made, with this value.
 os.environ[targets.TARGET_VARIABLE] = "cpu"
+# torch.compile starts a process for each core, in each of pytest's workers.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
