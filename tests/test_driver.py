@@ -29,14 +29,34 @@ def test_no_gpu():
         driver.cuda_driver()
 
 
-def test_no_numba_cuda(monkeypatch, uncached):
+class Library:
+    """A CUDA driver with so many GPUs; error: what cuInit returns."""
+
+    def __init__(self, gpus, error=0):
+        self.gpus, self.error = gpus, error
+
+    def cuInit(self, flags):
+        return self.error
+
+    def cuDeviceGetCount(self, reference):
+        reference._obj.value = self.gpus
+        return 0
+
+
+@pytest.mark.parametrize("library, warned", [(Library(2), 1), (Library(0), 0), (Library(1, 100), 0)])
+def test_no_numba_cuda(monkeypatch, uncached, recwarn, library, warned):
+    """Who has a GPU is told why it is not used, once."""
+
     def missing(name="numba.cuda"):
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(driver, "numba_cuda", missing)
     monkeypatch.setattr(driver, "find_spec", lambda name: None)
-    monkeypatch.setattr(driver, "_driver_library", lambda: True)
-    assert not driver.cuda_available()
+    monkeypatch.setattr(driver, "_driver_library", lambda: library)
+    assert not driver.cuda_available() and not driver.cuda_available()
+    assert len(recwarn) == warned
+    for one in recwarn:
+        assert "on the CPU: there is a GPU, but no numba-cuda; pip install" in str(one.message)
     with pytest.raises(LaunchError, match=r"tensorcore-dsl\[cu13\]"):
         driver.cuda_driver()
 

@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,6 +29,10 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 _NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _IMPLICIT_CAPTURE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+NO_NUMBA_CUDA = (
+    "there is a GPU, but no numba-cuda; pip install 'tensorcore-dsl[cuda]' brings it, "
+    "TENSORCORE_DSL_TARGET=cpu hides this warning"
+)
 
 
 @lru_cache
@@ -39,8 +43,11 @@ def cuda_available() -> bool:
     try:
         driver = numba_cuda("numba.cuda.cudadrv.driver")
     except ImportError as error:
-        if find_spec("numba_cuda") is not None:
-            warnings.warn(f"kernels run on the CPU: {error}", RuntimeWarning, stacklevel=2)
+        reason = str(error)
+        if find_spec("numba_cuda") is None:
+            reason = NO_NUMBA_CUDA if _sees_gpus() else ""
+        if reason:
+            warnings.warn(f"kernels run on the CPU: {reason}", RuntimeWarning, stacklevel=2)
         return False
     try:
         return bool(driver.driver.is_available and driver.driver.get_device_count())
@@ -53,17 +60,20 @@ def simulated() -> bool:
     return bool(getattr(import_module("numba").config, "ENABLE_CUDASIM", False))
 
 
-def _driver_library() -> bool:
-    """Whether a CUDA driver can be loaded. Without one, numba.cuda is not imported."""
-    if "NUMBA_CUDA_DRIVER" in os.environ:
-        return True
-    for name in ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so"):
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            continue
-        return True
-    return False
+def _driver_library() -> Any:
+    """The CUDA driver, if it can be loaded. Without one, numba.cuda is not imported."""
+    names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
+    for name in filter(None, (os.environ.get("NUMBA_CUDA_DRIVER"), *names)):
+        with suppress(OSError):
+            return ctypes.CDLL(name)
+    return None
+
+
+def _sees_gpus() -> bool:
+    """Whether the driver has a GPU, asked without numba-cuda."""
+    library, count = _driver_library(), ctypes.c_int()
+    failed = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
+    return not failed and count.value > 0
 
 
 def compute_capability() -> int:
