@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tensorcore_dsl.environment.cache_directory import VARIABLE as CACHE
 from tensorcore_dsl.environment.switches import is_off
 
 VARIABLE = "TENSORCORE_DSL_NOTICE"
@@ -42,7 +43,7 @@ class CompileNotice:
         self._running, self._since = self._running + change, now
 
     def _line(self) -> str:
-        kept = "in each process, as they cannot be kept on disk"
+        kept = f"in each process, as they cannot be kept on disk: {CACHE} may name a directory"
         if self._kept_in is not None and self._kept_in.is_dir():
             kept = f"later processes find them in {self._kept_in}"
         return (
