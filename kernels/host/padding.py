@@ -193,12 +193,13 @@ def announced(copies: Iterable[Copy | None]) -> tuple[Copy, ...]:
 
 
 def _users_level() -> int:
-    """How many frames above `announced` the code lies that called this package."""
+    """How many frames above `announced` the code lies that called this package, or an operator."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_own(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and _is_between(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _is_own(module: str) -> bool:
-    return module.partition(".")[0] == KERNELS
+def _is_between(module: str) -> bool:
+    """Is the module of this package, or of PyTorch, which calls its operators?"""
+    return module.partition(".")[0] in (KERNELS, "torch")
