@@ -104,7 +104,7 @@ def project():
 def test_requirements_of_the_plain_package():
     """No CUDA package, and nothing has a cap: what a newer one breaks is mended at its border."""
     needed = project()["dependencies"]
-    assert not [n for n in needed if "cuda" in n or "torch" in n]
+    assert not [n for n in needed if "cuda" in n or "torch" in n or "numba" in n]
     assert "numpy>=2.0" in needed and not [n for n in needed if "<" in n or "==" in n]
 
 

@@ -56,7 +56,9 @@ def cuda_available() -> bool:
 
 
 def simulated() -> bool:
-    """Whether Numba simulates CUDA, and so has no driver. Imports Numba."""
+    """Whether Numba simulates CUDA, and so has no driver. Imports Numba, if it is there."""
+    if find_spec("numba") is None:
+        return False
     return bool(getattr(import_module("numba").config, "ENABLE_CUDASIM", False))
 
 
