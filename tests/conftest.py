@@ -48,6 +48,6 @@ def fresh_ir():
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say which tests a missing package has skipped: they are more than one line of a count."""
-    for package, tests in (("torch", "tests/test_torch.py and parts of others"), ("jax", "those of JAX")):
+    for package, tests in (("torch", "tests/test_torch*.py and parts of others"), ("jax", "those of JAX")):
         if importlib.util.find_spec(package) is None:
             terminalreporter.write_line(f"{package} is not installed: {tests} did not run", yellow=True)
