@@ -115,6 +115,15 @@ def test_extras_for_both_toolkits():
     assert extras["cuda"] == ["tensorcore-dsl[cu13]"]
 
 
+def test_the_page_on_libraries_names_each():
+    found = project()
+    extras = found["optional-dependencies"].values()
+    needed = {re.match(r"[\w-]+", n)[0] for n in [*found["dependencies"], *sum(extras, [])]}
+    page = (ROOT / "docs" / "libraries.md").read_text().partition("## What is written by hand")[0]
+    named = set(re.findall(r"[\w-]+", page.lower()))
+    assert not {name.lower() for name in needed} - named - {"tensorcore-dsl"}
+
+
 def test_what_installs_with_its_oldest_version_names_one():
     """`make installs` takes the lower bounds."""
     found = project()
