@@ -6,7 +6,9 @@ import os
 import sys
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
@@ -42,7 +44,25 @@ def is_pythons(module: str, filename: str | None) -> bool:
 
 def is_installed(filename: str | None) -> bool:
     """Was a file installed by a package manager?"""
-    return "site-packages" in (filename or "") or "dist-packages" in (filename or "")
+    if not filename or "site-packages" in filename or "dist-packages" in filename:
+        return bool(filename)
+    for folder in sys.path:
+        root = os.path.join(folder, "")
+        if folder and filename.startswith(root):
+            name = filename[len(root) :].partition(os.sep)[0]
+            if name in _installed_into(folder):
+                return True
+    return False
+
+
+@cache
+def _installed_into(folder: str) -> frozenset[str]:
+    """What pip has put directly into a folder of any name, as `pip install --target` does."""
+    with suppress(OSError):
+        if any(name.endswith(".dist-info") for name in os.listdir(folder)):
+            found = import_module("importlib.metadata").distributions(path=[folder])
+            return frozenset(file.parts[0] for one in found for file in one.files or ())
+    return frozenset()
 
 
 def is_foreign(module: str, filename: str | None, scope: Mapping[str, Any]) -> bool:

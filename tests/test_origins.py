@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from tensorcore_dsl import origins
 from tensorcore_dsl.origins import is_foreign, is_installed, is_library, is_pythons
 
 HELPER = """
@@ -50,3 +51,20 @@ def test_modules():
     assert is_library("tensorcore_dsl.lang.math") and not is_library("tensorcore_dsl_extra")
     assert not is_library("tensorcore_dsl.kernels") and is_library("tensorcore_dsl.kernels_of")
     assert is_foreign("numpy", np.__file__, vars(np)) and not is_foreign("mine", __file__, {})
+
+
+def test_folders_into_which_pip_installs(tmp_path, monkeypatch):
+    """`pip install --target` puts packages beside what a user may have there."""
+    for package in ("other", "mine"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    files = {str(tmp_path / name / "__init__.py"): name for name in ("other", "mine")}
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not any(map(is_installed, files))
+    origins._installed_into.cache_clear()
+    record = tmp_path / "other-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (record / "RECORD").write_text("other/__init__.py,,\nother-1.0.dist-info/METADATA,,\n")
+    assert [name for path, name in files.items() if is_installed(path)] == ["other"]
+    origins._installed_into.cache_clear()
