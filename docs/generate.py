@@ -35,6 +35,7 @@ PAGES = (
     ),
 )
 NEEDED = {"docs/pytorch.md": "torch"}  # optional modules that a page's program imports
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 
@@ -106,7 +107,8 @@ def _execute(name: str, block: Block, namespace: dict[str, Any]) -> str:
     code = compile("\n" * block.line + block.text, name, "exec")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(code, namespace)
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+    printed = COLOR.sub("", out.getvalue())  # Numba's errors have some where colorama is installed
+    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
 
 @contextlib.contextmanager

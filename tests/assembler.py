@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 
+from tensorcore_dsl import isa
 from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
@@ -88,3 +89,10 @@ def assembles(text: str, arch: str) -> str:
     except Exception as error:  # the linker's own error types differ with its version
         return str(error)
     return ""
+
+
+@cache
+def newest_ptx() -> tuple[int, int]:
+    """The newest PTX version of the table that the installed assembler knows."""
+    versions = {instr.version for instr in isa.instructions()}
+    return max(version for version in versions if not assembles(module([], "sm_90a", version), "sm_90a"))

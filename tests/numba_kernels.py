@@ -166,7 +166,7 @@ def register_kernel(instr):
     called = [g for g, o in zip(given, instr.operands) if o.name not in _fixed(instr, {})]
     exec(
         f"def kernel({', '.join(names)}, out):\n    lane = cuda.threadIdx.x\n"
-        f"    r = instr({', '.join(called)})\n    for i in range(len(r)):\n        out[lane, i] = r[i]\n",
+        f"    r = form({', '.join(called)})\n    for i in range(len(r)):\n        out[lane, i] = r[i]\n",
         namespace,
     )
     return cuda.jit(namespace["kernel"])

@@ -45,7 +45,7 @@ def drawn(case, sets=2):
 def exact(case):
     """What stands for our kernels: double products, rounded once."""
 
-    def gemm(a, b, c=None, *, out, epilogue=None, family=None, accumulate=None):
+    def gemm(a, b, c=None, *, out, epilogue=None, family=None, accumulate=None, precision=None):
         a = getattr(a, "dense", a)
         found = a.double() @ b.double() + (0 if c is None else c.double())
         found = torch.nn.functional.gelu(found, approximate="tanh") if epilogue else found

@@ -371,7 +371,7 @@ def test_gpu_bench_picks_the_fastest_algorithm_and_compares(bench):
     assert found["ratio"] == pytest.approx(0.5)
     assert found["ours"]["flops"] == pytest.approx(5e11)
     assert found["sets"] == math.ceil(2 * L2 / Case("f16", 40, 24, 16).bytes) > 1
-    assert found["ours"]["launched_as"] == "CUDA graph" and found["kernel"] == "f16_gemm"
+    assert found["ours"]["launched_as"] == "CUDA graph" and found["kernel"] == "bf16_gemm"
     json.dumps(found, allow_nan=False)
 
 

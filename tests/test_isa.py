@@ -22,7 +22,7 @@ from tensorcore_dsl.isa.spec import Instruction, row
 from tensorcore_dsl.layout import Layout
 from tests import manual_tables as manual
 from tests import nvjitlink12
-from tests.assembler import ARCH_NAMES, assembles, module, version_of
+from tests.assembler import ARCH_NAMES, assembles, module, newest_ptx, version_of
 
 PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, m) for m in range(9)), *((8, m) for m in range(9)), (9, 0)]
 
@@ -323,6 +323,8 @@ def parts(arch: str, size: int = 250) -> Iterable[Any]:
 def test_every_form_assembles(
     arch: str, version: tuple[int, int], instrs: list[Instruction]
 ) -> None:
+    if version > newest_ptx():
+        pytest.skip(f"this nvJitLink does not know PTX {version[0]}.{version[1]}")
     assert not assembles(module(instrs, arch, version), arch)
 
 
@@ -349,8 +351,15 @@ def groups(opcode: str, *more: str) -> dict[tuple[Any, ...], list[Instruction]]:
     return found
 
 
+def skip_if_lenient(opcode: str) -> None:
+    """nvJitLink of CUDA 13.0, which ends at PTX 9.0, takes fences that later ones refuse."""
+    if opcode == "fence" and newest_ptx() < (9, 1):
+        pytest.skip("this nvJitLink takes fences that the manual does not promise")
+
+
 @pytest.mark.parametrize("opcode", isa.opcodes())
 def test_forms_are_refused_where_the_table_lacks_them(opcode: str) -> None:
+    skip_if_lenient(opcode)
     for instrs in groups(opcode).values():
         for arch in ARCH_NAMES:
             instr = instrs[len(instrs) // 2]
@@ -363,6 +372,7 @@ def test_forms_are_refused_where_the_table_lacks_them(opcode: str) -> None:
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
 def test_no_lower_ptx_version_will_do(opcode: str) -> None:
+    skip_if_lenient(opcode)
     more = () if opcode == "wgmma" else ("shape", "a", "c")
     for instrs in groups(opcode, *more).values():
         instr = instrs[len(instrs) // 2]

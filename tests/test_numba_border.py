@@ -16,6 +16,7 @@ import numpy as np
 import numba.np.arrayobj  # Numba's own, which may name it too
 if hasattr(np, "row_stack"):  # NumPy before 2.5
     del np.row_stack
+    np.__all__ = [name for name in np.__all__ if name != "row_stack"]
 if "first" in sys.argv:
     from numba import cuda
 from tensorcore_dsl import bf16, f32

@@ -142,9 +142,10 @@ class TestErrors:
     def test_threads_end_with_the_error(self) -> None:
         b = Builder(("out", u64))
         b.op(LOAD_GLOBAL, 0)
+        before = set(threading.enumerate())
         with pytest.raises(OutOfBounds):
             b.run(np.zeros(4, np.uint32), grid=400, block=1024, workers=4)
-        assert threading.active_count() == 1
+        assert set(threading.enumerate()) <= before
 
     @pytest.mark.parametrize("workers", [0, -1, 10**6, 2.0, "3", True])
     def test_workers_that_cannot_be(self, workers: Any) -> None:
