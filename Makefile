@@ -30,12 +30,12 @@ demo: $(DEMO)
 	$(BIN)/tensorcore-dsl demo
 
 test: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # PyTorch's wheels for Linux hold all of CUDA: only this target installs them.
 test-gpu: $(DEV)
 	$(PIP) -e '.[dev,torch]'
-	$(BIN)/python -m pytest -n $(WORKERS) -rs
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs
 
 lint: $(DEV)
 	$(BIN)/ruff check .
