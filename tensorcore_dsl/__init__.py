@@ -45,6 +45,7 @@ Errors
 
 # isort: skip_file
 
+from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 
 from tensorcore_dsl.arch import ARCHS, Arch
@@ -124,6 +125,11 @@ else:
     )  # fmt: skip
     from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
     from tensorcore_dsl.kernel import Const
+
+# A checkout has the folder `kernels` beside this one, as setup.py says; it is found there, too.
+_checkout = _Path(__file__).parent.parent
+if (_checkout / "setup.py").is_file() and (_checkout / "kernels" / "demo.py").is_file():
+    __path__.append(str(_checkout))
 
 __version__ = "0.1.0"
 __all__ = [

@@ -133,6 +133,21 @@ def test_contents(wheel):
     assert {"tensorcore_dsl/py.typed", "tensorcore_dsl/_typing.pyi"} <= set(names)
 
 
+def run_beside_requirements(*command, cwd):
+    """Requirements come from the environment of the tests, where the package is not looked for."""
+    paths = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
+    return run(*command, cwd=cwd, PYTHONPATH=os.pathsep.join(paths), TENSORCORE_DSL_TARGET="cpu")
+
+
+def test_a_checkout_has_its_kernels(source, tmp_path):
+    """Python finds the package in the folder where it starts, installed or not."""
+    python, _ = environment(tmp_path)
+    code = "import tensorcore_dsl.kernels as k, kernels; print(k.__file__, kernels.__file__)"
+    found = run_beside_requirements(python, "-c", code, cwd=source)
+    assert found.split() == [str(source / "kernels" / "__init__.py")] * 2
+    assert "tensorcore-dsl" in run_beside_requirements(python, "-m", "tensorcore_dsl", "--version", cwd=source)
+
+
 def test_install_run_uninstall(wheel, tmp_path):
     """A package named `kernels` stays what it is, and the wheel runs outside of the repository."""
     python, site = environment(tmp_path)
@@ -144,10 +159,7 @@ def test_install_run_uninstall(wheel, tmp_path):
         run(python, "-m", "pip", "--quiet", *arguments, cwd=tmp_path, PYTHONPATH=str(only_pip))
 
     def run_installed(*arguments):
-        """Requirements come from the environment of the tests."""
-        paths = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
-        variables = {"PYTHONPATH": os.pathsep.join(paths), "TENSORCORE_DSL_TARGET": "cpu"}
-        return run(python, *arguments, cwd=tmp_path, **variables)
+        return run_beside_requirements(python, *arguments, cwd=tmp_path)
 
     with_pip("install", "--no-index", "--no-deps", wheel)
     imported = run_installed(
