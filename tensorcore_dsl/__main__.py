@@ -26,7 +26,7 @@ CONTENTS = {
     caches.MEASUREMENTS: "measurements of tuning",
 }  # fmt: skip
 
-Command = Callable[[argparse.Namespace], int]
+Command = Callable[[argparse.Namespace], int]  # the exit status
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"{PROGRAM} {tc.__version__}",
         help="print the version and exit",
     )  # fmt: skip
-    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = whole.add_subparsers(dest="command", metavar="COMMAND")
+    whole.set_defaults(run=lambda options: print(whole.format_help()))  # without a command
 
     def command(name: str, run: Command, about: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, or 1 for an error; of `check` 1 for findings, else that of the script."""
     options = parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
+        status: int = options.run(options) or 0
         sys.stdout.flush()
     except TensorCoreError as error:
         print(f"error: {error}", file=sys.stderr)

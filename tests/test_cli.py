@@ -204,6 +204,12 @@ def test_help_explains_each_option_and_runs_nothing(name, capsys, monkeypatch):
     assert all(option in out for action in chosen._actions for option in action.option_strings)
 
 
+def test_without_a_command_it_explains_itself(capsys):
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: tensorcore-dsl") and all(name in out for name in commands())
+
+
 def test_the_module_is_the_program():
     for module in ("tensorcore_dsl", "tensorcore_dsl.kernels.demo"):
         done = subprocess.run([sys.executable, "-m", module, "-h"], capture_output=True, text=True)
@@ -214,7 +220,6 @@ def test_the_module_is_the_program():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "arguments are required: COMMAND"),
         (["bake"], "invalid choice: 'bake'"),
         (["bench", "--sizes", "4x4"], "'4x4' is not a size; write MxNxK, or N for NxNxN"),
         (["bench", "--sizes", "0"], "'0' is not a size"),
