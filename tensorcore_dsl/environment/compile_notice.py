@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -44,7 +45,7 @@ class CompileNotice:
 
     def _line(self) -> str:
         kept = f"in each process, as they cannot be kept on disk: {CACHE} may name a directory"
-        if self._kept_in is not None and self._kept_in.is_dir():
+        if self._kept_in is not None and os.access(self._kept_in, os.R_OK | os.W_OK):
             kept = f"later processes find them in {self._kept_in}"
         return (
             f"tensorcore_dsl: loops of the emulator are compiled, which usually takes {USUAL}; "
