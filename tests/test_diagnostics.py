@@ -27,9 +27,9 @@ USED = "ptxas info    : Used 168 registers\n"
 @pytest.fixture(autouse=True)
 def directory(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
-    ptxas.candidates.cache_clear()
+    ptxas._found.cache_clear()
     yield tmp_path
-    ptxas.candidates.cache_clear()
+    ptxas._found.cache_clear()
 
 
 def diagnostics(*messages, spills=NO_SPILLS, text="", lines=None):

@@ -34,12 +34,13 @@ def find(version: tuple[int, int]) -> Path | None:
     return next((path for path in candidates() if supports(path, version)), None)
 
 
-@cache
 def candidates() -> tuple[Path, ...]:
     """All ptxas of this machine, in the order of search."""
-    if is_off(VARIABLE):
-        return ()
-    chosen = os.environ.get(VARIABLE)
+    return () if is_off(VARIABLE) else _found(os.environ.get(VARIABLE))
+
+
+@cache
+def _found(chosen: str | None) -> tuple[Path, ...]:
     found = [Path(chosen)] if chosen else list(_search())
     return tuple(dict.fromkeys(path for path in found if path.is_file()))
 
