@@ -8,6 +8,7 @@ how far training has moved them. Time: of whole steps (forward, loss, backward, 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ CASES = ((8192, 4096, 14336), (4096, 2048, 8192), (1024, 1024, 4096))  # rows, f
 MODES = ("eager", "compiled", "captured")
 STEPS, ROUNDS = 20, 15
 WARM_UP = 4  # steps
+RATE = 256  # features for each unit of the rate of SGD: with 64, the widest case diverges
 SAMPLE = 0.04  # seconds
 METHOD = {
     "clock": "CUDA events around steps of training",
@@ -114,7 +116,7 @@ def stepper(torch: Any, model: Any, loss: Callable[[Any, Any], Any], x: Any, y: 
 
     The loss is a mean over features too, so the rate grows with them.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=x.shape[1] / 64, foreach=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=x.shape[1] / RATE, foreach=True)
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
@@ -137,6 +139,8 @@ def measure_accuracy(
         inputs = (x.float(), y.float()) if name == "f32" else (x, y)
         step = stepper(torch, model, loss_of(torch, model), *inputs)
         losses[name] = [float(step()) for _ in range(steps)]
+        if not all(map(math.isfinite, losses[name])):
+            raise ValueError(f"the training of {name} diverges: losses {losses[name]}")
         parts = [(p.detach().float() - q).ravel() for p, q in zip(model.parameters(), first)]
         moved[name] = torch.cat(parts)
         del model, step
