@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.torch.operators import ops
+from tensorcore_dsl.torch import operators
 
 BLOCK = 128
 
@@ -26,7 +26,7 @@ def gemm(
     A's type; the gradient of C is the sum over what was broadcast. They have the layout of the
     operand that they belong to. Tensors of fp8 have no gradients: ArgumentError.
     """
-    return ops.gemm(
+    return operators.gemm(
         a, b, c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
         accumulate=accumulate, bits=bits,
     )  # fmt: skip
@@ -41,7 +41,7 @@ def swiglu(
     or f16. Only x and the weights are kept for the gradients, which compute both products again,
     in f32.
     """
-    return ops.swiglu(x, w_gate, w_up, bits=bits)
+    return operators.swiglu(x, w_gate, w_up, bits=bits)
 
 
 def grouped_gemm(
@@ -53,7 +53,7 @@ def grouped_gemm(
     int32, ascending from 0 to rows, on the device of A, where neither this nor the gradients wait
     for them. See `kernels.grouped_gemm`, and `kernels.k_grouped_gemm` for the gradient of B.
     """
-    return ops.grouped_gemm(a, b, offsets, bits=bits)
+    return operators.grouped_gemm(a, b, offsets, bits=bits)
 
 
 def k_grouped_gemm(
@@ -64,7 +64,7 @@ def k_grouped_gemm(
     a: (M, K) with M contiguous; b: (K, N) with N contiguous. The operator
     `tensorcore_dsl::k_grouped_gemm`; see `kernels.k_grouped_gemm`.
     """
-    return ops.k_grouped_gemm(a, b, offsets, bits=bits)
+    return operators.k_grouped_gemm(a, b, offsets, bits=bits)
 
 
 def scaled_gemm(
@@ -85,13 +85,13 @@ def scaled_gemm(
         given = "a_scales" if b_scales is None else "b_scales"
         raise tc.ArgumentError(f"only {given} are given; both operands have scales, or neither")
     if a_scales is not None:
-        return ops.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
+        return operators.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
     if a.dtype != b.dtype:
         raise tc.ArgumentError(f"a holds {a.dtype} but b holds {b.dtype}; convert one")
     with torch.no_grad():
         a_fp8, a_scales = quantize(a, 1)
         b_fp8, b_scales = quantize(b.mT, BLOCK)
-    return ops.scaled_gemm(
+    return operators.scaled_gemm(
         a_fp8, b_fp8.mT, a_scales, b_scales.mT, a, b, out_dtype=out_dtype or a.dtype, bits=bits
     )
 

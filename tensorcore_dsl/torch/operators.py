@@ -32,8 +32,8 @@ def below_autocast(device: str) -> Any:
 def _register(
     name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
     setup_context: Callable[..., Any], backward: Callable[..., Any], autocast: bool = True,
-) -> None:  # fmt: skip
-    """Define an operator whose positional arguments are tensors, or None, and the others options.
+) -> Any:  # fmt: skip
+    """The operator `name`: its positional arguments are tensors, or None, and the others options.
 
     setup_context(ctx, tensors, options) keeps what backward(ctx, grad) needs, which returns a
     gradient for each tensor. autocast: inside of torch.autocast, f32 tensors are cast as those of
@@ -74,7 +74,8 @@ def _register(
             LIBRARY.impl(name, partial(cast, device.lower()), f"Autocast{device}")
     LIBRARY.impl(name, with_gradients, "Autograd")
     torch.library.register_fake(f"tensorcore_dsl::{name}", fake, lib=LIBRARY)
-    operator = getattr(ops, name).default
+    operator: Any = getattr(ops, name).default
+    return operator
 
 
 def _refuse_fp8_gradients(*tensors: torch.Tensor | None) -> None:
@@ -160,8 +161,8 @@ def _gradient_of_a(grad: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
         x = grad.transpose(0, 1).reshape(grad.shape[1], -1)
         y = b.mT.reshape(-1, b.shape[1])
     if a.stride(-1) != 1 and a.stride(-2) == 1:
-        return ops.gemm(y.mT, x.mT, **options).mT
-    return ops.gemm(x, y, **options)
+        return gemm(y.mT, x.mT, **options).mT
+    return gemm(x, y, **options)
 
 
 def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
@@ -174,7 +175,7 @@ def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
     return grad.sum(axes, keepdim=True, dtype=dtype).reshape(shape)
 
 
-_register(
+gemm = _register(
     "gemm",
     "(Tensor a, Tensor b, Tensor? c=None, *, float alpha=1, float beta=1, "
     "ScalarType? out_dtype=None, str? precision=None, str? accumulate=None, str bits='any') "
@@ -202,7 +203,7 @@ def _swiglu_context(ctx: Any, tensors: Any, options: Any) -> None:
 def _swiglu_backward(ctx: Any, grad: Any) -> Any:
     """With g = x w_gate and u = x w_up: d silu(g) = s (1 + g (1 - s)) dg, s the sigmoid of g."""
     x, w_gate, w_up = ctx.saved_tensors
-    gemm, bits = ops.gemm, ctx.options.get("bits", "any")
+    bits = ctx.options.get("bits", "any")
     gate = gemm(x, w_gate, out_dtype=torch.float32, bits=bits)
     up = gemm(x, w_up, out_dtype=torch.float32, bits=bits)
     sigmoid, grad = torch.sigmoid(gate), grad.float()
@@ -219,7 +220,7 @@ def _swiglu_backward(ctx: Any, grad: Any) -> Any:
     return grad_x, grad_w_gate, grad_w_up
 
 
-_register(
+swiglu = _register(
     "swiglu", "(Tensor x, Tensor w_gate, Tensor w_up, *, str bits='any') -> Tensor",
     kernels.swiglu, _swiglu_fake, _swiglu_context, _swiglu_backward,
 )  # fmt: skip
@@ -245,11 +246,11 @@ def _grouped_backward(ctx: Any, grad: Any) -> Any:
     a, b, offsets = ctx.saved_tensors
     grad, grad_a, grad_b = grad.contiguous(), None, None
     if ctx.needs_input_grad[0]:
-        grad_a = ops.grouped_gemm(grad, b.mT, offsets, **ctx.options)
+        grad_a = grouped_gemm(grad, b.mT, offsets, **ctx.options)
     if ctx.needs_input_grad[1] and b.stride(-1) != 1 and b.stride(-2) == 1:
-        grad_b = ops.k_grouped_gemm(grad.mT, a, offsets, **ctx.options).mT
+        grad_b = k_grouped_gemm(grad.mT, a, offsets, **ctx.options).mT
     elif ctx.needs_input_grad[1]:
-        grad_b = ops.k_grouped_gemm(a.mT, grad, offsets, **ctx.options)
+        grad_b = k_grouped_gemm(a.mT, grad, offsets, **ctx.options)
     return grad_a, grad_b, None
 
 
@@ -262,21 +263,20 @@ def _k_grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
 def _k_grouped_backward(ctx: Any, grad: Any) -> Any:
     """D[g] = A[:, g] B[g]: the columns of A's gradient, and the rows of B's, are of one group."""
     a, b, offsets = ctx.saved_tensors
-    grouped, grad = ops.grouped_gemm, grad.contiguous()
-    grad_a = grad_b = None
+    grad, grad_a, grad_b = grad.contiguous(), None, None
     if ctx.needs_input_grad[0]:
-        grad_a = grouped(b, grad.mT, offsets, **ctx.options).mT
+        grad_a = grouped_gemm(b, grad.mT, offsets, **ctx.options).mT
     if ctx.needs_input_grad[1]:
-        grad_b = grouped(a.mT, grad, offsets, **ctx.options)
+        grad_b = grouped_gemm(a.mT, grad, offsets, **ctx.options)
     return grad_a, grad_b, None
 
 
 GROUPED = "(Tensor a, Tensor b, Tensor offsets, *, str bits='any') -> Tensor"
-_register(
+grouped_gemm = _register(
     "grouped_gemm", GROUPED,
     kernels.grouped_gemm, _grouped_fake, _grouped_context, _grouped_backward,
 )  # fmt: skip
-_register(
+k_grouped_gemm = _register(
     "k_grouped_gemm", GROUPED,
     kernels.k_grouped_gemm, _k_grouped_fake, _grouped_context, _k_grouped_backward,
 )  # fmt: skip
@@ -320,7 +320,7 @@ def _scaled_backward(ctx: Any, grad: Any) -> Any:
     return None, None, None, None, grad_a, grad_b
 
 
-_register(
+scaled_gemm = _register(
     "scaled_gemm",
     "(Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? a_source=None, "
     "Tensor? b_source=None, *, ScalarType? out_dtype=None, str bits='any') -> Tensor",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.runtime.targets import gpu_chosen
 
 
 def run_where_it_lies(
@@ -24,9 +25,11 @@ def run_where_it_lies(
         raise tc.ArgumentError(
             f"a tensor on {device}; kernels run on cuda devices, and on the cpu in emulation"
         )
-    with ExitStack() as contexts:
-        if tc.current_target() != device.type:
-            contexts.enter_context(tc.target(device.type))
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
-            contexts.enter_context(torch.cuda.device(device))
+    on_gpu = device.type == "cuda"
+    is_target = gpu_chosen() if on_gpu else tc.current_target() == "cpu"
+    is_current = not on_gpu or device.index == torch.cuda.current_device()
+    if is_target and is_current:
+        return function(tensor, *others, **options)
+    target = nullcontext() if is_target else tc.target(device.type)
+    with target, nullcontext() if is_current else torch.cuda.device(device):
         return function(tensor, *others, **options)
