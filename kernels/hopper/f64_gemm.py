@@ -8,6 +8,11 @@ pipeline.py:
                   threads copy, one of each warp, after its copies have arrived
     empty[stage]  one arrival of each warp, when it has loaded its last fragments of the stage
 
+Fragments are read through the generic proxy, and TMA writes the stage again through the async
+proxy. An arrival alone does not order the two: loads that are still on their way when the arrival
+is performed may read what TMA brings next. Each lane therefore fences its loads before the warp
+arrives.
+
 With split-K, a CTA stores the sum of its part of K, and another kernel adds up the parts
 (ampere/split_k.py). An element is a chain of fused multiply-adds in the order of k for each part,
 whatever the tile is.
@@ -198,7 +203,9 @@ def multiply(ring, mma, m0, n0, warp_m, warp_n):
             if step < steps - 1:
                 next_a, next_b = load_fragments(read, (step + 1) * depth)
             else:
-                # This warp's fragments of the tile are in registers.
+                # This warp's last loads of the tile; TMA overwrites it after all warps' arrivals.
+                if len(ring.by_tma) > 0:
+                    tc.fence_proxy_async()
                 tc.syncwarp()
                 ring.empty[read].arrive(pred=tc.lane_id() == 0)
                 if tile + 1 < ring.count:

@@ -101,6 +101,8 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
         valid_metadata(pipeline.words.at(stage, block + i, thread * words).load(words))
         for i in range(len(acc))
     ]
+    # TMA overwrites the words through the async proxy after this warp has released the stage.
+    tc.fence_proxy_async()
     tc.wgmma_fence()
     for i in tc.static_range(len(acc)):
         acc[i] = tc.wgmma_async(

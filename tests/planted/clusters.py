@@ -379,7 +379,7 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                     mask = tc.u32(2) >> rank
                 if bug == 18:
                     mask = tc.u32(7)
-                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19
+                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19,22
     else:
         total, other = tc.s32(0), tc.s32(0)
         for k in range(a.shape[0]):
@@ -391,9 +391,12 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 release(empty[slot], lane < 2)
             total += tile[slot, 0, 0, lane]  # race 2,10,12,14,15,17: second; error 3,9,20
             if bug == 13:
+                tc.fence_proxy_async()
                 tc.syncwarp()
                 release(empty[slot], lane < 2)
             other += tile[slot, 1, 0, 31 - lane]  # race 2,10,12,13,14,15,17: second; error 3,9,20
+            if bug != 22:
+                tc.fence_proxy_async()
             if bug != 14:
                 tc.syncwarp()
             if bug == 4:
@@ -443,6 +446,7 @@ MULTICAST = (
     "no meeting at the end",  # 19
     "no wait for the tile",  # 20
     "released at rank 2",  # 21
+    "loads not fenced before the release",  # 22
 )
 
 @tc.kernel

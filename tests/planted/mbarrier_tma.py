@@ -56,7 +56,7 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 if bug == 20:
                     full[slot].arrive_expect_tx(size)  # error 20
                 done = full[to] if bug == 11 else full[slot]
-                tc.tma_load(tile[slot], map, (k, 0), done)  # race 3,6,17,18,21,22,23,24,25,26,27: first; error 4,5,6,11,16,17,19,20
+                tc.tma_load(tile[slot], map, (k, 0), done)  # race 3,6,17,18,21,22,23,24,25,26,27: first; error 4,5,6,11,16,17,19,20,33,34,35
                 flip = slot == stages - 1
                 if bug == 6:
                     flip = k % 2 == 1
@@ -86,11 +86,20 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             if bug != 28:
                 total += tile[slot, 0, lane]  # race 3,17,18,21,23,24,25,26: second; error 4,7,8,9,10,11,12,16,20,29,30,31,32
             if bug == 22:
+                tc.fence_proxy_async()
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             other += tile[slot, 0, lane + 32]  # race 3,6,17,18,21,22,23,24,25,26: second
+            if bug == 34:
+                if lane == 0:
+                    tc.fence_proxy_async()
+            elif bug not in (33, 35):
+                tc.fence_proxy_async()
             if bug not in (23, 21):
                 tc.syncwarp()
+            if bug == 35:
+                if lane == 0:
+                    tc.emit("fence.proxy.async.global")
             where = empty[(slot + 1) % stages] if bug == 24 else empty[slot]
             if bug == 25:
                 where.arrive(2, pred=(lane == 0) & (warp == 1))  # error 25
@@ -143,6 +152,9 @@ RING = (
     "only warp 1 waits",  # 30
     "only lane 0 waits",  # 31
     "consumer waits for no phase",  # 32
+    "loads not fenced before the release",  # 33
+    "lane 0 fences before the lanes meet",  # 34
+    "loads fenced for global memory",  # 35
 )
 
 @tc.kernel
@@ -238,7 +250,7 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 slot, phase = k % stages, k // stages & 1
                 empty[slot].wait(phase ^ 1)
                 full[slot].arrive_expect_tx(2048)
-                tc.emit(BULK_LOAD, tile.at(slot, 0).address, a.at(k, 0).address, 2048, full[slot].address)  # race 1,2,3,4,5,6,7: first; error 3,5
+                tc.emit(BULK_LOAD, tile.at(slot, 0).address, a.at(k, 0).address, 2048, full[slot].address)  # race 1,2,3,4,5,6,7: first; error 3,5,8
     else:
         totals = [tc.s32(0)] * 4
         me = t - 32
@@ -250,11 +262,14 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 empty[slot].arrive(pred=me == 0)
             if bug == 6:
                 totals = [x + y for x, y in zip(totals[:2], tile.at(slot, 4 * me).load(2))] + totals[2:]
+                tc.fence_proxy_async()
                 tc.barrier(1, 128)
                 empty[slot].arrive(pred=me == 0)
                 totals = totals[:2] + [x + y for x, y in zip(totals[2:], tile.at(slot, 4 * me + 2).load(2))]  # race 6: second
             else:
                 totals = [x + y for x, y in zip(totals, tile.at(slot, 4 * me).load(4))]  # race 1,2,3,4,5: second
+            if bug != 8:
+                tc.fence_proxy_async()
             if bug == 4:
                 tc.syncwarp()
             elif bug == 3:
@@ -279,6 +294,7 @@ RING_OF_A_GROUP = (
     "release by thread 0 of each warp",  # 5
     "vectors read after the release",  # 6
     "a word read after the release",  # 7
+    "loads not fenced before the release",  # 8
 )
 
 @tc.kernel
@@ -304,7 +320,7 @@ def ring_of_named_barriers(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                     tc.barrier(2 - slot if bug == 1 else 1 + slot, 64 if bug == 5 else 96)  # error 1
             if tc.elect():
                 full[slot].arrive_expect_tx(256)  # error 2
-                tc.tma_load(tile[slot], map, (k, 0), full[slot])  # race 1,2,3,4,5: first; error 1,2,5
+                tc.tma_load(tile[slot], map, (k, 0), full[slot])  # race 1,2,3,4,5: first; error 1,2,5,6
     else:
         total, other, me = tc.s32(0), tc.s32(0), t - 32
         for k in range(a.shape[0]):
@@ -314,8 +330,11 @@ def ring_of_named_barriers(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 tc.barrier_arrive(1 + slot, 96)
             total += tile[slot, 0, me]  # race 1,2,3,5: second
             if bug == 4:
+                tc.fence_proxy_async()
                 tc.barrier_arrive(1 + slot, 96)
             other += tile[slot, 0, 63 - me]  # race 1,2,3,4,5: second
+            if bug != 6:
+                tc.fence_proxy_async()
             if bug == 5:
                 if t < 64:
                     tc.barrier_arrive(1 + slot, 64)
@@ -330,6 +349,7 @@ RING_OF_NAMED_BARRIERS = (
     "arrive before the loads",  # 3
     "arrive between the loads",  # 4
     "half of the consumers",  # 5
+    "loads not fenced before they arrive",  # 6
 )
 
 @tc.kernel
@@ -352,7 +372,7 @@ def ring_of_matrices(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 slot, phase = k % 2, k // 2 & 1
                 empty[slot].wait(phase ^ 1)
                 full[slot].arrive_expect_tx(map.bytes)
-                tc.tma_load(tile[slot], map, (k, 0, 0), full[slot])  # race 1,2,3: first
+                tc.tma_load(tile[slot], map, (k, 0, 0), full[slot])  # race 1,2,3: first; error 4
     else:
         sums = [tc.u32(0)] * 2
         for k in range(a.shape[0]):
@@ -363,10 +383,13 @@ def ring_of_matrices(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, lane % 8, 0).address)  # race 1: second
             sums[0] += word.bits(tc.u32)
             if bug == 2:
+                tc.fence_proxy_async()
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, 8 + lane % 8, 0).address)  # race 1,2: second
             sums[1] += word.bits(tc.u32)
+            if bug != 4:
+                tc.fence_proxy_async()
             tc.syncwarp()
             if bug not in (1, 2):
                 empty[slot].arrive(pred=lane == 0)
@@ -380,6 +403,7 @@ RING_OF_MATRICES = (
     "released before ldmatrix",  # 1
     "released before the second ldmatrix",  # 2
     "a word read after the release",  # 3
+    "matrices not fenced before the release",  # 4
 )
 
 
@@ -916,6 +940,7 @@ def unusual_ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             if bug == 5:
                 empty[slot].arrive(2, pred=lane == 0)
             total += tile[slot, 0, 0, lane] + tile[slot, 1, 0, 31 - lane]  # race 3,4,5: second; error 2,6,8,9
+            tc.fence_proxy_async()
             if bug == 4:
                 empty[slot].arrive(2, pred=lane == 0)
                 tc.syncwarp()

@@ -239,7 +239,7 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 full[slot].arrive_expect_tx(size)  # error 2,3
                 tc.tma_load(tile_a[slot], map_a, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2
                 tc.tma_load(tile_b[slot], map_b, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2,3
-                tc.emit(BULK_LOAD, tile_s.at(slot, 0).address, scales.at(k, 0).address, 64, full[slot].address)  # race 1,4,7,8: first; error 2,3
+                tc.emit(BULK_LOAD, tile_s.at(slot, 0).address, scales.at(k, 0).address, 64, full[slot].address)  # race 1,4,7,8: first; error 2,3,16
     else:
         group, lane = t // 128, t % 32
         total, acc = mma.d.zeros(), mma.d.zeros()
@@ -278,6 +278,8 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 empty[slot].arrive(pred=lane == 0)
             for i in tc.static_range(len(acc)):
                 total[i] = total[i] + acc[i] * tile_s[slot, acc.coordinates(i)[1]]  # race 1,4,7,8: second; error 3,9,11,12,13
+            if bug != 16:
+                tc.fence_proxy_async()
             tc.syncwarp()
             if bug == 1:
                 empty[slot].arrive(pred=(lane == 0) & (group == 0))
@@ -308,6 +310,7 @@ PIPELINE = (
     "no wait for the stage",  # 13
     "A of the other stage",  # 14
     "scaled in flight",  # 15
+    "scales not fenced before the release",  # 16
 )
 
 @tc.kernel

@@ -43,10 +43,10 @@ FULL = 0xFFFFFFFF
 LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
 OWN, CLUSTER, GLOBAL = range(3)  # which memory the addresses name
 CHECK, NOTE = 1, 2  # what to do with an access
-# What is in conflict with an access: a write, a read, a write that no path with a fence of proxies
-# connects with it, another lane in the same instruction. ASK is added where the other access was
-# made by another cluster, so that only messages tell.
-WROTE, READ, UNFENCED, TOGETHER, ASK = 1, 2, 3, 4, 8
+# What is in conflict with an access: a write, a read, another lane in the same instruction, a write
+# or a read that no path with a fence of proxies connects with it. ASK is added where the other
+# access was made by another cluster, so that only messages tell.
+WROTE, READ, TOGETHER, UNFENCED_WRITE, UNFENCED_READ, ASK = 1, 2, 3, 4, 5, 8
 WHAT, THREAD, PLACE, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
 POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns of `places`
 
@@ -170,8 +170,8 @@ def examine(
 ) -> int:  # fmt: skip
     """Check an access against a code; 1 when something is in conflict, which `found` names.
 
-    strong: of the accessing instruction. vector: of writes through the generic proxy. reads: the
-    code of the reads of the granule.
+    strong: of the accessing instruction. vector: what must know of accesses through the generic
+    proxy. reads: the code of the reads of the granule.
     """
     newest = True
     while code != 0:
@@ -199,7 +199,8 @@ def examine(
         elif vector != 0 and lanes != 0 and order_of(
             h, serial, lanes, mine, thread, row, vector, local
         ) == 0:  # fmt: skip
-            report(h, UNFENCED, thread, place, serial, lanes)
+            unfenced = UNFENCED_WRITE if what == WROTE else UNFENCED_READ
+            report(h, unfenced, thread, place, serial, lanes)
             return 1
         newest = False
     return 0
@@ -323,8 +324,8 @@ def touch(
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
     writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation, which the
-    lanes `mine` have issued. vector: not ORDER if writes through the generic proxy must have been
-    fenced.
+    lanes `mine` have issued. vector: not ORDER if accesses through the generic proxy must have been
+    fenced: writes before any access, reads before a write.
     """
     stores = kind in (STORE, STRONG_STORE)
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
@@ -340,7 +341,7 @@ def touch(
                 ):
                     return 1
                 if stores and read != 0 and examine(
-                    h, read, READ, mine, thread, row, place, strong, local, 0, 0
+                    h, read, READ, mine, thread, row, place, strong, local, vector, 0
                 ):
                     return 1
             if stores and todo & NOTE:

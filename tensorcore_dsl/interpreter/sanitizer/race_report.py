@@ -69,7 +69,7 @@ class Finding:
         """Raise or warn."""
         chunk = self.races.names
         here, there = chunk.loc(self.step), self._owner.names.loc(self._step)
-        if self.what == history.UNFENCED:
+        if self.what in (history.UNFENCED_WRITE, history.UNFENCED_READ):
             raise EmulationError(self._unfenced(here, there), here)
         text = self._text(here, there)
         if not self.mild:
@@ -300,12 +300,15 @@ class Finding:
         return f"{barriers} between the two would order them{end}"
 
     def _unfenced(self, here: Loc | None, there: Loc | None) -> str:
-        did = "writes" if self.kind == history.STORE else "reads"
+        does = "writes" if self.kind == history.STORE else "reads"
+        did, who = "wrote by an ordinary store", "writer"
+        if self.what == history.UNFENCED_READ:
+            did, who = "read by an ordinary load", "reader"
         return (
-            f"{self._name(here)}: {self._me()} {did} through the async proxy what {self._other()} "
-            f"wrote by an ordinary store at {_place(there, here)}, without a proxy fence\n"
+            f"{self._name(here)}: {self._me()} {does} through the async proxy what {self._other()} "
+            f"{did} at {_place(there, here)}, without a proxy fence\n"
             f"  they meet at {self._bytes()}\n"
-            f"  {advice.FENCE_PROXY_ASYNC} must come between, best by the writer before it "
+            f"  {advice.FENCE_PROXY_ASYNC} must come between, best by the {who} before it "
             "synchronises"
         )
 
