@@ -96,3 +96,48 @@ def test_arrays_of_numba(shape: tuple[int, int, int]) -> None:
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((M, K), (K, N)))
     found = kernels.gemm(cuda.to_device(a), cuda.to_device(b)).copy_to_host()
     assert np.allclose(found, a.astype(float) @ b, rtol=1e-4, atol=1e-3)
+
+
+@tc.kernel
+def read_each_other(out: tc.Array, rounds: tc.s32):
+    """CTAs of clusters read each other's shared memory all the time."""
+    tc.launch_bounds(256)
+    tc.cluster_size(4)
+    tile, t = tc.shared((24, 256, 2), tc.f64), tc.threadIdx.x
+    for i in tc.static_range(24):
+        tile.at(i, t, 0).store([tc.f64(1), tc.f64(2)])
+    tc.cluster_sync()
+    total, peer = tc.f64(0), tc.cluster_rank()
+    for _ in tc.range(rounds):
+        peer = (peer + 1) % 4
+        for i in tc.static_range(24):
+            first, second = tile.remote(peer).at(i, t, 0).load(2).elements()
+            total += first + second
+    out[tc.blockIdx.x, t] = total
+    tc.cluster_sync()
+
+
+@pytest.mark.skipif(
+    not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a"
+)
+def test_f64_beside_clusters_that_read_each_other() -> None:
+    """Loads of fragments are then so late that TMA overtakes them, were they not fenced.
+
+    Blocks of both kernels share SMs: registers and shared memory suffice for one of each.
+    """
+    a, b = (torch.randint(-8, 9, (2048, 2048), device="cuda").double() for _ in range(2))
+    want, config = a @ b, kernels.AmpereConfig(128, 64, 16, 64, 32, 4)
+    out, busy = torch.empty_like(want), torch.empty((128, 256), device="cuda").double()
+    kernels.gemm(a, b, out=out, config=config)
+    read_each_other[128, 256](busy, 1)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for _ in range(4):
+        out.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[0]):
+            read_each_other[128, 256](busy, 1000)
+        with torch.cuda.stream(streams[1]):
+            kernels.gemm(a, b, out=out, config=config)
+        torch.cuda.synchronize()
+        assert torch.equal(out, want)
