@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import ml_dtypes
@@ -259,7 +260,72 @@ def read_by_all(a: tc.Array, out: tc.Array, matrices: tc.Const = False, how: tc.
         out[t] = tc.emit("ld.shared.b32", tile.at(t // 4 % 8, t % 4 * 2).address)
 
 
+@tc.kernel
+def overwritten(
+    a: tc.Array, out: tc.Array, matrices: tc.Const = False, fence: tc.Const = "readers"
+):
+    """Boxes come to one tile in turn; warps 1 to 3 read each, and release it by an mbarrier."""
+    tc.launch_bounds(128)
+    map, tile = tc.tensor_map(a, (8, 8)), tc.shared((8, 8), tc.f16, align=128)
+    full, empty = tc.mbarriers(1)[0], tc.mbarriers(1)[0]
+    t, lane = tc.threadIdx.x, tc.lane_id()
+    if t == 0:
+        full.init(1)
+        empty.init(3)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    for i in tc.range(a.shape[0] // 8):
+        if t == 0:
+            empty.wait(i & 1 ^ 1)
+            if fence == "producer":
+                tc.fence_proxy_async()
+            full.arrive_expect_tx(map.bytes)
+            tc.tma_load(tile, map, (8 * i, 0), full)  # writes
+        elif t >= 32:
+            full.wait(i & 1)
+            if fence == "before the loads":
+                tc.fence_proxy_async()
+            if matrices:
+                row = tile.at(t % 8, 0)
+                word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", row.address)  # reads
+            else:
+                word = tc.emit("ld.shared.b32", tile.at(lane // 4, lane % 4 * 2).address)  # reads
+            if (fence == "readers") | ((fence == "two warps") & (t >= 64)):
+                tc.fence_proxy_async()
+            if fence == "global":
+                tc.emit("fence.proxy.async.global")
+            tc.syncwarp()
+            if lane == 0:
+                if fence == "lane 0":
+                    tc.fence_proxy_async()
+                empty.arrive()
+            out[i, t - 32] = word.bits(tc.u32)
+
+
 class TestProxies:
+    @pytest.mark.parametrize("matrices", [False, True])
+    @pytest.mark.parametrize("fence", ["readers", "lane 0", "producer"])
+    def test_copies_to_what_was_loaded_and_fenced(self, matrices: bool, fence: str) -> None:
+        a, out = np.arange(192, dtype=np.float16).reshape(24, 8), np.zeros((3, 96), np.uint32)
+        run(overwritten, 1, 128, a, out, matrices=matrices, fence=fence)
+        assert np.array_equal(out, np.tile(a.view(np.uint32).reshape(3, 32), 3))
+
+    @pytest.mark.parametrize("matrices", [False, True])
+    @pytest.mark.parametrize("fence", ["none", "before the loads", "global", "two warps"])
+    def test_copies_to_what_was_loaded(self, matrices: bool, fence: str) -> None:
+        """The mbarrier orders them, but not across proxies: both places are named."""
+        a, out = np.zeros((24, 8), np.float16), np.zeros((3, 96), np.uint32)
+        words = "the cp.async.bulk.tensor of warp 0 of block 0 writes through the async proxy what"
+        text = caught(
+            EmulationError, words, overwritten, 1, 128, a, out, matrices=matrices, fence=fence
+        )
+        source, first = inspect.getsourcelines(overwritten.function)
+        at = {mark: [first + i for i, line in enumerate(source) if f"# {mark}" in line]
+              for mark in ("reads", "writes")}  # fmt: skip
+        assert f"read by an ordinary load at line {at['reads'][not matrices]} (" in text
+        assert f"{at['writes'][0]} in overwritten" in text
+        assert "without a proxy fence" in text and "best by the reader before it sync" in text
+
     @pytest.mark.parametrize("matrices", [False, True])
     @pytest.mark.parametrize("how", ["barrier", "flag", "not at all"])
     def test_ordinary_loads_of_what_a_copy_brought(self, matrices: bool, how: str) -> None:

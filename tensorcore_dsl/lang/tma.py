@@ -415,10 +415,10 @@ def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None
 
 
 def fence_proxy_async() -> None:
-    """Make ordinary stores to shared memory visible to the async proxy: TMA and wgmma.
+    """Order ordinary accesses to shared memory before those of the async proxy: TMA and wgmma.
 
-    The threads that stored call it; then they synchronise with the thread that issues the copy or
-    the product.
+    Threads that stored what the async proxy reads call it, and threads that loaded what TMA
+    overwrites; then they synchronise with the thread that issues the copy or the product.
 
     Raises
     ------
