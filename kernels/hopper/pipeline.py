@@ -132,21 +132,25 @@ def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_produc
         zero_fill(tiles_a.smem, config)
     transposed = tiles_a.landing is not None or tiles_b.landing is not None
     ready = make_ready(config) if transposed else None
-    full, empty, order = make_barriers((tiles_a.map, tiles_b.map), config, extra_producers)
+    maps, by_warp = (tiles_a.map, tiles_b.map), extra_producers > 0
+    full, empty, order = make_barriers(maps, config, extra_producers, by_warp)
     k_per_stage = k_per_slab * config.k_slabs
     first, last = k_tile_range(a.shape[-1], k_per_stage, config)
     barriers = full, empty, order
     return Pipeline(tiles_a, tiles_b, *barriers, k_per_stage, first, last, config, ready=ready)
 
 
-def make_barriers(maps, config: HopperConfig, extra_producers: int = 0):
-    """`full` and `empty`, one per stage, and the two order barriers, initialised in all CTAs."""
+def make_barriers(maps, config: HopperConfig, extra_producers: int = 0, by_warp: bool = False):
+    """`full` and `empty`, one per stage, and the two order barriers, initialised in all CTAs.
+
+    by_warp: every warp of a consumer releases a stage, see `Pipeline.consumer_release`.
+    """
     full, empty, order = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
     if tc.threadIdx.x == 0:
         for map in maps:
             map.prefetch()
         # Ping-pong: one consumer reads a stage. Cooperative: all of them do.
-        readers = 1 if config.pingpong else config.consumers * (4 if extra_producers else 1)
+        readers = (1 if config.pingpong else config.consumers) * (4 if by_warp else 1)
         for stage in tc.static_range(config.stages):
             full[stage].init(1 + extra_producers)
             empty[stage].init(readers * config.multicast_peers)

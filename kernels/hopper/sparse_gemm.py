@@ -64,6 +64,10 @@ class SparsePipeline(Pipeline):
     words: Any
     format: Format
 
+    def consumer_release(self, stage, by_warp: bool = True):
+        """Each warp releases the stage: its threads have read metadata, by ordinary loads."""
+        Pipeline.consumer_release(self, stage, by_warp)
+
 
 def make_sparse_pipeline(
     a, metadata, b, format: Format, config: HopperConfig, traits: HopperTraits
@@ -76,7 +80,7 @@ def make_sparse_pipeline(
     words = tc.shared((stages, *shape), tc.s32, align=128)
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
     k_tiles = (b.shape[0] + (depth - 1)) // depth
-    full, empty, order = make_barriers((tiles_a.map, tiles_b.map, map), config)
+    full, empty, order = make_barriers((tiles_a.map, tiles_b.map, map), config, by_warp=True)
     return SparsePipeline(
         tiles_a, tiles_b, full, empty, order, depth, 0, k_tiles, config, map, words, format
     )
@@ -101,7 +105,7 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
         valid_metadata(pipeline.words.at(stage, block + i, thread * words).load(words))
         for i in range(len(acc))
     ]
-    # TMA overwrites the words through the async proxy after this warp has released the stage.
+    # TMA overwrites the words, through the async proxy, once all warps have released the stage.
     tc.fence_proxy_async()
     tc.wgmma_fence()
     for i in tc.static_range(len(acc)):
