@@ -349,6 +349,14 @@ class Instruction:
         )
 
     @property
+    def orders_memory(self) -> bool:
+        """Is it a barrier, behind which its threads know each other's accesses to memory?
+
+        Of the instructions of a warp only bar.warp.sync is; the others hand on values alone.
+        """
+        return "barrier" in self.effects
+
+    @property
     def runs_late(self) -> bool:
         """Is it a copy of single threads, which takes effect at a wait?"""
         return self.mnemonic.startswith("cp.async") and "load" in self.effects and (

@@ -34,6 +34,31 @@ def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, bug: t
 
 
 @tc.kernel
+def neighbour_after_a_collective(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+    """Lanes execute one instruction together, which orders no memory: 1 to 5, one of each kind."""
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tile = tc.shared(32, tc.s32)
+    lane = tc.lane_id()
+    a, b, acc = mma.a.zeros(), mma.b.zeros(), mma.d.zeros()
+    tile[lane] = x[lane]  # race: first
+    extra = tc.s32(0)
+    if bug == 1:
+        extra = tc.shfl_xor(lane, 1) & 0
+    elif bug == 2:
+        extra = tc.vote("ballot", lane < 40).bits(tc.s32) & 0
+    elif bug == 3:
+        extra = tc.redux("add", lane) & 0
+    elif bug == 4:
+        extra = tc.match_any(lane).bits(tc.s32) & 0
+    elif bug == 5:
+        acc = mma(a, b, acc)
+        extra = acc[0].to(tc.s32)
+    else:
+        tc.syncwarp()
+    out[lane] = tile[(lane + 1) % 32] + extra  # race: second
+
+
+@tc.kernel
 def turns_without_syncwarp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     """Bug 1: between the store and the load, 2: between the load and the next turn's store."""
     tile = tc.shared(32, tc.s32)
@@ -307,6 +332,10 @@ _leader = mapped(5, lambda x: np.full(32, x.sum(), np.int32))
 _matrix = mapped(32, lambda x: x.reshape(8, 4)[::-1].ravel())
 CASES = [
     case(neighbour_without_syncwarp, 1, 32, mapped(32, lambda x: np.roll(x, -1)), Race),
+    *(
+        case(neighbour_after_a_collective, 1, 32, mapped(32, lambda x: np.roll(x, -1)), Race, bug=i)
+        for i in range(1, 6)
+    ),
     case(overwritten_before_the_neighbour_has_read, 1, 32, mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]), Race),
     case(turns_without_syncwarp, 1, 32, _reverse_total, Race),
     case(turns_without_syncwarp, 1, 32, _reverse_total, Race, bug=2),

@@ -202,7 +202,7 @@ class _Compiler:
         if op.instr.aligned:
             run = steps.aligned(run, self.here)
         elif warp or mask is not None:
-            meets = not op.instr.accesses_memory
+            meets = op.instr.orders_memory
             run = steps.gathered(run, self.here, op.instr.threads, mask, meets)
         self.add(Step(run, op.loc, op.instr, reads, guard, tuple(p for p, _ in results)))
 

@@ -126,8 +126,6 @@ def at_once(
         if ctx.active is not None and machine.park(at, 32):
             return STOP
         execute(machine)
-        if ctx.sanitizer.detector is not None:
-            ctx.sanitizer.detector.converge(None)
         ctx.tally.counts[at + 1 : end] += ctx.warps
         return end
 
