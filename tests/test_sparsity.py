@@ -184,6 +184,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.tensorcore_check
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tiles_of_all_kinds(name: str) -> None:
     """Clusters reach below the last row, where no metadata are, and blocks take several tiles."""
