@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 # ones, or without a description), the result.
 CODES = {"GL08", "SS01", "SS03", "PR01", "PR02", "PR07", "RT01", "RT03"}
 # They cannot fail but for the environment.
-SAFE = {"cache_directory", "cupy_stream", "current_stream", "emulated_arch", "enabled", "fastest_first",
-        "has_program_assembler", "in_a_row", "key_function", "publish", "separately", "target_key",
-        "torch_stream"}  # fmt: skip
+SAFE = {"cache_directory", "cores", "cupy_stream", "current_stream", "emulated_arch", "enabled",
+        "fastest_first", "has_program_assembler", "in_a_row", "key_function", "publish",
+        "separately", "target_key", "torch_stream"}  # fmt: skip
 # Fields that are for the package itself, and those that the summary describes.
 INTERNAL = {
     "tensorcore_dsl.codegen.cubin.Resources": {

@@ -6,8 +6,14 @@ import os
 
 
 def cores() -> int:
-    """How many there are: fewer than the machine has where an affinity mask (taskset, a container's
-    cpuset) limits the process."""
+    """Count the processors that this process may use.
+
+    Returns
+    -------
+    int
+        Fewer than the machine has where an affinity mask (taskset, a container's cpuset) limits
+        the process.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
