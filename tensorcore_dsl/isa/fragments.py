@@ -130,8 +130,8 @@ def multiply(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, **extra: 
 class RegisterProducts(Protocol):
     """Products of registers that stay where they are."""
 
-    def run(self, active: np.ndarray | None) -> None:
-        """Compute them for the active warps, all if None."""
+    def run(self, active: np.ndarray | None, *, share: Any = None) -> None:
+        """Compute them for the active warps, all if None; `share`: see `Team.share_mask`."""
 
 
 def in_place(

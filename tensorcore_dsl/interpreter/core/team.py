@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Lock, Thread
 from typing import Any
 
@@ -84,8 +85,7 @@ class Team:
         edges = [count * i // parts for i in range(parts + 1)]
         helpers = self._helpers[: parts - 1]
         for number, helper in enumerate(helpers, 1):
-            first, stop = edges[number], edges[number + 1]
-            helper.begin(lambda first=first, stop=stop, number=number: work(first, stop, number))
+            helper.begin(partial(work, edges[number], edges[number + 1], number))
         found: list[Any] = []
         try:
             found.append(work(0, edges[1], 0))

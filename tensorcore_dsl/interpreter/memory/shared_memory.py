@@ -122,6 +122,7 @@ class SharedMemory(accesses.WordMemory):
         chunk.tally.bytes[self.space, "load"] += len(owners) * addresses.shape[1] * CHUNK
         detector = sanitizer.detector
         for group in owners.tolist() if detector is not None else ():
+            assert detector is not None
             thread, cta = group * WARPGROUP, group * WARPGROUP // chunk.group
             serial = detector.operation(thread, detector.column(cta, "products", group))
             issued = int(sanitizer.mma.commits[group])
