@@ -97,7 +97,8 @@ class Chunk(Positions):
         self.threads_per_cta = geometry.threads_per_cta
         self.tally = Tally(len(program.steps), profile)
         self.all_threads = np.ones(self.threads, np.bool_)
-        self.alive = np.arange(self.threads) % self.group < self.threads_per_cta
+        self.alive = np.ones(self.threads, np.bool_)
+        self.alive.reshape(-1, self.group)[:, self.threads_per_cta :] = False
         self.gone = ~self.alive
         self.exited = self.gone if self.gone.any() else None
         self.finished = np.zeros_like(self.gone)

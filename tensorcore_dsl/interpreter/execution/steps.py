@@ -139,6 +139,8 @@ def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at:
         answer = call(machine)
         go = answer[0] if isinstance(answer, tuple) else answer
         active = machine.ctx.active
+        if go is machine.ctx.mask and not results:
+            return None
         passed = go if active is None else go & active
         if not passed.any():
             machine.block(machine.ctx.mask, at)

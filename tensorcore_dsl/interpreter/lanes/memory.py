@@ -18,11 +18,11 @@ from tensorcore_dsl.interpreter.memory.accesses import (
     SPACE_BITS,
     WRITABLE,
     copy_check,
-    global_move,
+    global_word,
     locate,
     matrix_load,
-    shared_load,
-    shared_store,
+    shared_word_loaded,
+    shared_word_stored,
 )
 from tensorcore_dsl.isa.lanes import (
     COPY,
@@ -81,66 +81,76 @@ def _nobody(active: Any, first: int) -> bool:
 def _global_rows(
     addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
     stores: bool, low: int, high: int,
-) -> bool:  # fmt: skip
-    """`global_move` where the lanes of each warp access words side by side, and no check fails.
-
-    Else nothing is done. Loads may also be of one place for all lanes.
-    """
+) -> int:  # fmt: skip
+    """`global_move`, at once for warps whose lanes access words side by side or load one word."""
     size = width * count
     for first in range(low, high, 32):
-        if not _nobody(active, first):
-            at, address = addresses.ctypes.data + 8 * first, int(addresses[first])
-            step = int(addresses[first + 1]) - address
-            if not _whole(active, first) or not native.apart64(at, step):
-                return False
-            if step != size and (stores or step != 0):
-                return False
-            if locate(address, step * 31 + size, table) == 0 or (aligned and address & (size - 1)):
-                return False
-            if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
-                return False
-    for first in range(low, high, 32):
-        if not _nobody(active, first):
-            address = int(addresses[first])
-            step = int(addresses[first + 1]) - address
-            _move_row(words, first, locate(address, size, table), step, width, count, stores)
-    return True
+        if _nobody(active, first):
+            continue
+        at, address = addresses.ctypes.data + 8 * first, int(addresses[first])
+        step = int(addresses[first + 1]) - address
+        real, fits = 0, step == size or (step == 0 and not stores)
+        aside = aligned and address & (size - 1) != 0
+        if fits and not aside and _whole(active, first) and native.apart64(at, step):
+            real = locate(address, step * 31 + size, table)
+            if real != 0 and stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+                real = 0
+        if real != 0:
+            _move_row(words, first, real, step, width, count, stores)
+            continue
+        for thread in range(first, first + 32):
+            if active[thread]:
+                wrong = global_word(addresses, thread, table, words, width, count, aligned, stores)
+                if wrong:
+                    return wrong
+    return 0
 
 
 @native.compiled
 def _shared_rows(
     addresses: Any, active: Any, data: Any, states: Any, words: Any, width: int, count: int,
-    checked: bool, stores: bool, low: int, high: int,
-) -> bool:  # fmt: skip
-    """`shared_load` and `shared_store` in the same way, the latter without stamps."""
-    size, threads, limit = width * count, addresses.size, data.shape[1]
-    group = threads // data.shape[0]
+    checked: bool, stores: bool, stamps: Any, readers: Any, epochs: Any, low: int, high: int,
+) -> int:  # fmt: skip
+    """`shared_load` and `shared_store` in the same way; stores that leave stamps by lane."""
+    size, limit = width * count, data.shape[1]
+    group = addresses.size // data.shape[0]
     for first in range(low, high, 32):
-        if not _nobody(active, first):
-            at, address = addresses.ctypes.data + 4 * first, int(addresses[first])
-            step = int(addresses[first + 1]) - address
-            if not _whole(active, first) or not native.apart32(at, step):
-                return False
-            if step != size and (stores or step != 0):
-                return False
-            if address + 31 * step + size > limit:
-                return False
-            if checked:
-                state = states.ctypes.data + first // group * limit + address
-                if address & (size - 1):
-                    return False
-                if stores and shadow.in_flight(state, 32 * size):
-                    return False
-                if not stores and not shadow.all_written(state, 31 * step + size):
-                    return False
-    for first in range(low, high, 32):
-        if not _nobody(active, first):
-            address = int(addresses[first])
-            step, at = int(addresses[first + 1]) - address, first // group * limit + address
-            if stores and checked:
-                shadow.mark(states.ctypes.data + at, 32 * size, shadow.WRITTEN)
-            _move_row(words, first, data.ctypes.data + at, step, width, count, stores)
-    return True
+        if _nobody(active, first):
+            continue
+        at, address = addresses.ctypes.data + 4 * first, int(addresses[first])
+        step, cta = int(addresses[first + 1]) - address, first // group
+        place, fits = cta * limit + address, step in (0, size)
+        if stores:
+            fits = step == size and epochs.size == 0
+        good = fits and _whole(active, first) and native.apart32(at, step)
+        good = good and address + 31 * step + size <= limit
+        if good and checked:
+            state = states.ctypes.data + place
+            good = address & (size - 1) == 0
+            if good and stores:
+                good = not shadow.in_flight(state, 32 * size)
+                if good:
+                    shadow.mark(state, 32 * size, shadow.WRITTEN)
+            elif good:
+                good = shadow.all_written(state, 31 * step + size)
+        if good:
+            _move_row(words, first, data.ctypes.data + place, step, width, count, stores)
+            continue
+        for thread in range(first, first + 32):
+            if active[thread]:
+                wrong = 0
+                if stores:
+                    wrong = shared_word_stored(
+                        addresses, thread, cta, data, states, words, width, count, checked,
+                        stamps, readers, epochs,
+                    )  # fmt: skip
+                else:
+                    wrong = shared_word_loaded(
+                        addresses, thread, cta, data, states, words, width, count, checked
+                    )
+                if wrong:
+                    return wrong
+    return 0
 
 
 @native.inlined
@@ -194,21 +204,12 @@ def _access(
     )
     if kind in (LOAD_GLOBAL, STORE_GLOBAL):
         _addresses(row, 1, row[OFFSET], True, wide.ctypes.data, low, high)
-        if _global_rows(wide, active, table, words, width, count, checked, stores, low, high):
-            return 0
-        return global_move(wide, active, table, words, width, count, checked, stores, low, high)
+        return _global_rows(wide, active, table, words, width, count, checked, stores, low, high)
     _addresses(row, 1, row[OFFSET], False, narrow.ctypes.data, low, high)
-    known = kind in (LOAD_SHARED, STORE_SHARED) and (epochs.size == 0 or not stores)
-    if known and _shared_rows(
-        narrow, active, data, states, words, width, count, checked, stores, low, high
-    ):
-        return 0
-    if kind == LOAD_SHARED:
-        return shared_load(narrow, active, data, states, words, width, count, checked, low, high)
-    if kind == STORE_SHARED:
-        return shared_store(
-            narrow, active, data, states, words, width, count, checked, stamps, readers, epochs,
-            low, high,
+    if kind in (LOAD_SHARED, STORE_SHARED):
+        return _shared_rows(
+            narrow, active, data, states, words, width, count, checked, stores, stamps, readers,
+            epochs, low, high,
         )  # fmt: skip
     out = native.array_at(row[FIRST], (4, threads), np.uint32)
     return matrix_load(

@@ -240,23 +240,35 @@ def global_move(
     stores: bool, first: int, last: int,
 ) -> int:  # fmt: skip
     """Load `words`, (count, T * width) bytes, or store them."""
-    threads, size, base = addresses.size, width * count, words.ctypes.data
     for thread in range(first, last):
         if active[thread]:
-            address = int(addresses[thread])
-            real = locate(address, size, table)
-            if real == 0:
-                return native.mistake(shadow.OUTSIDE, thread)
-            if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
-                return native.mistake(shadow.READ_ONLY, thread)
-            if aligned and address & (size - 1):
-                return native.mistake(shadow.MISALIGNED, thread)
-            for word in range(count):
-                register = base + (word * threads + thread) * width
-                if stores:
-                    native.move(real + word * width, register, width)
-                else:
-                    native.move(register, real + word * width, width)
+            wrong = global_word(addresses, thread, table, words, width, count, aligned, stores)
+            if wrong:
+                return wrong
+    return 0
+
+
+@native.inlined
+def global_word(
+    addresses: Any, thread: int, table: Any, words: Any, width: int, count: int, aligned: bool,
+    stores: bool,
+) -> int:  # fmt: skip
+    """`global_move` for one thread."""
+    threads, size, base = addresses.size, width * count, words.ctypes.data
+    address = int(addresses[thread])
+    real = locate(address, size, table)
+    if real == 0:
+        return native.mistake(shadow.OUTSIDE, thread)
+    if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+        return native.mistake(shadow.READ_ONLY, thread)
+    if aligned and address & (size - 1):
+        return native.mistake(shadow.MISALIGNED, thread)
+    for word in range(count):
+        register = base + (word * threads + thread) * width
+        if stores:
+            native.move(real + word * width, register, width)
+        else:
+            native.move(register, real + word * width, width)
     return 0
 
 
@@ -266,28 +278,37 @@ def shared_load(
     checked: bool, first: int, last: int,
 ) -> int:  # fmt: skip
     """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
-    threads, size, base = addresses.size, width * count, out.ctypes.data
-    ctas, limit = data.shape
-    group = threads // ctas
+    group = addresses.size // data.shape[0]
     for cta in range(first // group, last // group):
-        bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
-                address = int(addresses[thread])
-                if address + size > limit:
-                    return native.mistake(shadow.OUTSIDE, thread)
-                if checked:
-                    if address & (size - 1):
-                        return native.mistake(shadow.MISALIGNED, thread)
-                    if not shadow.all_written(states_at + address, size):
-                        return native.mistake(
-                            shadow.shadow_error(states_at + address, size), thread
-                        )
-                source = bytes_at + address
-                for word in range(count):
-                    native.move(
-                        base + (word * threads + thread) * width, source + word * width, width
-                    )
+                wrong = shared_word_loaded(
+                    addresses, thread, cta, data, states, out, width, count, checked
+                )
+                if wrong:
+                    return wrong
+    return 0
+
+
+@native.inlined
+def shared_word_loaded(
+    addresses: Any, thread: int, cta: int, data: Any, states: Any, out: Any, width: int,
+    count: int, checked: bool,
+) -> int:  # fmt: skip
+    """`shared_load` for one thread."""
+    threads, size, limit, base = addresses.size, width * count, data.shape[1], out.ctypes.data
+    address = int(addresses[thread])
+    if address + size > limit:
+        return native.mistake(shadow.OUTSIDE, thread)
+    if checked:
+        state = states.ctypes.data + cta * limit + address
+        if address & (size - 1):
+            return native.mistake(shadow.MISALIGNED, thread)
+        if not shadow.all_written(state, size):
+            return native.mistake(shadow.shadow_error(state, size), thread)
+    source = data.ctypes.data + cta * limit + address
+    for word in range(count):
+        native.move(base + (word * threads + thread) * width, source + word * width, width)
     return 0
 
 
@@ -297,32 +318,43 @@ def shared_store(
     checked: bool, stamps: Any, readers: Any, epochs: Any, first: int, last: int,
 ) -> int:  # fmt: skip
     """data, states: (CTAs, bytes); values: (count, T * width) bytes."""
-    threads, size, base = addresses.size, width * count, values.ctypes.data
-    ctas, limit = data.shape
-    group = threads // ctas
-    proxies = epochs.size > 0
+    group = addresses.size // data.shape[0]
     for cta in range(first // group, last // group):
-        bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
-                address = int(addresses[thread])
-                if address + size > limit:
-                    return native.mistake(shadow.OUTSIDE, thread)
-                if checked:
-                    if address & (size - 1):
-                        return native.mistake(shadow.MISALIGNED, thread)
-                    if shadow.in_flight(states_at + address, size):
-                        return native.mistake(shadow.IN_FLIGHT, thread)
-                    shadow.mark(states_at + address, size, shadow.WRITTEN)
-                if proxies:
-                    if readers[cta, address >> 4]:
-                        return native.mistake(shadow.STILL_READ, thread)
-                    shadow.stamp_words(stamps, cta, address, size, epochs, thread)
-                target = bytes_at + address
-                for word in range(count):
-                    native.move(
-                        target + word * width, base + (word * threads + thread) * width, width
-                    )
+                wrong = shared_word_stored(
+                    addresses, thread, cta, data, states, values, width, count, checked, stamps,
+                    readers, epochs,
+                )  # fmt: skip
+                if wrong:
+                    return wrong
+    return 0
+
+
+@native.inlined
+def shared_word_stored(
+    addresses: Any, thread: int, cta: int, data: Any, states: Any, values: Any, width: int,
+    count: int, checked: bool, stamps: Any, readers: Any, epochs: Any,
+) -> int:  # fmt: skip
+    """`shared_store` for one thread."""
+    threads, size, limit, base = addresses.size, width * count, data.shape[1], values.ctypes.data
+    address = int(addresses[thread])
+    if address + size > limit:
+        return native.mistake(shadow.OUTSIDE, thread)
+    if checked:
+        state = states.ctypes.data + cta * limit + address
+        if address & (size - 1):
+            return native.mistake(shadow.MISALIGNED, thread)
+        if shadow.in_flight(state, size):
+            return native.mistake(shadow.IN_FLIGHT, thread)
+        shadow.mark(state, size, shadow.WRITTEN)
+    if epochs.size > 0:
+        if readers[cta, address >> 4]:
+            return native.mistake(shadow.STILL_READ, thread)
+        shadow.stamp_words(stamps, cta, address, size, epochs, thread)
+    target = data.ctypes.data + cta * limit + address
+    for word in range(count):
+        native.move(target + word * width, base + (word * threads + thread) * width, width)
     return 0
 
 
