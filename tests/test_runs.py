@@ -104,8 +104,8 @@ def together_alike(x: tc.Array, y: tc.Array, out: tc.Array):
 
 
 @tc.kernel
-def after_lanes_met(x: tc.Array, y: tc.Array, out: tc.Array):
-    """Lanes of a warp may read what others have stored once they have met; warps may not."""
+def after_a_shuffle(x: tc.Array, y: tc.Array, out: tc.Array):
+    """A shuffle hands values on, and orders no accesses to memory."""
     t = tc.threadIdx.x
     tile = tc.shared(256, tc.f32)
     tile[t] = x[t]
@@ -128,7 +128,7 @@ def some_lanes(x: tc.Array, y: tc.Array, out: tc.Array):
 
 MISTAKES = [
     earlier_line, later_block, in_a_loop, backwards, misaligned, unwritten, no_barrier,
-    no_barrier_before_the_store, together, together_alike, after_lanes_met, some_lanes,
+    no_barrier_before_the_store, together, together_alike, after_a_shuffle, some_lanes,
 ]  # fmt: skip
 
 

@@ -85,8 +85,7 @@ class Fused:
     number: of this part of the program. rows: its part of the program's `rows`. reads: places that
     the steps must find written. writes: places that they write. level: when it may be used, see
     `lanes.runs.Forms`. By row of the part: positions: the step that it belongs to; accesses: how
-    it loads or stores; meets: the last rows of steps where lanes meet. whole: some step needs whole
-    warps.
+    it loads or stores. whole: some step needs whole warps.
     """
 
     number: int
@@ -98,7 +97,6 @@ class Fused:
     level: int
     positions: tuple[int, ...]
     accesses: dict[int, Any]
-    meets: frozenset[int]
     whole: bool
 
 

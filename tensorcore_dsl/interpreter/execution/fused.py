@@ -23,7 +23,6 @@ from tensorcore_dsl.interpreter.lanes.memory import (
 )
 from tensorcore_dsl.interpreter.lanes.runner import address, perform_all
 from tensorcore_dsl.isa import lanes
-from tensorcore_dsl.isa.lanes import ALL_LANES
 
 Execute = Callable[[Machine, np.ndarray], None]
 
@@ -36,7 +35,7 @@ def fused(alone: Run, part: Fused) -> Run:
     """
     start, end, number = part.start, part.end, part.number
     counted = slice(start + 1, end)
-    followed = _in_stretches(part) if part.accesses or part.meets else _operations(part)
+    followed = _in_stretches(part) if part.accesses else _operations(part)
     free = _with_accesses(part) if part.accesses else _operations(part)
 
     def run(machine: Machine) -> int | None:
@@ -83,23 +82,16 @@ def _with_accesses(part: Fused) -> Execute:
 
 
 def _in_stretches(part: Fused) -> Execute:
-    """The same where races are looked for: the detector sees each access, and where lanes meet."""
-    stops = sorted({*part.accesses, *part.meets})
+    """The same where races are looked for: the detector sees each access."""
     account = _traffic(part)
 
     def run(machine: Machine, table: np.ndarray) -> None:
-        ctx, start = machine.ctx, 0
-        detector = ctx.sanitizer.detector
-        assert detector is not None
-        for row in stops:
-            end = row if row in part.accesses else row + 1
-            if start < end:
-                _operate(machine, part, table, start, end)
-            ctx.at_step = part.positions[row]
-            if row in part.accesses:
-                _access(machine, part, table, row)
-            else:
-                detector.converge(ALL_LANES)
+        start = 0
+        for row in part.accesses:
+            if start < row:
+                _operate(machine, part, table, start, row)
+            machine.ctx.at_step = part.positions[row]
+            _access(machine, part, table, row)
             start = row + 1
         if start < len(table):
             _operate(machine, part, table, start, len(table))

@@ -127,15 +127,13 @@ def _run(
 ) -> Fused:  # fmt: skip
     """The run of some steps; place: its number, first and last position, and rows."""
     positions: list[int] = []
-    accesses, meets = {}, set()
+    accesses = {}
     for at, step in enumerate(steps, place[1]):
         positions += [at] * len(rows[at])
         how = None if step.instr is None else access(step.instr)
         if how is not None:
             accesses[len(positions) - 1] = how
-        elif _needs_warps(step):
-            meets.add(len(positions) - 1)
-    return Fused(*place, *uses, level, tuple(positions), accesses, frozenset(meets), whole)
+    return Fused(*place, *uses, level, tuple(positions), accesses, whole)
 
 
 def _uses(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
