@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,13 +15,23 @@ from hypothesis import strategies as st
 from tensorcore_dsl import isa
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.isa import fragments as layouts
-from tensorcore_dsl.numerics import block_code, block_sums, blocks, plans, products
+from tensorcore_dsl.numerics import (
+    block_code,
+    block_sums,
+    block_turns,
+    blocks,
+    plans,
+    products,
+    vectors,
+)
 from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.numerics.products import fragments, in_place, matmul
 
 mma, near = table.mma, table.near
 F64 = mma((16, 8, 8), "f64", "f64")
-IDS = [*table.IDS, (F64, "sm_80"), (F64, "sm_90a")]
+IDS = [*table.IDS, (F64, "sm_80")] + [
+    (dataclasses.replace(F64, rounding=rounding), "sm_90a") for rounding in ("rn", "rz", "rm", "rp")
+]
 IN_BLOCKS = [(p, arch) for p, arch in IDS if plans.prepare(p, model(p, arch), None, 0).blocks]
 NAMES = {"ids": lambda v: str(v).replace(" ", "-")}
 
@@ -54,17 +65,15 @@ def agree(p, arch, a, b, c, **more):
 
 
 def test_which_products_are_computed_in_blocks():
-    rest = {p for p, arch in IDS if (p, arch) not in IN_BLOCKS}
-    scalar = mma((8, 8, 4), "f16", "f32")
-    assert len(IN_BLOCKS) > 120
-    assert all(
-        p.sparse or p.scale_kind or (p.m, p.n, p.k) == (scalar.m, scalar.n, scalar.k) for p in rest
-    )
+    rest = {model(p, arch).engine for p, arch in IDS if (p, arch) not in IN_BLOCKS}
+    assert len(IN_BLOCKS) > 180
+    assert rest == {"scalar", "grouped"}
 
 
 def cancelling(rng, p, batch):
     """Products of which every second one cancels the one before it, but for a few low bits."""
-    a, b = near(rng, p.a, (batch, p.m, p.k), -2, 2), near(rng, p.b, (batch, p.k, p.n), -2, 2)
+    a = near(rng, p.a, (batch, p.m, p.stored), -2, 2)
+    b = near(rng, p.b, (batch, p.k, p.n), -2, 2)
     a[:, :, 1::2], b[:, 1::2] = a[:, :, ::2], b[:, ::2]
     sign = 1 << (31 if p.b == "tf32" else table.BITS[p.b] - 1)
     b[:, 1::2] ^= b.dtype.type(sign)
@@ -75,7 +84,7 @@ def cancelling(rng, p, batch):
 def spread(rng, p, batch):
     """Exponents from one end of the format to the other."""
     return (
-        near(rng, p.a, (batch, p.m, p.k), -200, 200),
+        near(rng, p.a, (batch, p.m, p.stored), -200, 200),
         near(rng, p.b, (batch, p.k, p.n), -200, 200),
     )
 
@@ -84,28 +93,28 @@ def spread(rng, p, batch):
 def test_blocks_agree_with_the_loops(p, arch):
     for regime in table.REGIMES:
         rng = np.random.default_rng(len(regime))
-        a, b, c, _ = table.operands(p, regime, rng, 6)
+        a, b, c, more = table.operands(p, regime, rng, 6)
         if p.a == "f64":
             scale = 2.0 ** rng.integers(-600, 600, (3, 6, 1, 1))
             a, b, c = (
                 (rng.standard_normal(x.shape) * s).view(np.uint64)
                 for x, s in zip((a, b, c), scale, strict=True)
             )
-        agree(p, arch, a, b, c)
+        agree(p, arch, a, b, c, **more)
     if p.a in table.FLOATS:
         for draw in (cancelling, spread):
             a, b = draw(rng, p, 6)
             for low, high in ((-4, 4), (-140, -90), (60, 127)):
-                agree(p, arch, a, b, near(rng, p.c, c.shape, low, high))
+                agree(p, arch, a, b, near(rng, p.c, c.shape, low, high), **more)
 
 
 @pytest.mark.parametrize(("p", "arch"), IN_BLOCKS, **NAMES)
 def test_usual_numbers_need_no_loops(p, arch):
     rng = np.random.default_rng(3)
-    a, b, c, _ = table.operands(p, "near", rng, 4)
+    a, b, c, more = table.operands(p, "near", rng, 4)
     if p.a == "f64":
         a, b, c = (rng.standard_normal(x.shape).view(np.uint64) for x in (a, b, c))
-    assert not agree(p, arch, a, b, c).any()
+    assert not agree(p, arch, a, b, c, **more).any()
 
 
 @settings(max_examples=150, deadline=None)
@@ -115,12 +124,12 @@ def test_any_bits(case, seed, data):
     p, arch = case
     rng = np.random.default_rng(seed)
     operands = []
-    for name, shape in (("a", (p.m, p.k)), ("b", (p.k, p.n)), ("c", (p.m, p.n))):
+    for name, shape in (("a", (p.m, p.stored)), ("b", (p.k, p.n)), ("c", (p.m, p.n))):
         bits = table.BITS[getattr(p, name)]
         mask, fixed = (data.draw(st.integers(0, (1 << bits) - 1)) for _ in range(2))
         x = table.raw(rng, getattr(p, name), (3, *shape))
         operands.append(x & x.dtype.type(mask) | x.dtype.type(fixed & ~mask & (1 << bits) - 1))
-    agree(p, arch, *operands)
+    agree(p, arch, *operands, **table.operands(p, "near", rng, 3)[3])
 
 
 # -- the ends of the range -----------------------------------------------------------------------
@@ -160,17 +169,19 @@ def test_the_largest_exponent_decides(arch, of_a, of_b, of_c, fits):
             assert left.tolist() == [False, not fits]
 
 
-@pytest.mark.parametrize(("p", "arch"), [x for x in IN_BLOCKS if x[0].a in table.FLOATS], **NAMES)
+@pytest.mark.parametrize(
+    ("p", "arch"), [x for x in IN_BLOCKS if {x[0].a, x[0].b} <= table.FLOATS.keys()], **NAMES
+)
 def test_the_largest_sums_are_computed_in_blocks_where_they_fit(p, arch):
     """All products are as large as their exponents allow, of one sign."""
-    a, b, c, _ = table.operands(p, "near", np.random.default_rng(6), 1)
+    a, b, c, more = table.operands(p, "near", np.random.default_rng(6), 1)
     for x, name in ((a, p.a), (b, p.b), (c, p.c)):
         width, fraction = table.FLOATS[name]
         x[:] = ((1 << width - 1) << fraction) - 1 << (13 if name == "tf32" else 0)
     way = model(p, arch)
     factors = [2 - 2.0 ** -table.FLOATS[name][1] for name in (p.a, p.b)]
     largest = way.length * factors[0] * factors[1] * 2.0**way.fraction
-    assert agree(p, arch, a, b, c).all() == (largest > 2**31 - (2 << way.fraction))
+    assert agree(p, arch, a, b, c, **more).all() == (largest > 2**31 - (2 << way.fraction))
 
 
 @pytest.mark.parametrize("special", ["infinity", "NaN"])
@@ -201,6 +212,56 @@ def test_an_accumulator_that_overflows_between_steps():
     a[0, :, 8:], b[0, 8:] = bf16(0), bf16(0)
     c = np.full((1, 16, 8), 0x7F7FFFFF, np.uint32)
     assert agree(p, "sm_80", a, b, c).tolist() == [True]
+
+
+@pytest.mark.parametrize("rounding", ["rn", "rz", "rm", "rp"])
+def test_directed_sums_of_binary64(rounding):
+    """Exact sums, zeros of both signs, cancellation, and numbers close to the ends of the range."""
+    p = dataclasses.replace(F64, rounding=rounding)
+    rng = np.random.default_rng(8)
+
+    def drawn(shape, low=0, high=1):
+        return rng.standard_normal(shape) * 2.0 ** rng.integers(low, high, shape)
+
+    shapes = (40, p.m, p.k), (40, p.k, p.n), (40, p.m, p.n)
+    whole = [np.round(4 * drawn(shape)) / 4 for shape in shapes]
+    signs = [rng.choice([0.0, -0.0], shape) for shape in shapes]
+    for terms in (whole, signs, [drawn(shape, -30, 30) for shape in shapes]):
+        assert not agree(p, "sm_90a", *(x.view(np.uint64) for x in terms)).any()
+    a, b, c = (drawn(shape) for shape in shapes)
+    a[:, :, 1::2], b[:, 1::2] = a[:, :, ::2], -b[:, ::2]
+    assert not agree(p, "sm_90a", *(x.view(np.uint64) for x in (a, b, 0 * c))).any()
+    for low, high in ((-520, -420), (480, 520), (-1000, 1000)):
+        left = [drawn(shape, low, high).view(np.uint64) for shape in shapes]
+        assert agree(p, "sm_90a", *left).any() == (rounding != "rn")
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_scales_that_leave_the_range_are_handed_over(sparse):
+    """Sums of exponents from DOWN to UP, NaN, and results and accumulators that are not normal."""
+    p = table.scaled(64 if sparse else 32, "e4m3", "e5m2", "mxf8f6f4", 1, "ue8m0", sparse=sparse)
+    arch, rng = "sm_120a", np.random.default_rng(10)
+    low, high = block_sums.DOWN, block_sums.UP
+    for of_a, of_b, size, fits in (
+        (127 + low, 127, 0, True), (127 + low, 126, 0, False), (127 + high, 127, 0, True),
+        (127 + high, 128, 0, False), (255, 90, 0, False), (90, 255, 0, False),
+        (150, 150, -120, False), (100, 127, 119, False),
+    ):  # fmt: skip
+        a, b, c, more = table.operands(p, "near", rng, 3)
+        c[1] = near(rng, "f32", c[1].shape, size, size + 1)
+        more["scale_a"][:], more["scale_b"][:] = 127, 127
+        more["scale_a"][1, 3], more["scale_b"][1, 0, 2] = of_a, of_b
+        assert agree(p, arch, a, b, c, **more).tolist() == [False, not fits, False]
+
+
+def test_selections_that_leave_their_step_are_handed_over():
+    """No metadata say so, but the numerics take any selection."""
+    p, arch = next(x for x in IN_BLOCKS if x[0].sparse and x[0].k > 2 * model(*x).length)
+    a, b, c, more = table.operands(p, "near", np.random.default_rng(9), 4)
+    selection = more["selection"]
+    selection[1, 3] = (selection[1, 3] + p.k // 2) % p.k  # other steps
+    selection[2, 5, 1] = selection[2, 5, 0]  # a column of two elements
+    assert agree(p, arch, a, b, c, **more).tolist() == [False, True, True, False]
 
 
 def f16(number):
@@ -312,22 +373,43 @@ def test_results_may_replace_the_accumulators(text):
     assert (c == want).all()
 
 
-def test_words_are_read_in_every_way():
-    """The layouts of `mma` are those that need no addresses of single words."""
-    ways = [way for way, _ in block_code.WAYS]
-    for by_thread, stride in ((False, 1), (True, 4)):
-        p, maps = layouts.prepared(isa.instruction(FORMS[0]))
-        plan = plans.prepare(p, model(p, "sm_90a"), maps, 0 if by_thread else 64, by_thread).blocks
-        kinds = {name: kinds for name, kinds in zip("abcd", plan.kept[4:8], strict=True)}
-        for name, way in zip("acd", ("rows", "run", "run"), strict=True):
-            number = 2 + block_code.WAYS.index((way, stride))
-            assert set(kinds[name].ravel().tolist()) <= {block_code.AGAIN, number}
-        found = {ways[kind - 2] for kind in kinds["b"].ravel().tolist() if kind > 1}
-        assert found == {"columns"}
+def kinds_of(p, maps, by_thread=False):
+    """By operand: how the words of all sets of blocks lie in memory."""
+    plan = plans.prepare(p, model(p, "sm_90a"), maps, 0 if by_thread else 256, by_thread).blocks
+    found = zip("abcd", plan.kept[8:12], strict=True)
+    return {name: set(kinds.ravel().tolist()) - {block_code.AGAIN} for name, kinds in found}
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+@pytest.mark.parametrize("text", FORMS)
+def test_words_of_registers_lie_in_runs(text, by_thread):
+    p, maps = layouts.prepared(isa.instruction(text))
+    assert kinds_of(p, maps, by_thread) == dict.fromkeys("abcd", {block_code.RUN})
+
+
+def test_words_in_shared_memory_are_read_in_fours():
+    """Lines along K, and B with the columns as neighbours."""
+    p, maps = layouts.prepared(
+        isa.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16")
+    )
+    for packed, of_b in (("ab", block_code.ROWS), ("a", block_code.ACROSS)):
+        found = kinds_of(p, dataclasses.replace(maps, packed=frozenset(packed)))
+        assert found == {
+            "a": {block_code.ROWS}, "b": {of_b}, "c": {block_code.RUN}, "d": {block_code.RUN},
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [
+    "wmma.mma.sync.aligned.row.col.m8n32k16.f32.f32", "wmma.mma.sync.aligned.row.col.m8n32k16.s32.s8.s8.s32",
+])  # fmt: skip
+def test_products_of_8_rows_and_many_columns_are_computed_transposed(text):
+    p, maps = layouts.prepared(isa.instruction(text))
+    plan = plans.prepare(p, model(p, "sm_90a"), maps, 256).blocks
+    assert plan.swapped and kinds_of(p, maps)["d"] == {block_code.RUN}
 
 
 def test_compiled_code_depends_on_the_classes_that_emit_it():
-    keys = [FunctionKey(loop.py_func) for loop in blocks.LOOPS]
+    keys = [FunctionKey(loop.py_func) for both in blocks.LOOPS for loop in both]
     assert len({key.name() for key in keys}) == len(keys)
-    for module in (block_code, block_sums):
+    for module in (block_code, block_sums, block_turns, vectors):
         assert all(module.__file__ in key._reached[0] for key in keys)

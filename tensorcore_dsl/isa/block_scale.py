@@ -45,10 +45,9 @@ def _bytes(words: np.ndarray, first: int, count: int) -> np.ndarray:
 
 
 def multiply_scaled(
-    ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, *extra: Any
+    ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, *extra: Any, **more: Any
 ) -> np.ndarray:
     """d = (a * scale_a) * (b * scale_b) + c."""
-    more: dict[str, Any] = {}
     if instr.params.get("sparse"):
         more["selection"] = sparse.selection(ctx, instr, *extra[:2])
         extra = extra[2:]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -71,27 +72,39 @@ def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.nda
     nibbles = nibbles_per_row(p["shape"], p["a"], packed)
     wide = dtypes.named(p["a"]).bits >= 16
     codes = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
-    codes = codes.astype(np.int32)
     _check(ctx, instr, codes)
-    chunk = np.arange(nibbles, dtype=np.int32)
-    if p["a"] == "tf32":
-        return np.asarray(2 * chunk + (codes == 0xE))
+    columns = _columns(p["a"], packed, nibbles)
+    index = codes + np.arange(0, 16 * nibbles, 16, dtype=np.uint32)
+    return np.take(columns, index, axis=0).reshape(*codes.shape[:2], -1)
+
+
+@cache
+def _columns(a: str, packed: bool, nibbles: int) -> np.ndarray:
+    """(nibbles * 16, elements): the columns of the stored elements for 16 * chunk + nibble."""
+    codes = np.arange(16, dtype=np.int32)
+    chunk = np.arange(nibbles, dtype=np.int32)[:, None, None]
+    if a == "tf32":
+        return np.asarray(2 * chunk + (codes == 0xE)[:, None]).reshape(16 * nibbles, -1)
     places = np.stack([codes & 3, codes >> 2], axis=-1)
-    if packed or stored_per_nibble(p["a"]) == 4:
-        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(*codes.shape, 4)
-        return (8 * chunk[:, None] + places).reshape(*codes.shape[:2], -1)
-    return (4 * chunk[:, None] + places).reshape(*codes.shape[:2], -1)
+    if packed or stored_per_nibble(a) == 4:
+        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(16, 4)
+        return (8 * chunk + places).reshape(16 * nibbles, -1)
+    return (4 * chunk + places).reshape(16 * nibbles, -1)
+
+
+@cache
+def _undefined(a: str, ordered: bool) -> np.ndarray:
+    """(16,) bool: nibbles that the manual leaves undefined."""
+    nibbles = np.arange(16)
+    first, second = nibbles & 3, nibbles >> 2
+    if a == "tf32":
+        return np.asarray((nibbles != 0x4) & (nibbles != 0xE))
+    return np.asarray(first >= second if ordered else first == second)
 
 
 def _check(ctx: Context, instr: Instruction, nibbles: np.ndarray) -> None:
     """Refuse nibbles that the manual leaves undefined, in active warps."""
-    first, second = nibbles & 3, nibbles >> 2
-    if instr.params["a"] == "tf32":
-        bad = (nibbles != 0x4) & (nibbles != 0xE)
-    elif instr.params.get("ordered"):
-        bad = first >= second
-    else:
-        bad = first == second
+    bad = _undefined(instr.params["a"], bool(instr.params.get("ordered")))[nibbles]
     whole = ctx.whole_warps()
     if whole is not None:
         bad &= whole[:, None, None]
@@ -104,10 +117,10 @@ def _check(ctx: Context, instr: Instruction, nibbles: np.ndarray) -> None:
 
 
 def multiply_sparse(
-    ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, e: Any, f: int
+    ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, e: Any, f: int, **more: Any
 ) -> np.ndarray:
     """d = a * b + c, with the stored elements of A at the columns that the metadata give."""
-    return multiply(ctx, instr, a, b, c, selection=selection(ctx, instr, e, f))
+    return multiply(ctx, instr, a, b, c, selection=selection(ctx, instr, e, f), **more)
 
 
 @dataclass(frozen=True)

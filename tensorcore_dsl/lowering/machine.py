@@ -21,11 +21,13 @@ def processor() -> str:
     """What machine code depends on, besides its source."""
     return repr((
         llvmlite.__version__, _llvm.llvm_version_info, _llvm.get_process_triple(),
-        _llvm.get_host_cpu_name(), _features(),
+        _llvm.get_host_cpu_name(), features(),
     ))  # fmt: skip
 
 
-def _features() -> str:
+@cache
+def features() -> str:
+    """Those of this processor, as "+avx2,-avx512f,..."."""
     try:
         return str(_llvm.get_host_cpu_features().flatten())
     except RuntimeError:  # LLVM does not know them on all platforms
@@ -37,7 +39,7 @@ def _target() -> Any:
     _llvm.initialize_native_target()
     _llvm.initialize_native_asmprinter()
     return _llvm.Target.from_triple(_llvm.get_process_triple()).create_target_machine(
-        cpu=_llvm.get_host_cpu_name(), features=_features(), opt=VECTORS,
+        cpu=_llvm.get_host_cpu_name(), features=features(), opt=VECTORS,
         reloc="static" if _llvm.get_process_triple().startswith("x86_64") else "default",
         codemodel="jitdefault", jit=True,
     )  # fmt: skip

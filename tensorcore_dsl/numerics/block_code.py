@@ -2,18 +2,21 @@
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """Vector code that decodes operands, and that reads C and writes D block by block.
 
-A block is 4 rows by 4 columns of D, the 16 lanes of a vector; its columns are every second one of
-8, as in the registers of `mma`. A group is two blocks of rows by two neighbouring ones of columns.
-Elements of A and B become binary32 numbers, with the exponents that alignment sees, of 16 bits.
-Numbers of A are stored as [block of rows][k][16 lanes], every element in the 4 lanes of its row,
-and those of B as [block of columns][k][4 columns]. Exponents are compared for two blocks of columns
-at once, in 32 lanes (row, block, column): those of A are stored as [block of rows][k][32 lanes],
-those of B as [pair of blocks][k][8 columns].
+A block is 4 rows by 4 columns of D, the 16 lanes of a vector in memory; its columns are every
+second one of 8, as in the registers of `mma`. A band is four blocks, 16 rows; its vectors are
+columns of D, whose lanes are the rows: `turned` exchanges the four blocks of a set and its four
+columns. A product of 8 rows has one band, whose vectors hold two columns each. So elements of A are
+decoded to [band][k][16 rows], and those of B, each of which meets all lanes, to [4 columns][4 k] by
+4 columns and 4 k, as their words lie in registers.
+
+Alignment sees exponents, which are 16-bit numbers, biased like those of binary32. Those of two
+columns are compared at once, in 16 lanes of 32 bits: those of A are stored twice in a lane, those
+of B as pairs of columns at the distance of 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -21,72 +24,60 @@ from llvmlite import ir
 
 from tensorcore_dsl.lowering import arrays
 
-from .vectors import F32, I1, I16, I32, I64, LANES, Emitter, Value, constant, vector
+from .vectors import F32, I1, I32, I64, LANES, Emitter, Value, constant, vector
 
 # Exponents of zeros, and of infinities and NaN. The sum of both shows that there is one of these.
 LOW, HIGH = -(1 << 13), 1 << 13 | 1 << 12
-LATER = 8  # vectors of C between the one that is read and the one that is fetched into the cache
-BOTH = 2  # blocks of rows, and of columns, of a group
+LATER = 2  # sets of C between the one that is read and the one that is fetched into the cache
+BAND, PAIR = 4, 2  # blocks of a set of A, C and D, and of one of B
 
 # Indices into the settings of an operand, and into those of a product.
-(BITS, FRACTION, FACTOR, LEAST_EXPONENT, FIRST_SPECIAL, SHIFT_UP, SIGNED, SCALE, OFFSET,
- FORMAT) = range(10)  # fmt: skip
-(ROWS, COLUMNS, DEPTH, LENGTH, PART, ALIGNED, BOTTOM, KEPT, NEAREST, LATE, CONVERT, SATURATE,
- ADDED, LEAST_C, SINGLE_C, SINGLE_D, PAIRED_C, PAIRED_D, SETTINGS) = range(19)  # fmt: skip
+(MASK, DOWN, RAISED, LEAST_EXPONENT, FIRST_SPECIAL, SIGNED, FORMAT) = range(7)
+(BANDS, COLUMNS, DEPTH, LENGTH, PART, ALIGNED, BOTTOM, KEPT, NEAREST, LATE, CONVERT, SATURATE,
+ XOR, LEAST_C, SINGLE_C, SINGLE_D, PAIRED_D, STEPS, PARTS, ROUNDING,
+ SCALED, SETTINGS) = range(22)  # fmt: skip
 
-# How the 16 words of a vector lie in memory: like those before it, anywhere, or at these distances
-# from the first word. The lanes of A and B are (k, row) and (k, column), the low two bits being row
-# and column; the strides are registers of a thread where these are neighbours in memory. Neighbours
-# in lines of 32 bytes along K are rows of A at the distances of "columns" of registers, and columns
-# of B, every second one, at those of "lines".
-AGAIN, ANYWHERE = range(2)
-DISTANCES = {
-    "run": [lane for lane in range(LANES)],
-    "rows": [4 * (lane % 4) + lane // 4 for lane in range(LANES)],
-    "columns": [8 * (lane % 4) + lane // 4 for lane in range(LANES)],
-    "lines": [16 * (lane % 4) + lane // 4 for lane in range(LANES)],
-}
-WAYS = [(name, stride) for name in ("run", "rows", "columns") for stride in (1, 2, 4)]
-WAYS.append(("lines", 1))
-RUN = 2 + WAYS.index(("run", 1))
-WAYS_OF_A, WAYS_OF_B = ("rows", "columns"), ("columns", "lines")
+# How the words of a set of blocks lie in memory: they are those of the set before; each block is a
+# run of 16 words; it has four runs of 4 words, at equal distances, as rows or as columns; anywhere.
+AGAIN, RUN, ROWS, ACROSS, ANYWHERE = range(5)
 
 
-def distances(name: str, stride: int) -> list[int]:
-    return [stride * distance for distance in DISTANCES[name]]
+class Memory(NamedTuple):
+    """An operand in memory: addresses of its words, of the places of all blocks (16 numbers each,
+    32 * word + lowest bit), of the numbers of bits by which elements are shifted up to the highest
+    bit, and of the kinds of all sets."""
 
-
-def kinds_of(*names: str) -> dict[int, list[int]]:
-    """{kind: distances} of some ways to lie in memory, for all strides."""
-    return {2 + i: distances(*way) for i, way in enumerate(WAYS) if way[0] in names}
-
-
-Memory = tuple[Value, Value, Value]  # words, places and kinds of C or D
+    words: Value
+    places: Value
+    ups: Value
+    kinds: Value
 
 
 class Group(NamedTuple):
-    """Operands of a group: addresses of the numbers of A and B by block, of the exponents of A by
-    block and of B, and the words of C by block, row by row."""
+    """Operands of four columns of a band: addresses of the numbers and exponents of A, of those of
+    B by vector and, in halves of bands, column, and of its exponents by pair of vectors (0 and 2,
+    1 and 3); the words of C by
+    column, and the number of bits by which its elements are shifted up; the address of the scales
+    of its rows, and that of those of its columns, every second one."""
 
-    a: list[Value]
-    b: list[Value]
-    exponents_a: list[Value]
-    exponents_b: Value
+    a: Value
+    exponents_a: Value
+    b: list[list[Value]]
+    exponents_b: list[list[Value]]
     c: list[Value]
-
-    def pairs(self) -> list[tuple[int, int]]:
-        """(block of rows, block of columns), row by row."""
-        return [(i, j) for i in range(BOTH) for j in range(BOTH)]
+    up: Value
+    scales: tuple[Value, Value]
 
 
 class Blocks(Emitter):
     """Emitter of the decoding of operands and of the blocks of D.
 
-    settings, form_c: addresses of those of the product and of C, needed by all but `operand`.
+    settings, form_c: addresses of those of the product and of C, needed by all but the operands.
     """
 
     word: ir.Type = I32  # what registers hold
     number: ir.Type = F32  # what elements are decoded to
+    two_columns = False  # does a vector hold 8 rows of two?
 
     def __init__(self, builder: ir.IRBuilder, settings: Value = None, form_c: Value = None) -> None:
         super().__init__(builder)
@@ -103,247 +94,275 @@ class Blocks(Emitter):
         """Bytes of a word and of a number."""
         return 4 if self.word == I32 else 8
 
+    @property
+    def whole(self) -> int:
+        """Bytes of a vector of words or of numbers."""
+        return LANES * self.size
+
     def setting(self, settings: Value, index: int) -> Value:
-        return self.load(self.at(settings, ir.Constant(I64, index), 8), I64)
+        return self.load(self.at(settings, self.count(index), 8), I64)
 
     def everywhere(self, settings: Value, index: int, kind: ir.Type = I32) -> Value:
         """A setting in all lanes."""
         return self.splat(self.builder.trunc(self.setting(settings, index), kind))
 
-    def words(self, base: Value, places: Value) -> Value:
-        """Words at 16 places, one by one."""
-        result = ir.Constant(vector(self.word), ir.Undefined)
-        for lane in range(LANES):
-            at = self.first(base, self.at(places, ir.Constant(I64, lane)))
-            word = self.load(at, self.word)
-            result = self.builder.insert_element(result, word, ir.Constant(I32, lane))
-        return result
-
-    def prefetch(self, base: Value, places: Value, count: Value) -> None:
-        """Fetch the first words of `count` vectors into the cache."""
-        with self.over(count) as number:
-            at = self.first(base, self.at(places, number, 4 * LANES))
-            arrays.prefetch(self.builder, at)
-
-    def prefetch_later(self, memory: Memory, number: Value, last: Value) -> None:
-        """The same for two vectors some groups behind `number`; those from `last` on end it."""
-        base, places, _ = memory
-        later = self.builder.add(number, ir.Constant(I64, LATER))
-        later = self.builder.select(self.builder.icmp_signed("<", later, last), later, last)
-        self.prefetch(base, self.at(places, later, 4 * LANES), ir.Constant(I64, BOTH))
-
-    def first(self, base: Value, places: Value) -> Value:
-        """The address of the word at the first of some places."""
-        word = self.builder.ashr(self.load(places, I32), ir.Constant(I32, 5))
-        return self.at(base, self.builder.sext(word, I64), self.size)
-
-    def gather(
-        self, base: Value, places: Value, kind: Value, ways: Sequence[str], slot: Value
-    ) -> None:
-        """Put the words at 16 places into `slot`; `ways` are how they usually lie in memory."""
-        builder = self.builder
-        done = builder.append_basic_block("gathered")
-        anywhere = builder.append_basic_block("anywhere")
-        switch = builder.switch(kind, anywhere)
-        switch.add_case(ir.Constant(I32, AGAIN), done)
-        builder.position_at_end(anywhere)
-        self.put(self.words(base, places), slot)
-        builder.branch(done)
-        for number, far in kinds_of(*ways).items():
-            block = builder.append_basic_block("gathered")
-            switch.add_case(ir.Constant(I32, number), block)
-            builder.position_at_end(block)
-            self.put(self.picked(self.first(base, places), far), slot)
-            builder.branch(done)
-        builder.position_at_end(done)
-
-    def picked(self, address: Value, far: list[int]) -> Value:
-        """The words at these distances, by loads of whole vectors, none beyond the last word."""
-        count = max(far) // LANES + 1
-        starts = [min(LANES * i, max(far) + 1 - LANES) for i in range(count)]
-        at = [self.at(address, ir.Constant(I64, start), self.size) for start in starts]
-        parts = [self.load(part, vector(self.word)) for part in at]
-        lanes = [LANES * (x // LANES) + x - starts[x // LANES] for x in far]
-        while len(parts) > 2:  # halve the number of parts: of each lane, one of two is needed
-            joined = []
-            for i in range(0, len(parts), 2):
-                own = [x - LANES * i if x // LANES // 2 == i // 2 else 0 for x in lanes]
-                joined.append(self.shuffle(parts[i], own, (parts + parts)[i + 1]))
-            parts = joined
-            lanes = [LANES * (x // LANES // 2) + lane for lane, x in enumerate(lanes)]
-        return self.shuffle(parts[0], lanes, parts[1] if parts[1:] else None)
-
-    # -- elements ------------------------------------------------------------------------------
-
-    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value, ...]:
-        """Values, and exponents if they are needed, of the elements in some words."""
-        raise NotImplementedError
-
-    def operand(
-        self, spread: bool, base: Value, places: Value, kinds: Value, count: Value,
-        quarters: Value, form: Value, values: Value, exponents: Value,
-    ) -> None:  # fmt: skip
-        """Decode `count` vectors (4 k, 4 rows or columns), `quarters` of them for each block.
-
-        spread: the operand is A, whose elements are repeated in all lanes of their rows.
-        """
-        builder = self.builder
-        words = self.variable(constant(self.word, 0))
-        ways = WAYS_OF_A if spread else WAYS_OF_B
-        with self.over(builder.udiv(count, quarters)) as block, self.over(quarters) as quarter:
-            index = builder.add(builder.mul(block, quarters), quarter)
-            at = self.at(places, index, 4 * LANES)
-            kind = self.load(self.at(kinds, index), I32)
-            self.gather(base, at, kind, ways, words)
-            shift = self.masked(self.load(at, vector(I32)), 31)
-            found = self.decode(self.get(words), shift, form)
-            if spread:
-                for numbers, target in zip(found, (values, exponents), strict=False):
-                    self.spread(numbers, self.at(target, index, 4 * self.size * LANES))
-            else:
-                self.store(found[0], self.at(values, index, self.size * LANES))
-                self.pair(found[1:], exponents, block, quarters, quarter)
-
-    def spread(self, numbers: Value, address: Value) -> None:
-        """Store numbers (4 k, 4 rows) with each in all lanes of its row: 64 bytes or more a k."""
-        lanes = BOTH * LANES if numbers.type.element == I16 else LANES
-        for k in range(4):
-            rows = [4 * k + lane * 4 // lanes for lane in range(lanes)]
-            to = self.at(address, ir.Constant(I64, k), self.size * LANES)
-            self.store(self.shuffle(numbers, rows), to)
-
-    def pair(
-        self, found: tuple[Value, ...], address: Value, block: Value, quarters: Value,
-        quarter: Value,
-    ) -> None:  # fmt: skip
-        """Store exponents (4 k, 4 columns) of B beside those of the other block of the pair."""
-        builder, four = self.builder, ir.Constant(I64, 4)
-        for numbers in found:
-            pair = builder.mul(builder.lshr(block, ir.Constant(I64, 1)), quarters)
-            half = builder.and_(block, ir.Constant(I64, 1))
-            first = builder.mul(builder.add(pair, quarter), four)
-            for k in range(4):
-                at = self.at(address, builder.add(first, ir.Constant(I64, k)), 16)
-                columns = list(range(4 * k, 4 * k + 4))
-                self.store(self.shuffle(numbers, columns), self.at(at, half, 8))
-
-    # -- blocks of D ---------------------------------------------------------------------------
-
-    @contextmanager
-    def fours(self, first: Value, count: Value) -> Iterator[list[Value]]:
-        """A loop over `count` k from `first` on, four at a time."""
-        four = ir.Constant(I64, 4)
-        with self.over(self.builder.udiv(count, four)) as quarter:
-            start = self.builder.add(first, self.builder.mul(quarter, four))
-            yield [self.builder.add(start, ir.Constant(I64, step)) for step in range(4)]
-
-    def numbers(self, a: list[Value], b: list[Value], k: Value) -> tuple[list[Value], list[Value]]:
-        """The numbers of k in some blocks of rows and of columns, in the lanes of a block of D."""
-        of_a = [self.load(self.at(x, k, self.size * LANES), vector(self.number)) for x in a]
-        of_b = [self.load(self.at(x, k, self.size * 4), vector(self.number, 4)) for x in b]
-        return of_a, [self.shuffle(x, [0, 1, 2, 3] * 4) for x in of_b]
+    def format(self, form: Value) -> list[Value]:
+        """The settings of an operand, in all lanes."""
+        return [self.everywhere(form, i) for i in range(FORMAT)]
 
     def flag(self, index: int) -> Value:
         return self.builder.trunc(self.setting(self.settings, index), I1)
 
-    def read(self, memory: Memory, number: Value) -> list[Value]:
-        """The words of C of two neighbouring blocks, the first of which is `number`."""
-        builder = self.builder
-        base, places, kinds = memory
-        slots = [self.variable(constant(self.word, 0)) for _ in range(2)]
-        paired = self.flag(PAIRED_C)
-        for block, slot in enumerate(slots):
-            index = builder.add(number, ir.Constant(I64, block))
-            at, kind = self.at(places, index, 4 * LANES), self.load(self.at(kinds, index), I32)
-            if not block:
-                self.gather(base, at, kind, ("run",), slot)
-                continue
-            with builder.if_else(paired) as (halves, words):
-                with halves:
-                    self.put(builder.lshr(self.get(slots[0]), constant(self.word, 16)), slot)
-                with words:
-                    self.gather(base, at, kind, ("run",), slot)
-        return [self.get(slot) for slot in slots]
+    # -- memory --------------------------------------------------------------------------------
 
-    def keep(self, results: Value, number: Value, bits: list[Value]) -> None:
-        """Keep D of two neighbouring blocks; joined, where they share words."""
-        builder = self.builder
-        joined = builder.or_(bits[0], builder.shl(bits[1], constant(self.word, 16)))
-        first = builder.select(self.flag(PAIRED_D), joined, bits[0])
-        for block, word in enumerate((first, bits[1])):
-            index = builder.add(number, ir.Constant(I64, block))
-            self.store(word, self.at(results, index, self.size * LANES))
+    def place(self, memory: Memory, block: Value, lane: int = 0) -> Value:
+        """The address of the word of a lane."""
+        index = self.builder.add(self.builder.mul(block, self.count(LANES)), self.count(lane))
+        return self.word_at(memory.words, self.load(self.at(memory.places, index), I32))
 
-    def write(self, memory: Memory, results: Value) -> None:
-        """Write all of D to the registers."""
-        builder = self.builder
-        base, places, kinds = memory
-        rows, columns = self.setting(self.settings, ROWS), self.setting(self.settings, COLUMNS)
-        paired = self.setting(self.settings, PAIRED_D)
-        with self.over(builder.lshr(builder.mul(rows, columns), paired)) as index:
-            number = builder.shl(index, paired)
-            words = self.load(self.at(results, number, self.size * LANES), vector(self.word))
-            self.scatter(base, places, kinds, number, words)
+    def word_at(self, base: Value, place: Value) -> Value:
+        word = self.builder.ashr(place, ir.Constant(I32, 5))
+        return self.at(base, self.builder.sext(word, I64), self.size)
 
-    def scatter(
-        self, base: Value, places: Value, kinds: Value, number: Value, words: Value
-    ) -> None:
-        builder = self.builder
-        at, kind = self.at(places, number, 4 * LANES), self.load(self.at(kinds, number), I32)
-        slot = self.variable(words)
-        done = builder.append_basic_block("scattered")
-        anywhere = builder.append_basic_block("anywhere")
-        switch = builder.switch(kind, anywhere)
-        for way, far in kinds_of("run").items():
-            block = builder.append_basic_block("run")
-            switch.add_case(ir.Constant(I32, way), block)
-            builder.position_at_end(block)
-            to = self.first(base, at)
-            if way == RUN:
-                self.store(words, to)
-            else:
-                for lane, distance in enumerate(far):
-                    word = builder.extract_element(words, ir.Constant(I32, lane))
-                    self.store(word, self.at(to, ir.Constant(I64, distance), self.size))
-            builder.branch(done)
-        builder.position_at_end(anywhere)
-        with self.over(ir.Constant(I64, LANES)) as lane:
-            word = builder.extract_element(self.get(slot), lane)
-            self.store(word, self.first(base, self.at(at, lane)))
-        builder.branch(done)
+    def prefetch(self, base: Value, places: Value, count: Value) -> None:
+        """Fetch the first words of `count` blocks into the cache."""
+        with self.over(count) as number:
+            place = self.load(self.at(places, number, 4 * LANES), I32)
+            arrays.prefetch(self.builder, self.word_at(base, place))
+
+    def prefetch_lines(self, base: Value, size: Value) -> None:
+        """Fetch so many bytes into the cache."""
+        with self.over(self.builder.lshr(size, self.count(6))) as line:
+            arrays.prefetch(self.builder, self.at(base, line, 64))
+
+    def prefetch_later(self, memory: Memory, number: Value, last: Value) -> None:
+        """The same for a set some sets behind `number`; `last` ends it."""
+        later = self.builder.add(number, self.count(LATER))
+        later = self.builder.select(self.builder.icmp_signed("<", later, last), later, last)
+        places = self.at(memory.places, later, 4 * LANES * BAND)
+        self.prefetch(memory.words, places, self.count(BAND))
+
+    def fetch(self, memory: Memory, number: Value, slots: list[Value]) -> None:
+        """Put the words of the blocks of a set into slots."""
+        builder, count = self.builder, len(slots)
+        first = builder.mul(number, self.count(count))
+        blocks = [builder.add(first, self.count(i)) for i in range(count)]
+        done = builder.append_basic_block("fetched")
+        switch = builder.switch(self.load(self.at(memory.kinds, number), I32), done)
+        for kind, method in ((RUN, self.run), (ROWS, self.rows), (ACROSS, self.across)):
+            with self.case(switch, kind, done):
+                for block, slot in zip(blocks, slots, strict=True):
+                    self.put(method(memory, block), slot)
+        with self.case(switch, ANYWHERE, done):
+            found = self.room(vector(self.word), count)
+            self.each_word(memory, first, count, found, self.copy)
+            for i, slot in enumerate(slots):
+                at = self.at(found, self.count(i), self.whole)
+                self.put(self.load(at, vector(self.word)), slot)
         builder.position_at_end(done)
 
+    @contextmanager
+    def case(self, switch: Value, kind: int, done: Value) -> Iterator[None]:
+        block = self.builder.append_basic_block("case")
+        switch.add_case(ir.Constant(I32, kind), block)
+        self.builder.position_at_end(block)
+        yield
+        self.builder.branch(done)
+
+    def run(self, memory: Memory, block: Value) -> Value:
+        return self.load(self.place(memory, block), vector(self.word))
+
+    def rows(self, memory: Memory, block: Value) -> Value:
+        starts = [self.place(memory, block, 4 * i) for i in range(4)]
+        return self.joined([self.load(at, vector(self.word, 4)) for at in starts])
+
+    def across(self, memory: Memory, block: Value) -> Value:
+        starts = [self.place(memory, block, i) for i in range(4)]
+        columns = self.joined([self.load(at, vector(self.word, 4)) for at in starts])
+        return self.shuffle(columns, [lane // 4 + lane % 4 * 4 for lane in range(LANES)])
+
+    def each_word(self, memory: Memory, first: Value, count: int, ours: Value, move) -> None:
+        """Call move(address of a word, address of its copy in `ours`) for the lanes of blocks."""
+        start = self.builder.mul(first, self.count(LANES))
+        with self.over(self.count(LANES * count)) as lane:
+            at = self.at(memory.places, self.builder.add(start, lane))
+            move(self.word_at(memory.words, self.load(at, I32)), self.at(ours, lane, self.size))
+
+    def copy(self, source: Value, target: Value) -> None:
+        self.store(self.load(source, self.word), target)
+
+    def put_words(self, memory: Memory, number: Value, words: Value) -> None:
+        """Write the words of a set of blocks of D, which lie at the address `words`."""
+        builder = self.builder
+        first = builder.mul(number, self.count(BAND))
+        runs = builder.not_(self.differs(self.load(self.at(memory.kinds, number), I32), RUN))
+        with builder.if_else(runs) as (whole, apart):
+            with whole:
+                for i in range(BAND):
+                    part = self.load(self.at(words, self.count(i), self.whole), vector(self.word))
+                    self.store(part, self.place(memory, builder.add(first, self.count(i))))
+            with apart:
+                self.each_word(memory, first, BAND, words, lambda word, own: self.copy(own, word))
+
+    def turned(self, four: list[Value]) -> list[Value]:
+        """(block, row, column) as (column, row, block), the last two being the lanes; and back."""
+        ones, twos = (
+            [[4 * i + s + x for i in range(4) for x in steps] for s in (0, 2)]
+            for steps in ((0, LANES, 1, LANES + 1), (0, 1, LANES, LANES + 1))
+        )
+        a, b, c, d = (self.shuffle(four[i], lanes, four[i + 1]) for i in (0, 2) for lanes in ones)
+        return [self.shuffle(x, lanes, y) for x, y in ((a, c), (b, d)) for lanes in twos]
+
+    # -- elements ------------------------------------------------------------------------------
+
+    def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value, ...]:
+        """Numbers, and exponents (int32) if they are needed, of the elements in some words."""
+        raise NotImplementedError
+
+    def first(self, memory: Memory, form: Value, bands: Value, quarters: Value,
+              numbers: Value, exponents: Value) -> None:  # fmt: skip
+        """Decode A: for each band `quarters` sets, of 4 k each."""
+        slots = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
+        kept = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
+        fields = self.format(form)
+        with self.over(self.builder.mul(bands, quarters)) as number:
+            again = self.load(self.at(memory.kinds, number), I32)
+            with self.builder.if_then(self.differs(again, AGAIN)):
+                self.fetch(memory, number, slots)
+                for words, slot in zip(self.turned(list(map(self.get, slots))), kept, strict=True):
+                    self.put(words, slot)
+            ups = self.at(memory.ups, number, 4 * LANES * BAND)
+            target = self.builder.mul(number, self.count(4))
+            for k, slot in enumerate(kept):
+                up = self.splat(self.load(self.at(ups, self.count(k)), I32))
+                found = self.decode(self.get(slot), up, fields)
+                to = self.builder.add(target, self.count(k))
+                self.store(found[0], self.at(numbers, to, self.whole))
+                if found[1:]:
+                    self.store(self.pair(found[1], found[1]), self.at(exponents, to, 4 * LANES))
+
+    def second(self, memory: Memory, form: Value, pairs: Value, quarters: Value,
+               numbers: Value, exponents: Value) -> None:  # fmt: skip
+        """Decode B: for each pair of blocks of 4 columns `quarters` sets, of 4 k each."""
+        builder = self.builder
+        slots = [self.variable(constant(self.word, 0)) for _ in range(PAIR)]
+        fields = self.format(form)
+        with self.over(pairs) as pair, self.over(quarters) as quarter:
+            number = builder.add(builder.mul(pair, quarters), quarter)
+            self.fetch(memory, number, slots)
+            both = []
+            for i, slot in enumerate(slots):
+                block = builder.add(builder.mul(number, self.count(PAIR)), self.count(i))
+                up = self.load(self.at(memory.ups, block, 4 * LANES), vector(I32))
+                both.append(self.decode(self.get(slot), up, fields))
+                four = builder.add(builder.mul(pair, self.count(PAIR)), self.count(i))
+                to = builder.add(builder.mul(four, quarters), quarter)
+                self.store(both[i][0], self.at(numbers, to, self.whole))
+            if both[0][1:]:
+                joined = self.pair(both[0][1], both[1][1])
+                self.store(joined, self.at(exponents, number, 4 * LANES))
+
+    def pair(self, low: Value, high: Value) -> Value:
+        """Two numbers of 16 bits in each lane of 32."""
+        return self.builder.or_(
+            self.masked(low, 0xFFFF), self.builder.shl(high, constant(I32, 16))
+        )
+
+    # -- blocks of D ---------------------------------------------------------------------------
+
+    @contextmanager
+    def fours(self, first: Value, count: Value) -> Iterator[Value]:
+        """A loop over the quarters of `count` k from `first` on."""
+        start = self.builder.udiv(first, self.count(4))
+        with self.over(self.builder.udiv(count, self.count(4))) as quarter:
+            yield self.builder.add(start, quarter)
+
+    def numbers(self, group: Group, quarter: Value, step: Value) -> tuple[Value, list[Value]]:
+        """Those of one k of a quarter: of A, and of B by column, in all lanes."""
+        k = self.builder.add(self.builder.mul(quarter, self.count(4)), step)
+        of_a = self.load(self.at(group.a, k, self.whole), vector(self.number))
+        return of_a, [self.one(b, quarter, step, self.number) for b in group.b]
+
+    def one(self, columns: list[Value], quarter: Value, step: Value, kind: ir.Type) -> Value:
+        """What belongs to one k of a quarter and the columns of a vector, in the lanes of these."""
+        size = 8 if kind == self.number and self.size == 8 else 4
+        found = []
+        for base in columns:
+            at = self.at(self.at(base, quarter, LANES * size), step, size)
+            found.append(self.splat(self.load(at, kind)))
+        if len(found) == 1:
+            return found[0]
+        lanes = [lane if lane % 4 < 2 else LANES + lane for lane in range(LANES)]
+        return self.shuffle(found[0], lanes, found[1])
+
+    def read(self, memory: Memory, number: Value) -> list[Value]:
+        """The words of C of a set, by column."""
+        slots = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
+        self.fetch(memory, number, slots)
+        return self.turned([self.get(slot) for slot in slots])
+
     def over_groups(
-        self, a: list[Value], b: list[Value], c: Memory, d: Memory, results: Value
+        self, a: list[Value], b: list[Value], c: Memory, d: Memory, results: Value, scales: Value
     ) -> Value:
         """Compute D in `results`, group by group, and write it. Is any of it to be computed
         otherwise? Then nothing is written, so that D may lie where C does."""
         builder = self.builder
-        two = ir.Constant(I64, BOTH)
-        rows, columns, depth = (self.setting(self.settings, x) for x in (ROWS, COLUMNS, DEPTH))
-        bands, pairs = builder.udiv(rows, two), builder.udiv(columns, two)
-        last = builder.sub(builder.mul(rows, columns), two)
-        with self.over(bands) as band, self.over(pairs) as pair:
-            down = [builder.add(builder.mul(band, two), ir.Constant(I64, i)) for i in range(BOTH)]
-            across = [builder.add(builder.mul(pair, two), ir.Constant(I64, i)) for i in range(BOTH)]
-            numbers = [builder.add(builder.mul(row, columns), across[0]) for row in down]
-            for number in numbers:
-                self.prefetch_later(c, number, last)
+        bands, columns, depth = (self.setting(self.settings, x) for x in (BANDS, COLUMNS, DEPTH))
+        quarters = builder.udiv(depth, self.count(4))
+        with self.over(bands) as band, self.over(columns) as column:
+            number = builder.add(builder.mul(band, columns), column)
+            self.prefetch_later(c, number, builder.sub(builder.mul(bands, columns), self.count(1)))
+            eight, odd = builder.lshr(column, self.count(1)), builder.and_(column, self.count(1))
+            if self.two_columns:
+                eight = column
+            first = builder.mul(eight, self.count(PAIR))  # blocks of B
+            fours = [
+                builder.mul(builder.add(first, self.count(i)), quarters) for i in range(PAIR)
+            ]
+            own = [self.count(0), self.count(1)] if self.two_columns else [odd]
+            lines = [
+                [builder.mul(builder.add(x, self.count(i)), self.count(4)) for x in own]
+                for i in (0, 2)
+            ]
             group = Group(
-                [self.at(a[0], builder.mul(row, depth), self.size * LANES) for row in down],
-                [self.at(b[0], builder.mul(column, depth), self.size * 4) for column in across],
-                [self.at(a[1], builder.mul(row, depth), self.size * LANES) for row in down],
-                self.at(b[1], builder.mul(pair, depth), 16),
-                [word for number in numbers for word in self.read(c, number)],
-            )
-            words = self.group(group)
-            for i, number in enumerate(numbers):
-                self.keep(results, number, words[BOTH * i : BOTH * i + BOTH])
+                self.at(a[0], builder.mul(band, depth), self.whole),
+                self.at(a[1], builder.mul(band, depth), 4 * LANES),
+                [[self.at(self.at(b[0], four, self.whole), line, self.size) for line in some]
+                 for four in fours for some in lines],
+                [[self.at(self.at(b[1], builder.mul(eight, quarters), 4 * LANES), line, 4)
+                  for line in some] for some in lines],
+                self.read(c, number),
+                self.load(self.at(c.ups, number, 4 * LANES * BAND), I32),
+                (self.at(scales, builder.mul(band, self.count(LANES))),
+                 self.at(scales, builder.add(
+                     builder.mul(bands, self.count(LANES)),
+                     builder.add(builder.shl(eight, self.count(3)), odd)))),
+            )  # fmt: skip
+            for i, words in enumerate(self.turned(self.group(group))):
+                at = builder.add(builder.mul(number, self.count(BAND)), self.count(i))
+                self.store(words, self.at(results, at, self.whole))
         wrong = self.any(builder.icmp_signed("!=", self.get(self.wrong), constant(I32, 0)))
         with builder.if_then(builder.not_(wrong)):
-            self.write(d, results)
+            self.write(d, builder.mul(bands, columns), results)
         return wrong
 
+    def write(self, memory: Memory, sets: Value, results: Value) -> None:
+        """Write all of D; two neighbouring sets are joined, where they share words."""
+        builder, size = self.builder, BAND * self.whole
+        paired = self.setting(self.settings, PAIRED_D)
+        with builder.if_then(builder.trunc(paired, I1)), self.over(
+            builder.lshr(sets, self.count(1))
+        ) as pair:
+            low = self.at(results, builder.shl(pair, self.count(1)), size)
+            for i in range(BAND):
+                at = self.at(low, self.count(i), self.whole)
+                other = self.load(self.at(at, self.count(1), size), vector(self.word))
+                other = builder.shl(other, constant(self.word, 16))
+                self.store(builder.or_(self.load(at, vector(self.word)), other), at)
+        with self.over(builder.lshr(sets, paired)) as index:
+            number = builder.shl(index, paired)
+            self.put_words(memory, number, self.at(results, number, size))
+
     def group(self, group: Group) -> list[Value]:
-        """The words of D of a group, row by row."""
+        """The words of D of a group, by column."""
         raise NotImplementedError

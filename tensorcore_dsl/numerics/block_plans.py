@@ -12,77 +12,163 @@ from . import block_code as code
 from . import block_sums as sums
 from . import blocks
 from .architectures import Model, Product
-from .formats import FORMATS, Format, bit_table
+from .block_turns import TURNS
+from .formats import FORMATS, Format
+from .softfloat import ROUNDINGS
 
 Array = npt.NDArray[Any]
-MOST_AHEAD = 64  # vectors of C that are fetched into the cache ahead
-NONE = 1 << 30  # no code of a format without infinities and NaN
+MOST_AHEAD = 64  # blocks of an operand that are fetched into the cache ahead
+NONE = (1 << 32) - 1  # no code of a format without infinities and NaN
+BIASED = 2 * sums.BIAS  # exponents of products
+ENGINES = {"s32": blocks.INTEGER, "f64": blocks.CHAIN}  # by accumulator
+HALVES = ("f16",)  # C and D whose elements share words
+NUMBERS = {blocks.INTEGER: 2, blocks.BITS: 32}  # most elements of a number
 
 
 @dataclass(frozen=True, eq=False)
 class BlockPlan:
-    """What `blocks` needs to compute a product; `kept` keeps the memory that `call` points to."""
+    """What `blocks` needs to compute a product; `kept` keeps the memory that `call` points to.
 
-    engine: int  # an index into `blocks.LOOPS`
+    swapped: A and B have changed places, as D is computed transposed.
+    """
+
+    loop: Any  # of `blocks.LOOPS`
     call: Array
     kept: tuple[Array, ...]
+    swapped: bool
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Bytes of the decoded values of one A and one B, and of one D."""
-        return tuple(self.call[[blocks.SIZE_A, blocks.SIZE_B, blocks.SIZE_D]].tolist())
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the decoded values of one A and one B, of one D, and of one image."""
+        indices = [blocks.SIZE_A, blocks.SIZE_B, blocks.SIZE_D, blocks.SIZE_IMAGE]
+        return tuple(self.call[indices].tolist())
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How the operands lie in memory.
+
+    places: (tiles, m, k), (tiles, k, n), (tiles, m, n) of A, B, C and D, 32 * word + shift, with k
+    in the order of the hardware; steps: distance of two warps in words; packed: elements in a word
+    of A and of B. turned: registers of the images (threads, registers), whose places are those of
+    images (registers, threads); `threads` of each of them.
+    """
+
+    places: dict[str, Array]
+    steps: dict[str, int]
+    packed: tuple[int, int]
+    turned: dict[str, int]
+    threads: int
+
+    def swapped(self) -> Layouts:
+        """Those of the transposed product."""
+        other = {"a": "b", "b": "a", "c": "c", "d": "d"}
+        return Layouts(
+            {other[name]: x.swapaxes(1, 2) for name, x in self.places.items()},
+            {other[name]: x for name, x in self.steps.items()}, self.packed[::-1],
+            {other[name]: x for name, x in self.turned.items()}, self.threads,
+        )  # fmt: skip
 
 
 def block_plan(
-    product: Product, model: Model, places: dict[str, Array], steps: dict[str, int], order: Array,
-    packed: int,
-) -> BlockPlan | None:  # fmt: skip
-    """The plan, or None if the product cannot be computed in blocks.
-
-    places: (tiles, m, k), (tiles, k, n), (tiles, m, n) of A, B, C and D, 32 * word + shift, with k
-    in the order of the hardware; steps: distance of two warps in words; packed: elements in a word.
-    """
-    engines = {"s32": blocks.EXACT, "f64": blocks.CHAIN}
-    engine = engines.get(model.accumulator, blocks.FUSED)
-    size = 8 if engine == blocks.CHAIN else 4
-    settings = _settings(product, model)
-    if settings is None or product.m % 8 or product.n % 8 or product.k % 4:
+    product: Product, model: Model, layouts: Layouts, order: Array
+) -> BlockPlan | None:
+    """The plan, or None if the product cannot be computed in blocks. order: the k of the places."""
+    engine = ENGINES.get(model.accumulator, blocks.FUSED)
+    if product.a == "b1":
+        engine = blocks.BITS
+    settings = _settings(product, model, max(layouts.packed))
+    if settings is None or product.m % 8 or product.n % 8:
+        return None
+    swapped = product.m % 16 != 0 and product.n % 16 == 0
+    if swapped:
+        layouts = layouts.swapped()
+    m, n = (product.n, product.m) if swapped else (product.m, product.n)
+    packed, places = max(layouts.packed), layouts.places
+    each = min(NUMBERS.get(engine, 1), packed)  # elements of a number
+    if each > 1 and packed != min(layouts.packed):
         return None
     length = int(settings[code.LENGTH])
     keys = [(i // length, k // (4 * packed), k % packed, k) for i, k in enumerate(order.tolist())]
-    by_word = sorted(range(len(keys)), key=keys.__getitem__)
-    columns = np.arange(product.n).reshape(-1, 4, 2).swapaxes(1, 2).ravel()
+    kept = [i for i in range(len(keys)) if keys[i][2] < packed // each]
+    by_word = sorted(kept, key=keys.__getitem__)
+    columns = np.arange(n).reshape(-1, 4, 2).swapaxes(1, 2).ravel()
+    rows = np.arange(max(m // 4, code.BAND)) % (m // 4)  # blocks of rows
     tiles, depth = len(places["a"]), len(by_word)
-    a = places["a"][:, :, by_word].reshape(tiles, -1, 4, depth // 4, 4)
-    b = places["b"][:, by_word][:, :, columns].reshape(tiles, depth // 4, 4, -1, 4)
-    vectors = {"a": a.transpose(0, 1, 3, 4, 2), "b": b.transpose(0, 3, 1, 2, 4)}
+    if depth % 4:
+        return None
+    a = places["a"][:, :, by_word].reshape(tiles, -1, 4, depth // 4, 4)[:, rows]
+    b = places["b"][:, by_word].reshape(tiles, depth // 4, 4, n // 8, code.PAIR, 4)
+    vectors = {  # (tiles, sets, blocks, 16)
+        "a": a.reshape(tiles, -1, code.BAND, 4, depth // 4, 4).transpose(0, 1, 4, 2, 3, 5),
+        "b": b.transpose(0, 3, 1, 4, 5, 2),
+    }
+    half = m == 8 and product.c not in HALVES and product.d not in HALVES
     for name in "cd":
-        cut = places[name][:, :, columns].reshape(tiles, -1, 4, product.n // 4, 4)
-        vectors[name] = cut.transpose(0, 1, 3, 2, 4)
-    for name, index in (("c", code.PAIRED_C), ("d", code.PAIRED_D)):
-        paired = _paired(vectors[name].reshape(-1, 2, 16))
+        cut = places[name][:, :, columns].reshape(tiles, -1, 4, n // 4, 4)
+        paired = _paired(cut.transpose(0, 1, 3, 2, 4).reshape(-1, 2, 16))
         if paired is None:
             return None
-        settings[index] = paired
+        if name == "d":
+            settings[code.PAIRED_D] = paired
+        if half:  # (tiles, blocks of rows, 4 rows, eights, parity, 4 columns)
+            cut = cut.reshape(tiles, 2, 4, n // 8, 2, 4)
+            vectors[name] = cut.transpose(0, 3, 4, 1, 2, 5)
+            continue
+        cut = cut[:, rows].reshape(tiles, -1, code.BAND, 4, n // 4, 4)
+        vectors[name] = cut.transpose(0, 1, 4, 2, 3, 5)
     flat = {
-        name: np.ascontiguousarray(v.reshape(tiles, -1, 16), np.int32)
+        name: np.ascontiguousarray(
+            v.reshape(tiles, -1, code.PAIR if name == "b" else code.BAND, 16), np.int32
+        )
         for name, v in vectors.items()
     }
-    kinds = {name: _kinds(v) for name, v in flat.items()}
-    forms = {name: _form(product, model, name, engine) for name in "abc"}
+    others = dict(zip("abcd", "bacd" if swapped else "abcd", strict=True))
+    ups = {name: _ups(product, others[name], engine, v) for name, v in flat.items()}
+    of_k = ups["a"].reshape(tiles, -1, 16, 4)
+    if (of_k != of_k[:, :, :1]).any():
+        return None
+    settings[[code.BANDS, code.DEPTH]] = len(rows) // code.BAND, depth
+    settings[code.COLUMNS] = n // 8 if half else n // 4
+    return _plan(product, model, engine, half, layouts, settings, flat, ups, swapped)
+
+
+def _plan(
+    product: Product, model: Model, engine: int, half: bool, layouts: Layouts, settings: Array,
+    flat: dict[str, Array], ups: dict[str, Array], swapped: bool,
+) -> BlockPlan:  # fmt: skip
+    bands, quarters = int(settings[code.BANDS]), int(settings[code.DEPTH]) // 4
+    size = 8 if engine == blocks.CHAIN else 4
+    kinds = {name: _kinds(v, name in "ab") for name, v in flat.items()}
+    other, alone = "bac" if swapped else "abc", max(layouts.packed) == 1
+    forms = {
+        name: _form(product, model, x, engine, alone)
+        for name, x in zip("abc", other, strict=True)
+    }
+    counts = {name: v.shape[1] * v.shape[2] for name, v in flat.items()}  # blocks
     call = np.zeros(blocks.DESCRIPTION, np.int64)
-    call[[blocks.TILES, blocks.VECTORS_A]] = tiles, flat["a"].shape[1]
-    call[[blocks.VECTORS_B, blocks.BLOCKS]] = flat["b"].shape[1], flat["d"].shape[1]
-    call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * flat["a"].shape[1], size * flat["b"][0].size
-    call[[blocks.QUARTERS, blocks.SIZE_D]] = product.k // 4, size * flat["d"][0].size
-    ahead = [min(flat[name].shape[1], MOST_AHEAD) for name in "dab"]
-    call[blocks.AHEAD : blocks.AHEAD_B + 1] = ahead
-    call[blocks.STEP_A : blocks.STEP_D + 1] = [size * steps[name] for name in "abcd"]
-    call[blocks.PLACES_A : blocks.PLACES_D + 1] = [_address(flat[name]) for name in "abcd"]
-    call[blocks.KINDS_A : blocks.KINDS_D + 1] = [_address(kinds[name]) for name in "abcd"]
+    call[[blocks.TILES, blocks.BANDS, blocks.QUARTERS]] = len(flat["a"]), bands, quarters
+    call[[blocks.PAIRS, blocks.THREADS]] = counts["b"] // code.PAIR // quarters, layouts.threads
+    call[[blocks.BLOCKS_A, blocks.BLOCKS_B]] = counts["a"], counts["b"]
+    call[blocks.BLOCKS_D] = counts["d"]
+    call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * quarters * bands, size * 16 * counts["b"]
+    call[blocks.SIZE_D] = size * 16 * counts["d"]
+    call[blocks.SIZE_IMAGE] = size * layouts.threads * max(layouts.turned.values(), default=0)
+    for i, name in enumerate("abcd"):
+        call[blocks.STEP_A + i] = size * layouts.steps[name]
+        call[blocks.REGISTERS_A + i] = layouts.turned.get(name, 0)
+        call[blocks.PLACES_A + i] = _address(flat[name])
+        call[blocks.UPS_A + i] = _address(ups[name])
+        call[blocks.KINDS_A + i] = _address(kinds[name])
+    for i, name in enumerate("abc"):  # images that are turned are read in their order
+        call[blocks.AHEAD_A + i] = 0 if name in layouts.turned else min(counts[name], MOST_AHEAD)
     call[blocks.FORM_A : blocks.FORM_C + 1] = [_address(forms[name]) for name in "abc"]
     call[blocks.SETTINGS] = _address(settings)
-    return BlockPlan(engine, call, (*flat.values(), *kinds.values(), *forms.values(), settings))
+    if layouts.turned:
+        call[[blocks.TURN, blocks.TURN_BACK]] = [turn.address() for turn in TURNS[size]]
+    call[blocks.SCALES] = product.m * product.stored if product.sparse else 0
+    kept = (*flat.values(), *ups.values(), *kinds.values(), *forms.values(), settings)
+    return BlockPlan(blocks.LOOPS[engine][half], call, kept, swapped)
 
 
 def _address(array: Array) -> int:
@@ -97,37 +183,49 @@ def _paired(pairs: Array) -> bool | None:
     return True if not (low & 31).any() and (high == low + 16).all() else None
 
 
-def _kinds(vectors: Array) -> Array:
-    """How the words of each vector (tiles, vectors, 16) lie in memory."""
+def _ups(product: Product, name: str, engine: int, places: Array) -> Array:
+    """By how many bits elements are shifted so that their highest bit is that of the register, or
+    of a half of it where numbers are two integers."""
+    low, bits = places & 31, FORMATS[getattr(product, name)].bits
+    if name in "ab" and engine == blocks.INTEGER:
+        up = 16 - bits - low
+        return np.ascontiguousarray(up | up << 16, np.int32)
+    return np.ascontiguousarray(np.maximum(32 - bits - low, 0), np.int32)
+
+
+def _kinds(vectors: Array, repeated: bool) -> Array:
+    """How the words of sets (tiles, sets, blocks, 16) lie in memory. repeated: may it be AGAIN?"""
     words = vectors >> 5
-    kinds = np.full(vectors.shape[:2], code.ANYWHERE, np.int32)
-    for number, way in enumerate(code.WAYS):
-        fits = (words - words[..., :1] == np.array(code.distances(*way))).all(-1)
-        kinds[fits] = 2 + number
-    again = (words[:, 1:] == words[:, :-1]).all(-1)
-    kinds[:, 1:][again] = code.AGAIN
+    fours = words.reshape(*words.shape[:3], 4, 4)
+    four, kinds = np.arange(4), np.full(vectors.shape[:2], code.ANYWHERE, np.int32)
+    kinds[(fours - fours[..., :1, :] == four[:, None]).all((2, 3, 4))] = code.ACROSS
+    kinds[(fours - fours[..., :1] == four).all((2, 3, 4))] = code.ROWS
+    kinds[(words - words[..., :1] == np.arange(16)).all((2, 3))] = code.RUN
+    if repeated:
+        kinds[:, 1:][(words[:, 1:] == words[:, :-1]).all((2, 3))] = code.AGAIN
     return kinds
 
 
-def _settings(product: Product, model: Model) -> Array | None:
+def _settings(product: Product, model: Model, packed: int) -> Array | None:
+    """Those of a product in blocks, None if there are none. packed: elements in a word."""
     s = np.zeros(code.SETTINGS, np.int64)
-    s[[code.ROWS, code.COLUMNS, code.DEPTH]] = product.m // 4, product.n // 4, product.k
     if product.a == "f64":
-        s[code.LENGTH] = 1
-        return s if product.rounding == "rn" and model.engine == "double" else None
-    if product.sparse or product.scale_kind or model.engine != "fused":
+        s[[code.LENGTH, code.ROUNDING]] = 1, ROUNDINGS[product.rounding]
+        return s if model.engine == "double" else None
+    s[code.SCALED] = product.scale_kind is not None
+    if model.engine != "fused" or (s[code.SCALED] and product.scale_vec != 1):
         return None
     if model.accumulator == "s32":
-        largest = [np.abs(_numbers(product, i)).max() for i in range(2)]
-        if largest[0] * largest[1] * product.k + product.k > 1 << 24:
-            return None
         s[[code.LENGTH, code.SATURATE]] = product.k, product.satfinite
-        s[code.ADDED] = product.k // 2 if product.operation == "xor" else 0
+        s[code.XOR] = product.operation == "xor"
         return s
     # int32 holds C and PART products; larger sums are checked.
     room = (2.0**31 - sums.ROOM) / 2.0**model.fraction - 2
     bound = room / _significand(product.a) / _significand(product.b)
-    part = next((model.length >> i for i in range(3) if model.length >> i < bound), 0)
+    parts = (model.length >> i for i in range(3))
+    part = next((x for x in parts if (x // 2 if product.sparse else x) < bound), 0)
+    if product.sparse and part % (4 * packed):  # half of the elements of these are not stored
+        return None
     half = model.accumulator == "f16"
     if (
         part == 0 or part % 4 or model.length % part or product.k % model.length
@@ -136,8 +234,11 @@ def _settings(product: Product, model: Model) -> Array | None:
     ):  # fmt: skip
         return None
     accumulator = FORMATS[model.accumulator]
-    s[[code.LENGTH, code.PART, code.ALIGNED]] = model.length, part, model.fraction
-    s[[code.BOTTOM, code.LEAST_C]] = max(model.floor, sums.LEAST), accumulator.least
+    s[[code.LENGTH, code.PART]] = model.length, part
+    s[[code.STEPS, code.PARTS]] = product.k // model.length, model.length // part
+    s[[code.ALIGNED, code.BOTTOM]] = model.fraction + sums.BIAS, max(model.floor, sums.LEAST)
+    s[[code.ALIGNED, code.BOTTOM]] += BIASED
+    s[code.LEAST_C] = accumulator.least + sums.BIAS
     s[[code.KEPT, code.NEAREST, code.LATE]] = model.kept, model.nearest, model.late
     s[[code.SINGLE_C, code.SINGLE_D]] = product.c == "f32", product.d == "f32"
     s[code.CONVERT] = product.d == "f16" and not half
@@ -148,33 +249,27 @@ def _significand(name: str) -> float:
     return 2 - 2.0 ** -FORMATS[name].fraction
 
 
-def _numbers(product: Product, operand: int) -> Array:
-    """The numbers that the codes of an integer format stand for."""
-    form = FORMATS[(product.a, product.b)[operand]]
-    if product.a == "b1":
-        return bit_table(product.operation, operand)[0, :2]
-    return np.array([form.value(c) for c in range(1 << form.bits)])
-
-
-def _form(product: Product, model: Model, name: str, engine: int) -> Array:
-    """A format as the settings of `Blocks.decode` or `Blocks.integers`."""
+def _form(product: Product, model: Model, name: str, engine: int, alone: bool) -> Array:
+    """A format as the settings of `Blocks.decode`. alone: is each element in a word of its own?"""
     form = FORMATS[getattr(product, name)]
     f = np.zeros(code.FORMAT, np.int64)
-    f[code.BITS] = form.bits
-    if engine == blocks.EXACT and name != "c":
-        zero, one = _numbers(product, "ab".index(name))[:2]
-        f[[code.SIGNED, code.SCALE, code.OFFSET]] = form.signed, 2 * (one - zero), 2 * zero
+    if engine in NUMBERS and name != "c":
+        f[code.MASK] = (1 << form.bits) - 1 if alone else -1
+    if engine == blocks.INTEGER and name != "c":
+        f[code.DOWN] = (16 - form.bits) * 0x10001
+        f[code.SIGNED] = (1 << form.bits - 1) * 0x10001 if form.signed else 0
     elif engine == blocks.FUSED and form.bits < 32:
         least = model.least if model.least is not None and name != "c" else form.least
         if name == "c":
             least = FORMATS[model.accumulator].least
-        f[[code.FRACTION, code.SHIFT_UP]] = form.fraction, 23 - form.fraction
-        f[[code.FACTOR, code.LEAST_EXPONENT]] = 128 - (1 << form.width - 1), least
-        f[code.FIRST_SPECIAL] = _first_special(form)
+        f[code.MASK] = 0x7FFFFFFF & -(1 << 32 - form.bits)
+        f[[code.DOWN, code.RAISED]] = 8 - form.width, (sums.BIAS + 1 - (1 << form.width - 1)) << 23
+        f[[code.LEAST_EXPONENT, code.FIRST_SPECIAL]] = least + sums.BIAS, _first_special(form)
     return f
 
 
 def _first_special(form: Format) -> int:
-    """The smallest code, without its sign, of an infinity or NaN."""
+    """The smallest code, without its sign, of an infinity or NaN, in the highest bits."""
     top = (1 << form.width + form.fraction) - 1
-    return {"ieee": top + 1 - (1 << form.fraction), "nan": top, "finite": NONE}[form.special]
+    first = {"ieee": top + 1 - (1 << form.fraction), "nan": top}.get(form.special)
+    return NONE if first is None else first << 32 - form.bits

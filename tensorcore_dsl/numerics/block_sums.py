@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
-"""Vector code of the sums of a block: fused steps in binary32 and int32, and sums of integers.
+"""Vector code of the sums of a band: fused steps in binary32 and int32, and sums of integers.
 
 A fused step is exact here in the usual range of exponents. A product of two elements has at most
 22 bits, multiplication by a power of two is exact, conversion to int32 cuts off what is below the
@@ -17,70 +17,80 @@ from tensorcore_dsl.lowering import arrays, primitive
 from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast
 
 from . import block_code as layout
-from .block_code import BOTH, HIGH, LOW, Blocks, Group
-from .vectors import F32, F64, I1, I16, I32, I64, LANES, Value, constant, vector
+from .block_code import HIGH, LOW, Blocks, Group, Memory
+from .softfloat import RM, RN, RP, RZ
+from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 
+BIAS = 127  # of the exponents of binary32
 # A step is exact if its largest exponent E lies between these: 2.0**(F - E) and results are normal
 # numbers, and products that are subnormal in binary32 are below the last bit kept.
 LEAST, MOST = -96, 120
+DOWN, UP = -36, 100  # scales that leave E above the floors of all architectures, and 2.0**x normal
 ROOM = 1 << 7  # below 2**31, so that rounding a sum to binary32 does not leave int32
 
 
 class FusedBlocks(Blocks):
     """Emitter of chains of fused steps, in binary32 and int32."""
 
-    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value, Value]:
-        builder = self.builder
-        code = builder.lshr(words, shifts)
-        high = builder.sub(constant(I32, 32), self.everywhere(form, layout.BITS))
-        sign = self.masked(builder.shl(code, high), 0x80000000)
-        size = builder.lshr(builder.shl(code, builder.add(high, constant(I32, 1))),
-                            builder.add(high, constant(I32, 1)))  # fmt: skip
-        value = self.as_float(builder.shl(size, self.everywhere(form, layout.SHIFT_UP)))
-        value = builder.fmul(value, self.power(self.everywhere(form, layout.FACTOR)))
-        special = builder.icmp_unsigned(">=", size, self.everywhere(form, layout.FIRST_SPECIAL))
-        exponent = self.exponents(value, self.everywhere(form, layout.LEAST_EXPONENT))
+    def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value, Value]:
+        builder, hidden = self.builder, constant(I32, 1 << 23)
+        code = builder.shl(words, ups)
+        size = builder.and_(code, form[layout.MASK])
+        field = builder.lshr(size, form[layout.DOWN])
+        raised = form[layout.RAISED]
+        # Without a hidden bit, add it and subtract it again. (The processor is slow to multiply
+        # subnormal numbers.)
+        normal = builder.icmp_unsigned(">=", field, hidden)
+        value = builder.add(field, raised)
+        low = builder.fsub(
+            self.as_float(builder.add(value, hidden)), self.as_float(builder.add(raised, hidden))
+        )
+        value = builder.select(normal, value, self.float_bits(low))
+        least = form[layout.LEAST_EXPONENT]
+        exponent = self.larger(builder.lshr(value, constant(I32, 23)), least)
+        zero = builder.icmp_unsigned("==", size, constant(I32, 0))
+        exponent = builder.select(zero, constant(I32, LOW), exponent)
+        special = builder.icmp_unsigned(">=", size, form[layout.FIRST_SPECIAL])
         exponent = builder.select(special, constant(I32, HIGH), exponent)
-        number = self.as_float(builder.or_(self.float_bits(value), sign))
-        return number, builder.trunc(exponent, vector(I16))
+        number = builder.or_(value, self.masked(code, 0x80000000))
+        return self.as_float(number), exponent
 
     def exponents(self, value: Value, least: Value) -> Value:
-        """The exponents of numbers, at least `least`; LOW for zeros."""
+        """The biased exponents of numbers, at least `least`; LOW for zeros."""
         builder = self.builder
         size = self.masked(self.float_bits(value), 0x7FFFFFFF)
-        field = builder.lshr(size, constant(I32, 23))
-        exponent = self.larger(builder.sub(field, constant(I32, 127)), least)
+        exponent = self.larger(builder.lshr(size, constant(I32, 23)), least)
         zero = builder.icmp_unsigned("==", size, constant(I32, 0))
         return builder.select(zero, constant(I32, LOW), exponent)
 
-    def accumulators(self, words: list[Value]) -> list[Value]:
+    def accumulators(self, group: Group) -> list[Value]:
         """Slots with the values of C, given as binary32 words, or codes of a smaller format."""
         builder = self.builder
         single = self.flag(layout.SINGLE_C)
-        slots = [self.variable(self.as_float(word)) for word in words]
+        slots = [self.variable(self.as_float(word)) for word in group.c]
         with builder.if_then(builder.not_(single)):
-            for word, slot in zip(words, slots, strict=True):
-                value, exponent = self.decode(word, constant(I32, 0), self.form_c)
-                self.note(builder.icmp_signed("==", exponent, constant(I16, HIGH)))
+            up, form = self.splat(group.up), self.format(self.form_c)
+            for word, slot in zip(group.c, slots, strict=True):
+                value, exponent = self.decode(word, up, form)
+                self.note(builder.icmp_signed("==", exponent, constant(I32, HIGH)))
                 self.put(value, slot)
         return slots
 
     def largest(self, group: Group, first: Value, length: Value) -> list[Value]:
-        """The largest exponents of the products of a step, by block."""
-        builder, both = self.builder, BOTH * LANES
-        slots = [self.variable(constant(I16, [2 * LOW] * both)) for _ in group.exponents_a]
-        with self.fours(first, length) as four:
-            for k in four:
-                of_b = self.load(self.at(group.exponents_b, k, 16), vector(I16, 8))
-                of_b = self.shuffle(of_b, list(range(8)) * 4)
-                for slot, base in zip(slots, group.exponents_a, strict=True):
-                    of_a = self.load(self.at(base, k, 2 * both), vector(I16, both))
+        """The largest exponents of the products of a step, by column, biased twice."""
+        builder = self.builder
+        slots = [self.variable(constant(I16, [2 * LOW] * 2 * LANES)) for _ in group.exponents_b]
+        with self.fours(first, length) as quarter:
+            for step in map(self.count, range(4)):
+                k = builder.add(builder.mul(quarter, self.count(4)), step)
+                at = self.at(group.exponents_a, k, 4 * LANES)
+                of_a = self.halves(self.load(at, vector(I32)))
+                for slot, base in zip(slots, group.exponents_b, strict=True):
+                    of_b = self.halves(self.one(base, quarter, step, I32))
                     self.put(self.larger(self.get(slot), builder.add(of_a, of_b)), slot)
-        found = []
-        for row, column in group.pairs():
-            lanes = [8 * (lane // 4) + 4 * column + lane % 4 for lane in range(LANES)]
-            found.append(builder.sext(self.shuffle(self.get(slots[row]), lanes), vector(I32)))
-        return found
+        both = [self.whole_lanes(self.get(slot)) for slot in slots]
+        low = [builder.shl(x, constant(I32, 16)) for x in both]
+        return [builder.ashr(x, constant(I32, 16)) for x in low + both]
 
     def step(self, group: Group, first: Value, c: list[Value]) -> None:
         """One fused step: the accumulators in the slots `c` become the rounded sums."""
@@ -93,38 +103,60 @@ class FusedBlocks(Blocks):
         bottom = self.everywhere(self.settings, layout.BOTTOM)
         aligned = self.everywhere(self.settings, layout.ALIGNED)
         before = [self.get(slot) for slot in c]
-        ups, shifts, totals = [], [], []
+        ups, downs, totals, exponents = [], [], [], []
         for largest, value in zip(self.largest(group, first, length), before, strict=True):
-            exponent = self.larger(largest, self.exponents(value, least))
-            some = builder.icmp_signed(">", exponent, constant(I32, LOW // 2))
-            low = builder.icmp_signed("<", exponent, constant(I32, LEAST))
-            high = builder.icmp_signed(">", exponent, constant(I32, MOST))
-            self.note(builder.or_(high, builder.and_(some, low)))
-            shifts.append(builder.sub(aligned, self.larger(exponent, bottom)))
-            ups.append(self.power(shifts[-1]))
+            own = builder.add(self.exponents(value, least), constant(I32, BIAS))
+            exponents.append(self.larger(largest, own))
+            shift = builder.sub(aligned, self.larger(exponents[-1], bottom))
+            up = builder.shl(shift, constant(I32, 23))
+            ups.append(self.as_float(up))
+            downs.append(self.as_float(builder.sub(constant(I32, 2 * BIAS << 23), up)))
             term = builder.fptosi(builder.fmul(value, ups[-1]), vector(I32))
             totals.append(self.variable(term))
+        self.note_range(exponents)
         self.add_terms(group, first, part, ups, totals)
-        with self.over(builder.sub(builder.udiv(length, part), ir.Constant(I64, 1))) as number:
-            start = builder.add(number, ir.Constant(I64, 1))
+        parts = self.setting(self.settings, layout.PARTS)
+        with self.over(builder.sub(parts, self.count(1))) as number:
+            start = builder.add(number, self.count(1))
             start = builder.add(first, builder.mul(start, part))
             sums = [self.variable(constant(I32, 0)) for _ in totals]
             self.add_terms(group, start, part, ups, sums)
             for total, slot in zip(totals, sums, strict=True):
                 self.add_checked(total, self.get(slot))
-        for slot, total, shift in zip(c, totals, shifts, strict=True):
-            self.put(self.rounded(self.get(total), builder.neg(shift)), slot)
+        with builder.if_else(self.flag(layout.NEAREST)) as (to_half, to_zero):
+            with to_half:
+                for slot, total, down in zip(c, totals, downs, strict=True):
+                    odd = self.to_odd(self.get(total))
+                    self.put(self.half(builder.fmul(odd, down)), slot)
+            with to_zero:
+                cut = builder.sub(self.count(23), self.setting(self.settings, layout.KEPT))
+                mask = self.splat(builder.shl(ir.Constant(I32, -1), builder.trunc(cut, I32)))
+                for slot, total, down in zip(c, totals, downs, strict=True):
+                    kept = builder.and_(self.float_bits(self.truncated(self.get(total))), mask)
+                    self.put(builder.fmul(self.as_float(kept), down), slot)
+
+    def note_range(self, exponents: list[Value]) -> None:
+        """Remember lanes in which a largest exponent is none of zeros, LEAST to MOST."""
+        builder, zeros = self.builder, constant(I32, LOW // 2)
+        highest = lowest = None
+        for exponent in exponents:
+            some = builder.sub(exponent, zeros)  # unsigned: those of zeros are the largest
+            highest = exponent if highest is None else self.larger(highest, exponent)
+            lowest = some if lowest is None else self.lower_unsigned(lowest, some)
+        low = builder.icmp_unsigned("<", lowest, constant(I32, LEAST + 2 * BIAS - LOW // 2))
+        high = builder.icmp_signed(">", highest, constant(I32, MOST + 2 * BIAS))
+        self.note(builder.or_(high, low))
 
     def add_terms(
         self, group: Group, first: Value, count: Value, ups: list[Value], sums: list[Value]
     ) -> None:
         """Add `count` products, cut to multiples of the last bit kept."""
         builder = self.builder
-        with self.fours(first, count) as four:
-            for k in four:
-                of_a, of_b = self.numbers(group.a, group.b, k)
-                for (i, j), slot, up in zip(group.pairs(), sums, ups, strict=True):
-                    term = builder.fmul(builder.fmul(of_a[i], of_b[j]), up)
+        with self.fours(first, count) as quarter:
+            for step in map(self.count, range(4)):
+                of_a, of_b = self.numbers(group, quarter, step)
+                for b, slot, up in zip(of_b, sums, ups, strict=True):
+                    term = builder.fmul(builder.fmul(of_a, b), up)
                     term = builder.fptosi(term, vector(I32))
                     self.put(builder.add(self.get(slot), term), slot)
 
@@ -137,36 +169,33 @@ class FusedBlocks(Blocks):
         self.note(builder.icmp_unsigned(">", shifted, constant(I32, 2 * limit)))
         self.put(builder.add(self.get(total), more), total)
 
-    def rounded(self, total: Value, exponent: Value) -> Value:
-        """What a step returns, total * 2**exponent: KEPT bits, towards zero, or the nearest f16."""
+    def to_odd(self, total: Value) -> Value:
+        """int32 lanes as binary32, rounded to odd: rounding to fewer bits later is right."""
         builder = self.builder
-        slot = self.variable(constant(F32, 0.0))
-        nearest = self.flag(layout.NEAREST)
-        with builder.if_else(nearest) as (to_half, to_zero):
-            with to_half:
-                wide = builder.sitofp(total, vector(F64))
-                self.put(self.half(builder.fmul(wide, self.wide_power(exponent))), slot)
-            with to_zero:
-                cut = builder.sub(ir.Constant(I64, 23), self.setting(self.settings, layout.KEPT))
-                cut = builder.trunc(cut, I32)
-                mask = self.splat(builder.shl(ir.Constant(I32, -1), cut))
-                kept = builder.and_(self.float_bits(self.truncated(total)), mask)
-                self.put(builder.fmul(self.as_float(kept), self.power(exponent)), slot)
-        return self.get(slot)
+        near = self.truncated(total)
+        lost = builder.icmp_signed("!=", builder.fptosi(near, vector(I32)), total)
+        return self.as_float(builder.or_(self.float_bits(near), builder.zext(lost, vector(I32))))
+
+    def narrow_to_odd(self, value: Value) -> Value:
+        """Lanes of binary64 as binary32, rounded to odd."""
+        builder, bits = self.builder, self.float_bits(value)
+        lost = builder.icmp_unsigned("!=", self.masked(bits, (1 << 29) - 1), constant(I64, 0))
+        last = builder.shl(builder.zext(lost, vector(I64)), constant(I64, 29))
+        kept = builder.or_(self.masked(bits, -(1 << 29)), last)
+        return builder.fptrunc(self.as_float(kept), vector(F32))
 
     def half(self, value: Value) -> Value:
-        """The nearest f16 of a binary64 number, ties to even; zeros become +0."""
+        """The nearest f16 of binary32 lanes, ties to even, as binary32; zeros become +0."""
         builder = self.builder
         bits = self.float_bits(value)
-        field = self.larger(self.masked(bits, 0x7FF << 52), constant(I64, (1023 - 14) << 52))
-        # The unit in the last place of 1.5 * 2**(e + 42) is that of an f16 with the exponent e.
-        big = self.as_float(builder.add(field, constant(I64, (42 << 52) + (1 << 51))))
+        field = self.larger(self.masked(bits, 0xFF << 23), constant(I32, (BIAS - 14) << 23))
+        # The unit in the last place of 1.5 * 2**(e + 13) is that of an f16 with the exponent e.
+        big = self.as_float(builder.add(field, constant(I32, (13 << 23) + (1 << 22))))
         near = builder.fsub(builder.fadd(value, big), big)
-        size = self.as_float(self.masked(bits, (1 << 63) - 1))
-        infinite = builder.fcmp_ordered(">=", size, constant(F64, 65520.0))
-        sign = self.masked(bits, -(1 << 63))
-        infinity = self.as_float(builder.or_(sign, constant(I64, 0x7FF << 52)))
-        return builder.fptrunc(builder.select(infinite, infinity, near), vector(F32))
+        size = self.as_float(self.masked(bits, 0x7FFFFFFF))
+        infinite = builder.fcmp_ordered(">=", size, constant(F32, 65520.0))
+        infinity = builder.or_(self.masked(bits, 0x80000000), constant(I32, 0xFF << 23))
+        return builder.select(infinite, self.as_float(infinity), near)
 
     def finished(self, value: Value, late: Value) -> Value:
         """The bits of D: C is added late, and the sum converted, where the product asks for it."""
@@ -174,18 +203,18 @@ class FusedBlocks(Blocks):
         slot = self.variable(constant(I32, 0))
         is_late = self.flag(layout.LATE)
         single = self.flag(layout.SINGLE_D)
-        added = self.variable(value)
-        with builder.if_then(is_late):
-            self.put(builder.fadd(value, late), added)
         with builder.if_else(single) as (to_single, to_half):
             with to_single:
+                added = self.variable(value)
+                with builder.if_then(is_late):
+                    self.put(builder.fadd(value, late), added)
                 self.put(self.float_bits(self.get(added)), slot)
             with to_half:
                 wide = vector(F64)
-                exact = self.variable(builder.fpext(value, wide))
+                exact = self.variable(value)
                 with builder.if_then(is_late):
                     whole = builder.fadd(builder.fpext(value, wide), builder.fpext(late, wide))
-                    self.put(whole, exact)
+                    self.put(self.narrow_to_odd(whole), exact)
                 self.put(self.half_bits(self.get(exact)), slot)
         return self.get(slot)
 
@@ -199,72 +228,127 @@ class FusedBlocks(Blocks):
         high = builder.sub(builder.lshr(size, constant(I32, 13)), constant(I32, 112 << 10))
         over = builder.icmp_signed(">", high, constant(I32, 31 << 10))
         high = builder.select(over, constant(I32, 31 << 10), high)
-        normal = builder.icmp_signed(">=", size, constant(I32, (127 - 14) << 23))
+        normal = builder.icmp_signed(">=", size, constant(I32, (BIAS - 14) << 23))
         sign = builder.lshr(self.masked(bits, 0x80000000), constant(I32, 16))
-        given = builder.trunc(builder.lshr(self.float_bits(value), constant(I64, 48)), vector(I32))
+        given = builder.lshr(self.float_bits(value), constant(I32, 16))
         convert = self.everywhere(self.settings, layout.CONVERT)
         given = builder.and_(self.masked(given, 0x8000), builder.neg(convert))
         return builder.or_(builder.select(normal, high, low), builder.or_(sign, given))
 
     def group(self, group: Group) -> list[Value]:
         builder = self.builder
-        slots = self.accumulators(group.c)
+        slots = self.accumulators(group)
         late = [self.variable(constant(F32, 0.0)) for _ in slots]
         with builder.if_then(self.flag(layout.LATE)):
             for slot, other in zip(slots, late, strict=True):
                 value = self.get(slot)
-                self.note(
-                    builder.icmp_signed(
-                        ">", self.exponents(value, constant(I32, 0)), constant(I32, 127)
-                    )
-                )
+                beyond = self.exponents(value, constant(I32, BIAS))
+                self.note(builder.icmp_signed(">", beyond, constant(I32, 2 * BIAS)))
                 self.put(value, other)
                 self.put(constant(F32, 0.0), slot)
+        scales = [self.variable(constant(I32, 0)) for _ in slots]
+        with builder.if_then(self.flag(layout.SCALED)):
+            self.read_scales(group, scales)
+            for slot, scale in zip(slots, scales, strict=True):
+                self.put(self.scaled(self.get(slot), builder.neg(self.get(scale))), slot)
         length = self.setting(self.settings, layout.LENGTH)
-        with self.over(builder.udiv(self.setting(self.settings, layout.DEPTH), length)) as step:
+        with self.over(self.setting(self.settings, layout.STEPS)) as step:
             self.step(group, builder.mul(step, length), slots)
+        with builder.if_then(self.flag(layout.SCALED)):
+            for slot, scale in zip(slots, scales, strict=True):
+                self.put(self.scaled(self.get(slot), self.get(scale)), slot)
         return [
             self.finished(self.get(slot), self.get(other))
             for slot, other in zip(slots, late, strict=True)
         ]
 
 
-class ExactBlocks(Blocks):
-    """Emitter of integer products: exact sums in binary32, added to C in int32."""
+    def read_scales(self, group: Group, scales: list[Value]) -> None:
+        """The exponents of 2 by which the products of each column are scaled, from biased ones.
 
-    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value]:
-        """Values are SCALE times the code plus OFFSET, in halves."""
+        They are the same for all k, so that C is scaled instead, and D back.
+        """
+        builder, rows = self.builder, self.load(group.scales[0], vector(I32))
+        rows = self.shuffle(rows, [4 * (lane % 4) + lane // 4 for lane in range(LANES)])
+        for i, slot in enumerate(scales):
+            column = self.splat(self.load(self.at(group.scales[1], self.count(2 * i)), I32))
+            for x in (rows, column):
+                self.note(builder.icmp_signed("==", x, constant(I32, 255)))  # NaN
+            scale = builder.sub(builder.add(rows, column), constant(I32, 2 * BIAS))
+            beyond = builder.sub(scale, constant(I32, DOWN))
+            self.note(builder.icmp_unsigned(">", beyond, constant(I32, UP - DOWN)))
+            self.put(scale, slot)
+
+    def scaled(self, value: Value, scale: Value) -> Value:
+        """value * 2.0**scale; remembers lanes in which this is no normal number nor zero."""
+        builder, bits = self.builder, self.float_bits(value)
+        size = self.masked(bits, 0x7FFFFFFF)
+        field = builder.lshr(size, constant(I32, 23))
+        normal = [
+            builder.icmp_unsigned("<", builder.sub(x, constant(I32, 1)), constant(I32, 254))
+            for x in (field, builder.add(field, scale))
+        ]
+        wrong = builder.not_(builder.and_(*normal))
+        some = builder.icmp_unsigned("!=", size, constant(I32, 0))
+        self.note(builder.and_(some, wrong))
+        moved = builder.add(bits, builder.shl(scale, constant(I32, 23)))
+        return self.as_float(builder.select(some, moved, bits))
+
+
+class IntegerBlocks(Blocks):
+    """Emitter of products of integers of at most 8 bits: a number is two of them, of 16 bits."""
+
+    number = I32
+
+    def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value]:
         builder = self.builder
-        code = builder.lshr(words, shifts)
-        high = builder.sub(constant(I32, 32), self.everywhere(form, layout.BITS))
-        code = builder.shl(code, high)
-        signed = builder.trunc(self.setting(form, layout.SIGNED), I1)
-        code = builder.select(signed, builder.ashr(code, high), builder.lshr(code, high))
-        code = builder.mul(code, self.everywhere(form, layout.SCALE))
-        code = builder.add(code, self.everywhere(form, layout.OFFSET))
-        return (builder.fmul(builder.sitofp(code, vector(F32)), constant(F32, 0.5)),)
+        down, sign, mask = (
+            self.halves(form[x])
+            for x in (layout.DOWN, layout.SIGNED, layout.MASK)
+        )
+        code = builder.shl(builder.and_(self.halves(words), mask), self.halves(ups))
+        code = builder.xor(builder.lshr(code, down), sign)
+        return (self.whole_lanes(builder.sub(code, sign)),)
+
+    def products(self, a: Value, b: Value) -> Value:
+        """The sums of those of the elements of two numbers."""
+        return self.sum_of_pairs(a, b)
+
+    def sums(self, group: Group) -> list[Value]:
+        """Of all products, by column."""
+        slots = [self.variable(constant(I32, 0)) for _ in group.b]
+        with self.fours(self.count(0), self.setting(self.settings, layout.DEPTH)) as quarter:
+            for step in map(self.count, range(4)):
+                of_a, of_b = self.numbers(group, quarter, step)
+                for b, slot in zip(of_b, slots, strict=True):
+                    self.put(self.builder.add(self.get(slot), self.products(of_a, b)), slot)
+        return [self.get(slot) for slot in slots]
 
     def group(self, group: Group) -> list[Value]:
         builder = self.builder
         both = ir.FunctionType(vector(I32), [vector(I32)] * 2)
         saturating = arrays.declared(builder, both, f"llvm.sadd.sat.v{LANES}i32")
-        added = builder.sitofp(self.everywhere(self.settings, layout.ADDED), vector(F32))
-        # Two sums for each block, of the even and of the odd k: each waits for itself alone.
-        starts = [added] * len(group.c), [constant(F32, 0.0)] * len(group.c)
-        sums = [[self.variable(start) for start in some] for some in starts]
-        depth = self.setting(self.settings, layout.DEPTH)
-        with self.fours(ir.Constant(I64, 0), depth) as four:
-            for number, k in enumerate(four):
-                of_a, of_b = self.numbers(group.a, group.b, k)
-                for (i, j), slot in zip(group.pairs(), sums[number % 2], strict=True):
-                    self.put(self.fused("fmuladd", of_a[i], of_b[j], self.get(slot)), slot)
         saturate = self.flag(layout.SATURATE)
-        result = []
-        for even, odd, word in zip(*sums, group.c, strict=True):
-            whole = builder.fptosi(builder.fadd(self.get(even), self.get(odd)), vector(I32))
-            clamped = builder.call(saturating, [word, whole])
-            result.append(builder.select(saturate, clamped, builder.add(word, whole)))
-        return result
+        return [
+            builder.select(saturate, builder.call(saturating, [c, total]), builder.add(c, total))
+            for c, total in zip(group.c, self.sums(group), strict=True)
+        ]
+
+
+class BitBlocks(IntegerBlocks):
+    """Emitter of products of bits, 32 of which are a number: they are combined and counted."""
+
+    def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value]:
+        return (self.builder.and_(words, form[layout.MASK]),)
+
+    def products(self, a: Value, b: Value) -> Value:
+        builder = self.builder
+        exclusive = builder.neg(self.everywhere(self.settings, layout.XOR))
+        either = builder.and_(builder.xor(a, b), exclusive)
+        common = builder.and_(builder.and_(a, b), builder.not_(exclusive))
+        kind = ir.FunctionType(vector(I32), [vector(I32)])
+        count = arrays.declared(builder, kind, f"llvm.ctpop.v{LANES}i32")
+        return builder.call(count, [builder.or_(either, common)])
 
 
 class ChainBlocks(Blocks):
@@ -272,21 +356,102 @@ class ChainBlocks(Blocks):
 
     word, number = I64, F64
 
-    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value]:
+    def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value]:
         return (self.as_float(words),)
 
     def group(self, group: Group) -> list[Value]:
         builder = self.builder
         sums = [self.variable(self.as_float(word)) for word in group.c]
-        depth = self.setting(self.settings, layout.DEPTH)
-        with self.fours(ir.Constant(I64, 0), depth) as four:
-            for k in four:
-                of_a, of_b = self.numbers(group.a, group.b, k)
-                for (i, j), slot in zip(group.pairs(), sums, strict=True):
-                    self.put(self.fused("fma", of_a[i], of_b[j], self.get(slot)), slot)
+        mode, depth = (self.setting(self.settings, x) for x in (layout.ROUNDING, layout.DEPTH))
+        nearest = builder.icmp_signed("==", mode, self.count(RN))
+        with builder.if_else(nearest) as (native, otherwise):
+            with native, self.fours(self.count(0), depth) as quarter:
+                for step in map(self.count, range(4)):
+                    of_a, of_b = self.numbers(group, quarter, step)
+                    for b, slot in zip(of_b, sums, strict=True):
+                        self.put(self.fused("fma", of_a, b, self.get(slot)), slot)
+            with otherwise, self.over(depth) as k:
+                quarter, step = builder.udiv(k, self.count(4)), builder.urem(k, self.count(4))
+                of_a, of_b = self.numbers(group, quarter, step)
+                for b, slot in zip(of_b, sums, strict=True):
+                    self.put(self.directed(of_a, b, self.get(slot)), slot)
         for slot in sums:  # a NaN has bits that depend on those of the operands
             self.note(builder.fcmp_unordered("uno", self.get(slot), self.get(slot)))
         return [self.float_bits(self.get(slot)) for slot in sums]
+
+    def directed(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c, rounded towards zero, down or up as the settings say.
+
+        The nearest number is corrected by the sign of its error, which sums of two numbers without
+        rounding errors give (Boldo and Muller, Some functions computable with a fused-mac, 2005).
+        """
+        builder = self.builder
+        near, product = self.fused("fma", a, b, c), builder.fmul(a, b)
+        low = self.fused("fma", a, b, builder.fneg(product))
+        one, rest = self.two_sum(c, low)
+        two, more = self.two_sum(product, one)
+        error = builder.fadd(builder.fadd(builder.fsub(two, near), more), rest)
+        self.note_inexact(a, b, product, c)
+        mode, bits = self.setting(self.settings, layout.ROUNDING), self.float_bits(near)
+        to_zero, down, up = (
+            self.splat(builder.icmp_signed("==", mode, self.count(x)))
+            for x in (RZ, RM, RP)
+        )
+        negative = builder.icmp_signed("<", bits, constant(I64, 0))
+        positive = builder.not_(negative)
+        lower = builder.and_(
+            builder.fcmp_ordered("<", error, constant(F64, 0.0)),
+            builder.or_(down, builder.and_(to_zero, positive)),
+        )
+        higher = builder.and_(
+            builder.fcmp_ordered(">", error, constant(F64, 0.0)),
+            builder.or_(up, builder.and_(to_zero, negative)),
+        )
+        step = builder.select(
+            builder.xor(lower, negative), constant(I64, -1), constant(I64, 1)
+        )
+        moved = builder.add(bits, step)
+        bits = builder.select(builder.or_(lower, higher), moved, bits)
+        # Downwards, a sum of zero is -0 unless both terms are +0.
+        signs = builder.or_(self.float_bits(product), self.float_bits(c))
+        none = builder.and_(down, builder.fcmp_ordered("==", near, constant(F64, 0.0)))
+        signed = builder.or_(bits, self.masked(signs, -(1 << 63)))
+        return self.as_float(builder.select(none, signed, bits))
+
+    def two_sum(self, a: Value, b: Value) -> tuple[Value, Value]:
+        """a + b and the error of this sum."""
+        builder = self.builder
+        total = builder.fadd(a, b)
+        part = builder.fsub(total, a)
+        rest = builder.fadd(builder.fsub(a, builder.fsub(total, part)), builder.fsub(b, part))
+        return total, rest
+
+    def note_inexact(self, a: Value, b: Value, product: Value, c: Value) -> None:
+        """Remember lanes in which an error may be no number: it overflows or is too small."""
+        builder = self.builder
+        size = self.as_float(self.masked(self.float_bits(product), (1 << 63) - 1))
+        other = self.as_float(self.masked(self.float_bits(c), (1 << 63) - 1))
+        for x in (size, other):
+            self.note(builder.fcmp_unordered(">=", x, constant(F64, 2.0**1000)))
+        factors = [builder.fcmp_unordered("!=", x, constant(F64, 0.0)) for x in (a, b)]
+        small = builder.fcmp_ordered("<", size, constant(F64, 2.0**-900))
+        self.note(builder.and_(small, builder.and_(*factors)))
+
+
+class HalfFused(FusedBlocks):
+    two_columns = True
+
+
+class HalfInteger(IntegerBlocks):
+    two_columns = True
+
+
+class HalfBits(BitBlocks):
+    two_columns = True
+
+
+class HalfChain(ChainBlocks):
+    two_columns = True
 
 
 # -- what compiled loops call ------------------------------------------------------------------
@@ -297,12 +462,15 @@ def _whole(builder: ir.IRBuilder, given: tuple[Any, ...]) -> list[Value]:
     return [cast(builder, COUNT, x).value for x in given]
 
 
-def decoder(kind: type[Blocks], spread: bool) -> Any:
-    """A function that decodes an operand: see `Blocks.operand`; base to exponents."""
+def decoder(kind: type[Blocks], first: bool) -> Any:
+    """A function that decodes A (`first`) or B: see `Blocks.first` and `Blocks.second`; the four
+    fields of `Memory`, then form to exponents."""
 
     @primitive
     def decode(builder: ir.IRBuilder, *given: Any) -> None:
-        kind(builder).operand(spread, *_whole(builder, given))
+        x = _whole(builder, given)
+        emitter = kind(builder)
+        (emitter.first if first else emitter.second)(Memory(*x[:4]), *x[4:])
 
     return decode
 
@@ -310,14 +478,14 @@ def decoder(kind: type[Blocks], spread: bool) -> Any:
 def multiplier(kind: type[Blocks]) -> Any:
     """A function that computes one product; true if it has to be computed otherwise.
 
-    Its operands: va, ea, vb, eb; words, places and kinds of C, and of D; memory for one D; settings
-    of the product, and of C.
+    Its operands: va, ea, vb, eb; the fields of `Memory` of C, and of D; memory for one D; settings
+    of the product, and of C; the address of scales: of all rows, then of all columns.
     """
 
     @primitive
     def multiply(builder: ir.IRBuilder, *given: Any) -> Number:
         x = _whole(builder, given)
-        emitter, c, d = kind(builder, *x[11:]), (x[4], x[5], x[6]), (x[7], x[8], x[9])
-        return Number(BOOLEAN, emitter.over_groups(x[0:2], x[2:4], c, d, x[10]))
+        emitter, c, d = kind(builder, *x[13:15]), Memory(*x[4:8]), Memory(*x[8:12])
+        return Number(BOOLEAN, emitter.over_groups(x[0:2], x[2:4], c, d, x[12], x[15]))
 
     return multiply

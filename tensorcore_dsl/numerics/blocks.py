@@ -9,59 +9,95 @@ from typing import Any
 from tensorcore_dsl.lowering import primitive, vectorised
 
 from .block_code import Blocks
-from .block_sums import ChainBlocks, ExactBlocks, FusedBlocks, decoder, multiplier
+from .block_sums import (
+    BitBlocks,
+    ChainBlocks,
+    FusedBlocks,
+    HalfBits,
+    HalfChain,
+    HalfFused,
+    HalfInteger,
+    IntegerBlocks,
+    decoder,
+    multiplier,
+)
+from .block_turns import turn_at
 
-# Indices into the description of a call: counts, distances in bytes, addresses.
+# Indices into the description of a call: counts, distances in bytes, addresses. REGISTERS: of an
+# image (threads, registers), which is turned first; 0 of others. AHEAD: blocks of words that are
+# fetched into the cache before the next product. SCALES: where they begin in a line of `extra`.
+# TURN, TURN_BACK: addresses of the functions that turn images.
 (
-    TILES, VECTORS_A, VECTORS_B, BLOCKS, STEP_A, STEP_B, STEP_C, STEP_D, SIZE_A, SIZE_B,
-    PLACES_A, PLACES_B, PLACES_C, PLACES_D, KINDS_A, KINDS_B, KINDS_C, KINDS_D,
-    FORM_A, FORM_B, FORM_C, SETTINGS, QUARTERS, SIZE_D, AHEAD, AHEAD_A, AHEAD_B,
-    DESCRIPTION,
-) = range(28)  # fmt: skip
+    TILES, BANDS, PAIRS, QUARTERS, THREADS, STEP_A, STEP_B, STEP_C, STEP_D, SIZE_A, SIZE_B, SIZE_D,
+    SIZE_IMAGE, REGISTERS_A, REGISTERS_B, REGISTERS_C, REGISTERS_D, BLOCKS_A, BLOCKS_B, BLOCKS_D,
+    PLACES_A, PLACES_B, PLACES_C, PLACES_D, UPS_A, UPS_B, UPS_C, UPS_D, KINDS_A, KINDS_B, KINDS_C,
+    KINDS_D, FORM_A, FORM_B, FORM_C, SETTINGS, AHEAD_A, AHEAD_B, AHEAD_C, SCALES, TURN,
+    TURN_BACK, DESCRIPTION,
+) = range(43)  # fmt: skip
 
-VECTOR = 64  # bytes of the places of one vector
-KIND = 4  # bytes of its kind
+VECTOR = 64  # bytes of the places of one block
 
 
 @primitive
 def _prefetch(builder: Any, base: Any, places: Any, count: Any) -> None:
-    """Fetch the words of `count` vectors of C into the cache, before they are needed."""
+    """Fetch the words of `count` blocks into the cache, before they are needed."""
     Blocks(builder).prefetch(base.value, places.value, count.value)
+
+
+@primitive
+def _prefetch_lines(builder: Any, base: Any, size: Any) -> None:
+    """Fetch so many bytes into the cache."""
+    Blocks(builder).prefetch_lines(base.value, size.value)
 
 
 def _loops(kind: type[Blocks]) -> Any:
     decode_a, decode_b, multiply = decoder(kind, True), decoder(kind, False), multiplier(kind)
-
     @vectorised
     def products(
-        first: Any, second: Any, uses: Any, active: Any, call: Any, decoded: Any, left: Any
+        first: Any, second: Any, uses: Any, active: Any, call: Any, decoded: Any, left: Any,
+        extra: Any,
     ) -> None:  # fmt: skip
         """All products of one call.
 
         first, second: addresses of the words of each A and B. uses: for each operation the indices
         of its A and B, and the addresses of the words of its C and D. active: one bool per warp.
-        decoded: addresses of memory for the decoded values of A, their exponents, those of B, and
-        for one D.
+        decoded: addresses of memory for the decoded values of A, their exponents, those of B, for
+        one D, and for one image.
         left: (uses, warps) bool; becomes true where the result has to be computed otherwise.
+        extra: what `plans.extra_operands` returns; the scales in it belong to one operation.
         """
         for w in range(active.size):
             if not active[w]:
                 continue
             for t in range(call[TILES]):
-                vectors, blocks = t * call[VECTORS_A], t * call[BLOCKS]
+                vectors = VECTOR * t * call[BLOCKS_A]
                 for i in range(first.size):
+                    words = first[i] + w * call[STEP_A]
+                    if call[REGISTERS_A] > 0:
+                        _prefetch_lines(words + call[STEP_A], call[STEP_A])
+                        turn_at(call[TURN], words, call[REGISTERS_A], call[THREADS], decoded[5])
+                        words = decoded[5]
                     decode_a(
-                        first[i] + w * call[STEP_A], call[PLACES_A] + VECTOR * vectors,
-                        call[KINDS_A] + KIND * vectors, call[VECTORS_A], call[QUARTERS],
-                        call[FORM_A], decoded[0] + i * call[SIZE_A], decoded[1] + i * call[SIZE_A],
+                        words, call[PLACES_A] + vectors, call[UPS_A] + vectors,
+                        call[KINDS_A] + t * call[BLOCKS_A], call[FORM_A],
+                        call[BANDS], call[QUARTERS],
+                        decoded[0] + i * call[SIZE_A], decoded[1] + i * call[SIZE_A],
                     )  # fmt: skip
-                vectors = t * call[VECTORS_B]
+                vectors = VECTOR * t * call[BLOCKS_B]
                 for i in range(second.size):
+                    words = second[i] + w * call[STEP_B]
+                    if call[REGISTERS_B] > 0:
+                        _prefetch_lines(words + call[STEP_B], call[STEP_B])
+                        turn_at(call[TURN], words, call[REGISTERS_B], call[THREADS], decoded[5])
+                        words = decoded[5]
                     decode_b(
-                        second[i] + w * call[STEP_B], call[PLACES_B] + VECTOR * vectors,
-                        call[KINDS_B] + KIND * vectors, call[VECTORS_B], call[QUARTERS],
-                        call[FORM_B], decoded[2] + i * call[SIZE_B], decoded[3] + i * call[SIZE_B],
+                        words, call[PLACES_B] + vectors, call[UPS_B] + vectors,
+                        call[KINDS_B] + 2 * t * call[BLOCKS_B], call[FORM_B],
+                        call[PAIRS], call[QUARTERS],
+                        decoded[2] + i * call[SIZE_B], decoded[3] + i * call[SIZE_B],
                     )  # fmt: skip
+                vectors = VECTOR * t * call[BLOCKS_D]
+                kinds = t * call[BLOCKS_D]
                 if t == 0:
                     for i in range(first.size):
                         _prefetch(first[i] + (w + 1) * call[STEP_A], call[PLACES_A], call[AHEAD_A])
@@ -71,20 +107,32 @@ def _loops(kind: type[Blocks]) -> Any:
                     then, warp = use + 1, w
                     if then == uses.shape[0]:
                         then, warp = 0, w + 1
-                    _prefetch(uses[then, 2] + warp * call[STEP_C], call[PLACES_C], call[AHEAD])
+                    _prefetch(uses[then, 2] + warp * call[STEP_C], call[PLACES_C], call[AHEAD_C])
                     a, b = uses[use, 0] * call[SIZE_A], uses[use, 1] * call[SIZE_B]
+                    c, d = uses[use, 2] + w * call[STEP_C], uses[use, 3] + w * call[STEP_D]
+                    target = d
+                    if call[REGISTERS_C] > 0:
+                        _prefetch_lines(c + call[STEP_C], call[STEP_C])
+                        turn_at(call[TURN], c, call[REGISTERS_C], call[THREADS], decoded[5])
+                        c = decoded[5]
+                    if call[REGISTERS_D] > 0:
+                        _prefetch_lines(d + call[STEP_D], call[STEP_D])
+                        target = decoded[5]
                     if multiply(
                         decoded[0] + a, decoded[1] + a, decoded[2] + b, decoded[3] + b,
-                        uses[use, 2] + w * call[STEP_C], call[PLACES_C] + VECTOR * blocks,
-                        call[KINDS_C] + KIND * blocks,
-                        uses[use, 3] + w * call[STEP_D], call[PLACES_D] + VECTOR * blocks,
-                        call[KINDS_D] + KIND * blocks, decoded[4],
-                        call[SETTINGS], call[FORM_C],
+                        c, call[PLACES_C] + vectors, call[UPS_C] + vectors, call[KINDS_C] + kinds,
+                        target, call[PLACES_D] + vectors, call[UPS_D] + vectors,
+                        call[KINDS_D] + kinds, decoded[4], call[SETTINGS], call[FORM_C],
+                        extra.ctypes.data + 4 * (w * extra.shape[1] + call[SCALES]),
                     ):  # fmt: skip
                         left[use, w] = True
+                    elif call[REGISTERS_D] > 0:
+                        turn_at(call[TURN_BACK], d, call[REGISTERS_D], call[THREADS], target)
 
     return products
 
 
-FUSED, EXACT, CHAIN = range(3)
-LOOPS = tuple(_loops(kind) for kind in (FusedBlocks, ExactBlocks, ChainBlocks))
+FUSED, INTEGER, BITS, CHAIN = range(4)
+KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks)
+HALVES = (HalfFused, HalfInteger, HalfBits, HalfChain)
+LOOPS = tuple((_loops(whole), _loops(half)) for whole, half in zip(KINDS, HALVES, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import loops
 from .architectures import GROUPED_KINDS, Model, Product
-from .block_plans import BlockPlan, block_plan
+from .block_plans import BlockPlan, Layouts, block_plan
 from .formats import FORMATS, bit_table, scale_table, table
 
 Array = npt.NDArray[Any]
@@ -65,6 +65,7 @@ class Plan:
     tables: Array
     settings: Array
     blocks: BlockPlan | None
+    spread: tuple[Array, ...]
 
     @property
     def abc(self) -> tuple[Operand, Operand, Operand]:
@@ -82,7 +83,37 @@ def prepare(
 
     by_thread: the registers of a thread are neighbours in memory, not the threads of a register.
     """
-    order = _order(product, model)
+    operands = _operands(product, model, maps, total, by_thread)
+    ends = [operands[name].places.ravel() for name in "abcd"] + [_positions(operands["d"])]
+    places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
+    tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
+    settings = _settings(product, model, operands)
+    spread = _spread(product, model, operands["a"], maps) if product.sparse else ()
+    in_blocks = _in_blocks(product, model, operands, maps, by_thread) if _blocks else None
+    return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks,
+                spread=spread)  # fmt: skip
+
+
+_blocks = True
+
+
+@contextmanager
+def binary64_loops() -> Iterator[None]:
+    """Compute all products with the loops in binary64, for comparisons."""
+    global _blocks
+    _blocks = False
+    prepare.cache_clear()
+    try:
+        yield
+    finally:
+        _blocks = True
+        prepare.cache_clear()
+
+
+def _operands(
+    product: Product, model: Model, maps: FragmentMaps | None, total: int, by_thread: bool
+) -> dict[str, Operand]:
+    """A, B, C and D as in `prepare`, with k in the order of the hardware."""
     shapes = {
         "a": (product.m, product.stored),
         "b": (product.k, product.n),
@@ -102,41 +133,29 @@ def prepare(
             operands[name] = _registers(
                 product, name, shape, coordinates, storage, total, by_thread
             )
+    order = _order(product, model)
     operands["a"] = _reordered(operands["a"], shapes["a"], (slice(None), order))
     if not product.sparse:
         operands["b"] = _reordered(operands["b"], shapes["b"], (order, slice(None)))
-    ends = [operands[name].places.ravel() for name in "abcd"] + [_positions(operands["d"])]
-    places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
-    tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
-    settings = _settings(product, model, operands)
-    in_blocks = _in_blocks(product, model, operands, order, maps)
-    return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks)
-
-
-_blocks = True
-
-
-@contextmanager
-def binary64_loops() -> Iterator[None]:
-    """Compute all products with the loops in binary64, for comparisons."""
-    global _blocks
-    _blocks = False
-    prepare.cache_clear()
-    try:
-        yield
-    finally:
-        _blocks = True
-        prepare.cache_clear()
+    return operands
 
 
 def _in_blocks(
-    product: Product, model: Model, operands: dict[str, Operand], order: Array, maps: Any
-) -> BlockPlan | None:
-    m, n, tiles = product.m, product.n, len(operands["a"].places)
+    product: Product, model: Model, given: dict[str, Operand], maps: FragmentMaps | None,
+    by_thread: bool,
+) -> BlockPlan | None:  # fmt: skip
+    m, n, tiles = product.m, product.n, len(given["a"].places)
+    if given["d"].places.shape != given["c"].places.shape:
+        return None  # a D that several threads hold has more places
+    turned, threads, operands = {}, 0, given
+    if by_thread and tiles == 1 and maps is not None:
+        threads = len(maps.c)
+        operands = _operands(product, model, maps, threads, False)
+        turned = {
+            name: operands[name].shape[0] for name in "abcd"
+            if getattr(maps, name) is not None and not (product.sparse and name == "a")
+        }  # fmt: skip
     c, d = operands["c"].places, operands["d"].places
-    held_once = d.shape == c.shape  # a D that several threads hold has more places
-    if not _blocks or product.sparse or not held_once:
-        return None
     by_element = np.empty_like(c)
     np.put_along_axis(by_element, _positions(operands["d"]).reshape(tiles, -1), d, 1)
     places = {
@@ -145,10 +164,47 @@ def _in_blocks(
         "c": c.reshape(tiles, m, n),
         "d": by_element.reshape(tiles, m, n),
     }
-    steps = {name: operand.step for name, operand in operands.items()}
-    held = maps is not None and (maps.a is not None or "a" in maps.packed)
-    packed = max(32 // _storage(product, product.a)[0], 1) if held else 1
-    return block_plan(product, model, places, steps, order, packed)
+    steps = {name: operand.step for name, operand in given.items()}
+    packed = _packed(product, maps, "a"), _packed(product, maps, "b")
+    order = _order(product, model)
+    if product.sparse:  # A is what `sparse_lines.spread` makes of it
+        storage = _storage_of_lines(product, maps)
+        lines = _lines((m, product.k), storage, False)
+        order = (2 * order[:, None] + np.arange(2)).ravel()
+        places["a"] = lines.places.reshape(1, m, -1)[:, :, order]
+        places["b"] = places["b"][:, order]
+        steps["a"], packed = lines.step, (max(32 // storage[0], 1), packed[1])
+        model = replace(model, length=2 * model.length)
+    layouts = Layouts(places, steps, packed, turned, threads)
+    return block_plan(product, model, layouts, order)
+
+
+def _storage_of_lines(product: Product, maps: FragmentMaps | None) -> tuple[int, int]:
+    """`_storage` of the elements that `sparse_lines.spread` writes: packed as those of B are."""
+    bits, low = _storage(product, product.a)
+    return (bits if _packed(product, maps, "b") > 1 else 32), low
+
+
+def _spread(
+    product: Product, model: Model, a: Operand, maps: FragmentMaps | None
+) -> tuple[Array, ...]:
+    """What `sparse_lines.spread` takes of a product: places, steps and settings; and the shape of
+    the lines of one A."""
+    order, (bits, low) = _order(product, model), _storage_of_lines(product, maps)
+    steps = np.empty(product.stored + product.k, np.int64)
+    steps[: product.stored] = np.arange(product.stored) // model.length
+    by_column = (2 * order[:, None] + np.arange(2)).ravel()
+    steps[product.stored + by_column] = np.arange(product.k) // (2 * model.length)
+    settings = np.array([a.step, product.stored, FORMATS[product.a].bits, low, bits])
+    shape = np.array([product.m, product.k * bits // 32])
+    return a.places.ravel().astype(np.int64), steps, settings, shape
+
+
+def _packed(product: Product, maps: FragmentMaps | None, name: str) -> int:
+    """Elements in a word of A or B."""
+    if maps is None or (getattr(maps, name) is None and name not in maps.packed):
+        return 1
+    return max(32 // _storage(product, getattr(product, name))[0], 1)
 
 
 def extra_operands(
@@ -162,7 +218,7 @@ def extra_operands(
         "scale_a": (scale_a, product.scale_kind, (product.m, product.scale_vec)),
         "scale_b": (scale_b, product.scale_kind, (product.scale_vec, product.n)),
     }
-    parts = [np.zeros((batch, 0), np.int32)]
+    parts = []
     for name, (operand, needed, shape) in wanted.items():
         if operand is None and not needed:
             continue
@@ -174,9 +230,12 @@ def extra_operands(
         if name == "selection":
             if operand.min(initial=0) < 0 or operand.max(initial=0) >= product.k:
                 raise ValueError(f"{product}: selection has a k outside 0..{product.k - 1}")
-            operand = operand[:, :, _order(product, model)]
+            order = _order(product, model)
+            if (order[1:] < order[:-1]).any():
+                operand = operand[:, :, order]
         parts.append(operand.reshape(batch, -1))
-    return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.int32)
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    return np.ascontiguousarray(whole, dtype=np.int32)
 
 
 def _order(product: Product, model: Model) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import blocks, double, loops
+from . import double, loops, sparse_lines
 from .architectures import Model, Product
 from .architectures import model as model_of
 from .block_plans import BlockPlan
@@ -80,11 +80,12 @@ def fragments(
     If the registers of each thread are neighbours in memory in all images, they are in the result,
     and no image is copied. `active`, one bool per warp, excludes the other warps, whose results are
     unspecified. The other arguments are those of `matmul`, with the warps as the batch. `out`
-    receives the result: a contiguous image, which may be c.
+    receives the result: an image that is contiguous, and then may be c, or whose transpose is.
     """
     model = model or model_of(product, arch)
     warps, total = c.shape[1] // len(maps.c), c.shape[1]
-    by_thread = out is None and _by_thread(maps, (a, b, c))
+    turned = out is not None and not out.flags.c_contiguous
+    by_thread = (out is None or turned) and _by_thread(maps, (a, b, c))
     plan = prepare(product, model, maps, 0 if by_thread else total, by_thread)
     _check(product, plan, maps, a, b, c)
     if active is None:
@@ -95,12 +96,19 @@ def fragments(
         )
     extra = extra_operands(product, model, warps, selection, scale_a, scale_b)
     registers = plan.d.shape[0]
-    if out is None:  # reuses memory pages
-        out = np.empty((total, registers) if by_thread else (registers, total), _word(product))
+    if out is None or (turned and not by_thread):
+        d = np.empty((total, registers) if by_thread else (registers, total), _word(product))
+    else:
+        d = out.T if by_thread else out
     if by_thread:
         a, b, c = _flipped(maps, (a, b, c))
-    Uses(product, plan, [(a, b, c, out)], warps).run(np.ascontiguousarray(active), extra)
-    return out.T if by_thread else out
+    Uses(product, plan, [(a, b, c, d)], warps).run(np.ascontiguousarray(active), extra)
+    result = d.T if by_thread else d
+    if out is None:
+        return result
+    if turned and not by_thread:
+        out[:] = result
+    return out
 
 
 def in_place(
@@ -178,6 +186,15 @@ class Uses:
         table = [(first.number(a), second.number(b), *map(ends.address, cd)) for a, b, *cd in uses]
         self.table = np.array(table, np.int64)
         self.first, self.second = first.table, second.table
+        if plan.blocks is not None:
+            self.in_blocks = self.first, self.second, self.table
+            if product.sparse or product.scale_kind:
+                assert len(uses) == 1, "metadata and scales belong to one operation"
+            if product.sparse:
+                self.lines = np.empty((warps, *plan.spread[-1]), np.uint32)
+                self.in_blocks = np.array([_address(self.lines)]), *self.in_blocks[1:]
+            if plan.blocks.swapped:
+                self.in_blocks = self.second, self.first, self.table[:, [1, 0, 2, 3]].copy()
         self._rooms: dict[int, tuple[Array, Array]] = {}
 
     def decoded(self, number: int) -> Array:
@@ -185,7 +202,7 @@ class Uses:
         room = self._rooms.get(number)
         if room is None:
             assert self.plan.blocks is not None
-            room = _room(self.plan.blocks, len(self.first), len(self.second))
+            room = _room(self.plan.blocks, *map(len, self.in_blocks[:2]))
             self._rooms[number] = room
         return room[1]
 
@@ -199,7 +216,7 @@ class Uses:
         if self.plan.blocks is None:
             left = np.broadcast_to(active, (len(self.uses), active.size))
         else:
-            left = _in_blocks(self, active, share)
+            left = _in_blocks(self, active, extra, share)
         if left.any():
             self._run_loops(left, extra)
 
@@ -221,15 +238,20 @@ class Uses:
             )  # fmt: skip
 
 
-def _in_blocks(uses: Uses, active: Array, share: Share | None) -> Array:
+def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None) -> Array:
     """Compute what blocks can; (uses, warps) bool of what remains."""
     plan, product = uses.plan.blocks, uses.product
     assert plan is not None
     left = np.zeros((len(uses.uses), active.size), np.bool_)
-    loop = blocks.LOOPS[plan.engine]
+    if product.sparse:
+        places, steps, settings, _ = uses.plan.spread
+        sparse_lines.spread(
+            int(uses.first[0]), places, extra, active, steps, settings, uses.lines, left[0]
+        )
+        active = active & ~left[0]
 
     def part(some: Array, number: int) -> None:
-        loop(uses.first, uses.second, uses.table, some, plan.call, uses.decoded(number), left)
+        plan.loop(*uses.in_blocks, some, plan.call, uses.decoded(number), left, extra)
 
     if share is None:
         part(active, 0)
@@ -239,9 +261,9 @@ def _in_blocks(uses: Uses, active: Array, share: Share | None) -> Array:
 
 
 def _room(plan: BlockPlan, first: int, second: int) -> tuple[Array, Array]:
-    """Memory for the decoded operands and for one D, and the addresses in it."""
-    size_a, size_b, size_d = plan.sizes
-    sizes = np.array([first * size_a] * 2 + [second * size_b] * 2 + [size_d])
+    """Memory for the decoded operands, for one D and one image, and the addresses in it."""
+    size_a, size_b, *more = plan.sizes
+    sizes = np.array([first * size_a] * 2 + [second * size_b] * 2 + more)
     memory = np.empty(int(sizes.sum()) + LINE, np.uint8)
     return memory, -(-_address(memory) // LINE) * LINE + np.cumsum(sizes) - sizes
 

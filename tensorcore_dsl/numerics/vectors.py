@@ -8,12 +8,20 @@ from typing import Any
 
 from llvmlite import ir
 
-from tensorcore_dsl.lowering import arrays
+from tensorcore_dsl.lowering import arrays, machine
 from tensorcore_dsl.lowering.values import COUNT, Number
 
 LANES = 16
 I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
+
+# Instructions that LLVM does not find by itself: a feature of the processor, their function, and
+# how many of them a vector takes.
+PAIRS = (
+    ("avx512bw", "llvm.x86.avx512.pmaddw.d.512", 1), ("avx2", "llvm.x86.avx2.pmadd.wd", 2),
+)  # fmt: skip
+
+TO_ZERO = 8 | 3  # rounding of one instruction of AVX-512
 
 Value = Any  # of LLVM IR; llvmlite has no types
 
@@ -28,11 +36,28 @@ def constant(element: ir.Type, numbers: Any) -> Value:
     return ir.Constant(vector(element, len(numbers)), numbers)
 
 
+def has(feature: str) -> bool:
+    """Does the processor have it?"""
+    return f"+{feature}" in machine.features().split(",")
+
+
 class Emitter:
     """A builder with the operations on vectors; addresses are integers (i64), in bytes."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.builder = builder
+
+    def count(self, number: int) -> Value:
+        return ir.Constant(I64, number)
+
+    def room(self, kind: ir.Type, count: int) -> Value:
+        """The address of memory for so many values, made once where the function begins."""
+        with self.builder.goto_entry_block():
+            place = self.builder.alloca(kind, count)
+            return self.builder.ptrtoint(place, I64)
+
+    def differs(self, one: Value, number: int) -> Value:
+        return self.builder.icmp_signed("!=", one, ir.Constant(one.type, number))
 
     def at(self, base: Value, index: Value, size: int = 4) -> Value:
         """The address of an element of `size` bytes."""
@@ -51,16 +76,30 @@ class Emitter:
         undefined = ir.Constant(value.type, ir.Undefined)
         return self.builder.shuffle_vector(value, undefined if other is None else other, mask)
 
+    def joined(self, fours: list[Value]) -> Value:
+        """Vectors of 4 as one of 16."""
+        eight = list(range(8))
+        low, high = (self.shuffle(fours[i], eight, fours[i + 1]) for i in (0, 2))
+        return self.shuffle(low, list(range(LANES)), high)
+
     def splat(self, value: Value) -> Value:
         """A scalar in all lanes."""
-        one = vector(value.type, 1)
-        zero = ir.Constant(I32, 0)
-        single = self.builder.insert_element(ir.Constant(one, ir.Undefined), value, zero)
-        return self.shuffle(single, [0] * LANES)
+        whole = ir.Constant(vector(value.type), ir.Undefined)
+        return self.shuffle(self.builder.insert_element(whole, value, I32(0)), [0] * LANES)
+
+    def halves(self, value: Value) -> Value:
+        """Lanes of 32 bits as twice as many of 16."""
+        return self.builder.bitcast(value, vector(I16, 2 * LANES))
+
+    def whole_lanes(self, halves: Value) -> Value:
+        return self.builder.bitcast(halves, vector(I32))
 
     def larger(self, one: Value, other: Value) -> Value:
         """The larger of two integers."""
         return self.builder.select(self.builder.icmp_signed(">", one, other), one, other)
+
+    def lower_unsigned(self, one: Value, other: Value) -> Value:
+        return self.builder.select(self.builder.icmp_unsigned("<", one, other), one, other)
 
     def masked(self, value: Value, mask: int) -> Value:
         return self.builder.and_(value, constant(value.type.element, mask))
@@ -73,17 +112,6 @@ class Emitter:
         element, count = bits.type.element, bits.type.count
         return self.builder.bitcast(bits, vector(F32 if element == I32 else F64, count))
 
-    def power(self, exponent: Value) -> Value:
-        """2.0**exponent of int32 lanes, in the normal range of binary32."""
-        biased = self.builder.add(exponent, constant(I32, 127))
-        return self.as_float(self.builder.shl(biased, constant(I32, 23)))
-
-    def wide_power(self, exponent: Value) -> Value:
-        """2.0**exponent of int32 lanes, as binary64."""
-        biased = self.builder.add(exponent, constant(I32, 1023))
-        wide = self.builder.zext(biased, vector(I64))
-        return self.as_float(self.builder.shl(wide, constant(I64, 52)))
-
     def size_of(self, value: Value) -> Value:
         """The absolute value of int32 lanes."""
         negative = self.builder.icmp_signed("<", value, constant(I32, 0))
@@ -92,6 +120,10 @@ class Emitter:
     def truncated(self, value: Value) -> Value:
         """int32 lanes below 2**31 - 64 as binary32, rounded towards zero."""
         builder = self.builder
+        if has("avx512f"):
+            kind = ir.FunctionType(vector(F32), [vector(I32), I32])
+            rounding = arrays.declared(builder, kind, "llvm.x86.avx512.sitofp.round.v16f32.v16i32")
+            return builder.call(rounding, [value, ir.Constant(I32, TO_ZERO)])
         near = builder.sitofp(value, vector(F32))
         back = builder.fptosi(near, vector(I32))
         beyond = builder.icmp_signed(">", self.size_of(back), self.size_of(value))
@@ -103,6 +135,31 @@ class Emitter:
         kind = ir.FunctionType(a.type, [a.type] * 3)
         name = f"llvm.{name}.v{a.type.count}f{width}"
         return self.builder.call(arrays.declared(self.builder, kind, name), [a, b, c])
+
+    def sum_of_pairs(self, a: Value, b: Value) -> Value:
+        """The sums of the products of both halves (int16) of lanes of 32 bits."""
+        builder = self.builder
+        for feature, name, parts in PAIRS:
+            if has(feature):
+                return self._by_parts(name, parts, self.halves(a), self.halves(b))
+        halves = [
+            [builder.ashr(x, constant(I32, 16)) for x in (builder.shl(y, constant(I32, 16)), y)]
+            for y in (a, b)
+        ]
+        low, high = (builder.mul(x, y) for x, y in zip(*halves, strict=True))
+        return builder.add(low, high)
+
+    def _by_parts(self, name: str, parts: int, a: Value, b: Value) -> Value:
+        """A function of pairs of int16, applied to each part of two vectors."""
+        count = 2 * LANES // parts
+        kind = ir.FunctionType(vector(I32, count // 2), [vector(I16, count)] * 2)
+        function = arrays.declared(self.builder, kind, name)
+        found = []
+        for i in range(parts):
+            lanes = list(range(count * i, count * i + count))
+            part = [x if parts == 1 else self.shuffle(x, lanes) for x in (a, b)]
+            found.append(self.builder.call(function, part))
+        return found[0] if parts == 1 else self.shuffle(found[0], list(range(LANES)), found[1])
 
     def variable(self, initial: Value) -> Value:
         """A slot with an initial value."""
