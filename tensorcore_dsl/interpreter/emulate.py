@@ -23,7 +23,7 @@ from tensorcore_dsl.ir.constants import const_bits, immediate_complaint
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 
-CHUNK = 8192  # threads that run at a time
+LEAST, MOST = 8192, 32768  # threads that run at a time, where the batch has so many
 
 
 def emulate(
@@ -85,15 +85,21 @@ def emulate(
     batch = _batch(instr, images, shared)
     memory = _shared(shared, batch)
     threads, total = instr.threads, prod(batch)
-    processors, step = cores(), max(1, CHUNK // threads)
-    if _is_alone(instr):  # without memory, parts cost more than they save
-        step = max(step, -(-total // processors))
+    processors = cores()
+    step = max(LEAST // threads, -(-total // processors))
+    if not _is_alone(instr):  # these take memory for each thread
+        step = min(step, MOST // threads)
     starts = range(0, total, step)
+    product = None
+    if _is_product(instr):
+        result = instr.results[0]
+        product = np.empty((total, threads, result.registers), word(result.register_bits))
 
     def part(at: int) -> tuple[Any, ...]:
         rows = memory[at : at + step]
         operands = [image.columns(batch, at, len(rows)) for image in images]
-        return _run(instr, target.name, operands, rows)
+        into = None if product is None else product[at : at + step]
+        return _run(instr, target.name, operands, rows, into)
 
     workers = min(processors, len(starts))
     if workers > 1:
@@ -101,6 +107,8 @@ def emulate(
             parts = list(pool.map(part, starts))
     else:
         parts = [part(at) for at in starts]
+    if product is not None:
+        return product.reshape(*batch, *product.shape[1:])
     if not instr.results:
         return memory.reshape(*batch, memory.shape[1]) if "store" in instr.effects else None
     single = "shape" in instr.params or any(image.single for image in images)
@@ -235,9 +243,8 @@ def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
         raise OperandError(f"shared has dtype {shared.dtype}; bytes (uint8) are needed")
     if shared.ndim == 0:
         raise OperandError("shared has no axis; (..., bytes) are needed")
-    return np.array(np.broadcast_to(shared, (*batch, shared.shape[-1]))).reshape(
-        prod(batch), shared.shape[-1]
-    )
+    whole = np.broadcast_to(shared, (*batch, shared.shape[-1]))
+    return np.array(whole, order="C").reshape(prod(batch), shared.shape[-1])
 
 
 def _is_product(instr: Instruction) -> bool:
@@ -261,17 +268,24 @@ class _Registers:
         """All warps are active."""
 
 
-def _run(instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray) -> tuple[Any, ...]:
-    """Results for a part of the batch; its `memory`, (elements, bytes), is written in place."""
+def _run(
+    instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray,
+    product: np.ndarray | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Results for a part of the batch; its `memory`, (elements, bytes), is written in place, and so
+    is `product`, (elements, threads, registers), where the instruction is a matrix product."""
     count, threads = len(memory), instr.threads
+    into = {}
+    if product is not None:
+        into["out"] = product.reshape(count * threads, -1).T
     if _is_alone(instr):
-        return (instr.execute(_Registers(arch, count * threads), instr, *operands),)
+        return (instr.execute(_Registers(arch, count * threads), instr, *operands, **into),)
     geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
     storage = SharedStorage(memory, True, written=True)
     program = Program(Kernel("emulate", [], Block()), [Step(lambda machine: None, None, instr)])
     ctx = ExecutionContext(program, geometry, Arguments([]), storage, arch)
     with np.errstate(all="ignore"):
-        results = instr.execute(ctx, instr, *operands)
+        results = instr.execute(ctx, instr, *operands, **into)
         ctx.async_copies.wait(0)
     if "blocking" in instr.effects:
         results = results[1:] if isinstance(results, tuple) else None

@@ -126,7 +126,10 @@ def multiply(
     ctx: Context, instr: Instruction, c: Any, *operands: Any, out: np.ndarray | None = None,
     buffers: Buffers | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """d = scale_a * a * scale_b * b + (c if scale_d else +0), written to `out` if given."""
+    """d = scale_a * a * scale_b * b + (c if scale_d else +0).
+
+    out: receives d, contiguous or (as by `tc.emulate`) with the registers of a thread as neighbours.
+    """
     from tensorcore_dsl.numerics import products
 
     given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
@@ -148,7 +151,7 @@ def multiply(
     if product.sparse:
         places = sparse.selection(ctx, instr, given["meta"], given["selector"])
         more["selection"] = places.reshape(-1, 64, product.stored)
-    if product.sparse or out is None:
+    if product.sparse or out is None or not out.flags.c_contiguous:
         return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, out=out, **more)
     arrays = a, b, c, out
     if list(map(id, arrays)) != list(map(id, buffers.arrays)):
