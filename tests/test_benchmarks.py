@@ -21,6 +21,7 @@ from benchmarks import (
     compile_time,
     cublas,
     emulate,
+    forms,
     gemm,
     gemm_cases,
     gemm_gpu,
@@ -801,6 +802,18 @@ def test_emulate(tmp_path, capsys):
     for result in found["results"]:
         expected = result["operations"] * 3 / result["batch_time"]["median"]
         assert result["flops"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["m16n8k64", "m64n8k", "m8n8k4"])
+def test_forms(tmp_path, capsys, monkeypatch, text):
+    """Every form is measured, with operands that mean something."""
+    monkeypatch.setattr(forms, "WORK", 1)
+    status, (found,) = run(tmp_path, "forms", "--repeats", "1", "--only", text)
+    chosen = [x for x in forms.forms(()) if text in x[0].mnemonic]
+    assert status == 0 and not [r for r in found["results"] if "failure" in r]
+    assert [r["instruction"] for r in found["results"]] == [i.mnemonic for i, _ in chosen]
+    slowest = min(found["results"], key=lambda result: result["flops"])
+    assert "The slowest" in (printed := capsys.readouterr().out) and slowest["group"] in printed
 
 
 def test_wgmma_operands_lie_where_the_descriptors_say():
