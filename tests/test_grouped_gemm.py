@@ -55,6 +55,7 @@ def test_groups(sizes: str, config: str, order: str) -> None:
     assert np.array_equal(found.astype(float), by_groups(a, b, offsets))
 
 
+@pytest.mark.tensorcore_check
 @pytest.mark.parametrize("config", GROUPED)
 def test_groups_share_few_blocks(config: str) -> None:
     """Blocks that pass from group to group, and leave alone what belongs to no group."""

@@ -55,6 +55,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.tensorcore_check
 @pytest.mark.parametrize("K", [8, 328], ids=["part of a slot", "a tail"])
 @pytest.mark.parametrize("name", FEATURES)
 def test_every_feature(name: str, K: int) -> None:

@@ -65,6 +65,7 @@ def test_only_fp8_is_fast() -> None:
         kernels.gemm(a, a, accumulate="fast")
 
 
+@pytest.mark.tensorcore_check
 @pytest.mark.parametrize(
     "config",
     [
@@ -105,6 +106,7 @@ def whole(scales: np.ndarray, shape: tuple[int, int], high: int) -> np.ndarray:
     return scales.repeat(high, 0).repeat(128, 1)[: shape[0], : shape[1]].astype(np.float64)
 
 
+@pytest.mark.tensorcore_check
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 203, 400)])
 def test_scaled_products(dtype: Any, shape: tuple[int, int, int]) -> None:

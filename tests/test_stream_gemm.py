@@ -63,6 +63,7 @@ DIVIDED = {
 }
 
 
+@pytest.mark.tensorcore_check
 @pytest.mark.parametrize(("size", "changes"), DIVIDED.values(), ids=DIVIDED)
 def test_every_step_is_summed_once(size: tuple[int, int, int], changes: dict[str, Any]) -> None:
     M, N, K = size
