@@ -117,6 +117,18 @@ def test_every_synchronisation_is_needed(name: str) -> None:
     assert left == KERNELS[name][1] & {str(mutant) for mutant in mutants}
 
 
+def test_loads_that_a_copy_overtakes() -> None:
+    """The fence that the f64 kernel once lacked: GPUs were seen to read what TMA brought next."""
+    specialisation, run = prepared("f64")
+    fence = next(m for m in mutants_of(specialisation.ir.body) if "fence_proxy_async" in m.says)
+    with applied(specialisation, fence), pytest.raises(tc.EmulationError) as found:
+        run()
+    text = str(found.value)
+    assert "writes through the async proxy what" in text and "without a proxy fence" in text
+    assert "read by an ordinary load at " in text and "operand.smem.at(stage, *place).load()" in text
+    assert "f64_operands.py" in text and "in load_by_tma" in text
+
+
 def test_a_mutant_is_gone_afterwards() -> None:
     specialisation, run = prepared("f64")
     wanted, before = run(), str(specialisation.ptx)
