@@ -113,6 +113,7 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (sparse, "nibbles_per_row", SPARSE),
     (sparse, "row_words", SPARSE),
     (sparse, "selection", SPARSE),
+    (sparse, "_columns", SPARSE),
     (wgmma, "_c", GROUP),
     (wgmma, "_a", GROUP),
     (descriptor.Descriptor, "chunks", GROUP),
