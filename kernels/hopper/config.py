@@ -38,8 +38,8 @@ class HopperConfig:
         CTAs of a cluster below each other, which share tiles of B by multicast, and beside each
         other, which share tiles of A.
     group_m : int
-        Rasterisation; rows of tiles that advance through the columns together, so that they meet in
-        the L2 cache.
+        Rasterisation; rows of tiles, at least, that advance through the columns together, so that
+        they meet in the L2 cache.
     mma_in_flight : int
         Groups of wgmma that a consumer leaves pending, 0 or 1.
     pingpong : bool

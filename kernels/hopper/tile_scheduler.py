@@ -68,8 +68,10 @@ class TileScheduler:
     def tile_at(self, index: Any) -> WorkTile:
         """Coordinates of this CTA's tile of a cluster tile.
 
-        Rasterisation: group_m rows of tiles advance together, column by column, and then the next
-        group_m rows. CTAs that run at the same time therefore read few rows of A and columns of B.
+        Rasterisation: a group of rows of tiles advances together, column by column, and then the
+        next group. CTAs that run at the same time therefore read few rows of A and columns of B.
+        Groups have group_m rows or more, less than two times as many, and almost the same number:
+        a low one would read all of B for little work.
         """
         config = self.config
         rows, cols = self.extent()
@@ -77,9 +79,11 @@ class TileScheduler:
         if len(self.shape) == 3:
             batch = (index // (rows * cols),)
             index = index % (rows * cols)
-        tiles_of_group = cols * config.group_m
-        first_row = index // tiles_of_group * config.group_m
-        height = min(rows - first_row, config.group_m)  # the last group may be lower
+        groups = max(rows // config.group_m, 1)
+        of_group = (rows + (groups - 1)) // groups
+        tiles_of_group = cols * of_group
+        first_row = index // tiles_of_group * of_group
+        height = min(rows - first_row, of_group)  # the last group may be lower
         inside = index % tiles_of_group
         row = (first_row + inside % height) * config.cluster_m
         col = inside // height * config.cluster_n
