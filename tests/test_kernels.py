@@ -14,11 +14,12 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.host import families
+from tensorcore_dsl.kernels.host.candidates import MIN_SPLIT_SLABS
 from tensorcore_dsl.kernels.host.cost_model import ranking
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, choose_swiglu, is_plain
 from tensorcore_dsl.kernels.host.plan import plan
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, grid_size
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(7)
@@ -174,11 +175,15 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
         assert b_k_major or config.BN % (64 * config.cluster_m) == 0
 
 
-@pytest.mark.parametrize(("M", "enough"), [(16, 65), (256, 15 * 64 + 1)])
-def test_blocks_that_share_a_tile_have_steps_of_K_each(M: int, enough: int) -> None:
-    Ks = (enough - 1, enough)
-    splits = [{config.split_k for _, config in ranking(ProblemShape(M, 256, K))} for K in Ks]
-    assert splits == [{1}, {1, 2}]
+@pytest.mark.parametrize("M", [16, 256])
+def test_blocks_that_share_a_tile_have_steps_of_K_each(M: int) -> None:
+    for parts in (2, 4, 8):
+        enough = 64 * (parts * MIN_SPLIT_SLABS - 1) + 1  # the last slab of bf16 has one element
+        splits = [
+            max(config.split_k for _, config in ranking(ProblemShape(M, 256, K)))
+            for K in (enough - 1, enough)
+        ]
+        assert splits == [parts // 2, parts]
 
 
 def test_choices_follow_the_problem() -> None:
@@ -193,7 +198,8 @@ def test_choices_follow_the_problem() -> None:
 
 
 def test_small_problems_have_tiles_for_every_multiprocessor() -> None:
-    assert choose(ProblemShape(1000, 1000, 1000, misaligned=True)).cluster_size == 4
+    small = choose(ProblemShape(1000, 1000, 1000, misaligned=True))
+    assert 100 <= grid_size(small, 1000, 1000) <= SMS
     assert choose(ProblemShape(24, 5120, 5120)).BN == 48  # 107 blocks; of 64 columns there are 80
     assert choose(ProblemShape(640, 640, 8192)).split_k == 4
     assert choose(ProblemShape(128, 8192, 8192)).cluster_m == 2

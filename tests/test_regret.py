@@ -26,7 +26,7 @@ def test_plausible_configurations_are_measured(case: Case) -> None:
     found = regret.configurations(case, 8)
     assert found[0] == regret.chosen(case)
     assert len(found) == len(set(found)) >= 8
-    assert len({regret.kind_of(config) for config in found}) >= 2
+    assert len({regret.kind_of(config) for config in found}) >= 4
 
 
 def test_problems_are_those_that_wgmma_runs() -> None:

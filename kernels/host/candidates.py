@@ -1,138 +1,177 @@
-"""Candidate configurations of the wgmma kernels, which the cost model ranks."""
+"""Candidate configurations of the wgmma kernels, which the cost model ranks.
+
+The menu is one list for all problems: sizes of a problem select among its configurations, and make
+no new ones, so that the kernels that a program needs stay few.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from itertools import product
+from typing import Any
+
+import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
-from tensorcore_dsl.kernels.host.problem_shape import (
-    ACTIVE_CLUSTERS,
-    SMS,
-    ProblemShape,
-    active_clusters,
-    cluster_tiles,
-)
+from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
 
-MIN_SPLIT_SLABS = 8  # 128-byte slabs of K for each CTA of a split-K cluster, at least
-MIN_STREAMK_SLABS = 128  # slabs of K from which `gemm` considers stream-K
+MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
+TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
+PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
+
+# BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K.
+# Those without which random problems are expected to take longer, the most useful ones first.
+MENU = """
+64x64, 64x128, 128x64, 128x128, 128x256, 128x128 pp, 128x128 c2x1 pp, 64x64 k2, 64x256 pp,
+128x192 c2x1 pp, 128x256 c2x1, 64x128 c2x1 pp, 64x64 k4, 64x64 k2 d2 v8, 128x224, 64x128 k2,
+64x112 d2 v8, 64x64 d2 v8, 128x208 c2x1, 64x64 k2 d2 v16, 128x128 c1x2 pp, 64x32, 64x64 d2 v16,
+64x128 c1x2 pp, 128x176 c2x1 pp, 64x128 c2x1, 64x64 c2x1, 128x160 c2x1 pp, 64x112 d2 v16,
+64x64 k2 d2 v32, 64x64 d2 v32, 64x112 d2 v32, 128x128 k4, 128x128 c2x2, 128x64 k4, 128x96 c1x2,
+128x192 c1x2, 64x96 c2x1, 64x32 d2 v16, 64x160, 64x32 c1x2, 128x64 c1x2, 128x32 c1x2,
+128x112 c1x2 pp, 64x32 k2 d2 v16, 128x160 c1x2, 64x16 d2 v16, 128x192 c1x2 pp, 64x96 k2,
+128x224 c2x1, 128x160 c1x2 pp, 128x96, 64x96 c1x4, 64x64 c1x2, 64x32 k2 d2 v32, 64x256 k2, 64x192,
+64x160 c2x1, 128x64 k2, 64x32 d2 v32, 128x160 c2x1, 128x96 c1x2 pp, 64x48 d2 v16, 64x80 d2 v32,
+64x32 k2 d2 v8, 64x48 d2 v8, 128x128 k2, 64x64 k2 d2 v48, 64x16 d2 v32, 128x64 k2 v96, 64x32 c2x1,
+128x32, 64x48 d2 v32, 64x96 d2 v48, 192x144 c1x2, 64x80 d2 v48, 64x16 d2 v8, 128x32 k2 d2 v96,
+64x224 c1x2, 64x128 k4, 128x96 k2, 64x128 k8, 64x32 k2, 192x128 c1x2, 192x64 k4, 64x192 c1x2 pp,
+192x64 k2, 64x16 c1x4, 128x256 c2x1 sk, 128x256 c1x2, 128x128 k8, 192x96 c1x2, 64x80 v16,
+192x64 c1x2, 128x160 k2, 192x112 c1x2, 64x144 c1x2, 128x192 pp, 128x144 c1x2 pp, 64x64 k4 v48,
+64x64 c1x4, 64x16, 64x96 c1x2, 64x16 c1x4 d2, 64x128 c1x4, 128x192 c2x1, 192x176 c1x2, 192x80 c1x4,
+64x32 c1x4, 64x64 k4 v16, 64x128 pp, 128x176 c1x2 pp, 64x64 k2 v16, 192x128, 64x128 v16,
+192x80 c1x2, 64x48 c2x2 d2, 128x224 c1x2, 64x80 c1x2, 128x112 c2x1 pp, 64x64 k4 d2, 128x128 c2x1,
+64x192 v16, 128x96 c2x2, 64x80 c2x1, 64x160 c1x4, 64x192 k4, 192x64 k2 v160, 128x176 c2x1,
+64x32 k2 d2, 128x128 c1x2, 64x16 c2x2 d2, 64x48 c1x4, 192x48 c1x2, 128x64 k4 v96, 128x240 c1x2,
+128x64 c2x1 pp, 64x32 c1x2 d2, 64x64 v16, 64x64 c1x4 d2, 128x144 c2x1 pp, 192x144 c2x1, 64x144 v16,
+64x32 d2 v8, 64x144 c2x1, 192x160 c1x2 sk, 192x160 c2x1, 192x48 c1x4, 64x112, 64x256 c2x1 pp,
+64x224 v16, 64x256 c2x1 sk, 64x64 c2x1 d2, 128x80 c2x2, 128x240 c2x1, 192x128 c2x1, 64x48 c2x1,
+128x32 k2, 64x96 c2x2, 192x64 c1x4
+"""
+FIELDS = {"k": "split_k", "d": "k_slabs", "v": "valid_m"}
 
 
-def candidates(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Configurations that the operands' layouts and shared memory allow.
+def configuration(text: str) -> HopperConfig:
+    """The configuration that a text of the menu describes, with as many stages as fit.
 
-    Of configurations with equal costs the first one wins.
+    Clusters of CTAs below each other gain by wider groups, where consumers share tiles.
     """
-    pingpong = () if shape.M <= 128 and shape.batch == 1 else pingpong_configs(shape)
-    for config in (
-        *pingpong, *cooperative_configs(shape), *skinny_configs(shape), *split_k_configs(shape),
-        *cluster_of_four_configs(shape),
-    ):  # fmt: skip
-        if config.max_stages >= 2 + config.k_slabs and fits(config, shape):
-            # Tiles of small matrices beside each other, stored at one time, share pages of memory.
-            small = cluster_tiles(config, shape.M, shape.N) * config.cluster_size <= SMS
-            by_rows = replace(config, group_m=1) if shape.batch > 1 and small else config
-            yield by_rows.with_stages()
-    tiles = cluster_tiles(HopperConfig(BM=128, BN=128), shape.M, shape.N, shape.batch)
-    if 8 * tiles <= SMS and shape.K * shape.itemsize >= MIN_STREAMK_SLABS * SWIZZLE_BYTES:
-        yield from streamk_configs(shape)
+    tile, *words = text.split()
+    BM, BN = map(int, tile.split("x"))
+    cluster_m, cluster_n = 1, 1
+    given: dict[str, Any] = {"pingpong": "pp" in words}
+    for word in words:
+        if word[0] == "c":
+            cluster_m, cluster_n = map(int, word[1:].split("x"))
+        elif word[0] in FIELDS:
+            given[FIELDS[word[0]]] = int(word[1:])
+    if "sk" in words:
+        given["streamk_units"] = SMS // (cluster_m * cluster_n)
+    below = cluster_m > 1 and cluster_n == 1 and "pp" not in words
+    return HopperConfig(
+        BM, BN, cluster_m=cluster_m, cluster_n=cluster_n, group_m=16 if below else 8, **given
+    ).with_stages()
+
+
+@dataclass(frozen=True)
+class Menu:
+    """Configurations, and their fields as arrays of a number for each of them.
+
+    place: from 0 for the first one to 1. rows: of A that TMA loads for a tile. uneven: consumers
+    have more registers than producers. clusters: that run at the same time.
+    """
+
+    configs: tuple[HopperConfig, ...]
+    columns: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.columns[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def select(self, chosen: Any) -> Menu:
+        """The configurations that a mask chooses."""
+        configs = tuple(config for config, keep in zip(self.configs, chosen, strict=True) if keep)
+        return Menu(configs, {name: column[chosen] for name, column in self.columns.items()})
+
+    @classmethod
+    def of(cls, configs: tuple[HopperConfig, ...]) -> Menu:
+        names = [field.name for field in fields(HopperConfig)] + ["consumers", "cluster_size"]
+        columns = {name: np.array([getattr(c, name) for c in configs]) for name in names}
+        columns["place"] = np.arange(len(configs)) / len(configs)
+        columns["rows"] = np.array([c.valid_m or c.BM for c in configs])
+        columns["uneven"] = np.array([bool(c.registers) for c in configs])
+        columns["clusters"] = np.array([active_clusters(c) for c in configs])
+        widths = [part_width(c) for c in configs]
+        columns["parts"] = columns["BN"] // np.array(widths)
+        columns["promoted_registers"] = (columns["BN"] + np.array(widths)) // 2
+        columns["room"] = np.array([PROMOTED_REGISTERS.get(c.consumers, 0) for c in configs])
+        return cls(configs, columns)
+
+
+@lru_cache(maxsize=1)
+def menu() -> Menu:
+    """All configurations."""
+    return Menu.of(tuple(map(configuration, MENU.replace("\n", " ").strip(" ,").split(", "))))
+
+
+def candidates(shape: ProblemShape) -> Menu:
+    """Configurations that the operands' layouts, and the sizes of the problem, allow."""
+    every = menu()
+    return every.select(is_candidate(every, shape))
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
+    """Which configurations suit a problem.
+
+    Each CTA of a split-K cluster needs some steps of K of its own, and no CTA of a multicast is
+    without rows or columns.
+    """
+    M, N = shape.M, shape.N
+    few = (menu.valid_m >= M) & (shape.batch == 1)
+    if shape.transposed[0]:
+        few &= menu.valid_m % TRANSPOSED_BOX == 0
+    suits = is_loaded(menu, shape) & ((menu.valid_m == 0) | few)
+    suits &= (menu.BM * (menu.cluster_m - 1) < M) & (menu.BN * (menu.cluster_n - 1) < N)
+    suits &= (menu.BM < M + 64) & (max(N, 64) + 64 >= menu.BN)
+    suits &= (menu.split_k == 1) | (shape.k_slabs >= MIN_SPLIT_SLABS * menu.split_k)
+    if shape.promoted:
+        suits &= ~menu.pingpong & (menu.streamk_units == 0) & (menu.k_slabs == 1)
+        suits &= menu.promoted_registers <= menu.room
+    if shape.has_epilogue:
+        suits &= menu.consumers <= 2
+    return suits
+
+
+def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
+    """Which configurations can load the operands as they lie.
+
+    An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
+    wide, and each CTA of a multicast loads whole boxes. Warps that transpose tiles need registers
+    that `setmaxnreg`, or a third consumer, takes away; stream-K transposes none.
+    """
+    width = SWIZZLE_BYTES // shape.itemsize
+    loaded = menu.rows % (8 * menu.cluster_n) == 0
+    if not shape.a_k_major:
+        loaded &= menu.rows % (width * menu.cluster_n) == 0
+        loaded &= (menu.valid_m == 0) | shape.transposed[0]
+    if not shape.b_k_major:
+        loaded &= menu.BN % (width * menu.cluster_m) == 0
+    if any(shape.transposed):
+        loaded &= ~menu.uneven & (menu.consumers <= 2) & (menu.streamk_units == 0)
+    return loaded
 
 
 def fits(config: HopperConfig, shape: ProblemShape) -> bool:
-    """Whether TMA boxes and split-K allow a configuration.
-
-    An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
-    wide, and each CTA of a multicast loads whole boxes. Each CTA of a split-K cluster needs a
-    K-step of its own. Warps that transpose tiles need registers that `setmaxnreg` takes away.
-    """
-    if any(shape.transposed) and config.registers:
-        return False
-    k_steps = -(-shape.k_slabs // config.k_slabs)
-    width = SWIZZLE_BYTES // shape.itemsize
-    whole_a = (config.valid_m or config.BM) % (width * config.cluster_n) == 0
-    a = shape.a_k_major or (whole_a and (shape.transposed[0] or not config.valid_m))
-    b = shape.b_k_major or config.BN % (width * config.cluster_m) == 0
-    return a and b and config.split_k <= k_steps
-
-
-def pingpong_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Ping-pong: one consumer stores its tile while the other one multiplies.
-
-    Cluster shapes that leave no CTA without rows come first.
-    """
-    pairs = ((1, 2), (2, 1)) if -(-shape.M // 128) % 2 else ((2, 1), (1, 2))
-    for BN in (128, 192, 176, 160, 112, 96):
-        for cluster_m, cluster_n in (*pairs, (1, 1)):
-            yield HopperConfig(BN=BN, pingpong=True, cluster_m=cluster_m, cluster_n=cluster_n)
-
-
-def cooperative_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Cooperative: the consumers share a tile."""
-    heights = (64,) if shape.M <= 64 else (64, 128) if shape.M <= 128 else (128, 64)
-    clusters = ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1), (2, 1))
-    for BM, BN in product(heights, (256, 224, 192, 160, 128, 96, 64, 32)):
-        for cluster_m, cluster_n in clusters:
-            # TMA takes as long for a box of few valid rows as for a full one, so the lowest CTA
-            # of a cluster should have most of its rows.
-            lowest = shape.M - BM * (cluster_m - 1)
-            if 4 * lowest > 3 * min(shape.M, BM) and BN * (cluster_n - 1) < shape.N:
-                config = HopperConfig(BM, BN, cluster_m=cluster_m, cluster_n=cluster_n)
-                yield replace(config, group_m=16) if cluster_m > 1 else config
-
-
-def skinny_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Skinny A: reading B takes the time, so every SM gets an equal share of B's columns."""
-    if shape.M > 128 or shape.batch > 1:
-        return
-    rows = 32 if shape.transposed[0] else 8  # of a TMA box, which is not K-major
-    BM, valid_m = (64 if shape.M <= 64 else 128), -(-shape.M // rows) * rows
-    waves = -(-shape.N // (SMS * 256))
-    share = -(-shape.N // (SMS * waves * 16)) * 16
-    half = share // 2 if share % 32 == 0 and BM == 64 else share
-    for BN in dict.fromkeys((half, share, 32, 64, 128)):
-        for k_slabs in (2, 1) if BN < 128 else (1,):
-            yield HopperConfig(BM=BM, BN=BN, valid_m=valid_m, k_slabs=k_slabs)
-            if BN % 32 == 0:
-                yield HopperConfig(BM=BM, BN=BN, valid_m=valid_m, k_slabs=k_slabs, split_k=2)
-
-
-def split_k_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Split-K: two or four CTAs accumulate parts of K where tiles are too few for all SMs."""
-    tiles = ((128, 128), (64, 256), (64, 128), (128, 64), (64, 64))
-    for split_k, (BM, BN) in product((2, 4), tiles):
-        if BN % (16 * split_k) == 0:
-            config = HopperConfig(BM=BM, BN=BN, split_k=split_k)
-            count = cluster_tiles(config, shape.M, shape.N, shape.batch)
-            one_wave = count <= active_clusters(config)
-            if one_wave and shape.k_slabs >= MIN_SPLIT_SLABS * split_k:
-                yield config
-
-
-def cluster_of_four_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Clusters of four CTAs, where one wave of them holds all tiles."""
-    for BM, BN, cluster_m, cluster_n in ((64, 160, 4, 1), (64, 192, 4, 1), (128, 128, 2, 2)):
-        config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n)
-        filled = BM * (cluster_m - 1) < shape.M and BN * (cluster_n - 1) < shape.N
-        count = cluster_tiles(config, shape.M, shape.N)
-        if filled and shape.batch == 1 and count <= ACTIVE_CLUSTERS[4]:
-            yield config
-
-
-def streamk_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
-    """Stream-K: all SMs share the K-steps of the tiles that fill no whole wave.
-
-    Its kernel transposes no tiles.
-    """
-    if any(shape.transposed):
-        return
-    for BM, BN in ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256)):
-        for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2)):
-            units = SMS // (cluster_m * cluster_n)
-            config = HopperConfig(BM, BN, cluster_m=cluster_m, cluster_n=cluster_n)
-            if fits(config, shape):
-                yield replace(config, streamk_units=units).with_stages()
+    """Whether the kernels can load the operands of a problem for a configuration."""
+    return bool(is_loaded(Menu.of((config,)), shape)[0])
 
 
 # 2:4 sparse A

@@ -1,190 +1,263 @@
 """Cost model: expected time of a wgmma configuration, in clock cycles of an SM.
 
-The model counts waves of tiles and the K-steps of a tile. A K-step takes as long as the slowest of
-the tensor cores, shared memory, the L2 cache and the barriers; the whole takes at least as long as
-DRAM needs for all operands. The constants are fitted to measurements on an H200
-(docs/performance.md); `ranking` lists the expected seconds of every candidate.
+The model counts waves of tiles and the K-steps of a tile. A K-step takes about as long as the
+slowest of the tensor cores, shared memory, the L2 cache, TMA and the barriers; the whole takes at
+least as long as DRAM needs for all operands. What goes on at a time is combined by a norm, since it
+is not quite hidden. The constants are fitted to measurements on an H200 (docs/performance.md);
+`ranking` lists the expected seconds of every candidate. Square roots are the only functions: they
+are rounded alike everywhere, so that the ranking is the same on all machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
+from typing import Any
+
+import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
-from tensorcore_dsl.kernels.host import problem_shape
-from tensorcore_dsl.kernels.host.candidates import candidates, sparse_stage_bytes, streamk_configs
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters, cluster_tiles
+from tensorcore_dsl.kernels.host.candidates import Menu, candidates, sparse_stage_bytes
+from tensorcore_dsl.kernels.host.problem_shape import (
+    SMS,
+    ProblemShape,
+    active_clusters,
+    cluster_tiles,
+)
 
 CLOCK = 1.6e9  # SM cycles per second under load
-
-# Throughput
 TENSOR = 32  # elements of D per cycle and SM that advance by one 128-byte slab of K
-SHARED_BYTES = 170  # shared-memory bytes per cycle and SM: wgmma reads and TMA writes together
-L2_BYTES = 50  # L2 bytes per cycle and SM
-DRAM_BYTES = 4.1e12 / CLOCK  # DRAM bytes per cycle, all SMs together
-TPC_BYTES = 45  # DRAM bytes per cycle and TPC (two SMs share one path)
+LATER = 0.02  # part of the time that the last one of the menu has to gain beside the first
+KEPT = 3e7  # bytes that the L2 cache keeps until they are read again
+TRANSPOSED_ROWS = 96  # rows or columns that warps transpose in a round
+TRANSPOSED_ACCESSES = 4  # as which each of them counts in shared memory
 
-# Costs in cycles
-STEP = 200  # least duration of a K-step of one CTA alone: its barriers
-CLUSTER_STEP = 280  # the same with multicast, whose barriers reach other CTAs
-EPILOGUE_COLUMN = 7  # epilogue of 64 rows, for each column ...
-EPILOGUE_BOX = 100  # ... and for each TMA store, a box of up to 64 columns
-# Tiles that three warps transpose, fitted to 230 configurations of 30 problems: cycles of a stage,
-# and of each round of so many rows or columns; and the bytes of shared memory per cycle and SM
-# there, where a row of 128 bytes counts as many times.
-TRANSPOSED_STAGE, TRANSPOSED_ROUND, TRANSPOSED_ROWS = 150, 350, 96
-TRANSPOSED_BYTES, TRANSPOSED_ACCESSES = 140, 4
-DRAIN = 500  # from the last product of a tile to the first one of the next, without the epilogue
-LAUNCH = 4000  # before the first product and after the last one of a kernel
-CLUSTER_LAUNCH = 800  # more, until all CTAs of a cluster have started
-STREAMK_HANDOVER = 4000  # until a CTA sees the accumulators that another one has stored
-# The CTAs of a split-K cluster add up a tile of n elements in (n / SPLIT_K_ELEMENTS)^2 cycles.
-SPLIT_K_ELEMENTS = 170
 
-# Slowdown factors
-MISALIGNED = 1.7  # L2: pieces of 128 bytes that lie in two cache lines
-STORE_BY_THREADS = 6  # epilogue: threads store D, as TMA cannot
-COOPERATIVE = 1.03  # tensor cores: consumers that share a tile wait for each other
-ODD_WIDTH = 1.02  # K-step: BN is no power of two; such a tile must gain more than the model's error
-SPLIT_K_EPILOGUE = 1.5  # epilogue: accumulators are exchanged first
-NARROW_BOXES = 1.12  # DRAM, skinny A: boxes of B below 48 columns, or at most half of the SMs busy
-WIDE_BOXES = 1.02  # DRAM, skinny A: tiles of 64 rows and more than 128 columns
-PROMOTED_PARTS = 1.02  # promotion: accumulators are promoted in two parts
-PROMOTED_COLUMN = 0.001  # promotion: added for each column by which a tile is narrower than ...
-PROMOTED_WIDTH = 192  # ... this
+@dataclass(frozen=True)
+class Costs:
+    """What the steps of a kernel cost: cycles of an SM, or bytes in a cycle.
 
-# Overlap
-HIDDEN_STEP = 0.02  # part of the second and third longest cost of a K-step that is not hidden
-HIDDEN_DRAM = 0.05  # part of the shorter one of computation and DRAM that is not hidden
+    A step is one 128-byte slab of K for one tile. shared: bytes that an SM moves to and from shared
+    memory: wgmma reads and TMA writes together. cache: bytes that the L2 cache sends for each SM,
+    of which a multicast counts once. ingest: bytes that an SM receives. misaligned: factor of
+    pieces of 128 bytes that lie in two cache lines. outside: cycles of a row or column outside of
+    the matrix, which TMA fills with zeros. readers: for each cluster that reads the same rows or
+    columns. step, cluster_step: least duration of a step, whose barriers reach other CTAs in a
+    cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other.
+    promoted, promoted_part, promoted_column: of a step of one consumer beside its products.
+    transposed, transposed_round: of warps that transpose a stage, and of each round of it;
+    transposed_shared: as `shared`, beside these.
+
+    column, box, box_by_threads: of the epilogue of 64 rows, for each column, and for each store of
+    128 bytes of them or less, by TMA or without. drain: from the last product of a tile to the
+    first one of the next. dram: bytes of the GPU. second: part of A and B that is read once more
+    where several clusters read it at a time; again: the same, of what the L2 cache has lost until
+    then; apart: of what CTAs that share tiles of stream-K read beside each other.
+
+    launch: of a kernel. fill, first_readers: until the first stage has arrived, for each KiB of it,
+    and for each cluster that reads the same. handover: until a unit of stream-K sees what another
+    one has stored; exchange: bytes of that. split, split_peer, split_element: of the sum of
+    split-K, for each, for each CTA, and for each accumulator of a thread.
+    """
+
+    shared: float = 194
+    cache: float = 89.2
+    ingest: float = 90.4
+    misaligned: float = 2.14
+    outside: float = 1.1
+    readers: float = 0.855
+    step: float = 183
+    cluster_step: float = 201
+    cooperative: float = 1.11
+    promoted: float = 2.11
+    promoted_part: float = 3.55
+    promoted_column: float = 1.8
+    transposed: float = 286
+    transposed_round: float = 247
+    transposed_shared: float = 162
+    column: float = 2.69
+    box: float = 60.9
+    box_by_threads: float = 234
+    drain: float = 675
+    dram: float = 3390
+    second: float = 0.754
+    again: float = 2.52
+    apart: float = 0.434
+    launch: float = 2230
+    fill: float = 31.4
+    first_readers: float = 11.5
+    handover: float = 2770
+    exchange: float = 36.9
+    split: float = 15.8
+    split_peer: float = 6.25
+    split_element: float = 57.3
+
+
+COSTS = Costs()
+
+
+def cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
+    """Cycles of a whole launch of each configuration."""
+    tiles = _ceil(shape.M, menu.BM * menu.cluster_m) * _ceil(shape.N, menu.BN * menu.cluster_n)
+    tiles = tiles * shape.batch
+    streamk = menu.streamk_units > 0
+    running = np.where(streamk, menu.streamk_units, np.minimum(tiles, menu.clusters))
+    busy = running * menu.cluster_size  # CTAs
+    steps = _ceil(shape.k_slabs, menu.split_k * menu.k_slabs) * menu.k_slabs
+    waves = _ceil(tiles, menu.clusters)
+    step = _step_cycles(menu, shape, costs, busy)
+    epilogue = _epilogue_cycles(menu, shape, costs)
+    # Whole tiles; of ping-pong, every epilogue but the last hides behind the other's mainloop, if
+    # TMA stores.
+    mainloop = steps * step
+    left = np.where(shape.store_by_threads, epilogue, np.maximum(epilogue - mainloop, 0))
+    behind = np.where(menu.pingpong, left, epilogue + costs.drain)
+    compute = waves * (mainloop + behind) + np.where(menu.pingpong, epilogue, 0)
+    # Stream-K: an equal share of the steps of all tiles, and the fix-up of those that are shared.
+    units = np.maximum(menu.streamk_units, 1)
+    remainder = tiles % units
+    shared = np.where(remainder > 0, np.minimum(tiles, remainder + units), 0)
+    own = (tiles - shared) // units + _ceil(shared, units)
+    peers = np.where(shared > 0, 1 + _ceil(units, np.maximum(shared, 1)), 0)
+    fix_up = peers * (menu.BM * menu.BN * 4 / costs.exchange + costs.handover)
+    divided = _ceil(tiles * steps, units) * step + own * (epilogue + costs.drain) + fix_up
+    compute = np.where(streamk, divided, compute)
+    of_a, of_b = (shape.batch * n * shape.K * shape.itemsize for n in (shape.M, shape.N))
+    operands, below = of_a + of_b, _height(menu, shape)
+    beside = np.minimum(_ceil(shape.N, menu.BN * menu.cluster_n), _ceil(running, below))
+    moved = operands + shape.batch * shape.out_bytes * shape.M * shape.N
+    moved = moved + costs.second * (of_a * (1 - 1 / beside) + of_b * (1 - 1 / below))
+    # Groups of rows of tiles read B one after another; CTAs that share tiles read apart of others.
+    moved = moved + costs.again * (_groups(menu, shape) - 1) * np.maximum(of_b - KEPT, 0)
+    edges = (menu.BM * menu.cluster_m + menu.BN * menu.cluster_n) * shape.K * shape.itemsize
+    apart = np.maximum(shared * edges - operands, 0) * np.maximum(1 - KEPT / operands, 0)
+    dram = (moved + np.where(streamk, costs.apart * apart, 0)) / costs.dram
+    return np.sqrt(compute**2 + dram**2) + _launch_cycles(menu, shape, costs, busy, waves)
+
+
+def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> Any:
+    """Cycles of one 128-byte slab of K for one tile: the norm of what goes on at a time."""
+    together = (menu.consumers > 1) & ~menu.pingpong
+    tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
+    sent = (menu.rows / menu.cluster_n + menu.BN / menu.cluster_m) * SWIZZLE_BYTES
+    sent = sent * np.where(shape.misaligned, costs.misaligned, 1)
+    cache = sent * (busy / SMS) / costs.cache
+    received = (menu.rows + menu.BN) * SWIZZLE_BYTES / costs.ingest
+    received = received + costs.outside * _outside(menu, shape)
+    # wgmma reads B again for every 64 rows of A, and A for every part of the columns.
+    parts = np.where(shape.promoted, menu.parts, 1)
+    read = menu.BM / 64 * (64 * parts + menu.BN)
+    transposition, again = _transposition(menu, shape, costs)
+    rate = np.where(again > 0, costs.transposed_shared, costs.shared)
+    shared = (read + menu.rows + menu.BN + again) * SWIZZLE_BYTES / rate
+    readers = costs.readers * _readers(menu, shape, busy)
+    multicast = menu.cluster_m * menu.cluster_n > 1
+    barriers = np.where(multicast, costs.cluster_step, costs.step) / menu.k_slabs
+    promotion = costs.promoted + costs.promoted_part * parts + costs.promoted_column * menu.BN / 2
+    consumer = 64 * menu.BN / TENSOR + np.where(shape.promoted, promotion, 0)
+    alone = np.maximum(tensor, consumer)
+    each = [alone, cache, received, shared, readers, barriers, transposition]
+    return np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+
+
+def _transposition(menu: Menu, shape: ProblemShape, costs: Costs) -> tuple[Any, Any]:
+    """Cycles in which warps transpose one slab of the tiles that are not K-major, and the rows of
+    128 bytes of shared memory that they read and write meanwhile."""
+    of_a, of_b = shape.transposed
+    rounds = of_a * _ceil(menu.rows, TRANSPOSED_ROWS) + of_b * _ceil(menu.BN, TRANSPOSED_ROWS)
+    cycles = costs.transposed / menu.k_slabs + rounds * costs.transposed_round
+    again = TRANSPOSED_ACCESSES * (of_a * menu.rows + of_b * menu.BN)
+    return np.where(rounds > 0, cycles, 0), again
+
+
+def _outside(menu: Menu, shape: ProblemShape) -> Any:
+    """Rows and columns outside of A and B that a CTA loads, on average over its tiles.
+
+    In a single wave it is the CTA with most of them that decides.
+    """
+    high, wide = menu.rows * menu.cluster_m, menu.BN * menu.cluster_n
+    rows, cols = _ceil(shape.M, high), _ceil(shape.N, wide)
+    below = np.minimum(rows * high - shape.M, menu.rows // menu.cluster_n)
+    beside = np.minimum(cols * wide - shape.N, menu.BN // menu.cluster_m)
+    single = rows * cols * shape.batch <= menu.clusters
+    return below / np.where(single, 1, rows) + beside / np.where(single, 1, cols)
+
+
+def _groups(menu: Menu, shape: ProblemShape) -> Any:
+    """Groups of rows of tiles, which advance through the columns; see TileScheduler."""
+    return np.maximum(_ceil(shape.M, menu.BM * menu.cluster_m) // menu.group_m, 1)
+
+
+def _height(menu: Menu, shape: ProblemShape) -> Any:
+    """Rows of tiles of a group."""
+    return _ceil(_ceil(shape.M, menu.BM * menu.cluster_m), _groups(menu, shape))
+
+
+def _readers(menu: Menu, shape: ProblemShape, busy: Any) -> Any:
+    """Clusters that read the same rows of A, or columns of B, at a time."""
+    rows = _height(menu, shape)
+    running = _ceil(busy // menu.cluster_size, rows)
+    return np.maximum(np.minimum(_ceil(shape.N, menu.BN * menu.cluster_n), running), rows)
+
+
+def _epilogue_cycles(menu: Menu, shape: ProblemShape, costs: Costs) -> Any:
+    """Cycles in which a consumer stores its rows of a tile."""
+    own = menu.BN // menu.split_k
+    boxes = own // np.gcd(own, 128 // shape.out_bytes)
+    box = np.where(shape.store_by_threads, costs.box_by_threads, costs.box)
+    of_64_rows = own * costs.column + boxes * box
+    return np.where(menu.pingpong, menu.BM // 64, 1) * of_64_rows
+
+
+def _launch_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any, waves: Any) -> Any:
+    """Cycles before the first product, after the last one, and of the sum of split-K."""
+    fill = costs.fill * (menu.rows + menu.BN) * menu.k_slabs / 8
+    fill = fill + costs.first_readers * _readers(menu, shape, busy)
+    split = costs.split + costs.split_peer * menu.split_k + costs.split_element * menu.BN / 2
+    return costs.launch + fill + np.where(menu.split_k > 1, split * waves + fill * (waves - 1), 0)
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
 
 Ranking = tuple[tuple[float, HopperConfig], ...]
 
 
 @lru_cache(maxsize=1024)
 def ranking(shape: ProblemShape) -> Ranking:
-    """(expected seconds, configuration) of every candidate, the fastest first."""
-    return _ranked(candidates(shape), shape)
+    """(expected seconds, configuration) of every candidate, the fastest first.
+
+    Later ones of the menu have to gain up to LATER, so that problems share kernels.
+    """
+    menu = candidates(shape)
+    seconds = cycles(menu, shape) / CLOCK
+    order = np.argsort(seconds * (1 + LATER * menu.place), kind="stable")
+    ranked = ((float(seconds[i]), menu.configs[i]) for i in order)
+    if shape.batch == 1:
+        return tuple(ranked)
+    return tuple((time, _by_rows(config, shape)) for time, config in ranked)
 
 
-@lru_cache(maxsize=1024)
+def _by_rows(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
+    """Tiles of small matrices beside each other, stored at one time, share pages of memory."""
+    small = cluster_tiles(config, shape.M, shape.N) * config.cluster_size <= SMS
+    return replace(config, group_m=1) if small else config
+
+
 def streamk_ranking(shape: ProblemShape) -> Ranking:
-    """The same of stream-K configurations, which `ranking` has for few tiles and long K only."""
-    return _ranked(streamk_configs(shape), shape)
-
-
-def _ranked(configs: Iterable[HopperConfig], shape: ProblemShape) -> Ranking:
-    costs = [(cycles(config, shape) / CLOCK, config) for config in configs]
-    return tuple(sorted(costs, key=lambda entry: entry[0]))
-
-
-def cycles(config: HopperConfig, shape: ProblemShape) -> float:
-    """Cycles of a whole launch."""
-    busiest = streamk_cycles if config.streamk_units else tile_cycles
-    compute, dram = busiest(config, shape), dram_cycles(config, shape)
-    reduction = (config.BM * config.BN / SPLIT_K_ELEMENTS) ** 2 if config.split_k > 1 else 0
-    launch = LAUNCH + (CLUSTER_LAUNCH if config.cluster_size > 1 else 0)
-    return max(compute, dram) + HIDDEN_DRAM * min(compute, dram) + reduction + launch
-
-
-def tile_cycles(config: HopperConfig, shape: ProblemShape) -> float:
-    """Cycles of the SM with the most tiles."""
-    steps = -(-shape.k_slabs // config.split_k)
-    tiles = cluster_tiles(config, shape.M, shape.N, shape.batch)
-    waves = -(-tiles // active_clusters(config))
-    mainloop = steps * step_cycles(config, shape)
-    epilogue = epilogue_cycles(config, shape.store_by_threads)
-    if config.pingpong:  # every epilogue but the last overlaps with the other consumer's mainloop
-        return waves * mainloop + epilogue
-    return waves * (mainloop + epilogue + DRAIN)
-
-
-def streamk_cycles(config: HopperConfig, shape: ProblemShape) -> float:
-    """Cycles of a stream-K unit: its share of all K-steps, epilogues, and the fix-up."""
-    steps, units = shape.k_slabs, config.streamk_units
-    tiles = cluster_tiles(config, shape.M, shape.N, shape.batch)
-    remainder = tiles % units
-    shared = min(tiles, remainder + units) if remainder else 0
-    epilogues = (tiles - shared) // units + -(-shared // units)
-    total = -(-tiles * steps // units) * step_cycles(config, shape)
-    total += epilogues * (epilogue_cycles(config, shape.store_by_threads) + DRAIN)
-    if shared:
-        others = -(-units // shared)  # units that accumulate the same tile, read one after another
-        total += (1 + others) * (config.BM * config.BN * 4 / L2_BYTES + STREAMK_HANDOVER)
-    return total
-
-
-def step_cycles(config: HopperConfig, shape: ProblemShape) -> float:
-    """Cycles of one 128-byte slab of K for one tile."""
-    tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else COOPERATIVE)
-    loaded = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
-    cache = loaded * SWIZZLE_BYTES / L2_BYTES * (MISALIGNED if shape.misaligned else 1)
-    read = config.BM / 64 * (64 + config.BN)  # wgmma reads B again for every 64 rows of A
-    stored = (config.valid_m or config.BM) + config.BN
-    transposition, again = transposition_cycles(config, shape)
-    rate = SHARED_BYTES if not again else TRANSPOSED_BYTES
-    shared = (read + stored + again) * SWIZZLE_BYTES / rate
-    barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
-    *_, third, second, longest = sorted((tensor, cache, shared, barriers, transposition))
-    step = longest + HIDDEN_STEP * (third + second)
-    return step * (1 if is_usual_width(config, shape) else ODD_WIDTH)
-
-
-def transposition_cycles(config: HopperConfig, shape: ProblemShape) -> tuple[float, int]:
-    """Cycles in which warps transpose one slab of the tiles that are not K-major, and the rows of
-    shared memory that they read and write meanwhile."""
-    sides = zip(shape.transposed, (config.valid_m or config.BM, config.BN), strict=True)
-    extents = [extent for is_transposed, extent in sides if is_transposed]
-    if not extents:
-        return 0, 0
-    rounds = sum(-(-extent // TRANSPOSED_ROWS) for extent in extents)
-    cycles = TRANSPOSED_STAGE / config.k_slabs + rounds * TRANSPOSED_ROUND
-    return cycles, TRANSPOSED_ACCESSES * sum(extents)
-
-
-def is_usual_width(config: HopperConfig, shape: ProblemShape) -> bool:
-    """Powers of two; long epilogues hide what multiples of 32 cost more."""
-    return config.BN & config.BN - 1 == 0 or (shape.has_epilogue and config.BN % 32 == 0)
-
-
-def epilogue_cycles(config: HopperConfig, store_by_threads: bool = False) -> float:
-    """Cycles in which a consumer stores its rows of a tile."""
-    boxes = config.BN // gcd(config.BN, 64)
-    of_64_rows = config.BN * EPILOGUE_COLUMN + boxes * EPILOGUE_BOX
-    of_64_rows *= STORE_BY_THREADS if store_by_threads else 1
-    split_k = 1 if config.split_k == 1 else SPLIT_K_EPILOGUE
-    return config.rows_per_consumer / 64 * of_64_rows * split_k
-
-
-def dram_cycles(config: HopperConfig, shape: ProblemShape) -> float:
-    """Cycles of all operands once; with skinny A, of the columns of B that each CTA loads alone."""
-    operands = (shape.M + shape.N) * shape.K * shape.itemsize
-    least = shape.batch * (operands + 2 * shape.M * shape.N) / DRAM_BYTES  # D: two bytes an element
-    if shape.M > 128 or shape.batch > 1 or config.streamk_units:
-        return least
-    ctas = problem_shape.grid_size(config, shape.M, shape.N)
-    loaded = -(-cluster_tiles(config, shape.M, shape.N) * config.cluster_size // ctas)
-    loaded *= config.BN // config.cluster_m * shape.K // config.split_k * shape.itemsize
-    alone = 2 * ctas <= problem_shape.SMS  # a TPC has one busy SM
-    path = loaded * (1 if alone else 2) / TPC_BYTES
-    if alone or config.BN < 48:
-        return max(least, path) * NARROW_BOXES
-    return max(least, path) * (WIDE_BOXES if config.BM == 64 and config.BN > 128 else 1)
-
-
-def promotion_slowdown(config: HopperConfig) -> float:
-    """Slowdown factor of promotion: consumers wait for each part of K, then add it in f32."""
-    if part_width(config) < config.BN:
-        return PROMOTED_PARTS
-    return 1 + PROMOTED_COLUMN * max(0, PROMOTED_WIDTH - config.BN)
+    """The same of stream-K configurations."""
+    return tuple(entry for entry in ranking(shape) if entry[1].streamk_units)
 
 
 # 2:4 sparse A: tensor cores are twice as fast, the L2 cache is not
 
 SPARSE_SHARED_BYTES = 128  # shared-memory bytes that wgmma.sp reads per cycle and SM
+SPARSE_L2_BYTES = 50  # L2 bytes per cycle and SM
+SPARSE_STEP, SPARSE_CLUSTER_STEP = 200, 280  # least cycles of a K-step of a CTA, of a cluster
+SPARSE_COLUMN, SPARSE_BOX, SPARSE_DRAIN = 7, 100, 500  # epilogue: see Costs
 
 
 def sparse_cycles(config: HopperConfig, M: int, N: int, K: int, format: Format) -> float:
@@ -192,8 +265,10 @@ def sparse_cycles(config: HopperConfig, M: int, N: int, K: int, format: Format) 
     tensor = config.BM * config.BN / (2 * TENSOR)
     read = config.BM // ROWS * (ROWS * SWIZZLE_BYTES // 2 + config.BN * SWIZZLE_BYTES)
     shared = read / SPARSE_SHARED_BYTES
-    cache = sparse_stage_bytes(config, format, config.cluster_m, config.cluster_n) / L2_BYTES
-    barriers = STEP if config.multicast_peers == 1 else CLUSTER_STEP
+    cache = sparse_stage_bytes(config, format, config.cluster_m, config.cluster_n) / SPARSE_L2_BYTES
+    barriers = SPARSE_STEP if config.multicast_peers == 1 else SPARSE_CLUSTER_STEP
     mainloop = -(-K // format.depth) * max(tensor, shared, cache, barriers)
     waves = -(-cluster_tiles(config, M, N) // active_clusters(config))
-    return waves * (mainloop + epilogue_cycles(config) + DRAIN)
+    boxes = config.BN // gcd(config.BN, 64)
+    epilogue = config.BN * SPARSE_COLUMN + boxes * SPARSE_BOX + SPARSE_DRAIN
+    return waves * (mainloop + epilogue)

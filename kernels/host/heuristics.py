@@ -14,11 +14,11 @@ from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
-from tensorcore_dsl.kernels.host import families, padding, tuning_cache
+from tensorcore_dsl.kernels.host import families, operands, padding, tuning_cache
 from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_ranking
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
-from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
+from tensorcore_dsl.kernels.host.cost_model import ranking, sparse_cycles
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.f64_heuristics import f64_ranking
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -26,10 +26,10 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.summation import division
 
 # To compare families, fitted to 73 problems of operands that wgmma cannot read as they lie, on an
-# H200. How many times as long as the models say it takes: a product whose operands were just
-# copied; an mma.sync kernel, by the bytes that one of its copies moves at least. Microseconds of
-# the latter's launch, and bytes of operands in a microsecond.
-THROUGH_COPIES = 1.15
+# H200. How many times as long as the models say a product takes whose operands were just copied,
+# and how many microseconds more; the factor of an mma.sync kernel, by the bytes that one of its
+# copies moves at least. Microseconds of its launch, and bytes of operands in a microsecond.
+THROUGH_COPIES, BEHIND_COPIES = 1.05, 1.7
 NARROW = ((16, 1.2), (4, 1.4), (0, 2.5))
 READ_LAUNCH, READ_RATE = 2.5, 4e6
 
@@ -77,7 +77,9 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
 def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float:
     """Expected microseconds of copies and of the product of these by wgmma."""
     product = 1e6 * ranking(shape_of(padding.with_copies(problem, copies)))[0][0]
-    return padding.copy_time(problem, copies) + product * (THROUGH_COPIES if copies else 1)
+    if not copies:
+        return product
+    return padding.copy_time(problem, copies) + THROUGH_COPIES * product + BEHIND_COPIES
 
 
 def choose_copies(
@@ -198,42 +200,34 @@ def choose_for(
 
     usual: the problem as the kernel gets it of operands without gaps, as which K is divided.
     """
-    shape = shape_of(problem)
-    if kernel is promoted_fp8_gemm:
-        return choose_promoted(shape, lambda config: is_allowed(problem, config))
     if kernel is f32_gemm:
         return choose_f32(problem, HopperConfig)  # type: ignore[no-any-return]
 
     def is_feasible(config: HopperConfig, needs_registers: bool) -> bool:
-        if config.streamk_units and problem.accumulate == tc.f16:
-            return False  # stream-K exchanges accumulators in f32
-        if needs_registers and config.registers:
-            return False  # the accumulators fill all registers that a consumer can have
         if not is_allowed(problem, config):
             return False
+        if kernel is promoted_fp8_gemm:
+            return has_promotion_registers(config)
+        if config.streamk_units and problem.accumulate == tc.f16:
+            return False  # stream-K exchanges accumulators in f32
+        if needs_registers and (config.registers or config.consumers > 2):
+            return False  # the accumulators fill all registers that a consumer can have
         limited = needs_registers and config.register_limited
         return families.gives_registers() if limited else families.is_assembled(config)
 
     for_any_c = needs_registers or problem.reads_c
     first = choose(shape_of(usual), lambda config: is_feasible(config, for_any_c))
-    ranked = (config for _, config in ranking(shape) if is_feasible(config, needs_registers))
-    return _divided_alike(problem, first, ranked)  # type: ignore[no-any-return]
+    ranked = ranking(shape_of(problem))
+    feasible = (config for _, config in ranked if is_feasible(config, needs_registers))
+    return _divided_alike(problem, first, feasible)  # type: ignore[no-any-return]
 
 
 def choose_promoted(
     shape: ProblemShape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True
 ) -> HopperConfig:
-    """The configuration for promoted fp8 accumulators.
-
-    They take registers beside those of wgmma, which leaves none for ping-pong and split-K.
-    """
-    costs = [
-        (seconds * promotion_slowdown(config), config)
-        for seconds, config in ranking(shape)
-        if is_plain(config) and is_feasible(config)
-    ]
-    ranked = sorted(costs, key=lambda entry: entry[0])
-    return next(config for _, config in ranked if has_promotion_registers(config))
+    """The configuration for promoted fp8 accumulators, which take registers beside wgmma's."""
+    ranked = (config for _, config in ranking(replace(shape, promoted=True)))
+    return next(c for c in ranked if is_feasible(c) and has_promotion_registers(c))
 
 
 def has_promotion_registers(config: HopperConfig) -> bool:
@@ -260,8 +254,9 @@ def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True
 
 
 def is_plain(config: HopperConfig) -> bool:
-    """Cooperative, without split-K, stream-K and skinny A."""
-    return not (config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units)
+    """Cooperative, of two consumers at most, without split-K, stream-K and skinny A."""
+    special = config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units
+    return not special and config.consumers <= 2
 
 
 def shape_of(problem: GemmProblem) -> ProblemShape:
@@ -272,6 +267,8 @@ def shape_of(problem: GemmProblem) -> ProblemShape:
         misaligned=is_misaligned(problem.a) or is_misaligned(problem.b),
         store_by_threads=families.stores_without_tma(problem.d),
         has_epilogue=problem.epilogue is not None or problem.beta != 0,
+        promoted=problem.dtype in (tc.e4m3, tc.e5m2) and problem.accumulate != operands.FAST,
+        out_bytes=problem.d.type.dtype.itemsize,
     )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ class ProblemShape:
     itemsize: bytes of an element of A and B. batch: matrices of a batch. a_k_major, b_k_major: K is
     contiguous in A, in B. misaligned: rows or columns of A or B do not start at the 128-byte
     lines of the L2 cache. store_by_threads: TMA cannot write D. has_epilogue: a function is
-    applied to the results, or C is added.
+    applied to the results, or C is added. promoted: f32 additions take over the sums
+    (promotion.py). out_bytes: of an element of D.
     """
 
     M: int
@@ -32,6 +33,8 @@ class ProblemShape:
     misaligned: bool = False
     store_by_threads: bool = False
     has_epilogue: bool = False
+    promoted: bool = False
+    out_bytes: int = 2
 
     @property
     def transposed(self) -> tuple[bool, bool]:

@@ -170,7 +170,7 @@ def hopper_candidates(
     """The configurations that the cost model ranks highest, and the best of stream-K."""
     ranked = dict.fromkeys(c for _, c in ranking(shape) if is_assembled(c) and allowed(c))
     streamk = [config for _, config in streamk_ranking(shape) if allowed(config)]
-    return [*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]
+    return list(dict.fromkeys([*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]))
 
 
 def event_timer(a: Any) -> Timer:
