@@ -1,0 +1,312 @@
+"""Fit the cost model of the wgmma configurations to measured times, and choose its menu.
+
+Times are those of `python -m benchmarks regret --record`. The constants are the ones that make the
+choices of the model lose least, and its times differ least from those measured, in logarithms. The
+menu holds the configurations of a wide space without which random problems, or those that were
+measured, would take longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tensorcore_dsl as tc
+from benchmarks import landscape
+from benchmarks.gemm_cases import Case
+from benchmarks.harness import RECORDED, Report
+from benchmarks.regret import TYPES, percent, problem_of
+from benchmarks.tables import Table, progress
+from tensorcore_dsl.kernels import HopperConfig
+from tensorcore_dsl.kernels.host import heuristics, padding
+from tensorcore_dsl.kernels.host.candidates import Menu, configuration, is_candidate
+from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, cycles
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+
+# The objective
+SOFT = 0.02  # configurations whose expected times differ by this part are chosen alike often
+NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
+MOST = 0.6  # loss of a choice, at most
+FAR = 0.5  # difference between problems, at most
+FEW = 6  # timings of a problem that has its whole weight
+SUITE = 8  # weight of problems that are not random
+OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the loss
+# The search
+STEP, LEAST_STEP, SWEEPS = 0.25, 0.005, 14
+# The menu
+SIZE, PROBLEMS = 160, 2000
+MEASURED = 2.0  # weight of a measured problem beside a random one
+SLOW = 2.0  # times the least: what a problem costs without a configuration of its own
+ALWAYS = ("64x64", "64x128", "128x64", "128x128", "128x256", "128x128 pp")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--results", type=Path, default=RECORDED, metavar="DIR",
+        help="folder of files regret-*.json (default: benchmarks/results)")  # fmt: skip
+    add("--size", type=int, default=SIZE, metavar="N",
+        help=f"configurations of the menu (default: {SIZE})")  # fmt: skip
+    add("--seed", type=int, default=0, metavar="N", help="of the menu's problems (default: 0)")
+    add("--keep", action="store_true", help="keep the constants, and choose a menu alone")
+
+
+# -- what was measured ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Problems of timings, each field an array: a ProblemShape for the cost model."""
+
+    M: Any
+    N: Any
+    K: Any
+    itemsize: Any
+    batch: Any
+    misaligned: Any
+    store_by_threads: Any
+    has_epilogue: Any
+    promoted: Any
+    out_bytes: Any
+    k_slabs: Any
+    transposed: Any
+
+    @classmethod
+    def of(cls, shapes: Sequence[ProblemShape]) -> Shapes:
+        names = cls.__annotations__
+        columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
+        return cls(**columns | {"transposed": tuple(columns["transposed"].T.astype(int))})
+
+
+class Timings:
+    """Measured seconds of configurations, and the problem of each."""
+
+    def __init__(self, results: Iterable[dict[str, Any]]) -> None:
+        self.cases: list[Case] = []
+        rows: list[tuple[int, ProblemShape, HopperConfig, float]] = []
+        for result in results:
+            case = Case.of(result)
+            with tc.target("cpu", "sm_90a"):
+                shape = heuristics.shape_of(problem_of(case))
+            for trial in result["trials"]:
+                config = HopperConfig(**trial["config"])
+                rows.append((len(self.cases), shape, config, trial["seconds"]))
+            self.cases.append(case)
+        index, shapes, configs, seconds = zip(*rows, strict=True)
+        self.index, self.seconds = np.array(index), np.array(seconds)
+        self.shapes, self.menu = Shapes.of(shapes), Menu.of(configs)
+        fastest = np.full(len(self.cases), np.inf)
+        np.minimum.at(fastest, self.index, self.seconds)
+        self.slower = self.seconds / fastest[self.index] - 1  # than the fastest, by this part
+        self._weights = np.exp(-self.slower / NEAR)
+        self._sums = self.total(self._weights)
+        random = [case.group.startswith(landscape.NAME) for case in self.cases]
+        self.weights = np.where(random, 1.0, SUITE)  # of problems
+        share = np.minimum(np.bincount(self.index) / FEW, 1) * self.weights
+        self._share = share / share.sum()  # of a problem
+
+    def total(self, values: Any) -> Any:
+        """Sums of each problem."""
+        return np.bincount(self.index, values)
+
+    def expected(self, costs: Costs) -> Any:
+        return cycles(self.menu, self.shapes, costs) / CLOCK  # type: ignore[arg-type]
+
+    def regret(self, costs: Costs) -> Any:
+        """The loss of the configuration that the model expects to be fastest.
+
+        Of each problem that has more than one timing.
+        """
+        expected, found = self.expected(costs), []
+        for i in np.flatnonzero(np.bincount(self.index) > 1):
+            mine = np.flatnonzero(self.index == i)
+            found.append(self.slower[mine[np.argmin(expected[mine])]])
+        return np.array(found)
+
+    def objective(self, costs: Costs) -> float:
+        """Loss of choices, differences within problems, and differences between them."""
+        logs = np.log(self.expected(costs))
+        errors = logs - np.log(self.seconds)
+        level = self.total(self._weights * errors) / self._sums
+        errors = errors - level[self.index]
+        spread = np.sum(self._share * self.total(self._weights * errors * errors) / self._sums)
+        least = np.full(len(self.cases), np.inf)
+        np.minimum.at(least, self.index, logs)
+        chances = np.exp((least[self.index] - logs) / SOFT)
+        losses = self.total(chances * np.minimum(self.slower, MOST)) / self.total(chances)
+        between = np.sqrt(np.mean(np.minimum(abs(level), FAR) ** 2))
+        loss = np.sum(self._share * losses)
+        return float(loss + OF_DIFFERENCES * np.sqrt(spread) + OF_LEVEL * between)
+
+
+def measured(directory: Path) -> list[dict[str, Any]]:
+    """Problems with timings."""
+    files = sorted(directory.glob("regret-*.json"))
+    results = [r for file in files for r in json.loads(file.read_text("utf-8"))["results"]]
+    return [result for result in results if result.get("trials")]
+
+
+def fitted(timings: Timings, costs: Costs = COSTS) -> Costs:
+    """Search along one constant after the other, in logarithms."""
+    names = list(asdict(costs))
+    start = np.log(list(asdict(costs).values()))
+
+    def of(x: Any) -> Costs:
+        return Costs(**{name: float(value) for name, value in zip(names, np.exp(x), strict=True)})
+
+    def objective(x: Any) -> float:
+        return timings.objective(of(x)) + OF_CHANGES * float(np.mean((x - start) ** 2))
+
+    x, steps = start.copy(), np.full(len(names), STEP)
+    least = objective(x)
+    for sweep in progress(range(SWEEPS), "fit"):
+        for j in np.random.default_rng(sweep).permutation(len(names)):
+            for sign in (1, -1):
+                other = x.copy()
+                other[j] += sign * steps[j]
+                value = objective(other)
+                if value < least:
+                    x, least, steps[j] = other, value, steps[j] * 1.5
+                    break
+            else:
+                steps[j] *= 0.5
+        if steps.max() < LEAST_STEP:
+            break
+    return of(x)
+
+
+# -- the menu ------------------------------------------------------------------------------------
+
+WIDTHS = tuple(range(16, 257, 16))
+CLUSTERS = ("", " c2x1", " c1x2", " c2x2", " c1x4", " c4x1")
+FEW_ROWS = (8, 16, 32, 48, 96, 144, 160, 176)
+REGISTERS = {3: 88}  # consumers -> accumulators of a thread, at most
+
+
+def space() -> list[str]:
+    """All configurations that may be worth something, as in the menu."""
+    found = [f"128x{n}{c} pp" for n, c in product(range(64, 193, 16), CLUSTERS[:3])]
+    found += [f"64x{n}{c} pp" for n, c in product((128, 192, 256), CLUSTERS[:3])]
+    for BM, BN, cluster in product((64, 128, 192), WIDTHS, CLUSTERS):
+        found += [f"{BM}x{BN}{cluster}"] + [f"{BM}x{BN}{cluster} d2"] * (BM * BN <= 64 * 64)
+    for BM, BN, parts in product((64, 128, 192), WIDTHS, (2, 4, 8)):
+        if BN % (16 * parts) == 0:
+            found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
+    for BM, BN, cluster in product((64, 128, 192), (64, 96, 128, 160, 192, 256), CLUSTERS[:3]):
+        found.append(f"{BM}x{BN}{cluster} sk")
+    for rows, BN, parts, depth in product(FEW_ROWS, WIDTHS, (1, 2, 4, 8), (1, 2)):
+        BM = -(-rows // 64) * 64
+        narrow = BN * depth <= 256 and (parts <= 2 or BN <= 128)
+        if BN % (16 * parts) == 0 and narrow and (BM <= 128 or depth * parts <= 2):
+            words = f" k{parts}" * (parts > 1) + f" d{depth}" * (depth > 1)
+            found.append(f"{BM}x{BN}{words} v{rows}")
+    return [text for text in dict.fromkeys(found) if _is_built(text)]
+
+
+def _is_built(text: str) -> bool:
+    """Whether a configuration has enough stages and registers, and whole boxes of B."""
+    try:
+        config = configuration(text)
+    except tc.ArgumentError:  # no room for two stages
+        return False
+    registers = config.accumulator_registers <= REGISTERS.get(config.consumers, 192)
+    boxes = config.BN % (8 * config.cluster_m) == 0
+    return registers and boxes and config.stages >= 2 + config.k_slabs
+
+
+def shapes(seed: int) -> list[ProblemShape]:
+    """What the wgmma kernels get of random problems; of some with an epilogue, or in a batch."""
+    found, draw = [], np.random.default_rng(seed)
+    for case in progress(landscape.problems(seed, PROBLEMS, TYPES), "problems"):
+        with tc.target("cpu", "sm_90a"):
+            problem = problem_of(case)
+            if heuristics.choose_family(problem, None, None)[0] == "sm90":
+                copies = heuristics.choose_copies(problem, "sm90")
+                found.append(heuristics.shape_of(padding.with_copies(problem, copies)))
+    kinds = draw.random(len(found))
+    found += [replace(s, has_epilogue=True) for s, kind in zip(found, kinds) if kind < 0.08]
+    small = [s for s, kind in zip(found, kinds) if kind > 0.92]
+    return found + [
+        replace(s, batch=16, M=min(s.M, 1024), N=min(s.N, 1024), K=min(s.K, 2048)) for s in small
+    ]
+
+
+def expected_losses(
+    texts: Sequence[str], problems: Sequence[ProblemShape], costs: Costs
+) -> Any:
+    """Of each problem (rows), the loss by each configuration; infinite where it is no candidate."""
+    every = Menu.of(tuple(map(configuration, texts)))
+    times = np.full((len(problems), len(texts)), np.inf)
+    for row, shape in zip(times, problems, strict=True):
+        allowed = is_candidate(every, shape)
+        row[allowed] = cycles(every.select(allowed), shape, costs)
+    return times / times.min(1)[:, None] - 1
+
+
+def measured_losses(texts: Sequence[str], timings: Timings) -> tuple[Any, Any]:
+    """The same as it was measured, infinite where it was not; and weights of the problems."""
+    places = {configuration(text): place for place, text in enumerate(texts)}
+    losses = np.full((len(timings.cases), len(texts)), np.inf)
+    for index, config, loss in zip(timings.index, timings.menu.configs, timings.slower):
+        if config in places:
+            losses[index, places[config]] = loss
+    known = np.isfinite(losses).any(1)
+    return losses[known], timings.weights[known]
+
+
+def chosen(texts: Sequence[str], losses: Any, weights: Any, size: int) -> list[str]:
+    """The most useful `size` texts, each the best beside those before.
+
+    Useful is what lessens the loss, of which large ones count more.
+    """
+    order = [texts.index(text) for text in ALWAYS]
+    least = np.minimum(losses[:, order].min(1), SLOW - 1)
+    while len(order) < size:
+        with_one = np.minimum(least[:, None], losses)
+        order.append(int(np.argmin(weights @ (with_one + 4 * with_one**2))))
+        least = np.minimum(least, losses[:, order[-1]])
+    return [texts[i] for i in order]
+
+
+def run(options: argparse.Namespace) -> Report:
+    given = {name: str(getattr(options, name)) for name in ("results", "size", "seed", "keep")}
+    report = Report("fit", given, {"menu": f"of {len(space())} configurations"})
+    timings = Timings(measured(options.results))
+    before = timings.regret(COSTS)
+    costs = COSTS if options.keep else fitted(timings)
+    texts = space()
+    random = expected_losses(texts, shapes(options.seed), costs)
+    found, weights = measured_losses(texts, timings)
+    weights = np.concatenate([np.ones(len(random)), MEASURED * weights])
+    menu = chosen(texts, np.vstack([random, found]), weights, options.size)
+    losses = random[:, [texts.index(text) for text in menu]].min(1)
+    report.summary |= {"target": "cpu", "costs": asdict(costs), "menu": ", ".join(menu)}
+    for name, values in (
+        ("regret, before", before), ("regret, fitted", timings.regret(costs)),
+        ("expected loss by the menu", losses),
+    ):  # fmt: skip
+        about = {"median": np.median(values), "mean": values.mean(), "worst": values.max()}
+        about["p95"] = np.quantile(values, 0.95)
+        numbers = {key: float(value) for key, value in about.items()}
+        report.results.append({"of": name, "problems": len(values)} | numbers)
+    return report
+
+
+def tables(document: dict[str, Any]) -> Iterator[Table]:
+    yield Table("Choices", [
+        {
+            "": r["of"], "problems": str(r["problems"]), "median": percent(r["median"]),
+            "mean": percent(r["mean"]), "95th percentile": percent(r["p95"]),
+            "worst": percent(r["worst"]),
+        }
+        for r in document["results"]
+    ])  # fmt: skip
+    costs = document["summary"]["costs"]
+    yield Table("Costs", [{"": name, "value": f"{value:.3g}"} for name, value in costs.items()])
+    yield Table("Menu", [{"": document["summary"]["menu"]}])

@@ -1,0 +1,83 @@
+"""The fit of the cost model: recorded timings, made-up ones, and the menu."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import fit
+from benchmarks.gemm_cases import Case
+from benchmarks.harness import RECORDED
+from tensorcore_dsl.kernels.host.candidates import MENU, Menu, configuration
+from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, cycles
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+
+TEXTS = ["64x64", "64x128", "128x64", "128x128", "128x256", "128x128 pp", "64x64 k2", "64x32 d2"]
+SIZES = [(64, 512, 512), (500, 1000, 1500), (1000, 4000, 300), (2048, 2048, 8192)]
+
+
+def made_up(costs: Any) -> fit.Timings:
+    """Timings by the model itself, with these costs."""
+    results = []
+    for size in SIZES:
+        case = Case("bf16", *size, group="landscape bf16")
+        trials = [
+            {"config": vars(configuration(text)), "seconds": 1.0} for text in TEXTS
+        ]
+        results.append({**vars(case), "trials": trials})
+    timings = fit.Timings(results)
+    for trial, seconds in zip(
+        (t for r in results for t in r["trials"]), timings.expected(costs), strict=True
+    ):
+        trial["seconds"] = float(seconds)
+    return fit.Timings(results)
+
+
+def test_the_recorded_choices_are_those_of_the_model() -> None:
+    """The constants of the model are fitted to what is recorded."""
+    timings = fit.Timings(fit.measured(RECORDED))
+    assert len(timings.cases) > 200 and len(timings.seconds) > 2000
+    regret = timings.regret(COSTS)
+    assert np.median(regret) < 0.015 and regret.mean() < 0.04
+
+
+def test_the_fit_finds_what_times_were_made_with() -> None:
+    costs = replace(COSTS, step=300.0, drain=2500.0)
+    timings = made_up(costs)
+    found = fit.fitted(timings)
+    assert timings.objective(costs) < timings.objective(found) < timings.objective(COSTS) / 3
+    assert found.step == pytest.approx(300, rel=0.3)
+
+
+def test_a_problem_has_the_shape_that_gemm_sees() -> None:
+    timings = made_up(COSTS)
+    shape = ProblemShape(*SIZES[1], misaligned=True)
+    expected = cycles(Menu.of(tuple(map(configuration, TEXTS))), shape) / CLOCK
+    assert np.allclose(timings.seconds[timings.index == 1], expected)
+
+
+def test_the_menu_is_part_of_the_space() -> None:
+    menu = MENU.replace("\n", " ").strip().split(", ")
+    assert set(menu) <= set(fit.space()) and len(set(menu)) == len(menu) > 100
+
+
+def test_useful_configurations_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "ALWAYS", ("a",))
+    losses = np.array([[0.5, 0.0, 0.4, np.inf], [0.2, np.inf, 0.0, 0.1], [0.0, 0.3, 0.3, 0.3]])
+    texts = ["a", "b", "c", "d"]
+    assert fit.chosen(texts, losses, np.ones(3), 3) == ["a", "b", "c"]
+    assert fit.chosen(texts, losses, np.array([1.0, 9.0, 1.0]), 2) == ["a", "c"]
+
+
+def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "PROBLEMS", 12)
+    report = fit.run(argparse.Namespace(results=RECORDED, size=20, seed=0, keep=True))
+    choices, costs, menu = fit.tables(report.json())
+    assert [row[""] for row in choices.rows] == [
+        "regret, before", "regret, fitted", "expected loss by the menu"
+    ]  # fmt: skip
+    assert len(costs.rows) == len(vars(COSTS)) and menu.rows[0][""].count(",") == 19
