@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.config_fields import check_fields
@@ -31,6 +31,9 @@ class AmpereConfig:
     split_k : int
         CTAs that share a tile, each with a part of K; they store partial sums, which a second
         kernel adds up.
+    streamk_units : int
+        CTAs that share the K of tiles that fill no whole wave (stream-K), of f64 on Hopper; 0:
+        none do.
 
     Examples
     --------
@@ -46,11 +49,19 @@ class AmpereConfig:
     stages: int = 3
     group_m: int = 8
     split_k: int = 1
+    streamk_units: int = 0
+
+    cluster_m: ClassVar[int] = 1  # for schedulers: no CTAs form clusters
+    cluster_n: ClassVar[int] = 1
+    cluster_size: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if min(getattr(self, field.name) for field in fields(self)) < 1:
-            raise tc.ArgumentError(f"all fields are 1 or more: {self}")
+        sizes = (field.name for field in fields(self) if field.name != "streamk_units")
+        if min(getattr(self, name) for name in sizes) < 1 or self.streamk_units < 0:
+            raise tc.ArgumentError(f"all fields are 1 or more, streamk_units 0 or more: {self}")
+        if self.streamk_units and self.split_k > 1:
+            raise tc.ArgumentError(f"stream-K divides K itself, without split_k: {self}")
         if self.BM % self.WM or self.BN % self.WN or self.threads > 1024:
             raise tc.ArgumentError(
                 f"BM is a multiple of WM and BN of WN, with at most 32 warps: {self}"

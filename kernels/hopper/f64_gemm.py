@@ -8,14 +8,13 @@ pipeline.py:
                   threads copy, one of each warp, after its copies have arrived
     empty[stage]  one arrival of each warp, when it has loaded its last fragments of the stage
 
-Fragments are read through the generic proxy, and TMA writes the stage again through the async
-proxy. An arrival alone does not order the two: loads that are still on their way when the arrival
-is performed may read what TMA brings next. Each lane therefore fences its loads before the warp
-arrives.
+CTAs are persistent: the ring runs on from one tile of D to the next, so that the first stages of a
+tile are loaded while the one before is still multiplied and stored.
 
 With split-K, a CTA stores the sum of its part of K, and another kernel adds up the parts
-(ampere/split_k.py). An element is a chain of fused multiply-adds in the order of k for each part,
-whatever the tile is.
+(ampere/split_k.py). With stream-K, units (CTAs) share the steps of K of the tiles that fill no
+whole wave, as in streamk_gemm.py. An element is a chain of fused multiply-adds in the order of k
+for each part, whatever the tile is.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.epilogue import store_pair
-from tensorcore_dsl.kernels.ampere.mainloop import cta_tile
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
 from tensorcore_dsl.kernels.hopper.f64_operands import (
@@ -38,6 +36,8 @@ from tensorcore_dsl.kernels.hopper.f64_operands import (
     load_by_tma,
     make_operand,
 )
+from tensorcore_dsl.kernels.hopper.streamk_gemm import TilePart, load_acquire, make_scheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
 
 
 @tc.kernel
@@ -45,28 +45,33 @@ def f64_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
     config: tc.Const = AmpereConfig(BK=16, WN=32), traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N. Grid: one CTA for each tile and part of K.
+    """A is M x K, B is K x N. Grid: at most one CTA for each tile and part of K.
 
-    With split-K, d has the sums of the parts, split_k x M x N. Instructions of more than 4 of K
-    give the same bits, and take registers that the fragments of the next step need.
+    With split-K, d has the sums of the parts, split_k x M x N.
     """
     tc.launch_bounds(config.threads, resident_ctas(config))
-    part = tc.blockIdx.x % config.split_k
-    if config.split_k > 1:
-        d = d[part]
-    mma = tc.mma.m16n8k4(tc.f64, tc.f64, tc.f64)
-    ring = make_ring(a, b, part, config, traits)
-    m0, n0 = cta_tile(a.shape[0], b.shape[1], config)
-    # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
-    # the stream; what it wrote may be read only from here on.
-    tc.griddep_wait()
-    tc.griddep_launch_dependents()
-    warps_m = config.BM // config.WM
-    warp_m, warp_n = tc.warp_id() % warps_m * config.WM, tc.warp_id() // warps_m * config.WN
-    acc = multiply(ring, mma, m0, n0, warp_m, warp_n)
-    store = Store(m0 + warp_m, n0 + warp_n, c, d, alpha, beta, traits)
-    for pair in tc.static_range(config.WM * config.WN // 64):
-        store.pair(pair, accumulated(acc, pair), config)
+    work = OwnParts(TileScheduler(d.shape, config), k_tiles_of(a, config))
+    ring = make_ring(a, b, work, config, traits)
+    multiply(ring, Output(c, d, alpha, beta, config, traits))
+
+
+@tc.kernel
+def f64_streamk_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
+    partials: tc.Array, flags: tc.Array,
+    config: tc.Const = AmpereConfig(BK=16, WN=32, streamk_units=132),
+    traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """The same by stream-K. Grid: the units, none of which is without a step of K.
+
+    partials: BM x BN elements for each unit. flags: a word for each, 0 before the launch and after
+    it. Both are the workspace.
+    """
+    tc.launch_bounds(config.threads, resident_ctas(config))
+    work = make_scheduler(TileScheduler(d.shape, config), k_tiles_of(a, config))
+    ring = make_ring(a, b, work, config, traits)
+    output = Output(c, d, alpha, beta, config, traits)
+    multiply(ring, FixUp(output, work, partials, flags))
 
 
 def resident_ctas(config: AmpereConfig) -> int:
@@ -81,20 +86,73 @@ def resident_ctas(config: AmpereConfig) -> int:
     return max(1, min(warps * 32 // config.threads, SMEM_BYTES // (stages + SMEM_RESERVED)))
 
 
+# -- the parts of tiles that a CTA multiplies --------------------------------------------------
+
+
+def k_tiles_of(a, config: AmpereConfig):
+    """Steps of K of a whole tile."""
+    return (a.shape[1] + (config.BK - 1)) // config.BK
+
+
+@dataclass
+class OwnParts:
+    """Tiles, or parts of K of tiles, number i, i + n, i + 2 n, ... for CTA i of n.
+
+    The axis of the parts is a batch of `tiles`. StreamKScheduler is the other one with this
+    interface.
+    """
+
+    tiles: TileScheduler
+    k_tiles: Any
+
+    def count(self):
+        """How many this CTA has."""
+        return (self.tiles.count() - tc.blockIdx.x + (tc.gridDim.x - 1)) // tc.gridDim.x
+
+    def part_at(self, index):
+        """The index-th of them."""
+        index = tc.blockIdx.x + index * tc.gridDim.x
+        at, first, end = self.tiles.tile_at(index), 0, self.k_tiles
+        split_k = self.tiles.config.split_k
+        if split_k > 1:
+            first, end = (i * end // split_k for i in (at.batch_d[0], at.batch_d[0] + 1))
+        return TilePart(
+            at.m, at.n, at.batch_a, at.batch_b, at.batch_d,
+            index=index, first_k_tile=first, end_k_tile=end,
+        )
+
+
 # -- the ring of stages ------------------------------------------------------------------------
 
 
 @dataclass
 class Ring:
-    """Operands, barriers, and the range of tiles of K that this CTA sums."""
+    """Operands and barriers; and the step of K that is loaded next, and the stage for it.
+
+    index: of the part among the `count` parts of `work`. phase: of the stage when it is empty.
+    """
 
     a: Any
     b: Any
     full: Any
     empty: Any
-    first: Any
+    work: Any
     count: Any
+    index: Any
+    part: TilePart
+    k_tile: Any
+    stage: Any
+    phase: Any
     config: AmpereConfig
+
+    @property
+    def ahead(self) -> int:
+        """How many steps before a step is multiplied its loads start.
+
+        Of four stages or more two are left to warps: that which they multiply, and, as they do not
+        keep step, that before it. So nobody waits for the slowest warp.
+        """
+        return self.config.stages - (2 if self.config.stages > 3 else 1)
 
     @property
     def by_tma(self):
@@ -106,56 +164,62 @@ class Ring:
         """The operands that threads copy."""
         return [x for x in (self.a, self.b) if x.map is None]
 
-    def advance(self, stage, phase):
+    def following(self, stage, phase):
         """The next stage; the phase flips where the ring closes."""
         last = stage == self.config.stages - 1
         return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
-    def load(self, tile, stage, phase, m0, n0):
-        """Start the copies of a tile, if this CTA has it, once all warps have left its stage.
+    def load(self):
+        """Start the copies of the next step, if there is one, once all warps have left its stage.
 
         Copies of threads are one group, also where there are none: the number of groups then tells
-        which tile has arrived.
+        which step has arrived.
         """
-        k0 = (self.first + tile) * self.config.BK
-        if len(self.by_tma) > 0:
-            self.load_boxes(tile, stage, phase, m0, n0, k0)
-        if len(self.by_threads) > 0:
-            if tile < self.count:
-                self.empty[stage].wait(phase)
+        if self.index < self.count:
+            k0, origin = self.k_tile * self.config.BK, (self.part.m, self.part.n)
+            if len(self.by_tma) > 0:
+                if tc.threadIdx.x == 0:
+                    self.empty[self.stage].wait(self.phase)
+                    full = self.full[self.stage]
+                    full.arrive_expect_tx(sum(x.bytes for x in self.by_tma))
+                    for x in self.by_tma:
+                        load_by_tma(x, self.stage, origin[x.axis], k0, full)
+            if len(self.by_threads) > 0:
+                self.empty[self.stage].wait(self.phase)
                 for x in self.by_threads:
-                    load_by_threads(x, stage, (m0, n0)[x.axis], k0)
+                    load_by_threads(x, self.stage, origin[x.axis], k0)
+            self.k_tile += 1
+            if self.k_tile == self.part.end_k_tile:
+                self.index += 1
+                if self.index < self.count:
+                    self.part = self.work.part_at(self.index)
+                    self.k_tile = self.part.first_k_tile
+        if len(self.by_threads) > 0:
             tc.cp_async_commit()
+        self.stage, self.phase = self.following(self.stage, self.phase)
 
-    def load_boxes(self, tile, stage, phase, m0, n0, k0):
-        """The first thread starts the boxes of TMA."""
-        if (tc.threadIdx.x == 0) & (tile < self.count):
-            self.empty[stage].wait(phase)
-            full = self.full[stage]
-            full.arrive_expect_tx(sum(x.bytes for x in self.by_tma))
-            for x in self.by_tma:
-                load_by_tma(x, stage, (m0, n0)[x.axis], k0, full)
+    def announce(self, stage, exists):
+        """Tell all warps that this warp's copies of the step in a stage have arrived.
 
-    def announce(self, tile, stage):
-        """Tell all warps that this warp's copies of a tile have arrived: all but the last groups.
-
-        Its group is the last but stages - 2. Each thread waits for its own copies; syncwarp orders
-        those of the warp before the one arrival.
+        All groups but the last ones, which are of later steps, are complete. Each thread waits for
+        its own copies; syncwarp orders those of the warp before the one arrival.
         """
         if len(self.by_threads) > 0:
-            tc.cp_async_wait(self.config.stages - 2)
+            tc.cp_async_wait(self.ahead - 1)
             tc.syncwarp()
-            self.full[stage].arrive(pred=(tc.lane_id() == 0) & (tile < self.count))
+            self.full[stage].arrive(pred=(tc.lane_id() == 0) & exists)
 
 
-def make_ring(a, b, part, config: AmpereConfig, traits: AmpereTraits):
+def make_ring(a, b, work, config: AmpereConfig, traits: AmpereTraits):
     """Shared tiles, tensor maps and barriers."""
     ring_a = make_operand(a, 0, traits.a_k_major, traits.tma_a, traits.vec_a, config)
     ring_b = make_operand(b, 1, traits.b_k_major, traits.tma_b, traits.vec_b, config)
     full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
-    tiles = (a.shape[1] + (config.BK - 1)) // config.BK
-    first, end = (i * tiles // config.split_k for i in (part, part + 1))
-    ring = Ring(ring_a, ring_b, full, empty, first, end - first, config)
+    part = work.part_at(0)
+    ring = Ring(
+        ring_a, ring_b, full, empty, work, work.count(), 0, part, part.first_k_tile,
+        tc.u32(0), tc.u32(1), config,  # phase 1: the stages of a new ring are empty
+    )
     if tc.threadIdx.x == 0:
         for operand in ring.by_tma:
             operand.map.prefetch()
@@ -172,15 +236,18 @@ def make_ring(a, b, part, config: AmpereConfig, traits: AmpereTraits):
 # -- mainloop ----------------------------------------------------------------------------------
 
 
-def multiply(ring, mma, m0, n0, warp_m, warp_n):
-    """acc[i][j] = the sums of this warp's fragments over the tiles of K of this CTA.
+def multiply(ring, output):
+    """Multiply the parts of this CTA; `output` stores each.
 
-    The fragments of a step are loaded while the step before multiplies, across tiles too.
+    The fragments of a step of an instruction's depth are loaded while the one before multiplies,
+    across stages and tiles too. Instructions that are deeper than 4 give the same bits, and take
+    registers that these fragments need.
     """
-    config = ring.config
+    config, mma = ring.config, tc.mma.m16n8k4(tc.f64, tc.f64, tc.f64)
     rows, cols, depth = mma.shape
-    acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(config.WM // rows)]
     steps = config.BK // depth
+    warps_m = config.BM // config.WM
+    warp_m, warp_n = tc.warp_id() % warps_m * config.WM, tc.warp_id() // warps_m * config.WN
 
     def load_fragments(stage, k):
         return (
@@ -188,38 +255,114 @@ def multiply(ring, mma, m0, n0, warp_m, warp_n):
             fragments_of_b(ring.b, mma, stage, warp_n, k, config.WN // cols),
         )
 
-    # Fill all stages but one; phase 1: the stages of a new ring are empty.
-    for tile in tc.static_range(config.stages - 1):
-        ring.load(tile, tc.u32(tile), tc.u32(1), m0, n0)
-    ring.announce(0, tc.u32(0))
-    write, write_phase = tc.u32(config.stages - 1), tc.u32(1)
+    # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
+    # the stream; what it wrote may be read only from here on.
+    tc.griddep_wait()
+    tc.griddep_launch_dependents()
+    for _ in tc.static_range(ring.ahead):
+        ring.load()
     read, read_phase = tc.u32(0), tc.u32(0)
+    ring.announce(read, True)
     ring.full[read].wait(read_phase)
     fa, fb = load_fragments(read, 0)
-    for tile in tc.range(ring.count):
-        following, following_phase = ring.advance(read, read_phase)
-        for step in tc.static_range(steps):
-            next_a, next_b = fa, fb
-            if step < steps - 1:
-                next_a, next_b = load_fragments(read, (step + 1) * depth)
-            else:
-                # This warp's last loads of the tile; TMA overwrites it after all warps' arrivals.
-                if len(ring.by_tma) > 0:
-                    tc.fence_proxy_async()
-                tc.syncwarp()
-                ring.empty[read].arrive(pred=tc.lane_id() == 0)
-                if tile + 1 < ring.count:
-                    ring.full[following].wait(following_phase)
-                    next_a, next_b = load_fragments(following, 0)
-            acc = tc.tiled_mma(mma, acc, fa, fb)
-            fa, fb = next_a, next_b
-            if step == 0:
-                # Warps released this stage before the last step of the tile before.
-                ring.load(tile + (config.stages - 1), write, write_phase, m0, n0)
-                ring.announce(tile + 1, following)
-                write, write_phase = ring.advance(write, write_phase)
-        read, read_phase = following, following_phase
-    return acc
+    for index in tc.range(ring.count):
+        part = ring.work.part_at(index)
+        acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(config.WM // rows)]
+        for k_tile in tc.range(part.first_k_tile, part.end_k_tile):
+            following, following_phase = ring.following(read, read_phase)
+            more = (k_tile + 1 < part.end_k_tile) | (index + 1 < ring.count)
+            for step in tc.static_range(steps):
+                next_a, next_b = fa, fb
+                if step < steps - 1:
+                    next_a, next_b = load_fragments(read, (step + 1) * depth)
+                else:
+                    # This warp's fragments of the stage are in registers.
+                    tc.syncwarp()
+                    ring.empty[read].arrive(pred=tc.lane_id() == 0)
+                    if more:
+                        ring.full[following].wait(following_phase)
+                        next_a, next_b = load_fragments(following, 0)
+                acc = tc.tiled_mma(mma, acc, fa, fb)
+                fa, fb = next_a, next_b
+                if step == 0:
+                    # Warps released this stage before the last step of a stage before.
+                    ring.load()
+                    ring.announce(following, more)
+            read, read_phase = following, following_phase
+        output.store(mma, acc, part, warp_m, warp_n)
+
+
+# -- stream-K ----------------------------------------------------------------------------------
+
+
+@dataclass
+class FixUp:
+    """Output of units that share tiles.
+
+    A unit publishes at most one sum in a launch, since only its first part can start inside a
+    tile. The unit with the tile's first step adds them in the order of K; it waits for units with
+    higher numbers alone (see make_scheduler). The reader resets the flag; the next launch of the
+    stream sees it as 0, because griddep_wait waits for the whole grid and its memory operations.
+    """
+
+    output: Output
+    work: Any
+    partials: Any
+    flags: Any
+
+    def store(self, mma, acc, part, warp_m, warp_n):
+        """Hand over the sum of a part that does not begin its tile, else fix up and store."""
+        if part.first_k_tile > 0:
+            self.publish(acc)
+        else:
+            summed, peer = part.end_k_tile, self.work.unit
+            while summed < self.work.k_tiles:
+                peer += 1
+                acc = self.with_partials(mma, acc, peer)
+                summed = self.work.first_step(peer + 1) - part.index * self.work.k_tiles
+            self.output.store(mma, acc, part, warp_m, warp_n)
+
+    def publish(self, acc):
+        """Write the sums, then set the flag.
+
+        The barrier orders the stores of all threads before thread 0's release; the release makes
+        them visible to who acquires the flag.
+        """
+        target, step = self.row(self.work.unit)
+        for i, pair in enumerate(neighbours(acc)):
+            (target + i * step).store(tc.vector(pair))
+        tc.barrier()
+        if tc.threadIdx.x == 0:
+            flag = self.flags.at(self.work.unit)
+            tc.emit("st.release.gpu.global.b32", flag.address, tc.u32(1))
+
+    def with_partials(self, mma, acc, unit):
+        """acc plus the sums of another unit, once its flag is set; resets the flag.
+
+        Thread 0 acquires the flag; the barrier orders that before the loads of all threads.
+        """
+        if tc.threadIdx.x == 0:
+            while load_acquire(self.flags.at(unit)) == 0:
+                pass
+            self.flags[unit] = 0
+        tc.barrier()
+        source, step = self.row(unit)
+        sums = []
+        for i, pair in enumerate(neighbours(acc)):
+            addends = (source + i * step).load(2).elements()
+            sums += [x + y for x, y in zip(pair, addends, strict=True)]
+        fragments = [tc.fragment(mma.d, sums[i : i + 4]) for i in range(0, len(sums), 4)]
+        cols = len(acc[0])
+        return [fragments[i : i + cols] for i in range(0, len(fragments), cols)]
+
+    def row(self, unit):
+        """Where a unit keeps this thread's first two elements, and how far on the next two lie."""
+        return self.partials.at(unit, 2 * tc.threadIdx.x), 2 * self.output.config.threads
+
+
+def neighbours(acc):
+    """The elements of all fragments in pairs."""
+    return [[f[e], f[e + 1]] for row in acc for f in row for e in (0, 2)]
 
 
 # -- epilogue ----------------------------------------------------------------------------------
@@ -237,25 +380,31 @@ def accumulated(acc, pair: int):
 
 
 @dataclass
-class Store:
-    """Stores pairs of a warp's tile, which begins at row m and column n of D."""
+class Output:
+    """Where tiles of D are stored, and what else their elements are made of."""
 
-    m: Any
-    n: Any
     c: Any
     d: Any
     alpha: Any
     beta: Any
+    config: AmpereConfig
     traits: AmpereTraits
 
-    def pair(self, number, sums, config: AmpereConfig):
-        """Store a pair; see above for its number."""
+    def store(self, mma, acc, part, warp_m, warp_n):
+        """Store the tile of D, or of the sums of a part of K, of a warp."""
+        d = self.d[part.batch_d] if self.config.split_k > 1 else self.d
+        for number in tc.static_range(self.config.WM * self.config.WN // 64):
+            pair = accumulated(acc, number)
+            self.store_pair(number, pair, part.m + warp_m, part.n + warp_n, d)
+
+    def store_pair(self, number, sums, m, n, d):
+        """Store a pair of a warp's tile, which begins at row m and column n; see above."""
         g, t = tc.lane_id() // 4, tc.lane_id() % 4
-        blocks = config.WN // WIDTH
+        blocks = self.config.WN // WIDTH
         block, h, e = number // 4, number // 2 % 2, number % 2
-        row = self.m + block // blocks * WIDTH + 2 * line_of(g) + h
-        col = self.n + block % blocks * WIDTH + 2 * line_of(2 * t + e)
-        given = self.c, self.d, self.alpha, self.beta, self.traits
+        row = m + block // blocks * WIDTH + 2 * line_of(g) + h
+        col = n + block % blocks * WIDTH + 2 * line_of(2 * t + e)
+        given = self.c, d, self.alpha, self.beta, self.traits
         if self.traits.full or self.traits.epilogue is not None:
             store_pair(sums, row, col, *given)
         else:

@@ -86,8 +86,11 @@ class StreamKScheduler:
         return unit * (steps // self.units) + min(unit, steps % self.units)
 
     def part_indices(self):
-        own = (self.tiles.count() - self.shared_tiles) // self.units
-        return tc.range(self.parts() + own)
+        return tc.range(self.count())
+
+    def count(self):
+        """Parts and tiles of this unit."""
+        return self.parts() + (self.tiles.count() - self.shared_tiles) // self.units
 
     def parts(self):
         """How many shared tiles this unit has a part of."""

@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
-from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm
+from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, resident_ctas
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.host.families import (
 )
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
-from tensorcore_dsl.kernels.host.problem_shape import grid_size
+from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
 from tensorcore_dsl.kernels.host.row_reductions import (
     RowReductionResult,
     allocate_partials,
@@ -318,14 +318,22 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
     kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
+    streamk = None
     if takes_ring(problem, config):
         kernel, traits = f64_gemm, _ring_traits(problem, traits)
+        if config.streamk_units:
+            kernel, streamk = f64_streamk_gemm, problem.dtype
+            grid = min(config.streamk_units, grid * -(-problem.K // config.BK))
+        else:
+            grid = min(grid, SMS * resident_ctas(config))
+    elif config.streamk_units:
+        raise tc.ArgumentError(f"of the mma.sync kernels, f64 on Hopper alone has stream-K: {config}")
     else:
         size = problem.dtype.itemsize
         config.rows_at_once(config.BM, traits.a_k_major, size, traits.vec_a)
         config.rows_at_once(config.BN, traits.b_k_major, size, traits.vec_b)
     if config.split_k == 1:
-        return Plan(kernel, config, traits, grid, extra)
+        return Plan(kernel, config, traits, grid, extra, streamk=streamk)
     _check_split_k(problem, config)
     dtype = operands.accumulator_dtype(problem.dtype)
     vec_d = 16 if problem.N * dtype.itemsize % 16 == 0 else dtype.itemsize

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.workspace import cached_workspace
@@ -16,13 +17,18 @@ from tensorcore_dsl.kernels.host.workspace import cached_workspace
 Workspace = tuple[Any, Any]
 
 
-def streamk_workspace(config: HopperConfig, dtype: Any, like: Any, stream: Any = None) -> Workspace:
+def streamk_workspace(
+    config: HopperConfig | AmpereConfig, dtype: Any, like: Any, stream: Any = None
+) -> Workspace:
     """Accumulators and flags (all 0) for a launch on `stream`; None is the current stream.
 
-    The accumulators have a row of 64 x BN for each consumer of the grid, the flags one s32.
+    The accumulators have a row of 64 x BN for each consumer of the grid, or of BM x BN for each
+    unit of f64; the flags one s32.
     """
-    rows = config.streamk_units * config.cluster_size * config.consumers
-    shape = (rows, 64 * config.BN)
+    rows, elements = config.streamk_units * config.cluster_size, config.BM * config.BN
+    if isinstance(config, HopperConfig):
+        rows, elements = rows * config.consumers, 64 * config.BN
+    shape = (rows, elements)
 
     def allocate() -> Workspace:
         flags = empty_like(like, shape[:1], tc.s32)

@@ -34,8 +34,8 @@ class Summation:
     promoted: elements of K that tensor cores sum from zero, before f32 additions add them to the
         sum; 0: tensor cores add up the whole of each part of K.
     parts: where the parts of K begin. Each is summed from zero; they are added up from the left.
-    place: of stream-K, where the parts of an element depend on its place in D: units, rows and
-        columns of a tile, group_m, the shape of D and K; otherwise ().
+    place: of stream-K, where the parts of an element depend on its place in D: units, elements of K
+        in a step, rows and columns of a tile, group_m, the shape of D and K; otherwise ().
     row_parts: columns of the parts of a row that row reductions add up; 0 without such sums.
     scaled, adds_c, epilogue: the sum is multiplied by alpha; beta C is added; the user's function.
     """
@@ -85,10 +85,11 @@ class Summation:
         if self.promoted:
             text += f"; sums of {self.promoted}, each from zero, are added up in f32"
         if self.place:
-            units, rows, columns, group_m, *sizes = self.place
+            units, step, rows, columns, group_m, *sizes = self.place
             return (
                 f"{text}; divided by the place in D: {units} units of stream-K share tiles of "
-                f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}"
+                f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}, in steps of "
+                f"{step}"
             )
         if len(self.parts) > 1:
             starts = ", ".join(map(str, self.parts))
@@ -187,10 +188,11 @@ def _parts(config: Config, dtype: Any, K: int) -> tuple[int, ...]:
 
 def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
     """What decides where stream-K divides the K of each tile."""
-    if isinstance(config, AmpereConfig) or not config.streamk_units:
+    if not config.streamk_units:
         return ()
     tile = config.BM * config.cluster_m, config.BN * config.cluster_n
-    return config.streamk_units, *tile, config.group_m, *problem.d.shape, problem.K
+    step = _step(config, problem.multiplied_as)
+    return config.streamk_units, step, *tile, config.group_m, *problem.d.shape, problem.K
 
 
 def _row_parts(config: Config, problem: GemmProblem) -> int:
