@@ -141,15 +141,17 @@ def planned(
 def tile(config: Any) -> str:
     """BM x BN (x BK) and the number of stages, as in "128x256 s4 c2 k4 pp".
 
-    c: cluster_m (x cluster_n), k: split_k, pp: ping-pong schedule.
+    c: cluster_m (x cluster_n), k: split_k, u: units of stream-K, pp: ping-pong schedule.
     """
-    fields = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "pingpong": False} | vars(config)
+    usual = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "streamk_units": 0, "pingpong": False}
+    fields = usual | vars(config)
     cluster = f"c{fields['cluster_m']}" + f"x{fields['cluster_n']}" * (fields["cluster_n"] > 1)
     parts = [
         "x".join(str(fields[name]) for name in ("BM", "BN", "BK") if name in fields),
         f"s{config.stages}",
         cluster if cluster != "c1" else "",
         f"k{fields['split_k']}" if fields["split_k"] > 1 else "",
+        f"u{fields['streamk_units']}" if fields["streamk_units"] else "",
         "pp" if fields["pingpong"] else "",
     ]
     return " ".join(part for part in parts if part)

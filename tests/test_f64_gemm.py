@@ -107,6 +107,61 @@ def test_parts_of_k(split_k: int, shape: tuple[int, int, int]) -> None:
     assert np.array_equal(found, expected)
 
 
+def shared_sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
+    """A B by stream-K: the parts of each tile begin where the units' equal parts of all steps do."""
+    d = np.zeros((a.shape[0], b.shape[1]))
+    corners = [(m, n) for m in range(0, d.shape[0], config.BM) for n in range(0, d.shape[1], config.BN)]
+    steps = -(-a.shape[1] // config.BK)
+    units = min(config.streamk_units, len(corners) * steps)
+    left = len(corners) % units
+    shared = min(left + units, len(corners)) if left else 0
+    firsts = [u * (shared * steps // units) + min(u, shared * steps % units) for u in range(units)]
+    for tile, (m, n) in enumerate(corners):
+        inside = [first - tile * steps for first in firsts if tile < shared]
+        starts = sorted({0, *(i * config.BK for i in inside if 0 < i < steps)})
+        rows, cols = slice(m, m + config.BM), slice(n, n + config.BN)
+        d[rows, cols] = sums(a[rows], b[:, cols], tuple(starts))
+    return d
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 5, 7, 40])
+@pytest.mark.parametrize("shape", [(70, 34, 100), (33, 35, 51), (96, 64, 16)], ids=str)
+def test_stream_k(units: int, shape: tuple[int, int, int]) -> None:
+    """Units share the steps of the tiles that fill no whole wave; more units than steps idle."""
+    M, N, K = shape
+    a, b, c = matrix(M, K), matrix(K, N, "F"), matrix(M, N)
+    config = AmpereConfig(32, 32, 16, 16, 16, 4, group_m=1, streamk_units=units)
+    plan = kernels.plan(a, b, c, c.copy(), config=config)
+    assert plan.kernel is hopper.f64_streamk_gemm and plan.grid <= units
+    expected = shared_sums(a, b, config)
+    assert np.array_equal(kernels.gemm(a, b, config=config), expected)
+    found = kernels.gemm(a, b, c, beta=3, config=config, epilogue=lambda value, row, col: -value)
+    assert np.array_equal(found, -fma(3.0, c, expected).astype(float))
+    text = kernels.explain_bits(plan)
+    assert f"{units} units of stream-K" in text and "in steps of 16" in text
+
+
+def test_stream_k_without_races() -> None:
+    a, b, d = matrix(70, 90), matrix(90, 66), np.zeros((70, 66))
+    config = AmpereConfig(32, 32, 16, 16, 32, 4, group_m=1, streamk_units=5)
+    plan = kernels.plan(a, b, None, d, config=config)
+    arguments, options = (a, b, d, d, 1.0, 0.0, *plan.workspace(a)), dict(plan.options)
+    assert not plan.kernel.check(plan.grid, config.threads)(*arguments, **options).findings
+    assert plan.kernel.explore(4)[plan.grid, config.threads](*arguments, **options).ok
+
+
+def test_few_ctas_compute_many_tiles() -> None:
+    """The ring runs on from tile to tile, also where one has fewer steps than there are stages."""
+    for M, N, K in SHAPES:
+        a, b, d = matrix(M, K), matrix(K, N, "F"), np.zeros((M, N))
+        for config in (AmpereConfig(16, 32, 16, 16, 16, 5), AmpereConfig(32, 16, 16, 16, 16, 2)):
+            plan = kernels.plan(a, b, None, d, config=config)
+            launch = replace(plan, grid=2).bind((a, b, d, d, 1.0, 0.0))
+            d[:] = 0
+            launch(a, b, d, d, 1.0, 0.0)
+            assert np.array_equal(d, sums(a, b)), (M, N, K, config)
+
+
 def test_bits_of_other_kernels() -> None:
     """sm_80's instruction and kernel give the same."""
     a, b, c = matrix(70, 90), matrix(90, 46), matrix(70, 46)

@@ -1,7 +1,8 @@
 """D = alpha A B + beta C in f64 on Hopper: TMA or `cp.async`, a ring of stages, `mma.sync`.
 
-wgmma has no f64. Every warp multiplies; the first thread of the CTA also starts the TMA loads, and
-operands that TMA cannot read are copied by all threads. Two mbarriers guard a stage, as in
+wgmma has no f64. Every warp multiplies. The first threads of the warps start TMA loads in turns, a
+stage each, so that no warp lags behind the others, which would wait for its loads; operands that TMA
+cannot read are copied by all threads. Two mbarriers guard a stage, as in
 pipeline.py:
 
     full[stage]   one arrival of the thread that starts TMA, with the bytes of the tiles, and, where
@@ -178,7 +179,7 @@ class Ring:
         if self.index < self.count:
             k0, origin = self.k_tile * self.config.BK, (self.part.m, self.part.n)
             if len(self.by_tma) > 0:
-                if tc.threadIdx.x == 0:
+                if tc.threadIdx.x == self.stage % (self.config.threads // 32) * 32:
                     self.empty[self.stage].wait(self.phase)
                     full = self.full[self.stage]
                     full.arrive_expect_tx(sum(x.bytes for x in self.by_tma))
@@ -276,13 +277,14 @@ def multiply(ring, output):
                 if step < steps - 1:
                     next_a, next_b = load_fragments(read, (step + 1) * depth)
                 else:
-                    # This warp's fragments of the stage are in registers.
-                    tc.syncwarp()
-                    ring.empty[read].arrive(pred=tc.lane_id() == 0)
                     if more:
                         ring.full[following].wait(following_phase)
                         next_a, next_b = load_fragments(following, 0)
                 acc = tc.tiled_mma(mma, acc, fa, fb)
+                if step == steps - 1:
+                    # This warp's fragments of the stage are in registers.
+                    tc.syncwarp()
+                    ring.empty[read].arrive(pred=tc.lane_id() == 0)
                 fa, fb = next_a, next_b
                 if step == 0:
                     # Warps released this stage before the last step of a stage before.
