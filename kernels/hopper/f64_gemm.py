@@ -1,9 +1,8 @@
 """D = alpha A B + beta C in f64 on Hopper: TMA or `cp.async`, a ring of stages, `mma.sync`.
 
 wgmma has no f64. Every warp multiplies. The first threads of the warps start TMA loads in turns, a
-stage each, so that no warp lags behind the others, which would wait for its loads; operands that TMA
-cannot read are copied by all threads. Two mbarriers guard a stage, as in
-pipeline.py:
+stage each, so that no warp lags behind the others, which would wait for its loads; all threads copy
+operands that TMA cannot read. Two mbarriers guard a stage, as in pipeline.py:
 
     full[stage]   one arrival of the thread that starts TMA, with the bytes of the tiles, and, where
                   threads copy, one of each warp, after its copies have arrived
@@ -179,12 +178,7 @@ class Ring:
         if self.index < self.count:
             k0, origin = self.k_tile * self.config.BK, (self.part.m, self.part.n)
             if len(self.by_tma) > 0:
-                if tc.threadIdx.x == self.stage % (self.config.threads // 32) * 32:
-                    self.empty[self.stage].wait(self.phase)
-                    full = self.full[self.stage]
-                    full.arrive_expect_tx(sum(x.bytes for x in self.by_tma))
-                    for x in self.by_tma:
-                        load_by_tma(x, self.stage, origin[x.axis], k0, full)
+                self.load_boxes(origin, k0)
             if len(self.by_threads) > 0:
                 self.empty[self.stage].wait(self.phase)
                 for x in self.by_threads:
@@ -198,6 +192,16 @@ class Ring:
         if len(self.by_threads) > 0:
             tc.cp_async_commit()
         self.stage, self.phase = self.following(self.stage, self.phase)
+
+    def load_boxes(self, origin, k0):
+        """The first thread of the stage's warp starts the boxes of TMA."""
+        warp = self.stage % (self.config.threads // 32)
+        if tc.threadIdx.x == 32 * warp:
+            self.empty[self.stage].wait(self.phase)
+            full = self.full[self.stage]
+            full.arrive_expect_tx(sum(x.bytes for x in self.by_tma))
+            for x in self.by_tma:
+                load_by_tma(x, self.stage, origin[x.axis], k0, full)
 
     def announce(self, stage, exists):
         """Tell all warps that this warp's copies of the step in a stage have arrived.

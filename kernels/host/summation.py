@@ -88,8 +88,8 @@ class Summation:
             units, step, rows, columns, group_m, *sizes = self.place
             return (
                 f"{text}; divided by the place in D: {units} units of stream-K share tiles of "
-                f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}, in steps of "
-                f"{step}"
+                f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}, "
+                f"in steps of {step}"
             )
         if len(self.parts) > 1:
             starts = ", ".join(map(str, self.parts))
