@@ -238,15 +238,19 @@ def config(M: int, N: int, K: int) -> AmpereConfig:
 def test_what_is_chosen() -> None:
     """Flat tiles for few rows, tall ones for few columns, parts of K for few tiles."""
     assert config(8, 8192, 8192).BM == 16 and config(8192, 8, 8192).BN == 16
-    assert config(64, 64, 8192).split_k >= 8 and config(8192, 8192, 512).split_k == 1
+    assert config(64, 64, 8192).split_k >= 8
+    assert config(800, 1536, 11584).streamk_units and not config(8192, 8192, 512).split_k > 1
     large = config(8192, 8192, 8192)
     assert large.BM * large.BN >= 128 * 64
 
 
 def test_candidates_are_for_the_kernel() -> None:
     """It runs each of them, and their stages fit into shared memory."""
-    for K in (16, 100, 10_000):
-        for candidate in f64_candidates(K):
-            assert candidate.split_k == 1 or candidate.split_k * candidate.BK * 3 <= K
-            assert candidate.stages * (candidate.BM + candidate.BN) * candidate.BK * 8 < 227 * 1024
+    for shape in ((512, 512, 16), (40, 3000, 100), (1000, 1000, 10_000)):
+        for candidate in f64_candidates(*shape):
+            assert candidate.split_k == 1 or candidate.split_k * candidate.BK * 3 <= shape[2]
+            stage = (candidate.BM + candidate.BN) * candidate.BK * 8
+            assert hopper.resident_ctas(candidate) * candidate.stages * stage < 227 * 1024
+            assert candidate.stages >= 2 and candidate.streamk_units % 132 == 0
+    assert any(candidate.streamk_units for candidate in f64_candidates(1000, 1000, 10_000))
     assert len({candidate for _, candidate in f64_ranking(512, 512, 512)}) > 50

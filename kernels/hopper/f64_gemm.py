@@ -6,7 +6,7 @@ operands that TMA cannot read. Two mbarriers guard a stage, as in pipeline.py:
 
     full[stage]   one arrival of the thread that starts TMA, with the bytes of the tiles, and, where
                   threads copy, one of each warp, after its copies have arrived
-    empty[stage]  one arrival of each warp, when it has loaded its last fragments of the stage
+    empty[stage]  one arrival of each warp, when it has its last fragments of the stage
 
 CTAs are persistent: the ring runs on from one tile of D to the next, so that the first stages of a
 tile are loaded while the one before is still multiplied and stored.
@@ -84,6 +84,15 @@ def resident_ctas(config: AmpereConfig) -> int:
     warps = 8 if accumulators > 64 else 16 if accumulators > 32 else 20
     stages = config.stages * (config.BM + config.BN) * config.BK * 8
     return max(1, min(warps * 32 // config.threads, SMEM_BYTES // (stages + SMEM_RESERVED)))
+
+
+def select_mma(config: AmpereConfig):
+    """The instruction: 8 deep along K where that leaves registers for the next fragments, else 4.
+
+    Both give the same bits.
+    """
+    deep = config.WM * config.WN <= 1024 and config.BK >= 32
+    return (tc.mma.m16n8k8 if deep else tc.mma.m16n8k4)(tc.f64, tc.f64, tc.f64)
 
 
 # -- the parts of tiles that a CTA multiplies --------------------------------------------------
@@ -245,10 +254,9 @@ def multiply(ring, output):
     """Multiply the parts of this CTA; `output` stores each.
 
     The fragments of a step of an instruction's depth are loaded while the one before multiplies,
-    across stages and tiles too. Instructions that are deeper than 4 give the same bits, and take
-    registers that these fragments need.
+    across stages and tiles too.
     """
-    config, mma = ring.config, tc.mma.m16n8k4(tc.f64, tc.f64, tc.f64)
+    config, mma = ring.config, select_mma(ring.config)
     rows, cols, depth = mma.shape
     steps = config.BK // depth
     warps_m = config.BM // config.WM
@@ -267,6 +275,7 @@ def multiply(ring, output):
     for _ in tc.static_range(ring.ahead):
         ring.load()
     read, read_phase = tc.u32(0), tc.u32(0)
+    left = read  # the stage before
     ring.announce(read, True)
     ring.full[read].wait(read_phase)
     fa, fb = load_fragments(read, 0)
@@ -274,27 +283,27 @@ def multiply(ring, output):
         part = ring.work.part_at(index)
         acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(config.WM // rows)]
         for k_tile in tc.range(part.first_k_tile, part.end_k_tile):
+            # The instructions that take the last fragments of the stage before are issued: these
+            # are in registers. An arrival right behind their loads would be too early: it may pass
+            # them on the way to shared memory, and TMA then overwrites what they read.
+            tc.syncwarp()
+            begun = (index > 0) | (k_tile > part.first_k_tile)
+            ring.empty[left].arrive(pred=(tc.lane_id() == 0) & begun)
             following, following_phase = ring.following(read, read_phase)
             more = (k_tile + 1 < part.end_k_tile) | (index + 1 < ring.count)
             for step in tc.static_range(steps):
                 next_a, next_b = fa, fb
                 if step < steps - 1:
                     next_a, next_b = load_fragments(read, (step + 1) * depth)
-                else:
-                    if more:
-                        ring.full[following].wait(following_phase)
-                        next_a, next_b = load_fragments(following, 0)
+                elif more:
+                    ring.full[following].wait(following_phase)
+                    next_a, next_b = load_fragments(following, 0)
                 acc = tc.tiled_mma(mma, acc, fa, fb)
-                if step == steps - 1:
-                    # This warp's fragments of the stage are in registers.
-                    tc.syncwarp()
-                    ring.empty[read].arrive(pred=tc.lane_id() == 0)
                 fa, fb = next_a, next_b
                 if step == 0:
-                    # Warps released this stage before the last step of a stage before.
                     ring.load()
                     ring.announce(following, more)
-            read, read_phase = following, following_phase
+            left, read, read_phase = read, following, following_phase
         output.store(mma, acc, part, warp_m, warp_n)
 
 

@@ -1,12 +1,13 @@
-"""Heuristics for f64 on Hopper: tiles, parts of K, and what each costs.
+"""Heuristics for f64 on Hopper: tiles, parts of K, stream-K, and what each costs.
 
-The constants are fitted to 342 configurations of 43 problems, timed on an H200 beyond its L2 cache,
-within 8 percent (root mean square).
+The constants are fitted to 504 configurations of 50 problems, timed on an H200 beyond its L2 cache,
+within 7 percent (root mean square, fast configurations weighing more).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
@@ -17,40 +18,45 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS
 CYCLES = 1.75e3  # of an SM, in a microsecond
 SHARED_BYTES = 226 * 1024  # of shared memory, of an SM
 STAGES = 8  # at most
-SLAB_BYTES = 40 * 1024  # of a stage deeper than 16 elements of K, at most
+WARPS = 8  # of an SM, that keep its tensor cores busy
 # BM, BN, WM, WN
 TILES = (
-    (128, 128, 64, 32), (128, 64, 64, 32), (64, 128, 64, 32), (96, 128, 48, 32), (128, 96, 32, 48),
-    (96, 64, 48, 32), (64, 96, 32, 48), (192, 64, 48, 32), (64, 192, 32, 48), (80, 64, 80, 16),
-    (64, 80, 16, 80), (80, 128, 80, 32), (48, 64, 48, 16), (48, 128, 48, 32), (64, 48, 16, 48),
-    (128, 48, 32, 48), (64, 64, 32, 32), (64, 32, 32, 16), (32, 64, 16, 32),
-    (32, 32, 16, 16), (32, 128, 32, 32), (128, 32, 32, 32), (16, 64, 16, 16), (16, 128, 16, 32),
-    (64, 16, 16, 16), (128, 16, 32, 16),
+    (128, 128, 64, 32), (256, 64, 64, 32), (96, 128, 48, 32), (128, 96, 32, 48),
+    (128, 64, 64, 32), (64, 128, 64, 32), (112, 64, 112, 16), (64, 112, 16, 112),
+    (96, 64, 48, 32), (64, 96, 32, 48), (80, 64, 80, 16), (64, 80, 16, 80), (64, 64, 32, 32),
+    (48, 64, 48, 16), (64, 48, 16, 48), (64, 32, 32, 16), (32, 64, 16, 32), (32, 128, 32, 32),
+    (128, 32, 32, 32), (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16), (16, 128, 16, 32),
+    (128, 16, 32, 16),
 )  # fmt: skip
-DEPTHS = (16, 32, 64)  # of a stage along K
+# Elements of K in a stage, and how many stages are wanted. Deep stages are better: each costs.
+DEPTHS = ((16, 4), (32, 3), (64, 3))
+DEEP_TILE = 32 * 128  # elements of a tile of 64 elements of K, at most
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
+MOST_PEERS = 8  # units of stream-K that share a tile
+LEAST_STEPS = 4  # of a unit
 
 # Throughput
-PRODUCTS = 143  # of an SM in a cycle
-SHARED_RATE, CACHE_RATE = 137, 44.3  # bytes of an SM in a cycle: shared memory, L2 cache
-MEMORY = 4.22e6  # bytes of a microsecond: the operands and D
-TOTAL_RATE = 5.44e6  # bytes of a microsecond: partial sums, and D
+PRODUCTS = 134.5  # of an SM in a cycle
+SHARED_RATE, CACHE_RATE = 151, 50.5  # bytes of an SM in a cycle: shared memory, L2 cache
+MEMORY = 5.27e6  # bytes of a microsecond: the operands and D
+TOTAL_RATE = 8.08e6  # bytes of a microsecond: partial sums, and D
 
 # Costs in cycles
-WARP = 14.8  # a step of K of a warp: barriers and addresses
+STAGE, WARP = 36.4, 6.78  # of a stage, and of each warp in it: barriers and addresses
 COPY = 2.5  # an instruction of a warp that copies 8 bytes a thread
-LATENCY, LATENCY_COPIED = 128, 432  # a step of one CTA alone; more where threads copy
-DEPTH = 11.1  # more, for each element of K in the step
-ELEMENT = 0.255  # an element of D in the epilogue
+LATENCY, LATENCY_COPIED = 181, 432  # a stage of one CTA alone; more where threads copy
+DEPTH = 6.78  # more, for each element of K in the stage
+ELEMENT = 0.131  # an element of D in the epilogue
 
 # Costs in microseconds
-LAUNCH = 0.91
-ROUND = 0.45  # of CTAs that run at a time
-TOTAL = 1.19  # the kernel that adds up partial sums
+LAUNCH = 1.1
+ROUND = 0.4  # of CTAs that run at a time
+TOTAL = 1.31  # the kernel that adds up partial sums
+FIX_UP, PEER = 6.45, 0.86  # of stream-K: flags that are cleared; each unit that shares a tile
 
-ODD = 1.05  # slowdown of tiles that are no power of two, which the rest does not explain
-HIDDEN = 0.12  # part of the shorter costs of a step that is not hidden
-HIDDEN_MEMORY = 0.1  # the same of computation and memory
+ODD = 1.008  # slowdown of tiles that are no power of two, which the rest does not explain
+HIDDEN = 0.112  # part of the shorter costs of a stage that is not hidden
+HIDDEN_MEMORY = 0.373  # the same of computation and memory
 
 
 @lru_cache(maxsize=1024)
@@ -58,24 +64,51 @@ def f64_ranking(
     M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16)
 ) -> tuple[tuple[float, AmpereConfig], ...]:
     """(expected microseconds, configuration) of every candidate, the fastest first."""
-    ranked = [(f64_time(config, M, N, K, aligned), config) for config in f64_candidates(K)]
+    ranked = [(f64_time(config, M, N, K, aligned), config) for config in f64_candidates(M, N, K)]
     return tuple(sorted(ranked, key=lambda entry: entry[0]))
 
 
-def f64_candidates(K: int) -> Iterator[AmpereConfig]:
-    """All tiles, with parts of K of three stages at least."""
+@lru_cache(maxsize=1)
+def _tiles() -> tuple[AmpereConfig, ...]:
+    """All tiles with all depths of stages, and the stages of CTAs that share an SM."""
+    found = []
     for BM, BN, WM, WN in TILES:
-        for BK in DEPTHS:
-            stage = (BM + BN) * BK * 8
-            if BK > 16 and stage > SLAB_BYTES:
+        for BK, wanted in DEPTHS:
+            if BK > 32 and BM * BN > DEEP_TILE:
                 continue
-            room = resident_ctas(AmpereConfig(BM, BN, BK, WM, WN, 1))
-            while room > 1 and SHARED_BYTES // room // stage < max(3, 64 // BK):
-                room -= 1
-            stages = min(STAGES, (SHARED_BYTES // room - 1280) // stage)
-            for split_k in SPLITS:
-                if split_k == 1 or 3 * split_k * BK <= K:
-                    yield AmpereConfig(BM, BN, BK, WM, WN, stages, split_k=split_k)
+            stages = _stages(AmpereConfig(BM, BN, BK, WM, WN, 1), wanted)
+            # Of stages that fit as often as those of half the depth, the shallow ones are no use.
+            if BK > 16 or (BM * BN <= 64 * 128 and (WM * WN > 1024 or BM == BN == 64)):
+                found.append(AmpereConfig(BM, BN, BK, WM, WN, stages))
+    return tuple(found)
+
+
+def _stages(config: AmpereConfig, wanted: int) -> int:
+    """Stages of each of the CTAs that share an SM: as many CTAs as get those that are wanted.
+
+    Else as many as get two; but CTAs with small accumulators rather have them all.
+    """
+    stage = (config.BM + config.BN) * config.BK * 8
+    warps, most = config.threads // 32, resident_ctas(config)
+    fitting = {room: (SHARED_BYTES // room - 1280) // stage for room in range(most, 0, -1)}
+    busy = WARPS if config.BK < 64 else warps
+    for least, needed in ((wanted, busy), (2, 0)):
+        for room, stages in fitting.items():
+            if stages >= least and room * warps >= needed:
+                return min(STAGES, stages)
+    raise AssertionError(f"no two stages fit: {config}")
+
+
+def f64_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
+    """All tiles, with parts of K of three stages at least, and shared by all CTAs that fit."""
+    for config in _tiles():
+        for split_k in SPLITS:
+            if split_k == 1 or 3 * split_k * config.BK <= K:
+                yield replace(config, split_k=split_k)
+        tiles, units = ceil(M / config.BM) * ceil(N / config.BN), SMS * resident_ctas(config)
+        steps = tiles * ceil(K / config.BK)
+        if tiles % units and units <= MOST_PEERS * tiles and steps >= LEAST_STEPS * units:
+            yield replace(config, streamk_units=units)
 
 
 def f64_time(
@@ -92,17 +125,29 @@ def f64_time(
     cache = lines * BK * 8 / CACHE_RATE
     copied = BM * (aligned[0] < 16) + BN * (aligned[1] < 16)
     longest = max(tensor, shared, cache)
-    step = longest + HIDDEN * (tensor + shared + cache - longest)
-    step += warps * WARP + copied * BK / 32 * COPY
+    stage = longest + HIDDEN * (tensor + shared + cache - longest)
+    stage += STAGE + warps * WARP + copied * BK / 32 * COPY
     alone = LATENCY + DEPTH * BK + tensor * max(1, 4 / warps) + (LATENCY_COPIED if copied else 0)
-    steps = ceil(ceil(K / BK) / split_k)
+    tiles, stages = ceil(M / BM) * ceil(N / BN), ceil(K / BK)
+    ending = BM * BN * ELEMENT
+    if config.streamk_units:
+        units, left = config.streamk_units, tiles % config.streamk_units
+        shared_tiles = min(left + units, tiles) if left else 0
+        own, ctas = (tiles - shared_tiles) // units, ceil(units / SMS)
+        share = shared_tiles / units
+        cycles = (own + share) * stages * max(ctas * stage, alone)
+        cycles += (own + min(share, 1) + 0.5) * ctas * ending
+        compute = cycles / CYCLES + ROUND * (own + 1)
+        compute += FIX_UP + PEER * max(0, 1 / share - 1) if left else 0
+    else:
 
-    def round_of(ctas: int) -> float:
-        cycles = steps * max(ctas * step, alone) + ctas * BM * BN * ELEMENT
-        return cycles / CYCLES + ROUND
+        def round_of(ctas: int) -> float:
+            cycles = ceil(stages / split_k) * max(ctas * stage, alone) + ctas * ending
+            return cycles / CYCLES + ROUND
 
-    rounds, rest = divmod(ceil(ceil(M / BM) * ceil(N / BN) * split_k / SMS), resident_ctas(config))
-    compute = rounds * round_of(resident_ctas(config)) + (round_of(rest) if rest else 0)
+        resident = resident_ctas(config)
+        rounds, rest = divmod(ceil(tiles * split_k / SMS), resident)
+        compute = rounds * round_of(resident) + (round_of(rest) if rest else 0)
     memory = 8 * (K * (M + N) + M * N) / MEMORY
     time = LAUNCH + max(compute, memory) + HIDDEN_MEMORY * min(compute, memory)
     time *= ODD if BM & BM - 1 or BN & BN - 1 else 1
