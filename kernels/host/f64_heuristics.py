@@ -1,7 +1,7 @@
 """Heuristics for f64 on Hopper: tiles, parts of K, stream-K, and what each costs.
 
-The constants are fitted to 504 configurations of 50 problems, timed on an H200 beyond its L2 cache,
-within 7 percent (root mean square, fast configurations weighing more).
+The constants are fitted to 734 configurations of 118 problems, timed on an H200 beyond its L2
+cache, within 7 percent (root mean square, fast configurations weighing more).
 """
 
 from __future__ import annotations
@@ -36,27 +36,30 @@ MOST_PEERS = 8  # units of stream-K that share a tile
 LEAST_STEPS = 4  # of a unit
 
 # Throughput
-PRODUCTS = 134.5  # of an SM in a cycle
-SHARED_RATE, CACHE_RATE = 151, 50.5  # bytes of an SM in a cycle: shared memory, L2 cache
-MEMORY = 5.27e6  # bytes of a microsecond: the operands and D
-TOTAL_RATE = 8.08e6  # bytes of a microsecond: partial sums, and D
+PRODUCTS = 127.3  # of an SM in a cycle
+SHARED_RATE, CACHE_RATE = 330, 114  # bytes of an SM in a cycle: shared memory, L2 cache
+NORM = 1.745  # how these three add up: 1, one after the other, to infinity, the longest alone
+MEMORY = 4.77e6  # bytes of a microsecond: the operands and D
+TOTAL_RATE = 5e6  # bytes of a microsecond: partial sums, and D
 
 # Costs in cycles
-STAGE, WARP = 36.4, 6.78  # of a stage, and of each warp in it: barriers and addresses
-COPY = 2.5  # an instruction of a warp that copies 8 bytes a thread
-LATENCY, LATENCY_COPIED = 181, 432  # a stage of one CTA alone; more where threads copy
-DEPTH = 6.78  # more, for each element of K in the stage
-ELEMENT = 0.131  # an element of D in the epilogue
+STAGE, WARP = 49.2, 1.77  # of a stage, and of each warp in it: barriers and addresses
+COPY = 6.7  # an instruction of a warp that copies 8 bytes a thread
+LATENCY, LATENCY_COPIED = 88, 65  # a stage of one CTA alone; more where threads copy
+COPY_ALONE = 50  # more, for each of its warp's copies
+DEPTH = 5.62  # more, for each element of K in the stage
+ELEMENT = 0.13  # an element of D in the epilogue
 
 # Costs in microseconds
-LAUNCH = 1.1
-ROUND = 0.4  # of CTAs that run at a time
-TOTAL = 1.31  # the kernel that adds up partial sums
-FIX_UP, PEER = 6.45, 0.86  # of stream-K: flags that are cleared; each unit that shares a tile
+LAUNCH = 1.35
+ROUND = 0.15  # of CTAs that run at a time
+TOTAL = 1.6  # the kernel that adds up partial sums
+FIX_UP, PEER = 7.6, 0.75  # of stream-K: flags that are cleared; each unit that shares a tile
 
-ODD = 1.008  # slowdown of tiles that are no power of two, which the rest does not explain
-HIDDEN = 0.112  # part of the shorter costs of a stage that is not hidden
-HIDDEN_MEMORY = 0.373  # the same of computation and memory
+SCATTERED = 1.02  # slowdown of stream-K, whose CTAs share fewer tiles of A and B in the L2 cache
+ODD = 1.004  # slowdown of tiles that are no power of two, which the rest does not explain
+FEW = 1.21  # slowdown of the tensor cores where one CTA of fewer warps than WARPS is alone on an SM
+UNHIDDEN = 0.305  # part of the shorter of computation and memory that is not hidden
 
 
 @lru_cache(maxsize=1024)
@@ -124,10 +127,12 @@ def f64_time(
     shared = (warps * (config.WM + config.WN) + lines) * BK * 8 / SHARED_RATE
     cache = lines * BK * 8 / CACHE_RATE
     copied = BM * (aligned[0] < 16) + BN * (aligned[1] < 16)
-    longest = max(tensor, shared, cache)
-    stage = longest + HIDDEN * (tensor + shared + cache - longest)
-    stage += STAGE + warps * WARP + copied * BK / 32 * COPY
-    alone = LATENCY + DEPTH * BK + tensor * max(1, 4 / warps) + (LATENCY_COPIED if copied else 0)
+    copies = copied * BK / 32
+    stage = (tensor**NORM + shared**NORM + cache**NORM) ** (1 / NORM)
+    stage += STAGE + WARP * warps + COPY * copies
+    few = max(1, 4 / warps) * (FEW if warps < WARPS else 1)
+    alone = LATENCY + DEPTH * BK + tensor * few
+    alone += LATENCY_COPIED + COPY_ALONE * copies / warps if copies else 0
     tiles, stages = ceil(M / BM) * ceil(N / BN), ceil(K / BK)
     ending = BM * BN * ELEMENT
     if config.streamk_units:
@@ -149,6 +154,7 @@ def f64_time(
         rounds, rest = divmod(ceil(tiles * split_k / SMS), resident)
         compute = rounds * round_of(resident) + (round_of(rest) if rest else 0)
     memory = 8 * (K * (M + N) + M * N) / MEMORY
-    time = LAUNCH + max(compute, memory) + HIDDEN_MEMORY * min(compute, memory)
+    time = LAUNCH + max(compute, memory) + UNHIDDEN * min(compute, memory)
     time *= ODD if BM & BM - 1 or BN & BN - 1 else 1
+    time *= SCATTERED if config.streamk_units else 1
     return time + (TOTAL + 8 * (split_k + 1) * M * N / TOTAL_RATE if split_k > 1 else 0)
