@@ -23,8 +23,8 @@ from tests.sync_mutants import applied, mutants_of, survives
 
 # The emulator runs one launch after the other, so that none can overtake the one before.
 OVERLAP = {
-    "f64_gemm: tc.griddep_wait() (griddepcontrol.wait): deleted",
-    "f64_gemm: tc.griddep_launch_dependents() (griddepcontrol.launch_dependents): deleted",
+    "multiply: tc.griddep_wait() (griddepcontrol.wait): deleted",
+    "multiply: tc.griddep_launch_dependents() (griddepcontrol.launch_dependents): deleted",
     "run_warpgroups: tc.griddep_wait() (griddepcontrol.wait): deleted",
     "run_warpgroups: tc.griddep_launch_dependents() (griddepcontrol.launch_dependents): deleted",
 }

@@ -8,6 +8,11 @@ operands that TMA cannot read. Two mbarriers guard a stage, as in pipeline.py:
                   threads copy, one of each warp, after its copies have arrived
     empty[stage]  one arrival of each warp, when it has its last fragments of the stage
 
+Fragments are read through the generic proxy, and TMA writes the stage again through the async
+proxy. An arrival alone does not order the two: loads that are still on their way when the arrival
+is performed may read what TMA brings next. Each lane therefore fences its loads before the warp
+arrives, and a warp does so behind the instructions that take what it loaded.
+
 CTAs are persistent: the ring runs on from one tile of D to the next, so that the first stages of a
 tile are loaded while the one before is still multiplied and stored.
 
@@ -284,8 +289,9 @@ def multiply(ring, output):
         acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(config.WM // rows)]
         for k_tile in tc.range(part.first_k_tile, part.end_k_tile):
             # The instructions that take the last fragments of the stage before are issued: these
-            # are in registers. An arrival right behind their loads would be too early: it may pass
-            # them on the way to shared memory, and TMA then overwrites what they read.
+            # are in registers.
+            if len(ring.by_tma) > 0:
+                tc.fence_proxy_async()
             tc.syncwarp()
             begun = (index > 0) | (k_tile > part.first_k_tile)
             ring.empty[left].arrive(pred=(tc.lane_id() == 0) & begun)
