@@ -19,6 +19,7 @@ BENCHMARKS = {
 }
 # Subcommands that `all` leaves out.
 TOOLS = {
+    "examples": ("benchmarks.examples", "the programs of examples/ beside PyTorch, on a GPU"),
     "first-call": ("benchmarks.first_call", "first runs in emulation, in processes of their own"),
     "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),

@@ -7,7 +7,7 @@ Sizes    any M; N is a multiple of 16 and K of 128. Made for few rows of x, as i
          language model: with M up to 16 each weight is read once, beyond that once for 16 rows.
 
 Such a product takes as long as the weights take to arrive from memory, so all else serves that.
-Weights are the A operand of the products and x the B operand: 8 rows of x fill an instruction, where
+Weights are the A operand of the products and x the B operand: 8 rows of x fill an instruction, and
 16 would be needed the other way round. `pack` puts next to each other what a lane needs: a warp
 loads 512 bytes, 16 bytes a lane, straight to registers, and every word is one A fragment. The next
 weights are asked for before those at hand are multiplied. Nothing is shared until the end: each of
@@ -121,10 +121,10 @@ def dequantised(word, operand):
 def pack(q: Any) -> Any:
     """Words of numbers (N, K) from 0 to 15: u32 (N / 16, K / 64, 32, 4).
 
-    Lane 4g + t has rows g and g + 8 of a tile of 16, and of 64 along K the 16 elements from 16t on;
-    four of these are a word: x and weights agree on which elements an instruction multiplies, so any
-    order along K is right. Register i = h + 2c of a fragment has row g + 8h and the elements
-    2c and 2c + 1; element p of the two is number i + 4p of the word.
+    Lane 4g + t has rows g and g + 8 of a tile of 16, and of 64 along K the 16 elements from 16t on.
+    Four elements of both rows are a word: x and weights agree on which elements an instruction
+    multiplies, so any order along K is right. Register i = h + 2c of a fragment has row g + 8h and
+    the elements 2c and 2c + 1; element p of the two is number i + 4p of the word.
 
     Raises tc.ArgumentError for other sizes and numbers.
     """

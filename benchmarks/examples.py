@@ -1,0 +1,309 @@
+"""The programs of examples/ beside the best that PyTorch has for the same, on a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any
+
+from benchmarks.gemm import torch_with_gpu
+from benchmarks.gpu import (
+    Launch,
+    Monitor,
+    TimedLaunch,
+    cache_bytes,
+    sets_beyond_cache,
+    time_interleaved,
+)  # fmt: skip
+from benchmarks.harness import Report, attempt, failure
+from benchmarks.tables import Table, duration, number, one_line
+
+ROUNDS, QUICK_ROUNDS = 11, 3
+WARM_UP = 0.1  # seconds, of each case
+METHOD = {
+    "clock": "CUDA events around CUDA graphs of launches, without host time; what cannot be "
+             "captured is launched ahead of the GPU",
+    "order": "one sample of each a round, in alternating order",
+    "buffers": "rotating sets that together exceed the L2 cache",
+    "ratio": "median time of the fastest other over ours",
+    "error": "largest difference from the first other, relative to its largest magnitude",
+}  # fmt: skip
+
+
+@dataclass
+class Case:
+    """One problem: launches of the example and of others, each `launch(i)` of buffers i.
+
+    work: operations or bytes of the problem, and their unit. outputs: what buffers 0 hold after
+    launch 0 of the example; others return theirs.
+    """
+
+    problem: str
+    work: float
+    unit: str
+    sets: int
+    ours: Launch
+    outputs: Any
+    others: dict[str, Callable[[int], Any]]
+    tolerance: float = 2.0**-6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--only", type=lambda text: text.split(","), default=list(EXAMPLES), metavar="NAME,...",
+        help=f"of {', '.join(EXAMPLES)} (default: all)")  # fmt: skip
+    add("--rounds", type=int, metavar="R",
+        help=f"samples of each (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)")  # fmt: skip
+    add("--seconds", type=float, default=300.0, metavar="S",
+        help="start no further case after this long (default: 300)")  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> Report:
+    torch = torch_with_gpu()
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    given = {"only": list(options.only), "rounds": rounds}
+    report = Report("examples", given, dict(METHOD), summary={"target": "cuda"})
+    begin = time.perf_counter()
+    with Monitor() as monitor:
+        for name in options.only:
+            report.results.append({"example": name, "problem": "small"} | attempt(small, name))
+            make, problems = EXAMPLES[name]
+            for problem in problems[: 1 if options.quick else None]:
+                if (started := time.perf_counter()) - begin > options.seconds:
+                    break
+                case = make(torch, *problem)
+                result = {"example": name, "problem": case.problem}
+                result |= attempt(measure, torch, case, rounds)
+                result["state"] = monitor.between(started, time.perf_counter())
+                report.results.append(result)
+                report.save(options.out)
+    return report
+
+
+def small(name: str) -> dict[str, Any]:
+    """The example's own program: every element within the bound that it derives."""
+    try:
+        import_module(f"examples.{name}").main([])
+    except SystemExit as error:
+        return {"failure": str(error)}
+    return {"correct": True}
+
+
+def measure(torch: Any, case: Case, rounds: int) -> dict[str, Any]:
+    """Times of ours and of all others that run, and how far the results are apart."""
+    ours = TimedLaunch(torch, case.ours, case.sets)
+    case.ours(0)
+    launches, result = {"ours": ours}, {"others": {}}
+    for name, launch in case.others.items():
+        try:
+            found = launch(0)
+            torch.cuda.synchronize()
+            if "error" not in result and found is not None:
+                result["error"] = difference(torch, case.outputs, found)
+            launches[name] = TimedLaunch(torch, launch, case.sets)
+        except Exception as error:  # of any type: libraries have their own
+            result["others"][name] = failure(error)
+    timings = dict(zip(launches, time_interleaved(list(launches.values()), rounds, WARM_UP)))
+    for name, timing in timings.items():
+        found = {"timing": timing.json(), "captured": launches[name].captured}
+        result.update(found) if name == "ours" else result["others"].update({name: found})
+    rivals = {name: t.median for name, t in timings.items() if name != "ours"}
+    result["rate"], result["unit"] = case.work / timings["ours"].median, case.unit
+    if rivals:
+        result["fastest"] = min(rivals, key=lambda name: rivals[name])
+        result["ratio"] = rivals[result["fastest"]] / timings["ours"].median
+        result["correct"] = result["error"] <= case.tolerance
+    return result
+
+
+def difference(torch: Any, mine: Any, other: Any) -> float:
+    """Largest difference, relative to the largest magnitude; infinite if not all are numbers."""
+    mine, other = mine.double().flatten(), other.double().flatten()
+    apart = float((mine - other).abs().max() / other.abs().max().clamp(min=1e-300))
+    return apart if apart == apart else float("inf")
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+def rotating(torch: Any, bytes_of_set: int, make: Callable[[], Any]) -> list[Any]:
+    return [make() for _ in range(sets_beyond_cache(bytes_of_set, cache_bytes(torch)))]
+
+
+def attention(
+    torch: Any, batch: int, heads: int, length: int, dim: int, causal: bool
+) -> Case:
+    """4 D operations for each query and key; half of them if causal."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from examples import flash_attention as example
+
+    shape = batch, heads, length, dim
+    new = partial(torch.randn, shape, device="cuda", dtype=torch.bfloat16)
+    data = rotating(torch, 8 * math.prod(shape), lambda: [new() for _ in range(4)])
+    grid = -(-length // example.ROWS), heads, batch
+    launch = example.attention_kernel[grid, 32 * example.WARPS]
+    scale = math.log2(math.e) / math.sqrt(dim)
+
+    def other(i: int, backend: Any) -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(*data[i][:3], is_causal=causal)
+
+    return Case(
+        f"{batch} x {heads} heads, {length} keys, D {dim}{', causal' * causal}",
+        4.0 * math.prod(shape) * length * (0.5 if causal else 1), "FLOP/s", len(data),
+        lambda i: launch(*data[i], scale, dim=dim, causal=causal), data[0][3],
+        {"cuDNN": partial(other, backend=SDPBackend.CUDNN_ATTENTION),
+         "FlashAttention 2": partial(other, backend=SDPBackend.FLASH_ATTENTION)},
+    )  # fmt: skip
+
+
+def norm(torch: Any, rows: int, columns: int) -> Case:
+    """x and residual are read, s and y written."""
+    from examples import fused_norm as example
+
+    new = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+    shapes = [(rows, columns), (rows, columns), (columns,), (rows, columns), (rows, columns)]
+    data = rotating(torch, 8 * rows * columns, lambda: [new(shape) for shape in shapes])
+    launch, width = example.norm_kernel[rows, example.THREADS], example.vector_width(data[0][0])
+
+    def eager(x: Any, residual: Any, weight: Any) -> Any:
+        s = x + residual
+        return torch.nn.functional.rms_norm(s, (columns,), weight, 1e-6), s
+
+    torch._dynamo.reset()
+    fused = torch.compile(eager, dynamic=False, fullgraph=True)
+    return Case(
+        f"{rows} x {columns}, bf16", 8.0 * rows * columns, "B/s", len(data),
+        lambda i: launch(*data[i], 1e-6, width=width), data[0][4],
+        {"torch": lambda i: eager(*data[i][:3])[0],
+         "torch.compile": lambda i: fused(*data[i][:3])[0]},
+    )  # fmt: skip
+
+
+DRAWS: dict[str, Callable[[Any, int], Any]] = {
+    "uniform": lambda torch, size: torch.randint(256, (size,), device="cuda", dtype=torch.uint8),
+    "binomial": lambda torch, size:
+        (torch.randn(size, device="cuda") * 7.3 + 76.5).to(torch.uint8),
+    "all equal": lambda torch, size: torch.full((size,), 9, device="cuda", dtype=torch.uint8),
+}  # fmt: skip
+
+
+def histogram(torch: Any, power: int, name: str) -> Case:
+    """Counters are set to zero by each launch."""
+    from examples import histogram as example
+
+    data = rotating(torch, 2**power, lambda: DRAWS[name](torch, 2**power))
+    counts = torch.zeros(256, device="cuda", dtype=torch.int32)
+    launch = example.histogram_kernel[example.BLOCKS, example.THREADS]
+
+    def ours(i: int) -> None:
+        counts.zero_()
+        launch(data[i], counts.view(torch.uint32))
+
+    return Case(
+        f"2^{power} bytes, {name}", 2.0**power, "B/s", len(data), ours, counts,
+        {"torch.bincount": lambda i: torch.bincount(data[i], minlength=256),
+         "torch.histc": lambda i: torch.histc(data[i], 256, 0, 255)}, tolerance=0.0,
+    )  # fmt: skip
+
+
+def reduction(torch: Any, power: int) -> Case:
+    from examples import reduction as example
+
+    size = 2**power
+    data = rotating(torch, 4 * size, lambda: torch.rand(size, device="cuda"))
+    sums, total = (torch.empty(n, device="cuda") for n in (example.blocks_for(size), 1))
+    launches = [example.sum_kernel[blocks, example.THREADS] for blocks in (len(sums), 1)]
+
+    def ours(i: int) -> None:
+        launches[0](data[i], sums)
+        launches[1](sums, total)
+
+    return Case(
+        f"2^{power} f32", 4.0 * size, "B/s", len(data), ours, total,
+        {"torch.sum": lambda i: data[i].sum()}, tolerance=1e-5,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def int4_weights(torch: Any, n: int, k: int) -> tuple[Any, ...]:
+    """Rotating (packed, in torch's order, bf16), and scales for both kernels."""
+    from examples.w4a16 import GROUP, pack
+
+    q = torch.randint(16, (n, k), dtype=torch.uint8, device="cuda")
+    scales = torch.rand(n, k // GROUP, device="cuda").add(0.5).div(k**0.5).bfloat16()
+    plain = ((q.float() - 8) * scales.float().repeat_interleave(GROUP, 1)).bfloat16()
+    tiled = torch.ops.aten._convert_weight_to_int4pack(q[:, ::2] << 4 | q[:, 1::2], 8)
+    zeros = torch.stack((scales, torch.zeros_like(scales)), -1).transpose(0, 1).contiguous()
+    weights = torch.from_numpy(pack(q.cpu().numpy())).cuda(), tiled, plain
+    return rotating(torch, n * k // 2, lambda: [w.clone() for w in weights]), scales, zeros
+
+
+def w4a16(torch: Any, m: int, n: int, k: int) -> Case:
+    """Weights and scales are read; a group has 128 along K for torch's kernel, too."""
+    from examples import w4a16 as example
+
+    data, scales, zeros = int4_weights(torch, n, k)
+    x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    d, tiles = x.new_empty(m, n), example.tiles_of(m, n)
+    grid = n // tiles["rows"], -(-m // tiles["tokens"])
+    launch = example.w4a16_kernel[grid, 32 * example.WARPS]
+    int4 = torch.ops.aten._weight_int4pack_mm
+    return Case(
+        f"M {m}, N {n}, K {k}, bf16", n * k / 2 + 2 * scales.numel(), "B/s", len(data),
+        lambda i: launch(x, data[i][0], scales, d, **tiles), d,
+        {"bf16 weights": lambda i: torch.nn.functional.linear(x, data[i][2]),
+         "torch int4": lambda i: int4(x, data[i][1], example.GROUP, zeros)},
+        tolerance=2.0**-5,
+    )  # fmt: skip
+
+
+# Example -> a function that makes a case, and its arguments for each problem.
+EXAMPLES: dict[str, tuple[Callable[..., Case], list[tuple[Any, ...]]]] = {
+    "flash_attention": (attention, [
+        (*shape, causal)
+        for shape in ((4, 16, 4096, 128), (4, 16, 4096, 64), (1, 16, 16384, 128))
+        for causal in (False, True)
+    ]),
+    "fused_norm": (norm, [(8192, 4096), (4096, 16384), (64, 8192)]),
+    "histogram": (histogram, [(28, name) for name in DRAWS]),
+    "reduction": (reduction, [(28,), (22,)]),
+    "w4a16": (w4a16, [
+        (m, *weights)
+        for weights in ((8192, 8192), (4096, 4096), (28672, 8192))
+        for m in (1, 4, 8, 16, 32, 64)
+    ]),
+}  # fmt: skip
+
+
+def tables(document: dict[str, Any]) -> Iterator[Table]:
+    """One table for each example."""
+    for name in dict.fromkeys(r["example"] for r in document["results"]):
+        rows = []
+        for result in document["results"]:
+            if result["example"] != name or result["problem"] == "small":
+                continue
+            own, rate = result.get("timing", {}), result.get("rate")
+            row = {
+                "problem": result["problem"], "ours": duration(own.get("median")),
+                result.get("unit", "rate").replace("FLOP", "TFLOP").replace("B/s", "TB/s"):
+                    number(rate and rate / 1e12, ".3g"),
+            }  # fmt: skip
+            notes = [] if result.get("correct", True) else ["WRONG RESULT"]
+            if "failure" in result:
+                notes.append(one_line(result["failure"]))
+            for other, found in result.get("others", {}).items():
+                row[other] = duration(found.get("timing", {}).get("median"))
+                if "failure" in found:
+                    notes.append(f"{other}: {one_line(found['failure'])}")
+            rows.append(row | {"ratio": number(result.get("ratio"), ".2f"),
+                               "notes": "; ".join(notes)})  # fmt: skip
+        if rows:
+            names = list(dict.fromkeys(column for row in rows for column in row))
+            yield Table(name, [{column: row.get(column, "-") for column in names} for row in rows])
