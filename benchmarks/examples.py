@@ -264,6 +264,49 @@ def w4a16(torch: Any, m: int, n: int, k: int) -> Case:
     )  # fmt: skip
 
 
+def convolution(torch: Any, images: int, size: int, channels: int, filters: int, taps: int) -> Case:
+    """2 R S C operations for each element of y; x keeps its size."""
+    from examples import convolution as example
+
+    new = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+    x_shape, w_shape = (images, size, size, channels), (filters, taps, taps, channels)
+    y_shape = (*x_shape[:3], filters)
+    moved = 2 * sum(map(math.prod, (x_shape, w_shape, y_shape)))
+    data = rotating(torch, moved, lambda: [new(shape) for shape in (x_shape, w_shape, y_shape)])
+    torch.backends.cudnn.benchmark = True
+
+    def cudnn(i: int) -> Any:
+        x, w = (array.permute(0, 3, 1, 2) for array in data[i][:2])  # channels last in memory
+        return torch.nn.functional.conv2d(x, w, padding=taps // 2).permute(0, 2, 3, 1)
+
+    return Case(
+        f"{images} x {size}² x {channels} to {filters}, {taps} x {taps}",
+        2.0 * math.prod(y_shape) * math.prod(w_shape[1:]), "FLOP/s", len(data),
+        lambda i: example.launch(*data[i], taps // 2, 1, example.convolution_kernel), data[0][2],
+        {"cuDNN": cudnn},
+    )  # fmt: skip
+
+
+def numba_matmul(torch: Any, size: int) -> Case:
+    from numba import cuda
+
+    from examples import numba_matmul as example
+
+    new = partial(torch.randn, size, size, device="cuda", dtype=torch.float16)
+    data = rotating(torch, 6 * size * size, lambda: [new() for _ in range(3)])
+    arrays = [[cuda.as_cuda_array(x) for x in each] for each in data]
+    grid = size // example.TILE, size // example.TILE
+
+    def ours(i: int) -> None:
+        stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+        example.matmul[grid, example.THREADS, stream](*arrays[i])
+
+    return Case(
+        f"{size}³, f16", 2.0 * size**3, "FLOP/s", len(data), ours, data[0][2],
+        {"torch.matmul": lambda i: data[i][0] @ data[i][1].T},
+    )  # fmt: skip
+
+
 # Example -> a function that makes a case, and its arguments for each problem.
 EXAMPLES: dict[str, tuple[Callable[..., Case], list[tuple[Any, ...]]]] = {
     "flash_attention": (attention, [
@@ -279,6 +322,11 @@ EXAMPLES: dict[str, tuple[Callable[..., Case], list[tuple[Any, ...]]]] = {
         for weights in ((8192, 8192), (4096, 4096), (28672, 8192))
         for m in (1, 4, 8, 16, 32, 64)
     ]),
+    "convolution": (convolution, [
+        (64, 56, 64, 64, 3), (64, 28, 128, 128, 3), (64, 14, 256, 256, 3), (64, 7, 512, 512, 3),
+        (64, 56, 256, 64, 1), (16, 64, 512, 512, 3), (8, 128, 256, 256, 3),
+    ]),
+    "numba_matmul": (numba_matmul, [(4096,), (8192,)]),
 }  # fmt: skip
 
 
