@@ -104,7 +104,7 @@ def measure(torch: Any, case: Case, rounds: int) -> dict[str, Any]:
             found = launch(0)
             torch.cuda.synchronize()
             if "error" not in result and found is not None:
-                result["error"] = difference(torch, case.outputs, found)
+                result["error"] = difference(case.outputs, found)
             launches[name] = TimedLaunch(torch, launch, case.sets)
         except Exception as error:  # of any type: libraries have their own
             result["others"][name] = failure(error)
@@ -117,15 +117,16 @@ def measure(torch: Any, case: Case, rounds: int) -> dict[str, Any]:
     if rivals:
         result["fastest"] = min(rivals, key=lambda name: rivals[name])
         result["ratio"] = rivals[result["fastest"]] / timings["ours"].median
-        result["correct"] = result["error"] <= case.tolerance
+        apart = result["error"]
+        result["correct"] = apart is not None and apart <= case.tolerance
     return result
 
 
-def difference(torch: Any, mine: Any, other: Any) -> float:
-    """Largest difference, relative to the largest magnitude; infinite if not all are numbers."""
+def difference(mine: Any, other: Any) -> float | None:
+    """Largest difference, relative to the largest magnitude; None if not all are numbers."""
     mine, other = mine.double().flatten(), other.double().flatten()
     apart = float((mine - other).abs().max() / other.abs().max().clamp(min=1e-300))
-    return apart if apart == apart else float("inf")
+    return apart if math.isfinite(apart) else None
 
 
 # -- cases -----------------------------------------------------------------------------------------
