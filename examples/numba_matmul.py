@@ -38,6 +38,7 @@ TILE, DEPTH = 128, 32  # rows of a tile of a, of b; elements along K
 STAGES = 3
 PENDING = STAGES - 2  # groups of copies that may be under way when a step begins
 THREADS = 256
+BOUNDS = THREADS, 2  # two blocks on a multiprocessor: at most 128 registers
 CHUNK = 8  # elements of 16 bytes, the widest copy
 ROWS = THREADS * CHUNK // DEPTH  # of a tile, that all threads copy at once
 RING = STAGES, TILE // 8, DEPTH // 8, 8, 8  # tiles as core matrices
@@ -48,7 +49,7 @@ product = wgmma.m64n128k16(f16, f16, f32)
 store_c, ZERO = store_elements(product.d), zeros(product.c)
 
 
-@cuda.jit(launch_bounds=(THREADS, 2))  # two blocks on a multiprocessor
+@cuda.jit(launch_bounds=BOUNDS)
 def matmul(a, b, c):
     """Grid: (M / 128, N / 128), 256 threads."""
     tile_a = cuda.shared.array(RING, np.float16, 128)

@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from examples import flash_attention, fused_norm, histogram, reduction
+from examples import convolution, flash_attention, fused_norm, histogram, reduction, w4a16
 
 ROOT = Path(__file__).parent.parent
 
 PROGRAMS = {
+    "convolution": ["--size", "7", "--channels", "72", "--filters", "24", "--dtype", "f16"],
     "flash_attention": ["--queries", "70", "--keys", "90", "--dim", "128", "--dtype", "bf16", "--causal"],
     "fused_norm": ["--rows", "3", "--columns", "1500", "--dtype", "bf16"],
     "histogram": ["--size", "5003"],
+    "numba_matmul": ["--m", "128", "--n", "256", "--k", "64"],
     "reduction": ["--size", "5003"],
+    "w4a16": ["--m", "3", "--n", "48", "--k", "384"],
 }  # fmt: skip
 
 
@@ -34,7 +37,9 @@ def test_as_a_user_runs_it(name):
         timeout=120, env=os.environ | {"TENSORCORE_DSL_TARGET": "cpu", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("ran on the CPU, emulated; largest error ")
+    # Kernels of Numba are not emulated: tests/test_example_numba.py runs this one.
+    start = "compiled for sm_90a" if name == "numba_matmul" else "ran on the CPU, emulated; largest error "
+    assert done.stdout.startswith(start)
 
 
 # -- attention -------------------------------------------------------------------------------------
@@ -273,6 +278,189 @@ def test_sum_refuses_other_types():
         summed(np.zeros(4))
 
 
+# -- int4 weights ----------------------------------------------------------------------------------
+
+
+def int4(m, n, k, dtype=np.float16):
+    draw = np.random.default_rng(m + n + k)
+    x = draw.standard_normal((m, k)).astype(dtype)
+    q = draw.integers(0, 16, (n, k)).astype(np.uint8)
+    return x, q, (draw.random((n, k // w4a16.GROUP)) + 0.5).astype(dtype)
+
+
+def multiplied(x, q, scales):
+    return w4a16.w4a16(x, w4a16.pack(q), scales, kernel=w4a16.w4a16_kernel.emulator("sm_90a", checks=True))
+
+
+@pytest.mark.parametrize(
+    "m, n, k, dtype",
+    [
+        (1, 16, 128, np.float16),
+        (8, 48, 256, tc.bf16.numpy),
+        (9, 32, 1280, np.float16),
+        (35, 16, 384, tc.bf16.numpy),
+        (2, 3200, 128, np.float16),
+    ],
+)
+def test_int4_weights(m, n, k, dtype):
+    """Within the bound that the example derives: more groups than warps and fewer, tiles of all sizes."""
+    arrays = int4(m, n, k, dtype)
+    exact, bound = w4a16.reference(*arrays)
+    d = multiplied(*arrays)
+    assert d.shape == (m, n) and d.dtype == dtype
+    assert (abs(d.astype(np.float64) - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, tc.bf16.numpy])
+def test_int4_weights_of_every_place_and_number(dtype):
+    """The first 128 rows of the identity give the weights, which are exact."""
+    _, q, scales = int4(1, 32, 128, dtype)
+    scales[:] = 0.5
+    assert set(q.ravel()) == set(range(16))
+    d = multiplied(np.eye(128, dtype=dtype), q, scales)
+    assert np.array_equal(d.astype(np.float32), (q.T.astype(np.float32) - 8) / 2)
+
+
+def test_tiles_of_int4_weights_divide_the_rows():
+    for m, n in [(1, 16), (8, 8192), (16, 4096), (17, 28672), (64, 112 * 16), (300, 96)]:
+        tiles = w4a16.tiles_of(m, n)
+        assert n % tiles["rows"] == 0 and tiles["tokens"] == (8 if m <= 8 else 16)
+    assert [w4a16.tiles_of(1, n)["rows"] for n in (1024, 4096, 8192)] == [16, 32, 64]
+
+
+def test_quantised_weights_are_near():
+    w = np.random.default_rng(0).standard_normal((4, 256))
+    w[1] = 0
+    q, scales = w4a16.quantised(w)
+    steps = np.repeat(scales, w4a16.GROUP, axis=1)
+    assert q.dtype == np.uint8 and (abs((q.astype(float) - 8) * steps - w) <= steps / 2 + 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x, p, s: (x[0], p, s), r"x is \(M, K\)"),
+        (lambda x, p, s: (x, p, s[:, :1]), r"x is \(M, K\)"),
+        (lambda x, p, s: (x, p[:1], s), r"what pack gives for q \(32, 256\)"),
+        (lambda x, p, s: (x, p[:1], s[:20]), r"a multiple of 16 rows"),
+        (lambda x, p, s: (x, p, s.astype(np.float32)), r"both float16 or both bfloat16"),
+    ],
+)
+def test_int4_weights_refuse(change, message):
+    x, q, scales = int4(2, 32, 256)
+    with pytest.raises(tc.ArgumentError, match=message):
+        w4a16.w4a16(*change(x, w4a16.pack(q), scales))
+
+
+@pytest.mark.parametrize(
+    "q, message",
+    [
+        (np.zeros((15, 128), np.uint8), "N a multiple of 16 and K of 128"),
+        (np.zeros((16, 64), np.uint8), "N a multiple of 16 and K of 128"),
+        (np.full((16, 128), 16, np.uint8), "from 0 to 15"),
+        (np.full((16, 128), -1), "from 0 to 15"),
+    ],
+)
+def test_numbers_that_cannot_be_packed(q, message):
+    with pytest.raises(tc.ArgumentError, match=message):
+        w4a16.pack(q)
+
+
+@pytest.mark.parametrize("tokens", w4a16.TOKENS)
+@pytest.mark.parametrize("rows", w4a16.ROWS)
+def test_int4_weights_assemble_without_spills(rows, tokens):
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    x, q, scales = int4(tokens, rows, 256)
+    arrays = x, w4a16.pack(q), scales, np.zeros((tokens, rows), x.dtype)
+    used = w4a16.w4a16_kernel.resources(*arrays, rows=rows, tokens=tokens, arch="sm_90a")
+    assert used.spill_stores in (0, None), used
+
+
+# -- convolution -----------------------------------------------------------------------------------
+
+
+def image(size, channels, filters, taps=3, images=1, dtype=np.float16):
+    draw = np.random.default_rng(sum(size) + channels)
+    shapes = (images, *size, channels), (filters, taps, taps, channels)
+    return [draw.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def convolved(*xw, **options):
+    kernel = convolution.convolution_kernel.emulator("sm_90a", checks=True)
+    return convolution.convolution(*xw, kernel=kernel, **options)
+
+
+@pytest.mark.parametrize(
+    "size, channels, filters, taps, images, options, dtype",
+    [
+        ((1, 1), 8, 8, 1, 1, {}, np.float16),
+        ((9, 13), 24, 40, 3, 2, {"padding": 1}, tc.bf16.numpy),
+        ((6, 5), 72, 136, 3, 3, {"padding": 2, "dilation": 2}, np.float16),
+        ((4, 30), 64, 256, 2, 1, {}, tc.bf16.numpy),
+        ((3, 3), 8, 64, 5, 1, {"padding": 3}, np.float16),
+    ],
+)  # fmt: skip
+def test_convolution(size, channels, filters, taps, images, options, dtype):
+    """Within the bound that the example derives; edges of pixels, channels and filters."""
+    xw = image(size, channels, filters, taps, images, dtype)
+    exact, bound = convolution.reference(*xw, **options)
+    y = convolved(*xw, **options)
+    assert y.shape == exact.shape and y.dtype == dtype
+    assert (abs(y.astype(np.float64) - exact) <= bound).all()
+
+
+def test_convolution_with_a_middle_tap_is_a_copy():
+    """A filter for each channel that is 1 in the middle and 0 elsewhere: the image, exactly."""
+    x, w = image((5, 6), 16, 16)
+    w[:] = 0
+    w[range(16), 1, 1, range(16)] = 1
+    assert np.array_equal(convolved(x, w, padding=1), x)
+
+
+def test_convolution_on_fewer_blocks_than_tiles(monkeypatch):
+    """A block takes several tiles: the ring of stages and the staging buffers run on."""
+    xw = image((12, 20), 64, 192)
+    whole = convolved(*xw, padding=1)
+    monkeypatch.setattr(convolution, "BLOCKS", 2)
+    assert np.array_equal(convolved(*xw, padding=1), whole)
+
+
+@pytest.mark.parametrize(
+    "shape, box",
+    [((1, 56, 56), (1, 8, 8)), ((8, 7, 7), (8, 1, 8)), ((64, 7, 7), (64, 1, 1)), ((2, 1, 100), (1, 1, 64))],
+)  # fmt: skip
+def test_boxes_of_pixels(shape, box):
+    """The powers of two that cover most: 8 x 8 where it fits, several images of small ones."""
+    assert convolution.box_for(*shape) == box
+
+
+@pytest.mark.parametrize(
+    "change, options, message",
+    [
+        (lambda x, w: (x[0], w), {}, r"x is \(N, H, W, C\)"),
+        (lambda x, w: (x, w[..., :8]), {}, r"of as many channels"),
+        (lambda x, w: (x[..., :4], w[..., :4]), {}, r"multiples of 8"),
+        (lambda x, w: (x, w[:5]), {}, r"multiples of 8"),
+        (lambda x, w: (x, w), {"stride": 2}, r"the stride is 1"),
+        (lambda x, w: (x, w), {"padding": -1}, r"the padding at least 0"),
+        (lambda x, w: (x, w), {"dilation": 3}, r"does not fit in x"),
+        (lambda x, w: (x, w.astype(np.float32)), {}, r"both float16 or both bfloat16"),
+    ],
+)
+def test_convolution_refuses(change, options, message):
+    with pytest.raises(tc.ArgumentError, match=message):
+        convolved(*change(*image((5, 5), 16, 8)), **options)
+
+
+@pytest.mark.parametrize("filters", [64, 128, 256])
+def test_convolution_assembles_without_spills(filters):
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    x, w = image((8, 8), 64, filters)
+    y = np.zeros((1, 8, 8, filters), x.dtype)
+    used = convolution.convolution_kernel.resources(x, w, y, 1, 1, filters=filters, arch="sm_90a")
+    assert used.spill_stores in (0, None) and not used.warnings, used
+
+
 # -- the checks of these tests -----------------------------------------------------------------------
 
 
@@ -292,11 +480,22 @@ def call_sum(module, kernel):
     module.array_sum(np.ones(200, np.float32), kernel=kernel)
 
 
+def call_int4(module, kernel):
+    x, q, scales = int4(1, 16, 256)
+    module.w4a16(x, module.pack(q), scales, kernel=kernel)
+
+
+def call_convolution(module, kernel):
+    module.BLOCKS = 1
+    module.convolution(*image((12, 20), 64, 192), padding=1, kernel=kernel)
+
+
 BARRIERS = [
     *(("flash_attention", "attention_kernel", call_attention, i) for i in range(3)),
     ("fused_norm", "norm_kernel", call_norm, 0),
     *(("histogram", "histogram_kernel", call_histogram, i) for i in range(2)),
     ("reduction", "sum_kernel", call_sum, 0),
+    ("w4a16", "w4a16_kernel", call_int4, 0),
 ]
 
 
@@ -307,9 +506,42 @@ def test_every_barrier_is_needed_and_missed(name, kernel, call, number):
     assert len(pieces) == 1 + sum(other == name for other, *_ in BARRIERS)
     kept = ["pass\n" if i == number else "tc.barrier()\n" for i in range(len(pieces) - 1)]
     source = "".join(a + b for a, b in zip(pieces, [*kept, ""]))
-    module = ModuleType(name)
-    module.__file__ = f"{name} without barrier {number}"
-    linecache.cache[module.__file__] = (len(source), None, source.splitlines(True), module.__file__)
-    exec(compile(source, module.__file__, "exec"), vars(module))
+    module = module_of(source, f"{name} without barrier {number}")
     with pytest.raises((tc.Race, tc.Uninitialised)):
         call(module, getattr(module, kernel).emulator("sm_90a", checks=True))
+
+
+def module_of(source, file):
+    """A module whose kernels are compiled from this text."""
+    module = ModuleType(file.split()[0])
+    module.__file__ = file
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    exec(compile(source, file, "exec"), vars(module))
+    return module
+
+
+SYNCHRONISATION = [
+    "    tc.barrier()\n",
+    "        tc.barrier(consumer + 1, 128)  # of this warpgroup; 0 is the block's\n",
+    "        tc.fence_proxy_async()\n        tc.barrier(consumer + 1, 128)\n",
+    "        tc.fence_proxy_async()\n",
+    "        tc.fence_mbarrier_init()\n",
+    "                            empty[stage].wait(phase)\n",
+    "                full[stage].wait(phase)\n",
+    "                tc.wgmma_fence()\n",
+    "                tc.wgmma_wait(1)\n",
+    "            tc.wgmma_wait(0)\n",
+    "            tc.tma_store_wait(1, read=True)\n",
+    "        tc.tma_store_wait(0, read=True)\n",
+]
+
+
+@pytest.mark.parametrize("text", SYNCHRONISATION)
+def test_every_wait_of_the_convolution_is_needed_and_missed(text):
+    """Without it, a launch with all checks on one block, which has several tiles, reports an error."""
+    source = (ROOT / "examples" / "convolution.py").read_text()
+    assert text in source
+    without = source.replace(text, " " * (len(text) - len(text.lstrip())) + "pass\n", 1)
+    module = module_of(without, f"convolution without {text.strip()}")
+    with pytest.raises(tc.TensorCoreError):
+        call_convolution(module, module.convolution_kernel.emulator("sm_90a", checks=True))
