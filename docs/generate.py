@@ -1,4 +1,4 @@
-"""Makes what is generated: the outputs in the pages, the reference of instructions, the stub.
+"""Makes what is generated: outputs in pages and notebooks, the reference of instructions, the stub.
 
 A page is one program: its ```python blocks run in order, in emulation, in one namespace. A ```text
 block that follows one directly is what it prints. ```py blocks are shown and not run: they need a
@@ -36,6 +36,7 @@ PAGES = (
 )
 NEEDED = {"docs/pytorch.md": "torch"}  # optional modules that a page's program imports
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
+NOTEBOOKS = tuple(f"examples/{p.name}" for p in sorted((ROOT / "examples").glob("*.ipynb")))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 
@@ -59,7 +60,7 @@ def blocks(page: str) -> list[Block]:
 
 def missing(name: str) -> str:
     """The module that a page needs and this environment lacks; "" if its program runs."""
-    needed = NEEDED.get(name, "")
+    needed = "nbclient" if name in NOTEBOOKS else NEEDED.get(name, "")
     return needed if needed and importlib.util.find_spec(needed) is None else ""
 
 
@@ -73,6 +74,20 @@ def run(name: str) -> str:
     for block, printed in reversed(outputs):
         text = text[: block.start] + printed + text[block.end :]
     return text
+
+
+def executed(name: str) -> str:
+    """The notebook `name` with the outputs that its cells have now, run in its folder."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / name, as_version=4)
+    metadata = dict(notebook.metadata)  # without the version of Python
+    place = {"metadata": {"path": str((ROOT / name).parent)}}
+    with _emulation_inside(ROOT), mock.patch.dict(os.environ, TENSORCORE_DSL_NOTICE="off"):
+        NotebookClient(notebook, timeout=300, record_timing=False, resources=place).execute()
+    notebook.metadata = nbformat.from_dict(metadata)
+    return str(nbformat.writes(notebook)) + "\n"
 
 
 def program(page: str) -> str:
@@ -127,11 +142,11 @@ def current() -> Iterator[tuple[str, str]]:
     """Every page with the text it should have."""
     yield INSTRUCTIONS, reference()
     yield STUB, stubs.page()
-    for name in PAGES:
+    for name in (*PAGES, *NOTEBOOKS):
         if lacks := missing(name):
             print(f"left as it is, for want of {lacks}: {name}")
         else:
-            yield name, run(name)
+            yield name, executed(name) if name in NOTEBOOKS else run(name)
 
 
 def main() -> int:

@@ -42,6 +42,25 @@ def test_programs_print_what_the_page_shows(name):
     assert generate.run(name) == (ROOT / name).read_text()
 
 
+@pytest.mark.parametrize("name", generate.NOTEBOOKS)
+def test_notebooks_show_what_their_cells_give(name):
+    """`make docs` brings a notebook up to date."""
+    if lacks := generate.missing(name):
+        pytest.skip(f"{lacks} is not installed: pip install 'tensorcore-dsl[test]'")
+    assert generate.executed(name) == (ROOT / name).read_text()
+
+
+def test_a_wrong_output_of_a_notebook_is_noticed(tmp_path, monkeypatch):
+    nbformat = pytest.importorskip("nbformat", reason="comes with nbclient, of the extra test")
+    pytest.importorskip("nbclient", reason="of the extra test")
+    cell = nbformat.v4.new_code_cell("print(1 + 1)", id="only")
+    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="3\n")]
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "book.ipynb")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    text = generate.executed("book.ipynb")
+    assert '"2\\n"' in text and '"3\\n"' not in text
+
+
 def test_a_wrong_output_is_noticed(tmp_path, monkeypatch):
     text = "# Page\n\n```python\nprint(1 + 1)\n```\n```text\n3\n```\n"
     (tmp_path / "page.md").write_text(text)
