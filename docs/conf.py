@@ -1,7 +1,8 @@
 """How Sphinx builds the site: `make site`. Every warning is an error there.
 
 The Markdown pages are the site's pages; the reference is written from the docstrings before each
-build. docs/index.rst holds the navigation.
+build, and the notebooks of examples/ are copied with their outputs. docs/index.rst holds the
+navigation.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ import tensorcore_dsl
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"  # written here, not kept
+NOTEBOOKS = HERE / "notebooks"  # likewise
 
 project = "tensorcore_dsl"
 version = release = tensorcore_dsl.__version__
 project_copyright = "the tensorcore_dsl authors"
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
     "numpydoc",
     "sphinx_copybutton",
 ]
 nitpicky = True  # a reference that leads nowhere is a warning
+nb_execution_mode = "off"  # tests/test_docs.py executes notebooks; here they show their outputs
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # steps of a page may skip a level
 exclude_patterns = ["_build"]
@@ -70,6 +73,17 @@ def write_reference(_app: Any = None) -> None:
             path.write_text(text)
 
 
+def copy_notebooks(_app: Any = None) -> None:
+    """The notebooks of examples/, with links that lead on from here."""
+    NOTEBOOKS.mkdir(exist_ok=True)
+    for source in (HERE.parent / "examples").glob("*.ipynb"):
+        text = source.read_text().replace("](../docs/", "](../")
+        text = re.sub(r"\]\((\w+\.py)\)", r"](../../examples/\1)", text)
+        target = NOTEBOOKS / source.name
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
+
+
 def check_names(_app: Any, env: Any) -> None:
     """Every public name has an entry of its own on some page."""
     from sphinx.util import logging
@@ -99,4 +113,5 @@ def adapt_links(_app: Any, _name: str, source: list[str]) -> None:
 def setup(app: Any) -> None:
     app.connect("source-read", adapt_links)
     app.connect("builder-inited", write_reference)
+    app.connect("builder-inited", copy_notebooks)
     app.connect("env-check-consistency", check_names)
