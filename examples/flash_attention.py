@@ -30,11 +30,12 @@ import tensorcore_dsl as tc
 ROWS = 64  # queries of a block: 16 for each warp
 KEYS = 64  # keys of a tile
 WARPS = ROWS // 16
+THREADS = 32 * WARPS
 DTYPES = {"f16": tc.f16, "bf16": tc.bf16}
 ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8}
 
 
-@tc.kernel(threads=32 * WARPS)
+@tc.kernel(threads=THREADS)
 def attention_kernel(
     q: tc.Array, k: tc.Array, v: tc.Array, o: tc.Array, scale: tc.f32,
     dim: tc.Const = 64, causal: tc.Const = False,
@@ -130,11 +131,12 @@ def masked(scores, first_query, first_key, keys, ahead, causal):
 
 def attention(
     q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None,
-    kernel: Any = attention_kernel,
+    kernel: Any = attention_kernel, rows: int = ROWS, threads: int = THREADS,
 ) -> Any:  # fmt: skip
     """softmax(scale q kᵀ) v of NumPy arrays (batch, heads, length, D); `scale` None is 1 / √D.
 
-    `kernel` may also be an emulator of it, `attention_kernel.emulator("sm_90a")`.
+    `kernel` may also be an emulator of it, `attention_kernel.emulator("sm_90a")`, or another kernel of
+    the same parameters, whose blocks have `rows` queries and `threads` threads.
     Raises tc.ArgumentError for shapes and types that do not fit each other.
     """
     if q.ndim != 4 or k.shape != v.shape or k.ndim != 4:
@@ -162,8 +164,8 @@ def attention(
     o = np.empty_like(q)
     if o.size:
         factor = (1 / math.sqrt(dim) if scale is None else scale) * math.log2(math.e)
-        grid = -(-queries // ROWS), heads, batch
-        kernel[grid, 32 * WARPS](q, k, v, o, factor, dim=dim, causal=causal)
+        grid = -(-queries // rows), heads, batch
+        kernel[grid, threads](q, k, v, o, factor, dim=dim, causal=causal)
     return o
 
 
@@ -194,7 +196,7 @@ def reference(q: Any, k: Any, v: Any, causal: bool = False) -> tuple[Any, Any]:
     return exact, 1.01 * (bound + u * abs(exact) + half)  # 1.01: products of errors
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, attend: Any = attention) -> None:
     parser = argparse.ArgumentParser(description="Attention forward, compared with NumPy.")
     parser.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
     parser.add_argument("--heads", type=int, default=2, help="of each (default: %(default)s)")
@@ -212,7 +214,7 @@ def main(arguments: list[str] | None = None) -> None:
         draw.standard_normal((options.batch, options.heads, n, options.dim)).astype(dtype)
         for n in lengths
     )
-    o = attention(q, k, v, options.causal)
+    o = attend(q, k, v, options.causal)
     exact, bound = reference(q, k, v, options.causal)
     error = abs(o.astype(np.float64) - exact)
     where = "the GPU" if tc.current_target() == "cuda" else "the CPU, emulated"
