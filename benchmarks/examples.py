@@ -237,10 +237,10 @@ def int4_weights(torch: Any, n: int, k: int) -> tuple[Any, ...]:
     from examples.w4a16 import GROUP, pack
 
     q = torch.randint(16, (n, k), dtype=torch.uint8, device="cuda")
-    scales = torch.rand(n, k // GROUP, device="cuda").add(0.5).div(k**0.5).bfloat16()
-    plain = ((q.float() - 8) * scales.float().repeat_interleave(GROUP, 1)).bfloat16()
+    scales = torch.rand(k // GROUP, n, device="cuda").add(0.5).div(k**0.5).bfloat16()
+    plain = ((q.float() - 8) * scales.float().repeat_interleave(GROUP, 0).T).bfloat16()
     tiled = torch.ops.aten._convert_weight_to_int4pack(q[:, ::2] << 4 | q[:, 1::2], 8)
-    zeros = torch.stack((scales, torch.zeros_like(scales)), -1).transpose(0, 1).contiguous()
+    zeros = torch.stack((scales, torch.zeros_like(scales)), -1)
     weights = torch.from_numpy(pack(q.cpu().numpy())).cuda(), tiled, plain
     return rotating(torch, n * k // 2, lambda: [w.clone() for w in weights]), scales, zeros
 

@@ -135,8 +135,8 @@ def attention(
 ) -> Any:  # fmt: skip
     """softmax(scale q kᵀ) v of NumPy arrays (batch, heads, length, D); `scale` None is 1 / √D.
 
-    `kernel` may also be an emulator of it, `attention_kernel.emulator("sm_90a")`, or another kernel of
-    the same parameters, whose blocks have `rows` queries and `threads` threads.
+    `kernel` may also be an emulator of it, `attention_kernel.emulator("sm_90a")`, or another kernel
+    of the same parameters, whose blocks have `rows` queries and `threads` threads.
     Raises tc.ArgumentError for shapes and types that do not fit each other.
     """
     if q.ndim != 4 or k.shape != v.shape or k.ndim != 4:

@@ -4,10 +4,10 @@ Arrays, types, masks and the online softmax are those of flash_attention.py, whi
 here each step is done by what Hopper has for it. D is 64 or 128.
 
 A block has 128 queries of one head. A producer warpgroup, one thread of it, loads the queries once
-and then tiles of keys and values by TMA into a ring of stages; what lies behind the last key comes as
-zeros. Two consumer warpgroups have 64 queries each: q kᵀ by wgmma from shared memory, the softmax in
-registers, and weights times values with the weights still in registers, as the A operand. While one
-consumer computes exponentials, the tensor cores multiply for the other.
+and then tiles of keys and values by TMA into a ring of stages; what lies behind the last key comes
+as zeros. Two consumer warpgroups have 64 queries each: q kᵀ by wgmma from shared memory, the
+softmax in registers, and weights times values with the weights still in registers, as the A
+operand. While one consumer computes exponentials, the tensor cores multiply for the other.
 
     python -m examples.hopper_attention --queries 200 --keys 300 --dim 128 --causal
 

@@ -56,8 +56,8 @@ def matmul(a, b, c):
     tile_b = cuda.shared.array(RING, np.float16, 128)
     thread = cuda.threadIdx.x
     group = thread // 128
-    # Four threads copy 64 bytes of a row; eight rows of them fill four core matrices.
-    r, j = thread // (DEPTH // CHUNK), thread % (DEPTH // CHUNK)
+    # A warp copies 8 rows of 64 bytes: eight lanes fill a core matrix, so no banks conflict.
+    r, j = thread // 32 * 8 + thread % 8, thread % 32 // 8
     row, col = TILE * cuda.blockIdx.x, TILE * cuda.blockIdx.y
     steps = a.shape[1] // DEPTH
     acc = ZERO

@@ -1,6 +1,6 @@
-"""Product of activations and int4 weights: d = x wᵀ, w[n, k] = scales[n, k // 128] (q[n, k] - 8).
+"""Product of activations and int4 weights: d = x wᵀ, w[n, k] = scales[k // 128, n] (q[n, k] - 8).
 
-Arrays   x (M, K), scales (N, K / 128) and d (M, N), row-major; q (N, K) has numbers from 0 to 15,
+Arrays   x (M, K), scales (K / 128, N) and d (M, N), row-major; q (N, K) has numbers from 0 to 15,
          eight to a word, in the order that `pack` gives them.
 Types    x, scales and d are all f16 or all bf16; products are exact and sums f32.
 Sizes    any M; N is a multiple of 16 and K of 128. Made for few rows of x, as in the decoding of a
@@ -35,9 +35,9 @@ import tensorcore_dsl as tc
 WARPS = 8
 GROUP = 128  # along K: elements of one scale
 STEP = 64  # along K: elements of which a lane loads 16 bytes
-ROWS = (64, 32, 16)  # of weights, of a block
+ROWS = (32, 16)  # of weights, of a block
 TOKENS = (8, 16)  # rows of x, of a block
-BLOCKS = 100  # at least, if rows of 16 give as many: most of the 132 multiprocessors of an H200
+BLOCKS = 200  # at least, if rows of 16 give as many: two for most multiprocessors of an H200
 DTYPES = {"f16": tc.f16, "bf16": tc.bf16}
 ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8}
 # The number whose last four bits are q if the bits of q are or-ed into it: for two elements.
@@ -47,12 +47,12 @@ OFFSET = {tc.f16: (0x64006400, 1024), tc.bf16: (0x43004300, 128)}
 @tc.kernel(threads=32 * WARPS)
 def w4a16_kernel(
     x: tc.Array, packed: tc.Array, scales: tc.Array, d: tc.Array,
-    rows: tc.Const = 64, tokens: tc.Const = 8,
+    rows: tc.Const = 32, tokens: tc.Const = 8,
 ):  # fmt: skip
     """Grid: (tiles of `rows` weights' rows, tiles of `tokens` rows of x)."""
     mma = tc.mma.m16n8k16(x.dtype, x.dtype, tc.f32)
     first_row, first_token = tc.blockIdx.x * rows, tc.blockIdx.y * tokens
-    warp, lane, groups = tc.warp_id(), tc.lane_id(), scales.shape[1]
+    warp, lane, groups = tc.warp_id(), tc.lane_id(), scales.shape[0]
     tiles, halves = range(rows // 16), range(tokens // 8)
 
     def weights(group):
@@ -67,13 +67,13 @@ def w4a16_kernel(
         ]
 
     def activations(group, step):
-        """For each half of the tokens 16 elements of this lane's row: four B fragments."""
+        """For each half of the tokens twice 8 elements of this lane's row: four B fragments."""
         fragments = []
         for j in halves:
             token = first_token + 8 * j + lane // 4
-            source = x.at(token, group * GROUP + step * STEP + lane % 4 * 16)
+            source = x.at(token, group * GROUP + step * STEP + lane % 4 * 8)
             there = token < x.shape[0]
-            low, high = source.load(8, pred=there), (source + 8).load(8, pred=there)
+            low, high = source.load(8, pred=there), (source + 32).load(8, pred=there)
             pairs = [tc.pack(v[e], v[e + 1]) for v in (low, high) for e in (0, 2, 4, 6)]
             fragments.append([tc.fragment(mma.b, pairs[2 * k : 2 * k + 2]) for k in range(4)])
         return fragments
@@ -82,7 +82,7 @@ def w4a16_kernel(
     ahead = weights(warp)
     for group in tc.range(warp, groups, WARPS):
         words, ahead = ahead, weights(group + WARPS)
-        scale = [tc.load_rows(scales[:, group], mma.d, origin=first_row + 16 * i) for i in tiles]
+        scale = [tc.load_rows(scales[group, :], mma.d, origin=first_row + 16 * i) for i in tiles]
         sums = [[mma.d.zeros() for _ in halves] for _ in tiles]
         for step in tc.static_range(GROUP // STEP):
             fx = activations(group, step)
@@ -121,10 +121,11 @@ def dequantised(word, operand):
 def pack(q: Any) -> Any:
     """Words of numbers (N, K) from 0 to 15: u32 (N / 16, K / 64, 32, 4).
 
-    Lane 4g + t has rows g and g + 8 of a tile of 16, and of 64 along K the 16 elements from 16t on.
-    Four elements of both rows are a word: x and weights agree on which elements an instruction
-    multiplies, so any order along K is right. Register i = h + 2c of a fragment has row g + 8h and
-    the elements 2c and 2c + 1; element p of the two is number i + 4p of the word.
+    Lane 4g + t has rows g and g + 8 of a tile of 16, and of 64 along K the 8 elements from 8t on
+    and those from 32 + 8t on: so four lanes load 64 bytes of a row of x. Four elements of both rows
+    are a word: x and weights agree on which elements an instruction multiplies, so any order along
+    K is right. Register i = r + 2c of a fragment has row g + 8r and the elements 2c and 2c + 1 of
+    the four; element p of the two is number i + 4p of the word.
 
     Raises tc.ArgumentError for other sizes and numbers.
     """
@@ -136,12 +137,14 @@ def pack(q: Any) -> Any:
     if q.size and not 0 <= q.min() <= q.max() <= 15:
         raise tc.ArgumentError(f"q is from 0 to 15; it is from {q.min()} to {q.max()}")
     n, k = q.shape
-    # Axes: tile, h, g, step, t, word, c, p.
-    parts = q.astype(np.uint32).reshape(n // 16, 2, 8, k // STEP, 4, 4, 2, 2)
-    words = np.zeros((n // 16, 8, k // STEP, 4, 4), np.uint32)
-    for h, c, p in np.ndindex(2, 2, 2):
-        words |= parts[:, h, :, :, :, :, c, p] << np.uint32(4 * (h + 2 * c + 4 * p))
-    return np.ascontiguousarray(words.transpose(0, 2, 1, 3, 4)).reshape(n // 16, k // STEP, 32, 4)
+    # Axes: tile, r, g, step, half of the step, t, word of the half, c, p.
+    parts = q.astype(np.uint32).reshape(n // 16, 2, 8, k // STEP, 2, 4, 2, 2, 2)
+    words = np.zeros((n // 16, 8, k // STEP, 2, 4, 2), np.uint32)
+    for r, c, p in np.ndindex(2, 2, 2):
+        words |= parts[:, r, ..., c, p] << np.uint32(4 * (r + 2 * c + 4 * p))
+    # Tile, step, g, t, half, word of the half.
+    words = np.ascontiguousarray(words.transpose(0, 2, 1, 4, 3, 5))
+    return words.reshape(n // 16, k // STEP, 32, 4)
 
 
 def quantised(w: Any) -> tuple[Any, Any]:
@@ -149,7 +152,7 @@ def quantised(w: Any) -> tuple[Any, Any]:
     groups = w.reshape(w.shape[0], -1, GROUP)
     scales = abs(groups).max(-1).astype(np.float64) / 7
     steps = groups / np.where(scales, scales, 1)[..., None]
-    return (np.clip(np.rint(steps), -8, 7) + 8).astype(np.uint8).reshape(w.shape), scales
+    return (np.clip(np.rint(steps), -8, 7) + 8).astype(np.uint8).reshape(w.shape), scales.T
 
 
 def tiles_of(m: int, n: int) -> dict[str, int]:
@@ -161,16 +164,16 @@ def tiles_of(m: int, n: int) -> dict[str, int]:
 
 
 def w4a16(x: Any, packed: Any, scales: Any, kernel: Any = w4a16_kernel) -> Any:
-    """d (M, N) of NumPy arrays x (M, K), packed = pack(q) and scales (N, K / 128).
+    """d (M, N) of NumPy arrays x (M, K), packed = pack(q) and scales (K / 128, N).
 
     `kernel` may also be an emulator of it, `w4a16_kernel.emulator("sm_90a")`.
     Raises tc.ArgumentError for shapes and types that do not fit each other.
     """
-    if x.ndim != 2 or scales.ndim != 2 or x.shape[1] != scales.shape[1] * GROUP:
+    if x.ndim != 2 or scales.ndim != 2 or x.shape[1] != scales.shape[0] * GROUP:
         raise tc.ArgumentError(
-            f"x is (M, K) and scales (N, K / {GROUP}); they are {x.shape} and {scales.shape}"
+            f"x is (M, K) and scales (K / {GROUP}, N); they are {x.shape} and {scales.shape}"
         )
-    (m, k), n = x.shape, scales.shape[0]
+    (m, k), n = x.shape, scales.shape[1]
     if n % 16 or packed.shape != (n // 16, k // STEP, 32, 4) or packed.dtype != np.uint32:
         raise tc.ArgumentError(
             f"packed is what pack gives for q ({n}, {k}), with a multiple of 16 rows: uint32 "
@@ -206,9 +209,9 @@ def reference(x: Any, q: Any, scales: Any) -> tuple[Any, Any]:
     """
     u = ROUNDOFF["f16" if x.dtype == np.float16 else "bf16"]
     x, scales = x.astype(np.float64), scales.astype(np.float64)
-    w = (q.astype(np.float64) - 8) * np.repeat(scales, GROUP, axis=1)
+    w = (q.astype(np.float64) - 8) * np.repeat(scales, GROUP, axis=0).T
     exact, magnitudes = x @ w.T, abs(x) @ abs(w).T
-    bound = (GROUP * 2.0**-22 + (scales.shape[1] + WARPS) * 2.0**-24) * magnitudes
+    bound = (GROUP * 2.0**-22 + (len(scales) + WARPS) * 2.0**-24) * magnitudes
     return exact, 1.01 * (bound + u * abs(exact) + 2.0**-25)  # 1.01: products of errors
 
 

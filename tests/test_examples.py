@@ -285,7 +285,7 @@ def int4(m, n, k, dtype=np.float16):
     draw = np.random.default_rng(m + n + k)
     x = draw.standard_normal((m, k)).astype(dtype)
     q = draw.integers(0, 16, (n, k)).astype(np.uint8)
-    return x, q, (draw.random((n, k // w4a16.GROUP)) + 0.5).astype(dtype)
+    return x, q, (draw.random((k // w4a16.GROUP, n)) + 0.5).astype(dtype)
 
 
 def multiplied(x, q, scales):
@@ -299,7 +299,7 @@ def multiplied(x, q, scales):
         (8, 48, 256, tc.bf16.numpy),
         (9, 32, 1280, np.float16),
         (35, 16, 384, tc.bf16.numpy),
-        (2, 3200, 128, np.float16),
+        (2, 6400, 128, np.float16),
     ],
 )
 def test_int4_weights(m, n, k, dtype):
@@ -325,14 +325,14 @@ def test_tiles_of_int4_weights_divide_the_rows():
     for m, n in [(1, 16), (8, 8192), (16, 4096), (17, 28672), (64, 112 * 16), (300, 96)]:
         tiles = w4a16.tiles_of(m, n)
         assert n % tiles["rows"] == 0 and tiles["tokens"] == (8 if m <= 8 else 16)
-    assert [w4a16.tiles_of(1, n)["rows"] for n in (1024, 4096, 8192)] == [16, 32, 64]
+    assert [w4a16.tiles_of(1, n)["rows"] for n in (1024, 4096, 8192)] == [16, 16, 32]
 
 
 def test_quantised_weights_are_near():
     w = np.random.default_rng(0).standard_normal((4, 256))
     w[1] = 0
     q, scales = w4a16.quantised(w)
-    steps = np.repeat(scales, w4a16.GROUP, axis=1)
+    steps = np.repeat(scales, w4a16.GROUP, axis=0).T
     assert q.dtype == np.uint8 and (abs((q.astype(float) - 8) * steps - w) <= steps / 2 + 1e-12).all()
 
 
@@ -340,9 +340,9 @@ def test_quantised_weights_are_near():
     "change, message",
     [
         (lambda x, p, s: (x[0], p, s), r"x is \(M, K\)"),
-        (lambda x, p, s: (x, p, s[:, :1]), r"x is \(M, K\)"),
+        (lambda x, p, s: (x, p, s[:1]), r"x is \(M, K\)"),
         (lambda x, p, s: (x, p[:1], s), r"what pack gives for q \(32, 256\)"),
-        (lambda x, p, s: (x, p[:1], s[:20]), r"a multiple of 16 rows"),
+        (lambda x, p, s: (x, p[:1], s[:, :20]), r"a multiple of 16 rows"),
         (lambda x, p, s: (x, p, s.astype(np.float32)), r"both float16 or both bfloat16"),
     ],
 )
