@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from examples import convolution, flash_attention, fused_norm, histogram, reduction, w4a16
+from examples import (
+    convolution,
+    flash_attention,
+    fused_norm,
+    histogram,
+    hopper_attention,
+    reduction,
+    w4a16,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,6 +28,7 @@ PROGRAMS = {
     "flash_attention": ["--queries", "70", "--keys", "90", "--dim", "128", "--dtype", "bf16", "--causal"],
     "fused_norm": ["--rows", "3", "--columns", "1500", "--dtype", "bf16"],
     "histogram": ["--size", "5003"],
+    "hopper_attention": ["--queries", "70", "--keys", "150", "--causal"],
     "numba_matmul": ["--m", "128", "--n", "256", "--k", "64"],
     "reduction": ["--size", "5003"],
     "w4a16": ["--m", "3", "--n", "48", "--k", "384"],
@@ -50,9 +59,12 @@ def heads(queries, keys, dim=64, dtype=np.float16, batch=1, count=1):
     return [draw.standard_normal((batch, count, n, dim)).astype(dtype) for n in (queries, keys, keys)]
 
 
-def attend(*qkv, **options):
-    kernel = flash_attention.attention_kernel.emulator("sm_90a", checks=True)
-    return flash_attention.attention(*qkv, kernel=kernel, **options)
+ATTENTION = {"mma.sync": flash_attention, "wgmma": hopper_attention}
+
+
+def attend(*qkv, module=flash_attention, **options):
+    kernel = module.attention_kernel.emulator("sm_90a", checks=True)
+    return module.attention(*qkv, kernel=kernel, **options)
 
 
 @pytest.mark.parametrize(
@@ -64,23 +76,26 @@ def attend(*qkv, **options):
         (3, 130, 128, np.float16, True),
         (100, 100, 64, tc.bf16.numpy, True),
         (5, 200, 128, tc.bf16.numpy, False),
+        (150, 400, 64, np.float16, True),
     ],
 )
-def test_attention(queries, keys, dim, dtype, causal):
+@pytest.mark.parametrize("module", ATTENTION.values(), ids=ATTENTION)
+def test_attention(module, queries, keys, dim, dtype, causal):
     """Within the bound that the example derives; races, bounds and uninitialised memory are checked."""
     qkv = heads(queries, keys, dim, dtype)
     exact, bound = flash_attention.reference(*qkv, causal)
-    o = attend(*qkv, causal=causal)
+    o = attend(*qkv, causal=causal, module=module)
     assert o.shape == qkv[0].shape and o.dtype == dtype
     assert (abs(o.astype(np.float64) - exact) <= bound).all()
 
 
-def test_attention_of_several_heads_is_that_of_each():
+@pytest.mark.parametrize("module", ATTENTION.values(), ids=ATTENTION)
+def test_attention_of_several_heads_is_that_of_each(module):
     q, k, v = heads(20, 70, batch=2, count=3)
-    o = attend(q, k, v)
+    o = attend(q, k, v, module=module)
     for b, h in np.ndindex(2, 3):
         part = slice(b, b + 1), slice(h, h + 1)
-        assert np.array_equal(o[part], attend(q[part], k[part], v[part]))
+        assert np.array_equal(o[part], attend(q[part], k[part], v[part], module=module))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -95,18 +110,20 @@ def test_attention_of_equal_scores_is_the_exact_mean(causal):
     assert np.array_equal(o[0, 0][right], exact[right].astype(np.float16))
 
 
-def test_attention_shrinks_what_smaller_scores_have_summed():
+@pytest.mark.parametrize("module", ATTENTION.values(), ids=ATTENTION)
+def test_attention_shrinks_what_smaller_scores_have_summed(module):
     """Scores that grow from tile to tile: all weight moves to the last key."""
     q, k, v = heads(2, 150)
     q[:], k[:] = 1, np.arange(150)[:, None] * 8
-    assert np.array_equal(attend(q, k, v)[0, 0, 0], v[0, 0, -1])
+    assert np.array_equal(attend(q, k, v, module=module)[0, 0, 0], v[0, 0, -1])
 
 
-def test_attention_ignores_huge_values_that_are_masked():
+@pytest.mark.parametrize("module", ATTENTION.values(), ids=ATTENTION)
+def test_attention_ignores_huge_values_that_are_masked(module):
     """Query 0 sees key 0 alone; a weight of zero times a huge value of another key stays out."""
     q, k, v = heads(40, 40)
     v[..., 1:, :] = 60000
-    assert np.array_equal(attend(q, k, v, causal=True)[0, 0, 0], v[0, 0, 0])
+    assert np.array_equal(attend(q, k, v, causal=True, module=module)[0, 0, 0], v[0, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -133,6 +150,17 @@ def test_attention_assembles_without_spills(dim, arch):
     used = flash_attention.attention_kernel.resources(q, k, v, q, 1.0, dim=dim, causal=True, arch=arch)
     assert used.spill_stores in (0, None), used  # None: this version of the assembler does not tell
     assert used.shared_bytes == 5 * 64 * dim * 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_attention_on_hopper_assembles_without_spills(dim, causal):
+    """And without wgmma that wait for each other."""
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    q, k, v = heads(64, 64, dim)
+    kernel = hopper_attention.attention_kernel
+    used = kernel.resources(q, k, v, q, 1.0, dim=dim, causal=causal, arch="sm_90a")
+    assert used.spill_stores in (0, None) and not used.warnings, used
 
 
 # -- norm ------------------------------------------------------------------------------------------
@@ -518,6 +546,30 @@ def module_of(source, file):
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     exec(compile(source, file, "exec"), vars(module))
     return module
+
+
+WAITS_OF_ATTENTION = [
+    "    tc.barrier()\n",
+    "        tc.fence_mbarrier_init()\n",
+    "        full_q[0].wait(0)\n",
+    "                    empty[stage].wait(phase)\n",
+    "            full_k[stage].wait(phase)\n",
+    "            full_v[stage].wait(phase)\n",
+    "            tc.wgmma_fence()\n",
+    "            tc.wgmma_wait(0)\n",
+    "            empty_k[stage].arrive(pred=leader)\n",
+    "            empty_v[stage].arrive(pred=leader)\n",
+]
+
+
+@pytest.mark.parametrize("text", WAITS_OF_ATTENTION)
+def test_every_wait_of_the_hopper_attention_is_needed_and_missed(text):
+    source = (ROOT / "examples" / "hopper_attention.py").read_text()
+    assert text in source
+    without = source.replace(text, " " * (len(text) - len(text.lstrip())) + "pass\n", 1)
+    module = module_of(without, f"attention without {text.strip()}")
+    with pytest.raises(tc.TensorCoreError):
+        module.attention(*heads(64, 600), kernel=module.attention_kernel.emulator("sm_90a", checks=True))
 
 
 SYNCHRONISATION = [
