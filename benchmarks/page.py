@@ -8,14 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compile_time, emulate, gemm_summary, launch
+from benchmarks import compile_time, emulate, examples, gemm_summary, launch
 from benchmarks.harness import RECORDED
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 EMPTY = "No results are recorded: `python -m benchmarks gemm --suite hopper --record` adds some.\n"
 # First word of a benchmark's name -> module whose `tables(document)` shows its results.
-MODULES = {"gemm": gemm_summary, "launch": launch, "compile": compile_time, "emulate": emulate}
+MODULES = {
+    "gemm": gemm_summary, "examples": examples, "launch": launch, "compile": compile_time,
+    "emulate": emulate,
+}  # fmt: skip
 
 Document = dict[str, Any]
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ import tensorcore_dsl as tc
 PIXELS = 64  # of a box, which one consumer multiplies
 CHANNELS = 64  # of a box: 128 bytes, one swizzle
 CONSUMERS = 2
+FILTERS = 256, 128, 64  # columns of a tile
 STAGES = 4
 WIDTH = 64  # columns of y that one store takes: 128 bytes
 THREADS = 128 * (1 + CONSUMERS)
@@ -156,7 +158,7 @@ def store_tile(acc, staging, consumer, map_y, place, first):
 def box_for(images: int, height: int, width: int) -> tuple[int, int, int]:
     """Images, rows and columns of a box: the powers of two that cover y with the fewest boxes."""
     powers = [2**i for i in range(PIXELS.bit_length())]
-    fitting = [b for b in product(powers, repeat=3) if b[0] * b[1] * b[2] == PIXELS]
+    fitting = [b for b in product(powers, repeat=3) if prod(b) == PIXELS]
 
     def boxes(box: tuple[int, ...]) -> int:
         n, p, q = (-(-size // part) for size, part in zip((images, height, width), box))
@@ -166,9 +168,17 @@ def box_for(images: int, height: int, width: int) -> tuple[int, int, int]:
     return min(fitting, key=lambda box: (boxes(box), box[0], abs(box[1] - box[2])))
 
 
-def filters_for(columns: int) -> int:
-    """Columns of a tile."""
-    return next((f for f in (64, 128) if columns <= f), 256 if columns % 256 == 0 else 128)
+def filters_for(boxes: int, columns: int) -> int:
+    """Columns of a tile, for which the busiest block has the least work.
+
+    A tile of few columns takes longer than its share: its box of x weighs as much as 32 columns.
+    """
+
+    def work(filters: int) -> int:
+        tiles = -(-boxes // CONSUMERS) * -(-columns // filters)
+        return -(-tiles // BLOCKS) * (filters + 32)
+
+    return min(FILTERS, key=work)
 
 
 def shape_of(x: Any, w: Any, padding: int, dilation: int) -> tuple[int, int, int, int]:
@@ -179,9 +189,10 @@ def shape_of(x: Any, w: Any, padding: int, dilation: int) -> tuple[int, int, int
 
 def launch(x: Any, w: Any, y: Any, padding: int, dilation: int, kernel: Any) -> None:
     """Fill y, of arrays that the caller has checked."""
-    box, filters = box_for(*y.shape[:3]), filters_for(y.shape[3])
-    boxes = np.prod([-(-size // part) for size, part in zip(y.shape, box)])
-    tiles = -(-int(boxes) // CONSUMERS) * -(-y.shape[3] // filters)
+    box = box_for(*y.shape[:3])
+    boxes = prod(-(-size // part) for size, part in zip(y.shape, box))
+    filters = filters_for(boxes, y.shape[3])
+    tiles = -(-boxes // CONSUMERS) * -(-y.shape[3] // filters)
     kernel[min(BLOCKS, tiles), THREADS](x, w, y, padding, dilation, box=box, filters=filters)
 
 

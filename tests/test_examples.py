@@ -437,6 +437,21 @@ def test_convolution(size, channels, filters, taps, images, options, dtype):
     assert (abs(y.astype(np.float64) - exact) <= bound).all()
 
 
+@pytest.mark.parametrize("filters", convolution.FILTERS)
+def test_convolution_with_tiles_of_all_widths(monkeypatch, filters):
+    monkeypatch.setattr(convolution, "filters_for", lambda boxes, columns: filters)
+    xw = image((9, 17), 72, 264)
+    exact, bound = convolution.reference(*xw)
+    assert (abs(convolved(*xw).astype(np.float64) - exact) <= bound).all()
+
+
+def test_width_of_tiles_fills_the_blocks():
+    """Wide tiles where there are enough of them, narrow ones for few pixels."""
+    assert convolution.filters_for(1024, 512) == 256
+    assert convolution.filters_for(49, 512) == 128
+    assert convolution.filters_for(1, 512) == convolution.filters_for(5000, 40) == 64
+
+
 def test_convolution_with_a_middle_tap_is_a_copy():
     """A filter for each channel that is 1 in the middle and 0 elsewhere: the image, exactly."""
     x, w = image((5, 6), 16, 16)
@@ -514,7 +529,7 @@ def call_int4(module, kernel):
 
 
 def call_convolution(module, kernel):
-    module.BLOCKS = 1
+    module.BLOCKS, module.FILTERS = 1, (128,)
     module.convolution(*image((12, 20), 64, 192), padding=1, kernel=kernel)
 
 
