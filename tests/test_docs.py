@@ -81,6 +81,7 @@ def test_outputs_settle_although_they_name_lines(tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text(first + second)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "PAGES", ("page.md",))
+    monkeypatch.setattr(generate, "NOTEBOOKS", ())
     monkeypatch.setattr(generate, "reference", lambda: "")
     monkeypatch.setattr(generate, "STUB", "docs/stub.pyi")
     (tmp_path / "docs").mkdir()
