@@ -76,9 +76,8 @@ def run(options: argparse.Namespace) -> Report:
             for problem in problems[: 1 if options.quick else None]:
                 if (started := time.perf_counter()) - begin > options.seconds:
                     break
-                case = make(torch, *problem)
-                result = {"example": name, "problem": case.problem}
-                result |= attempt(measure, torch, case, rounds)
+                result = {"example": name, "problem": ", ".join(map(str, problem))}
+                result |= attempt(measure, torch, make, problem, rounds)
                 result["state"] = monitor.between(started, time.perf_counter())
                 report.results.append(result)
                 report.save(options.out)
@@ -94,11 +93,14 @@ def small(name: str) -> dict[str, Any]:
     return {"correct": True}
 
 
-def measure(torch: Any, case: Case, rounds: int) -> dict[str, Any]:
+def measure(
+    torch: Any, make: Callable[..., Case], problem: tuple[Any, ...], rounds: int
+) -> dict[str, Any]:
     """Times of ours and of all others that run, and how far the results are apart."""
+    case = make(torch, *problem)
     ours = TimedLaunch(torch, case.ours, case.sets)
     case.ours(0)
-    launches, result = {"ours": ours}, {"others": {}}
+    launches, result = {"ours": ours}, {"problem": case.problem, "others": {}}
     for name, launch in case.others.items():
         try:
             found = launch(0)
@@ -136,6 +138,11 @@ def rotating(torch: Any, bytes_of_set: int, make: Callable[[], Any]) -> list[Any
     return [make() for _ in range(sets_beyond_cache(bytes_of_set, cache_bytes(torch)))]
 
 
+def drawing(torch: Any) -> dict[str, Any]:
+    """Options of a function that draws: a generator that no CUDA graph has captured."""
+    return {"device": "cuda", "generator": torch.Generator("cuda").manual_seed(0)}
+
+
 def attention(
     torch: Any, module: str, batch: int, heads: int, length: int, dim: int, causal: bool
 ) -> Case:
@@ -144,7 +151,7 @@ def attention(
 
     example = import_module(f"examples.{module}")
     shape = batch, heads, length, dim
-    new = partial(torch.randn, shape, device="cuda", dtype=torch.bfloat16)
+    new = partial(torch.randn, shape, dtype=torch.bfloat16, **drawing(torch))
     data = rotating(torch, 8 * math.prod(shape), lambda: [new() for _ in range(4)])
     grid = -(-length // example.ROWS), heads, batch
     launch = example.attention_kernel[grid, example.THREADS]
@@ -167,7 +174,7 @@ def norm(torch: Any, rows: int, columns: int) -> Case:
     """x and residual are read, s and y written."""
     from examples import fused_norm as example
 
-    new = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+    new = partial(torch.randn, dtype=torch.bfloat16, **drawing(torch))
     shapes = [(rows, columns), (rows, columns), (columns,), (rows, columns), (rows, columns)]
     data = rotating(torch, 8 * rows * columns, lambda: [new(shape) for shape in shapes])
     launch, width = example.norm_kernel[rows, example.THREADS], example.vector_width(data[0][0])
@@ -187,9 +194,10 @@ def norm(torch: Any, rows: int, columns: int) -> Case:
 
 
 DRAWS: dict[str, Callable[[Any, int], Any]] = {
-    "uniform": lambda torch, size: torch.randint(256, (size,), device="cuda", dtype=torch.uint8),
+    "uniform": lambda torch, size:
+        torch.randint(256, (size,), dtype=torch.uint8, **drawing(torch)),
     "binomial": lambda torch, size:
-        (torch.randn(size, device="cuda") * 7.3 + 76.5).to(torch.uint8),
+        (torch.randn(size, **drawing(torch)) * 7.3 + 76.5).to(torch.uint8),
     "all equal": lambda torch, size: torch.full((size,), 9, device="cuda", dtype=torch.uint8),
 }  # fmt: skip
 
@@ -217,7 +225,7 @@ def reduction(torch: Any, power: int) -> Case:
     from examples import reduction as example
 
     size = 2**power
-    data = rotating(torch, 4 * size, lambda: torch.rand(size, device="cuda"))
+    data = rotating(torch, 4 * size, lambda: torch.rand(size, **drawing(torch)))
     sums, total = (torch.empty(n, device="cuda") for n in (example.blocks_for(size), 1))
     launches = [example.sum_kernel[blocks, example.THREADS] for blocks in (len(sums), 1)]
 
@@ -236,8 +244,8 @@ def int4_weights(torch: Any, n: int, k: int) -> tuple[Any, ...]:
     """Rotating (packed, in torch's order, bf16), and scales for both kernels."""
     from examples.w4a16 import GROUP, pack
 
-    q = torch.randint(16, (n, k), dtype=torch.uint8, device="cuda")
-    scales = torch.rand(k // GROUP, n, device="cuda").add(0.5).div(k**0.5).bfloat16()
+    q = torch.randint(16, (n, k), dtype=torch.uint8, **drawing(torch))
+    scales = torch.rand(k // GROUP, n, **drawing(torch)).add(0.5).div(k**0.5).bfloat16()
     plain = ((q.float() - 8) * scales.float().repeat_interleave(GROUP, 0).T).bfloat16()
     tiled = torch.ops.aten._convert_weight_to_int4pack(q[:, ::2] << 4 | q[:, 1::2], 8)
     zeros = torch.stack((scales, torch.zeros_like(scales)), -1)
@@ -250,7 +258,7 @@ def w4a16(torch: Any, m: int, n: int, k: int) -> Case:
     from examples import w4a16 as example
 
     data, scales, zeros = int4_weights(torch, n, k)
-    x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(m, k, dtype=torch.bfloat16, **drawing(torch))
     d, tiles = x.new_empty(m, n), example.tiles_of(m, n)
     grid = n // tiles["rows"], -(-m // tiles["tokens"])
     launch = example.w4a16_kernel[grid, 32 * example.WARPS]
@@ -268,7 +276,7 @@ def convolution(torch: Any, images: int, size: int, channels: int, filters: int,
     """2 R S C operations for each element of y; x keeps its size."""
     from examples import convolution as example
 
-    new = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+    new = partial(torch.randn, dtype=torch.bfloat16, **drawing(torch))
     x_shape, w_shape = (images, size, size, channels), (filters, taps, taps, channels)
     y_shape = (*x_shape[:3], filters)
     moved = 2 * sum(map(math.prod, (x_shape, w_shape, y_shape)))
@@ -292,7 +300,7 @@ def numba_matmul(torch: Any, size: int) -> Case:
 
     from examples import numba_matmul as example
 
-    new = partial(torch.randn, size, size, device="cuda", dtype=torch.float16)
+    new = partial(torch.randn, size, size, dtype=torch.float16, **drawing(torch))
     data = rotating(torch, 6 * size * size, lambda: [new() for _ in range(3)])
     arrays = [[cuda.as_cuda_array(x) for x in each] for each in data]
     grid = size // example.TILE, size // example.TILE
