@@ -6,7 +6,7 @@ Types    x, scales and d are all f16 or all bf16; products are exact and sums f3
 Sizes    any M; N is a multiple of 16 and K of 128. Made for few rows of x, as in the decoding of a
          language model: with M up to 16 each weight is read once, beyond that once for 16 rows.
 
-Such a product takes as long as the weights take to arrive from memory, so all else serves that.
+At best such a product takes as long as the weights take to arrive; all else serves that.
 Weights are the A operand of the products and x the B operand: 8 rows of x fill an instruction, and
 16 would be needed the other way round. `pack` puts next to each other what a lane needs: a warp
 loads 512 bytes, 16 bytes a lane, straight to registers, and every word is one A fragment. The next
