@@ -100,13 +100,15 @@ def check_names(_app: Any, env: Any) -> None:
 def adapt_links(_app: Any, _name: str, source: list[str]) -> None:
     """Links that suit a viewer of the repository, for the site.
 
-    A folder is no page: its link leads to the list of modules. A page is called by its title.
+    A folder is no page: its link leads to the list of modules. A notebook is where it was copied. A
+    page is called by its title.
     """
 
     def instead(match: re.Match[str]) -> str:
         return "](modules.md)" if (HERE / match[1]).is_dir() else match[0]
 
-    text = re.sub(r"\]\((\.\./[^)]+)\)", instead, source[0])
+    text = re.sub(r"\]\(\.\./examples/(\w+\.ipynb)\)", r"](notebooks/\1)", source[0])
+    text = re.sub(r"\]\((\.\./[^)]+)\)", instead, text)
     source[0] = re.sub(r"\[\w+\.md\]\((?=\w+\.md)", "[](", text)
 
 
