@@ -69,7 +69,8 @@ def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any,
             number = int if dtype == np.int8 else float
             if found.partial_sums is not None:
                 c = d = np.empty((found.config.split_k, M, N), found.partial_dtype.numpy)
-            yield found, (a, b, c if beta else d, d, number(alpha), number(beta))
+            scalars = number(alpha), number(beta)
+            yield found, (a, b, c if beta else d, d, *scalars, *found.workspace(a))
 
 
 @cache

@@ -157,16 +157,26 @@ SAME = {
         (
             *formats_of('Format("f64",  {}, {}, {}, "ieee"),', 64, 52, 11),
             *formats_of('Format("f32",  {}, 23, 8, "ieee"),', 32),
-            'numerics.formats.FORMATS: Format("s32",  <33>),',
+            *formats_of('Format("s32",  {}),', 32),
         ),
         "they take whole registers",
     ),
     'numerics.formats.FORMATS: Format("tf32", <20>, 10, 8, "ieee"),': "no register has 33 bits",
+    **dict.fromkeys(
+        (
+            *(f"Format.value: negative = self.signed and code >> (self.bits - <{n}>)" for n in (0, 2)),
+            *(
+                f"Format.value: return float(code - (<{n}> << self.bits) if negative else code)"
+                for n in (0, 2)
+            ),
+        ),
+        "blocks multiply the bits of integers",
+    ),
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<5> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<3> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
-    "isa.wgmma.matrix: chunks = descriptor.chunks(outer, size, transposed) & <262142>": (
+    "isa.wgmma.matrix: chunks = Chunks(descriptor.chunks(outer, size, transposed) & <262142>own)": (
         "chunks start at multiples of 16"
     ),
     'isa.wgmma.multiply: transposed = given.get("trans_b", <-1>) == 1': "neither is 1",

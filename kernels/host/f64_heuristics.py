@@ -34,6 +34,7 @@ DEEP_TILE = 32 * 128  # elements of a tile of 64 elements of K, at most
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
 MOST_PEERS = 8  # units of stream-K that share a tile
 LEAST_STEPS = 4  # of a unit
+STREAMK_TILE = 1536  # elements of a warp's tile with stream-K; with more, registers are spilled
 
 # Throughput
 PRODUCTS = 127.3  # of an SM in a cycle
@@ -110,6 +111,8 @@ def f64_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
                 yield replace(config, split_k=split_k)
         tiles, units = ceil(M / config.BM) * ceil(N / config.BN), SMS * resident_ctas(config)
         steps = tiles * ceil(K / config.BK)
+        if config.WM * config.WN > STREAMK_TILE:
+            continue
         if tiles % units and units <= MOST_PEERS * tiles and steps >= LEAST_STEPS * units:
             yield replace(config, streamk_units=units)
 
