@@ -85,7 +85,8 @@ def executed(name: str) -> str:
     metadata = dict(notebook.metadata)  # without the version of Python
     place = {"metadata": {"path": str((ROOT / name).parent)}}
     with _emulation_inside(ROOT), mock.patch.dict(os.environ, TENSORCORE_DSL_NOTICE="off"):
-        NotebookClient(notebook, timeout=300, record_timing=False, resources=place).execute()
+        options = {"timeout": 300, "record_timing": False, "coalesce_streams": True}
+        NotebookClient(notebook, resources=place, **options).execute()
     notebook.metadata = nbformat.from_dict(metadata)
     return str(nbformat.writes(notebook)) + "\n"
 
