@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from threading import Lock, Thread
 from typing import Any
@@ -87,17 +86,12 @@ class Team:
         for number, helper in enumerate(helpers, 1):
             helper.begin(partial(work, edges[number], edges[number + 1], number))
         found: list[Any] = []
-        try:
-            found.append(work(0, edges[1], 0))
-        except BaseException:
-            for helper in helpers:
-                with suppress(BaseException):
-                    helper.result()
-            raise
-        errors = []
-        for helper in helpers:
+        errors: list[BaseException] = []
+        results: list[Job] = [partial(work, 0, edges[1], 0)]
+        results += [helper.result for helper in helpers]
+        for result in results:
             try:
-                found.append(helper.result())
+                found.append(result())
             except BaseException as error:
                 errors.append(error)
         if errors:

@@ -110,12 +110,12 @@ def _operate(machine: Machine, part: Fused, table: np.ndarray, start: int, end: 
         )
         return wrong
 
-    row, wrong = _shared(machine, OPERATION_COST * (end - start), execute)
+    row, wrong = _by_blocks(machine, OPERATION_COST * (end - start), execute)
     if wrong:
         _refuse(machine, part, row, wrong)
 
 
-def _shared(
+def _by_blocks(
     machine: Machine, cost: float, execute: Callable[[int, int, np.ndarray], int]
 ) -> tuple[int, int]:
     """Execute rows in threads of the team, for some CTAs each; the first row that failed a check,
@@ -168,7 +168,7 @@ def _move(
         return wrong
 
     cost = OPERATION_COST * (end - start) + ACCESS_COST * len(part.accesses)
-    row, wrong = _shared(machine, cost, execute)
+    row, wrong = _by_blocks(machine, cost, execute)
     if wrong:
         _refuse(machine, part, row, wrong, issued)
 
