@@ -83,9 +83,9 @@ class Chunk(Positions):
     active: (T,) bool of the threads that execute the running step, None for all; mask: the same,
     always an array, one of `masks`. gone: threads that have exited or never existed; exited: the
     same, None for nobody; finished: those that ran to the end of the kernel. cohorts: by position,
-    without the running one. at_step: the running step, where it is tracked. limit: the position where the
-    running cohort stops. progress: grows when waiting threads may be able to go on. reads, writes:
-    accesses so far, to tell polling from work.
+    without the running one. at_step: the running step, where it is tracked. limit: the position
+    where the running cohort stops. progress: grows when waiting threads may be able to go on.
+    reads, writes: accesses so far, to tell polling from work.
     """
 
     def __init__(

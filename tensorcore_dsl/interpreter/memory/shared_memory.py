@@ -256,8 +256,7 @@ class ClusterMemory(accesses.WordMemory):
         if proxies.tracked:
             busy = proxies.readers[access.ctas, access.starts // 16] > 0
             self._refuse_any(access, busy, shadow.STILL_READ)
-            stamps = proxies.stamp(access.threads)[:, None]
-            proxies.stamps[places[0], places[1] // 4] = stamps
+            proxies.stamp(access.threads, *places)
         words = np.ascontiguousarray(values[:, access.threads].T)
         storage.data[places] = words.view(np.uint8)
         if storage.checks:
