@@ -189,28 +189,28 @@ class Ring:
         Copies of threads are one group, also where there are none: the number of groups then tells
         which step has arrived.
         """
-        if self.index < self.count:
-            k0, origin = self.k_tile * self.config.BK, (self.part.m, self.part.n)
-            if len(self.by_tma) > 0:
-                self.load_boxes(origin, k0)
-            if len(self.by_threads) > 0:
+        exists = self.index < self.count
+        k0, origin = self.k_tile * self.config.BK, (self.part.m, self.part.n)
+        if len(self.by_tma) > 0:
+            self.load_boxes(origin, k0, exists)
+        if len(self.by_threads) > 0:
+            if exists:
                 self.empty[self.stage].wait(self.phase)
                 for x in self.by_threads:
                     load_by_threads(x, self.stage, origin[x.axis], k0)
-            self.k_tile += 1
-            if self.k_tile == self.part.end_k_tile:
-                self.index += 1
-                if self.index < self.count:
-                    self.part = self.work.part_at(self.index)
-                    self.k_tile = self.part.first_k_tile
-        if len(self.by_threads) > 0:
             tc.cp_async_commit()
+        self.k_tile += 1
+        if exists & (self.k_tile == self.part.end_k_tile):
+            self.index += 1
+            if self.index < self.count:
+                self.part = self.work.part_at(self.index)
+                self.k_tile = self.part.first_k_tile
         self.stage, self.phase = self.following(self.stage, self.phase)
 
-    def load_boxes(self, origin, k0):
-        """The first thread of the stage's warp starts the boxes of TMA."""
-        warp = self.stage % (self.config.threads // 32)
-        if tc.threadIdx.x == 32 * warp:
+    def load_boxes(self, origin, k0, exists):
+        """The first thread of the warp whose turn it is starts the boxes of TMA."""
+        warp = self.k_tile % (self.config.threads // 32)
+        if (tc.threadIdx.x == 32 * warp) & exists:
             self.empty[self.stage].wait(self.phase)
             full = self.full[self.stage]
             full.arrive_expect_tx(sum(x.bytes for x in self.by_tma))
@@ -280,7 +280,6 @@ def multiply(ring, output):
     for _ in tc.static_range(ring.ahead):
         ring.load()
     read, read_phase = tc.u32(0), tc.u32(0)
-    left = read  # the stage before
     ring.announce(read, True)
     ring.full[read].wait(read_phase)
     fa, fb = load_fragments(read, 0)
@@ -294,22 +293,27 @@ def multiply(ring, output):
                 tc.fence_proxy_async()
             tc.syncwarp()
             begun = (index > 0) | (k_tile > part.first_k_tile)
+            left = tc.select(read == 0, tc.u32(config.stages - 1), read - 1)
             ring.empty[left].arrive(pred=(tc.lane_id() == 0) & begun)
-            following, following_phase = ring.following(read, read_phase)
             more = (k_tile + 1 < part.end_k_tile) | (index + 1 < ring.count)
+            following, following_phase = ring.following(read, read_phase)
+            following = tc.select(more, following, read)
+            following_phase = tc.select(more, following_phase, read_phase)
             for step in tc.static_range(steps):
-                next_a, next_b = fa, fb
                 if step < steps - 1:
                     next_a, next_b = load_fragments(read, (step + 1) * depth)
-                elif more:
-                    ring.full[following].wait(following_phase)
+                else:
+                    if not arrived:
+                        ring.full[following].wait(following_phase)
                     next_a, next_b = load_fragments(following, 0)
                 acc = tc.tiled_mma(mma, acc, fa, fb)
+                if step == steps - 2:
+                    arrived = ring.full[following].test(following_phase)
                 fa, fb = next_a, next_b
                 if step == 0:
                     ring.load()
                     ring.announce(following, more)
-            left, read, read_phase = read, following, following_phase
+            read, read_phase = following, following_phase
         output.store(mma, acc, part, warp_m, warp_n)
 
 

@@ -27,6 +27,9 @@ TILES = (
     (48, 64, 48, 16), (64, 48, 16, 48), (64, 32, 32, 16), (32, 64, 16, 32), (32, 128, 32, 32),
     (128, 32, 32, 32), (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16), (16, 128, 16, 32),
     (128, 16, 32, 16),
+    (64, 128, 32, 32), (128, 64, 32, 32), (64, 64, 16, 32), (32, 80, 16, 16), (160, 96, 32, 48),
+    (16, 80, 16, 16), (48, 96, 16, 32), (48, 256, 48, 32), (80, 16, 16, 16), (80, 96, 16, 48),
+    (16, 128, 16, 16), (80, 48, 16, 48), (32, 128, 16, 32), (48, 128, 48, 16), (80, 64, 16, 32),
 )  # fmt: skip
 # Elements of K in a stage, and how many stages are wanted. Deep stages are better: each costs.
 DEPTHS = ((16, 4), (32, 3), (64, 3))
@@ -34,7 +37,7 @@ DEEP_TILE = 32 * 128  # elements of a tile of 64 elements of K, at most
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
 MOST_PEERS = 8  # units of stream-K that share a tile
 LEAST_STEPS = 4  # of a unit
-STREAMK_TILE = 1536  # elements of a warp's tile with stream-K; with more, registers are spilled
+STREAMK_TILE = 2048  # elements of a warp's tile with stream-K; with more, registers are spilled
 
 # Throughput
 PRODUCTS = 127.3  # of an SM in a cycle
