@@ -8,54 +8,67 @@ from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
 THREADS = 256
-COLUMNS = 4  # of a thread
+BYTES = 16  # of a thread's neighbouring sums in a row, where rows are multiples of them
 
 
 @tc.kernel
 def sum_f32_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    parts: tc.Const, traits: tc.Const = AmpereTraits(),
+    parts: tc.Const, width: tc.Const = 1, traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
-    """partials is parts x M x N, added up in order. Grid: N / 1024 CTAs for each row of D."""
-    add_up(partials, c, d, alpha, beta, parts, traits)
+    """partials is parts x M x N, added up in order, `width` neighbours by a thread.
+
+    Grid: N / (256 width) CTAs for each row of D.
+    """
+    add_up(partials, c, d, alpha, beta, parts, width, traits)
 
 
 @tc.kernel
 def sum_f64_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    parts: tc.Const, traits: tc.Const = AmpereTraits(),
+    parts: tc.Const, width: tc.Const = 1, traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
     """The same in f64."""
-    add_up(partials, c, d, alpha, beta, parts, traits)
+    add_up(partials, c, d, alpha, beta, parts, width, traits)
 
 
 @tc.kernel
 def sum_s32_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
-    parts: tc.Const, traits: tc.Const = AmpereTraits(),
+    parts: tc.Const, width: tc.Const = 1, traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
     """The same in s32."""
-    add_up(partials, c, d, alpha, beta, parts, traits)
+    add_up(partials, c, d, alpha, beta, parts, width, traits)
 
 
 SUMS = {tc.f32: sum_f32_partials, tc.f64: sum_f64_partials, tc.s32: sum_s32_partials}
 
 
-def add_up(partials, c, d, alpha, beta, parts: int, traits: AmpereTraits):
-    """The body of every kernel: four elements of D a thread."""
+def add_up(partials, c, d, alpha, beta, parts: int, width: int, traits: AmpereTraits):
+    """The body of every kernel: `width` elements of D a thread, which divides N."""
     tc.launch_bounds(THREADS)
     if tc.arch_number() >= 90:
         tc.griddep_wait()
         tc.griddep_launch_dependents()
     cols = d.shape[1]
-    across = (cols + (THREADS * COLUMNS - 1)) // (THREADS * COLUMNS)
-    row, first = tc.blockIdx.x // across, tc.blockIdx.x % across * THREADS * COLUMNS
-    for i in tc.static_range(COLUMNS):
-        col = first + i * THREADS + tc.threadIdx.x
-        if col < cols:
-            total = partials[0, row, col]
-            for part in tc.static_range(1, parts):
-                total += partials[part, row, col]
-            addends = [c[row, col]] if traits.has_c else ()
-            (value,) = finished([total], addends, [(row, col)], alpha, beta, traits)
-            d[row, col] = value.to(d.dtype)
+    across = (cols + (THREADS * width - 1)) // (THREADS * width)
+    row = tc.blockIdx.x // across
+    first = (tc.blockIdx.x % across * THREADS + tc.threadIdx.x) * width
+    if first < cols:
+        of_parts = [
+            partials.at(part, row, first).load(width).elements() if width > 1
+            else [partials[part, row, first]]
+            for part in range(parts)
+        ]
+        totals = of_parts[0]
+        for addends in of_parts[1:]:
+            totals = [x + y for x, y in zip(totals, addends, strict=True)]
+        places = [(row, first + i) for i in range(width)]
+        addends = [c[at] for at in places] if traits.has_c else ()
+        values = finished(totals, addends, places, alpha, beta, traits)
+        values = [value.to(d.dtype) for value in values]
+        if width > 1 and traits.vec_d >= width * d.dtype.itemsize:
+            d.at(row, first).store(values)
+        else:
+            for at, value in zip(places, values, strict=True):
+                d[at] = value

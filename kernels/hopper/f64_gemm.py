@@ -96,8 +96,7 @@ def select_mma(config: AmpereConfig):
 
     Both give the same bits.
     """
-    deep = config.WM * config.WN <= 1024 and config.BK >= 32
-    return (tc.mma.m16n8k8 if deep else tc.mma.m16n8k4)(tc.f64, tc.f64, tc.f64)
+    return tc.mma.m16n8k8(tc.f64, tc.f64, tc.f64)
 
 
 # -- the parts of tiles that a CTA multiplies --------------------------------------------------
@@ -258,20 +257,24 @@ def make_ring(a, b, work, config: AmpereConfig, traits: AmpereTraits):
 def multiply(ring, output):
     """Multiply the parts of this CTA; `output` stores each.
 
-    The fragments of a step of an instruction's depth are loaded while the one before multiplies,
-    across stages and tiles too.
+    A warp multiplies a stage in blocks: 16 of its rows by all its columns, over a step of an
+    instruction's depth. While a block multiplies, the rows of the next one are loaded, and during
+    the last block of a step each column of the next step behind the last use of the one before.
+    So it is across stages and tiles, too. What else there is to do for a stage lies between the
+    blocks, and hardly branches: the assembler mixes it with instructions that multiply.
     """
     config, mma = ring.config, select_mma(ring.config)
     rows, cols, depth = mma.shape
-    steps = config.BK // depth
+    steps, high, wide = config.BK // depth, config.WM // rows, config.WN // WIDTH
+    blocks = [(step, i) for step in range(steps) for i in range(high)]
     warps_m = config.BM // config.WM
     warp_m, warp_n = tc.warp_id() % warps_m * config.WM, tc.warp_id() // warps_m * config.WN
 
-    def load_fragments(stage, k):
-        return (
-            fragments_of_a(ring.a, mma, stage, warp_m, k, config.WM // rows),
-            fragments_of_b(ring.b, mma, stage, warp_n, k, config.WN // cols),
-        )
+    def load_rows(stage, step, i):
+        return fragments_of_a(ring.a, mma, stage, warp_m + i * rows, step * depth, 1)[0]
+
+    def load_columns(stage, step, j):
+        return fragments_of_b(ring.b, mma, stage, warp_n + j * WIDTH, step * depth, 2)
 
     # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
     # the stream; what it wrote may be read only from here on.
@@ -282,35 +285,40 @@ def multiply(ring, output):
     read, read_phase = tc.u32(0), tc.u32(0)
     ring.announce(read, True)
     ring.full[read].wait(read_phase)
-    fa, fb = load_fragments(read, 0)
+    fa = load_rows(read, 0, 0)
+    fb = [load_columns(read, 0, j) for j in range(wide)]
     for index in tc.range(ring.count):
         part = ring.work.part_at(index)
-        acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(config.WM // rows)]
+        acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(high)]
         for k_tile in tc.range(part.first_k_tile, part.end_k_tile):
             # The instructions that take the last fragments of the stage before are issued: these
             # are in registers.
             if len(ring.by_tma) > 0:
                 tc.fence_proxy_async()
             tc.syncwarp()
-            begun = (index > 0) | (k_tile > part.first_k_tile)
             left = tc.select(read == 0, tc.u32(config.stages - 1), read - 1)
+            begun = (index > 0) | (k_tile > part.first_k_tile)
             ring.empty[left].arrive(pred=(tc.lane_id() == 0) & begun)
+            # Behind the last step of all, the last block reads this stage again, in vain.
             more = (k_tile + 1 < part.end_k_tile) | (index + 1 < ring.count)
             following, following_phase = ring.following(read, read_phase)
             following = tc.select(more, following, read)
             following_phase = tc.select(more, following_phase, read_phase)
-            for step in tc.static_range(steps):
-                if step < steps - 1:
-                    next_a, next_b = load_fragments(read, (step + 1) * depth)
-                else:
-                    if not arrived:
-                        ring.full[following].wait(following_phase)
-                    next_a, next_b = load_fragments(following, 0)
-                acc = tc.tiled_mma(mma, acc, fa, fb)
-                if step == steps - 2:
-                    arrived = ring.full[following].test(following_phase)
-                fa, fb = next_a, next_b
-                if step == 0:
+            for number, (step, i) in enumerate(blocks):
+                is_last = number == len(blocks) - 1
+                if is_last:
+                    ring.full[following].wait(following_phase)
+                next_step, next_i = blocks[(number + 1) % len(blocks)]
+                stage = following if is_last else read
+                next_fa = load_rows(stage, next_step, next_i)
+                for j in tc.static_range(wide):
+                    for side in tc.static_range(2):
+                        at = 2 * j + side
+                        acc[i][at] = mma(fa, fb[j][side], acc[i][at])
+                    if i == high - 1:
+                        fb[j] = load_columns(stage, next_step, j)
+                fa = next_fa
+                if number == min(1, len(blocks) - 2):
                     ring.load()
                     ring.announce(following, more)
             read, read_phase = following, following_phase

@@ -27,7 +27,7 @@ TILES = (
     (48, 64, 48, 16), (64, 48, 16, 48), (64, 32, 32, 16), (32, 64, 16, 32), (32, 128, 32, 32),
     (128, 32, 32, 32), (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16), (16, 128, 16, 32),
     (128, 16, 32, 16),
-    (64, 128, 32, 32), (128, 64, 32, 32), (64, 64, 16, 32), (32, 80, 16, 16), (160, 96, 32, 48),
+    (64, 128, 32, 32), (128, 64, 32, 32), (64, 64, 16, 32), (32, 80, 16, 16), 
     (16, 80, 16, 16), (48, 96, 16, 32), (48, 256, 48, 32), (80, 16, 16, 16), (80, 96, 16, 48),
     (16, 128, 16, 16), (80, 48, 16, 48), (32, 128, 16, 32), (48, 128, 48, 16), (80, 64, 16, 32),
 )  # fmt: skip
@@ -114,8 +114,9 @@ def f64_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
                 yield replace(config, split_k=split_k)
         tiles, units = ceil(M / config.BM) * ceil(N / config.BN), SMS * resident_ctas(config)
         steps = tiles * ceil(K / config.BK)
-        if config.WM * config.WN > STREAMK_TILE:
+        if config.WM * config.WN > STREAMK_TILE or max(config.WM, config.WN) > 64:
             continue
+        if config.BK == 16 and config.BM == 64 == config.BN: continue
         if tiles % units and units <= MOST_PEERS * tiles and steps >= LEAST_STEPS * units:
             yield replace(config, streamk_units=units)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
-from tensorcore_dsl.kernels.ampere.split_k import COLUMNS, SUMS, THREADS
+from tensorcore_dsl.kernels.ampere.split_k import BYTES, SUMS, THREADS
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.workspace import scratch
@@ -31,11 +31,14 @@ def bind_split_k(
     partials = empty_like(a, shape, dtype)
     product = bind_product((a, b, partials, partials, one, zero))
     M, N = d.shape
-    used = AmpereTraits(scaled=traits.scaled, has_c=traits.has_c, epilogue=traits.epilogue)
-    options: dict[str, Any] = {"parts": split_k, "traits": used}
+    width = BYTES // dtype.itemsize if N * dtype.itemsize % BYTES == 0 else 1
+    used = AmpereTraits(
+        vec_d=traits.vec_d, scaled=traits.scaled, has_c=traits.has_c, epilogue=traits.epilogue
+    )
+    options: dict[str, Any] = {"parts": split_k, "width": width, "traits": used}
     kernel, options = kernel_of_epilogue(SUMS[dtype], options, used.epilogue, first=5)
     total = bind(
-        kernel, M * -(-N // (THREADS * COLUMNS)), THREADS, options, (partials, c, d, *scalars),
+        kernel, M * -(-N // (THREADS * width)), THREADS, options, (partials, c, d, *scalars),
         stream=stream, pdl=target_arch().number >= 90,
     )  # fmt: skip
 
