@@ -91,14 +91,6 @@ def resident_ctas(config: AmpereConfig) -> int:
     return max(1, min(warps * 32 // config.threads, SMEM_BYTES // (stages + SMEM_RESERVED)))
 
 
-def select_mma(config: AmpereConfig):
-    """The instruction: 8 deep along K where that leaves registers for the next fragments, else 4.
-
-    Both give the same bits.
-    """
-    return tc.mma.m16n8k8(tc.f64, tc.f64, tc.f64)
-
-
 # -- the parts of tiles that a CTA multiplies --------------------------------------------------
 
 
@@ -263,7 +255,8 @@ def multiply(ring, output):
     So it is across stages and tiles, too. What else there is to do for a stage lies between the
     blocks, and hardly branches: the assembler mixes it with instructions that multiply.
     """
-    config, mma = ring.config, select_mma(ring.config)
+    # Of depth 4, twice as many would read the accumulators; of 16, fragments fill the registers.
+    config, mma = ring.config, tc.mma.m16n8k8(tc.f64, tc.f64, tc.f64)
     rows, cols, depth = mma.shape
     steps, high, wide = config.BK // depth, config.WM // rows, config.WN // WIDTH
     blocks = [(step, i) for step in range(steps) for i in range(high)]
@@ -304,7 +297,7 @@ def multiply(ring, output):
             following, following_phase = ring.following(read, read_phase)
             following = tc.select(more, following, read)
             following_phase = tc.select(more, following_phase, read_phase)
-            for number, (step, i) in enumerate(blocks):
+            for number, (_, i) in enumerate(blocks):
                 is_last = number == len(blocks) - 1
                 if is_last:
                     ring.full[following].wait(following_phase)

@@ -21,15 +21,15 @@ STAGES = 8  # at most
 WARPS = 8  # of an SM, that keep its tensor cores busy
 # BM, BN, WM, WN
 TILES = (
-    (128, 128, 64, 32), (256, 64, 64, 32), (96, 128, 48, 32), (128, 96, 32, 48),
-    (128, 64, 64, 32), (64, 128, 64, 32), (112, 64, 112, 16), (64, 112, 16, 112),
-    (96, 64, 48, 32), (64, 96, 32, 48), (80, 64, 80, 16), (64, 80, 16, 80), (64, 64, 32, 32),
-    (48, 64, 48, 16), (64, 48, 16, 48), (64, 32, 32, 16), (32, 64, 16, 32), (32, 128, 32, 32),
-    (128, 32, 32, 32), (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16), (16, 128, 16, 32),
-    (128, 16, 32, 16),
-    (64, 128, 32, 32), (128, 64, 32, 32), (64, 64, 16, 32), (32, 80, 16, 16), 
-    (16, 80, 16, 16), (48, 96, 16, 32), (48, 256, 48, 32), (80, 16, 16, 16), (80, 96, 16, 48),
-    (16, 128, 16, 16), (80, 48, 16, 48), (32, 128, 16, 32), (48, 128, 48, 16), (80, 64, 16, 32),
+    (128, 128, 64, 32), (96, 128, 48, 32), (128, 96, 32, 48), (112, 128, 112, 16),
+    (80, 128, 80, 16), (128, 80, 16, 80), (64, 128, 32, 32),
+    (128, 64, 32, 32), (48, 256, 48, 32), (256, 48, 32, 48), (128, 64, 64, 32),
+    (64, 128, 64, 32), (112, 64, 112, 16), (96, 64, 48, 32),
+    (64, 96, 32, 48), (80, 64, 80, 16), (64, 80, 16, 80), (64, 64, 32, 32), (64, 64, 16, 32),
+    (48, 128, 48, 16), (128, 48, 16, 48), (48, 64, 48, 16), (64, 48, 16, 48),
+    (32, 128, 32, 32), (128, 32, 32, 32), (32, 128, 16, 32), (128, 32, 32, 16),
+    (64, 32, 32, 16), (32, 64, 16, 32), (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16),
+    (16, 128, 16, 32), (128, 16, 32, 16), (16, 128, 16, 16), (128, 16, 16, 16),
 )  # fmt: skip
 # Elements of K in a stage, and how many stages are wanted. Deep stages are better: each costs.
 DEPTHS = ((16, 4), (32, 3), (64, 3))
@@ -37,33 +37,33 @@ DEEP_TILE = 32 * 128  # elements of a tile of 64 elements of K, at most
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
 MOST_PEERS = 8  # units of stream-K that share a tile
 LEAST_STEPS = 4  # of a unit
-STREAMK_TILE = 2048  # elements of a warp's tile with stream-K; with more, registers are spilled
+STREAMK_COLUMNS = 64  # of a warp with stream-K, at most; more would spill registers
 
 # Throughput
-PRODUCTS = 127.3  # of an SM in a cycle
-SHARED_RATE, CACHE_RATE = 330, 114  # bytes of an SM in a cycle: shared memory, L2 cache
-NORM = 1.745  # how these three add up: 1, one after the other, to infinity, the longest alone
-MEMORY = 4.77e6  # bytes of a microsecond: the operands and D
-TOTAL_RATE = 5e6  # bytes of a microsecond: partial sums, and D
+PRODUCTS = 126.0  # of an SM in a cycle
+SHARED_RATE, CACHE_RATE = 300.0, 75.3  # bytes of an SM in a cycle: shared memory, L2 cache
+NORM = 2.02  # how these three add up: 1, one after the other, to infinity, the longest alone
+MEMORY = 4.71e6  # bytes of a microsecond: the operands and D
+TOTAL_RATE = 5.74e6  # bytes of a microsecond: partial sums, and D
 
 # Costs in cycles
-STAGE, WARP = 49.2, 1.77  # of a stage, and of each warp in it: barriers and addresses
-COPY = 6.7  # an instruction of a warp that copies 8 bytes a thread
-LATENCY, LATENCY_COPIED = 88, 65  # a stage of one CTA alone; more where threads copy
-COPY_ALONE = 50  # more, for each of its warp's copies
-DEPTH = 5.62  # more, for each element of K in the stage
-ELEMENT = 0.13  # an element of D in the epilogue
+STAGE, WARP = 19.7, 0.18  # of a stage, and of each warp in it: barriers and addresses
+COPY = 3.99  # an instruction of a warp that copies 8 bytes a thread
+LATENCY, LATENCY_COPIED = 110.0, 14.8  # a stage of one CTA alone; more where threads copy
+COPY_ALONE = 31.8  # more, for each of its warp's copies
+DEPTH = 2.33  # more, for each element of K in the stage
+ELEMENT = 0.08  # an element of D in the epilogue
 
 # Costs in microseconds
-LAUNCH = 1.35
-ROUND = 0.15  # of CTAs that run at a time
-TOTAL = 1.6  # the kernel that adds up partial sums
-FIX_UP, PEER = 7.6, 0.75  # of stream-K: flags that are cleared; each unit that shares a tile
+LAUNCH = 1.56
+ROUND = 0.162  # of CTAs that run at a time
+TOTAL = 0.903  # the kernel that adds up partial sums
+FIX_UP, PEER = 7.0, 1.7  # of stream-K: flags that are cleared; each unit that shares a tile
 
 SCATTERED = 1.02  # slowdown of stream-K, whose CTAs share fewer tiles of A and B in the L2 cache
-ODD = 1.004  # slowdown of tiles that are no power of two, which the rest does not explain
-FEW = 1.21  # slowdown of the tensor cores where one CTA of fewer warps than WARPS is alone on an SM
-UNHIDDEN = 0.305  # part of the shorter of computation and memory that is not hidden
+ODD = 1.01  # slowdown of tiles that are no power of two, which the rest does not explain
+FEW = 1.34  # slowdown of the tensor cores where one CTA of fewer warps than WARPS is alone on an SM
+UNHIDDEN = 0.257  # part of the shorter of computation and memory that is not hidden
 
 
 @lru_cache(maxsize=1024)
@@ -114,9 +114,8 @@ def f64_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
                 yield replace(config, split_k=split_k)
         tiles, units = ceil(M / config.BM) * ceil(N / config.BN), SMS * resident_ctas(config)
         steps = tiles * ceil(K / config.BK)
-        if config.WM * config.WN > STREAMK_TILE or max(config.WM, config.WN) > 64:
+        if config.WN > STREAMK_COLUMNS:
             continue
-        if config.BK == 16 and config.BM == 64 == config.BN: continue
         if tiles % units and units <= MOST_PEERS * tiles and steps >= LEAST_STEPS * units:
             yield replace(config, streamk_units=units)
 
@@ -137,7 +136,7 @@ def f64_time(
     copies = copied * BK / 32
     stage = (tensor**NORM + shared**NORM + cache**NORM) ** (1 / NORM)
     stage += STAGE + WARP * warps + COPY * copies
-    few = max(1, 4 / warps) * (FEW if warps < WARPS else 1)
+    few = ceil(warps / 4) * 4 / warps * (FEW if warps < WARPS else 1)
     alone = LATENCY + DEPTH * BK + tensor * few
     alone += LATENCY_COPIED + COPY_ALONE * copies / warps if copies else 0
     tiles, stages = ceil(M / BM) * ceil(N / BN), ceil(K / BK)
