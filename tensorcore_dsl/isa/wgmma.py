@@ -177,7 +177,7 @@ class Multiplication:
             keep = np.broadcast_to(keep, (ctx.threads,))
             if not keep.reshape(-1, THREADS)[self.whole].all():
                 c = np.where(keep, c, np.uint32(0))
-        self.c = c
+        self.c: np.ndarray = c
 
     @property
     def in_place(self) -> bool:
@@ -185,7 +185,7 @@ class Multiplication:
         `out`, with nothing that is prepared anew?"""
         signs = {self.given.get(f"scale_{name}", 1) for name in "ab"}
         plain = signs <= {1} and not self.product.sparse
-        return plain and self.c is self.out and self.c.flags.c_contiguous
+        return plain and self.c is self.out and bool(self.c.flags.c_contiguous)
 
     def operand(self, name: str) -> np.ndarray:
         """The register image of A, or the lines that have been loaded, with the sign."""
@@ -250,7 +250,7 @@ class Multiplication:
 
 
 CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
-BLOCK = 1 << 19  # bytes of accumulators and operands that stay in a processor's cache
+BLOCK = 1 << 21  # bytes of accumulators and operands that stay in a processor's cache
 
 
 def multiply_all(steps: list[Multiplication]) -> None:

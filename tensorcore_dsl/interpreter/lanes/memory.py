@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.interpreter.core import native, shadow
-from tensorcore_dsl.interpreter.core.native import peek64, poke64
+from tensorcore_dsl.interpreter.core.native import peek32, peek64, poke64
+from tensorcore_dsl.interpreter.core.shadow import ALL_WRITTEN
 from tensorcore_dsl.interpreter.lanes.runner import (
     CODE,
     FIRST,
@@ -136,6 +137,11 @@ def _shared_rows(
         if good:
             _move_row(words, first, data.ctypes.data + place, step, width, count, stores)
             continue
+        if not stores and size >= 4 and _whole(active, first):
+            states_of = states.ctypes.data + cta * limit
+            if _words_are_plain(at, size, limit, states_of, checked):
+                _gather(words, first, at, data.ctypes.data + cta * limit, width, count)
+                continue
         for thread in range(first, first + 32):
             if active[thread]:
                 wrong = 0
@@ -151,6 +157,50 @@ def _shared_rows(
                 if wrong:
                     return wrong
     return 0
+
+
+@native.inlined
+def _words_are_plain(addresses: int, size: int, limit: int, states: int, checked: bool) -> bool:
+    """Do `size` bytes at the 32-bit addresses of all lanes of a warp lie in a CTA, aligned and
+    written?"""
+    high = 0
+    for lane in range(32):
+        high = max(high, int(peek32(addresses + 4 * lane)))
+    if high + size > limit:
+        return False
+    wrong = np.uint64(0)
+    if checked and size == 4:
+        for lane in range(32):
+            at = int(peek32(addresses + 4 * lane))
+            wrong |= np.uint64(at & 3) | np.uint64(peek32(states + at) ^ np.uint32(0x01010101))
+    elif checked:
+        for lane in range(32):
+            at = int(peek32(addresses + 4 * lane))
+            wrong |= np.uint64(at & (size - 1)) | (peek64(states + at) ^ np.uint64(ALL_WRITTEN))
+            wrong |= peek64(states + at + size - 8) ^ np.uint64(ALL_WRITTEN)
+    plain: bool = wrong == 0
+    return plain
+
+
+@native.inlined
+def _gather(
+    words: Any, first: int, addresses: int, place: int, width: int, count: int
+) -> None:
+    """Load `count` words at the addresses of the lanes of a warp, from the CTA at `place` on."""
+    threads = words.shape[1] // width
+    base = words.ctypes.data + first * width
+    if width == 8 and count == 1:
+        for lane in range(32):
+            poke64(base + 8 * lane, peek64(place + int(peek32(addresses + 4 * lane))))
+    elif width == 4 and count == 1:
+        for lane in range(32):
+            native.poke32(base + 4 * lane, peek32(place + int(peek32(addresses + 4 * lane))))
+    else:
+        for lane in range(32):
+            at = place + int(peek32(addresses + 4 * lane))
+            for word in range(count):
+                register = base + (word * threads + lane) * width
+                native.move(register, at + word * width, width)
 
 
 @native.inlined
