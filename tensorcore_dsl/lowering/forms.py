@@ -8,8 +8,10 @@ cannot be written, a full disk and damaged entries cost a compilation, and nothi
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -106,11 +108,25 @@ class Compiled:
 
     def _module(self, kinds: tuple[Any, ...], symbol: str) -> str:
         """In LLVM's language."""
-        module = ir.Module()
-        called = self.lowered.function(module, kinds)
-        called.linkage, called.name = "external", symbol + BODY
-        Entry(called, kinds, self.lowered.result, symbol)
-        return str(module)
+        with _without_collections():
+            module = ir.Module()
+            called = self.lowered.function(module, kinds)
+            called.linkage, called.name = "external", symbol + BODY
+            Entry(called, kinds, self.lowered.result, symbol)
+            return str(module)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A module is thousands of objects, all in use until it is printed: searches for garbage would
+    take a quarter of the time."""
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if usual:
+            gc.enable()
 
 
 def _usable() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -174,17 +174,25 @@ class Body(Expressions):
 def _definitions(path: str) -> dict[int, ast.FunctionDef]:
     """The functions of a file by the line of their first decorator."""
     tree = ast.parse("".join(linecache.getlines(path)))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in _statements(tree) if isinstance(node, ast.FunctionDef)]
     return {min([f.lineno, *(d.lineno for d in f.decorator_list)]): f for f in functions}
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Those inside of a node, without a look at expressions, which are most of a tree."""
+    for field in ("body", "orelse", "finalbody"):
+        for part in getattr(node, field, ()):
+            yield part
+            yield from _statements(part)
 
 
 @cache
 def _stores(definition: ast.FunctionDef) -> Counter[str]:
     """How often each name is assigned, where those of loops count as many."""
     found: Counter[str] = Counter()
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found[node.id] += 1
-        if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-            found[node.target.id] += 2
+    for statement in _statements(definition):
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        for node in (node for target in targets if target for node in ast.walk(target)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found[node.id] += 3 if isinstance(statement, ast.For) else 1
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,7 @@ def llvm_types(kind: Kind) -> list[ir.Type]:
     return [llvm_type(kind)]
 
 
+@cache  # a type prints its text once
 def llvm_type(kind: np.dtype[Any]) -> ir.Type:
     if kind.kind == "f":
         return ir.FloatType() if kind == SINGLE else ir.DoubleType()

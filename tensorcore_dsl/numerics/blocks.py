@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorcore_dsl.lowering import primitive, vectorised
+from tensorcore_dsl.lowering import compiled, primitive
 
 from .block_code import Blocks
 from .block_sums import (
@@ -52,7 +52,7 @@ def _prefetch_lines(builder: Any, base: Any, size: Any) -> None:
 
 def _loops(kind: type[Blocks]) -> Any:
     decode_a, decode_b, multiply = decoder(kind, True), decoder(kind, False), multiplier(kind)
-    @vectorised
+    @compiled
     def products(
         first: Any, second: Any, uses: Any, active: Any, call: Any, decoded: Any, left: Any,
         extra: Any,

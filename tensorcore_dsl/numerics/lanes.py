@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -32,10 +33,12 @@ class Operation(NamedTuple):
     literals: int = 0
 
 
+@cache  # a type or a constant prints its text once
 def vector(bits: int) -> ir.VectorType:
     return ir.VectorType(ir.IntType(bits), LANES)
 
 
+@cache
 def constant(bits: int, value: int) -> ir.Constant:
     return ir.Constant(vector(bits), [value] * LANES)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -26,14 +27,31 @@ TO_ZERO = 8 | 3  # rounding of one instruction of AVX-512
 Value = Any  # of LLVM IR; llvmlite has no types
 
 
+# Types and constants are kept: each prints its text once, which takes as long as the rest of them.
+@cache
 def vector(element: ir.Type, lanes: int = LANES) -> ir.VectorType:
     return ir.VectorType(element, lanes)
 
 
 def constant(element: ir.Type, numbers: Any) -> Value:
-    """The vector of some numbers, or of one number in all lanes."""
-    numbers = list(numbers) if isinstance(numbers, (list, tuple)) else [numbers] * LANES
-    return ir.Constant(vector(element, len(numbers)), numbers)
+    """The vector of some numbers, or of one number in all lanes; no -0.0, which equals 0.0."""
+    whole = isinstance(numbers, (list, tuple))
+    return _constant(element, tuple(numbers) if whole else (numbers,) * LANES)
+
+
+@cache
+def _constant(element: ir.Type, numbers: tuple[float, ...]) -> Value:
+    return ir.Constant(vector(element, len(numbers)), list(numbers))
+
+
+@cache
+def _undefined(kind: ir.Type) -> Value:
+    return ir.Constant(kind, ir.Undefined)
+
+
+@cache
+def _count(number: int) -> Value:
+    return ir.Constant(I64, number)
 
 
 def has(feature: str) -> bool:
@@ -48,7 +66,7 @@ class Emitter:
         self.builder = builder
 
     def count(self, number: int) -> Value:
-        return ir.Constant(I64, number)
+        return _count(number)
 
     def room(self, kind: ir.Type, count: int) -> Value:
         """The address of memory for so many values, made once where the function begins."""
@@ -61,7 +79,7 @@ class Emitter:
 
     def at(self, base: Value, index: Value, size: int = 4) -> Value:
         """The address of an element of `size` bytes."""
-        return self.builder.add(base, self.builder.mul(index, ir.Constant(I64, size)))
+        return self.builder.add(base, self.builder.mul(index, _count(size)))
 
     def load(self, address: Value, kind: ir.Type) -> Value:
         pointer = self.builder.inttoptr(address, kind.as_pointer())
@@ -72,9 +90,8 @@ class Emitter:
         self.builder.store(value, pointer, align=4)
 
     def shuffle(self, value: Value, lanes: Sequence[int], other: Value | None = None) -> Value:
-        mask = ir.Constant(vector(I32, len(lanes)), list(lanes))
-        undefined = ir.Constant(value.type, ir.Undefined)
-        return self.builder.shuffle_vector(value, undefined if other is None else other, mask)
+        other = _undefined(value.type) if other is None else other
+        return self.builder.shuffle_vector(value, other, constant(I32, lanes))
 
     def joined(self, fours: list[Value]) -> Value:
         """Vectors of 4 as one of 16."""
@@ -84,7 +101,7 @@ class Emitter:
 
     def splat(self, value: Value) -> Value:
         """A scalar in all lanes."""
-        whole = ir.Constant(vector(value.type), ir.Undefined)
+        whole = _undefined(vector(value.type))
         return self.shuffle(self.builder.insert_element(whole, value, I32(0)), [0] * LANES)
 
     def halves(self, value: Value) -> Value:
