@@ -1,8 +1,11 @@
-"""The processors that this process may use."""
+"""The processors that this process may use, and what they leave out while they compile."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def cores() -> int:
@@ -17,3 +20,16 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """For compilations: trees and code are many objects that stay in use to the end, and searches
+    for garbage among them take up to a quarter of the time."""
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if usual:
+            gc.enable()

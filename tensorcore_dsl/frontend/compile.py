@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.frontend.debug_build import keep_variables, scopes_of
 from tensorcore_dsl.frontend.environment import own_copy
@@ -25,6 +26,7 @@ from tensorcore_dsl.values.values import Scalar
 RECURSION_LIMIT = 6000  # Python frames; a call, branch or unrolled iteration nests about 15
 
 
+@without_collections()
 def compile_kernel(
     kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
     checks: bool = False, debug: bool = False,

@@ -8,10 +8,8 @@ cannot be written, a full disk and damaged entries cost a compilation, and nothi
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -22,6 +20,7 @@ from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.cache_directory import chosen_directory, is_trusted
 from tensorcore_dsl.environment.compile_notice import CompileNotice
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
+from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.lowering import machine
 from tensorcore_dsl.lowering.entry import Entry, canonical, kind_of, objects
 
@@ -106,27 +105,14 @@ class Compiled:
             disk_cache.store(name, code, self.key.sources(), directory)
         return machine.loaded(code, name, own)
 
+    @without_collections()
     def _module(self, kinds: tuple[Any, ...], symbol: str) -> str:
         """In LLVM's language."""
-        with _without_collections():
-            module = ir.Module()
-            called = self.lowered.function(module, kinds)
-            called.linkage, called.name = "external", symbol + BODY
-            Entry(called, kinds, self.lowered.result, symbol)
-            return str(module)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """A module is thousands of objects, all in use until it is printed: searches for garbage would
-    take a quarter of the time."""
-    usual = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if usual:
-            gc.enable()
+        module = ir.Module()
+        called = self.lowered.function(module, kinds)
+        called.linkage, called.name = "external", symbol + BODY
+        Entry(called, kinds, self.lowered.result, symbol)
+        return str(module)
 
 
 def _usable() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import dtypes
+from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
@@ -27,6 +28,7 @@ from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
 
+@without_collections()
 def compile_program(kernel: nodes.Kernel) -> Program:
     """The flat program of `kernel`."""
     return _Compiler(kernel).program
