@@ -35,7 +35,7 @@ BAND, PAIR = 4, 2  # blocks of a set of A, C and D, and of one of B
 (MASK, DOWN, RAISED, LEAST_EXPONENT, FIRST_SPECIAL, SIGNED, FORMAT) = range(7)
 (BANDS, COLUMNS, DEPTH, LENGTH, PART, ALIGNED, BOTTOM, KEPT, NEAREST, LATE, CONVERT, SATURATE,
  XOR, LEAST_C, SINGLE_C, SINGLE_D, PAIRED_D, STEPS, PARTS, ROUNDING,
- SCALED, SETTINGS) = range(22)  # fmt: skip
+ SCALED, FINE_SCALES, SETTINGS) = range(23)  # fmt: skip
 
 # How the words of a set of blocks lie in memory: they are those of the set before; each block is a
 # run of 16 words; it has four runs of 4 words, at equal distances, as rows or as columns; anywhere.

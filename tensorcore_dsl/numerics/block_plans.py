@@ -12,6 +12,7 @@ from . import block_code as code
 from . import block_sums as sums
 from . import blocks
 from .architectures import Model, Product
+from .block_groups import MOST_GROUPS
 from .block_turns import TURNS
 from .formats import FORMATS, Format
 from .softfloat import ROUNDINGS
@@ -20,9 +21,12 @@ Array = npt.NDArray[Any]
 MOST_AHEAD = 64  # blocks of an operand that are fetched into the cache ahead
 NONE = (1 << 32) - 1  # no code of a format without infinities and NaN
 BIASED = 2 * sums.BIAS  # exponents of products
+MOST_FRACTION = 36  # bits of sums of groups, so that binary64 holds them
 ENGINES = {"s32": blocks.INTEGER, "f64": blocks.CHAIN}  # by accumulator
+OTHERS = {"grouped": blocks.GROUPED, "scalar": blocks.SCALAR}  # by the engine of the model
+PAIRED = blocks.INTEGER, blocks.GROUPED  # numbers are two elements of 16 bits
 HALVES = ("f16",)  # C and D whose elements share words
-NUMBERS = {blocks.INTEGER: 2, blocks.BITS: 32}  # most elements of a number
+NUMBERS = {**dict.fromkeys(PAIRED, 2), blocks.BITS: 32}  # most elements of a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ def block_plan(
     product: Product, model: Model, layouts: Layouts, order: Array
 ) -> BlockPlan | None:
     """The plan, or None if the product cannot be computed in blocks. order: the k of the places."""
-    engine = ENGINES.get(model.accumulator, blocks.FUSED)
+    engine = OTHERS.get(model.engine, ENGINES.get(model.accumulator, blocks.FUSED))
     if product.a == "b1":
         engine = blocks.BITS
     settings = _settings(product, model, max(layouts.packed))
@@ -187,7 +191,7 @@ def _ups(product: Product, name: str, engine: int, places: Array) -> Array:
     """By how many bits elements are shifted so that their highest bit is that of the register, or
     of a half of it where numbers are two integers."""
     low, bits = places & 31, FORMATS[getattr(product, name)].bits
-    if name in "ab" and engine == blocks.INTEGER:
+    if name in "ab" and engine in PAIRED:
         up = 16 - bits - low
         return np.ascontiguousarray(up | up << 16, np.int32)
     return np.ascontiguousarray(np.maximum(32 - bits - low, 0), np.int32)
@@ -212,6 +216,12 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
     if product.a == "f64":
         s[[code.LENGTH, code.ROUNDING]] = 1, ROUNDINGS[product.rounding]
         return s if model.engine == "double" else None
+    s[[code.SINGLE_C, code.SINGLE_D]] = product.c == "f32", product.d == "f32"
+    if model.engine == "scalar":
+        s[[code.LENGTH, code.CONVERT]] = 1, product.d == "f16"  # elements in the order of k
+        return s
+    if model.engine == "grouped":
+        return _of_groups(s, product, model, packed)
     s[code.SCALED] = product.scale_kind is not None
     if model.engine != "fused" or (s[code.SCALED] and product.scale_vec != 1):
         return None
@@ -240,8 +250,21 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
     s[[code.ALIGNED, code.BOTTOM]] += BIASED
     s[code.LEAST_C] = accumulator.least + sums.BIAS
     s[[code.KEPT, code.NEAREST, code.LATE]] = model.kept, model.nearest, model.late
-    s[[code.SINGLE_C, code.SINGLE_D]] = product.c == "f32", product.d == "f32"
     s[code.CONVERT] = product.d == "f16" and not half
+    return s
+
+
+def _of_groups(s: Array, product: Product, model: Model, packed: int) -> Array | None:
+    """`_settings` of 4-bit elements in groups; PART: numbers of one; PARTS: those of K with
+    scales of their own."""
+    s[code.STEPS], part = product.k // model.length, model.length // min(packed, 2)
+    if s[code.STEPS] > MOST_GROUPS or part % 4 or product.k % model.length:
+        return None
+    if model.fraction > MOST_FRACTION or model.kept != 23 or model.floor > sums.MOST:
+        return None
+    s[[code.LENGTH, code.PART, code.PARTS]] = model.length, part, product.scale_vec
+    s[[code.ALIGNED, code.BOTTOM]] = model.fraction, model.floor
+    s[code.FINE_SCALES] = product.scale_type == "ue4m3"
     return s
 
 
@@ -258,7 +281,7 @@ def _form(product: Product, model: Model, name: str, engine: int, alone: bool) -
     if engine == blocks.INTEGER and name != "c":
         f[code.DOWN] = (16 - form.bits) * 0x10001
         f[code.SIGNED] = (1 << form.bits - 1) * 0x10001 if form.signed else 0
-    elif engine == blocks.FUSED and form.bits < 32:
+    elif engine in (blocks.FUSED, blocks.SCALAR) and form.bits < 32:
         least = model.least if model.least is not None and name != "c" else form.least
         if name == "c":
             least = FORMATS[model.accumulator].least

@@ -9,6 +9,7 @@ from typing import Any
 from tensorcore_dsl.lowering import compiled, primitive
 
 from .block_code import Blocks
+from .block_groups import GroupedBlocks, HalfScalar, ScalarBlocks
 from .block_sums import (
     BitBlocks,
     ChainBlocks,
@@ -132,7 +133,10 @@ def _loops(kind: type[Blocks]) -> Any:
     return products
 
 
-FUSED, INTEGER, BITS, CHAIN = range(4)
-KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks)
-HALVES = (HalfFused, HalfInteger, HalfBits, HalfChain)
-LOOPS = tuple((_loops(whole), _loops(half)) for whole, half in zip(KINDS, HALVES, strict=True))
+FUSED, INTEGER, BITS, CHAIN, SCALAR, GROUPED = range(6)
+KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks, ScalarBlocks)
+HALVES = (HalfFused, HalfInteger, HalfBits, HalfChain, HalfScalar)
+LOOPS = (
+    *((_loops(whole), _loops(half)) for whole, half in zip(KINDS, HALVES, strict=True)),
+    (_loops(GroupedBlocks),),  # of which none has 8 rows
+)

@@ -2,10 +2,10 @@
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """Compiled loops of the matrix products: gather, decode, fused sums, rounding, scatter.
 
-They compute what blocks (see `blocks`) do not: infinities, NaN, extreme exponents, sparse and
-block-scaled products. All arithmetic is in binary64, which is exact here: a product of two elements
-has at most 22 significant bits, and all aligned terms of a fused sum are integers below 2**53. NaN
-and infinities follow the rules of binary64, which are those of the hardware.
+They compute what blocks (see `blocks`) do not: infinities, NaN and extreme exponents. All
+arithmetic is in binary64, which is exact here: a product of two elements has at most 22 significant
+bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities follow the
+rules of binary64, which are those of the hardware.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
                 exact += product
                 alive |= product != 0.0
             block = first * blocks // k
-            at_a, at_b = i * blocks + block, scale_b + block * n + j
+            at_a, at_b = block * s[M] + i, scale_b + block * n + j
             significand = scales[0, at_a] * scales[0, at_b]
             exponent = np.int64(scales[1, at_a] + scales[1, at_b])
             if phase == 1:
@@ -289,7 +289,7 @@ def scalar(va, vb, vc, s):
 
 @inlined
 def scales_of(extra, w, tables, s, scales):
-    """Significands and exponents of the scales: A's row by row, then B's."""
+    """Significands and exponents of the scales: by block those of the rows of A, then of B."""
     first = s[M] * s[K] if s[SPARSE] else 0
     for p in range((s[M] + s[N]) * s[SCALES]):
         scales[0, p] = tables[2, 0, extra[w, first + p]]
@@ -301,7 +301,7 @@ def scale_elements(va, ea, vb, eb, scales, s):
     """Multiply each element by the scale of its block, in value and exponent."""
     k, n, depth, blocks = s[K], s[N], s[DEPTH], s[SCALES]
     for p in range(va.size):
-        at = p // k * blocks + p % k * blocks // k
+        at = p % k * blocks // k * s[M] + p // k
         va[p] *= scales[0, at] * power(np.int64(scales[1, at]))
         ea[p] += np.int32(scales[1, at])
     for p in range(vb.size):
@@ -405,9 +405,9 @@ def products(
     first, second: addresses of the words of each A and each B (register images or matrices). uses:
     for each operation the indices of its A and B, and the addresses of the words of its C and D.
     extra: (products, n) int32: the logical k of each stored element of A if sparse, then the scale
-    bytes of A, then of B; they belong to one operation. active: one bool per warp. places: of the
-    elements of A, B, C and D, then the position in the tile of each element of D. tables: (3, 2,
-    256), values and exponents of all 8-bit patterns of A, B and the scales.
+    bytes of A by block of K and row, then of B; they belong to one operation. active: one bool per
+    warp. places: of the elements of A, B, C and D, then the position in the tile of each element of
+    D. tables: (3, 2, 256), values and exponents of all 8-bit patterns of A, B and the scales.
     """
     m, n, k, depth, _, blocks = map(int, settings[: SCALES + 1])
     size_a, size_b, size_c = m * k, depth * n, m * n

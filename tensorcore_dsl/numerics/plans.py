@@ -233,6 +233,8 @@ def extra_operands(
             order = _order(product, model)
             if (order[1:] < order[:-1]).any():
                 operand = operand[:, :, order]
+        if name == "scale_a":
+            operand = operand.swapaxes(1, 2)
         parts.append(operand.reshape(batch, -1))
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     return np.ascontiguousarray(whole, dtype=np.int32)
