@@ -111,7 +111,7 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (formats, "table", SMALL),
     (sparse, "stored_per_nibble", SPARSE),
     (sparse, "nibbles_per_row", SPARSE),
-    (sparse, "row_words", SPARSE),
+    (sparse, "places", SPARSE),
     (sparse, "selection", SPARSE),
     (sparse, "_columns", SPARSE),
     (wgmma, "_c", GROUP),

@@ -44,52 +44,67 @@ def selectors(shape: str, a: str, packed: bool = False) -> tuple[int, ...]:
     return {4: (0, 1, 2, 3), 8: (0, 1), 16: (0,)}[nibbles_per_row(shape, a, packed)]
 
 
-def row_words(e: np.ndarray, selector: int, nibbles: int, wide: bool) -> np.ndarray:
-    """(warps, 16, nibbles): the nibbles of each row, from registers (warps, 32).
+def places(selector: int, nibbles: int, wide: bool) -> np.ndarray:
+    """(16, nibbles): where the nibbles of each row are in a warp's registers, 32 * lane + lowest bit.
 
     For `wide` elements (16 bits and more), the halves of one register belong to rows g and g + 8.
     """
-    quad = e.reshape(-1, 8, 4)
+    lanes, low = [[2 * selector], [2 * selector + 1]], [0, 0]  # of a quad, for rows g and g + 8
     if nibbles == 16:  # lanes 0 and 1 of a quad: first half of rows g and g+8; 2 and 3: the rest
-        words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, 2, 2)
+        lanes = [[0, 2], [1, 3]]
     elif wide:
-        lanes = [selector] if nibbles == 4 else [2 * selector, 2 * selector + 1]
-        part = quad[:, :, lanes]
-        words = np.stack([part & np.uint32(0xFFFF), part >> np.uint32(16)], axis=2)
-    else:
-        words = quad[:, :, [2 * selector, 2 * selector + 1], None]
-    per_word = nibbles // words.shape[-1]
-    shifts = np.arange(0, 4 * per_word, 4, dtype=np.uint32)
-    rows = (words[..., None] >> shifts & np.uint32(15)).reshape(-1, 8, 2, nibbles)
-    return rows.swapaxes(1, 2).reshape(-1, 16, nibbles)
+        of_row = [selector] if nibbles == 4 else [2 * selector, 2 * selector + 1]
+        lanes, low = [of_row, of_row], [0, 16]
+    each = 4 if wide else 8  # nibbles of a row in one register
+    (upper, row), nibble = np.divmod(np.arange(16)[:, None], 8), np.arange(nibbles)
+    lane = 4 * row + np.array(lanes)[upper, nibble // each]
+    return np.asarray(32 * lane + np.array(low)[upper] + 4 * (nibble % each))
 
 
 def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.ndarray:
     """(warps, 16, k/2): the column of each stored element; EmulationError for invalid metadata."""
+    from tensorcore_dsl.numerics import sparse_lines
+
     p = instr.params
     layout = instr.operand("a").layout if p["a"] == "e2m1" else None
     packed = layout is not None and not layout.container
     nibbles = nibbles_per_row(p["shape"], p["a"], packed)
     wide = dtypes.named(p["a"]).bits >= 16
-    codes = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
-    _check(ctx, instr, codes)
-    columns = _columns(p["a"], packed, nibbles)
-    index = codes + np.arange(0, 16 * nibbles, 16, dtype=np.uint32)
-    return np.take(columns, index, axis=0).reshape(*codes.shape[:2], -1)
+    words = np.ascontiguousarray(warps(ctx, np.asarray(e, np.uint32)))
+    place = places(int(selector), nibbles, wide)
+    found, wrong = sparse_lines.selected(
+        words, place, _columns(p["a"], packed, nibbles),
+        _undefined(p["a"], bool(p.get("ordered"))), ctx.whole_warps(),
+    )  # fmt: skip
+    if wrong is not None:
+        raise _meaningless(instr, words, place, wrong)
+    return found
+
+
+def _meaningless(
+    instr: Instruction, words: np.ndarray, place: np.ndarray, number: int
+) -> EmulationError:
+    """The error for a nibble that the manual leaves undefined."""
+    warp, line, chunk = (int(i) for i in np.unravel_index(number, (len(words), *place.shape)))
+    lane, bit = divmod(int(place[line, chunk]), 32)
+    return EmulationError(
+        f"{instr.mnemonic}: warp {warp}, row {line} of A, chunk {chunk}: metadata "
+        f"{int(words[warp, lane]) >> bit & 15:#06b} mean nothing"
+    )
 
 
 @cache
 def _columns(a: str, packed: bool, nibbles: int) -> np.ndarray:
-    """(nibbles * 16, elements): the columns of the stored elements for 16 * chunk + nibble."""
+    """(nibbles, 16, elements): the columns of the elements of each nibble of a row, by its value."""
     codes = np.arange(16, dtype=np.int32)
     chunk = np.arange(nibbles, dtype=np.int32)[:, None, None]
     if a == "tf32":
-        return np.asarray(2 * chunk + (codes == 0xE)[:, None]).reshape(16 * nibbles, -1)
+        return np.asarray(2 * chunk + (codes == 0xE)[:, None])
     places = np.stack([codes & 3, codes >> 2], axis=-1)
     if packed or stored_per_nibble(a) == 4:
         places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(16, 4)
-        return (8 * chunk + places).reshape(16 * nibbles, -1)
-    return (4 * chunk + places).reshape(16 * nibbles, -1)
+        return np.asarray(8 * chunk + places)
+    return np.asarray(4 * chunk + places)
 
 
 @cache
@@ -100,20 +115,6 @@ def _undefined(a: str, ordered: bool) -> np.ndarray:
     if a == "tf32":
         return np.asarray((nibbles != 0x4) & (nibbles != 0xE))
     return np.asarray(first >= second if ordered else first == second)
-
-
-def _check(ctx: Context, instr: Instruction, nibbles: np.ndarray) -> None:
-    """Refuse nibbles that the manual leaves undefined, in active warps."""
-    bad = _undefined(instr.params["a"], bool(instr.params.get("ordered")))[nibbles]
-    whole = ctx.whole_warps()
-    if whole is not None:
-        bad &= whole[:, None, None]
-    if bad.any():
-        warp, line, chunk = (int(i) for i in np.argwhere(bad)[0])
-        raise EmulationError(
-            f"{instr.mnemonic}: warp {warp}, row {line} of A, chunk {chunk}: metadata "
-            f"{int(nibbles[warp, line, chunk]):#06b} mean nothing"
-        )
 
 
 def multiply_sparse(

@@ -1,17 +1,68 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
-"""Compiled loop that writes the stored elements of a sparse A to the columns where they belong."""
+"""Compiled loops that find the columns of the elements of a sparse A, and write these there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tensorcore_dsl.lowering import compiled
 
 from .loops import words_at
 
+Array = npt.NDArray[Any]
 STEP, STORED, BITS, LOW, WIDTH = range(5)  # settings of `spread`
+
+
+def selected(
+    words: Array, places: Array, columns: Array, undefined: Array, active: Array | None
+) -> tuple[Array, int | None]:
+    """The columns that metadata name, (warps, rows, elements), and the number of the first nibble
+    that means nothing, None if there is none.
+
+    words: (warps, 32) of metadata. places: (rows, nibbles), 32 * lane + lowest bit. columns:
+    (nibbles, 16, elements), of a row's nibbles in each of their 16 values. undefined: (16,) bool.
+    active: (warps,) bool, all if None; the others have column 0.
+    """
+    active = np.ones(len(words), np.bool_) if active is None else np.ascontiguousarray(active)
+    (rows, nibbles), each = places.shape, columns.shape[-1]
+    if (
+        words.shape != (len(active), 32) or columns.shape != (nibbles, 16, each)
+        or undefined.shape != (16,) or places.min() < 0 or places.max() > 32 * 32 - 4
+    ):  # fmt: skip
+        raise ValueError(
+            f"metadata {words.shape} of {len(active)} warps, places {places.shape} up to "
+            f"{places.max()}, columns {columns.shape}, undefined {undefined.shape}"
+        )
+    found = np.zeros((len(words), rows, nibbles * each), np.int32)
+    flat = found.reshape(len(words), -1)
+    wrong = _select(words, places, columns, undefined, active, flat)
+    return found, None if wrong < 0 else wrong
+
+
+@compiled
+def _select(
+    words: Any, places: Any, columns: Any, undefined: Any, active: Any, found: Any
+) -> int:  # fmt: skip
+    """`selected`, whose columns go to `found`, (warps, elements); -1 for None."""
+    rows, nibbles, each = places.shape[0], places.shape[1], columns.shape[2]
+    wrong = -1
+    for w in range(active.size):
+        if not active[w] or wrong >= 0:
+            continue
+        at = 0
+        for row in range(rows):
+            for nibble in range(nibbles):
+                place = places[row, nibble]
+                code = (np.int64(words[w, place >> 5]) >> (place & 31)) & 15
+                if undefined[code] and wrong < 0:
+                    wrong = (w * rows + row) * nibbles + nibble
+                for i in range(each):
+                    found[w, at] = columns[nibble, code, i]
+                    at += 1
+    return wrong  # type: ignore[no-any-return, unused-ignore]
 
 
 @compiled
