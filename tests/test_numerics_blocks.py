@@ -131,6 +131,25 @@ def test_any_bits(case, seed, data):
     agree(p, arch, *operands, **table.operands(p, "near", rng, 3)[3])
 
 
+GROUPED = [(p, arch) for p, arch in IN_BLOCKS if model(p, arch).engine == "grouped"]
+
+
+@pytest.mark.parametrize(("p", "arch"), GROUPED, **NAMES)
+@pytest.mark.parametrize("low", [0, 0x30, 110])
+def test_scales_of_groups(p, arch, low):
+    """Sums that cancel, groups of zeros, and scales that are far from each other, 0 or NaN."""
+    rng = np.random.default_rng(low)
+    a, b, c, more = table.operands(p, "near", rng, 30)
+    high = {0: 256, 0x30: 0x40, 110: 127}[low]
+    for name in ("scale_a", "scale_b"):
+        more[name] = rng.integers(low, high, more[name].shape).astype(np.uint8)
+    a[:10, :, 1::2], b[:10, 1::2] = a[:10, :, ::2], b[:10, ::2] ^ 8
+    a[10:20] *= rng.random(a[10:20].shape) < 0.05
+    c = near(rng, p.c, c.shape, -40, 40)
+    left = agree(p, arch, a, b, c, **more)
+    assert low == 0 or not left.any()
+
+
 # -- the ends of the range -----------------------------------------------------------------------
 
 
