@@ -12,6 +12,7 @@ from fake_gpu import FakeGpu, OnGpu
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.families import family_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -126,3 +127,15 @@ def test_a_missing_assembler_is_reported_once(
                 assert not kernels.plan(a, b, None, d).config.registers
     (found,) = caught
     assert found.category is tc.PerformanceWarning and "pip install" in str(found.message)
+
+
+@pytest.mark.parametrize(("dtype", "width", "pitch"), [("f16", 15, 16), ("f32", 107, 108)])
+def test_threads_store_rows_that_end_within_a_unit_of_tma(
+    dtype: str, width: int, pitch: int
+) -> None:
+    """TMA would write the 16 bytes in which a row ends, on a GPU; an H200 showed it."""
+    memory = np.zeros((8, pitch), product_cases.NUMPY[dtype])
+    for d, by_threads in ((memory[:, :width], True), (memory, False), (memory[:, : pitch - 16], False)):
+        if d.size:
+            assert families.stores_without_tma(describe(d)) == by_threads
+            assert families.stores_without_tma(describe(d.T)) == by_threads

@@ -85,8 +85,12 @@ def obstacles(problem: GemmProblem) -> dict[str, str]:
 
 
 def stores_without_tma(d: Description) -> bool:
-    """Whether threads store D: TMA writes only rows at ascending multiples of 16 bytes."""
-    return d.type.align < 16 or all(d.type.unit[-2:]) or has_negative_stride(d)
+    """Whether threads store D: TMA writes only rows at ascending multiples of 16 bytes, and of each
+    row whole units of 16 bytes, the last one beyond its end (triton-lang/triton issue 11583)."""
+    unit = d.type.unit[-2:]
+    widths = [n for n, one in zip(d.shape[-2:], unit, strict=True) if one]
+    whole = all(n * d.type.dtype.bits % 128 == 0 for n in widths)
+    return d.type.align < 16 or all(unit) or has_negative_stride(d) or not whole
 
 
 def has_negative_stride(x: Description) -> bool:
