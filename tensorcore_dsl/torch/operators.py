@@ -2,12 +2,17 @@
 
 Every operator is functional: it writes nothing but its new result. The kernels run on the current
 stream of the tensors' device and wait for nothing, so CUDA graphs capture them after a first call.
+
+The dispatcher and its two calls of Python take longer than a launch. So calls from here and from
+`functions` go past it where it would only find gradients and the kernel (`_goes_straight`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -29,11 +34,62 @@ def below_autocast(device: str) -> Any:
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
 
 
+core: Any = torch._C
+
+
+class _Here(threading.local):
+    """Of this thread. straight: it computes gradients, whose products need no further question."""
+
+    straight = False
+
+
+_here = _Here()
+
+
+def _modes() -> tuple[int, int]:
+    """The dispatch keys that modes of this thread add, and those that they take away."""
+    added, taken = core._dispatch_tls_local_include_set(), core._dispatch_tls_local_exclude_set()
+    return added.raw_repr(), taken.raw_repr()
+
+
+with ThreadPoolExecutor(1) as pool:
+    NO_MODES = pool.submit(_modes).result()  # a new thread has none
+
+
+@cache
+def _ordinary_keys(device: str) -> int:
+    """The dispatch keys of a tensor on "cpu" or "cuda" that is no lazy view, wrapper or alike."""
+    keys: int = core._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+    return keys
+
+
+def _goes_straight(tensors: Sequence[Any]) -> bool:
+    """Would the dispatcher find the gradients, then the kernel, and nothing else?
+
+    So it does for ordinary tensors, outside of autocast, traces, transforms, modes and profiles.
+    """
+    if _modes() != NO_MODES or core._is_torch_function_mode_enabled():
+        return False
+    if core._autograd._profiler_enabled():
+        return False
+    for x in tensors:
+        if x is None:
+            continue
+        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+            return False
+        device = "cuda" if x.is_cuda else "cpu"
+        if core._dispatch_keys(x).raw_repr() != _ordinary_keys(device):
+            return False
+    return True
+
+
 def _register(
     name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
     setup_context: Callable[..., Any], backward: Callable[..., Any], autocast: bool = True,
-) -> Any:  # fmt: skip
-    """The operator `name`: its positional arguments are tensors, or None, and the others options.
+) -> Callable[..., Any]:  # fmt: skip
+    """Define an operator whose positional arguments are tensors, or None, and the others options.
+
+    Returns a function that calls it, past the dispatcher where that changes nothing.
 
     setup_context(ctx, tensors, options) keeps what backward(ctx, grad) needs, which returns a
     gradient for each tensor. autocast: inside of torch.autocast, f32 tensors are cast as those of
@@ -44,22 +100,40 @@ def _register(
     class Gradients(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *given: Any) -> Any:
-            *tensors, options = given
+            *tensors, options, ctx.compute = given
             ctx.missing = (None,) * (count - len(tensors))  # the dispatcher leaves out defaults
             setup_context(ctx, (*tensors, *ctx.missing), options)
-            with below_autograd():
-                return operator(*tensors, **options)
+            return ctx.compute(*tensors, **options)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
-            gradients = backward(ctx, grad)
-            return *gradients[: count - len(ctx.missing)], None
+            if ctx.compute is run and not torch.is_grad_enabled() and _goes_straight((grad,)):
+                _here.straight = True
+                try:
+                    gradients = run_where_it_lies(partial(backward, ctx), grad)
+                finally:
+                    _here.straight = False
+            else:
+                gradients = backward(ctx, grad)
+            return *gradients[: count - len(ctx.missing)], None, None
 
-    def with_gradients(*tensors: Any, **options: Any) -> Any:
+    def with_gradients(compute: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            return Gradients.apply(*tensors, options)
+            return Gradients.apply(*tensors, options, compute)
+        return compute(*tensors, **options)
+
+    def redispatched(*tensors: Any, **options: Any) -> Any:
         with below_autograd():
             return operator(*tensors, **options)
+
+    def call(*tensors: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return operator(*tensors, **options)
+        if _here.straight:
+            return function(*tensors, **options)
+        if not _goes_straight(tensors):
+            return operator(*tensors, **options)
+        return with_gradients(run, *tensors, **options)
 
     def cast(device: str, *tensors: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
@@ -67,15 +141,16 @@ def _register(
         with below_autocast(device):
             return operator(*[x.to(dtype) if is_cast(x) else x for x in tensors], **options)
 
+    run = partial(run_where_it_lies, function)
     LIBRARY.define(name + schema)
     for device in ("CPU", "CUDA"):
-        LIBRARY.impl(name, partial(run_where_it_lies, function), device)
+        LIBRARY.impl(name, run, device)
         if autocast:
             LIBRARY.impl(name, partial(cast, device.lower()), f"Autocast{device}")
-    LIBRARY.impl(name, with_gradients, "Autograd")
+    LIBRARY.impl(name, partial(with_gradients, redispatched), "Autograd")
     torch.library.register_fake(f"tensorcore_dsl::{name}", fake, lib=LIBRARY)
     operator: Any = getattr(ops, name).default
-    return operator
+    return call
 
 
 def _refuse_fp8_gradients(*tensors: torch.Tensor | None) -> None:
@@ -139,12 +214,8 @@ def _gemm_context(ctx: Any, tensors: Any, options: Any) -> None:
 def _gemm_backward(ctx: Any, grad: Any) -> Any:
     a, b = ctx.saved_tensors
     options = {name: x for name, x in ctx.options.items() if name not in ("beta", "out_dtype")}
-    rounded, grad_a, grad_b, grad_c = grad.to(a.dtype), None, None, None
-    if ctx.needs_input_grad[0]:
-        grad_a = _gradient_of_a(rounded, a, b, options)
-    if ctx.needs_input_grad[1]:
-        # The product transposed: Bᵀ Aᵀ, whose left factor is Bᵀ.
-        grad_b = _gradient_of_a(rounded.mT, b.mT, a.mT, options).mT
+    grad_a, grad_b = _product_gradients(grad.to(a.dtype), a, b, ctx.needs_input_grad, **options)
+    grad_c = None
     if ctx.c is not None and ctx.needs_input_grad[2]:
         shape, dtype = ctx.c
         grad_c = _summed(grad, shape, dtype)
@@ -153,16 +224,27 @@ def _gemm_backward(ctx: Any, grad: Any) -> Any:
     return grad_a, grad_b, grad_c
 
 
-def _gradient_of_a(grad: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
-    """alpha times grad Bᵀ, in the layout of A; summed over the batch if A has none."""
-    x, y = grad, b.mT
-    if a.ndim == 2 and grad.ndim == 3:
-        # The sum over the batch is a product whose K runs over the batch too.
-        x = grad.transpose(0, 1).reshape(grad.shape[1], -1)
-        y = b.mT.reshape(-1, b.shape[1])
-    if a.stride(-1) != 1 and a.stride(-2) == 1:
-        return gemm(y.mT, x.mT, **options).mT
-    return gemm(x, y, **options)
+def _product_gradients(
+    grad: Any, a: Any, b: Any, wanted: Sequence[bool], **options: Any
+) -> tuple[Any, Any]:
+    """alpha times grad Bᵀ and Aᵀ grad, in the layouts of A and B.
+
+    They are summed over the batch if A, or B, has none: K of the product then runs over the batch.
+    """
+    grad_a = grad_b = None
+    if wanted[0]:
+        x, y = grad, b
+        if grad.ndim > a.ndim:
+            x, y = (t.transpose(0, 1).reshape(t.shape[1], -1) for t in (grad, b))
+        in_columns = a.stride(-1) != 1 and a.stride(-2) == 1
+        grad_a = gemm(y, x.mT, **options).mT if in_columns else gemm(x, y.mT, **options)
+    if wanted[1]:
+        x, y = a, grad
+        if grad.ndim > b.ndim:
+            x, y = (t.reshape(-1, t.shape[-1]) for t in (a, grad))
+        in_columns = b.stride(-1) != 1 and b.stride(-2) == 1
+        grad_b = gemm(y.mT, x, **options).mT if in_columns else gemm(x.mT, y, **options)
+    return grad_a, grad_b
 
 
 def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
@@ -312,12 +394,8 @@ def _scaled_context(ctx: Any, tensors: Any, options: Any) -> None:
 def _scaled_backward(ctx: Any, grad: Any) -> Any:
     """The gradients of what A and B were quantised from, as of a product without rounding."""
     a, b = ctx.saved_tensors
-    grad, grad_a, grad_b = grad.to(a.dtype), None, None
-    if ctx.needs_input_grad[4]:
-        grad_a = _gradient_of_a(grad, a, b, {})
-    if ctx.needs_input_grad[5]:
-        grad_b = _gradient_of_a(grad.mT, b.mT, a.mT, {}).mT
-    return None, None, None, None, grad_a, grad_b
+    grads = _product_gradients(grad.to(a.dtype), a, b, ctx.needs_input_grad[4:])
+    return None, None, None, None, *grads
 
 
 scaled_gemm = _register(

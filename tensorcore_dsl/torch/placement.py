@@ -20,16 +20,16 @@ def run_where_it_lies(
     They run on the current stream of its device, which becomes the current device: workspaces, and
     the architecture that kernels are compiled for, are those of the current one.
     """
-    device = tensor.device
-    if device.type not in ("cpu", "cuda"):
+    on_gpu = tensor.is_cuda
+    if not (on_gpu or tensor.is_cpu):
         raise tc.ArgumentError(
-            f"a tensor on {device}; kernels run on cuda devices, and on the cpu in emulation"
+            f"a tensor on {tensor.device}; kernels run on cuda devices, and on the cpu in emulation"
         )
-    on_gpu = device.type == "cuda"
     is_target = gpu_chosen() if on_gpu else tc.current_target() == "cpu"
-    is_current = not on_gpu or device.index == torch.cuda.current_device()
+    is_current = not on_gpu or tensor.get_device() == torch.cuda.current_device()
     if is_target and is_current:
         return function(tensor, *others, **options)
+    device = tensor.device
     target = nullcontext() if is_target else tc.target(device.type)
     with target, nullcontext() if is_current else torch.cuda.device(device):
         return function(tensor, *others, **options)
