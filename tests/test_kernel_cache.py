@@ -490,6 +490,56 @@ def test_kernels_of_this_package_have_cache_keys():
     assert len(names) == 2
 
 
+HISTORY = """
+    import contextlib, importlib, os, pickle, pkgutil, sys
+    import ml_dtypes
+    import numpy as np
+    import tensorcore_dsl as tc
+    from tensorcore_dsl import kernels
+    from tensorcore_dsl.codegen.cache_key import cache_key
+    from tensorcore_dsl.kernels.host import warming
+    def operands(dtype):
+        return np.zeros((16, 64), dtype), np.zeros((64, 16), dtype, order="F")
+    def keys():
+        bound = warming.kernels_of([(*operands(d), {}) for d in DTYPES], "sm_90a")
+        return [cache_key(one.kernel, one.constants) for one in bound]
+    DTYPES = ml_dtypes.bfloat16, np.float16, np.float32, np.float64, np.int8
+    before = keys()
+    for dtype in DTYPES:
+        kernels.gemm(*operands(dtype))
+    pickle.loads(pickle.dumps(kernels.HopperConfig()))
+    folder = os.path.dirname(tc.__file__)
+    for found in pkgutil.walk_packages([folder], "tensorcore_dsl.", onerror=lambda name: None):
+        with contextlib.suppress(ImportError):  # of a package that is not installed, such as torch
+            importlib.import_module(found.name)
+    assert "tensorcore_dsl.numerics.plans" in sys.modules
+    assert len(before) == len(DTYPES) and keys() == before
+"""
+
+
+def test_what_a_process_did_before_does_not_count(tmp_path):
+    """Other modules of this package name the same objects; those are imported when needed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_TARGET": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(HISTORY)], env=environment, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_objects_that_are_gone_lend_nobody_their_names():
+    """Names of objects are found by identity, so the objects are kept."""
+    import dataclasses
+
+    from tensorcore_dsl.numerics import plans
+
+    assert plans.replace is dataclasses.replace
+    names = cache_keys._library_names(("tensorcore_dsl", plans.__name__))
+    assert all(id(value) == key for key, (_, value) in names.items())
+    assert names[id(tc.f32)][0] == "tensorcore_dsl.f32"
+    assert names[id(dataclasses.replace)][0] == "dataclasses.replace"
+
+
 def test_modules_with_names_of_pythons_own(tmp_path):
     """A user's `profile.py` is the user's."""
     files = {name: text.replace("settings", "profile") for name, text in FILES.items()}

@@ -109,10 +109,10 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 class _Walk:
     """`digest` hashes what is visited. `seen` numbers the visited objects, by identity.
 
-    `library` names this package's objects, by identity.
+    `library` names this package's objects, by identity, and keeps them alive.
     """
 
-    library: dict[int, str]
+    library: dict[int, tuple[str, Any]]
     digest: Any = field(default_factory=hashlib.sha256)
     seen: dict[int, tuple[int, Any]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
@@ -131,9 +131,8 @@ class _Walk:
             self.put("again", self.seen[id(value)][0])
             return
         self.seen[id(value)] = len(self.seen), value  # alive, so no other object gets its id
-        name = self.library.get(id(value))
-        if name is not None:
-            self.put("library", name)
+        if id(value) in self.library:
+            self.put("library", self.library[id(value)][0])
             self.package(getattr(value, "__module__", None))
             return
         for kind, visit in _VISITS:
@@ -402,12 +401,28 @@ def _hides(cls: type) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _library_names(modules: tuple[str, ...]) -> dict[int, str]:
-    """Objects that this package's modules name, by identity."""
-    return {
-        id(value): f"{name}.{attribute}"
-        for name in modules
-        if (module := sys.modules[name]) is not None
-        for attribute, value in vars(module).items()
-        if type(value) not in _UNNAMED
-    }
+def _library_names(modules: tuple[str, ...]) -> dict[int, tuple[str, Any]]:
+    """Objects that this package's modules name, by identity: a name and the object, kept alive.
+
+    The name is the same in every process, whatever it has imported: that of the module which
+    defines a function or class. Other objects have the name that comes first in `modules`, which
+    are in the order of their import: so those that `import tensorcore_dsl` brings come first.
+    """
+    names: dict[int, tuple[str, Any]] = {}
+    for name in modules:
+        module = sys.modules[name]
+        for attribute, value in vars(module).items() if module is not None else ():
+            if type(value) not in _UNNAMED and id(value) not in names:
+                names[id(value)] = _home(value) or f"{name}.{attribute}", value
+    return names
+
+
+def _home(value: Any) -> str | None:
+    """`module.name` of a function or class, if it is found there."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}.{name}" if found is value else None
