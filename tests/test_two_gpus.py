@@ -1,0 +1,291 @@
+"""Two GPUs: arrays of the one that is not current, its streams, and what is kept for each.
+
+The device of the arrays counts, and the current one is the same afterwards. Operands are small whole
+numbers, so that every order of summation gives the same bits as torch's products of f64.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.host import workspace
+from tensorcore_dsl.runtime import driver
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import tensorcore_dsl.torch as tct  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not driver.cuda_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"
+    ),
+]
+LATE = 100_000_000  # clock cycles for which a stream is kept busy: some 50 ms
+FIRST, OTHER = "cuda:0", "cuda:1"
+
+
+@pytest.fixture(autouse=True)
+def first_is_current() -> Iterator[None]:
+    """Device 0 is current before each test, and no call of a test leaves another one behind."""
+    torch.cuda.set_device(0)
+    yield
+    assert torch.cuda.current_device() == 0
+    assert torch.equal(torch.arange(4, device="cuda") + 1, torch.arange(1, 5, device=FIRST))
+
+
+def whole(*shape: int, device: str, dtype: Any = torch.bfloat16) -> Any:
+    return torch.randint(-2, 3, shape, device=device).to(dtype)
+
+
+def check(found: Any, a: Any, b: Any) -> None:
+    """found is the product, on the device of A. Elements beyond 256 are rounded once to bf16."""
+    assert found.device == a.device
+    assert torch.equal(found, (a.double() @ b.double()).to(found.dtype))
+
+
+@tc.kernel
+def add(x: tc.Array, y: tc.Array, number: tc.f32):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    if i < x.shape[0]:
+        y[i] = x[i] + number
+
+
+@tc.kernel
+def first_box(x: tc.Array, y: tc.Array):
+    """y's first 8 rows become x's, by TMA both ways."""
+    tile = tc.shared((8, 64), x.dtype)
+    source, target = tc.tensor_map(x, (8, 64)), tc.tensor_map(y, (8, 64))
+    full = tc.mbarriers(1)
+    if tc.threadIdx.x == 0:
+        full[0].init(1)
+        tc.fence_mbarrier_init()
+        full[0].arrive_expect_tx(8 * 64 * 4)
+        tc.tma_load(tile, source, (0, 0), full[0])
+        full[0].wait(0)
+        tc.tma_store(target, (0, 0), tile)
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+@tct.operator(
+    "tests_two_gpus::add", grid=lambda x: -(-x.numel() // 128), block=128,
+    outputs={"y": lambda x: torch.empty_like(x)},
+)  # fmt: skip
+@tc.kernel
+def added(x: tc.Array, y: tc.Array, number: tc.f32):
+    i = tc.blockIdx.x * 128 + tc.threadIdx.x
+    if i < x.shape[0]:
+        y[i] = x[i] + number
+
+
+def test_a_kernel_follows_its_arrays() -> None:
+    """The plain path, the fast path, and turns between the devices."""
+    launch = add[8, 128]
+    for turn in range(6):
+        for device in (OTHER, FIRST, OTHER, OTHER):
+            x = torch.full((1000,), 3.0, device=device)
+            y = torch.zeros(1000, device=device)
+            launch(x, y, float(turn))
+            assert (y == 3 + turn).all()
+
+
+def test_a_prepared_launch() -> None:
+    x, y = torch.full((1000,), 3.0, device=OTHER), torch.zeros(1000, device=OTHER)
+    prepared = add[8, 128].prepare(x, y, 1.0)
+    for turn in range(3):
+        prepared(x, y, float(turn))
+        assert (y == 3 + turn).all()
+
+
+def test_tensor_maps() -> None:
+    for device in (OTHER, FIRST, OTHER):
+        x = torch.arange(16 * 64.0, device=device).view(16, 64)
+        y = torch.zeros_like(x)
+        for _ in range(3):
+            first_box[1, 32](x, y.zero_())
+            assert torch.equal(y[:8], x[:8]) and not y[8:].any()
+
+
+def test_each_device_has_its_own_machine_code() -> None:
+    for device in (FIRST, OTHER):
+        x = torch.zeros(1000, device=device)
+        add[8, 128](x, x.clone(), 1.0)
+    cubin = add.specialise((x, x, 1.0), {}).cubin
+    devices = {device for code, device in driver.cuda_driver()._loaded if code == id(cubin)}
+    assert devices == {0, 1}
+
+
+def test_arrays_of_both_are_refused() -> None:
+    x, y = torch.zeros(8, device=FIRST), torch.zeros(8, device=OTHER)
+    with pytest.raises(tc.ArgumentError, match="several GPUs: .*GPU 0.*GPU 1"):
+        add[1, 128](x, y, 1.0)
+    a, b = whole(64, 64, device=FIRST), whole(64, 64, device=OTHER)
+    with pytest.raises(tc.ArgumentError, match="several GPUs"):
+        kernels.gemm(a, b)
+
+
+SHAPES = [(64, 64, 64), (64, 128, 8192), (520, 776, 2048), (2048, 2048, 1024)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products(shape: tuple[int, int, int], dtype: Any) -> None:
+    """With split-K and stream-K too, whose workspaces belong to a device."""
+    M, N, K = shape
+    for device in (OTHER, FIRST, OTHER):
+        a, b = whole(M, K, device=device, dtype=dtype), whole(K, N, device=device, dtype=dtype)
+        for _ in range(3):
+            check(kernels.gemm(a, b), a, b)
+        out = torch.empty(M, N, device=device, dtype=dtype)
+        assert kernels.gemm(a, b, out=out) is out
+        check(out, a, b)
+
+
+def test_workspaces_belong_to_a_device() -> None:
+    """The launches of two devices at once do not meet in one workspace."""
+    workspace._cached.clear()
+    workspace._small.clear()
+    pairs, found = [], []
+    for device in (FIRST, OTHER):
+        a = whole(200, 4000, device=device, dtype=torch.float32)
+        pairs.append((a, whole(4000, 200, device=device, dtype=torch.float32)))
+    for _ in range(20):
+        found.append([kernels.gemm(a, b) for a, b in pairs])
+    for both in found:
+        for product, (a, b) in zip(both, pairs, strict=True):
+            check(product, a, b)
+    devices = {key[0][0] for key in (*workspace._cached, *workspace._small)}
+    assert devices == {0, 1}
+
+
+def test_streams_of_the_other_device() -> None:
+    """A product is of what its stream writes before it, late; given, and as the current one."""
+    stream = torch.cuda.Stream(device=OTHER)
+    a, b, later = (whole(256, 256, device=OTHER) for _ in range(3))
+    out = torch.empty_like(a)
+    kernels.gemm(a, b, out=out)  # compiles
+    kernels.gemm(a, b, out=out, stream=stream)
+    torch.cuda.synchronize(OTHER)
+    for given in (stream, None):
+        a.zero_()
+        out.zero_()
+        torch.cuda.synchronize(OTHER)
+        with torch.cuda.stream(stream):  # its device is current inside
+            torch.cuda._sleep(LATE)
+            a.copy_(later)
+            if given is None:
+                kernels.gemm(a, b, out=out)
+        if given is not None:
+            kernels.gemm(a, b, out=out, stream=stream)
+        stream.synchronize()
+        check(out, later, b)
+
+
+def test_a_launch_on_a_stream_of_the_other_device() -> None:
+    stream = torch.cuda.Stream(device=OTHER)
+    x, y = torch.zeros(1000, device=OTHER), torch.zeros(1000, device=OTHER)
+    launch = add[8, 128, stream]
+    torch.cuda.synchronize(OTHER)
+    for turn in range(4):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(LATE // 4)
+            x.fill_(turn)
+        launch(x, y, 1.0)
+        stream.synchronize()
+        assert (y == turn + 1).all()
+
+
+def test_operators_and_their_gradients() -> None:
+    a, w = whole(128, 96, device=OTHER).requires_grad_(), whole(64, 96, device=OTHER).requires_grad_()
+    for _ in range(3):
+        found = tct.gemm(a, w.t())
+        grads = torch.autograd.grad(found, (a, w), torch.ones_like(found))
+        check(found.detach(), a.detach(), w.detach().t())
+        ones = torch.ones_like(found)
+        check(grads[0], ones, w.detach())
+        check(grads[1], ones.t(), a.detach())
+        assert torch.cuda.current_device() == 0
+    x = torch.arange(300.0, device=OTHER)
+    assert torch.equal(added(x, 2.0), x + 2) and torch.cuda.current_device() == 0
+
+
+def test_training_in_a_graph() -> None:
+    with torch.cuda.device(1):
+        model = tct.MLP(64, 128, device=OTHER)
+        x = torch.randn(32, 64, device=OTHER)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                model(x).square().mean().backward()
+        torch.cuda.current_stream().wait_stream(side)
+        model.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):  # torch's own is of the device of its first graph
+            model(x).square().mean().backward()
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    found = [p.grad.clone() for p in model.parameters()]
+    wanted = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_a_thread_for_each_device() -> None:
+    """Two threads launch at once, each with a device of its own as the current one."""
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            torch.cuda.set_device(number)
+            own, other = f"cuda:{number}", f"cuda:{1 - number}"
+            for turn in range(50):
+                device = other if turn % 5 == 4 else own
+                a, b = whole(96, 64, device=device), whole(64, 80, device=device)
+                check(kernels.gemm(a, b), a, b)
+                x = torch.zeros(1000, device=device)
+                y = torch.zeros_like(x)
+                add[8, 128](x, y, float(turn))
+                assert (y == turn).all() and torch.cuda.current_device() == number
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def test_numba_arrays_of_the_current_device() -> None:
+    """They do not name their device: it is the current one, of each launch."""
+    cuda: Any = pytest.importorskip("numba.cuda")
+    launch = add[8, 128]
+    for number in (0, 1, 0, 1):
+        with cuda.gpus[number]:
+            x, y = cuda.to_device(np.full(1000, 3, np.float32)), cuda.device_array(1000, np.float32)
+            for turn in range(3):
+                launch(x, y, float(number + turn))
+                assert (y.copy_to_host() == 3 + number + turn).all()
+
+
+def test_numpy_arrays_go_to_the_current_device() -> None:
+    x, y = np.full(1000, 3, np.float32), np.zeros(1000, np.float32)
+    for number in (1, 0, 1):
+        with torch.cuda.device(number):
+            add[8, 128](x, y, float(number))
+        assert (y == 3 + number).all()
+
+
+def test_times_of_the_other_device() -> None:
+    a, b = whole(512, 512, device=OTHER), whole(512, 512, device=OTHER)
+    with torch.cuda.device(1):
+        assert 0 < tc.testing.do_bench(lambda: tct.gemm(a, b), warmup=2, rep=10) < 1000
