@@ -19,6 +19,7 @@ MISSING = "PyTorch is not installed: pip install 'tensorcore-dsl[torch]'"
 torch: Any = pytest.importorskip("torch", reason=MISSING)
 
 import tensorcore_dsl.torch as tct  # noqa: E402
+from tensorcore_dsl.torch import operators  # noqa: E402
 
 ops = torch.ops.tensorcore_dsl
 BF16, F32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -390,6 +391,123 @@ def test_other_targets_change_nothing() -> None:
     with tc.target("cuda"):
         assert torch.equal(tct.gemm(whole(8, 16), whole(16, 8)).sign().abs().max(), torch.tensor(1, dtype=BF16))
         assert tc.current_target() == "cuda"
+
+
+# -- past the dispatcher -----------------------------------------------------------------------
+
+
+def test_ordinary_calls_go_past_the_dispatcher(device: str, monkeypatch: Any) -> None:
+    """Forward, backward, modules: the operator's own registrations are not called."""
+
+    def dispatched() -> Any:
+        raise AssertionError("the dispatcher was asked")
+
+    monkeypatch.setattr(operators, "below_autograd", dispatched)
+    a, w = whole(24, 40, device=device), torch.nn.Parameter(whole(16, 40, device=device))
+    check_gradients(lambda a, w: tct.gemm(a, w.t()), lambda a, w: a @ w.t(), (a, w))
+    with torch.no_grad():
+        tct.gemm(a, w.t())
+    with pytest.raises(AssertionError, match="the dispatcher was asked"):
+        ops.gemm(a, w.t())
+    failed = pytest.raises(AssertionError, match="the dispatcher was asked")
+    with failed, torch.autocast(device, torch.bfloat16):
+        tct.gemm(a, w.t())
+
+
+def test_an_error_in_the_gradients_leaves_the_thread_as_it_was(monkeypatch: Any) -> None:
+    a, b = whole(24, 40), whole(40, 16)
+    found = tct.gemm(a, b)
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(operators, "_product_gradients", lambda *given, **options: 1 / 0)
+        found.sum().backward()
+    assert not operators._here.straight
+
+
+class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+    """The operators that the dispatcher calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+class SeenFunctions(torch.overrides.TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("mode", [Seen, SeenFunctions])
+def test_modes_see_the_operators(mode: Any) -> None:
+    a, b = whole(24, 40), whole(40, 16)
+    with mode() as seen:
+        tct.gemm(a, b)
+    assert any("tensorcore_dsl.gemm" in name for name in seen.names)
+
+
+def test_modes_see_the_operators_of_gradients() -> None:
+    a, b = whole(24, 40), whole(40, 16)
+    found = tct.gemm(a, b).sum()
+    with Seen() as seen:
+        found.backward()
+    assert sum("tensorcore_dsl.gemm" in name for name in seen.names) == 2
+
+
+def test_profiles_name_the_operators() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    a, b = whole(24, 40), whole(40, 16)
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        tct.gemm(a, b)
+    assert any(event.key == "tensorcore_dsl::gemm" for event in found.key_averages())
+
+
+class Subclass(torch.Tensor):
+    asked: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(str(func))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_subclasses_are_asked() -> None:
+    a, b = whole(24, 40, grad=False), whole(40, 16, grad=False)
+    Subclass.asked.clear()
+    found = tct.gemm(a.as_subclass(Subclass), b)
+    assert any("tensorcore_dsl.gemm" in name for name in Subclass.asked)
+    assert type(found) is Subclass and torch.equal(found, a @ b)
+
+
+def test_lazy_views_are_resolved() -> None:
+    """Negated views hold other values than their memory."""
+    x, b = whole(24, 40, dtype=F32, grad=False), whole(40, 16, dtype=F32, grad=False)
+    lazy = torch._neg_view(x)
+    assert lazy.is_neg() and torch.equal(tct.gemm(lazy, b), -x @ b)
+
+
+def test_fake_tensors_stay_fake() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        a, b = torch.empty(24, 40, dtype=BF16), torch.empty(40, 16, dtype=BF16)
+    found = tct.gemm(a, b)
+    assert found.fake_mode is mode and found.shape == (24, 16)
+
+
+def test_inference_mode() -> None:
+    a, b = whole(24, 40), whole(40, 16)
+    with torch.inference_mode():
+        found = tct.gemm(a, b)
+    assert found.is_inference() and torch.equal(found, (a @ b).detach())
 
 
 # -- users' kernels ----------------------------------------------------------------------------

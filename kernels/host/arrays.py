@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -14,8 +15,14 @@ from tensorcore_dsl.host import describe, stream_handle
 
 
 def library_of(array: Any) -> str:
-    """The top-level package of an array's class, such as "torch"."""
-    return type(array).__module__.partition(".")[0]
+    """The top-level package of an array's class, such as "torch"; of its base if that is there."""
+    return _library(type(array))
+
+
+@lru_cache(maxsize=256)
+def _library(cls: type) -> str:
+    names = [base.__module__.partition(".")[0] for base in cls.__mro__]
+    return next((name for name in names if name in ("torch", "cupy")), names[0])
 
 
 def namespace_of(array: Any) -> Any:
