@@ -7,6 +7,7 @@ GPU. `make docs` writes; the tests compare.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import io
@@ -170,4 +171,5 @@ def _write(path: Path, text: str) -> bool:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     sys.exit(main())

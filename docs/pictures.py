@@ -6,6 +6,7 @@ that a test finds a picture that is out of date on any machine, whatever its fon
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
@@ -173,4 +174,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     sys.exit(main())
