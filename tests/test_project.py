@@ -187,6 +187,13 @@ def test_no_file_is_long():
         assert lines <= 500 or name in TABLES, f"{name} has {lines} lines"
 
 
+def test_no_merge_was_left_half_done():
+    texts = [p for kind in ("py", "md", "cfg", "toml") for p in ROOT.rglob(f"*.{kind}")]
+    ours = [p for p in texts if not any(part.startswith(".") for part in p.relative_to(ROOT).parts)]
+    marks = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    assert ours and not [p for p in ours if marks.search(p.read_text(encoding="utf-8"))]
+
+
 # -- the demo ------------------------------------------------------------------------------------
 
 SMALL = demo.Case(tc.f16, tc.f16, (64, 64, 32), ("row", "row"))
