@@ -1,5 +1,6 @@
 """The benchmark of the examples: that none is left out, its comparison, its tables."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,7 @@ def test_tables_have_all_others_and_what_failed():
     assert second.cells[0][-1] == "WRONG RESULT"
 
 
-def test_the_command_needs_a_gpu(capsys):
+def test_the_command_needs_a_gpu(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # where there is a GPU, too
     assert command.main(["examples", "--quick"]) == 1
     assert "benchmarks on a GPU" in capsys.readouterr().err
