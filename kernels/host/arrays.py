@@ -40,7 +40,7 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     library = library_of(like)
     if library == "torch":
         torch = sys.modules["torch"]  # whose types have NumPy's names, or those of ml_dtypes
-        return torch.empty(shape, dtype=getattr(torch, dtype.numpy.name), device=like.device)
+        return like.new_empty(shape, dtype=getattr(torch, dtype.numpy.name))
     if library == "cupy":
         return sys.modules["cupy"].empty(shape, dtype.numpy)
     if hasattr(like, "copy_to_host"):

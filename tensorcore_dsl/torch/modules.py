@@ -24,9 +24,9 @@ class Linear(torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (..., in_features); returns (..., out_features)."""
-        rows = x.reshape(-1, self.in_features)
+        rows = x if x.ndim == 2 else x.reshape(-1, self.in_features)
         product = gemm(rows, self.weight.t(), self.bias, precision=self.precision)
-        return product.view(*x.shape[:-1], self.out_features)
+        return product if x.ndim == 2 else product.view(*x.shape[:-1], self.out_features)
 
 
 class MLP(torch.nn.Module):

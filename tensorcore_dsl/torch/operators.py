@@ -63,6 +63,9 @@ def _ordinary_keys(device: str) -> int:
     return keys
 
 
+ORDINARY = torch.Tensor, torch.nn.Parameter
+
+
 def _goes_straight(tensors: Sequence[Any]) -> bool:
     """Would the dispatcher find the gradients, then the kernel, and nothing else?
 
@@ -75,12 +78,19 @@ def _goes_straight(tensors: Sequence[Any]) -> bool:
     for x in tensors:
         if x is None:
             continue
-        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+        if type(x) not in ORDINARY:
             return False
-        device = "cuda" if x.is_cuda else "cpu"
-        if core._dispatch_keys(x).raw_repr() != _ordinary_keys(device):
+        if core._dispatch_keys(x).raw_repr() != _ordinary_keys("cuda" if x.is_cuda else "cpu"):
             return False
     return True
+
+
+def _records_gradients(tensors: Sequence[Any]) -> bool:
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def _register(
@@ -117,10 +127,10 @@ def _register(
                 gradients = backward(ctx, grad)
             return *gradients[: count - len(ctx.missing)], None, None
 
-    def with_gradients(compute: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            return Gradients.apply(*tensors, options, compute)
-        return compute(*tensors, **options)
+    def dispatched(*tensors: Any, **options: Any) -> Any:
+        if _records_gradients(tensors):
+            return Gradients.apply(*tensors, options, redispatched)
+        return redispatched(*tensors, **options)
 
     def redispatched(*tensors: Any, **options: Any) -> Any:
         with below_autograd():
@@ -133,7 +143,9 @@ def _register(
             return function(*tensors, **options)
         if not _goes_straight(tensors):
             return operator(*tensors, **options)
-        return with_gradients(run, *tensors, **options)
+        if _records_gradients(tensors):
+            return apply_straight(*tensors, options, run)
+        return run(*tensors, **options)
 
     def cast(device: str, *tensors: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
@@ -141,13 +153,15 @@ def _register(
         with below_autocast(device):
             return operator(*[x.to(dtype) if is_cast(x) else x for x in tensors], **options)
 
+    # What `Function.apply` does first is for transforms of torch.func.
+    apply_straight = super(torch.autograd.Function, Gradients).apply
     run = partial(run_where_it_lies, function)
     LIBRARY.define(name + schema)
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, device)
         if autocast:
             LIBRARY.impl(name, partial(cast, device.lower()), f"Autocast{device}")
-    LIBRARY.impl(name, partial(with_gradients, redispatched), "Autograd")
+    LIBRARY.impl(name, dispatched, "Autograd")
     torch.library.register_fake(f"tensorcore_dsl::{name}", fake, lib=LIBRARY)
     operator: Any = getattr(ops, name).default
     return call
@@ -214,7 +228,8 @@ def _gemm_context(ctx: Any, tensors: Any, options: Any) -> None:
 def _gemm_backward(ctx: Any, grad: Any) -> Any:
     a, b = ctx.saved_tensors
     options = {name: x for name, x in ctx.options.items() if name not in ("beta", "out_dtype")}
-    grad_a, grad_b = _product_gradients(grad.to(a.dtype), a, b, ctx.needs_input_grad, **options)
+    rounded = grad if grad.dtype == a.dtype else grad.to(a.dtype)
+    grad_a, grad_b = _product_gradients(rounded, a, b, ctx.needs_input_grad, options)
     grad_c = None
     if ctx.c is not None and ctx.needs_input_grad[2]:
         shape, dtype = ctx.c
@@ -225,7 +240,7 @@ def _gemm_backward(ctx: Any, grad: Any) -> Any:
 
 
 def _product_gradients(
-    grad: Any, a: Any, b: Any, wanted: Sequence[bool], **options: Any
+    grad: Any, a: Any, b: Any, wanted: Sequence[bool], options: dict[str, Any]
 ) -> tuple[Any, Any]:
     """alpha times grad Bᵀ and Aᵀ grad, in the layouts of A and B.
 
@@ -394,7 +409,7 @@ def _scaled_context(ctx: Any, tensors: Any, options: Any) -> None:
 def _scaled_backward(ctx: Any, grad: Any) -> Any:
     """The gradients of what A and B were quantised from, as of a product without rounding."""
     a, b = ctx.saved_tensors
-    grads = _product_gradients(grad.to(a.dtype), a, b, ctx.needs_input_grad[4:])
+    grads = _product_gradients(grad.to(a.dtype), a, b, ctx.needs_input_grad[4:], {})
     return None, None, None, None, *grads
 
 
