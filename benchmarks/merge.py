@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gemm_summary, suites
+from benchmarks import examples, gemm_summary, suites
 from benchmarks.gemm_cases import Case
-from benchmarks.gemm_summary import tables  # noqa: F401  # those of the merged report
 from benchmarks.harness import Report
+from benchmarks.tables import Table
 
 SAME = ("gpu", "versions")  # facts about the machine that all parts share
 
@@ -22,7 +22,8 @@ Document = dict[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "parts", type=Path, nargs="+", metavar="FILE",
-        help="result files of `gemm --suite`; a case of several files is taken from the last",
+        help="result files of `gemm --suite`, or of `examples`; a case of several files is taken "
+             "from the last",
     )  # fmt: skip
 
 
@@ -36,26 +37,37 @@ def merged(documents: Sequence[Document]) -> Report:
     last = parts[-1]
     for part in parts:
         check_same(part, last)
-    results: dict[Case, Document] = {}
+    is_gemm = last["benchmark"] != "examples"
+    case_of: Any = Case.of if is_gemm else lambda r: (r["example"], r["problem"])
+    results: dict[Any, Document] = {}
     for result in (result for part in parts for result in part["results"]):
-        if "left_out" not in result or Case.of(result) not in results:
-            results[Case.of(result)] = result
-    order = {case: n for n, case in enumerate(suites.SUITES.get(last["summary"]["suite"], []))}
+        if "left_out" not in result or case_of(result) not in results:
+            results[case_of(result)] = result
+    kept = {key: x for key, x in last["summary"].items() if key in ("target", "suite", "tuned")}
+    suite: Any = suites.SUITES.get(kept["suite"], []) if is_gemm else examples.EXAMPLES
+    order = {case: n for n, case in enumerate(suite)}
+    place = lambda case: order.get(case if is_gemm else case[0], len(order))
+    asked: Document = {"groups": []} if is_gemm else {"only": list(examples.EXAMPLES)}
     report = Report(
-        last["benchmark"], {**last["options"], "groups": []}, last["method"], last["machine"],
-        [results[case] for case in sorted(results, key=lambda c: order.get(c, len(order)))],
-        {key: last["summary"].get(key) for key in ("target", "suite", "tuned")},
-        datetime.fromisoformat(last["date"]),
+        last["benchmark"], {**last["options"], **asked}, last["method"], last["machine"],
+        [results[case] for case in sorted(results, key=place)],
+        kept, datetime.fromisoformat(last["date"]),
     )  # fmt: skip
     report.summary["parts"] = [
-        {"date": part["date"], "groups": part["options"].get("groups"),
+        {"date": part["date"], **{key: part["options"].get(key) for key in asked},
          "commit": part["machine"].get("commit"),
          "state": [part["machine"].get(key) for key in ("gpu_before", "gpu_after")]}
         for part in parts
     ]  # fmt: skip
-    report.summary["ceilings"] = highest([part["summary"].get("ceilings", {}) for part in parts])
-    gemm_summary.conclude(report)
+    if is_gemm:
+        report.summary["ceilings"] = highest([p["summary"].get("ceilings", {}) for p in parts])
+        gemm_summary.conclude(report)
     return report
+
+
+def tables(document: Document) -> Iterator[Table]:
+    """Those of the benchmark that was merged."""
+    return (examples if document["benchmark"] == "examples" else gemm_summary).tables(document)
 
 
 def check_same(part: Document, last: Document) -> None:

@@ -70,20 +70,22 @@ def machine(document: Document) -> str:
 
 def section(document: Document) -> Iterator[str]:
     yield f"### {document['benchmark']} on {machine(document)}\n"
-    yield facts(document) + "\n"
+    yield facts_of(document) + "\n"
     for table in MODULES[_module(document)].tables(document):
         yield from table.markdown()
 
 
-def facts(document: Document) -> str:
+def facts_of(document: Document) -> str:
     """Date, driver, versions and file in one line."""
     about, gpu = document["machine"], document["machine"].get("gpu") or {}
-    parts = [
+    parts = document["summary"].get("parts") or [about]
+    commits = list(dict.fromkeys(part["commit"] for part in parts if part.get("commit")))
+    facts = [
         document["date"][:10],
         gpu and f"driver {gpu['driver']}",
         gpu.get("power_limit_w") and f"{gpu['power_limit_w']:.0f} W",
         document["method"].get("reference"),
-        about.get("commit") and f"commit {about['commit']}",
+        commits and f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}",
         f"[{document['file']}](../benchmarks/results/{document['file']})",
     ]
-    return ", ".join(part for part in parts if part) + "."
+    return ", ".join(fact for fact in facts if fact) + "."

@@ -946,6 +946,30 @@ def test_parts_become_one_report(tmp_path, capsys):
     assert "64 times 512 x 512 x 512" in text
 
 
+def of_examples(day, **medians):
+    gpu = {"name": "NVIDIA H200", "driver": "580.1", "power_limit_w": 700.0}
+    about = {"gpu": gpu, "versions": {"torch": "2"}, "commit": f"c{day}"}
+    report = Report("examples", {"only": list(medians)}, {}, about, summary={"target": "cuda"})
+    report.date = datetime(2026, 1, day, tzinfo=timezone.utc)
+    for name, median in medians.items():
+        timing = {"timing": {"median": median}, "rate": 1 / median, "unit": "B/s", "others": {}}
+        report.results += [{"example": name, "problem": "small", "correct": True}]
+        report.results += [{"example": name, "problem": "large"} | timing]
+    return report
+
+
+def test_parts_of_the_examples_become_one_report(tmp_path, capsys):
+    parts = [of_examples(2, histogram=3.0), of_examples(1, histogram=9.0, reduction=4.0, fused_norm=5.0)]
+    paths = [str(each.save(tmp_path / "parts")) for each in parts]
+    status, (found,) = run(tmp_path, "merge", *paths, "--no-plot")
+    assert status == 0 and found["date"].startswith("2026-01-02")
+    large = [r for r in found["results"] if r["problem"] == "large"]
+    assert [(r["example"], r["timing"]["median"]) for r in large] == [
+        ("fused_norm", 5.0), ("histogram", 3.0), ("reduction", 4.0),
+    ]  # fmt: skip
+    assert "commits c1, c2" in page.updated(f"{page.BEGIN}\n{page.END}", tmp_path)
+
+
 def test_parts_of_different_machines_do_not_mix():
     one, other = part(1, "odd", 1.0).json(), part(2, "odd", 1.0, versions={"torch": "3"}).json()
     with pytest.raises(ValueError, match="different machines; versions"):
