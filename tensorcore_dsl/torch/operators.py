@@ -46,10 +46,16 @@ class _Here(threading.local):
 _here = _Here()
 
 
+# Before torch 2.13 the engine of gradients takes away a key that only tensors with named axes have.
+NAMED: int = 0
+if hasattr(core.DispatchKey, "Named"):
+    NAMED = core.DispatchKeySet(core.DispatchKey.Named).raw_repr()
+
+
 def _modes() -> tuple[int, int]:
     """The dispatch keys that modes of this thread add, and those that they take away."""
     added, taken = core._dispatch_tls_local_include_set(), core._dispatch_tls_local_exclude_set()
-    return added.raw_repr(), taken.raw_repr()
+    return added.raw_repr(), taken.raw_repr() & ~NAMED
 
 
 with ThreadPoolExecutor(1) as pool:
