@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -48,8 +49,8 @@ _here = _Here()
 
 # Before torch 2.13 the engine of gradients takes away a key that only tensors with named axes have.
 NAMED: int = 0
-if hasattr(core.DispatchKey, "Named"):
-    NAMED = core.DispatchKeySet(core.DispatchKey.Named).raw_repr()
+with suppress(RuntimeError):
+    NAMED = core.DispatchKeySet(core._dispatch_key_parse("Named")).raw_repr()
 
 
 def _modes() -> tuple[int, int]:
