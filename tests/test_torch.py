@@ -343,7 +343,9 @@ def test_graphs_of_all_operators_have_no_break(device: str) -> None:
 
 
 def test_dynamic_shapes_share_a_graph(device: str) -> None:
-    counter = torch._dynamo.testing.CompileCounter()
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
     weight = weights(16, 40, device=device, grad=False)
     call = torch.compile(lambda x: tct.gemm(x, weight), backend=counter, fullgraph=True, dynamic=True)
     for rows in (8, 24, 56):
