@@ -61,6 +61,7 @@ class FakeGpu:
     allocations: list[Any] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
     encoded: list[Any] = field(default_factory=list)
+    mismatch: int = 400  # the code for a function of another context than the current one
     failure: int = 0  # of the kernel, seen when a stream is waited for
     events: list[Any] = field(default_factory=list)
     duration: Any = None  # seconds of a launch, from its record
@@ -78,7 +79,7 @@ class FakeGpu:
         if self.context is None:
             return 201
         if function != 1000 + self.context:
-            return 400
+            return self.mismatch
         data = self._in_one_piece(extra) if extra else self._one_by_one(parameters)
         assert not (extra and parameters)
         raw = ctypes.string_at(config, 56)
@@ -131,7 +132,10 @@ class FakeGpu:
         self.context = before
 
     def attach(self, device):
+        if self.context is not None:
+            return False
         self.context = device
+        return True
 
     def synchronize(self, stream):
         self.synchronized.append(stream)

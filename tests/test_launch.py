@@ -231,9 +231,10 @@ def test_torch_stream_without_the_private_reader(monkeypatch):
     assert gpu.records[0].stream == 41
 
 
-def test_torch_on_the_second_gpu(torch_streams):
+@pytest.mark.parametrize("mismatch", [400, 201])
+def test_torch_on_the_second_gpu(torch_streams, mismatch):
     """The kernel runs where the tensors are, whichever GPU is current."""
-    gpu = FakeGpu(context=0)
+    gpu = FakeGpu(context=0, mismatch=mismatch)
     run = launcher(gpu)
     run(FakeTensor(np.zeros(4, np.float16), device=1))
     run(FakeTensor(np.zeros(4, np.float16), device=0))
@@ -292,8 +293,9 @@ def test_new_thread_without_context():
     assert [r.parameters for r in gpu.records] == [packed(1), packed(2)]
 
 
-def test_following_the_user_to_another_gpu():
-    gpu = FakeGpu(context=0)
+@pytest.mark.parametrize("mismatch", [400, 201])
+def test_following_the_user_to_another_gpu(mismatch):
+    gpu = FakeGpu(context=0, mismatch=mismatch)
     run = launcher(gpu)
     run(1)
     gpu.context = 1

@@ -149,21 +149,49 @@ def test_products(shape: tuple[int, int, int], dtype: Any) -> None:
         check(out, a, b)
 
 
-def test_workspaces_belong_to_a_device() -> None:
+def of_both(M: int, N: int, K: int, dtype: Any) -> list[tuple[Any, Any]]:
+    return [
+        (whole(M, K, device=device, dtype=dtype), whole(K, N, device=device, dtype=dtype))
+        for device in (FIRST, OTHER)
+    ]
+
+
+def planned(a: Any, b: Any) -> Any:
+    return kernels.plan(a, b, None, a.new_empty(a.shape[0], b.shape[1]))
+
+
+def stream_k() -> tuple[int, int, int]:
+    """A size whose accumulators are exchanged in a workspace."""
+    for n in range(1152, 4096, 128):
+        a = torch.empty(n, n, device=FIRST, dtype=torch.float64)
+        if planned(a, a).streamk is not None:
+            return n, n, n
+    raise AssertionError("no product takes stream-K")
+
+
+def split_k() -> tuple[int, int, int]:
+    """A size whose partial sums are stored in a workspace."""
+    for K in (2048, 4096, 8192, 16384):
+        a, b = (torch.empty(shape, device=FIRST) for shape in ((64, K), (K, 128)))
+        if planned(a, b).partial_dtype is not None:
+            return 64, 128, K
+    raise AssertionError("no product takes split-K with partial sums")
+
+
+CACHES = [(stream_k, torch.float64, "_cached"), (split_k, torch.float32, "_small")]
+
+
+@pytest.mark.parametrize(("size", "dtype", "cache"), CACHES, ids=["stream-K", "split-K"])
+def test_workspaces_belong_to_a_device(size: Any, dtype: Any, cache: str) -> None:
     """The launches of two devices at once do not meet in one workspace."""
-    workspace._cached.clear()
-    workspace._small.clear()
-    pairs, found = [], []
-    for device in (FIRST, OTHER):
-        a = whole(200, 4000, device=device, dtype=torch.float32)
-        pairs.append((a, whole(4000, 200, device=device, dtype=torch.float32)))
-    for _ in range(20):
-        found.append([kernels.gemm(a, b) for a, b in pairs])
+    pairs = of_both(*size(), dtype)
+    kept = getattr(workspace, cache)
+    kept.clear()
+    found = [[kernels.gemm(a, b) for a, b in pairs] for _ in range(10)]
     for both in found:
         for product, (a, b) in zip(both, pairs, strict=True):
             check(product, a, b)
-    devices = {key[0][0] for key in (*workspace._cached, *workspace._small)}
-    assert devices == {0, 1}
+    assert {key[0][0] for key in kept} == {0, 1}
 
 
 def test_streams_of_the_other_device() -> None:

@@ -225,8 +225,12 @@ class NumbaDriver:
         here: AbstractContextManager[Any] = nullcontext()
         return here if device == CURRENT_DEVICE else self._cuda.gpus[device]
 
-    def attach(self, device: int) -> None:
+    def attach(self, device: int) -> bool:
+        with self._driver.get_active_context() as active:
+            if active:
+                return False
         self._cuda.current_context(None if device == CURRENT_DEVICE else device)
+        return True
 
     def synchronize(self, stream: int) -> None:
         self._driver.cuStreamSynchronize(stream)

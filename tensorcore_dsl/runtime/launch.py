@@ -69,8 +69,8 @@ class Driver(Protocol):
     def on_device(self, device: int) -> AbstractContextManager[Any]:
         """Makes the device's context current inside; CURRENT_DEVICE changes nothing."""
 
-    def attach(self, device: int) -> None:
-        """Make the device's context current in a thread that has none."""
+    def attach(self, device: int) -> bool:
+        """Make the device's context current in a thread that has none; False where one is."""
 
     def synchronize(self, stream: int) -> None: ...
     def finish(self, stream: int) -> int:
@@ -144,11 +144,10 @@ class Plan:
     def retry(self, code: int, buffer: LaunchBuffer) -> None:
         """Launch again in the right context, if another one was current, or none."""
         device = self._device
-        if code == _NO_CONTEXT:
-            self._driver.attach(self._loaded.device)
-        elif code == _WRONG_CONTEXT and device == array_interop.CURRENT_DEVICE:
-            self._load()
         if code in (_NO_CONTEXT, _WRONG_CONTEXT):
+            attached = code == _NO_CONTEXT and self._driver.attach(self._loaded.device)
+            if not attached and device == array_interop.CURRENT_DEVICE:
+                self._load()
             with self._driver.on_device(device):
                 code = self._call(buffer)
         if code:
