@@ -273,10 +273,10 @@ def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
     """grad summed over what was broadcast from `shape`, in one pass."""
     missing = grad.ndim - len(shape)
     repeated = [missing + i for i, n in enumerate(shape) if n == 1 and grad.shape[missing + i] != 1]
-    axes = [*range(missing), *repeated]
-    if not axes:
-        return grad.to(dtype)
-    return grad.sum(axes, keepdim=True, dtype=dtype).reshape(shape)
+    if repeated:
+        axes = [*range(missing), *repeated]
+        return grad.sum(axes, keepdim=True, dtype=dtype).reshape(shape)
+    return grad.sum(tuple(range(missing)), dtype=dtype) if missing else grad.to(dtype)
 
 
 gemm = _register(
