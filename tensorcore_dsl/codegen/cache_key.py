@@ -132,7 +132,7 @@ class _Walk:
             return
         self.seen[id(value)] = len(self.seen), value  # alive, so no other object gets its id
         if id(value) in self.library:
-            self.put("library", self.library[id(value)][0])
+            self.put("library", _home(value) or self.library[id(value)][0])
             self.package(getattr(value, "__module__", None))
             return
         for kind, visit in _VISITS:
@@ -402,18 +402,18 @@ def _hides(cls: type) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _library_names(modules: tuple[str, ...]) -> dict[int, tuple[str, Any]]:
-    """Objects that this package's modules name, by identity: a name and the object, kept alive.
+    """Objects that this package's modules name, by identity: the first name, and the object.
 
-    The name is the same in every process, whatever it has imported: that of the module which
-    defines a function or class. Other objects have the name that comes first in `modules`, which
-    are in the order of their import: so those that `import tensorcore_dsl` brings come first.
+    `modules` are in the order of their import: in every process those come first that `import
+    tensorcore_dsl` brings, so what is imported later renames nothing. Functions and classes go by
+    their homes instead: some of Python's are first named by a module that is imported later.
     """
     names: dict[int, tuple[str, Any]] = {}
     for name in modules:
         module = sys.modules[name]
         for attribute, value in vars(module).items() if module is not None else ():
             if type(value) not in _UNNAMED and id(value) not in names:
-                names[id(value)] = _home(value) or f"{name}.{attribute}", value
+                names[id(value)] = f"{name}.{attribute}", value
     return names
 
 
