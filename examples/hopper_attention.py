@@ -9,7 +9,7 @@ as zeros. Two consumer warpgroups have 64 queries each: q kᵀ by wgmma from sha
 softmax in registers, and weights times values with the weights still in registers, as the A
 operand. While one consumer computes exponentials, the tensor cores multiply for the other.
 
-    python -m examples.hopper_attention --queries 200 --keys 300 --dim 128 --causal
+    python examples/hopper_attention.py --queries 200 --keys 300 --dim 128 --causal
 
 runs on the GPU if there is a Hopper one, else in emulation, and prints the largest error.
 """
@@ -20,8 +20,13 @@ import math
 from typing import Any
 
 import tensorcore_dsl as tc
-from examples import flash_attention
-from examples.flash_attention import masked
+
+if __package__:
+    from examples import flash_attention
+else:  # run as a file: the other one lies beside it
+    import flash_attention  # type: ignore[import-not-found, no-redef]
+
+masked = flash_attention.masked
 
 ROWS = 128  # queries of a block, 64 for each consumer
 KEYS = 128  # keys of a tile

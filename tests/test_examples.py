@@ -40,10 +40,13 @@ def test_every_example_is_run():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_as_a_user_runs_it(name):
+def test_as_a_user_runs_it(name, tmp_path):
+    """With the package, but without this folder, on the path."""
+    for package, folder in (("tensorcore_dsl", "tensorcore_dsl"), ("kernels", "kernels")):
+        (tmp_path / package).symlink_to(ROOT / folder)
     done = subprocess.run(
         [sys.executable, f"examples/{name}.py", *PROGRAMS[name]], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, env=os.environ | {"TENSORCORE_DSL_TARGET": "cpu", "PYTHONPATH": str(ROOT)},
+        timeout=120, env=os.environ | {"TENSORCORE_DSL_TARGET": "cpu", "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     starts = ("ran on the CPU, emulated; largest error ",)
@@ -558,6 +561,7 @@ def test_every_barrier_is_needed_and_missed(name, kernel, call, number):
 def module_of(source, file):
     """A module whose kernels are compiled from this text."""
     module = ModuleType(file.split()[0])
+    module.__package__ = "examples"
     module.__file__ = file
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     exec(compile(source, file, "exec"), vars(module))
