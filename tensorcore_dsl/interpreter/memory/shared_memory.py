@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.memory import accesses
+from tensorcore_dsl.interpreter.memory.async_reads import async_load
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
@@ -107,7 +108,7 @@ class SharedMemory(accesses.WordMemory):
         if size not in (1, 2, 4) or out[0].size * size != addresses.shape[1] * CHUNK:
             raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
         storage, proxies = self.storage, self.sanitizer.proxies
-        wrong: int = accesses.async_load(
+        wrong: int = async_load(
             addresses, own, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
             proxies.epochs, self.chunk.geometry.cluster_ctas, out, size, across,
         )  # fmt: skip
