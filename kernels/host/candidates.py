@@ -160,7 +160,7 @@ def _suits(menu: Menu, shape: ProblemShape) -> Any:
     suits &= (menu.BM < M + 64) & (max(N, 64) + 64 >= menu.BN)
     suits &= (menu.split_k == 1) | (shape.k_slabs >= MIN_SPLIT_SLABS * menu.split_k)
     if shape.promoted:
-        suits &= ~menu.pingpong & (menu.streamk_units == 0) & (menu.k_slabs == 1)
+        suits &= ~menu.pingpong & (menu.streamk_units == 0)
         suits &= menu.promoted_registers <= menu.room
     if shape.has_epilogue:
         suits &= menu.consumers <= 2

@@ -118,7 +118,8 @@ def _prepare_scaled(
     stored = stores_without_tma(padding.seen(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
     if config is None:
-        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1), is_plain))
+        one_slab = lambda config: is_plain(config) and config.k_slabs == 1
+        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1), one_slab))
     check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)

@@ -168,7 +168,9 @@ def _promoted(config: Config, problem: GemmProblem, depth: int) -> int:
     in_parts, fp8 = dtype == tc.f32, dtype.is_float and dtype.bits == 8
     if isinstance(config, AmpereConfig):
         return depth if in_parts else 0
-    return _step(config, dtype) if in_parts or (fp8 and problem.accumulate != FAST) else 0
+    if in_parts:
+        return _step(config, dtype)
+    return SWIZZLE_BYTES if fp8 and problem.accumulate != FAST else 0
 
 
 def _step(config: Config, dtype: Any) -> int:
