@@ -145,7 +145,7 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     Each CTA of a split-K cluster needs some steps of K of its own, and no CTA of a multicast is
     without rows or columns.
     """
-    swapped = menu.swapped & (shape.itemsize == 2) & (shape.out_bytes == 2)
+    swapped = menu.swapped & (shape.itemsize <= 2) & (shape.out_bytes == 2)
     swapped &= not shape.has_epilogue
     return np.where(menu.swapped, swapped & _suits(menu, shape.swapped), _suits(menu, shape))
 

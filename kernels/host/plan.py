@@ -285,7 +285,7 @@ def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
 def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
     """The epilogue stores transposed tiles of 16-bit elements, and reduces no rows."""
     given = ""
-    if kernel is not SM90[tc.f16]:
+    if kernel not in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm):
         given = f"a product of {problem.dtype}"
     elif problem.d.type.dtype.bits != 16:
         given = f"D of {problem.d.type.dtype}"
@@ -293,7 +293,7 @@ def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
         given = "row_reductions"
     if given:
         raise tc.ArgumentError(
-            f"swapped takes products of f16 and bf16 whose D is f16 or bf16, without "
+            f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, without "
             f"row_reductions; not {given}: {config}"
         )
 
