@@ -76,13 +76,14 @@ class Shapes:
     promoted: Any
     out_bytes: Any
     k_slabs: Any
+    in_fragments: Any
     transposed: Any
 
     @classmethod
     def of(cls, shapes: Sequence[ProblemShape]) -> Shapes:
         names = cls.__annotations__
         columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
-        return cls(**columns | {"transposed": tuple(columns["transposed"].T.astype(int))})
+        return cls(**columns)
 
 
 class Timings:

@@ -217,7 +217,8 @@ class HopperTraits:
     """What the host knows of the operands and the epilogue when it compiles a kernel.
 
     a_k_major, b_k_major: K is the contiguous axis of A, of B.
-    transposes: tiles of one that is not are transposed in shared memory, as wgmma takes no others.
+    transposes: K is not the contiguous axis of f32 operands: consumers read fragments of the left
+        operand, and tiles of the right one are transposed in shared memory (transposition.py).
     store_by_threads: TMA cannot write D (rows that are not 16-byte aligned).
     scaled, has_c: the epilogue computes alpha * acc, and adds beta * C.
     c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
@@ -238,6 +239,10 @@ class HopperTraits:
     acc_dtype: Any = None
     epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: RowReductions | None = None
+
+    def in_fragments(self, config: HopperConfig) -> bool:
+        """Are fragments read of the left operand, B where the two are swapped?"""
+        return self.transposes and not (self.b_k_major if config.swapped else self.a_k_major)
 
     @property
     def needs_registers(self) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
+from tensorcore_dsl.kernels.hopper.transposition import place_of_row
 
 AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores them
 
@@ -27,8 +28,10 @@ class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
     map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
-    128 bytes. partials: of split-K, see make_partials; else None. row_reductions: see row_reduction.py. swapped:
-    rows of a tile are columns of D; staging is (consumer, 2, columns of the tile, its 64 rows).
+    128 bytes. partials: of split-K, see make_partials; else None. row_reductions: see
+    row_reduction.py. swapped: rows of a tile are columns of D; staging is (consumer, 2, parts of
+    its 64 rows, columns, rows). in_fragments: rows of accumulators have the places of
+    transposition.place_of_row.
     """
 
     d: Any
@@ -37,30 +40,38 @@ class EpilogueStorage:
     partials: Any
     row_reductions: Any = None
     swapped: bool = False
+    in_fragments: bool = False
 
     def in_d(self, row, col):
         """Row and column of D of a place in what the tiles cover."""
         return (col, row) if self.swapped else (row, col)
 
+    def place_of(self, row):
+        """The place in 64 rows of a tile of a row of accumulators."""
+        return place_of_row(row) if self.in_fragments else row
+
     @property
     def columns(self):
         """Columns of a tile that pass through a staging buffer at a time."""
-        return self.staging.shape[2 if self.swapped else 3]
+        return self.staging.shape[3]
 
 
-def make_epilogue_storage(d, config, store_by_threads: bool = False, row_reductions=None):
+def make_epilogue_storage(
+    d, config, store_by_threads: bool = False, row_reductions=None, in_fragments: bool = False
+):
     """Shared memory and tensor map for D."""
-    cols = config.stored_columns
+    cols, of_line = config.stored_columns, SWIZZLE_BYTES // d.dtype.itemsize
     if config.swapped:
-        part = max(n for n in (16, 32, 48, 64) if cols % n == 0), 64
+        part = max(n for n in (16, 32, 48, 64) if n <= of_line and cols % n == 0), min(of_line, 64)
+        shape = (64 // part[1], *part)
     else:
-        part = 64, gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)
+        shape = part = 64, gcd(of_line, cols)
     row_bytes = part[1] * d.dtype.itemsize
     swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
-    staging = tc.shared((config.consumers, 2, *part), d.dtype, swizzle=swizzle)
+    staging = tc.shared((config.consumers, 2, *shape), d.dtype, swizzle=swizzle)
     box = (1,) * (d.ndim - 2) + part
     map = None if store_by_threads else tc.tensor_map(d, box, swizzle=swizzle)
-    return EpilogueStorage(d, map, staging, None, row_reductions, config.swapped)
+    return EpilogueStorage(d, map, staging, None, row_reductions, config.swapped, in_fragments)
 
 
 def make_partials(pipeline, acc_dtype):
@@ -152,20 +163,21 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
         consumer_barrier(consumer)
         for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
             layout = [acc.coordinates(first + i) for i in range(8)]
-            coords = [(*batch, *storage.in_d(m + row, n + col)) for row, col in layout]
+            coords = [
+                (*batch, *storage.in_d(m + storage.place_of(row), n + col)) for row, col in layout
+            ]
             values = epilogue_op(elements[first : first + 8], coords)
             if reductions is not None:
                 reduced = reductions.accumulate(reduced, values, coords, storage.d.shape[-1])
-            stage_elements(buffer, values, first % (width // 2) // 4 * 8, storage.swapped)
+            stage_elements(buffer, values, first % (width // 2) // 4 * 8, storage)
         if storage.map is not None:
             tc.fence_proxy_async()
         consumer_barrier(consumer)
         origin = (*batch, *storage.in_d(m, n + part * width))
-        if storage.map is None and buffer.dtype.itemsize == storage.d.align == 2:
-            store_pairs_by_threads(buffer, storage.d, origin)
+        if storage.swapped:
+            store_swapped(storage, origin, buffer)
         elif storage.map is None:
-            count = min(storage.d.align, 8) // buffer.dtype.itemsize
-            store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], count)
+            store_without_tma(storage, origin, buffer)
         elif m_end is None or m + 64 <= m_end:
             store_by_tma(storage, origin, buffer)
         else:
@@ -176,25 +188,32 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
         reductions.write(reduced, storage.d, batch, m, n, 2 * len(elements))
 
 
-def stage_elements(buffer, values, column: int, swapped: bool = False):
+def stage_elements(buffer, values, column: int, storage):
     """Write eight values of each thread to the buffer: 16 columns of the warp's 16 rows.
 
-    swapped: the buffer has a line for each column; `.trans` stores the columns of each 8x8 matrix
+    Swapped, the buffer has a line for each column; `.trans` stores the columns of each 8x8 matrix
     as its lines.
     """
     lane = tc.lane_id()
     row_of_warp = tc.warp_id() % 4 * 16
-    if swapped:
+    if storage.swapped and buffer.dtype.bits == 16:
         words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
-        corner = buffer.at(column + lane // 16 * 8 + lane % 8, row_of_warp + lane // 8 % 2 * 8)
+        corner = buffer[0].at(column + lane // 16 * 8 + lane % 8, row_of_warp + lane // 8 % 2 * 8)
         tc.emit("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", corner.address, words)
+    elif storage.swapped:
+        width = buffer.shape[-1]
+        for i in tc.static_range(0, 8, 2):
+            row = storage.place_of(row_of_warp + lane // 4 + 8 * (i // 2 % 2))
+            col = column + 8 * (i // 4) + 2 * (lane % 4)
+            for j in range(2):
+                buffer[row // width, col + j, row % width] = values[i + j].to(buffer.dtype)
     elif buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
         words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
         corner = buffer.at(row_of_warp + lane % 16, column + lane // 16 * 8)
         tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
     else:
         for i in tc.static_range(0, 8, 2):
-            row = row_of_warp + lane // 4 + 8 * (i // 2 % 2)
+            row = storage.place_of(row_of_warp + lane // 4 + 8 * (i // 2 % 2))
             col = column + 8 * (i // 4) + 2 * (lane % 4)
             buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
 
@@ -216,6 +235,29 @@ def store_by_tma(storage, origin, buffer):
     """One TMA store; it leaves out what lies outside of D."""
     if tc.threadIdx.x % WARPGROUP == 0:
         tc.tma_store(storage.map, origin, buffer)
+        tc.tma_store_commit()
+
+
+def store_without_tma(storage, origin, buffer):
+    """The same by threads."""
+    if buffer.dtype.itemsize == storage.d.align == 2:
+        store_pairs_by_threads(buffer, storage.d, origin)
+    else:
+        count = min(storage.d.align, 8) // buffer.dtype.itemsize
+        store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], count)
+
+
+def store_swapped(storage, origin, buffer):
+    """Store all columns of D of a buffer, 128 bytes beside each other, in one group of TMA."""
+    *place, column = origin
+    parts, _, width = buffer.shape
+    places = [(*place, column + i * width) for i in range(parts)]
+    if storage.map is None:
+        for i in tc.static_range(parts):
+            store_without_tma(storage, places[i], buffer[i])
+    elif tc.threadIdx.x % WARPGROUP == 0:
+        for i in tc.static_range(parts):
+            tc.tma_store(storage.map, places[i], buffer[i])
         tc.tma_store_commit()
 
 

@@ -45,8 +45,9 @@ class OperandTiles:
     """A or B: its tensor map, its tiles in shared memory, and how TMA fills them.
 
     axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. boxes: TMA boxes that fill one
-    slab of a stage. landing: a view of the tiles (slab, box, k, row
-    or column), where TMA fills them so and they are then transposed in place to K-major ones.
+    slab of a stage. landing: a view of the tiles (slab, box, k, row or column), where TMA fills
+    them so: those of the right operand are then transposed in place to K-major ones, consumers read
+    fragments of those of the left one (transposition.py).
     """
 
     map: Any
@@ -83,6 +84,11 @@ class Pipeline:
     end_k_tile: Any
     config: HopperConfig
     ready: Any = field(default=None, kw_only=True)
+
+    @property
+    def mma_in_flight(self):
+        """Groups of wgmma that stay pending: none while the next fragments of A are read."""
+        return self.config.mma_in_flight if self.a.landing is None else 0
 
     def advance(self, stage, phase):
         """The next stage; the phase flips when the walk wraps around."""
@@ -140,9 +146,8 @@ def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_produc
     tiles_b = make_operand(right[0], 1, config.BN, k_per_slab, right[1], config)
     if 0 < config.valid_m < config.BM:
         zero_fill(tiles_a.smem, config)
-    transposed = tiles_a.landing is not None or tiles_b.landing is not None
-    ready = make_ready(config) if transposed else None
-    maps, by_warp = (tiles_a.map, tiles_b.map), extra_producers > 0
+    ready = None if tiles_b.landing is None else make_ready(config)
+    maps, by_warp = (tiles_a.map, tiles_b.map), extra_producers > 0 or tiles_a.landing is not None
     full, empty, order = make_barriers(maps, config, extra_producers, by_warp)
     k_per_stage = k_per_slab * config.k_slabs
     first, last = k_tile_range(a.shape[-1], k_per_stage, config)
@@ -202,8 +207,8 @@ def make_operand(
         shape = (slabs, boxes, depth, width)
         if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
-            steps = (extent * depth, width * depth, width, 1)
-            landing, k_major = smem.with_parts(shape=shape, strides=steps), True
+            shape, steps = (slabs, extent // width, depth, width), (extent * depth, width * depth)
+            landing, k_major = smem.with_parts(shape=shape, strides=(*steps, width, 1)), True
         elif 0 < valid < extent:
             raise tc.ArgumentError(f"valid_m is for A with K contiguous, or of tf32: {config}")
         else:

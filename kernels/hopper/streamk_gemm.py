@@ -146,7 +146,7 @@ def consume_parts(workspace, pipeline, mma, consumer, scheduler, store_tile):
         steps = replace(pipeline, first_k_tile=part.first_k_tile, end_k_tile=part.end_k_tile)
         stage, phase, last = mma_mainloop(steps, mma, acc, consumer, stage, phase, mma_stage)
         tc.wgmma_wait(0)
-        if pipeline.config.mma_in_flight > 0:
+        if pipeline.mma_in_flight > 0:
             pipeline.consumer_release(last)
         if part.first_k_tile > 0:
             workspace.publish_partials(acc[0], scheduler.unit, consumer)

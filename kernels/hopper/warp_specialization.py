@@ -28,7 +28,9 @@ def warp_specialized_gemm(
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(d, config, traits.store_by_threads, traits.row_reductions)
+    storage = make_epilogue_storage(
+        d, config, traits.store_by_threads, traits.row_reductions, traits.in_fragments(config)
+    )
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits)

@@ -22,6 +22,8 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_
 MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
 BOX = 64  # columns of a TMA box of 16-bit elements, which is not K-major
 TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
+FRAGMENT = 16  # registers of a thread for a slab of 64 rows of A in 32 bits
+FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments, at most
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
 
 # BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K;
@@ -119,6 +121,10 @@ class Menu:
         widths = [part_width(c) for c in configs]
         columns["parts"] = columns["BN"] // np.array(widths)
         columns["promoted_registers"] = (columns["BN"] + np.array(widths)) // 2
+        blocks = np.array([c.rows_per_consumer // 64 for c in configs])
+        of_block = columns["BN"] // 2 + FRAGMENT * columns["k_slabs"]
+        columns["fragment_registers"] = blocks * of_block
+        columns["room_of_fragments"] = np.array([FRAGMENT_ROOM.get(c.consumers, 0) for c in configs])
         columns["room"] = np.array([PROMOTED_REGISTERS.get(c.consumers, 0) for c in configs])
         return cls(configs, columns)
 
@@ -145,7 +151,7 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     Each CTA of a split-K cluster needs some steps of K of its own, and no CTA of a multicast is
     without rows or columns.
     """
-    swapped = menu.swapped & (shape.itemsize <= 2) & (shape.out_bytes == 2)
+    swapped = menu.swapped & (shape.out_bytes == (4 if shape.itemsize == 4 else 2))
     swapped &= not shape.has_epilogue
     return np.where(menu.swapped, swapped & _suits(menu, shape.swapped), _suits(menu, shape))
 
@@ -153,7 +159,7 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
 def _suits(menu: Menu, shape: ProblemShape) -> Any:
     M, N = shape.M, shape.N
     few = (menu.valid_m >= M) & (shape.batch == 1)
-    if shape.transposed[0]:
+    if shape.in_fragments:
         few &= menu.valid_m % TRANSPOSED_BOX == 0
     suits = is_loaded(menu, shape) & ((menu.valid_m == 0) | few)
     suits &= (menu.BM * (menu.cluster_m - 1) < M) & (menu.BN * (menu.cluster_n - 1) < N)
@@ -172,22 +178,27 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
 
     An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
     wide, and each CTA of a multicast loads whole boxes; of columns of 16-bit elements, wgmma may
-    leave out a part of the last box. Warps that transpose tiles need registers
-    that `setmaxnreg`, or a third consumer, takes away; stream-K transposes none.
+    leave out a part of the last box. Fragments of A need registers beside the accumulators, and so
+    do warps that transpose tiles, which `setmaxnreg`, or a third consumer, takes away; stream-K
+    takes neither.
     """
     width = SWIZZLE_BYTES // shape.itemsize
     loaded = menu.rows % (8 * menu.cluster_n) == 0
     if not shape.a_k_major:
         loaded &= menu.rows % (width * menu.cluster_n) == 0
-        loaded &= (menu.valid_m == 0) | shape.transposed[0]
+        loaded &= (menu.valid_m == 0) | shape.in_fragments
     if not shape.b_k_major and shape.itemsize == 2:
         whole = menu.boxed == menu.BN
         loaded &= menu.boxed % (BOX * menu.cluster_m) == 0
         loaded &= whole | (menu.boxed_stages >= 2 + menu.k_slabs)
     elif not shape.b_k_major:
         loaded &= menu.BN % (width * menu.cluster_m) == 0
-    if any(shape.transposed):
-        loaded &= ~menu.uneven & (menu.consumers <= 2) & (menu.streamk_units == 0)
+    if shape.in_fragments:
+        loaded &= menu.fragment_registers <= menu.room_of_fragments
+    if shape.transposed:
+        loaded &= menu.consumers <= 2
+    if shape.in_fragments or shape.transposed:
+        loaded &= ~menu.uneven & (menu.streamk_units == 0)
     return loaded
 
 

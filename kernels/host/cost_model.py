@@ -47,6 +47,7 @@ class Costs:
     columns. step, cluster_step: least duration of a step, whose barriers reach other CTAs in a
     cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other.
     promoted, promoted_part, promoted_column: of a step of one consumer beside its products.
+    fragments: of a stage, in which a consumer reads fragments of A and waits for its products.
     transposed, transposed_round: of warps that transpose a stage, and of each round of it;
     transposed_shared: as `shared`, beside these.
 
@@ -74,6 +75,7 @@ class Costs:
     promoted: float = 2.11
     promoted_part: float = 3.55
     promoted_column: float = 1.8
+    fragments: float = 150
     transposed: float = 286
     transposed_round: float = 247
     transposed_shared: float = 162
@@ -167,6 +169,7 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     barriers = np.where(multicast, costs.cluster_step, costs.step) / menu.k_slabs
     promotion = costs.promoted + costs.promoted_part * parts + costs.promoted_column * menu.BN / 2
     consumer = 64 * menu.BN / TENSOR + np.where(shape.promoted, promotion, 0)
+    consumer = consumer + np.where(shape.in_fragments, costs.fragments / menu.k_slabs, 0)
     alone = np.maximum(tensor, consumer)
     each = [alone, cache, received, shared, readers, barriers, transposition]
     return np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
@@ -179,12 +182,11 @@ def _loaded_columns(menu: Menu, shape: ProblemShape) -> Any:
 
 
 def _transposition(menu: Menu, shape: ProblemShape, costs: Costs) -> tuple[Any, Any]:
-    """Cycles in which warps transpose one slab of the tiles that are not K-major, and the rows of
+    """Cycles in which warps transpose one slab of tiles of B that are not K-major, and the rows of
     128 bytes of shared memory that they read and write meanwhile."""
-    of_a, of_b = shape.transposed
-    rounds = of_a * _ceil(menu.rows, TRANSPOSED_ROWS) + of_b * _ceil(menu.BN, TRANSPOSED_ROWS)
+    rounds = shape.transposed * _ceil(menu.BN, TRANSPOSED_ROWS)
     cycles = costs.transposed / menu.k_slabs + rounds * costs.transposed_round
-    again = TRANSPOSED_ACCESSES * (of_a * menu.rows + of_b * menu.BN)
+    again = TRANSPOSED_ACCESSES * shape.transposed * menu.BN
     return np.where(rounds > 0, cycles, 0), again
 
 

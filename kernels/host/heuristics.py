@@ -65,7 +65,8 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_f32(problem), HopperConfig)
     copies = choose_copies(problem, "sm90")
-    if not copies and not any(shape_of(problem).transposed):
+    shape = shape_of(problem)
+    if not copies and not (shape.in_fragments or shape.transposed):
         return True
     without = choose_copies(problem, "sm80")
     seen = padding.with_copies(problem, without)
@@ -92,9 +93,10 @@ def choose_copies(
     choice is that for operands without gaps, so that K is divided alike for all.
     """
     usual = aligned(problem)
-    if family == "sm80" or not any(shape_of(usual).transposed):
+    shape = shape_of(usual)
+    places = [place for place, has in enumerate((shape.in_fragments, shape.transposed)) if has]
+    if family == "sm80" or not places:
         return padding.gemm_copies(problem, family)
-    places = [place for place, is_not in enumerate(shape_of(usual).transposed) if is_not]
     options = [set(places[:n]) for n in range(len(places) + 1)] + [{places[-1]}]
     if config is not None:
         transposes = fits(config, shape_of(usual)) and not config.streamk_units

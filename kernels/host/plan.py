@@ -285,16 +285,17 @@ def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
 def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
     """The epilogue stores transposed tiles of 16-bit elements, and reduces no rows."""
     given = ""
-    if kernel not in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm):
-        given = f"a product of {problem.dtype}"
-    elif problem.d.type.dtype.bits != 16:
+    of_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
+    if not of_16_bits and kernel is not SM90[tc.tf32]:
+        given = f"a product of {problem.multiplied_as}"
+    elif of_16_bits and problem.d.type.dtype.bits != 16:
         given = f"D of {problem.d.type.dtype}"
     elif problem.row_reductions:
         given = "row_reductions"
     if given:
         raise tc.ArgumentError(
-            f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, without "
-            f"row_reductions; not {given}: {config}"
+            f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, and of tf32, "
+            f"without row_reductions; not {given}: {config}"
         )
 
 

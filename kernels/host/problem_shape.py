@@ -44,10 +44,14 @@ class ProblemShape:
         )
 
     @property
-    def transposed(self) -> tuple[bool, bool]:
-        """Whether tiles of A, and of B, are transposed in shared memory: 32-bit ones of other K."""
-        wide = self.itemsize == 4
-        return wide and not self.a_k_major, wide and not self.b_k_major
+    def in_fragments(self) -> bool:
+        """Whether consumers read fragments of tiles of A: 32-bit ones that are not K-major."""
+        return self.itemsize == 4 and not self.a_k_major
+
+    @property
+    def transposed(self) -> bool:
+        """Whether tiles of B are transposed in shared memory: 32-bit ones that are not K-major."""
+        return self.itemsize == 4 and not self.b_k_major
 
     @property
     def k_slabs(self) -> int:
