@@ -240,9 +240,9 @@ class HopperTraits:
     epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: RowReductions | None = None
 
-    def in_fragments(self, config: HopperConfig) -> bool:
+    def in_fragments(self, config: HopperConfig, itemsize: int) -> bool:
         """Are fragments read of the left operand, B where the two are swapped?"""
-        return self.transposes and not (self.b_k_major if config.swapped else self.a_k_major)
+        return itemsize == 4 and not (self.b_k_major if config.swapped else self.a_k_major)
 
     @property
     def needs_registers(self) -> bool:

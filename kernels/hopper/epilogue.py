@@ -185,7 +185,7 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
             if thread == 0:
                 tc.tma_store_commit()  # an empty group: the wait above counts one group a part
     if reductions is not None:
-        reductions.write(reduced, storage.d, batch, m, n, 2 * len(elements))
+        reductions.write(reduced, storage, batch, m, n, 2 * len(elements))
 
 
 def stage_elements(buffer, values, column: int, storage):

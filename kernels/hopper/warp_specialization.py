@@ -29,8 +29,10 @@ def warp_specialized_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     storage = make_epilogue_storage(
-        d, config, traits.store_by_threads, traits.row_reductions, traits.in_fragments(config)
-    )
+    storage = make_epilogue_storage(
+        d, config, traits.store_by_threads, traits.row_reductions,
+        traits.in_fragments(config, a.dtype.itemsize),
+    )  # fmt: skip
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits)
