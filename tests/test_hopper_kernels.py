@@ -114,7 +114,10 @@ MN_MAJOR = {
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["bf16", "tf32"])
 @pytest.mark.parametrize("name", MN_MAJOR)
 def test_other_layouts(name: str, dtype: Any) -> None:
-    """Orders of A and B, where K is contiguous in one of them, or in none; tf32 is transposed."""
+    """Orders of A and B, where K is contiguous in one of them, or in none.
+
+    Fragments are read of tf32 in A, tiles of B are transposed.
+    """
     of_a, of_b = name[-2:]
     a, b = whole(136, 200, dtype=dtype, order=of_a), whole(200, 264, dtype=dtype, order=of_b)
     config = HopperConfig(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
@@ -122,6 +125,33 @@ def test_other_layouts(name: str, dtype: Any) -> None:
     kernel = tf32_gemm if dtype == np.float32 else bf16_gemm
     found = few_blocks(kernel, config, a, b, np.float32, **majors)
     assert np.array_equal(found, exact(a, b))
+
+
+SWAPPED_TF32 = {
+    "fragments of B, CC": dict(BM=64, BN=80, stages=3),
+    "deep, CC": dict(BM=64, BN=64, stages=2, k_slabs=2),
+    "blocks below, CC": dict(BN=64, stages=3, cluster_m=2),
+    "in turn, CC": dict(BN=96, stages=3, pingpong=True),
+    "split, CC": dict(BM=64, BN=64, stages=2, split_k=2),
+    "few columns, CC": dict(BM=64, BN=64, stages=2, valid_m=32),
+    "neither, CF": dict(BN=48, stages=3, cluster_n=2),
+    "A transposed, FF": dict(BM=64, BN=64, stages=3),
+    "both, FC": dict(BM=64, BN=64, stages=3),
+}
+
+
+@pytest.mark.tensorcore_check
+@pytest.mark.parametrize("name", SWAPPED_TF32)
+def test_swapped_tf32(name: str) -> None:
+    """A transposed result of 32 bits; its lines are stored by TMA, or by threads."""
+    of_a, of_b = name[-2:]
+    config = HopperConfig(**SWAPPED_TF32[name], swapped=True)
+    columns = (32,) if config.valid_m else (136, 135)
+    for N in columns:
+        a, b = whole(100, 200, dtype=np.float32, order=of_a), whole(200, 136, dtype=np.float32, order=of_b)
+        d = np.full((100, N), 77, np.float32)
+        kernels.gemm(a, b[:, :N], out=d, precision="tf32", config=config)
+        assert np.array_equal(d, exact(a, b[:, :N]))
 
 
 @pytest.mark.parametrize("orders", ["FC", "CC", "FF"])
