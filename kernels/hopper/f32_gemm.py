@@ -25,7 +25,7 @@ def f32_gemm(
 
 
 def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
-    """A B of 64 rows and one part of the columns of a pair of slabs, complete: small terms first."""
+    """A B of 64 rows and one part of the columns of two slabs, complete: small terms first."""
     a_blocks = in_row_blocks(pipeline.a.smem, 64)
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
     terms = ((LOW, HIGH), (HIGH, LOW), (HIGH, HIGH))

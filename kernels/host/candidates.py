@@ -124,8 +124,8 @@ class Menu:
         blocks = np.array([c.rows_per_consumer // 64 for c in configs])
         of_block = columns["BN"] // 2 + FRAGMENT * columns["k_slabs"]
         columns["fragment_registers"] = blocks * of_block
-        columns["room_of_fragments"] = np.array([FRAGMENT_ROOM.get(c.consumers, 0) for c in configs])
-        columns["room"] = np.array([PROMOTED_REGISTERS.get(c.consumers, 0) for c in configs])
+        for name, rooms in (("room", PROMOTED_REGISTERS), ("room_of_fragments", FRAGMENT_ROOM)):
+            columns[name] = np.array([rooms.get(c.consumers, 0) for c in configs])
         return cls(configs, columns)
 
 

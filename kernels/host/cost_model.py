@@ -154,7 +154,7 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
     loaded = _loaded_columns(menu, shape)
     sent = (menu.rows / menu.cluster_n + loaded / menu.cluster_m) * SWIZZLE_BYTES
-    sent = sent * np.where(shape.misaligned, costs.misaligned, 1)
+    sent = sent * (1 + (costs.misaligned - 1) * shape.misaligned)
     cache = sent * (busy / SMS) / costs.cache
     received = (menu.rows + loaded) * SWIZZLE_BYTES / costs.ingest
     received = received + costs.outside * _outside(menu, shape)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
@@ -267,7 +268,7 @@ def shape_of(problem: GemmProblem) -> ProblemShape:
     return ProblemShape(
         problem.M, problem.N, problem.K, problem.dtype.itemsize, problem.batch or 1,
         problem.a_k_major, problem.b_k_major,
-        misaligned=is_misaligned(problem.a) or is_misaligned(problem.b),
+        misaligned=max(misalignment(problem.a), misalignment(problem.b)),
         store_by_threads=families.stores_without_tma(problem.d),
         has_epilogue=problem.epilogue is not None or problem.beta != 0,
         promoted=problem.dtype in (tc.e4m3, tc.e5m2) and problem.accumulate != operands.FAST,
@@ -275,10 +276,10 @@ def shape_of(problem: GemmProblem) -> ProblemShape:
     )  # fmt: skip
 
 
-def is_misaligned(x: Description) -> bool:
-    """Whether rows or columns start elsewhere than at the 128-byte lines of the L2 cache."""
-    steps = (stride for stride in x.strides[-2:] if stride != 1)
-    return any(stride * x.type.dtype.itemsize % 128 for stride in steps)
+def misalignment(x: Description) -> float:
+    """Part of the pieces of 128 bytes of rows or columns that lie in two lines of the L2 cache."""
+    steps = [stride * x.type.dtype.itemsize for stride in x.strides[-2:] if stride != 1]
+    return 1 - gcd(SWIZZLE_BYTES, *steps) / SWIZZLE_BYTES
 
 
 def choose_ampere(problem: GemmProblem) -> AmpereConfig:

@@ -17,7 +17,7 @@ class ProblemShape:
     """Sizes of a product and the properties of its operands that decide about speed.
 
     itemsize: bytes of an element of A and B. batch: matrices of a batch. a_k_major, b_k_major: K is
-    contiguous in A, in B. misaligned: rows or columns of A or B do not start at the 128-byte
+    contiguous in A, in B. misaligned: part of the pieces of 128 bytes of A or B that lie in two
     lines of the L2 cache. store_by_threads: TMA cannot write D. has_epilogue: a function is
     applied to the results, or C is added. promoted: f32 additions take over the sums
     (promotion.py). out_bytes: of an element of D.
@@ -30,7 +30,7 @@ class ProblemShape:
     batch: int = 1
     a_k_major: bool = True
     b_k_major: bool = True
-    misaligned: bool = False
+    misaligned: float = 0
     store_by_threads: bool = False
     has_epilogue: bool = False
     promoted: bool = False
