@@ -202,11 +202,15 @@ def stage_elements(buffer, values, column: int, storage):
         tc.emit("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", corner.address, words)
     elif storage.swapped:
         width = buffer.shape[-1]
-        for i in tc.static_range(0, 8, 2):
-            row = storage.place_of(row_of_warp + lane // 4 + 8 * (i // 2 % 2))
-            col = column + 8 * (i // 4) + 2 * (lane % 4)
-            for j in range(2):
-                buffer[row // width, col + j, row % width] = values[i + j].to(buffer.dtype)
+        for i in (0, 1, 4, 5):  # of row r; the element of row r + 8 is the second next one
+            col = column + 8 * (i // 4) + 2 * (lane % 4) + i % 4
+            pair = [values[i + j].to(buffer.dtype) for j in (0, 2)]
+            rows = [storage.place_of(row_of_warp + lane // 4 + j) for j in (0, 8)]
+            if storage.in_fragments:  # their places are neighbours
+                buffer.at(rows[0] // width, col, rows[0] % width).store(pair)
+            else:
+                for row, value in zip(rows, pair, strict=True):
+                    buffer[row // width, col, row % width] = value
     elif buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
         words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
         corner = buffer.at(row_of_warp + lane % 16, column + lane // 16 * 8)
