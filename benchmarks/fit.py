@@ -187,7 +187,9 @@ def fitted(timings: Timings, costs: Costs = COSTS) -> Costs:
 # -- the menu ------------------------------------------------------------------------------------
 
 WIDTHS = tuple(range(16, 257, 16))
-CLUSTERS = ("", " c2x1", " c1x2", " c2x2", " c1x4", " c4x1")
+CLUSTERS = (
+    "", " c2x1", " c1x2", " c2x2", " c1x4", " c4x1", " c3x1", " c1x3", " c2x4", " c4x2"
+)  # fmt: skip
 FEW_ROWS = (8, 16, 32, 48, 96, 144, 160, 176)
 REGISTERS = {3: 88}  # consumers -> accumulators of a thread, at most
 

@@ -29,7 +29,6 @@ def warp_specialized_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     storage = make_epilogue_storage(
-    storage = make_epilogue_storage(
         d, config, traits.store_by_threads, traits.row_reductions,
         traits.in_fragments(config, a.dtype.itemsize),
     )  # fmt: skip

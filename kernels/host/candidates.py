@@ -180,7 +180,7 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     wide, and each CTA of a multicast loads whole boxes; of columns of 16-bit elements, wgmma may
     leave out a part of the last box. Fragments of A need registers beside the accumulators, and so
     do warps that transpose tiles, which `setmaxnreg`, or a third consumer, takes away; stream-K
-    takes neither.
+    transposes none.
     """
     width = SWIZZLE_BYTES // shape.itemsize
     loaded = menu.rows % (8 * menu.cluster_n) == 0
@@ -194,11 +194,9 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     elif not shape.b_k_major:
         loaded &= menu.BN % (width * menu.cluster_m) == 0
     if shape.in_fragments:
-        loaded &= menu.fragment_registers <= menu.room_of_fragments
+        loaded &= ~menu.uneven & (menu.fragment_registers <= menu.room_of_fragments)
     if shape.transposed:
-        loaded &= menu.consumers <= 2
-    if shape.in_fragments or shape.transposed:
-        loaded &= ~menu.uneven & (menu.streamk_units == 0)
+        loaded &= ~menu.uneven & (menu.consumers <= 2) & (menu.streamk_units == 0)
     return loaded
 
 

@@ -90,7 +90,7 @@ def choose_copies(
     """The copies that the kernels of a family get.
 
     They are those that are needed. Of tf32 operands that are not K-major, they are also those that
-    take less time than transposing tiles would, or that `config` needs, which transposes none. The
+    take less time than tiles as they lie would, or that `config` needs, which takes none. The
     choice is that for operands without gaps, so that K is divided alike for all.
     """
     usual = aligned(problem)
@@ -100,8 +100,10 @@ def choose_copies(
         return padding.gemm_copies(problem, family)
     options = [set(places[:n]) for n in range(len(places) + 1)] + [{places[-1]}]
     if config is not None:
-        transposes = fits(config, shape_of(usual)) and not config.streamk_units
-        return padding.gemm_copies(problem, family, () if transposes else places)
+        copied = lambda x: padding.with_copies(usual, padding.gemm_copies(usual, family, x))
+        suits = lambda option: fits(config, shape_of(copied(option)))
+        chosen = min(filter(suits, options), key=len, default=places)
+        return padding.gemm_copies(problem, family, chosen)
     time = lambda option: _wgmma_time(usual, padding.gemm_copies(usual, family, option))
     return padding.gemm_copies(problem, family, min(options, key=time))
 
