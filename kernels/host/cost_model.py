@@ -63,38 +63,38 @@ class Costs:
     split-K, for each, for each CTA, and for each accumulator of a thread.
     """
 
-    shared: float = 194
-    cache: float = 89.2
-    ingest: float = 90.4
-    misaligned: float = 2.14
-    outside: float = 1.1
-    readers: float = 0.855
-    step: float = 183
-    cluster_step: float = 201
-    cooperative: float = 1.11
-    promoted: float = 2.11
-    promoted_part: float = 3.55
-    promoted_column: float = 1.8
-    fragments: float = 150
-    transposed: float = 286
-    transposed_round: float = 247
-    transposed_shared: float = 162
-    column: float = 2.69
-    box: float = 60.9
-    box_by_threads: float = 234
-    drain: float = 675
-    dram: float = 3390
-    second: float = 0.754
-    again: float = 2.52
-    apart: float = 0.434
-    launch: float = 2230
-    fill: float = 31.4
-    first_readers: float = 11.5
-    handover: float = 2770
-    exchange: float = 36.9
-    split: float = 15.8
-    split_peer: float = 6.25
-    split_element: float = 57.3
+    shared: float = 180
+    cache: float = 91.3
+    ingest: float = 101
+    misaligned: float = 2.72
+    outside: float = 1.24
+    readers: float = 0.826
+    step: float = 189
+    cluster_step: float = 198
+    cooperative: float = 1.12
+    promoted: float = 2
+    promoted_part: float = 3.45
+    promoted_column: float = 2.11
+    fragments: float = 254
+    transposed: float = 315
+    transposed_round: float = 176
+    transposed_shared: float = 164
+    column: float = 1.07
+    box: float = 60.5
+    box_by_threads: float = 247
+    drain: float = 509
+    dram: float = 3330
+    second: float = 0.687
+    again: float = 2.59
+    apart: float = 0.38
+    launch: float = 2470
+    fill: float = 37.5
+    first_readers: float = 6.89
+    handover: float = 2140
+    exchange: float = 21.8
+    split: float = 12.9
+    split_peer: float = 81.1
+    split_element: float = 50.9
 
 
 COSTS = Costs()
@@ -154,7 +154,8 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
     loaded = _loaded_columns(menu, shape)
     sent = (menu.rows / menu.cluster_n + loaded / menu.cluster_m) * SWIZZLE_BYTES
-    sent = sent * (1 + (costs.misaligned - 1) * shape.misaligned)
+    lines = _lines(shape, costs)
+    sent = sent * lines
     cache = sent * (busy / SMS) / costs.cache
     received = (menu.rows + loaded) * SWIZZLE_BYTES / costs.ingest
     received = received + costs.outside * _outside(menu, shape)
@@ -164,7 +165,7 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     transposition, again = _transposition(menu, shape, costs)
     rate = np.where(again > 0, costs.transposed_shared, costs.shared)
     shared = (read + menu.rows + loaded + again) * SWIZZLE_BYTES / rate
-    readers = costs.readers * _readers(menu, shape, busy)
+    readers = costs.readers * lines * _readers(menu, shape, busy)
     multicast = menu.cluster_m * menu.cluster_n > 1
     barriers = np.where(multicast, costs.cluster_step, costs.step) / menu.k_slabs
     promotion = costs.promoted + costs.promoted_part * parts + costs.promoted_column * menu.BN / 2
@@ -208,6 +209,11 @@ def _groups(menu: Menu, shape: ProblemShape) -> Any:
     return np.maximum(_ceil(shape.M, menu.BM * menu.cluster_m) // menu.group_m, 1)
 
 
+def _lines(shape: ProblemShape, costs: Costs) -> Any:
+    """As how many lines of the L2 cache a piece of 128 bytes counts."""
+    return 1 + (costs.misaligned - 1) * shape.misaligned
+
+
 def _height(menu: Menu, shape: ProblemShape) -> Any:
     """Rows of tiles of a group."""
     return _ceil(_ceil(shape.M, menu.BM * menu.cluster_m), _groups(menu, shape))
@@ -232,7 +238,8 @@ def _epilogue_cycles(menu: Menu, shape: ProblemShape, costs: Costs) -> Any:
 def _launch_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any, waves: Any) -> Any:
     """Cycles before the first product, after the last one, and of the sum of split-K."""
     fill = costs.fill * (menu.rows + _loaded_columns(menu, shape)) * menu.k_slabs / 8
-    fill = fill + costs.first_readers * _readers(menu, shape, busy)
+    readers = _lines(shape, costs) * _readers(menu, shape, busy)
+    fill = fill + costs.first_readers * readers
     split = costs.split + costs.split_peer * menu.split_k + costs.split_element * menu.BN / 2
     return costs.launch + fill + np.where(menu.split_k > 1, split * waves + fill * (waves - 1), 0)
 
