@@ -101,7 +101,7 @@ def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
             acc, acc.elements(), consumer, storage, *place, tile.n, epilogue_op, tile.m_end
         )
     else:
-        write_partials(acc.elements(), consumer, storage.partials, config)
+        write_partials(acc.elements(), consumer, storage, config)
         part, n = tc.cluster_rank() // config.multicast_ctas, config.stored_columns
         if part < config.BN // n:
             elements = sum_partials(part, consumer, storage.partials, config)
@@ -109,18 +109,20 @@ def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
             store_elements(acc, elements, consumer, storage, *place, n, epilogue_op, tile.m_end)
 
 
-def write_partials(elements, consumer, partials, config):
+def write_partials(elements, consumer, storage, config):
     """Every CTA of a split-K cluster writes its sums to its own shared memory, and all meet.
 
     That may be stages of the pipeline: this is the CTA's only tile, so no load follows; all loads
     into them, by multicast too, have arrived, since the consumers have waited for each; and behind
-    the barrier the wgmma of all consumers, which read them, are complete.
+    the barrier the wgmma of all consumers, which read them, are complete, and so are the reads of
+    fragments by all warps.
     """
     thread = tc.threadIdx.x % WARPGROUP
-    if config.consumers > 1 and config.partials_over(config.stages) is not None:
+    several = config.consumers > 1 or storage.in_fragments
+    if several and config.partials_over(config.stages) is not None:
         tc.barrier(config.consumers + 1, config.consumers * WARPGROUP)
     for i in tc.static_range(len(elements) // 4):
-        partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+        storage.partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.cluster_sync()
 
 
