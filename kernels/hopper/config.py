@@ -19,7 +19,9 @@ MAX_UNITS = 1024  # of stream-K; each has a workspace
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
-TRANSPOSER_CONSUMER_REGISTERS = (56, 224)  # where the producer's warps transpose tiles
+FRAGMENT_REGISTERS = 16  # of a thread, for a slab of 64 rows of A in 32 bits (transposition.py)
+FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments in equal shares
+TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # where the producer's warps transpose tiles
 
 
 @dataclass(frozen=True)
@@ -158,11 +160,15 @@ class HopperConfig:
         uneven = self.consumers == 2 and self.accumulator_registers > 128
         return PRODUCER_CONSUMER_REGISTERS if uneven else ()
 
-    def registers_for(self, traits: HopperTraits) -> tuple[int, ...]:
-        """The same for an epilogue that needs registers of its own."""
-        if traits.needs_registers and self.register_limited:
-            uneven = TRANSPOSER_CONSUMER_REGISTERS, PRODUCER_CONSUMER_REGISTERS
-            return uneven[0] if traits.transposes else uneven[1]
+    def registers_for(self, traits: HopperTraits, itemsize: int) -> tuple[int, ...]:
+        """The same for an epilogue, or fragments of the left operand, that need registers too."""
+        needed = self.accumulator_registers
+        if traits.in_fragments(self, itemsize):
+            needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
+        crowded = self.consumers == 2 and needed > FRAGMENT_ROOM[2]
+        if crowded or (traits.needs_registers and self.register_limited):
+            transposes = traits.transposes(self, itemsize)
+            return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
         return self.registers
 
     @property
@@ -217,8 +223,6 @@ class HopperTraits:
     """What the host knows of the operands and the epilogue when it compiles a kernel.
 
     a_k_major, b_k_major: K is the contiguous axis of A, of B.
-    transposes: K is not the contiguous axis of f32 operands: consumers read fragments of the left
-        operand, and tiles of the right one are transposed in shared memory (transposition.py).
     store_by_threads: TMA cannot write D (rows that are not 16-byte aligned).
     scaled, has_c: the epilogue computes alpha * acc, and adds beta * C.
     c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
@@ -230,7 +234,6 @@ class HopperTraits:
 
     a_k_major: bool = True
     b_k_major: bool = True
-    transposes: bool = False
     store_by_threads: bool = False
     scaled: bool = False
     has_c: bool = False
@@ -243,6 +246,10 @@ class HopperTraits:
     def in_fragments(self, config: HopperConfig, itemsize: int) -> bool:
         """Are fragments read of the left operand, B where the two are swapped?"""
         return itemsize == 4 and not (self.b_k_major if config.swapped else self.a_k_major)
+
+    def transposes(self, config: HopperConfig, itemsize: int) -> bool:
+        """Are tiles of the right operand transposed in shared memory?"""
+        return itemsize == 4 and not (self.a_k_major if config.swapped else self.b_k_major)
 
     @property
     def needs_registers(self) -> bool:

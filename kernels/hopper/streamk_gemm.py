@@ -54,7 +54,7 @@ def streamk_gemm(
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, produce_parts,
         partial(consume_parts, Workspace(partials, flags, config)),
-        registers=config.registers_for(traits),
+        registers=config.registers_for(traits, a.dtype.itemsize),
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def warp_specialized_gemm(
     )  # fmt: skip
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
-    registers = config.registers_for(traits)
+    registers = config.registers_for(traits, a.dtype.itemsize)
     scheduler = TileScheduler(covered_shape(d, config), config)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, registers=registers,

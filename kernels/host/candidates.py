@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import (
+    FRAGMENT_REGISTERS,
+    FRAGMENT_ROOM,
+    SMEM_BYTES,
+    SWIZZLE_BYTES,
+    HopperConfig,
+)
 from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
@@ -22,8 +28,6 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_
 MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
 BOX = 64  # columns of a TMA box of 16-bit elements, which is not K-major
 TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
-FRAGMENT = 16  # registers of a thread for a slab of 64 rows of A in 32 bits
-FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments, at most
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
 
 # BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K;
@@ -134,7 +138,7 @@ class Menu:
         columns["parts"] = columns["BN"] // np.array(widths)
         columns["promoted_registers"] = (columns["BN"] + np.array(widths)) // 2
         blocks = np.array([c.rows_per_consumer // 64 for c in configs])
-        of_block = columns["BN"] // 2 + FRAGMENT * columns["k_slabs"]
+        of_block = columns["BN"] // 2 + FRAGMENT_REGISTERS * columns["k_slabs"]
         columns["fragment_registers"] = blocks * of_block
         for name, rooms in (("room", PROMOTED_REGISTERS), ("room_of_fragments", FRAGMENT_ROOM)):
             columns[name] = np.array([rooms.get(c.consumers, 0) for c in configs])

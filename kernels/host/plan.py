@@ -302,9 +302,8 @@ def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:
     split = problem.multiplied_as == tc.f32
     a_k_major, b_k_major = split or problem.a_k_major, split or problem.b_k_major
-    transposes = problem.multiplied_as == tc.tf32 and not (a_k_major and b_k_major)
     traits = HopperTraits(
-        a_k_major=a_k_major, b_k_major=b_k_major, transposes=transposes,
+        a_k_major=a_k_major, b_k_major=b_k_major,
         store_by_threads=stores_without_tma(problem.d), scaled=problem.alpha != 1,
         acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
     )  # fmt: skip
