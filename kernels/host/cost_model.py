@@ -46,7 +46,8 @@ class Costs:
     the matrix, which TMA fills with zeros. readers: for each cluster that reads the same rows or
     columns. step, cluster_step: least duration of a step, whose barriers reach other CTAs in a
     cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other.
-    promoted, promoted_part, promoted_column: of a step of one consumer beside its products.
+    promoted, promoted_part, promoted_column: of a step of one consumer beside its products;
+    promoted_beside: part of these that the products of other consumers do not hide.
     fragments: of a stage, in which a consumer reads fragments of A and waits for its products.
     transposed, transposed_round: of warps that transpose a stage, and of each round of it;
     transposed_shared: as `shared`, beside these.
@@ -63,38 +64,39 @@ class Costs:
     split-K, for each, for each CTA, and for each accumulator of a thread.
     """
 
-    shared: float = 179
-    cache: float = 88.5
-    ingest: float = 105
-    misaligned: float = 2.61
-    outside: float = 1.28
-    readers: float = 0.838
-    step: float = 191
-    cluster_step: float = 197
-    cooperative: float = 1.12
-    promoted: float = 1.92
-    promoted_part: float = 3.39
-    promoted_column: float = 2.14
-    fragments: float = 252
-    transposed: float = 332
-    transposed_round: float = 160
+    shared: float = 196
+    cache: float = 94.1
+    ingest: float = 90.5
+    misaligned: float = 2.79
+    outside: float = 0.98
+    readers: float = 0.678
+    step: float = 197
+    cluster_step: float = 196
+    cooperative: float = 1.1
+    promoted: float = 1.27
+    promoted_part: float = 130
+    promoted_column: float = 0.378
+    promoted_beside: float = 0.49
+    fragments: float = 324
+    transposed: float = 265
+    transposed_round: float = 232
     transposed_shared: float = 163
-    column: float = 0.62
-    box: float = 64.4
-    box_by_threads: float = 250
-    drain: float = 471
-    dram: float = 3300
-    second: float = 0.687
-    again: float = 2.54
-    apart: float = 0.371
-    launch: float = 2520
-    fill: float = 37.9
-    first_readers: float = 4.13
-    handover: float = 2050
-    exchange: float = 20.8
-    split: float = 12
-    split_peer: float = 139
-    split_element: float = 43.7
+    column: float = 0.236
+    box: float = 104
+    box_by_threads: float = 260
+    drain: float = 458
+    dram: float = 3190
+    second: float = 0.657
+    again: float = 2.47
+    apart: float = 0.384
+    launch: float = 2480
+    fill: float = 37.4
+    first_readers: float = 4.29
+    handover: float = 1450
+    exchange: float = 16.4
+    split: float = 14.2
+    split_peer: float = 398
+    split_element: float = 7.76
 
 
 COSTS = Costs()
@@ -171,7 +173,8 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     promotion = costs.promoted + costs.promoted_part * parts + costs.promoted_column * menu.BN / 2
     consumer = 64 * menu.BN / TENSOR + np.where(shape.promoted, promotion, 0)
     consumer = consumer + np.where(shape.in_fragments, costs.fragments / menu.k_slabs, 0)
-    alone = np.maximum(tensor, consumer)
+    beside = np.where(shape.promoted, costs.promoted_beside * promotion, 0)
+    alone = np.maximum(tensor + beside, consumer)
     each = [alone, cache, received, shared, readers, barriers, transposition]
     return np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
 
