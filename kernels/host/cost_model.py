@@ -45,7 +45,10 @@ class Costs:
     pieces of 128 bytes that lie in two cache lines. outside: cycles of a row or column outside of
     the matrix, which TMA fills with zeros. readers: for each cluster that reads the same rows or
     columns. step, cluster_step: least duration of a step, whose barriers reach other CTAs in a
-    cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other.
+    cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other. alone:
+    of a step of ping-pong beside its products, as one consumer multiplies at a time. parted: part
+    by which steps take longer with K in many parts. boxed: factor of tensor cores, where wgmma
+    leaves out a part of the last box.
     promoted, promoted_part, promoted_column: of a step of one consumer beside its products;
     promoted_beside: part of these that the products of other consumers do not hide.
     fragments: of a stage, in which a consumer reads fragments of A and waits for its products.
@@ -64,39 +67,42 @@ class Costs:
     split-K, for each, for each CTA, and for each accumulator of a thread.
     """
 
-    shared: float = 196
-    cache: float = 94.1
-    ingest: float = 90.5
-    misaligned: float = 2.79
-    outside: float = 0.98
-    readers: float = 0.678
-    step: float = 197
-    cluster_step: float = 196
-    cooperative: float = 1.1
-    promoted: float = 1.27
-    promoted_part: float = 130
-    promoted_column: float = 0.378
-    promoted_beside: float = 0.49
-    fragments: float = 324
-    transposed: float = 265
-    transposed_round: float = 232
-    transposed_shared: float = 163
-    column: float = 0.236
-    box: float = 104
-    box_by_threads: float = 260
-    drain: float = 458
-    dram: float = 3190
-    second: float = 0.657
+    shared: float = 204
+    cache: float = 93.8
+    ingest: float = 99.6
+    misaligned: float = 2.8
+    outside: float = 1.02
+    readers: float = 0.725
+    step: float = 192
+    cluster_step: float = 198
+    cooperative: float = 1.13
+    alone: float = 30.6
+    parted: float = 0.0533
+    boxed: float = 1.13
+    promoted: float = 0.935
+    promoted_part: float = 139
+    promoted_column: float = 0.178
+    promoted_beside: float = 0.456
+    fragments: float = 349
+    transposed: float = 270
+    transposed_round: float = 221
+    transposed_shared: float = 165
+    column: float = 0.216
+    box: float = 103
+    box_by_threads: float = 263
+    drain: float = 472
+    dram: float = 3180
+    second: float = 0.654
     again: float = 2.47
-    apart: float = 0.384
-    launch: float = 2480
-    fill: float = 37.4
-    first_readers: float = 4.29
-    handover: float = 1450
-    exchange: float = 16.4
-    split: float = 14.2
-    split_peer: float = 398
-    split_element: float = 7.76
+    apart: float = 0.369
+    launch: float = 2320
+    fill: float = 45.7
+    first_readers: float = 4.3
+    handover: float = 1620
+    exchange: float = 19.2
+    split: float = 16.1
+    split_peer: float = 330
+    split_element: float = 14.2
 
 
 COSTS = Costs()
@@ -153,8 +159,9 @@ def covering_cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> An
 def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> Any:
     """Cycles of one 128-byte slab of K for one tile: the norm of what goes on at a time."""
     together = (menu.consumers > 1) & ~menu.pingpong
-    tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
     loaded = _loaded_columns(menu, shape)
+    tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
+    tensor = tensor * np.where(loaded > menu.BN, costs.boxed, 1) + costs.alone * menu.pingpong
     sent = (menu.rows / menu.cluster_n + loaded / menu.cluster_m) * SWIZZLE_BYTES
     lines = _lines(shape, costs)
     sent = sent * lines
@@ -176,7 +183,8 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     beside = np.where(shape.promoted, costs.promoted_beside * promotion, 0)
     alone = np.maximum(tensor + beside, consumer)
     each = [alone, cache, received, shared, readers, barriers, transposition]
-    return np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+    step = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+    return step * (1 + costs.parted * (1 - 1 / menu.split_k))
 
 
 def _loaded_columns(menu: Menu, shape: ProblemShape) -> Any:
