@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.host.cost_model import ranking
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, choose_swiglu, is_plain
 from tensorcore_dsl.kernels.host.plan import plan
-from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, grid_size
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, grid_size
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(7)
