@@ -103,7 +103,7 @@ def test_batches_and_sums_in_f16() -> None:
 
 REFUSED = {
     "s8": (np.ones((64, 64), np.int8), {}, "not a product of s8"),
-    "tf32": (np.ones((64, 64), np.float32), {"precision": "tf32"}, "not a product of f32"),
+    "f32": (np.ones((64, 64), np.float32), {"config": replace(USUAL, k_slabs=2, stages=2, swapped=True)}, "not a product of f32"),
     "f32 result": (operand(64, 64), {"out_dtype": tc.f32}, "not D of f32"),
     "rows": (operand(64, 64), {"row_reductions": (kernels.RowReduction("max"),)}, "not row_reductions"),
     "few rows": (operand(64, 64), {"config": replace(USUAL, valid_m=8, swapped=True)}, "B has 64 columns, and valid_m=8"),
@@ -139,11 +139,13 @@ def test_stages_have_room_for_whole_boxes() -> None:
 
 
 def test_candidates() -> None:
-    """Problems without an epilogue, of 16 bits in and out, have swapped candidates."""
+    """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
     shape = ProblemShape(300, 4096, 4096)
     assert any(c.swapped for c in menu().configs)
     assert any(c.swapped for c in candidates(shape).configs)
-    for changes in ({"has_epilogue": True}, {"itemsize": 1}, {"out_bytes": 4}):
+    for changes in ({"itemsize": 1}, {"itemsize": 4, "out_bytes": 4}):
+        assert any(c.swapped for c in candidates(replace(shape, **changes)).configs)
+    for changes in ({"has_epilogue": True}, {"itemsize": 1, "out_bytes": 4}, {"out_bytes": 4}):
         assert not any(c.swapped for c in candidates(replace(shape, **changes)).configs)
     tall = HopperConfig(BM=128, BN=64)
     assert cluster_tiles(replace(tall, swapped=True), 64, 512) == cluster_tiles(tall, 512, 64) == 4
