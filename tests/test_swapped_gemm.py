@@ -138,6 +138,19 @@ def test_stages_have_room_for_whole_boxes() -> None:
     assert as_loaded(replace(config, swapped=True), across) == replace(config, swapped=True)
 
 
+def test_rows_are_reduced_by_others() -> None:
+    """Where the choice is swapped, it is not with row reductions."""
+    a, b, d = (np.empty(s, np.float16) for s in ((300, 4096), (4096, 4096), (300, 4096)))
+    b, found = np.asfortranarray(b), []
+    with tc.target("cpu", "sm_90a"):
+        for M in range(16, 300, 16):
+            operands = a[:M], b, None, d[:M]
+            reduced = kernels.plan(*operands, row_reductions=(kernels.RowReduction("max"),)).config
+            assert not reduced.swapped
+            found.append(kernels.plan(*operands).config.swapped)
+    assert any(found)
+
+
 def test_candidates() -> None:
     """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
     shape = ProblemShape(300, 4096, 4096)

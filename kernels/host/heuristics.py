@@ -211,6 +211,8 @@ def choose_for(
     def is_feasible(config: HopperConfig, needs_registers: bool) -> bool:
         if not is_allowed(problem, config):
             return False
+        if config.swapped and problem.row_reductions:
+            return False  # rows of D are columns of its tiles
         if kernel is promoted_fp8_gemm:
             return has_promotion_registers(config)
         if config.streamk_units and problem.accumulate == tc.f16:
