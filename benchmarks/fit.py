@@ -27,7 +27,7 @@ from benchmarks.tables import Table, progress
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import heuristics, padding
 from tensorcore_dsl.kernels.host.candidates import Menu, configuration, is_candidate
-from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, cycles
+from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, covering_cycles, cycles
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # The objective
@@ -96,7 +96,8 @@ class Timings:
                 shape = heuristics.shape_of(problem_of(case))
             for trial in result["trials"]:
                 config = HopperConfig(**trial["config"])
-                rows.append((len(self.cases), shape, config, trial["seconds"]))
+                seen = shape.swapped if config.swapped else shape
+                rows.append((len(self.cases), seen, config, trial["seconds"]))
             self.cases.append(case)
         index, shapes, configs, seconds = zip(*rows, strict=True)
         self.index, self.seconds = np.array(index), np.array(seconds)
@@ -116,7 +117,7 @@ class Timings:
         return np.bincount(self.index, values)
 
     def expected(self, costs: Costs) -> Any:
-        return cycles(self.menu, self.shapes, costs) / CLOCK  # type: ignore[arg-type]
+        return covering_cycles(self.menu, self.shapes, costs) / CLOCK  # type: ignore[arg-type]
 
     def regret(self, costs: Costs) -> Any:
         """The loss of the configuration that the model expects to be fastest.

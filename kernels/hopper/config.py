@@ -47,12 +47,16 @@ class HopperConfig:
         True, ping-pong: each consumer takes whole tiles, and the epilogue of one overlaps the
         mainloop of the other.
     split_k : int
-        CTAs of a cluster that share a tile; each sums a part of K.
+        Parts of K. The CTAs of a cluster that share a tile sum one each; with multicast, a part
+        has cluster_m * cluster_n CTAs, whose tiles the same ones of the other parts share.
     valid_m : int
         Rows of A in a tile of a skinny problem (M <= valid_m); TMA loads no more. 0: all.
     streamk_units : int
         CTAs (or clusters) that share the tiles of an incomplete wave along K; see streamk_gemm.py.
         0: every tile belongs to one CTA.
+    swapped : bool
+        A and B change places: the rows of a tile are columns of D, and its columns are rows of D,
+        so that few rows of D fill tiles that are not a multiple of 64 wide. The bits are the same.
 
     Examples
     --------
@@ -73,6 +77,7 @@ class HopperConfig:
     split_k: int = 1
     valid_m: int = 0
     streamk_units: int = 0
+    swapped: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -86,8 +91,6 @@ class HopperConfig:
             raise tc.ArgumentError(f"BM is 64, 128, ..., and BN / split_k 16 to 256: {self}")
         if self.BN % (16 * self.split_k):
             raise tc.ArgumentError(f"BN / split_k is a multiple of 16: {self}")
-        if self.cluster_m * self.cluster_n > 1 and self.split_k > 1:
-            raise tc.ArgumentError(f"a cluster either multicasts or splits K, not both: {self}")
         if self.mma_in_flight not in (0, 1):
             raise tc.ArgumentError(f"mma_in_flight is 0 or 1: {self}")
         if self.stages and self.stages <= self.mma_in_flight:
@@ -117,6 +120,11 @@ class HopperConfig:
     def cluster_size(self) -> int:
         """CTAs of a cluster."""
         return self.cluster_m * self.cluster_n * self.split_k
+
+    @property
+    def multicast_ctas(self) -> int:
+        """CTAs of a cluster that sum the same part of K."""
+        return self.cluster_m * self.cluster_n
 
     @property
     def multicast_peers(self) -> int:

@@ -28,7 +28,8 @@ class EpilogueStorage:
 
     map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
     128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that the quads of
-    neighbouring threads are adjacent; else None. row_reductions: see row_reduction.py.
+    neighbouring threads are adjacent; else None. row_reductions: see row_reduction.py. swapped: rows
+    of a tile are columns of D; staging is (consumer, 2, columns of the tile, its 64 rows).
     """
 
     d: Any
@@ -36,6 +37,16 @@ class EpilogueStorage:
     staging: Any
     partials: Any
     row_reductions: Any = None
+    swapped: bool = False
+
+    def in_d(self, row, col):
+        """Row and column of D of a place in what the tiles cover."""
+        return (col, row) if self.swapped else (row, col)
+
+    @property
+    def columns(self):
+        """Columns of a tile that pass through a staging buffer at a time."""
+        return self.staging.shape[2 if self.swapped else 3]
 
 
 def make_epilogue_storage(
@@ -43,16 +54,19 @@ def make_epilogue_storage(
 ):
     """Shared memory and tensor map for D. acc_dtype: element type of the accumulators."""
     cols = config.BN // config.split_k
-    width = gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)
-    row_bytes = width * d.dtype.itemsize
+    if config.swapped:
+        part = max(n for n in (16, 32, 48, 64) if cols % n == 0), 64
+    else:
+        part = 64, gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)
+    row_bytes = part[1] * d.dtype.itemsize
     swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
-    staging = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=swizzle)
-    box = (1,) * (d.ndim - 2) + (64, width)
+    staging = tc.shared((config.consumers, 2, *part), d.dtype, swizzle=swizzle)
+    box = (1,) * (d.ndim - 2) + part
     partials = None
     if config.split_k > 1:
         partials = tc.shared((config.consumers, config.BN // 8, WARPGROUP, 4), acc_dtype)
     map = None if store_by_threads else tc.tensor_map(d, box, swizzle=swizzle)
-    return EpilogueStorage(d, map, staging, partials, row_reductions)
+    return EpilogueStorage(d, map, staging, partials, row_reductions, config.swapped)
 
 
 def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
@@ -62,31 +76,35 @@ def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
     """
     elements, n = acc.elements(), tile.n
     if config.split_k > 1:
-        elements = reduce_split_k(elements, consumer, storage.partials, config.split_k)
-        n = n + tc.cluster_rank() * (config.BN // config.split_k)
+        elements = reduce_split_k(elements, consumer, storage.partials, config)
+        part = tc.cluster_rank() // config.multicast_ctas
+        n = n + part * (config.BN // config.split_k)
     store_elements(
         acc, elements, consumer, storage, tile.batch_d, tile.m + row, n, epilogue_op, tile.m_end
     )
 
 
-def reduce_split_k(elements, consumer, partials, split_k: int):
-    """Sum the accumulators of all CTAs of the cluster; returns this CTA's share of the elements.
+def reduce_split_k(elements, consumer, partials, config):
+    """Sum the accumulators of all CTAs with this tile; returns this CTA's share of the elements.
 
     Every CTA writes its partials to its own shared memory, all meet, and each reads its share from
     all of them through distributed shared memory. The order of the sum is the order of ranks, so
     the bits are the same in every run.
     """
+    split_k, ctas = config.split_k, config.multicast_ctas
     thread = tc.threadIdx.x % WARPGROUP
     for i in tc.static_range(len(elements) // 4):
         partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.cluster_sync()
     share = len(elements) // 4 // split_k
-    first = tc.cluster_rank() * share
+    first = tc.cluster_rank() // ctas * share
+    same_tile = tc.cluster_rank() % ctas
     summed = []
     for i in tc.static_range(share):
-        acc = partials.remote(0).at(consumer, first + i, thread, 0).load(4).elements()
+        acc = partials.remote(same_tile).at(consumer, first + i, thread, 0).load(4).elements()
         for peer in tc.static_range(1, split_k):
-            addend = partials.remote(peer).at(consumer, first + i, thread, 0).load(4).elements()
+            other = partials.remote(same_tile + peer * ctas)
+            addend = other.at(consumer, first + i, thread, 0).load(4).elements()
             acc = [x + y for x, y in zip(acc, addend, strict=True)]
         summed += acc
     return summed
@@ -99,7 +117,7 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
     row that may be written, where D continues below.
     """
     thread, reductions = tc.threadIdx.x % WARPGROUP, storage.row_reductions
-    width = storage.staging.shape[-1]
+    width = storage.columns
     parts = 2 * len(elements) // width
     reduced = None if reductions is None else reductions.identity()
     for part in tc.static_range(parts):
@@ -111,15 +129,15 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
         consumer_barrier(consumer)
         for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
             layout = [acc.coordinates(first + i) for i in range(8)]
-            coords = [(*batch, m + row, n + col) for row, col in layout]
+            coords = [(*batch, *storage.in_d(m + row, n + col)) for row, col in layout]
             values = epilogue_op(elements[first : first + 8], coords)
             if reductions is not None:
                 reduced = reductions.accumulate(reduced, values, coords, storage.d.shape[-1])
-            stage_elements(buffer, values, first % (width // 2) // 4 * 8)
+            stage_elements(buffer, values, first % (width // 2) // 4 * 8, storage.swapped)
         if storage.map is not None:
             tc.fence_proxy_async()
         consumer_barrier(consumer)
-        origin = (*batch, m, n + part * width)
+        origin = (*batch, *storage.in_d(m, n + part * width))
         if storage.map is None and buffer.dtype.itemsize == storage.d.align == 2:
             store_pairs_by_threads(buffer, storage.d, origin)
         elif storage.map is None:
@@ -135,11 +153,19 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
         reductions.write(reduced, storage.d, batch, m, n, 2 * len(elements))
 
 
-def stage_elements(buffer, values, column: int):
-    """Write eight values of each thread to the buffer: 16 columns of the warp's 16 rows."""
+def stage_elements(buffer, values, column: int, swapped: bool = False):
+    """Write eight values of each thread to the buffer: 16 columns of the warp's 16 rows.
+
+    swapped: the buffer has a line for each column; `.trans` stores the columns of each 8x8 matrix
+    as its lines.
+    """
     lane = tc.lane_id()
     row_of_warp = tc.warp_id() % 4 * 16
-    if buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
+    if swapped:
+        words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
+        corner = buffer.at(column + lane // 16 * 8 + lane % 8, row_of_warp + lane // 8 % 2 * 8)
+        tc.emit("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", corner.address, words)
+    elif buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
         words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
         corner = buffer.at(row_of_warp + lane % 16, column + lane // 16 * 8)
         tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)

@@ -39,8 +39,8 @@ def load_stage(pipeline, tile, stage, k, full):
     full.arrive_expect_tx(rows * SWIZZLE_BYTES * config.k_slabs)
     for i in tc.static_range(config.k_slabs):
         slab, k_slab = stage * config.k_slabs + i, k + i * (pipeline.k_per_stage // config.k_slabs)
-        load_operand(pipeline.a, 0, slab, tile.batch_a, tile.m, k_slab, full)
-        load_operand(pipeline.b, 1, slab, tile.batch_b, tile.n, k_slab, full)
+        load_operand(pipeline.a, slab, tile.batch_a, tile.m, k_slab, full)
+        load_operand(pipeline.b, slab, tile.batch_b, tile.n, k_slab, full)
 
 
 def produce(pipeline, scheduler, load_stage=load_stage):

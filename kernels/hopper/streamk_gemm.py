@@ -26,7 +26,7 @@ from tensorcore_dsl.kernels.hopper.mainloop import (
     select_wgmma,
 )
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile, covered_shape
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 
@@ -48,7 +48,7 @@ def streamk_gemm(
         d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
     )
     pipeline = make_pipeline(a, b, config, traits)
-    scheduler = make_scheduler(TileScheduler(d.shape, config), pipeline.end_k_tile)
+    scheduler = make_scheduler(TileScheduler(covered_shape(d, config), config), pipeline.end_k_tile)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, produce_parts,

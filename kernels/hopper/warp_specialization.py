@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
 )
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_shape
 from tensorcore_dsl.kernels.hopper.transposition import TRANSPOSERS, transpose_stages
 
 
@@ -31,7 +31,7 @@ def warp_specialized_gemm(
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits)
-    scheduler = TileScheduler(d.shape, config)
+    scheduler = TileScheduler(covered_shape(d, config), config)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, registers=registers,
         extra_producer=None if pipeline.ready is None else transpose_stages,

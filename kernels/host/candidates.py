@@ -23,7 +23,8 @@ MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at
 TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
 
-# BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K.
+# BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K;
+# t: swapped.
 # Those without which random problems are expected to take longer, the most useful ones first.
 MENU = """
 64x64, 64x128, 128x64, 128x128, 128x256, 128x128 pp, 128x128 c2x1 pp, 64x64 k2, 64x256 pp,
@@ -69,6 +70,7 @@ def configuration(text: str) -> HopperConfig:
             given[FIELDS[word[0]]] = int(word[1:])
     if "sk" in words:
         given["streamk_units"] = SMS // (cluster_m * cluster_n)
+    given["swapped"] = "t" in words
     below = cluster_m > 1 and cluster_n == 1 and "pp" not in words
     return HopperConfig(
         BM, BN, cluster_m=cluster_m, cluster_n=cluster_n, group_m=16 if below else 8, **given
@@ -134,6 +136,12 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     Each CTA of a split-K cluster needs some steps of K of its own, and no CTA of a multicast is
     without rows or columns.
     """
+    swapped = menu.swapped & (shape.itemsize == 2) & (shape.out_bytes == 2)
+    swapped &= not shape.has_epilogue
+    return np.where(menu.swapped, swapped & _suits(menu, shape.swapped), _suits(menu, shape))
+
+
+def _suits(menu: Menu, shape: ProblemShape) -> Any:
     M, N = shape.M, shape.N
     few = (menu.valid_m >= M) & (shape.batch == 1)
     if shape.transposed[0]:
@@ -171,7 +179,8 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
 
 def fits(config: HopperConfig, shape: ProblemShape) -> bool:
     """Whether the kernels can load the operands of a problem for a configuration."""
-    return bool(is_loaded(Menu.of((config,)), shape)[0])
+    seen = shape.swapped if config.swapped else shape
+    return bool(is_loaded(Menu.of((config,)), seen)[0])
 
 
 # 2:4 sparse A

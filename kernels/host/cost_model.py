@@ -100,6 +100,15 @@ COSTS = Costs()
 
 def cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
     """Cycles of a whole launch of each configuration."""
+    found = np.empty(len(menu.configs))
+    for swapped, seen in ((False, shape), (True, shape.swapped)):
+        chosen = menu.swapped == swapped
+        found[chosen] = covering_cycles(menu.select(chosen), seen, costs)
+    return found
+
+
+def covering_cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
+    """The same of configurations whose tiles cover the product of this shape, swapped or not."""
     tiles = _ceil(shape.M, menu.BM * menu.cluster_m) * _ceil(shape.N, menu.BN * menu.cluster_n)
     tiles = tiles * shape.batch
     streamk = menu.streamk_units > 0

@@ -238,9 +238,11 @@ def plan_hopper(
 ) -> Plan:  # fmt: skip
     """The plan of a kernel whose tiles cover this shape, [batch,] M x N."""
     *batch, M, N = shape
-    if config.valid_m and config.valid_m < M:
+    rows = N if config.swapped else M
+    if config.valid_m and config.valid_m < rows:
+        what = "B has {} columns" if config.swapped else "A has {} rows"
         raise tc.ArgumentError(
-            f"A has {M} rows, and valid_m={config.valid_m} loads no more: {config}"
+            f"{what.format(rows)}, and valid_m={config.valid_m} loads no more: {config}"
         )
     grid = grid_size(config, M, N, math.prod(batch))
     return Plan(kernel, config, traits, grid, tuple(extra.items()), copies=copies)
@@ -259,6 +261,9 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
         )
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
+    if config.swapped:
+        _check_swapped(problem, kernel, config)
+        traits = replace(traits, c_in_pairs=False, c_is_row=False)  # its threads hold columns of D
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     if config.streamk_units:
         plan = replace(plan, kernel=streamk_gemm, streamk=operands.accumulator_dtype(problem.dtype))
@@ -275,6 +280,22 @@ def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
         )
     if problem.accumulate == tc.f16:
         raise tc.ArgumentError(f"stream-K accumulates in f32, not in f16: {config}")
+
+
+def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
+    """The epilogue stores transposed tiles of 16-bit elements, and reduces no rows."""
+    given = ""
+    if kernel is not SM90[tc.f16]:
+        given = f"a product of {problem.dtype}"
+    elif problem.d.type.dtype.bits != 16:
+        given = f"D of {problem.d.type.dtype}"
+    elif problem.row_reductions:
+        given = "row_reductions"
+    if given:
+        raise tc.ArgumentError(
+            f"swapped takes products of f16 and bf16 whose D is f16 or bf16, without "
+            f"row_reductions; not {given}: {config}"
+        )
 
 
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:

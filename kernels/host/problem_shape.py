@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
@@ -37,6 +37,13 @@ class ProblemShape:
     out_bytes: int = 2
 
     @property
+    def swapped(self) -> ProblemShape:
+        """What swapped configurations compute: D^T = B^T A^T."""
+        return replace(
+            self, M=self.N, N=self.M, a_k_major=self.b_k_major, b_k_major=self.a_k_major
+        )
+
+    @property
     def transposed(self) -> tuple[bool, bool]:
         """Whether tiles of A, and of B, are transposed in shared memory: 32-bit ones of other K."""
         wide = self.itemsize == 4
@@ -50,6 +57,8 @@ class ProblemShape:
 
 def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """Work items of the scheduler: tiles of D, or groups of tiles that a cluster computes."""
+    if config.swapped:
+        M, N = N, M
     rows, cols = config.BM * config.cluster_m, config.BN * config.cluster_n
     return -(-M // rows) * -(-N // cols) * batch
 

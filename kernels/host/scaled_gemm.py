@@ -34,7 +34,7 @@ from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
-NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units")  # fields of a configuration
+NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units", "swapped")  # fields of a configuration
 
 
 def scaled_gemm(
@@ -222,7 +222,7 @@ def _prepare_requantised(
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
     if config is None:
         config = choose(ProblemShape(M, N, K, 1), is_plain)
-    check_supported("requantised products", config, "streamk_units")
+    check_supported("requantised products", config, "streamk_units", "swapped")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
     return PreparedCall((M, N), tc.s8, launch, (zero,))

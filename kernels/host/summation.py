@@ -192,7 +192,9 @@ def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
         return ()
     tile = config.BM * config.cluster_m, config.BN * config.cluster_n
     step = _step(config, problem.multiplied_as)
-    return config.streamk_units, step, *tile, config.group_m, *problem.d.shape, problem.K
+    *batch, M, N = problem.d.shape
+    covered = (N, M) if config.swapped else (M, N)
+    return config.streamk_units, step, *tile, config.group_m, *batch, *covered, problem.K
 
 
 def _row_parts(config: Config, problem: GemmProblem) -> int:
