@@ -69,6 +69,7 @@ class Shapes:
     K: Any
     itemsize: Any
     batch: Any
+    b_k_major: Any
     misaligned: Any
     store_by_threads: Any
     has_epilogue: Any
@@ -196,11 +197,13 @@ def space() -> list[str]:
     found += [f"64x{n}{c} pp" for n, c in product((128, 192, 256), CLUSTERS[:3])]
     for BM, BN, cluster in product((64, 128, 192), WIDTHS, CLUSTERS):
         found += [f"{BM}x{BN}{cluster}"] + [f"{BM}x{BN}{cluster} d2"] * (BM * BN <= 64 * 64)
-    for BM, BN, parts in product((64, 128, 192), WIDTHS, (2, 4, 8)):
+    for BM, BN, parts in product((64, 128, 192), WIDTHS, range(2, 9)):
         if BN % (16 * parts) == 0:
             found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
+            found += [f"{BM}x{BN}{c} k{parts}" for c in CLUSTERS[1:3] if parts <= 4]
     for BM, BN, cluster in product((64, 128, 192), (64, 96, 128, 160, 192, 256), CLUSTERS[:3]):
         found.append(f"{BM}x{BN}{cluster} sk")
+    found += [f"{text} t" for text in found]
     for rows, BN, parts, depth in product(FEW_ROWS, WIDTHS, (1, 2, 4, 8), (1, 2)):
         BM = -(-rows // 64) * 64
         narrow = BN * depth <= 256 and (parts <= 2 or BN <= 128)

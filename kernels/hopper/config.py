@@ -171,8 +171,12 @@ class HopperConfig:
     @property
     def max_stages(self) -> int:
         """Stages that fit into shared memory beside the epilogue."""
+        return self.stages_of(self.BN)
+
+    def stages_of(self, columns: int) -> int:
+        """The same where a stage has this many columns, BN or more in whole boxes of TMA."""
         free = SMEM_BYTES - self.epilogue_bytes - SMEM_RESERVED
-        return free // ((self.BM + self.BN) * SWIZZLE_BYTES * self.k_slabs)
+        return free // ((self.BM + columns) * SWIZZLE_BYTES * self.k_slabs)
 
     def with_stages(self, most: int = 12) -> HopperConfig:
         """The same configuration with as many stages as fit, `most` at most."""

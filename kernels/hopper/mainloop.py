@@ -35,7 +35,7 @@ def load_stage(pipeline, tile, stage, k, full):
     zeros for them.
     """
     config = pipeline.config
-    rows = (config.valid_m or config.BM) + config.BN
+    rows = pipeline.a.lines + pipeline.b.lines
     full.arrive_expect_tx(rows * SWIZZLE_BYTES * config.k_slabs)
     for i in tc.static_range(config.k_slabs):
         slab, k_slab = stage * config.k_slabs + i, k + i * (pipeline.k_per_stage // config.k_slabs)

@@ -57,6 +57,11 @@ class OperandTiles:
     axis: int
     landing: Any = None
 
+    @property
+    def lines(self):
+        """Rows or columns that TMA loads for a tile."""
+        return self.boxes * self.map.box[-2:][self.axis]
+
 
 @dataclass
 class Pipeline:
@@ -176,21 +181,24 @@ def make_operand(
 
     K-major tiles are rows of 128 bytes of K; each of the CTAs that share the tile loads one box of
     rows. MN-major tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each
-    block is a box. Those of 32-bit elements are to be transposed in place (landing). valid: rows
+    block is a box, of the last of which wgmma may read a part. Those of 32-bit elements are to be transposed in place (landing). valid: rows
     that TMA loads, where a tile has fewer than `extent`. smem: the tiles, where they are a part of
     others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
     width, landing = SWIZZLE_BYTES // array.dtype.itemsize, None
     in_array = 1 - axis if config.swapped else axis
-    check_multicast(axis, valid or extent, 8 if k_major else width, multicast.ctas, config)
+    loaded = valid or extent
+    if not k_major and array.dtype.itemsize == 2:
+        loaded = -(-loaded // width) * width
+    check_multicast(axis, loaded, 8 if k_major else width, multicast.ctas, config)
     if k_major:
         row_bytes, boxes = depth * array.dtype.itemsize, multicast.ctas
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
         box = in_array_order(in_array, (valid or extent) // boxes, depth)
     else:
-        row_bytes, boxes = SWIZZLE_BYTES, (valid or extent) // width
+        row_bytes, boxes = SWIZZLE_BYTES, -(-(valid or extent) // width)
         shape = (slabs, boxes, depth, width)
         if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)

@@ -20,6 +20,7 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
 
 MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
+BOX = 64  # columns of a TMA box of 16-bit elements, which is not K-major
 TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
 
@@ -81,8 +82,9 @@ def configuration(text: str) -> HopperConfig:
 class Menu:
     """Configurations, and their fields as arrays of a number for each of them.
 
-    place: from 0 for the first one to 1. rows: of A that TMA loads for a tile. uneven: consumers
-    have more registers than producers. clusters: that run at the same time.
+    place: from 0 for the first one to 1. rows: of A that TMA loads for a tile. boxed: columns in
+    whole boxes of 16-bit elements, and boxed_stages, of them. uneven: consumers have more registers
+    than producers. clusters: that run at the same time.
     """
 
     configs: tuple[HopperConfig, ...]
@@ -105,6 +107,11 @@ class Menu:
         columns = {name: np.array([getattr(c, name) for c in configs]) for name in names}
         columns["place"] = np.arange(len(configs)) / len(configs)
         columns["rows"] = np.array([c.valid_m or c.BM for c in configs])
+        boxed = -(-columns["BN"] // BOX) * BOX
+        columns["boxed"] = boxed
+        columns["boxed_stages"] = np.array(
+            [min(c.stages, c.stages_of(int(n))) for c, n in zip(configs, boxed, strict=True)]
+        )
         columns["uneven"] = np.array([bool(c.registers) for c in configs])
         columns["clusters"] = np.array([active_clusters(c) for c in configs])
         widths = [part_width(c) for c in configs]
@@ -162,7 +169,8 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     """Which configurations can load the operands as they lie.
 
     An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
-    wide, and each CTA of a multicast loads whole boxes. Warps that transpose tiles need registers
+    wide, and each CTA of a multicast loads whole boxes; of columns of 16-bit elements, wgmma may
+    leave out a part of the last box. Warps that transpose tiles need registers
     that `setmaxnreg`, or a third consumer, takes away; stream-K transposes none.
     """
     width = SWIZZLE_BYTES // shape.itemsize
@@ -170,11 +178,23 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     if not shape.a_k_major:
         loaded &= menu.rows % (width * menu.cluster_n) == 0
         loaded &= (menu.valid_m == 0) | shape.transposed[0]
-    if not shape.b_k_major:
+    if not shape.b_k_major and shape.itemsize == 2:
+        whole = menu.boxed == menu.BN
+        loaded &= menu.boxed % (BOX * menu.cluster_m) == 0
+        loaded &= whole | (menu.boxed_stages >= 2 + menu.k_slabs)
+    elif not shape.b_k_major:
         loaded &= menu.BN % (width * menu.cluster_m) == 0
     if any(shape.transposed):
         loaded &= ~menu.uneven & (menu.consumers <= 2) & (menu.streamk_units == 0)
     return loaded
+
+
+def as_loaded(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
+    """The configuration with no more stages than have room for the boxes of B, as it lies."""
+    seen = shape.swapped if config.swapped else shape
+    if seen.b_k_major or seen.itemsize != 2:
+        return config
+    return replace(config, stages=min(config.stages, config.stages_of(-(-config.BN // BOX) * BOX)))
 
 
 def fits(config: HopperConfig, shape: ProblemShape) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
-from tensorcore_dsl.kernels.host.candidates import Menu, candidates, sparse_stage_bytes
+from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, candidates, sparse_stage_bytes
 from tensorcore_dsl.kernels.host.problem_shape import (
     SMS,
     ProblemShape,
@@ -150,17 +150,18 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     """Cycles of one 128-byte slab of K for one tile: the norm of what goes on at a time."""
     together = (menu.consumers > 1) & ~menu.pingpong
     tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
-    sent = (menu.rows / menu.cluster_n + menu.BN / menu.cluster_m) * SWIZZLE_BYTES
+    loaded = _loaded_columns(menu, shape)
+    sent = (menu.rows / menu.cluster_n + loaded / menu.cluster_m) * SWIZZLE_BYTES
     sent = sent * np.where(shape.misaligned, costs.misaligned, 1)
     cache = sent * (busy / SMS) / costs.cache
-    received = (menu.rows + menu.BN) * SWIZZLE_BYTES / costs.ingest
+    received = (menu.rows + loaded) * SWIZZLE_BYTES / costs.ingest
     received = received + costs.outside * _outside(menu, shape)
     # wgmma reads B again for every 64 rows of A, and A for every part of the columns.
     parts = np.where(shape.promoted, menu.parts, 1)
     read = menu.BM / 64 * (64 * parts + menu.BN)
     transposition, again = _transposition(menu, shape, costs)
     rate = np.where(again > 0, costs.transposed_shared, costs.shared)
-    shared = (read + menu.rows + menu.BN + again) * SWIZZLE_BYTES / rate
+    shared = (read + menu.rows + loaded + again) * SWIZZLE_BYTES / rate
     readers = costs.readers * _readers(menu, shape, busy)
     multicast = menu.cluster_m * menu.cluster_n > 1
     barriers = np.where(multicast, costs.cluster_step, costs.step) / menu.k_slabs
@@ -169,6 +170,12 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     alone = np.maximum(tensor, consumer)
     each = [alone, cache, received, shared, readers, barriers, transposition]
     return np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+
+
+def _loaded_columns(menu: Menu, shape: ProblemShape) -> Any:
+    """Columns that TMA loads for a tile: whole boxes of those of 16-bit elements side by side."""
+    boxed = np.logical_not(shape.b_k_major) & (np.asarray(shape.itemsize) == 2)
+    return np.where(boxed, menu.boxed, menu.BN)
 
 
 def _transposition(menu: Menu, shape: ProblemShape, costs: Costs) -> tuple[Any, Any]:
@@ -222,7 +229,7 @@ def _epilogue_cycles(menu: Menu, shape: ProblemShape, costs: Costs) -> Any:
 
 def _launch_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any, waves: Any) -> Any:
     """Cycles before the first product, after the last one, and of the sum of split-K."""
-    fill = costs.fill * (menu.rows + menu.BN) * menu.k_slabs / 8
+    fill = costs.fill * (menu.rows + _loaded_columns(menu, shape)) * menu.k_slabs / 8
     fill = fill + costs.first_readers * _readers(menu, shape, busy)
     split = costs.split + costs.split_peer * menu.split_k + costs.split_element * menu.BN / 2
     return costs.launch + fill + np.where(menu.split_k > 1, split * waves + fill * (waves - 1), 0)
@@ -244,7 +251,7 @@ def ranking(shape: ProblemShape) -> Ranking:
     menu = candidates(shape)
     seconds = cycles(menu, shape) / CLOCK
     order = np.argsort(seconds * (1 + LATER * menu.place), kind="stable")
-    ranked = ((float(seconds[i]), menu.configs[i]) for i in order)
+    ranked = ((float(seconds[i]), as_loaded(menu.configs[i], shape)) for i in order)
     if shape.batch == 1:
         return tuple(ranked)
     return tuple((time, _by_rows(config, shape)) for time, config in ranked)
