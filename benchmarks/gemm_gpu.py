@@ -141,7 +141,8 @@ def planned(
 def tile(config: Any) -> str:
     """BM x BN (x BK) and the number of stages, as in "128x256 s4 c2 k4 pp".
 
-    c: cluster_m (x cluster_n), k: split_k, u: units of stream-K, pp: ping-pong schedule, t: swapped.
+    c: cluster_m (x cluster_n), k: split_k, u: units of stream-K, pp: ping-pong schedule, t: A and
+    B swapped.
     """
     usual = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "streamk_units": 0}
     usual |= {"pingpong": False, "swapped": False}

@@ -49,6 +49,9 @@ FEATURES = {
     "in turn, none in flight": dict(BM=64, BN=64, stages=2, pingpong=True, mma_in_flight=0),
     "split in two": dict(BM=64, BN=64, stages=2, split_k=2),
     "split in four": dict(BM=128, BN=128, stages=2, split_k=4),
+    "split in two, blocks below": dict(BM=64, BN=64, stages=2, split_k=2, cluster_m=2),
+    "split in three, blocks beside": dict(BM=64, BN=96, stages=2, split_k=3, cluster_n=2),
+    "split in two, four blocks": dict(BM=64, BN=32, stages=3, split_k=2, cluster_m=2, cluster_n=2),
     "two lines": dict(BM=64, BN=64, stages=2, k_slabs=2),
     "three lines, in turn": dict(BM=64, BN=64, stages=2, k_slabs=3, pingpong=True),
     "two lines, beside": dict(BM=64, BN=64, stages=2, k_slabs=2, cluster_n=2),
@@ -187,8 +190,6 @@ REFUSED = [
     (dict(BN=8), "BM is 64, 128, ..., and BN / split_k 16 to 256"),
     (dict(BN=100), "BN / split_k is a multiple of 16"),
     (dict(BN=80, split_k=2), "BN / split_k is a multiple of 16"),
-    (dict(cluster_m=2, split_k=2), "a cluster either multicasts or splits K, not both"),
-    (dict(cluster_n=2, split_k=2), "a cluster either multicasts or splits K, not both"),
     (dict(stages=1), "the pipeline needs more stages than mma_in_flight"),
     (dict(mma_in_flight=2), "mma_in_flight is 0 or 1"),
     (dict(BM=64, valid_m=72), "valid_m is at most BM"),
@@ -206,7 +207,6 @@ def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) ->
 SHARES = [
     ("FF", dict(BM=64, cluster_n=2), "64 rows of A are no multiple of 128"),
     ("CC", dict(BN=64, cluster_m=2), "64 columns of B are no multiple of 128"),
-    ("CC", dict(BN=32), "32 columns of B are no multiple of 64"),
     ("CF", dict(BN=16, cluster_m=4), "16 columns of B are no multiple of 32"),
 ]
 

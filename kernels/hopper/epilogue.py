@@ -28,8 +28,8 @@ class EpilogueStorage:
 
     map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
     128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that the quads of
-    neighbouring threads are adjacent; else None. row_reductions: see row_reduction.py. swapped: rows
-    of a tile are columns of D; staging is (consumer, 2, columns of the tile, its 64 rows).
+    neighbouring threads are adjacent; else None. row_reductions: see row_reduction.py. swapped:
+    rows of a tile are columns of D; staging is (consumer, 2, columns of the tile, its 64 rows).
     """
 
     d: Any
@@ -201,7 +201,8 @@ def store_by_threads(buffer, d, origin, m_end, count: int):
     *batch, m, n = origin
     rows, width = buffer.shape
     vectors = width // count
-    at_once = min(AT_ONCE, rows * vectors // WARPGROUP)
+    rounds = rows * vectors // WARPGROUP
+    at_once = max(n for n in range(1, AT_ONCE + 1) if rounds % n == 0)
     for first in tc.range(tc.threadIdx.x % WARPGROUP, rows * vectors, WARPGROUP * at_once):
         found = []
         for i in range(at_once):

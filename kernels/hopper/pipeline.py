@@ -181,9 +181,9 @@ def make_operand(
 
     K-major tiles are rows of 128 bytes of K; each of the CTAs that share the tile loads one box of
     rows. MN-major tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each
-    block is a box, of the last of which wgmma may read a part. Those of 32-bit elements are to be transposed in place (landing). valid: rows
-    that TMA loads, where a tile has fewer than `extent`. smem: the tiles, where they are a part of
-    others.
+    block is a box, of the last of which wgmma may read a part. Those of 32-bit elements are to be
+    transposed in place (landing). valid: rows that TMA loads, where a tile has fewer than `extent`.
+    smem: the tiles, where they are a part of others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
     width, landing = SWIZZLE_BYTES // array.dtype.itemsize, None

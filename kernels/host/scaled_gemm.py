@@ -34,7 +34,8 @@ from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
-NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units", "swapped")  # fields of a configuration
+# Fields of a configuration
+NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units", "swapped")
 
 
 def scaled_gemm(
