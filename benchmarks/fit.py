@@ -198,9 +198,8 @@ def space() -> list[str]:
     for BM, BN, cluster in product((64, 128, 192), WIDTHS, CLUSTERS):
         found += [f"{BM}x{BN}{cluster}"] + [f"{BM}x{BN}{cluster} d2"] * (BM * BN <= 64 * 64)
     for BM, BN, parts in product((64, 128, 192), WIDTHS, range(2, 9)):
-        if BN % (16 * parts) == 0:
-            found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
-            found += [f"{BM}x{BN}{c} k{parts}" for c in CLUSTERS[1:3] if parts <= 4]
+        found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
+        found += [f"{BM}x{BN}{c} k{parts}" for c in CLUSTERS[1:3] if parts <= 4]
     for BM, BN, cluster in product((64, 128, 192), (64, 96, 128, 160, 192, 256), CLUSTERS[:3]):
         found.append(f"{BM}x{BN}{cluster} sk")
     found += [f"{text} t" for text in found]
@@ -214,14 +213,15 @@ def space() -> list[str]:
 
 
 def _is_built(text: str) -> bool:
-    """Whether a configuration has enough stages and registers, and whole boxes of B."""
+    """Whether a configuration has enough stages and registers, whole boxes of B, equal shares."""
     try:
         config = configuration(text)
     except tc.ArgumentError:  # no room for two stages
         return False
     registers = config.accumulator_registers <= REGISTERS.get(config.consumers, 192)
     boxes = config.BN % (8 * config.cluster_m) == 0
-    return registers and boxes and config.stages >= 2 + config.k_slabs
+    shares = config.stored_columns <= max(32, 2 * config.BN // config.split_k)
+    return registers and boxes and shares and config.stages >= 2 + config.k_slabs
 
 
 def shapes(seed: int) -> list[ProblemShape]:

@@ -57,10 +57,10 @@ def test_bits_are_those_of_the_usual_tile(tile: dict[str, Any], layout: str) -> 
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])
-@pytest.mark.parametrize("parts", [{"split_k": 2}, {"split_k": 2, "cluster_m": 2}], ids=str)
+@pytest.mark.parametrize("parts", [{"split_k": 2}, {"split_k": 2, "cluster_m": 2}, {"split_k": 4}], ids=str)
 def test_parts_of_k(parts: dict[str, int], dtype: Any) -> None:
     a, b = operand(72, 520, dtype=dtype), operand(520, 200, "F", dtype)
-    usual = replace(USUAL, split_k=2)
+    usual = replace(USUAL, split_k=parts["split_k"], stages=2)
     found = both(a, b, usual=usual, tile={"BM": 64, "BN": 32, **parts})
     assert bits(found[0]) == bits(found[1])
 

@@ -87,10 +87,10 @@ class HopperConfig:
                 f"cluster_m, cluster_n, split_k, k_slabs and group_m are 1 or more, stages, "
                 f"valid_m and streamk_units 0 or more: {self}"
             )
-        if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split_k < 16:
-            raise tc.ArgumentError(f"BM is 64, 128, ..., and BN / split_k 16 to 256: {self}")
-        if self.BN % (16 * self.split_k):
-            raise tc.ArgumentError(f"BN / split_k is a multiple of 16: {self}")
+        if self.BM < 64 or self.BM % 64 or not 16 <= self.BN <= 256:
+            raise tc.ArgumentError(f"BM is 64, 128, ..., and BN 16 to 256: {self}")
+        if self.BN % 16:
+            raise tc.ArgumentError(f"BN is a multiple of 16: {self}")
         if self.mma_in_flight not in (0, 1):
             raise tc.ArgumentError(f"mma_in_flight is 0 or 1: {self}")
         if self.stages and self.stages <= self.mma_in_flight:
@@ -120,6 +120,14 @@ class HopperConfig:
     def cluster_size(self) -> int:
         """CTAs of a cluster."""
         return self.cluster_m * self.cluster_n * self.split_k
+
+    @property
+    def stored_columns(self) -> int:
+        """Columns of a tile that a CTA stores.
+
+        With split-K these are equal shares of 16 columns or more, of as many parts as have one.
+        """
+        return self.BN // max(n for n in range(1, self.split_k + 1) if self.BN % (16 * n) == 0)
 
     @property
     def multicast_ctas(self) -> int:

@@ -53,7 +53,7 @@ def make_epilogue_storage(
     d, acc_dtype, config, store_by_threads: bool = False, row_reductions=None
 ):
     """Shared memory and tensor map for D. acc_dtype: element type of the accumulators."""
-    cols = config.BN // config.split_k
+    cols = config.stored_columns
     if config.swapped:
         part = max(n for n in (16, 32, 48, 64) if cols % n == 0), 64
     else:
@@ -72,37 +72,43 @@ def make_epilogue_storage(
 def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
     """Store 64 rows of a tile, from row `row` of it on.
 
-    With split-K the cluster first sums its partial tiles, and each CTA stores a share of columns.
+    With split-K the cluster first sums its partial tiles, and CTAs store shares of the columns.
     """
-    elements, n = acc.elements(), tile.n
-    if config.split_k > 1:
-        elements = reduce_split_k(elements, consumer, storage.partials, config)
-        part = tc.cluster_rank() // config.multicast_ctas
-        n = n + part * (config.BN // config.split_k)
-    store_elements(
-        acc, elements, consumer, storage, tile.batch_d, tile.m + row, n, epilogue_op, tile.m_end
-    )
+    place = tile.batch_d, tile.m + row
+    if config.split_k == 1:
+        store_elements(
+            acc, acc.elements(), consumer, storage, *place, tile.n, epilogue_op, tile.m_end
+        )
+    else:
+        write_partials(acc.elements(), consumer, storage.partials)
+        part, n = tc.cluster_rank() // config.multicast_ctas, config.stored_columns
+        if part < config.BN // n:
+            elements = sum_partials(part, consumer, storage.partials, config)
+            n = tile.n + part * n
+            store_elements(acc, elements, consumer, storage, *place, n, epilogue_op, tile.m_end)
 
 
-def reduce_split_k(elements, consumer, partials, config):
-    """Sum the accumulators of all CTAs with this tile; returns this CTA's share of the elements.
-
-    Every CTA writes its partials to its own shared memory, all meet, and each reads its share from
-    all of them through distributed shared memory. The order of the sum is the order of ranks, so
-    the bits are the same in every run.
-    """
-    split_k, ctas = config.split_k, config.multicast_ctas
+def write_partials(elements, consumer, partials):
+    """Every CTA of a split-K cluster writes its sums to its own shared memory, and all meet."""
     thread = tc.threadIdx.x % WARPGROUP
     for i in tc.static_range(len(elements) // 4):
         partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.cluster_sync()
-    share = len(elements) // 4 // split_k
-    first = tc.cluster_rank() // ctas * share
-    same_tile = tc.cluster_rank() % ctas
+
+
+def sum_partials(part, consumer, partials, config):
+    """The sums of one share of a tile's elements, which all CTAs with this tile have written.
+
+    It reads them through distributed shared memory. The order of the sum is the order of ranks, so
+    the bits are the same in every run.
+    """
+    ctas, thread = config.multicast_ctas, tc.threadIdx.x % WARPGROUP
+    share = config.stored_columns // 8  # quads of a thread
+    first, same_tile = part * share, tc.cluster_rank() % ctas
     summed = []
     for i in tc.static_range(share):
         acc = partials.remote(same_tile).at(consumer, first + i, thread, 0).load(4).elements()
-        for peer in tc.static_range(1, split_k):
+        for peer in tc.static_range(1, config.split_k):
             other = partials.remote(same_tile + peer * ctas)
             addend = other.at(consumer, first + i, thread, 0).load(4).elements()
             acc = [x + y for x, y in zip(acc, addend, strict=True)]

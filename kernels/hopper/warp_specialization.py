@@ -62,7 +62,7 @@ def run_warpgroups(
         if extra_producer is not None and 1 <= tc.warp_id() <= extra_warps:
             extra_producer(pipeline, scheduler)
         if config.split_k > 1:
-            # Matches the consumers' one in epilogue.reduce_split_k: split-K has one tile per CTA.
+            # Matches the consumers' one in epilogue.write_partials: split-K has one tile per CTA.
             tc.cluster_sync()
 
     def consumers(consumer):

@@ -103,7 +103,9 @@ class Menu:
 
     @classmethod
     def of(cls, configs: tuple[HopperConfig, ...]) -> Menu:
-        names = [field.name for field in fields(HopperConfig)] + ["consumers", "cluster_size"]
+        names = [field.name for field in fields(HopperConfig)] + [
+            "consumers", "cluster_size", "stored_columns",
+        ]  # fmt: skip
         columns = {name: np.array([getattr(c, name) for c in configs]) for name in names}
         columns["place"] = np.arange(len(configs)) / len(configs)
         columns["rows"] = np.array([c.valid_m or c.BM for c in configs])

@@ -318,7 +318,7 @@ def _hopper_traits(problem: GemmProblem) -> HopperTraits:
 def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     """The plan, inside a kernel that also reduces the rows of D."""
     *batch, M, N = problem.d.shape
-    parts = -(-N // (plan.config.BN // plan.config.split_k))
+    parts = -(-N // plan.config.stored_columns)
     shape = (len(problem.row_reductions), parts, math.prod((*batch, M)))
     streamk = plan.streamk is not None
     with_rows = row_reduction.streamk_gemm_with_rows if streamk else row_reduction.gemm_with_rows

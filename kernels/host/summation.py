@@ -202,4 +202,4 @@ def _row_parts(config: Config, problem: GemmProblem) -> int:
     adds = any(reduction.op == "sum" for reduction in problem.row_reductions)
     if not adds or isinstance(config, AmpereConfig):
         return 0
-    return config.BN // config.split_k
+    return config.stored_columns
