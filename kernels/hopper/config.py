@@ -172,9 +172,27 @@ class HopperConfig:
 
     @property
     def epilogue_bytes(self) -> int:
-        """Shared memory of the epilogue: two staging buffers per consumer, and split-K partials."""
-        partials = self.BM * self.BN * 4 if self.split_k > 1 else 0
-        return self.consumers * 2 * 64 * SWIZZLE_BYTES + partials
+        """Shared memory of the epilogue: two staging buffers per consumer, and split-K partials.
+
+        Partials that fit into the stages of one operand lie there.
+        """
+        own = self.split_k > 1 and self.partials_over(self.stages) is None
+        return self._staging_bytes + self._partial_bytes * own
+
+    @property
+    def _staging_bytes(self) -> int:
+        return self.consumers * 2 * 64 * SWIZZLE_BYTES
+
+    @property
+    def _partial_bytes(self) -> int:
+        return self.BM * self.BN * 4
+
+    def partials_over(self, stages: int) -> int | None:
+        """The operand, 0 or 1, whose `stages` have room for a CTA's partials of split-K, or None."""
+        for operand, lines in ((1, self.BN), (0, self.BM)):
+            if self._partial_bytes <= stages * self.k_slabs * lines * SWIZZLE_BYTES:
+                return operand
+        return None
 
     @property
     def max_stages(self) -> int:
@@ -183,8 +201,11 @@ class HopperConfig:
 
     def stages_of(self, columns: int) -> int:
         """The same where a stage has this many columns, BN or more in whole boxes of TMA."""
-        free = SMEM_BYTES - self.epilogue_bytes - SMEM_RESERVED
-        return free // ((self.BM + columns) * SWIZZLE_BYTES * self.k_slabs)
+        free = SMEM_BYTES - self._staging_bytes - SMEM_RESERVED
+        of_stage = (self.BM + columns) * SWIZZLE_BYTES * self.k_slabs
+        if self.split_k > 1 and self.partials_over(free // of_stage) is None:
+            free -= self._partial_bytes
+        return free // of_stage
 
     def with_stages(self, most: int = 12) -> HopperConfig:
         """The same configuration with as many stages as fit, `most` at most."""

@@ -27,8 +27,7 @@ class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
     map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
-    128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that the quads of
-    neighbouring threads are adjacent; else None. row_reductions: see row_reduction.py. swapped:
+    128 bytes. partials: of split-K, see make_partials; else None. row_reductions: see row_reduction.py. swapped:
     rows of a tile are columns of D; staging is (consumer, 2, columns of the tile, its 64 rows).
     """
 
@@ -49,10 +48,8 @@ class EpilogueStorage:
         return self.staging.shape[2 if self.swapped else 3]
 
 
-def make_epilogue_storage(
-    d, acc_dtype, config, store_by_threads: bool = False, row_reductions=None
-):
-    """Shared memory and tensor map for D. acc_dtype: element type of the accumulators."""
+def make_epilogue_storage(d, config, store_by_threads: bool = False, row_reductions=None):
+    """Shared memory and tensor map for D."""
     cols = config.stored_columns
     if config.swapped:
         part = max(n for n in (16, 32, 48, 64) if cols % n == 0), 64
@@ -62,11 +59,24 @@ def make_epilogue_storage(
     swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
     staging = tc.shared((config.consumers, 2, *part), d.dtype, swizzle=swizzle)
     box = (1,) * (d.ndim - 2) + part
-    partials = None
-    if config.split_k > 1:
-        partials = tc.shared((config.consumers, config.BN // 8, WARPGROUP, 4), acc_dtype)
     map = None if store_by_threads else tc.tensor_map(d, box, swizzle=swizzle)
-    return EpilogueStorage(d, map, staging, partials, row_reductions, config.swapped)
+    return EpilogueStorage(d, map, staging, None, row_reductions, config.swapped)
+
+
+def make_partials(pipeline, acc_dtype):
+    """Shared memory for the partial sums of a CTA: in stages of the pipeline that have room.
+
+    They are (consumer, quads of elements, thread, 4), so that the quads of neighbouring threads are
+    adjacent.
+    """
+    config = pipeline.config
+    shape = config.consumers, config.BN // 8, WARPGROUP, 4
+    operand = config.partials_over(config.stages)
+    if operand is None:
+        return tc.shared(shape, acc_dtype)
+    stages = (pipeline.a, pipeline.b)[operand].smem
+    strides = shape[1] * WARPGROUP * 4, WARPGROUP * 4, 4, 1
+    return stages.with_parts(dtype=acc_dtype, shape=shape, strides=strides, swizzle=0)
 
 
 def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
@@ -80,7 +90,7 @@ def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
             acc, acc.elements(), consumer, storage, *place, tile.n, epilogue_op, tile.m_end
         )
     else:
-        write_partials(acc.elements(), consumer, storage.partials)
+        write_partials(acc.elements(), consumer, storage.partials, config)
         part, n = tc.cluster_rank() // config.multicast_ctas, config.stored_columns
         if part < config.BN // n:
             elements = sum_partials(part, consumer, storage.partials, config)
@@ -88,9 +98,16 @@ def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
             store_elements(acc, elements, consumer, storage, *place, n, epilogue_op, tile.m_end)
 
 
-def write_partials(elements, consumer, partials):
-    """Every CTA of a split-K cluster writes its sums to its own shared memory, and all meet."""
+def write_partials(elements, consumer, partials, config):
+    """Every CTA of a split-K cluster writes its sums to its own shared memory, and all meet.
+
+    That may be stages of the pipeline: this is the CTA's only tile, so no load follows; all loads
+    into them, by multicast too, have arrived, since the consumers have waited for each; and behind
+    the barrier the wgmma of all consumers, which read them, are complete.
+    """
     thread = tc.threadIdx.x % WARPGROUP
+    if config.consumers > 1 and config.partials_over(config.stages) is not None:
+        tc.barrier(config.consumers + 1, config.consumers * WARPGROUP)
     for i in tc.static_range(len(elements) // 4):
         partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.cluster_sync()

@@ -6,11 +6,14 @@ with more than two operands, or sums of their own, put it together from the same
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import (
     make_epilogue_op,
     make_epilogue_storage,
+    make_partials,
     store_rows,
 )
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
@@ -25,9 +28,7 @@ def warp_specialized_gemm(
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(
-        d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
-    )
+    storage = make_epilogue_storage(d, config, traits.store_by_threads, traits.row_reductions)
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits)
@@ -51,6 +52,8 @@ def run_warpgroups(
     extra_producer(pipeline, scheduler): what the next `extra_warps` warps of the producer run.
     """
     config = pipeline.config
+    if config.split_k > 1:
+        storage = replace(storage, partials=make_partials(pipeline, mma.d.dtype))
     # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
     # the stream; what it wrote may be read only from here on.
     tc.griddep_wait()

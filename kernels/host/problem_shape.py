@@ -9,7 +9,7 @@ from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 SMS = 132  # of an H100 SXM or H200; on fewer SMs persistent CTAs just take more turns
 # CTAs of a cluster -> clusters that run at the same time, where fewer do than SMS allow: a cluster
 # lies in one GPC, and not every GPC has a multiple of four SMs.
-ACTIVE_CLUSTERS = {4: 28, 8: 14}
+ACTIVE_CLUSTERS = {3: 39, 4: 28, 5: 22, 6: 17, 7: 15, 8: 14}
 
 
 @dataclass(frozen=True)
