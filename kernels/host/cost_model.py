@@ -62,37 +62,37 @@ class Costs:
     split-K, for each, for each CTA, and for each accumulator of a thread.
     """
 
-    shared: float = 194
-    cache: float = 89.2
-    ingest: float = 90.4
-    misaligned: float = 2.14
-    outside: float = 1.1
-    readers: float = 0.855
-    step: float = 183
-    cluster_step: float = 201
+    shared: float = 193
+    cache: float = 89.9
+    ingest: float = 90.5
+    misaligned: float = 2.22
+    outside: float = 0.974
+    readers: float = 0.74
+    step: float = 190
+    cluster_step: float = 198
     cooperative: float = 1.11
-    promoted: float = 2.11
-    promoted_part: float = 3.55
-    promoted_column: float = 1.8
-    transposed: float = 286
-    transposed_round: float = 247
-    transposed_shared: float = 162
-    column: float = 2.69
-    box: float = 60.9
-    box_by_threads: float = 234
-    drain: float = 675
-    dram: float = 3390
-    second: float = 0.754
-    again: float = 2.52
-    apart: float = 0.434
-    launch: float = 2230
-    fill: float = 31.4
-    first_readers: float = 11.5
-    handover: float = 2770
-    exchange: float = 36.9
-    split: float = 15.8
-    split_peer: float = 6.25
-    split_element: float = 57.3
+    promoted: float = 1.97
+    promoted_part: float = 3.47
+    promoted_column: float = 1.83
+    transposed: float = 277
+    transposed_round: float = 251
+    transposed_shared: float = 161
+    column: float = 1.9
+    box: float = 70.3
+    box_by_threads: float = 225
+    drain: float = 562
+    dram: float = 3350
+    second: float = 0.81
+    again: float = 2.48
+    apart: float = 0.439
+    launch: float = 2390
+    fill: float = 34.8
+    first_readers: float = 9.45
+    handover: float = 1910
+    exchange: float = 21.6
+    split: float = 29.6
+    split_peer: float = 17.1
+    split_element: float = 41.5
 
 
 COSTS = Costs()
