@@ -188,7 +188,7 @@ class HopperConfig:
         return self.BM * self.BN * 4
 
     def partials_over(self, stages: int) -> int | None:
-        """The operand, 0 or 1, whose `stages` have room for a CTA's partials of split-K, or None."""
+        """The operand, 0 or 1, whose `stages` have room for a CTA's partials, or None."""
         for operand, lines in ((1, self.BN), (0, self.BM)):
             if self._partial_bytes <= stages * self.k_slabs * lines * SWIZZLE_BYTES:
                 return operand

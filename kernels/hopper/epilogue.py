@@ -27,8 +27,9 @@ class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
     map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
-    128 bytes. partials: of split-K, see make_partials; else None. row_reductions: see row_reduction.py. swapped:
-    rows of a tile are columns of D; staging is (consumer, 2, columns of the tile, its 64 rows).
+    128 bytes. partials: of split-K, see make_partials; else None. row_reductions: see
+    row_reduction.py. swapped: rows of a tile are columns of D; staging is (consumer, 2, columns of
+    the tile, its 64 rows).
     """
 
     d: Any
