@@ -26,14 +26,14 @@ AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores t
 class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
-    map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
+    maps: by the lines of a box, empty where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
     128 bytes. partials: of split-K, see make_partials; else None. row_reductions: see
     row_reduction.py. swapped: rows of a tile are columns of D; staging is (consumer, 2, columns of
     the tile, its 64 rows).
     """
 
     d: Any
-    map: Any
+    maps: Any
     staging: Any
     partials: Any
     row_reductions: Any = None
@@ -52,16 +52,17 @@ class EpilogueStorage:
 def make_epilogue_storage(d, config, store_by_threads: bool = False, row_reductions=None):
     """Shared memory and tensor map for D."""
     cols = config.stored_columns
-    if config.swapped:
-        part = max(n for n in (16, 32, 48, 64) if cols % n == 0), 64
+    if config.swapped:  # the last part of the columns may have fewer
+        part, last = (min(cols, 64), 64), cols % 64
     else:
-        part = 64, gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)
+        part, last = (64, gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)), 0
     row_bytes = part[1] * d.dtype.itemsize
     swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
     staging = tc.shared((config.consumers, 2, *part), d.dtype, swizzle=swizzle)
-    box = (1,) * (d.ndim - 2) + part
-    map = None if store_by_threads else tc.tensor_map(d, box, swizzle=swizzle)
-    return EpilogueStorage(d, map, staging, None, row_reductions, config.swapped)
+    lines = () if store_by_threads else (part[0], last or part[0])
+    boxes = {n: (1,) * (d.ndim - 2) + (n, part[1]) for n in lines}
+    maps = {n: tc.tensor_map(d, box, swizzle=swizzle) for n, box in boxes.items()}
+    return EpilogueStorage(d, maps, staging, None, row_reductions, config.swapped)
 
 
 def make_partials(pipeline, acc_dtype):
@@ -142,29 +143,33 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
     """
     thread, reductions = tc.threadIdx.x % WARPGROUP, storage.row_reductions
     width = storage.columns
-    parts = 2 * len(elements) // width
+    columns = 2 * len(elements)
+    parts = -(-columns // width)
     reduced = None if reductions is None else reductions.identity()
     for part in tc.static_range(parts):
-        buffer = storage.staging[consumer, part % 2]
+        buffer, begin = storage.staging[consumer, part % 2], part * width
+        end = min(begin + width, columns)
+        if storage.swapped:
+            buffer = buffer[: end - begin]
         # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
         # the buffer that the next 64 rows start with: then none may.
         if thread == 0:
             tc.tma_store_wait(0 if part == 0 and parts % 2 else 1, read=True)
         consumer_barrier(consumer)
-        for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
+        for first in tc.static_range(begin // 2, end // 2, 8):
             layout = [acc.coordinates(first + i) for i in range(8)]
             coords = [(*batch, *storage.in_d(m + row, n + col)) for row, col in layout]
             values = epilogue_op(elements[first : first + 8], coords)
             if reductions is not None:
                 reduced = reductions.accumulate(reduced, values, coords, storage.d.shape[-1])
-            stage_elements(buffer, values, first % (width // 2) // 4 * 8, storage.swapped)
-        if storage.map is not None:
+            stage_elements(buffer, values, 2 * first - begin, storage.swapped)
+        if storage.maps:
             tc.fence_proxy_async()
         consumer_barrier(consumer)
-        origin = (*batch, *storage.in_d(m, n + part * width))
-        if storage.map is None and buffer.dtype.itemsize == storage.d.align == 2:
+        origin = (*batch, *storage.in_d(m, n + begin))
+        if not storage.maps and buffer.dtype.itemsize == storage.d.align == 2:
             store_pairs_by_threads(buffer, storage.d, origin)
-        elif storage.map is None:
+        elif not storage.maps:
             count = min(storage.d.align, 8) // buffer.dtype.itemsize
             store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], count)
         elif m_end is None or m + 64 <= m_end:
@@ -216,7 +221,7 @@ def consumer_barrier(consumer):
 def store_by_tma(storage, origin, buffer):
     """One TMA store; it leaves out what lies outside of D."""
     if tc.threadIdx.x % WARPGROUP == 0:
-        tc.tma_store(storage.map, origin, buffer)
+        tc.tma_store(storage.maps[buffer.shape[0]], origin, buffer)
         tc.tma_store_commit()
 
 

@@ -221,7 +221,7 @@ def _readers(menu: Menu, shape: ProblemShape, busy: Any) -> Any:
 def _epilogue_cycles(menu: Menu, shape: ProblemShape, costs: Costs) -> Any:
     """Cycles in which a consumer stores its rows of a tile."""
     own = menu.stored_columns
-    boxes = own // np.gcd(own, 128 // shape.out_bytes)
+    boxes = np.where(menu.swapped, _ceil(own, 64), own // np.gcd(own, 128 // shape.out_bytes))
     box = np.where(shape.store_by_threads, costs.box_by_threads, costs.box)
     of_64_rows = own * costs.column + boxes * box
     return np.where(menu.pingpong, menu.BM // 64, 1) * of_64_rows
