@@ -193,7 +193,8 @@ def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
     tile = config.BM * config.cluster_m, config.BN * config.cluster_n
     step = _step(config, problem.multiplied_as)
     *batch, M, N = problem.d.shape
-    covered = (N, M) if config.swapped else (M, N)
+    swapped = isinstance(config, HopperConfig) and config.swapped
+    covered = (N, M) if swapped else (M, N)
     return config.streamk_units, step, *tile, config.group_m, *batch, *covered, problem.K
 
 
