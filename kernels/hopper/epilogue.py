@@ -26,10 +26,10 @@ AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores t
 class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
-    maps: by the lines of a box, empty where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
-    128 bytes. partials: of split-K, see make_partials; else None. row_reductions: see
-    row_reduction.py. swapped: rows of a tile are columns of D; staging is (consumer, 2, columns of
-    the tile, its 64 rows).
+    maps: by the lines of a box, empty where TMA cannot write D. staging: (consumer, 2, 64 rows,
+    columns), rows of at most 128 bytes. partials: of split-K, see make_partials; else None.
+    row_reductions: see row_reduction.py. swapped: rows of a tile are columns of D; staging is
+    (consumer, 2, columns of the tile, its 64 rows).
     """
 
     d: Any

@@ -20,6 +20,7 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
 
 MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
+FEW_ROWS = 64  # and fewer are those of a skinny A
 BOX = 64  # columns of a TMA box of 16-bit elements, which is not K-major
 TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
@@ -29,28 +30,28 @@ PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and pr
 # Those without which random problems are expected to take longer, the most useful ones first.
 MENU = """
 64x64, 64x128, 128x64, 128x128, 128x256, 128x128 pp, 128x128 c2x1 pp, 64x64 k2, 64x256 pp,
-128x192 c2x1 pp, 64x128 c2x1 pp, 64x64 k4, 128x256 c2x1, 64x64 k2 d2 v8, 128x224, 64x112 d2 v8,
-64x64 c1x2 d2, 64x64 d2 v8, 128x208 c2x1, 64x64 d2 v16, 128x128 c1x2 pp, 64x32, 64x64 k2 d2 v16,
-128x160 c2x1 pp, 128x192 c1x2 pp, 64x128 c1x2 pp, 64x64 c2x1, 64x64 d2 v32, 64x128 c2x1,
-64x112 d2 v16, 64x64 k2 d2 v32, 64x112 d2 v32, 128x176 c2x1 pp, 64x160, 128x128 c2x2, 64x64 k8,
-128x224 c2x1, 64x96 c2x1, 64x32 c1x2 d2, 128x160 c1x2, 128x96 c1x2, 64x32 k2 d2 v16,
-128x112 c1x2 pp, 128x128 k4, 128x64 c1x2, 128x32 c1x2, 128x192 c1x2, 64x32 d2 v16, 64x128 c2x1 sk,
-64x16 d2 v16, 64x48 c1x2 d2, 64x80 v16, 128x176 pp t, 64x160 c2x1, 128x160 c1x2 pp, 128x16 k3 t,
-128x96, 128x128 c1x2 sk t, 64x48 c2x2 d2 t, 128x80 c1x2 pp t, 128x96 c1x2 k4, 64x192 c1x2 pp,
-64x16 k8 d2 t, 64x64 c1x2, 64x48 c2x1 k4, 64x32 k2 d2 v32, 128x96 c1x2 sk t, 64x32 c1x2, 64x64 k3,
-128x160 c2x1, 64x96 c1x2 t, 64x192, 128x96 c1x2 pp, 64x32 d2 v32, 64x80 d2 v48, 64x64 c1x4 d2,
-64x48 d2 v16, 64x32 k2 d2 v8, 64x48 d2 v8, 128x32 k2 d2 v96, 64x32 c2x1, 64x16 d2 v32, 64x80 d2 v32,
-64x64 k2 d2 v48, 64x96 d2 v48, 128x32, 64x48 d2 v32, 64x16 d2 v8, 192x128 k8, 192x96 c1x2 k4,
-64x224 c1x2, 64x32 k7, 128x96 k5, 64x16 d2 t, 64x16 k3, 192x144 c1x2, 128x16 k5 t, 128x96 k2,
-192x128 c1x2, 64x96 c1x2, 64x16 c1x2, 128x96 k8, 128x192 k4, 128x256 c1x2, 64x96 k8, 64x32 t,
-192x96 c1x2, 128x224 c2x1 t, 128x16 k8 t, 128x80 k2 t, 64x80 c1x2, 64x128 pp, 128x160 c2x1 pp t,
-64x128 c4x1, 128x160 c1x2 k4, 128x64 k4, 192x128 k2, 64x16 k8 d2, 192x64 k3 t, 128x192 c2x1,
-128x256 c2x1 sk, 64x32 k3, 64x128 c1x4, 128x192 pp, 128x96 c2x1 pp t, 128x144 c1x2 pp,
-64x48 c2x2 d2, 192x128 k3, 64x64 c2x1 d2, 64x144 c1x2, 128x48 k5 t, 64x96 k3, 192x80 c1x4,
-64x16 c1x4 d2, 64x96 c4x1, 192x176 c1x2, 128x16 t, 128x96 c2x2, 192x128 k3 t, 64x32 c1x4,
-128x192 c2x1 pp t, 64x48 c1x2 k4 t, 128x160 k2, 192x112 c1x2, 64x64 k4 v48, 64x16 k4, 128x64 k8,
-128x32 k4 t, 128x48 c1x2, 192x160 t, 128x48 c1x2 k4, 192x96 k8, 64x64 k4 v16, 192x96 k3,
-64x32 c1x2 k4, 128x128 c2x1 k4, 128x176 c1x2 pp, 192x64 c1x4, 64x16 k2, 64x64 k4 d2
+128x192 c2x1 pp, 64x128 c2x1 pp, 128x256 c2x1, 64x64 k4, 64x64 k2 d2 v8, 128x224, 64x112 d2 v8,
+64x64 c1x2 d2, 64x64 d2 v16, 128x160 c2x1 pp, 128x128 c1x2 pp, 128x208 c2x1, 64x32, 64x64 d2 v8,
+64x64 k2 d2 v16, 128x192 c1x2 pp, 64x128 c1x2 pp, 128x96 c1x2, 64x64 c2x1, 64x128 c2x1,
+64x64 d2 v32, 64x64 k8, 64x112 d2 v16, 64x64 k2 d2 v32, 64x112 d2 v32, 128x176 c2x1 pp, 128x128 k4,
+64x192 c1x2 pp, 64x96 c2x1, 128x160 c1x2, 128x128 c2x2, 128x224 c2x1, 64x32 c1x2, 64x32 k2 d2 v16,
+64x128 c2x1 sk, 64x32 d2 v16, 128x64 c1x2, 128x176 c2x1 pp t, 128x112 c1x2 pp, 128x32 c1x2,
+128x192 c1x2, 64x96 c1x2 t, 64x16 d2 v16, 64x48 c1x2 d2, 64x64 k3, 64x80 v16, 64x160 c2x1, 64x192,
+128x160 c1x2 pp, 64x48 c2x2 d2 t, 64x48 c2x1 k4, 192x96 c1x2 k4, 128x128 c1x2 sk t, 128x96,
+128x80 c1x2 pp t, 128x96 c1x2 k4, 64x16 d2 t, 192x80 c1x4, 64x64 c1x2, 64x32 k8 d2 t,
+64x32 k2 d2 v32, 128x160 c2x1, 64x48 d2 v16, 64x16 d2 v32, 128x96 c1x2 pp, 64x80 d2 v48,
+64x64 c1x4 d2, 64x32 k2 d2 v8, 64x48 d2 v8, 64x32 d2 v32, 64x32 c2x1, 64x80 d2 v32, 64x64 k2 d2 v48,
+64x96 d2 v48, 128x32 k2 d2 v96, 128x32, 192x48 k3 t, 64x48 d2 v32, 64x16 d2 v8, 192x128 k8,
+192x96 c1x2, 128x96 k2, 192x144 c1x2, 64x32 k7, 64x224 c1x2, 64x96 c1x2, 64x16, 64x144 c2x1 k4 t,
+128x192 k4, 128x192 pp t, 128x64 c1x2 k4, 128x96 c2x1 pp t, 128x160 c2x1 pp t, 192x112 c1x2,
+128x256 c1x2, 64x16 k8 d2, 64x32 k3, 64x96 k8, 64x16 t, 64x96 k3, 128x48 k4 t, 64x128 c4x1,
+64x80 c1x2, 128x256 c2x1 sk, 64x112, 64x64 k4 v16, 64x144 c1x2, 64x80 t, 64x16 c1x4, 64x96 k2,
+64x208 c2x1 t, 64x48 c1x2 k4 t, 64x64 c2x1 d2, 128x16 k3 t, 128x96 c2x2, 64x128 c1x4, 192x128 k4,
+128x144 pp t, 64x32 c1x4 d2, 128x192 pp, 64x64 k4 d2, 64x96 c4x1, 64x16 c1x4 d2, 128x144 c1x2 pp,
+128x48 c1x2, 64x48 c2x2 d2, 128x160 k2, 64x96 k4, 192x128 c1x2, 128x144 c1x2 k4 t, 64x16 k3 t,
+192x80 c1x2 k2, 64x160 c1x4, 192x80 c1x2 t, 128x128 k3, 64x144 k2 t, 64x64 k4 v48, 64x144 t,
+64x16 c2x1 k4 t, 192x176 c1x2, 64x128 k2, 128x224 c2x1 t, 64x64 c1x4, 64x16 k3, 128x96 k5,
+64x160 c4x1 t, 128x192 c2x1, 64x128 v16, 128x224 c1x2, 64x96, 128x176 c1x2 pp
 """
 FIELDS = {"k": "split_k", "d": "k_slabs", "v": "valid_m"}
 
@@ -146,7 +147,9 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     without rows or columns.
     """
     swapped = menu.swapped & (shape.itemsize == 2) & (shape.out_bytes == 2)
-    swapped &= not shape.has_epilogue
+    # Few rows of A that lie along K are loaded at least as well by tiles with few valid rows.
+    skinny = (shape.M <= FEW_ROWS) & np.logical_and(shape.a_k_major, shape.b_k_major)
+    swapped &= not (shape.has_epilogue or skinny)
     return np.where(menu.swapped, swapped & _suits(menu, shape.swapped), _suits(menu, shape))
 
 

@@ -45,7 +45,10 @@ class Costs:
     pieces of 128 bytes that lie in two cache lines. outside: cycles of a row or column outside of
     the matrix, which TMA fills with zeros. readers: for each cluster that reads the same rows or
     columns. step, cluster_step: least duration of a step, whose barriers reach other CTAs in a
-    cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other.
+    cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other. alone:
+    of a step of ping-pong beside its products, as one consumer multiplies at a time. parted: part
+    by which steps take longer with K in many parts. boxed: factor of tensor cores, where wgmma
+    leaves out a part of the last box.
     promoted, promoted_part, promoted_column: of a step of one consumer beside its products.
     transposed, transposed_round: of warps that transpose a stage, and of each round of it;
     transposed_shared: as `shared`, beside these.
@@ -62,37 +65,40 @@ class Costs:
     split-K, for each, for each CTA, and for each accumulator of a thread.
     """
 
-    shared: float = 193
-    cache: float = 89.9
-    ingest: float = 90.5
-    misaligned: float = 2.22
-    outside: float = 0.974
-    readers: float = 0.74
-    step: float = 190
+    shared: float = 211
+    cache: float = 91.4
+    ingest: float = 97
+    misaligned: float = 2.27
+    outside: float = 0.936
+    readers: float = 0.685
+    step: float = 183
     cluster_step: float = 198
-    cooperative: float = 1.11
-    promoted: float = 1.97
-    promoted_part: float = 3.47
-    promoted_column: float = 1.83
-    transposed: float = 277
-    transposed_round: float = 251
-    transposed_shared: float = 161
-    column: float = 1.9
-    box: float = 70.3
-    box_by_threads: float = 225
-    drain: float = 562
-    dram: float = 3350
-    second: float = 0.81
+    cooperative: float = 1.14
+    alone: float = 37.5
+    parted: float = 0.0814
+    boxed: float = 1.11
+    promoted: float = 1.79
+    promoted_part: float = 3.29
+    promoted_column: float = 1.75
+    transposed: float = 271
+    transposed_round: float = 250
+    transposed_shared: float = 162
+    column: float = 2.06
+    box: float = 76.8
+    box_by_threads: float = 226
+    drain: float = 586
+    dram: float = 3330
+    second: float = 0.792
     again: float = 2.48
-    apart: float = 0.439
-    launch: float = 2390
-    fill: float = 34.8
-    first_readers: float = 9.45
-    handover: float = 1910
-    exchange: float = 21.6
-    split: float = 29.6
-    split_peer: float = 17.1
-    split_element: float = 41.5
+    apart: float = 0.435
+    launch: float = 2200
+    fill: float = 41.5
+    first_readers: float = 10.8
+    handover: float = 1820
+    exchange: float = 22.8
+    split: float = 38.8
+    split_peer: float = 266
+    split_element: float = 17.9
 
 
 COSTS = Costs()
@@ -149,8 +155,9 @@ def covering_cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> An
 def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> Any:
     """Cycles of one 128-byte slab of K for one tile: the norm of what goes on at a time."""
     together = (menu.consumers > 1) & ~menu.pingpong
-    tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
     loaded = _loaded_columns(menu, shape)
+    tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
+    tensor = tensor * np.where(loaded > menu.BN, costs.boxed, 1) + costs.alone * menu.pingpong
     sent = (menu.rows / menu.cluster_n + loaded / menu.cluster_m) * SWIZZLE_BYTES
     sent = sent * np.where(shape.misaligned, costs.misaligned, 1)
     cache = sent * (busy / SMS) / costs.cache
@@ -169,7 +176,8 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     consumer = 64 * menu.BN / TENSOR + np.where(shape.promoted, promotion, 0)
     alone = np.maximum(tensor, consumer)
     each = [alone, cache, received, shared, readers, barriers, transposition]
-    return np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+    step = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+    return step * (1 + costs.parted * (1 - 1 / menu.split_k))
 
 
 def _loaded_columns(menu: Menu, shape: ProblemShape) -> Any:
