@@ -139,11 +139,14 @@ def test_stages_have_room_for_whole_boxes() -> None:
 
 
 def test_candidates() -> None:
-    """Problems without an epilogue, of 16 bits in and out, have swapped candidates."""
+    """Problems without an epilogue, of 16 bits in and out, have them, but for a skinny A."""
     shape = ProblemShape(300, 4096, 4096)
     assert any(c.swapped for c in menu().configs)
     assert any(c.swapped for c in candidates(shape).configs)
     for changes in ({"has_epilogue": True}, {"itemsize": 1}, {"out_bytes": 4}):
         assert not any(c.swapped for c in candidates(replace(shape, **changes)).configs)
+    skinny = replace(shape, M=64)
+    assert not any(c.swapped for c in candidates(skinny).configs)
+    assert any(c.swapped for c in candidates(replace(skinny, b_k_major=False)).configs)
     tall = HopperConfig(BM=128, BN=64)
     assert cluster_tiles(replace(tall, swapped=True), 64, 512) == cluster_tiles(tall, 512, 64) == 4
