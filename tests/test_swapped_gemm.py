@@ -117,6 +117,15 @@ def test_what_is_refused(name: str) -> None:
         kernels.gemm(a, a.T, **{"config": replace(USUAL, swapped=True), **options})
 
 
+def test_choices_with_row_reductions_are_not_swapped() -> None:
+    a, b = operand(32, 64), operand(64, 48)
+    found = [
+        kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swapped
+        for rows in ((), (kernels.RowReduction("sum"),))
+    ]
+    assert found == [True, False]
+
+
 def test_boxes_of_columns_that_lie_side_by_side() -> None:
     """B with N contiguous, and swapped A with M contiguous, take widths that are no whole boxes."""
     a, b = operand(136, 168, "F"), operand(168, 264, "C")

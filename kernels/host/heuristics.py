@@ -208,6 +208,8 @@ def choose_for(
             return False
         if kernel is promoted_fp8_gemm:
             return has_promotion_registers(config)
+        if config.swapped and problem.row_reductions:
+            return False  # its threads hold columns of D
         if config.streamk_units and problem.accumulate == tc.f16:
             return False  # stream-K exchanges accumulators in f32
         if needs_registers and (config.registers or config.consumers > 2):
