@@ -119,9 +119,9 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (descriptor.Descriptor, "chunks", GROUP),
     (descriptor.Descriptor, "_chunks", GROUP),
     (descriptor, "swizzled", GROUP),
-    (wgmma, "matrix", GROUP),
-    (wgmma, "multiply", GROUP),
-    (wgmma, "_operand_a", GROUP),
+    (wgmma.Lines, "of", GROUP),
+    (wgmma.Multiplication, "__init__", GROUP),
+    (wgmma.Multiplication, "operand", GROUP),
     (wgmma, "_negated", GROUP),
     (wmma, "_formula", WMMA),
     (wmma, "fragment", WMMA),
@@ -176,11 +176,10 @@ SAME = {
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<3> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
-    "isa.wgmma.matrix: chunks = Chunks(descriptor.chunks(outer, size, transposed) & <262142>own)": (
+    "Lines.of: chunks = Chunks(descriptor.chunks(outer, size, transposed) & <262142>own)": (
         "chunks start at multiples of 16"
     ),
-    'isa.wgmma.multiply: transposed = given.get("trans_b", <-1>) == 1': "neither is 1",
-    'isa.wgmma._operand_a: transposed = given.get("trans_a", <-1>) == 1': "neither is 1",
+    'Multiplication.__init__: transposed = given.get(f"trans_{name}", <-1>) == 1': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",
     'isa.sparse.selection: wide = dtypes.named(p["a"]).bits >= <15>': "no type has 15 bits",
     "isa.sparse.row_words: words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, <1>, 2)":

@@ -117,6 +117,15 @@ def test_what_is_refused(name: str) -> None:
         kernels.gemm(a, a.T, **{"config": replace(USUAL, swapped=True), **options})
 
 
+def test_choices_with_row_reductions_are_not_swapped() -> None:
+    a, b = operand(32, 64), operand(64, 48)
+    found = [
+        kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swapped
+        for rows in ((), (kernels.RowReduction("sum"),))
+    ]
+    assert found == [True, False]
+
+
 def test_boxes_of_columns_that_lie_side_by_side() -> None:
     """B with N contiguous, and swapped A with M contiguous, take widths that are no whole boxes."""
     a, b = operand(136, 168, "F"), operand(168, 264, "C")
@@ -160,5 +169,8 @@ def test_candidates() -> None:
         assert any(c.swapped for c in candidates(replace(shape, **changes)).configs)
     for changes in ({"has_epilogue": True}, {"itemsize": 1, "out_bytes": 4}, {"out_bytes": 4}):
         assert not any(c.swapped for c in candidates(replace(shape, **changes)).configs)
+    skinny = replace(shape, M=64)
+    assert not any(c.swapped for c in candidates(skinny).configs)
+    assert any(c.swapped for c in candidates(replace(skinny, b_k_major=False)).configs)
     tall = HopperConfig(BM=128, BN=64)
     assert cluster_tiles(replace(tall, swapped=True), 64, 512) == cluster_tiles(tall, 512, 64) == 4

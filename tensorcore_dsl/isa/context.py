@@ -61,6 +61,10 @@ class SharedMemory(Memory, Protocol):
         out: (warpgroups, lines, elements of a line in memory) words, or with `across` these axes
         exchanged."""
 
+    def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
+        """Count what `read_chunks` has read, and show it to the checks: the products go on reading
+        until they have been waited for."""
+
 
 class AsyncCopies(Protocol):
     """cp.async and its groups."""

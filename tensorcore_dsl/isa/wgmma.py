@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.errors import Divergence
+from tensorcore_dsl.errors import Divergence, TensorCoreError
 from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.descriptor import Chunks, Descriptor
@@ -68,34 +68,47 @@ def a_layout(k: int, dtype: str) -> Layout:
 # -- semantics ---------------------------------------------------------------------------------
 
 
-def matrix(
-    ctx: Context, instr: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
-    transposed: bool, out: np.ndarray | None = None,
-) -> np.ndarray:  # fmt: skip
-    """(warpgroups, rows of A or columns of B, words), the lines of an operand that lie in memory
-    along K. Transposed: elements, (warpgroups, rows, k) of A or (warpgroups, k, columns) of B.
+@dataclass(frozen=True)
+class Lines:
+    """The lines of an operand in memory along K, or, transposed, its elements.
 
-    out: receives them.
+    chunks: what each warpgroup reads. shape: of what it finds, as words: (rows of A or columns of B,
+    words), transposed (rows, k) of A or (k, columns) of B. size: bytes of an element, or of a word.
+    across: neighbours in memory are apart in the matrix.
     """
-    element = dtypes.named(instr.params[name])
-    words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
-    outer, inner = (k, rows) if transposed else (rows, k)
-    size = inner * element.bits // 8
 
-    def find() -> Chunks:
-        descriptor, own = Descriptor.of(instr, f"desc_{name}", words, whole)
-        chunks = Chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, own)
-        ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, size * transposed)
-        return chunks
+    instr: Instruction
+    chunks: Chunks
+    shape: tuple[int, int]
+    size: int
+    across: bool
 
-    chunks = ctx.tiles.chunks(words, whole, (instr, name, transposed), find)
-    across = transposed and name == "a"  # are neighbours in memory apart in the matrix?
-    shape = (inner, outer) if across else (outer, inner if transposed else size // 4)
-    found = np.empty((len(words), *shape), np.uint32) if out is None else out
-    ctx.shared.read_chunks(
-        instr, chunks, whole, found, element.itemsize if transposed else 4, across
-    )
-    return found
+    @classmethod
+    def of(
+        cls, ctx: Context, instr: Instruction, name: str, bits: Any, rows: int, k: int,
+        whole: np.ndarray, transposed: bool,
+    ) -> Lines:  # fmt: skip
+        """Those of the operand `name`, whose descriptors are `bits`, for the `whole` warpgroups."""
+        element = dtypes.named(instr.params[name])
+        words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
+        outer, inner = (k, rows) if transposed else (rows, k)
+        size = inner * element.bits // 8
+
+        def find() -> Chunks:
+            descriptor, own = Descriptor.of(instr, f"desc_{name}", words, whole)
+            chunks = Chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, own)
+            width = size * transposed
+            ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, width)
+            return chunks
+
+        chunks = ctx.tiles.chunks(words, whole, (instr, name, transposed), find)
+        across = transposed and name == "a"
+        shape = (inner, outer) if across else (outer, inner if transposed else size // 4)
+        return cls(instr, chunks, shape, element.itemsize if transposed else 4, across)
+
+    def load(self, ctx: Context, some: np.ndarray, out: np.ndarray) -> None:
+        """Read them for some warpgroups."""
+        ctx.shared.read_chunks(self.instr, self.chunks, some, out, self.size, self.across)
 
 
 def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
@@ -116,63 +129,161 @@ class Buffers:
     again, for one instruction of a program."""
 
     def __init__(self) -> None:
-        self.a: np.ndarray | None = None
-        self.b: np.ndarray | None = None
+        self.lines: dict[str, np.ndarray] = {}
         self.prepared: Any = None
         self.arrays: tuple[np.ndarray, ...] = ()  # that it is prepared for
 
+    def of(self, name: str, groups: int, lines: Lines) -> np.ndarray:
+        """Where the lines of an operand go."""
+        shape = groups, *lines.shape
+        found = self.lines.get(name)
+        if found is None or found.shape != shape:
+            found = self.lines[name] = np.empty(shape, np.uint32)
+        return found
 
-def multiply(
-    ctx: Context, instr: Instruction, c: Any, *operands: Any, out: np.ndarray | None = None,
-    buffers: Buffers | None = None,
-) -> np.ndarray:  # fmt: skip
-    """d = scale_a * a * scale_b * b + (c if scale_d else +0).
+
+class Multiplication:
+    """d = scale_a * a * scale_b * b + (c if scale_d else +0), for the active warpgroups.
 
     out: receives d, contiguous or (as by `tc.emulate`) with the registers of a thread as neighbours.
+    loc: the line in the user's source, for errors. `lines` by name: the operands in shared memory,
+    and where they go.
     """
-    from tensorcore_dsl.numerics import products
 
-    given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
-    whole = whole_groups(ctx, instr)
-    product, maps = fragments.prepared(instr)
-    buffers = buffers or Buffers()
-    a, packed = _operand_a(ctx, instr, given, whole, product.stored, buffers)
-    transposed = given.get("trans_b", 0) == 1
-    b = buffers.b = matrix(
-        ctx, instr, "b", given["desc_b"], product.n, product.k, whole, transposed, buffers.b
-    )
-    b = _negated(b, instr.params["b"], given.get("scale_b", 1))
-    maps = _with_lines(instr, packed if transposed else packed | {"b"})
-    c = fragments.image(ctx, instr, "c", c)
-    keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
-    if not keep.reshape(-1, THREADS)[whole].all():
-        c = np.where(keep, c, np.uint32(0))
-    more: dict[str, Any] = {}
-    if product.sparse:
-        places = sparse.selection(ctx, instr, given["meta"], given["selector"])
-        more["selection"] = places.reshape(-1, 64, product.stored)
-    if product.sparse or out is None or not out.flags.c_contiguous:
-        return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, out=out, **more)
-    arrays = a, b, c, out
-    if list(map(id, arrays)) != list(map(id, buffers.arrays)):
-        buffers.arrays, buffers.prepared = arrays, products.in_place(
-            product, ctx.arch, maps, [arrays]
-        )
-    buffers.prepared.run(whole, share=ctx.team.share_mask)
-    return out
+    def __init__(
+        self, ctx: Context, instr: Instruction, c: Any, *operands: Any,
+        out: np.ndarray | None = None, buffers: Buffers | None = None, loc: Any = None,
+    ) -> None:  # fmt: skip
+        self.loc = loc
+        given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
+        self.ctx, self.instr, self.given, self.out = ctx, instr, given, out
+        self.whole = whole_groups(ctx, instr)
+        self.buffers = buffers or Buffers()
+        self.product, _ = fragments.prepared(instr)
+        sizes = {"a": 64, "b": self.product.n}
+        depths = {"a": self.product.stored, "b": self.product.k}
+        self.lines: dict[str, tuple[Lines, np.ndarray]] = {}
+        for name, rows in sizes.items():
+            bits = given.get(f"desc_{name}")
+            if bits is not None:
+                transposed = given.get(f"trans_{name}", 0) == 1
+                lines = Lines.of(
+                    ctx, instr, name, bits, rows, depths[name], self.whole, transposed
+                )
+                self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
+        c = fragments.image(ctx, instr, "c", c)
+        keep = np.asarray(given["scale_d"], bool)
+        if not keep.all():
+            keep = np.broadcast_to(keep, (ctx.threads,))
+            if not keep.reshape(-1, THREADS)[self.whole].all():
+                c = np.where(keep, c, np.uint32(0))
+        self.c = c
+
+    @property
+    def in_place(self) -> bool:
+        """May parts of the warpgroups be loaded and computed one after the other, directly to
+        `out`, with nothing that is prepared anew?"""
+        signs = {self.given.get(f"scale_{name}", 1) for name in "ab"}
+        plain = signs <= {1} and not self.product.sparse
+        return plain and self.c is self.out and self.c.flags.c_contiguous
+
+    def operand(self, name: str) -> np.ndarray:
+        """The register image of A, or the lines that have been loaded, with the sign."""
+        found = self.lines.get(name)
+        given, kind = self.given, self.instr.params[name]
+        words = found[1] if found else fragments.image(self.ctx, self.instr, name, given[name])
+        return _negated(words, kind, given.get(f"scale_{name}", 1))
+
+    @property
+    def maps(self) -> Any:
+        packed = [name for name in self.lines if self.given.get(f"trans_{name}", 0) != 1]
+        return _with_lines(self.instr, frozenset(packed))
+
+    def note(self) -> None:
+        """Let the checks know what is read of shared memory."""
+        for lines, _ in self.lines.values():
+            self.ctx.shared.note_chunks(self.instr, lines.chunks, self.whole)
+
+    def load(self, some: np.ndarray) -> None:
+        """Read the operands in shared memory for some warpgroups."""
+        try:
+            for lines, out in self.lines.values():
+                lines.load(self.ctx, some, out)
+        except TensorCoreError as error:
+            error.loc = error.loc or self.loc
+            raise
+
+    def prepared(self) -> Any:
+        """The product of the arrays, which stay where they are."""
+        buffers, arrays = self.buffers, (self.operand("a"), self.operand("b"), self.c, self.out)
+        if list(map(id, arrays)) != list(map(id, buffers.arrays)):
+            from tensorcore_dsl.numerics import products
+
+            buffers.arrays = arrays  # type: ignore[assignment]
+            buffers.prepared = products.in_place(
+                self.product, self.ctx.arch, self.maps, [arrays]  # type: ignore[list-item]
+            )
+        return buffers.prepared
+
+    def run(self) -> np.ndarray:
+        """Load all and compute d."""
+        from tensorcore_dsl.numerics import products
+
+        ctx = self.ctx
+        if self.in_place:
+            multiply_all([self])
+            self.note()
+            assert self.out is not None
+            return self.out
+        cost = CHUNK_COST * sum(x.chunks.addresses.shape[1] for x, _ in self.lines.values())
+        ctx.team.share_mask(self.whole, cost, lambda some, _: self.load(some))
+        self.note()
+        more: dict[str, Any] = {}
+        if self.product.sparse:
+            given = self.given
+            places = sparse.selection(ctx, self.instr, given["meta"], given["selector"])
+            more["selection"] = places.reshape(-1, 64, self.product.stored)
+        return products.fragments(
+            self.product, ctx.arch, self.maps, self.operand("a"), self.operand("b"), self.c,
+            active=self.whole, out=self.out, **more,
+        )  # fmt: skip
 
 
-def _operand_a(
-    ctx: Context, instr: Instruction, given: dict[str, Any], whole: np.ndarray, k: int,
-    buffers: Buffers,
-) -> tuple[np.ndarray, frozenset[str]]:  # fmt: skip
-    """The register image of A, or what `matrix` finds at its descriptors; {"a"} if these are lines."""
-    kind, sign = instr.params["a"], given.get("scale_a", 1)
-    if "a" in given:
-        return _negated(fragments.image(ctx, instr, "a", given["a"]), kind, sign), frozenset()
-    transposed = given.get("trans_a", 0) == 1
-    a = buffers.a = matrix(ctx, instr, "a", given["desc_a"], 64, k, whole, transposed, buffers.a)
-    return _negated(a, kind, sign), frozenset() if transposed else frozenset("a")
+CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
+BLOCK = 1 << 19  # bytes of accumulators and operands that stay in a processor's cache
+
+
+def multiply_all(steps: list[Multiplication]) -> None:
+    """Products in place of the same warpgroups, in this order; each may take what the one before it
+    has computed. A few warpgroups at a time do all of them, so that their operands stay in the
+    cache."""
+    from tensorcore_dsl.numerics.products import COST
+
+    first = steps[0]
+    ctx, product = first.ctx, first.product
+    prepared = [step.prepared() for step in steps]
+    held = first.c.nbytes // len(first.whole)
+    held += sum(out[0].nbytes for step in steps for _, out in step.lines.values())
+    size = max(BLOCK // held, 1)
+
+    def work(some: np.ndarray, number: int) -> None:
+        groups = np.flatnonzero(some)
+        for start in range(0, len(groups), size):
+            part = some
+            if len(groups) > size:
+                part = np.zeros_like(some)
+                part[groups[start : start + size]] = True
+            for step, uses in zip(steps, prepared, strict=True):
+                step.load(part)
+                uses.run(part, number=number)
+
+    cost = COST * product.m * product.n * product.k * len(steps)
+    ctx.team.share_mask(first.whole, cost, work)
+
+
+def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any, **where: Any) -> np.ndarray:
+    """`Multiplication`, which has these arguments too."""
+    return Multiplication(ctx, instr, c, *operands, **where).run()
 
 
 @cache

@@ -206,17 +206,21 @@ class Uses:
             self._rooms[number] = room
         return room[1]
 
-    def run(self, active: Array | None, extra: Array = NOTHING, share: Share | None = None) -> None:
+    def run(
+        self, active: Array | None, extra: Array = NOTHING, share: Share | None = None,
+        number: int = 0,
+    ) -> None:  # fmt: skip
         """Compute them for the `active` warps (bool, all if None).
 
-        extra: what `plans.extra_operands` returns. share: divides the work among threads.
+        extra: what `plans.extra_operands` returns. share: divides the work among threads; without
+        it, `number` is that of the thread among those that share these operations.
         """
         if active is None:
             active = np.ones(self.warps, np.bool_)
         if self.plan.blocks is None:
             left = np.broadcast_to(active, (len(self.uses), active.size))
         else:
-            left = _in_blocks(self, active, extra, share)
+            left = _in_blocks(self, active, extra, share, number)
         if left.any():
             self._run_loops(left, extra)
 
@@ -238,7 +242,9 @@ class Uses:
             )  # fmt: skip
 
 
-def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None) -> Array:
+def _in_blocks(
+    uses: Uses, active: Array, extra: Array, share: Share | None, number: int
+) -> Array:
     """Compute what blocks can; (uses, warps) bool of what remains."""
     plan, product = uses.plan.blocks, uses.product
     assert plan is not None
@@ -254,7 +260,7 @@ def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None) -> 
         plan.loop(*uses.in_blocks, some, plan.call, uses.decoded(number), left, extra)
 
     if share is None:
-        part(active, 0)
+        part(active, number)
     else:
         share(active, COST * product.m * product.n * product.k * len(uses.uses), part)
     return left

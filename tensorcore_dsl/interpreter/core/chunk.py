@@ -15,7 +15,7 @@ from tensorcore_dsl.errors import Divergence, Loc
 from tensorcore_dsl.interpreter.core.geometry import Geometry, axes_text, ranges
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Tally
-from tensorcore_dsl.interpreter.core.threads import census
+from tensorcore_dsl.interpreter.core.threads import Masks
 from tensorcore_dsl.isa.spec import Instruction
 
 WARP, WARPGROUP = 32, 128
@@ -81,11 +81,11 @@ class Chunk(Positions):
     """State that all parts of a machine share.
 
     active: (T,) bool of the threads that execute the running step, None for all; mask: the same,
-    always an array. gone: threads that have exited or never existed; exited: the same, None for
-    nobody; finished: those that ran to the end of the kernel. cohorts: by position, without the
-    running one. at_step: the running step, where it is tracked. limit: the position where the
-    running cohort stops. progress: grows when waiting threads may be able to go on. reads, writes:
-    accesses so far, to tell polling from work.
+    always an array, one of `masks`. gone: threads that have exited or never existed; exited: the
+    same, None for nobody; finished: those that ran to the end of the kernel. cohorts: by position,
+    without the running one. at_step: the running step, where it is tracked. limit: the position
+    where the running cohort stops. progress: grows when waiting threads may be able to go on.
+    reads, writes: accesses so far, to tell polling from work.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Chunk(Positions):
         self.threads = geometry.threads
         self.threads_per_cta = geometry.threads_per_cta
         self.tally = Tally(len(program.steps), profile)
+        self.masks = Masks()
         self.all_threads = np.ones(self.threads, np.bool_)
         self.alive = np.ones(self.threads, np.bool_)
         self.alive.reshape(-1, self.group)[:, self.threads_per_cta :] = False
@@ -112,7 +113,7 @@ class Chunk(Positions):
 
     def narrow(self, mask: np.ndarray) -> None:
         """Make these threads the active ones."""
-        self.warps, self.lanes = divmod(census(mask), 1 << 32)
+        mask, self.warps, self.lanes = self.masks.find(mask)
         self.active: np.ndarray | None = None if self.lanes == self.threads else mask
         self.mask = self.all_threads if self.active is None else mask
 
@@ -129,7 +130,7 @@ class Chunk(Positions):
 
     def exit(self) -> None:
         """The active threads end."""
-        self.alive &= ~self.mask
+        self.alive = self.alive & ~self.mask
         self.gone = ~self.alive
         self.exited = self.gone
         self.progress += 1

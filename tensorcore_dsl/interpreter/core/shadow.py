@@ -15,8 +15,15 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 # States of a byte. PENDING: an asynchronous copy in flight owns it; BARRIER: part of an mbarrier.
 NEVER, WRITTEN, PENDING, BARRIER = range(4)
+ALL_WRITTEN, ALL_PENDING = (state * 0x0101010101010101 for state in (WRITTEN, PENDING))
+BUSY = 0x0202020202020202  # the bits that PENDING and BARRIER have in common, of 8 bytes
 # Codes of failed checks of memory accesses.
 OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED = range(1, 8)
+
+# Stamps of a CTA: one word for each 4 bytes of whole pages, then one word for each page, which is
+# set from the first stamp in the page on: bulk copies need not look at pages without any.
+PAGE = 1024  # bytes
+PAGE_WORDS = PAGE // 4 + 1
 
 STAMP_BITS = 14  # bits of a stamp that hold the thread; a cluster has at most 16 * 1024 threads
 STAMP_MASK = (1 << STAMP_BITS) - 1
@@ -63,7 +70,7 @@ def all_written(shadow: int, size: int) -> bool:
     good = True
     if size >= 8:
         for start in range(0, size, 8):
-            good = good and native.peek64(shadow + start) == 0x0101010101010101
+            good = good and native.peek64(shadow + start) == ALL_WRITTEN
         return good
     if size == 4:
         word: int = native.peek32(shadow)
@@ -83,7 +90,7 @@ def in_flight(shadow: int, size: int) -> bool:
     else:
         for byte in range(size):
             states |= native.peek8(shadow + byte)
-    found: bool = states & 0x0202020202020202 != 0
+    found: bool = states & BUSY != 0
     return found
 
 
@@ -101,12 +108,22 @@ def mark(shadow: int, size: int, state: int) -> None:
 
 
 @native.inlined
+def is_stamped(stamps: Any, address: int) -> bool:
+    """May the page of an address in a CTA hold stamps? stamps: (words,), those of the CTA."""
+    pages = stamps.size // PAGE_WORDS
+    found: bool = stamps.size > 0 and stamps[stamps.size - pages + address // PAGE] != 0
+    return found
+
+
+@native.inlined
 def stamp_words(stamps: Any, cta: int, address: int, size: int, epochs: Any, thread: int) -> None:
     """Stamp the words of `size` bytes from `address` on with a thread and its epoch."""
     stamp = int(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
-    first = stamps.ctypes.data + cta * stamps.shape[1] * 4
+    words = stamps.shape[1]
+    first = stamps.ctypes.data + cta * words * 4
     if size >= 8:
         for start in range(0, size, 8):
             native.poke64(first + address + start, stamp << 32 | stamp)
     else:
         native.poke32(first + (address & -4), stamp)
+    native.poke32(first + 4 * (words - words // PAGE_WORDS + address // PAGE), 1)

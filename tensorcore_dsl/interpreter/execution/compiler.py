@@ -14,6 +14,7 @@ from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
+from tensorcore_dsl.interpreter.execution.async_products import AsyncProduct, chain
 from tensorcore_dsl.interpreter.execution.fused import fused
 from tensorcore_dsl.interpreter.lanes import runs
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
@@ -85,6 +86,7 @@ class _Compiler:
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.rows: dict[int, list[runs.Row]] = {}  # by position, those of steps that have a form
+        self.products: list[AsyncProduct] = []  # of warpgroups, without a guard
         self.heads: set[int] = set()  # where jumps may lead
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
@@ -96,6 +98,7 @@ class _Compiler:
         for part in self.program.fused:
             first = self.program.steps[part.start]
             first.run = fused(first.run, part)
+        chain(self.program, self.products, self.heads)
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
     def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
@@ -185,7 +188,7 @@ class _Compiler:
         if op.instr.execute is fragments.multiply:
             run = steps.products(op.instr, [self._registers(op)], self.here)
         elif op.instr.execute is multiply_async:
-            run = steps.async_product(op.instr, fetch, results[0][0], self.here)
+            run = self._async_product(op, fetch, reads, results[0][0])
         else:
             make = steps.blocking if blocking else steps.plain
             run = make(steps.call(op.instr, fetch), results, self.here)
@@ -205,6 +208,16 @@ class _Compiler:
             meets = op.instr.orders_memory
             run = steps.gathered(run, self.here, op.instr.threads, mask, meets)
         self.add(Step(run, op.loc, op.instr, reads, guard, tuple(p for p, _ in results)))
+
+    def _async_product(
+        self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], place: int
+    ) -> Run:
+        use = mma_hazards.product_use(op.instr, reads)
+        assert use is not None
+        product = AsyncProduct(op.instr, fetch, place, self.here, op.loc, use)
+        if op.guard is None:
+            self.products.append(product)
+        return product.run
 
     def _takes_all(self, op: nodes.Op, mask: int | None) -> bool:
         """Do all lanes take part in an instruction that names those which do?"""

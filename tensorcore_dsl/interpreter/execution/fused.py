@@ -58,6 +58,16 @@ def fused(alone: Run, part: Fused) -> Run:
     return run
 
 
+def executed(part: Fused) -> Callable[[Machine], None]:
+    """What executes a part without accesses to memory, all of whose operands are written."""
+
+    def run(machine: Machine) -> None:
+        table = machine.forms.tables[part.number]
+        _operate(machine, part, table, 0, len(table))
+
+    return run
+
+
 def _operations(part: Fused) -> Execute:
     """The function that executes a part without accesses to memory."""
     return lambda machine, table: _operate(machine, part, table, 0, len(table))

@@ -33,6 +33,10 @@ class RegisterFile:
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
+        # Masks of the checks that have found nothing, and of the notes that change nothing again,
+        # by places and mask, since `partial` has changed.
+        self._found: dict[tuple[Any, int], np.ndarray] = {}
+        self._noted: dict[tuple[Any, int], np.ndarray] = {}
         self.varying = (program.sizes > 0).astype(np.int64)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
         self._memory = np.zeros(int(room.sum()) + _LINE, np.uint8)
@@ -89,7 +93,8 @@ class RegisterFile:
         chunk, partial = self.chunk, self.partial
         if chunk.active is None:
             for place in places if partial else ():
-                partial.pop(place, None)
+                if place in partial:
+                    self._change(place, None)
         elif new or partial:
             for place in places:
                 if new or place in partial:
@@ -98,30 +103,48 @@ class RegisterFile:
     def _wrote_some(self, place: int, new: bool) -> None:
         """Note who has written a register."""
         chunk, written = self.chunk, self.partial.get(place)
-        if written is not chunk.active if written is not None else chunk.checks and new:
-            written = chunk.mask if written is None else written | chunk.mask
-            if (written | chunk.gone).all():
-                self.partial.pop(place, None)
-            else:
-                self.partial[place] = written
+        if written is None and not (chunk.checks and new):
+            return
+        now = chunk.mask if written is None else chunk.masks.union(written, chunk.mask)
+        if chunk.masks.covers(now, chunk.alive):
+            self._change(place, None)
+        elif now is not written:
+            self._change(place, now)
+
+    def _change(self, place: int, written: np.ndarray | None) -> None:
+        """Set the threads that have written a register, None for all."""
+        self._found.clear()
+        self._noted.clear()
+        if written is None:
+            self.partial.pop(place, None)
+        else:
+            self.partial[place] = written
 
     def wrote_all(self, places: frozenset[int]) -> None:
         """Note that the active threads have written registers, some of them for the first time."""
+        key = places, id(self.chunk.mask)
+        if key in self._noted:
+            return
         new = [place for place in places if self.values[place] is None]
         for place in new:
             self.home(place)
         self.wrote([place for place in places if place in self.partial], False)
         self.wrote(new, True)
+        self._noted[key] = self.chunk.mask
 
     def lacks(self, places: frozenset[int]) -> bool:
         """Have some active threads not written some of these registers?"""
-        mask, active, partial = self.chunk.mask, self.chunk.active, self.partial
+        chunk, partial = self.chunk, self.partial
+        key = places, id(chunk.mask)
+        if key in self._found:
+            return False
         if any([self.values[place] is None for place in places]):
             return True
-        if partial.keys().isdisjoint(places):
-            return False
         some = [partial[place] for place in places if place in partial]
-        return any(written is not active and bool((mask & ~written).any()) for written in some)
+        if not all([chunk.masks.covers(written, chunk.mask) for written in some]):
+            return True
+        self._found[key] = chunk.mask
+        return False
 
     def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
         """Set a register; it stays unwritten in threads that have not written all `sources`."""
@@ -139,16 +162,20 @@ class RegisterFile:
     def forget(self, place: int, mask: np.ndarray) -> None:
         """Make a register count as unwritten in these threads."""
         if self.values[place] is not None and mask.any():
-            self.partial[place] = self.partial.get(place, self.chunk.all_threads) & ~mask
+            self._change(place, self.partial.get(place, self.chunk.all_threads) & ~mask)
 
     def check_reads(self, step: Step) -> None:
         """Raise Uninitialised where a thread that executes `step` has not written what it reads."""
         chunk = self.chunk
+        key = step.reads, id(chunk.mask)
+        if key in self._found:
+            return
+        passed = True
         for place in step.reads:
             written = self.partial.get(place)
-            if written is None or written is chunk.active:
+            if written is None or chunk.masks.covers(written, chunk.mask):
                 continue
-            lacking = chunk.mask & ~written
+            passed, lacking = False, chunk.mask & ~written
             if step.guard is not None:
                 lacking = lacking & (self.values[step.guard[0]] ^ step.guard[1])
             if lacking.any():
@@ -156,3 +183,5 @@ class RegisterFile:
                     f"{step.instr or 'a branch'} reads a register that nothing has written in "
                     + chunk.describe(int(np.argmax(lacking)))
                 )
+        if passed:
+            self._found[key] = chunk.mask

@@ -19,7 +19,6 @@ from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.isa.wgmma import Buffers
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
 Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
@@ -70,21 +69,6 @@ def _memory(machine: Machine, readers: Registers) -> list[np.ndarray]:
         raise ValueError("an operand is unwritten")
     homes = [(registers.home(place), change) for place, change in readers]
     return [home if change is None else change(home) for home, change in homes]
-
-
-def async_product(instr: Instruction, fetch: Fetch, place: int, at: int) -> Run:
-    """A product of warpgroups, which writes to the registers of its result."""
-    writes = frozenset({place})
-
-    def run(machine: Machine) -> None:
-        registers = machine.registers
-        operands = fetch(registers.values)
-        buffers = machine.buffers.setdefault(at, Buffers())
-        home = registers.home(place)
-        instr.execute(machine.ctx, instr, *operands, out=home, buffers=buffers)
-        registers.wrote_all(writes)
-
-    return run
 
 
 def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:

@@ -25,6 +25,7 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.reductions import AND, MAX, MIN, OR, SIGNED_MAX, SIGNED_MIN, XOR
+from tensorcore_dsl.lowering import vectorised
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
@@ -458,7 +459,60 @@ def copy_finish(
                 shadow.stamp_words(stamps, thread // group, address, size, epochs, thread)
 
 
-@native.compiled
+@native.inlined
+def _are_plain(
+    chunks: int, count: int, limit: int, states: int, checked: bool, stamps: Any
+) -> bool:
+    """Does all of the chunks whose addresses begin at `chunks` lie in the CTA, written and without
+    stamps? False also where a page has stamps, of whatever thread."""
+    low, high = limit, 0
+    for i in range(count):
+        at = int(native.peek64(chunks + 8 * i))
+        low, high = min(low, at), max(high, at)
+    if high + CHUNK > limit:
+        return False
+    for page in range(low // shadow.PAGE, high // shadow.PAGE + 1):
+        if shadow.is_stamped(stamps, page * shadow.PAGE):
+            return False
+    wrong = np.uint64(0)
+    if checked:
+        for i in range(count):
+            state = states + int(native.peek64(chunks + 8 * i))
+            wrong |= native.peek64(state) ^ np.uint64(shadow.ALL_WRITTEN)
+            wrong |= native.peek64(state + 8) ^ np.uint64(shadow.ALL_WRITTEN)
+    plain: bool = wrong == 0
+    return plain
+
+
+@native.inlined
+def _chunk_error(
+    at: int, limit: int, states: int, checked: bool, stamps: Any, epochs: Any, first: int
+) -> int:
+    """The code of the check that a read of a chunk through the async proxy fails, or 0."""
+    if at + CHUNK > limit:
+        return shadow.OUTSIDE
+    if checked and not shadow.all_written(states + at, CHUNK):
+        return int(shadow.shadow_error(states + at, CHUNK))
+    if epochs.size > 0 and unfenced(stamps, epochs, first, at):
+        return shadow.UNFENCED
+    return 0
+
+
+@native.inlined
+def _chunk_loaded(source: int, to: int, size: int, step: int) -> None:
+    """Elements of `size` bytes of a chunk to words that are `step` bytes apart."""
+    if size == 2:
+        for j in range(8):
+            native.poke32(to + step * j, np.uint32(native.peek16(source + 2 * j)))
+    elif size == 1:
+        for j in range(16):
+            native.poke32(to + step * j, np.uint32(native.peek8(source + j)))
+    else:
+        for j in range(4):
+            native.poke32(to + step * j, native.peek32(source + 4 * j))
+
+
+@vectorised
 def async_load(
     addresses: Any, own: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any,
     epochs: Any, cluster: int, out: Any, size: int, across: bool,
@@ -473,40 +527,31 @@ def async_load(
     per, threads = groups // ctas, epochs.size // ctas
     lines = out.shape[2] if across else out.shape[1]
     per_line = out.shape[1] if across else out.shape[2]
-    step = 4 * lines if across else 4
     for group in range(groups):
         if not whole[group]:
             continue
         cta = group // per
-        for i in range(count):
-            at = addresses[own[group], i]
-            if at + CHUNK > limit:
-                return native.mistake(shadow.OUTSIDE, group * count + i)
-            if checked:
-                states_at = states.ctypes.data + cta * limit + at
-                if not shadow.all_written(states_at, CHUNK):
-                    code = shadow.shadow_error(states_at, CHUNK)
-                    return native.mistake(code, group * count + i)
+        chunks = addresses.ctypes.data + 8 * count * own[group]
+        states_of, source = states.ctypes.data + cta * limit, data.ctypes.data + cta * limit
+        if not _are_plain(chunks, count, limit, states_of, checked, stamps[cta]):
             first = cta // cluster * cluster * threads
-            if threads and unfenced(stamps[cta], epochs, first, at):
-                return native.mistake(shadow.UNFENCED, group * count + i)
-            source, element = data.ctypes.data + cta * limit + at, i * (CHUNK // size)
-            to = out.ctypes.data + 4 * (group * lines * per_line)
+            for i in range(count):
+                at = int(native.peek64(chunks + 8 * i))
+                code = _chunk_error(at, limit, states_of, checked, stamps[cta], epochs, first)
+                if code:
+                    return native.mistake(code, group * count + i)
+        to = out.ctypes.data + 4 * (group * lines * per_line)
+        if size == 4 and not across:
+            for i in range(count):
+                at = source + int(native.peek64(chunks + 8 * i))
+                native.poke64(to + 16 * i, native.peek64(at))
+                native.poke64(to + 16 * i + 8, native.peek64(at + 8))
+            continue
+        for i in range(count):
+            at, element = source + int(native.peek64(chunks + 8 * i)), i * (CHUNK // size)
             if across:
                 line, first = element // per_line, element % per_line
-                to += 4 * (first * lines + line)
+                _chunk_loaded(at, to + 4 * (first * lines + line), size, 4 * lines)
             else:
-                to += 4 * element
-            if size == 2:
-                for j in range(8):
-                    native.poke32(to + step * j, np.uint32(native.peek16(source + 2 * j)))
-            elif size == 1:
-                for j in range(16):
-                    native.poke32(to + step * j, np.uint32(native.peek8(source + j)))
-            elif across:
-                for j in range(4):
-                    native.poke32(to + step * j, native.peek32(source + 4 * j))
-            else:
-                native.poke64(to, native.peek64(source))
-                native.poke64(to + 8, native.peek64(source + 8))
+                _chunk_loaded(at, to + 4 * element, size, 4)
     return 0

@@ -106,18 +106,19 @@ class SharedMemory(accesses.WordMemory):
         addresses, own = chunks
         if size not in (1, 2, 4) or out[0].size * size != addresses.shape[1] * CHUNK:
             raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
-        chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
-        proxies = sanitizer.proxies
-
-        def load(some: np.ndarray, _: int) -> int:
-            wrong: int = accesses.async_load(
-                addresses, own, some, storage.data, storage.shadow, storage.checks,
-                proxies.stamps, proxies.epochs, chunk.geometry.cluster_ctas, out, size, across,
-            )  # fmt: skip
-            return wrong
-
-        for wrong in filter(None, self.team.share_mask(whole, 10 * addresses.shape[1], load)):
+        storage, proxies = self.storage, self.sanitizer.proxies
+        wrong: int = accesses.async_load(
+            addresses, own, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
+            proxies.epochs, self.chunk.geometry.cluster_ctas, out, size, across,
+        )  # fmt: skip
+        if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)
+
+    def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
+        """Show a read through the async proxy to the checks, as `isa.context` says."""
+        addresses, own = chunks
+        chunk, sanitizer = self.chunk, self.sanitizer
+        proxies = sanitizer.proxies
         owners = np.flatnonzero(whole)
         chunk.tally.bytes[self.space, "load"] += len(owners) * addresses.shape[1] * CHUNK
         detector = sanitizer.detector
@@ -256,8 +257,7 @@ class ClusterMemory(accesses.WordMemory):
         if proxies.tracked:
             busy = proxies.readers[access.ctas, access.starts // 16] > 0
             self._refuse_any(access, busy, shadow.STILL_READ)
-            stamps = proxies.stamp(access.threads)[:, None]
-            proxies.stamps[places[0], places[1] // 4] = stamps
+            proxies.stamp(access.threads, *places)
         words = np.ascontiguousarray(values[:, access.threads].T)
         storage.data[places] = words.view(np.uint8)
         if storage.checks:

@@ -23,6 +23,7 @@ from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
 from tensorcore_dsl.isa import reductions
+from tensorcore_dsl.lowering import vectorised
 
 RANK = 5
 EXTENT, STRIDE, BOX, START = range(4)  # rows of a plan: elements, bytes, elements, coordinates
@@ -154,7 +155,56 @@ class TensorBox:
         target[...] = reductions.update(op, name)(target.copy(), source[part])
 
 
-@native.compiled
+@native.inlined
+def _next_row(index: Any, plan: Any) -> None:
+    """Advance the index of a row within a box, (RANK,), whose innermost entry stays 0."""
+    axis = 1
+    while axis < RANK:
+        index[axis] += 1
+        if index[axis] < plan[BOX, axis]:
+            axis = RANK
+        else:
+            index[axis] = 0
+            axis += 1
+
+
+@native.inlined
+def _line_is_free(line: int, length: int, states: Any, readers: Any) -> bool:
+    """May a load overwrite `length` bytes? No copy, barrier or reader has any of them."""
+    busy = np.uint64(0)
+    for byte in range(0, length, 8):
+        busy |= native.peek64(states.ctypes.data + line + byte)
+    busy &= np.uint64(shadow.BUSY)
+    if readers.size:
+        for chunk in range(line // CHUNK, (line + length) // CHUNK):
+            busy |= np.uint64(readers[chunk])
+    free: bool = busy == 0
+    return free
+
+
+@native.inlined
+def _load_line(
+    source: int, line: int, length: int, mask: int, data: Any, states: Any, checked: bool,
+    stamps: Any,
+) -> None:  # fmt: skip
+    """Copy a row of a box that fills `length` bytes from `line` on, in swizzled order."""
+    stamped = False
+    for page in range(line // shadow.PAGE, (line + length - 1) // shadow.PAGE + 1):
+        stamped = stamped or shadow.is_stamped(stamps, page * shadow.PAGE)
+    if checked:
+        for byte in range(0, length, 8):
+            native.poke64(states.ctypes.data + line + byte, shadow.ALL_PENDING)
+    if stamped:
+        for byte in range(0, length, 8):
+            native.poke64(stamps.ctypes.data + line + byte, np.uint64(0))
+    turn = line >> 3 & mask
+    for byte in range(0, length, CHUNK):
+        to, of = data.ctypes.data + line + (byte ^ turn), source + byte
+        native.poke64(to, native.peek64(of))
+        native.poke64(to + 8, native.peek64(of + 8))
+
+
+@vectorised
 def load_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, states: Any,
     checked: bool, stamps: Any, readers: Any,
@@ -164,41 +214,44 @@ def load_box(
     length, first = plan[BOX, 0] * element, plan[START, 0]
     low = max(0, -first) * element
     high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
+    # Do rows fill lines of shared memory, within which the swizzle moves their chunks?
+    lines = low == 0 and high == length and length % CHUNK == 0
+    lines = lines and (mask == 0 or (length == pitch and target % pitch == 0))
+    index = np.zeros(RANK, np.int64)
     for row in range(rows):
-        rest, source, inside = row, real + first * element, True
+        source, inside = real + first * element, True
         for axis in range(1, RANK):
-            place = plan[START, axis] + rest % plan[BOX, axis]
-            rest //= plan[BOX, axis]
+            place = plan[START, axis] + index[axis]
             inside = inside and place >= 0 and place < plan[EXTENT, axis]
             source += place * plan[STRIDE, axis]
+        _next_row(index, plan)
+        line = target + row * pitch
+        fits = lines and inside and line + length <= data.size
+        if fits and (not checked or _line_is_free(line, length, states, readers)):
+            _load_line(source, line, length, mask, data, states, checked, stamps)
+            continue
         for byte in range(0, length, CHUNK):
-            at = target + row * pitch + byte
+            at = line + byte
             at ^= at >> 3 & mask
             if at + CHUNK > data.size:
                 return native.mistake(shadow.OUTSIDE, at)
-            if readers.size and readers[at // CHUNK]:
+            if readers.size and readers[at >> 4]:
                 return native.mistake(shadow.STILL_READ, at)
             if checked:
                 if shadow.in_flight(states.ctypes.data + at, CHUNK):
                     return native.mistake(shadow.IN_FLIGHT, at)
                 shadow.mark(states.ctypes.data + at, CHUNK, shadow.PENDING)
-            if stamps.size:
+            if shadow.is_stamped(stamps, at):
                 native.poke64(stamps.ctypes.data + at, np.uint64(0))
                 native.poke64(stamps.ctypes.data + at + 8, np.uint64(0))
             to = data.ctypes.data + at
-            if inside and low <= byte and byte + CHUNK <= high:
-                native.poke64(to, native.peek64(source + byte))
-                native.poke64(to + 8, native.peek64(source + byte + 8))
-            else:
-                for i in range(CHUNK):
-                    there = inside and low <= byte + i and byte + i < high
-                    native.poke8(
-                        to + i, native.peek8(source + byte + i) if there else np.uint8(0)
-                    )
+            for i in range(CHUNK):
+                there = inside and low <= byte + i and byte + i < high
+                native.poke8(to + i, native.peek8(source + byte + i) if there else np.uint8(0))
     return 0
 
 
-@native.compiled
+@vectorised
 def load_boxes(
     real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, targets: Any,
     data: Any, states: Any, checked: bool, stamps: Any, readers: Any, failed: Any,
@@ -223,7 +276,7 @@ def load_boxes(
     return 0
 
 
-@native.compiled
+@vectorised
 def store_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, states: Any,
     checked: bool, stamps: Any, epochs: Any, first_thread: int, copies: bool,
@@ -233,13 +286,14 @@ def store_box(
     length, first = plan[BOX, 0] * element, plan[START, 0]
     low = max(0, -first) * element
     high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
+    index = np.zeros(RANK, np.int64)
     for row in range(rows):
-        rest, target, inside = row, real + first * element, copies
+        target, inside = real + first * element, copies
         for axis in range(1, RANK):
-            place = plan[START, axis] + rest % plan[BOX, axis]
-            rest //= plan[BOX, axis]
+            place = plan[START, axis] + index[axis]
             inside = inside and place >= 0 and place < plan[EXTENT, axis]
             target += place * plan[STRIDE, axis]
+        _next_row(index, plan)
         for byte in range(0, length, CHUNK):
             at = source + row * pitch + byte
             at ^= at >> 3 & mask
@@ -251,13 +305,16 @@ def store_box(
                     return native.mistake(state, at)
             if stamps.size and unfenced(stamps, epochs, first_thread, at):
                 return native.mistake(shadow.UNFENCED, at)
-            if inside:
+            if inside and low <= byte and byte + CHUNK <= high:
+                native.poke64(target + byte, native.peek64(data.ctypes.data + at))
+                native.poke64(target + byte + 8, native.peek64(data.ctypes.data + at + 8))
+            elif inside:
                 for i in range(max(low - byte, 0), min(high - byte, CHUNK)):
                     native.poke8(target + byte + i, native.peek8(data.ctypes.data + at + i))
     return 0
 
 
-@native.compiled
+@vectorised
 def store_boxes(
     real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, sources: Any,
     data: Any, states: Any, checked: bool, stamps: Any, epochs: Any, first: Any, failed: Any,

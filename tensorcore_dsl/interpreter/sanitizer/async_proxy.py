@@ -19,17 +19,21 @@ from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, inlined
 from tensorcore_dsl.interpreter.core.shadow import (
+    ALL_PENDING,
+    PAGE,
+    PAGE_WORDS,
     PENDING,
     STAMP_BITS,
     STAMP_MASK,
     WRITTEN,
     SharedStorage,
+    is_stamped,
     mark,
 )
 from tensorcore_dsl.isa import advice
+from tensorcore_dsl.lowering import vectorised
 
 CHUNK = 16
-_ALL_PENDING = PENDING * 0x0101010101010101  # the shadow of 8 bytes
 STORE, PRODUCT, SHARE = range(3)  # kinds of reads
 _ADVICE = {
     STORE: f"commit it and wait for its group ({advice.BULK_WAIT_READ}) first",
@@ -71,7 +75,8 @@ class Read:
 class ProxyFences:
     """Stamps of words, readers of chunks and fences of threads; empty arrays track nothing.
 
-    stamps: (CTAs, words), 0 where no ordinary store wrote since the last asynchronous write.
+    stamps: (CTAs, words), 0 where no ordinary store wrote since the last asynchronous write, and
+    then whether a page has had any (see `core.shadow`).
     readers: (CTAs, chunks). epochs: (T,), 1 + the fences of each thread. landed: (CTAs, chunks),
     the clock when a bulk load wrote the chunk; its readers must have synchronised since.
     """
@@ -80,7 +85,7 @@ class ProxyFences:
         self.chunk = chunk
         self.tracked = chunk.checks and chunk.program.reads_shared
         ctas, size = chunk.geometry.ctas, shared_bytes * self.tracked
-        self.stamps = np.zeros((ctas, -(-size // 8) * 2), np.uint32)
+        self.stamps = np.zeros((ctas, -(-size // PAGE) * PAGE_WORDS), np.uint32)
         self.readers = np.zeros((ctas, -(-size // CHUNK)), np.uint16)
         self.epochs = np.ones(chunk.threads * self.tracked, np.uint32)
         self.reads: list[Read] = []
@@ -119,10 +124,13 @@ class ProxyFences:
         _count(self.readers, read.ctas, read.chunks, read.rows, -1)
         self.reads = [other for other in self.reads if other is not read]
 
-    def stamp(self, threads: np.ndarray) -> np.ndarray:
-        """The stamps that ordinary stores of these threads leave now."""
+    def stamp(self, threads: np.ndarray, ctas: np.ndarray, bytes: np.ndarray) -> None:
+        """Stamp the words that these threads store: `bytes` of `ctas`, (threads, bytes of each)."""
         low = (threads & STAMP_MASK).astype(np.uint32)
-        return np.asarray(self.epochs[threads] << np.uint32(STAMP_BITS) | low)
+        stamps = np.asarray(self.epochs[threads] << np.uint32(STAMP_BITS) | low)
+        self.stamps[ctas, bytes // 4] = stamps[:, None]
+        words = self.stamps.shape[1]
+        self.stamps[ctas, words - words // PAGE_WORDS + bytes // PAGE] = 1
 
     def leave(self, cta: int) -> None:
         """A CTA ends: nothing may still read its shared memory."""
@@ -244,14 +252,14 @@ class CopiesInFlight:
         )
 
 
-@compiled
+@vectorised
 def _land(states: Any, rows: Any) -> None:
     """Loads are over."""
     for row in range(rows.shape[0]):
         base = states.ctypes.data + rows[row, CTA] * states.shape[1]
         start, stop = rows[row, START], min(rows[row, STOP], states.shape[1])
         for word in range(start, stop, 8):
-            if word + 8 <= stop and native.peek64(base + word) == _ALL_PENDING:
+            if word + 8 <= stop and native.peek64(base + word) == ALL_PENDING:
                 mark(base + word, 8, WRITTEN)
                 continue
             for byte in range(word, min(word + 8, stop)):
@@ -281,7 +289,7 @@ def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
     first: the first thread of the cluster.
     """
     stamp = stamps.ctypes.data + at
-    if native.peek64(stamp) == 0 and native.peek64(stamp + 8) == 0:
+    if not is_stamped(stamps, at) or native.peek64(stamp) | native.peek64(stamp + 8) == 0:
         return False
     missing = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
