@@ -26,8 +26,8 @@ from benchmarks.regret import TYPES, percent, problem_of
 from benchmarks.tables import Table, progress
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import heuristics, padding
-from tensorcore_dsl.kernels.host.candidates import Menu, configuration, is_candidate
-from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, cycles
+from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, configuration, is_candidate
+from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, covering_cycles, cycles
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # The objective
@@ -69,19 +69,21 @@ class Shapes:
     K: Any
     itemsize: Any
     batch: Any
+    b_k_major: Any
     misaligned: Any
     store_by_threads: Any
     has_epilogue: Any
     promoted: Any
     out_bytes: Any
     k_slabs: Any
+    in_fragments: Any
     transposed: Any
 
     @classmethod
     def of(cls, shapes: Sequence[ProblemShape]) -> Shapes:
         names = cls.__annotations__
         columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
-        return cls(**columns | {"transposed": tuple(columns["transposed"].T.astype(int))})
+        return cls(**columns)
 
 
 class Timings:
@@ -96,8 +98,13 @@ class Timings:
                 shape = heuristics.shape_of(problem_of(case))
             for trial in result["trials"]:
                 config = HopperConfig(**trial["config"])
-                rows.append((len(self.cases), shape, config, trial["seconds"]))
-            self.cases.append(case)
+                most = as_loaded(config.with_stages(), shape).stages
+                if config.split_k > 1 and config.stages < most:
+                    continue  # measured when partial sums left room for fewer stages
+                seen = shape.swapped if config.swapped else shape
+                rows.append((len(self.cases), seen, config, trial["seconds"]))
+            if rows and rows[-1][0] == len(self.cases):
+                self.cases.append(case)
         index, shapes, configs, seconds = zip(*rows, strict=True)
         self.index, self.seconds = np.array(index), np.array(seconds)
         self.shapes, self.menu = Shapes.of(shapes), Menu.of(configs)
@@ -116,7 +123,7 @@ class Timings:
         return np.bincount(self.index, values)
 
     def expected(self, costs: Costs) -> Any:
-        return cycles(self.menu, self.shapes, costs) / CLOCK  # type: ignore[arg-type]
+        return covering_cycles(self.menu, self.shapes, costs) / CLOCK  # type: ignore[arg-type]
 
     def regret(self, costs: Costs) -> Any:
         """The loss of the configuration that the model expects to be fastest.
@@ -184,9 +191,12 @@ def fitted(timings: Timings, costs: Costs = COSTS) -> Costs:
 # -- the menu ------------------------------------------------------------------------------------
 
 WIDTHS = tuple(range(16, 257, 16))
-CLUSTERS = ("", " c2x1", " c1x2", " c2x2", " c1x4", " c4x1")
+CLUSTERS = (
+    "", " c2x1", " c1x2", " c2x2", " c1x4", " c4x1", " c3x1", " c1x3", " c2x4", " c4x2"
+)  # fmt: skip
 FEW_ROWS = (8, 16, 32, 48, 96, 144, 160, 176)
 REGISTERS = {3: 88}  # consumers -> accumulators of a thread, at most
+SPLIT_REGISTERS = {1: 200, 2: 146, 3: 96}  # the same with the sums of split-K that it stores
 
 
 def space() -> list[str]:
@@ -195,11 +205,13 @@ def space() -> list[str]:
     found += [f"64x{n}{c} pp" for n, c in product((128, 192, 256), CLUSTERS[:3])]
     for BM, BN, cluster in product((64, 128, 192), WIDTHS, CLUSTERS):
         found += [f"{BM}x{BN}{cluster}"] + [f"{BM}x{BN}{cluster} d2"] * (BM * BN <= 64 * 64)
-    for BM, BN, parts in product((64, 128, 192), WIDTHS, (2, 4, 8)):
-        if BN % (16 * parts) == 0:
-            found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
+    for BM, BN, parts in product((64, 128, 192), WIDTHS, range(2, 9)):
+        found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
+        found += [f"{BM}x{BN}{c} k{parts}" for c in CLUSTERS[1:3] if parts <= 4]
     for BM, BN, cluster in product((64, 128, 192), (64, 96, 128, 160, 192, 256), CLUSTERS[:3]):
         found.append(f"{BM}x{BN}{cluster} sk")
+    narrow = {f"192x{n}" for n in WIDTHS[:2]}  # slower than lower tiles wherever measured
+    found += [f"{text} t" for text in found if text.split()[0] not in narrow]
     for rows, BN, parts, depth in product(FEW_ROWS, WIDTHS, (1, 2, 4, 8), (1, 2)):
         BM = -(-rows // 64) * 64
         narrow = BN * depth <= 256 and (parts <= 2 or BN <= 128)
@@ -210,14 +222,18 @@ def space() -> list[str]:
 
 
 def _is_built(text: str) -> bool:
-    """Whether a configuration has enough stages and registers, and whole boxes of B."""
+    """Whether a configuration has enough stages and registers, whole boxes of B, equal shares."""
     try:
         config = configuration(text)
     except tc.ArgumentError:  # no room for two stages
         return False
     registers = config.accumulator_registers <= REGISTERS.get(config.consumers, 192)
+    if config.split_k > 1:
+        needed = config.accumulator_registers + config.stored_columns // 2
+        registers &= needed <= SPLIT_REGISTERS[config.consumers]
     boxes = config.BN % (8 * config.cluster_m) == 0
-    return registers and boxes and config.stages >= 2 + config.k_slabs
+    shares = config.stored_columns <= max(32, 2 * config.BN // config.split_k)
+    return registers and boxes and shares and config.stages >= 2 + config.k_slabs
 
 
 def shapes(seed: int) -> list[ProblemShape]:

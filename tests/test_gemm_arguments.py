@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     **{
         f"scaled: {field}": (scaled, (F, F.T, F_SCALES, W_SCALES), {"config": HopperConfig(BN=64, stages=3, **{field: value})},
                              f"takes no {field}={value}")
-        for field, value in {"pingpong": True, "split_k": 2, "valid_m": 64, "streamk_units": 2, "k_slabs": 2}.items()
+        for field, value in {"pingpong": True, "split_k": 2, "valid_m": 64, "streamk_units": 2, "k_slabs": 2, "swapped": True}.items()
     },
     # requantised
     "requantised: None": (requantised, (S, S.T, None), {}, "scale is None (NoneType); needed is a number, or an f32 array"),

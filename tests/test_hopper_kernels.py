@@ -49,6 +49,11 @@ FEATURES = {
     "in turn, none in flight": dict(BM=64, BN=64, stages=2, pingpong=True, mma_in_flight=0),
     "split in two": dict(BM=64, BN=64, stages=2, split_k=2),
     "split in four": dict(BM=128, BN=128, stages=2, split_k=4),
+    "split in two, blocks below": dict(BM=64, BN=64, stages=2, split_k=2, cluster_m=2),
+    "split in three, blocks beside": dict(BM=64, BN=96, stages=2, split_k=3, cluster_n=2),
+    "split in two, four blocks": dict(BM=64, BN=32, stages=3, split_k=2, cluster_m=2, cluster_n=2),
+    "split in five, unequal": dict(BM=64, BN=48, stages=2, split_k=5),
+    "split in eight, one sums": dict(BM=64, BN=16, stages=3, split_k=8),
     "two lines": dict(BM=64, BN=64, stages=2, k_slabs=2),
     "three lines, in turn": dict(BM=64, BN=64, stages=2, k_slabs=3, pingpong=True),
     "two lines, beside": dict(BM=64, BN=64, stages=2, k_slabs=2, cluster_n=2),
@@ -109,7 +114,10 @@ MN_MAJOR = {
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["bf16", "tf32"])
 @pytest.mark.parametrize("name", MN_MAJOR)
 def test_other_layouts(name: str, dtype: Any) -> None:
-    """Orders of A and B, where K is contiguous in one of them, or in none; tf32 is transposed."""
+    """Orders of A and B, where K is contiguous in one of them, or in none.
+
+    Fragments are read of tf32 in A, tiles of B are transposed.
+    """
     of_a, of_b = name[-2:]
     a, b = whole(136, 200, dtype=dtype, order=of_a), whole(200, 264, dtype=dtype, order=of_b)
     config = HopperConfig(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
@@ -117,6 +125,33 @@ def test_other_layouts(name: str, dtype: Any) -> None:
     kernel = tf32_gemm if dtype == np.float32 else bf16_gemm
     found = few_blocks(kernel, config, a, b, np.float32, **majors)
     assert np.array_equal(found, exact(a, b))
+
+
+SWAPPED_TF32 = {
+    "fragments of B, CC": dict(BM=64, BN=80, stages=3),
+    "deep, CC": dict(BM=64, BN=64, stages=2, k_slabs=2),
+    "blocks below, CC": dict(BN=64, stages=3, cluster_m=2),
+    "in turn, CC": dict(BN=96, stages=3, pingpong=True),
+    "split, CC": dict(BM=64, BN=64, stages=2, split_k=2),
+    "few columns, CC": dict(BM=64, BN=64, stages=2, valid_m=32),
+    "neither, CF": dict(BN=48, stages=3, cluster_n=2),
+    "A transposed, FF": dict(BM=64, BN=64, stages=3),
+    "both, FC": dict(BM=64, BN=64, stages=3),
+}
+
+
+@pytest.mark.tensorcore_check
+@pytest.mark.parametrize("name", SWAPPED_TF32)
+def test_swapped_tf32(name: str) -> None:
+    """A transposed result of 32 bits; its lines are stored by TMA, or by threads."""
+    of_a, of_b = name[-2:]
+    config = HopperConfig(**SWAPPED_TF32[name], swapped=True)
+    columns = (32,) if config.valid_m else (136, 135)
+    for N in columns:
+        a, b = whole(100, 200, dtype=np.float32, order=of_a), whole(200, 136, dtype=np.float32, order=of_b)
+        d = np.full((100, N), 77, np.float32)
+        kernels.gemm(a, b[:, :N], out=d, precision="tf32", config=config)
+        assert np.array_equal(d, exact(a, b[:, :N]))
 
 
 @pytest.mark.parametrize("orders", ["FC", "CC", "FF"])
@@ -182,13 +217,10 @@ def test_few_rows_are_all_rows(orders: str) -> None:
 REFUSED = [
     (dict(group_m=0), "k_slabs and group_m are 1 or more"),
     (dict(k_slabs=0), "k_slabs and group_m are 1 or more"),
-    (dict(BM=96), "BM is 64, 128, ..., and BN / split_k 16 to 256"),
-    (dict(BN=264), "BM is 64, 128, ..., and BN / split_k 16 to 256"),
-    (dict(BN=8), "BM is 64, 128, ..., and BN / split_k 16 to 256"),
-    (dict(BN=100), "BN / split_k is a multiple of 16"),
-    (dict(BN=80, split_k=2), "BN / split_k is a multiple of 16"),
-    (dict(cluster_m=2, split_k=2), "a cluster either multicasts or splits K, not both"),
-    (dict(cluster_n=2, split_k=2), "a cluster either multicasts or splits K, not both"),
+    (dict(BM=96), "BM is 64, 128, ..., and BN 16 to 256"),
+    (dict(BN=264), "BM is 64, 128, ..., and BN 16 to 256"),
+    (dict(BN=8), "BM is 64, 128, ..., and BN 16 to 256"),
+    (dict(BN=100), "BN is a multiple of 16"),
     (dict(stages=1), "the pipeline needs more stages than mma_in_flight"),
     (dict(mma_in_flight=2), "mma_in_flight is 0 or 1"),
     (dict(BM=64, valid_m=72), "valid_m is at most BM"),
@@ -206,7 +238,6 @@ def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) ->
 SHARES = [
     ("FF", dict(BM=64, cluster_n=2), "64 rows of A are no multiple of 128"),
     ("CC", dict(BN=64, cluster_m=2), "64 columns of B are no multiple of 128"),
-    ("CC", dict(BN=32), "32 columns of B are no multiple of 64"),
     ("CF", dict(BN=16, cluster_m=4), "16 columns of B are no multiple of 32"),
 ]
 

@@ -84,18 +84,35 @@ def test_promoted_tiles(config: Any) -> None:
     assert np.array_equal(found, a.astype(np.float64) @ b.astype(np.float64))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        HopperConfig(BM=64, BN=128, pingpong=True),
-        HopperConfig(BN=64, k_slabs=2, stages=2),
-    ],
-    ids=["ping-pong", "deep"],
-)
-def test_tiles_that_cannot_be_promoted(config: Any) -> None:
+def test_tiles_that_cannot_be_promoted() -> None:
     a, b = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F")
     with pytest.raises(tc.TensorCoreError, match="takes neither pingpong nor streamk_units"):
-        on_hopper(kernels.gemm, a, b, config=config)
+        on_hopper(kernels.gemm, a, b, config=HopperConfig(BM=64, BN=128, pingpong=True))
+
+
+DEEP_OR_SWAPPED = {
+    "deep": dict(BM=64, BN=64, k_slabs=2, stages=2),
+    "deep, in two parts": dict(BN=224, k_slabs=2, stages=2),
+    "deep, few rows": dict(BM=64, BN=48, k_slabs=2, stages=3, valid_m=56),
+    "swapped": dict(BN=80, stages=3, swapped=True, cluster_n=2),
+    "swapped, deep": dict(BM=64, BN=64, k_slabs=2, stages=3, swapped=True),
+}
+
+
+@pytest.mark.tensorcore_check
+@pytest.mark.parametrize("name", DEEP_OR_SWAPPED)
+@pytest.mark.parametrize("accumulate", [None, "fast"], ids=["promoted", "fast"])
+def test_stages_and_places_do_not_change_bits(name: str, accumulate: Any) -> None:
+    """Every 128 of K are summed alone, however many a stage holds; a product commutes."""
+    draw = np.random.default_rng(9)
+    a = draw.standard_normal((56, 656)).astype(E4M3)
+    b = np.asfortranarray(draw.standard_normal((656, 232)).astype(E4M3))
+    usual, config = HopperConfig(BM=64, BN=64, stages=3), HopperConfig(**DEEP_OR_SWAPPED[name])
+    with tc.target("cpu", "sm_90a"):
+        plans = [kernels.plan(a, b, None, None, accumulate=accumulate, config=c) for c in (usual, config)]
+        assert len({kernels.explain_bits(plan) for plan in plans}) == 1
+    found, wanted = (on_hopper(kernels.gemm, a, b, accumulate=accumulate, config=c) for c in (config, usual))
+    assert found.tobytes() == wanted.tobytes()
 
 
 # -- scales by blocks -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import heuristics, tuning_cache
+from tensorcore_dsl.kernels.host.candidates import as_loaded
 from tensorcore_dsl.kernels.host.f64_heuristics import f64_ranking
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
@@ -219,11 +220,12 @@ def test_refusals():
 @pytest.mark.parametrize("b_k_major", [True, False])
 @pytest.mark.parametrize("M, N", [(1, 4096), (100, 512), (4096, 4096)])
 def test_candidates_fit(M, N, b_k_major):
-    found = hopper_candidates(ProblemShape(M, N, 4096, b_k_major=b_k_major))
+    shape = ProblemShape(M, N, 4096, b_k_major=b_k_major)
+    found = hopper_candidates(shape)
     assert len(found) == len(set(found)) >= 8
     for config in found:
-        assert config.with_stages().stages == config.stages >= 2
-        assert b_k_major or config.BN % (64 * config.cluster_m) == 0
+        assert config.stages >= 2 and as_loaded(config.with_stages(), shape) == config
+        assert b_k_major or config.swapped or -(-config.BN // 64) % config.cluster_m == 0
     assert replace(found[0], BM=128, BN=256, split_k=1, k_slabs=1, pingpong=False).with_stages().stages == 4
 
 

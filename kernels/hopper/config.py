@@ -19,7 +19,9 @@ MAX_UNITS = 1024  # of stream-K; each has a workspace
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
-TRANSPOSER_CONSUMER_REGISTERS = (56, 224)  # where the producer's warps transpose tiles
+FRAGMENT_REGISTERS = 16  # of a thread, for a slab of 64 rows of A in 32 bits (transposition.py)
+FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments in equal shares
+TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # where the producer's warps transpose tiles
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,16 @@ class HopperConfig:
         True, ping-pong: each consumer takes whole tiles, and the epilogue of one overlaps the
         mainloop of the other.
     split_k : int
-        CTAs of a cluster that share a tile; each sums a part of K.
+        Parts of K. The CTAs of a cluster that share a tile sum one each; with multicast, a part
+        has cluster_m * cluster_n CTAs, whose tiles the same ones of the other parts share.
     valid_m : int
         Rows of A in a tile of a skinny problem (M <= valid_m); TMA loads no more. 0: all.
     streamk_units : int
         CTAs (or clusters) that share the tiles of an incomplete wave along K; see streamk_gemm.py.
         0: every tile belongs to one CTA.
+    swapped : bool
+        A and B change places: the rows of a tile are columns of D, and its columns are rows of D,
+        so that few rows of D fill tiles that are not a multiple of 64 wide. The bits are the same.
 
     Examples
     --------
@@ -73,6 +79,7 @@ class HopperConfig:
     split_k: int = 1
     valid_m: int = 0
     streamk_units: int = 0
+    swapped: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -82,12 +89,10 @@ class HopperConfig:
                 f"cluster_m, cluster_n, split_k, k_slabs and group_m are 1 or more, stages, "
                 f"valid_m and streamk_units 0 or more: {self}"
             )
-        if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split_k < 16:
-            raise tc.ArgumentError(f"BM is 64, 128, ..., and BN / split_k 16 to 256: {self}")
-        if self.BN % (16 * self.split_k):
-            raise tc.ArgumentError(f"BN / split_k is a multiple of 16: {self}")
-        if self.cluster_m * self.cluster_n > 1 and self.split_k > 1:
-            raise tc.ArgumentError(f"a cluster either multicasts or splits K, not both: {self}")
+        if self.BM < 64 or self.BM % 64 or not 16 <= self.BN <= 256:
+            raise tc.ArgumentError(f"BM is 64, 128, ..., and BN 16 to 256: {self}")
+        if self.BN % 16:
+            raise tc.ArgumentError(f"BN is a multiple of 16: {self}")
         if self.mma_in_flight not in (0, 1):
             raise tc.ArgumentError(f"mma_in_flight is 0 or 1: {self}")
         if self.stages and self.stages <= self.mma_in_flight:
@@ -119,6 +124,19 @@ class HopperConfig:
         return self.cluster_m * self.cluster_n * self.split_k
 
     @property
+    def stored_columns(self) -> int:
+        """Columns of a tile that a CTA stores.
+
+        With split-K these are equal shares of 16 columns or more, of as many parts as have one.
+        """
+        return self.BN // max(n for n in range(1, self.split_k + 1) if self.BN % (16 * n) == 0)
+
+    @property
+    def multicast_ctas(self) -> int:
+        """CTAs of a cluster that sum the same part of K."""
+        return self.cluster_m * self.cluster_n
+
+    @property
     def multicast_peers(self) -> int:
         """CTAs that write into a stage of this CTA, or that it writes to; itself included."""
         return self.cluster_m + self.cluster_n - 1
@@ -142,11 +160,15 @@ class HopperConfig:
         uneven = self.consumers == 2 and self.accumulator_registers > 128
         return PRODUCER_CONSUMER_REGISTERS if uneven else ()
 
-    def registers_for(self, traits: HopperTraits) -> tuple[int, ...]:
-        """The same for an epilogue that needs registers of its own."""
-        if traits.needs_registers and self.register_limited:
-            uneven = TRANSPOSER_CONSUMER_REGISTERS, PRODUCER_CONSUMER_REGISTERS
-            return uneven[0] if traits.transposes else uneven[1]
+    def registers_for(self, traits: HopperTraits, itemsize: int) -> tuple[int, ...]:
+        """The same for an epilogue, or fragments of the left operand, that need registers too."""
+        needed = self.accumulator_registers
+        if traits.in_fragments(self, itemsize):
+            needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
+        crowded = self.consumers == 2 and needed > FRAGMENT_ROOM[2]
+        if crowded or (traits.needs_registers and self.register_limited):
+            transposes = traits.transposes(self, itemsize)
+            return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
         return self.registers
 
     @property
@@ -156,15 +178,40 @@ class HopperConfig:
 
     @property
     def epilogue_bytes(self) -> int:
-        """Shared memory of the epilogue: two staging buffers per consumer, and split-K partials."""
-        partials = self.BM * self.BN * 4 if self.split_k > 1 else 0
-        return self.consumers * 2 * 64 * SWIZZLE_BYTES + partials
+        """Shared memory of the epilogue: two staging buffers per consumer, and split-K partials.
+
+        Partials that fit into the stages of one operand lie there.
+        """
+        own = self.split_k > 1 and self.partials_over(self.stages) is None
+        return self._staging_bytes + self._partial_bytes * own
+
+    @property
+    def _staging_bytes(self) -> int:
+        return self.consumers * 2 * 64 * SWIZZLE_BYTES
+
+    @property
+    def _partial_bytes(self) -> int:
+        return self.BM * self.BN * 4
+
+    def partials_over(self, stages: int) -> int | None:
+        """The operand, 0 or 1, whose `stages` have room for a CTA's partials, or None."""
+        for operand, lines in ((1, self.BN), (0, self.BM)):
+            if self._partial_bytes <= stages * self.k_slabs * lines * SWIZZLE_BYTES:
+                return operand
+        return None
 
     @property
     def max_stages(self) -> int:
         """Stages that fit into shared memory beside the epilogue."""
-        free = SMEM_BYTES - self.epilogue_bytes - SMEM_RESERVED
-        return free // ((self.BM + self.BN) * SWIZZLE_BYTES * self.k_slabs)
+        return self.stages_of(self.BN)
+
+    def stages_of(self, columns: int) -> int:
+        """The same where a stage has this many columns, BN or more in whole boxes of TMA."""
+        free = SMEM_BYTES - self._staging_bytes - SMEM_RESERVED
+        of_stage = (self.BM + columns) * SWIZZLE_BYTES * self.k_slabs
+        if self.split_k > 1 and self.partials_over(free // of_stage) is None:
+            free -= self._partial_bytes
+        return free // of_stage
 
     def with_stages(self, most: int = 12) -> HopperConfig:
         """The same configuration with as many stages as fit, `most` at most."""
@@ -176,7 +223,6 @@ class HopperTraits:
     """What the host knows of the operands and the epilogue when it compiles a kernel.
 
     a_k_major, b_k_major: K is the contiguous axis of A, of B.
-    transposes: tiles of one that is not are transposed in shared memory, as wgmma takes no others.
     store_by_threads: TMA cannot write D (rows that are not 16-byte aligned).
     scaled, has_c: the epilogue computes alpha * acc, and adds beta * C.
     c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
@@ -188,7 +234,6 @@ class HopperTraits:
 
     a_k_major: bool = True
     b_k_major: bool = True
-    transposes: bool = False
     store_by_threads: bool = False
     scaled: bool = False
     has_c: bool = False
@@ -197,6 +242,14 @@ class HopperTraits:
     acc_dtype: Any = None
     epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: RowReductions | None = None
+
+    def in_fragments(self, config: HopperConfig, itemsize: int) -> bool:
+        """Are fragments read of the left operand, B where the two are swapped?"""
+        return itemsize == 4 and not (self.b_k_major if config.swapped else self.a_k_major)
+
+    def transposes(self, config: HopperConfig, itemsize: int) -> bool:
+        """Are tiles of the right operand transposed in shared memory?"""
+        return itemsize == 4 and not (self.a_k_major if config.swapped else self.b_k_major)
 
     @property
     def needs_registers(self) -> bool:

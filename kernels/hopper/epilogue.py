@@ -18,6 +18,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
+from tensorcore_dsl.kernels.hopper.transposition import place_of_row
 
 AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores them
 
@@ -26,67 +27,122 @@ AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores t
 class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
-    map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
-    128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that the quads of
-    neighbouring threads are adjacent; else None. row_reductions: see row_reduction.py.
+    maps: by the lines of a box, empty where TMA cannot write D. staging: (consumer, 2, 64 rows,
+    columns), rows of at most 128 bytes. partials: of split-K, see make_partials; else None.
+    row_reductions: see row_reduction.py. swapped: rows of a tile are columns of D; staging is
+    (consumer, 2, parts of its 64 rows, columns of the tile, rows). in_fragments: rows of
+    accumulators have the places of transposition.place_of_row.
     """
 
     d: Any
-    map: Any
+    maps: Any
     staging: Any
     partials: Any
     row_reductions: Any = None
+    swapped: bool = False
+    in_fragments: bool = False
+
+    def in_d(self, row, col):
+        """Row and column of D of a place in what the tiles cover."""
+        return (col, row) if self.swapped else (row, col)
+
+    def place_of(self, row):
+        """The place in 64 rows of a tile of a row of accumulators."""
+        return place_of_row(row) if self.in_fragments else row
+
+    @property
+    def columns(self):
+        """Columns of a tile that pass through a staging buffer at a time."""
+        return self.staging.shape[3]
 
 
 def make_epilogue_storage(
-    d, acc_dtype, config, store_by_threads: bool = False, row_reductions=None
+    d, config, store_by_threads: bool = False, row_reductions=None, in_fragments: bool = False
 ):
-    """Shared memory and tensor map for D. acc_dtype: element type of the accumulators."""
-    cols = config.BN // config.split_k
-    width = gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)
-    row_bytes = width * d.dtype.itemsize
+    """Shared memory and tensor map for D."""
+    cols, of_line = config.stored_columns, SWIZZLE_BYTES // d.dtype.itemsize
+    if config.swapped:  # the last part of the columns may have fewer
+        part, last = (min(cols, of_line), of_line), cols % of_line
+        shape = (64 // of_line, *part)
+    else:
+        shape = part = 64, gcd(of_line, cols)
+        last = 0
+    row_bytes = part[1] * d.dtype.itemsize
     swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
-    staging = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=swizzle)
-    box = (1,) * (d.ndim - 2) + (64, width)
-    partials = None
-    if config.split_k > 1:
-        partials = tc.shared((config.consumers, config.BN // 8, WARPGROUP, 4), acc_dtype)
-    map = None if store_by_threads else tc.tensor_map(d, box, swizzle=swizzle)
-    return EpilogueStorage(d, map, staging, partials, row_reductions)
+    staging = tc.shared((config.consumers, 2, *shape), d.dtype, swizzle=swizzle)
+    lines = () if store_by_threads else (part[0], last or part[0])
+    boxes = {n: (1,) * (d.ndim - 2) + (n, part[1]) for n in lines}
+    maps = {n: tc.tensor_map(d, box, swizzle=swizzle) for n, box in boxes.items()}
+    return EpilogueStorage(d, maps, staging, None, row_reductions, config.swapped, in_fragments)
+
+
+def make_partials(pipeline, acc_dtype):
+    """Shared memory for the partial sums of a CTA: in stages of the pipeline that have room.
+
+    They are (consumer, quads of elements, thread, 4), so that the quads of neighbouring threads are
+    adjacent.
+    """
+    config = pipeline.config
+    shape = config.consumers, config.BN // 8, WARPGROUP, 4
+    operand = config.partials_over(config.stages)
+    if operand is None:
+        return tc.shared(shape, acc_dtype)
+    stages = (pipeline.a, pipeline.b)[operand].smem
+    strides = shape[1] * WARPGROUP * 4, WARPGROUP * 4, 4, 1
+    return stages.with_parts(dtype=acc_dtype, shape=shape, strides=strides, swizzle=0)
 
 
 def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
     """Store 64 rows of a tile, from row `row` of it on.
 
-    With split-K the cluster first sums its partial tiles, and each CTA stores a share of columns.
+    With split-K the cluster first sums its partial tiles, and CTAs store shares of the columns.
     """
-    elements, n = acc.elements(), tile.n
-    if config.split_k > 1:
-        elements = reduce_split_k(elements, consumer, storage.partials, config.split_k)
-        n = n + tc.cluster_rank() * (config.BN // config.split_k)
-    store_elements(
-        acc, elements, consumer, storage, tile.batch_d, tile.m + row, n, epilogue_op, tile.m_end
-    )
+    place = tile.batch_d, tile.m + row
+    if config.split_k == 1:
+        store_elements(
+            acc, acc.elements(), consumer, storage, *place, tile.n, epilogue_op, tile.m_end
+        )
+    else:
+        write_partials(acc.elements(), consumer, storage, config)
+        part, n = tc.cluster_rank() // config.multicast_ctas, config.stored_columns
+        if part < config.BN // n:
+            elements = sum_partials(part, consumer, storage.partials, config)
+            n = tile.n + part * n
+            store_elements(acc, elements, consumer, storage, *place, n, epilogue_op, tile.m_end)
 
 
-def reduce_split_k(elements, consumer, partials, split_k: int):
-    """Sum the accumulators of all CTAs of the cluster; returns this CTA's share of the elements.
+def write_partials(elements, consumer, storage, config):
+    """Every CTA of a split-K cluster writes its sums to its own shared memory, and all meet.
 
-    Every CTA writes its partials to its own shared memory, all meet, and each reads its share from
-    all of them through distributed shared memory. The order of the sum is the order of ranks, so
-    the bits are the same in every run.
+    That may be stages of the pipeline: this is the CTA's only tile, so no load follows; all loads
+    into them, by multicast too, have arrived, since the consumers have waited for each; and behind
+    the barrier the wgmma of all consumers, which read them, are complete, and so are the reads of
+    fragments by all warps.
     """
     thread = tc.threadIdx.x % WARPGROUP
+    several = config.consumers > 1 or storage.in_fragments
+    if several and config.partials_over(config.stages) is not None:
+        tc.barrier(config.consumers + 1, config.consumers * WARPGROUP)
     for i in tc.static_range(len(elements) // 4):
-        partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+        storage.partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.cluster_sync()
-    share = len(elements) // 4 // split_k
-    first = tc.cluster_rank() * share
+
+
+def sum_partials(part, consumer, partials, config):
+    """The sums of one share of a tile's elements, which all CTAs with this tile have written.
+
+    It reads them through distributed shared memory. The order of the sum is the order of ranks, so
+    the bits are the same in every run.
+    """
+    ctas, thread = config.multicast_ctas, tc.threadIdx.x % WARPGROUP
+    share = config.stored_columns // 8  # quads of a thread
+    first, same_tile = part * share, tc.cluster_rank() % ctas
     summed = []
     for i in tc.static_range(share):
-        acc = partials.remote(0).at(consumer, first + i, thread, 0).load(4).elements()
-        for peer in tc.static_range(1, split_k):
-            addend = partials.remote(peer).at(consumer, first + i, thread, 0).load(4).elements()
+        acc = partials.remote(same_tile).at(consumer, first + i, thread, 0).load(4).elements()
+        for peer in tc.static_range(1, config.split_k):
+            other = partials.remote(same_tile + peer * ctas)
+            addend = other.at(consumer, first + i, thread, 0).load(4).elements()
             acc = [x + y for x, y in zip(acc, addend, strict=True)]
         summed += acc
     return summed
@@ -99,32 +155,37 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
     row that may be written, where D continues below.
     """
     thread, reductions = tc.threadIdx.x % WARPGROUP, storage.row_reductions
-    width = storage.staging.shape[-1]
-    parts = 2 * len(elements) // width
+    width = storage.columns
+    columns = 2 * len(elements)
+    parts = -(-columns // width)
     reduced = None if reductions is None else reductions.identity()
     for part in tc.static_range(parts):
-        buffer = storage.staging[consumer, part % 2]
+        buffer, begin = storage.staging[consumer, part % 2], part * width
+        end = min(begin + width, columns)
+        if storage.swapped:
+            buffer = buffer[:, : end - begin]
         # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
         # the buffer that the next 64 rows start with: then none may.
         if thread == 0:
             tc.tma_store_wait(0 if part == 0 and parts % 2 else 1, read=True)
         consumer_barrier(consumer)
-        for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
+        for first in tc.static_range(begin // 2, end // 2, 8):
             layout = [acc.coordinates(first + i) for i in range(8)]
-            coords = [(*batch, m + row, n + col) for row, col in layout]
+            coords = [
+                (*batch, *storage.in_d(m + storage.place_of(row), n + col)) for row, col in layout
+            ]
             values = epilogue_op(elements[first : first + 8], coords)
             if reductions is not None:
                 reduced = reductions.accumulate(reduced, values, coords, storage.d.shape[-1])
-            stage_elements(buffer, values, first % (width // 2) // 4 * 8)
-        if storage.map is not None:
+            stage_elements(buffer, values, 2 * first - begin, storage)
+        if storage.maps:
             tc.fence_proxy_async()
         consumer_barrier(consumer)
-        origin = (*batch, m, n + part * width)
-        if storage.map is None and buffer.dtype.itemsize == storage.d.align == 2:
-            store_pairs_by_threads(buffer, storage.d, origin)
-        elif storage.map is None:
-            count = min(storage.d.align, 8) // buffer.dtype.itemsize
-            store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], count)
+        origin = (*batch, *storage.in_d(m, n + begin))
+        if storage.swapped:
+            store_swapped(storage, origin, buffer)
+        elif not storage.maps:
+            store_without_tma(storage, origin, buffer)
         elif m_end is None or m + 64 <= m_end:
             store_by_tma(storage, origin, buffer)
         else:
@@ -132,20 +193,39 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
             if thread == 0:
                 tc.tma_store_commit()  # an empty group: the wait above counts one group a part
     if reductions is not None:
-        reductions.write(reduced, storage.d, batch, m, n, 2 * len(elements))
+        reductions.write(reduced, storage, batch, m, n, 2 * len(elements))
 
 
-def stage_elements(buffer, values, column: int):
-    """Write eight values of each thread to the buffer: 16 columns of the warp's 16 rows."""
+def stage_elements(buffer, values, column: int, storage):
+    """Write eight values of each thread to the buffer: 16 columns of the warp's 16 rows.
+
+    Swapped, the buffer has a line for each column; `.trans` stores the columns of each 8x8 matrix
+    as its lines.
+    """
     lane = tc.lane_id()
     row_of_warp = tc.warp_id() % 4 * 16
-    if buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
+    if storage.swapped and buffer.dtype.bits == 16:
+        words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
+        corner = buffer[0].at(column + lane // 16 * 8 + lane % 8, row_of_warp + lane // 8 % 2 * 8)
+        tc.emit("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", corner.address, words)
+    elif storage.swapped:
+        width = buffer.shape[-1]
+        for i in (0, 1, 4, 5):  # of row r; the element of row r + 8 is the second next one
+            col = column + 8 * (i // 4) + 2 * (lane % 4) + i % 4
+            pair = [values[i + j].to(buffer.dtype) for j in (0, 2)]
+            rows = [storage.place_of(row_of_warp + lane // 4 + j) for j in (0, 8)]
+            if storage.in_fragments:  # their places are neighbours
+                buffer.at(rows[0] // width, col, rows[0] % width).store(pair)
+            else:
+                for row, value in zip(rows, pair, strict=True):
+                    buffer[row // width, col, row % width] = value
+    elif buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
         words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
         corner = buffer.at(row_of_warp + lane % 16, column + lane // 16 * 8)
         tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
     else:
         for i in tc.static_range(0, 8, 2):
-            row = row_of_warp + lane // 4 + 8 * (i // 2 % 2)
+            row = storage.place_of(row_of_warp + lane // 4 + 8 * (i // 2 % 2))
             col = column + 8 * (i // 4) + 2 * (lane % 4)
             buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
 
@@ -166,7 +246,30 @@ def consumer_barrier(consumer):
 def store_by_tma(storage, origin, buffer):
     """One TMA store; it leaves out what lies outside of D."""
     if tc.threadIdx.x % WARPGROUP == 0:
-        tc.tma_store(storage.map, origin, buffer)
+        tc.tma_store(storage.maps[buffer.shape[0]], origin, buffer)
+        tc.tma_store_commit()
+
+
+def store_without_tma(storage, origin, buffer):
+    """The same by threads."""
+    if buffer.dtype.itemsize == storage.d.align == 2:
+        store_pairs_by_threads(buffer, storage.d, origin)
+    else:
+        count = min(storage.d.align, 8) // buffer.dtype.itemsize
+        store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], count)
+
+
+def store_swapped(storage, origin, buffer):
+    """Store all columns of D of a buffer, 128 bytes beside each other, in one group of TMA."""
+    *place, column = origin
+    parts, lines, width = buffer.shape
+    places = [(*place, column + i * width) for i in range(parts)]
+    if not storage.maps:
+        for i in tc.static_range(parts):
+            store_without_tma(storage, places[i], buffer[i])
+    elif tc.threadIdx.x % WARPGROUP == 0:
+        for i in tc.static_range(parts):
+            tc.tma_store(storage.maps[lines], places[i], buffer[i])
         tc.tma_store_commit()
 
 
@@ -175,7 +278,8 @@ def store_by_threads(buffer, d, origin, m_end, count: int):
     *batch, m, n = origin
     rows, width = buffer.shape
     vectors = width // count
-    at_once = min(AT_ONCE, rows * vectors // WARPGROUP)
+    rounds = rows * vectors // WARPGROUP
+    at_once = max(n for n in range(1, AT_ONCE + 1) if rounds % n == 0)
     for first in tc.range(tc.threadIdx.x % WARPGROUP, rows * vectors, WARPGROUP * at_once):
         found = []
         for i in range(at_once):

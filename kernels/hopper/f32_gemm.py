@@ -21,18 +21,18 @@ def f32_gemm(
     config: tc.Const = HopperConfig(k_slabs=2, stages=2), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x 2K', B is 2K' x N, the parts of the operands. Grid: at most one CTA per SM."""
-    promoted_gemm(a, b, c, d, alpha, beta, config, traits, multiply=multiply_parts, k_slabs=2)
+    promoted_gemm(a, b, c, d, alpha, beta, config, traits, multiply=multiply_parts, slabs=2)
 
 
-def multiply_parts(pipeline, mma, products, consumer, stage, part: int):
-    """A B of 64 rows and one part of the columns of a stage, complete: small terms first."""
+def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
+    """A B of 64 rows and one part of the columns of two slabs, complete: small terms first."""
     a_blocks = in_row_blocks(pipeline.a.smem, 64)
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
     terms = ((LOW, HIGH), (HIGH, LOW), (HIGH, HIGH))
     tc.wgmma_fence()
     for i, (of_a, of_b) in enumerate(terms):
         products = tc.wgmma_async(
-            mma, products, a_blocks[2 * stage + of_a, consumer], b_blocks[2 * stage + of_b, part],
+            mma, products, a_blocks[2 * pair + of_a, consumer], b_blocks[2 * pair + of_b, part],
             accumulate=i > 0,
         )  # fmt: skip
     tc.wgmma_commit()

@@ -6,20 +6,24 @@ barriers between them.
 
 from __future__ import annotations
 
+from itertools import product
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, load_operand
+from tensorcore_dsl.kernels.hopper.transposition import row_fragments
 
 
-def select_wgmma(a, b, columns: int, acc=None):
+def select_wgmma(a, b, columns: int, acc=None, source=None):
     """The wgmma instruction for element types a and b: 64 rows, `columns` columns, 32 bytes of K.
 
-    acc: type of the accumulators; f32, or s32 for integers, if None.
+    acc: type of the accumulators; f32, or s32 for integers, if None. source: of A, "registers";
+    shared memory if None.
     """
     shape = getattr(tc.wgmma, f"m64n{columns}k{32 // a.itemsize}")
     if a == tc.f32:  # f32 operands are multiplied as tf32
         a = b = tc.tf32
-    return shape(a, b, acc or (tc.f32 if a.is_float else tc.s32))
+    return shape(a, b, acc or (tc.f32 if a.is_float else tc.s32), source=source)
 
 
 # -- producer ---------------------------------------------------------------------------------
@@ -35,12 +39,12 @@ def load_stage(pipeline, tile, stage, k, full):
     zeros for them.
     """
     config = pipeline.config
-    rows = (config.valid_m or config.BM) + config.BN
+    rows = pipeline.a.lines + pipeline.b.lines
     full.arrive_expect_tx(rows * SWIZZLE_BYTES * config.k_slabs)
     for i in tc.static_range(config.k_slabs):
         slab, k_slab = stage * config.k_slabs + i, k + i * (pipeline.k_per_stage // config.k_slabs)
-        load_operand(pipeline.a, 0, slab, tile.batch_a, tile.m, k_slab, full)
-        load_operand(pipeline.b, 1, slab, tile.batch_b, tile.n, k_slab, full)
+        load_operand(pipeline.a, slab, tile.batch_a, tile.m, k_slab, full)
+        load_operand(pipeline.b, slab, tile.batch_b, tile.n, k_slab, full)
 
 
 def produce(pipeline, scheduler, load_stage=load_stage):
@@ -80,6 +84,28 @@ def mma_stage(pipeline, mma, acc, block, stage, accumulate):
             )  # fmt: skip
 
 
+def mma_stage_of_fragments(pipeline, mma, acc, block, stage, accumulate):
+    """The same for tiles of A that are not K-major: consumers read its fragments.
+
+    The stage is refilled through the async proxy, which these reads have to precede: the fence here
+    orders them, and each warp releases the stage for itself.
+    """
+    a, b, k_slabs = pipeline.a, pipeline.b, pipeline.config.k_slabs
+    from_registers = select_wgmma(b.smem.dtype, b.smem.dtype, mma.shape[1], source="registers")
+    slabs = [stage * k_slabs + j for j in range(k_slabs)]
+    read = [
+        [row_fragments(a.landing, from_registers, slab, block + i) for slab in slabs]
+        for i in range(len(acc))
+    ]
+    tc.fence_proxy_async()
+    tc.wgmma_fence()
+    for i, j in product(range(len(acc)), range(k_slabs)):
+        acc[i] = tc.wgmma_async(
+            from_registers, acc[i], read[i][j], b.smem[slabs[j]],
+            accumulate=accumulate if j == 0 else True,
+        )  # fmt: skip
+
+
 def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage):
     """Multiply this warpgroup's part of each tile, and pass 64 rows at a time to `store_tile`.
 
@@ -107,7 +133,7 @@ def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage)
         if config.pingpong:
             pipeline.order[1 - consumer].arrive(pred=tc.threadIdx.x % WARPGROUP == 0)
         tc.wgmma_wait(0)
-        if config.mma_in_flight > 0:
+        if pipeline.mma_in_flight > 0:
             pipeline.consumer_release(last)
         for i in tc.static_range(len(acc)):
             store_tile(acc[i], tile, (block + i) * 64)
@@ -123,14 +149,17 @@ def mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage):
     the wgmma that read it are complete: with one group left in flight that is the previous stage.
     The first k_tile overwrites the accumulators.
     """
-    config, previous = pipeline.config, stage
+    previous = stage
+    in_fragments = pipeline.a.landing is not None
+    if in_fragments:
+        mma_stage = mma_stage_of_fragments
     for k_tile in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
         pipeline.consumer_wait(stage, phase)
         mma_stage(pipeline, mma, acc, block, stage, k_tile != pipeline.first_k_tile)
         tc.wgmma_commit()
-        tc.wgmma_wait(config.mma_in_flight)
-        if config.mma_in_flight == 0:
-            pipeline.consumer_release(stage)
+        tc.wgmma_wait(pipeline.mma_in_flight)
+        if pipeline.mma_in_flight == 0:
+            pipeline.consumer_release(stage, by_warp=in_fragments)
         else:
             if k_tile > pipeline.first_k_tile:
                 pipeline.consumer_release(previous)

@@ -44,8 +44,10 @@ class Multicast:
 class OperandTiles:
     """A or B: its tensor map, its tiles in shared memory, and how TMA fills them.
 
-    boxes: TMA boxes that fill one slab of a stage. landing: a view of the tiles (slab, box, k, row
-    or column), where TMA fills them so and they are then transposed in place to K-major ones.
+    axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. boxes: TMA boxes that fill one
+    slab of a stage. landing: a view of the tiles (slab, box, k, row or column), where TMA fills
+    them so: those of the right operand are then transposed in place to K-major ones, consumers read
+    fragments of those of the left one (transposition.py).
     """
 
     map: Any
@@ -53,7 +55,13 @@ class OperandTiles:
     k_major: bool
     boxes: int
     multicast: Multicast
+    axis: int
     landing: Any = None
+
+    @property
+    def lines(self):
+        """Rows or columns that TMA loads for a tile."""
+        return self.boxes * self.map.box[-2:][self.axis]
 
 
 @dataclass
@@ -76,6 +84,11 @@ class Pipeline:
     end_k_tile: Any
     config: HopperConfig
     ready: Any = field(default=None, kw_only=True)
+
+    @property
+    def mma_in_flight(self):
+        """Groups of wgmma that stay pending: none while the next fragments of A are read."""
+        return self.config.mma_in_flight if self.a.landing is None else 0
 
     def advance(self, stage, phase):
         """The next stage; the phase flips when the walk wraps around."""
@@ -126,13 +139,15 @@ def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_produc
     then release stages warp by warp, since their threads read these data themselves.
     """
     k_per_slab = SWIZZLE_BYTES // a.dtype.itemsize
-    tiles_a = make_operand(a, 0, config.BM, k_per_slab, traits.a_k_major, config, config.valid_m)
-    tiles_b = make_operand(b, 1, config.BN, k_per_slab, traits.b_k_major, config)
+    left, right = (a, traits.a_k_major), (b, traits.b_k_major)
+    if config.swapped:
+        left, right = right, left
+    tiles_a = make_operand(left[0], 0, config.BM, k_per_slab, left[1], config, config.valid_m)
+    tiles_b = make_operand(right[0], 1, config.BN, k_per_slab, right[1], config)
     if 0 < config.valid_m < config.BM:
         zero_fill(tiles_a.smem, config)
-    transposed = tiles_a.landing is not None or tiles_b.landing is not None
-    ready = make_ready(config) if transposed else None
-    maps, by_warp = (tiles_a.map, tiles_b.map), extra_producers > 0
+    ready = None if tiles_b.landing is None else make_ready(config)
+    maps, by_warp = (tiles_a.map, tiles_b.map), extra_producers > 0 or tiles_a.landing is not None
     full, empty, order = make_barriers(maps, config, extra_producers, by_warp)
     k_per_stage = k_per_slab * config.k_slabs
     first, last = k_tile_range(a.shape[-1], k_per_stage, config)
@@ -165,36 +180,42 @@ def make_barriers(maps, config: HopperConfig, extra_producers: int = 0, by_warp:
 def make_operand(
     array, axis: int, extent: int, depth: int, k_major: bool, config, valid: int = 0, smem=None
 ):
-    """Shared tiles for `extent` rows of A (axis 0) or columns of B (axis 1), and their tensor map.
+    """Shared tiles for `extent` rows (axis 0) or columns (axis 1) of a tile, and their tensor map.
+
+    The array is A or B, or the other one where these are swapped.
 
     K-major tiles are rows of 128 bytes of K; each of the CTAs that share the tile loads one box of
     rows. MN-major tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each
-    block is a box. Those of 32-bit elements are to be transposed in place (landing). valid: rows
-    that TMA loads, where a tile has fewer than `extent`. smem: the tiles, where they are a part of
-    others.
+    block is a box, of the last of which wgmma may read a part. Those of 32-bit elements are to be
+    transposed in place (landing). valid: rows that TMA loads, where a tile has fewer than `extent`.
+    smem: the tiles, where they are a part of others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
     width, landing = SWIZZLE_BYTES // array.dtype.itemsize, None
-    check_multicast(axis, valid or extent, 8 if k_major else width, multicast.ctas, config)
+    in_array = 1 - axis if config.swapped else axis
+    loaded = valid or extent
+    if not k_major and array.dtype.itemsize == 2:
+        loaded = -(-loaded // width) * width
+    check_multicast(axis, loaded, 8 if k_major else width, multicast.ctas, config)
     if k_major:
         row_bytes, boxes = depth * array.dtype.itemsize, multicast.ctas
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
-        box = in_array_order(axis, (valid or extent) // boxes, depth)
+        box = in_array_order(in_array, (valid or extent) // boxes, depth)
     else:
-        row_bytes, boxes = SWIZZLE_BYTES, (valid or extent) // width
+        row_bytes, boxes = SWIZZLE_BYTES, -(-(valid or extent) // width)
         shape = (slabs, boxes, depth, width)
         if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
-            steps = (extent * depth, width * depth, width, 1)
-            landing, k_major = smem.with_parts(shape=shape, strides=steps), True
+            shape, steps = (slabs, extent // width, depth, width), (extent * depth, width * depth)
+            landing, k_major = smem.with_parts(shape=shape, strides=(*steps, width, 1)), True
         elif 0 < valid < extent:
             raise tc.ArgumentError(f"valid_m is for A with K contiguous, or of tf32: {config}")
         else:
             smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
-        box = in_array_order(axis, width, depth)
+        box = in_array_order(in_array, width, depth)
     map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=row_bytes)
-    return OperandTiles(map, smem, k_major, boxes, multicast, landing)
+    return OperandTiles(map, smem, k_major, boxes, multicast, in_array, landing)
 
 
 def in_array_order(axis: int, mn, k):
@@ -215,27 +236,40 @@ def check_multicast(axis: int, extent: int, unit: int, ctas: int, config: Hopper
 def multicast_of(axis: int, config: HopperConfig):
     """The CTAs of the cluster that need the same rows of A (axis 0) or columns of B (axis 1).
 
-    Ranks go down the columns of the cluster: rank = row + column * cluster_m.
     """
     ctas = (config.cluster_n, config.cluster_m)[axis]
     if ctas == 1:
         return Multicast(1, 0, None)
-    row, col = tc.cluster_rank() % config.cluster_m, tc.cluster_rank() // config.cluster_m
+    row, col, first = place_in_cluster(config)
     if axis == 1:
-        return Multicast(ctas, row, tc.u32((1 << ctas) - 1) << col * config.cluster_m)
+        return Multicast(ctas, row, tc.u32((1 << ctas) - 1) << first + col * config.cluster_m)
     row_of_cluster = tc.u32(sum(1 << config.cluster_m * i for i in range(ctas)))
-    return Multicast(ctas, col, row_of_cluster << row)
+    return Multicast(ctas, col, row_of_cluster << first + row)
+
+
+def place_in_cluster(config: HopperConfig):
+    """Row and column of this CTA among those that sum its part of K, and the first one's rank.
+
+    Ranks go down the columns of the cluster, and the parts of split-K follow each other:
+    rank = row + column * cluster_m + part * multicast_ctas.
+    """
+    rank, first = tc.cluster_rank(), 0
+    if config.split_k > 1:
+        first = rank // config.multicast_ctas * config.multicast_ctas
+        rank = rank % config.multicast_ctas
+    return rank % config.cluster_m, rank // config.cluster_m, first
 
 
 def multicast_peer(index, config: HopperConfig):
     """Rank of the index-th CTA that shares a tile with this one: its column, then its row."""
+    row, col, first = place_in_cluster(config)
     if config.cluster_n == 1:
-        return index
-    row, col = tc.cluster_rank() % config.cluster_m, tc.cluster_rank() // config.cluster_m
+        return index + first
     row_peer = index - config.cluster_m
     row_peer = row_peer + (row_peer >= col).to(tc.s32)  # the column includes this CTA already
     in_column = index < config.cluster_m
-    return tc.select(in_column, index + col * config.cluster_m, row + row_peer * config.cluster_m)
+    of_row = row + row_peer * config.cluster_m
+    return tc.select(in_column, index + col * config.cluster_m, of_row) + first
 
 
 def zero_fill(smem, config: HopperConfig):
@@ -260,18 +294,18 @@ def k_tile_range(K, k_per_stage: int, config: HopperConfig):
     k_tiles = (K + (k_per_stage - 1)) // k_per_stage
     if config.split_k == 1:
         return 0, k_tiles
-    rank = tc.cluster_rank()
-    return rank * k_tiles // config.split_k, (rank + 1) * k_tiles // config.split_k
+    part = tc.cluster_rank() // config.multicast_ctas
+    return part * k_tiles // config.split_k, (part + 1) * k_tiles // config.split_k
 
 
-def load_operand(operand, axis: int, slab, batch, origin, k, full):
+def load_operand(operand, slab, batch, origin, k, full):
     """Load this CTA's boxes of a tile by TMA, multicast to all CTAs that need them.
 
-    origin: first row of A or column of B. k: first element along K. Of a tile that n CTAs share,
+    origin: first row or column. k: first element along K. Of a tile that n CTAs share,
     each loads 1/n, and the n multicasts together fill the tile in all of them.
     """
     batch = batch[: len(operand.map.box) - 2]  # () where one matrix serves the whole batch
-    extent, multicast = operand.map.box[len(batch) + axis], operand.multicast
+    extent, multicast = operand.map.box[len(batch) + operand.axis], operand.multicast
     boxes_per_cta = operand.boxes // multicast.ctas
     for i in tc.static_range(boxes_per_cta):
         box = multicast.index * boxes_per_cta + i
@@ -281,7 +315,7 @@ def load_operand(operand, axis: int, slab, batch, origin, k, full):
             part = operand.smem[slab, box * extent : box * extent + extent]
         else:
             part = operand.smem[slab, box]
-        index = (*batch, *in_array_order(axis, origin + box * extent, k))
+        index = (*batch, *in_array_order(operand.axis, origin + box * extent, k))
         tc.tma_load(part, operand.map, index, full, multicast=multicast.mask)
 
 

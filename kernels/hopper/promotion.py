@@ -8,6 +8,7 @@ the stages: the accuracy that cuBLAS has without fast accumulation, and DeepGEMM
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import (
@@ -18,7 +19,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_shape
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
@@ -30,13 +31,11 @@ def promoted_gemm(
     """The body of a kernel with promotion. consumer_options: of `consume_promoted`."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(
-        d, tc.f32, config, traits.store_by_threads, traits.row_reductions
-    )
+    storage = make_epilogue_storage(d, config, traits.store_by_threads, traits.row_reductions)
     pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, config), storage,
+        pipeline, mma, TileScheduler(covered_shape(d, config), config), storage,
         make_epilogue_op(c, alpha, beta, traits),
         consume=partial(consume_promoted, width=width, **consumer_options),
         registers=promotion_registers(config, width),
@@ -59,12 +58,12 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
     return ((56, 224) if extra_producers else PRODUCER_CONSUMER_REGISTERS) if uneven else ()
 
 
-def mma_part(pipeline, mma, products, consumer, stage, part: int):
-    """A B of 64 rows and one part of the columns of a stage, complete."""
+def mma_part(pipeline, mma, products, consumer, slab, part: int):
+    """A B of 64 rows and one part of the columns of a slab, complete."""
     tc.wgmma_fence()
     products = tc.wgmma_async(
-        mma, products, in_row_blocks(pipeline.a.smem, 64)[stage, consumer],
-        in_row_blocks(pipeline.b.smem, mma.shape[1])[stage, part], accumulate=False,
+        mma, products, in_row_blocks(pipeline.a.smem, 64)[slab, consumer],
+        in_row_blocks(pipeline.b.smem, mma.shape[1])[slab, part], accumulate=False,
     )  # fmt: skip
     tc.wgmma_commit()
     tc.wgmma_wait(0)
@@ -73,20 +72,21 @@ def mma_part(pipeline, mma, products, consumer, stage, part: int):
 
 def consume_promoted(
     pipeline, mma, consumer, scheduler, store_tile, width: int, scales=None, multiply=mma_part,
-    k_slabs: int = 1,
+    slabs: int = 1,
 ):  # fmt: skip
     """Consumer's mainloop with promotion: 64 rows of each tile, `width` columns at a time.
 
     mma: the instruction of a whole tile, of which only the layout is used. scales(stage, row): two
     factors per part of the columns, for the thread's rows `row` and `row` + 8 of the tile.
-    multiply: the products of one part of a stage, which has `k_slabs` slabs; see mma_part.
+    multiply: the products of one part of `slabs` slabs of a stage; see mma_part.
     """
     config = pipeline.config
-    if config.pingpong or config.streamk_units or config.k_slabs != k_slabs:
+    if config.pingpong or config.streamk_units or config.k_slabs % slabs:
         raise tc.ArgumentError(
             f"promoted accumulation takes neither pingpong nor streamk_units, and k_slabs is "
-            f"{k_slabs}: {config}"
+            f"a multiple of {slabs}: {config}"
         )
+    steps = config.k_slabs // slabs  # of a stage, each with sums of its own
     stage, phase = tc.u32(0), tc.u32(0)
     part_mma = select_wgmma(pipeline.a.smem.dtype, pipeline.b.smem.dtype, width)
     parts = config.BN // width
@@ -98,10 +98,11 @@ def consume_promoted(
         for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
             pipeline.consumer_wait(stage, phase)
             factors = [None] * parts if scales is None else scales(stage, row)
-            for i in tc.static_range(parts):
-                products = multiply(pipeline, part_mma, products, consumer, stage, i)
+            for step, i in product(range(steps), range(parts)):
+                at = stage * steps + step
+                products = multiply(pipeline, part_mma, products, consumer, at, i)
                 # The products are complete and in registers, the factors too: the stage is free.
-                if i == parts - 1:
+                if (step, i) == (steps - 1, parts - 1):
                     pipeline.consumer_release(stage, by_warp=scales is not None)
                 acc[i] = promote(acc[i], products, factors[i])
             stage, phase = pipeline.advance(stage, phase)

@@ -96,14 +96,15 @@ class RowReductions:
                 pair[i // 2 % 2] = tc.select(inside, combined, pair[i // 2 % 2])
         return reduced
 
-    def write(self, reduced, d, batch, m, n, width: int):
+    def write(self, reduced, storage, batch, m, n, width: int):
         """Combine each quad and write the part of rows m to m + 63 and columns n to n + width."""
+        d = storage.d
         rows, columns = d.shape[-2:]
         lane = tc.lane_id()
-        row = m + tc.warp_id() % 4 * 16 + lane // 4
+        row = tc.warp_id() % 4 * 16 + lane // 4
         for i in tc.static_range(len(reduced)):
             for half in tc.static_range(2):
-                value, at = reduced[i][half], row + 8 * half
+                value, at = reduced[i][half], m + storage.place_of(row + 8 * half)
                 for lanes in (1, 2):
                     value = self.reductions[i].combine(value, tc.shfl_xor(value, lanes))
                 place = at if len(batch) == 0 else batch[0] * rows + at

@@ -40,7 +40,7 @@ def sparse_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = sparse_mma(format.dtype, config.BN)
-    storage = make_epilogue_storage(d, mma.d.dtype, config, traits.store_by_threads)
+    storage = make_epilogue_storage(d, config, traits.store_by_threads)
     pipeline = make_sparse_pipeline(a, metadata, b, format, config, traits)
     run_warpgroups(
         pipeline, mma, TileScheduler(d.shape, config), storage,
@@ -92,9 +92,9 @@ def load_sparse_stage(pipeline, tile, stage, k, full):
     elements = config.BM * stored + config.BN * pipeline.k_per_stage
     full.arrive_expect_tx(elements * pipeline.a.smem.dtype.itemsize + pipeline.metadata.bytes)
     k_tile, map = k // pipeline.k_per_stage, pipeline.metadata
-    load_operand(pipeline.a, 0, stage, (), tile.m, k_tile * stored, full)
+    load_operand(pipeline.a, stage, (), tile.m, k_tile * stored, full)
     tc.tma_load(pipeline.words[stage], map, (tile.m // ROWS, k_tile, 0), full)
-    load_operand(pipeline.b, 1, stage, (), tile.n, k, full)
+    load_operand(pipeline.b, stage, (), tile.n, k, full)
 
 
 def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):

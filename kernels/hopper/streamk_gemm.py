@@ -26,7 +26,7 @@ from tensorcore_dsl.kernels.hopper.mainloop import (
     select_wgmma,
 )
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile, covered_shape
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 
@@ -45,15 +45,16 @@ def streamk_gemm(
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     storage = make_epilogue_storage(
-        d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
-    )
+        d, config, traits.store_by_threads, traits.row_reductions,
+        traits.in_fragments(config, a.dtype.itemsize),
+    )  # fmt: skip
     pipeline = make_pipeline(a, b, config, traits)
-    scheduler = make_scheduler(TileScheduler(d.shape, config), pipeline.end_k_tile)
+    scheduler = make_scheduler(TileScheduler(covered_shape(d, config), config), pipeline.end_k_tile)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, produce_parts,
         partial(consume_parts, Workspace(partials, flags, config)),
-        registers=config.registers_for(traits),
+        registers=config.registers_for(traits, a.dtype.itemsize),
     )  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def consume_parts(workspace, pipeline, mma, consumer, scheduler, store_tile):
         steps = replace(pipeline, first_k_tile=part.first_k_tile, end_k_tile=part.end_k_tile)
         stage, phase, last = mma_mainloop(steps, mma, acc, consumer, stage, phase, mma_stage)
         tc.wgmma_wait(0)
-        if pipeline.config.mma_in_flight > 0:
+        if pipeline.mma_in_flight > 0:
             pipeline.consumer_release(last)
         if part.first_k_tile > 0:
             workspace.publish_partials(acc[0], scheduler.unit, consumer)

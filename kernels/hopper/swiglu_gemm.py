@@ -38,7 +38,7 @@ def swiglu_kernel(
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(x.dtype, gate.dtype, config.BN)
     halved = replace(config, BN=config.BN // 2)
-    storage = make_epilogue_storage(d, mma.d.dtype, halved)
+    storage = make_epilogue_storage(d, halved)
     pipeline = make_gated_pipeline(x, gate, up, config)
     run_warpgroups(
         pipeline, mma, TileScheduler(d.shape, halved), storage,
@@ -64,7 +64,7 @@ def make_gated_pipeline(x, gate, up, config: HopperConfig):
     right = make_operand(up, 1, half, depth, True, config, smem=smem[:, half:])
     full, empty, order = make_barriers((tiles_x.map, left.map, right.map), config)
     first, last = k_tile_range(x.shape[1], depth, config)
-    both = OperandTiles(left.map, smem, True, left.boxes, left.multicast)
+    both = OperandTiles(left.map, smem, True, left.boxes, left.multicast, left.axis)
     return GatedPipeline(
         tiles_x, both, full, empty, order, depth, first, last, config, left, right
     )
@@ -73,9 +73,9 @@ def make_gated_pipeline(x, gate, up, config: HopperConfig):
 def load_gated_stage(pipeline, tile, stage, k, full):
     """Load a stage's tiles of X, G and U, from element `k` of K on."""
     full.arrive_expect_tx((pipeline.config.BM + pipeline.config.BN) * SWIZZLE_BYTES)
-    load_operand(pipeline.a, 0, stage, (), tile.m, k, full)
-    load_operand(pipeline.gate, 1, stage, (), tile.n, k, full)
-    load_operand(pipeline.up, 1, stage, (), tile.n, k, full)
+    load_operand(pipeline.a, stage, (), tile.m, k, full)
+    load_operand(pipeline.gate, stage, (), tile.n, k, full)
+    load_operand(pipeline.up, stage, (), tile.n, k, full)
 
 
 def store_gated_rows(acc, consumer, storage, tile, row, epilogue_op, config):

@@ -36,12 +36,18 @@ def strided_tiles(count: Any, config: Any, consumer: Any = None) -> Any:
     return tc.range(first + consumer * step, count, 2 * step)
 
 
+def covered_shape(d: Any, config: Any) -> tuple[Any, ...]:
+    """What the tiles of a configuration cover: D, or its transpose where A and B are swapped."""
+    *batch, M, N = d.shape
+    return (*batch, N, M) if config.swapped else d.shape
+
+
 @dataclass
 class TileScheduler:
     """Static persistent scheduler over the tiles of D, or of every matrix of a batch.
 
     The CTAs of a cluster take neighbouring tiles (cluster_m below each other, cluster_n beside
-    each other), or the same tile (split_k).
+    each other), and the same tiles for each part of K (split_k).
     """
 
     shape: Any
@@ -87,7 +93,9 @@ class TileScheduler:
         inside = index % tiles_of_group
         row = (first_row + inside % height) * config.cluster_m
         col = inside // height * config.cluster_n
-        if config.split_k == 1 and config.cluster_size > 1:
-            row = row + tc.cluster_rank() % config.cluster_m
-            col = col + tc.cluster_rank() // config.cluster_m
+        ctas = config.cluster_m * config.cluster_n
+        if ctas > 1:
+            place = tc.cluster_rank() if config.split_k == 1 else tc.cluster_rank() % ctas
+            row = row + place % config.cluster_m
+            col = col + place // config.cluster_m
         return WorkTile(row * config.BM, col * config.BN, batch, batch, batch)

@@ -6,16 +6,19 @@ with more than two operands, or sums of their own, put it together from the same
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import (
     make_epilogue_op,
     make_epilogue_storage,
+    make_partials,
     store_rows,
 )
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_shape
 from tensorcore_dsl.kernels.hopper.transposition import TRANSPOSERS, transpose_stages
 
 
@@ -26,12 +29,13 @@ def warp_specialized_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     storage = make_epilogue_storage(
-        d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
-    )
+        d, config, traits.store_by_threads, traits.row_reductions,
+        traits.in_fragments(config, a.dtype.itemsize),
+    )  # fmt: skip
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
-    registers = config.registers_for(traits)
-    scheduler = TileScheduler(d.shape, config)
+    registers = config.registers_for(traits, a.dtype.itemsize)
+    scheduler = TileScheduler(covered_shape(d, config), config)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, registers=registers,
         extra_producer=None if pipeline.ready is None else transpose_stages,
@@ -51,6 +55,8 @@ def run_warpgroups(
     extra_producer(pipeline, scheduler): what the next `extra_warps` warps of the producer run.
     """
     config = pipeline.config
+    if config.split_k > 1:
+        storage = replace(storage, partials=make_partials(pipeline, mma.d.dtype))
     # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
     # the stream; what it wrote may be read only from here on.
     tc.griddep_wait()
@@ -62,7 +68,7 @@ def run_warpgroups(
         if extra_producer is not None and 1 <= tc.warp_id() <= extra_warps:
             extra_producer(pipeline, scheduler)
         if config.split_k > 1:
-            # Matches the consumers' one in epilogue.reduce_split_k: split-K has one tile per CTA.
+            # Matches the consumers' one in epilogue.write_partials: split-K has one tile per CTA.
             tc.cluster_sync()
 
     def consumers(consumer):

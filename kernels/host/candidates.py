@@ -14,41 +14,63 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import (
+    FRAGMENT_REGISTERS,
+    FRAGMENT_ROOM,
+    SMEM_BYTES,
+    SWIZZLE_BYTES,
+    HopperConfig,
+)
 from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
 
 MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
+FEW_ROWS = 64  # and fewer are those of a skinny A
+BOX = 64  # columns of a TMA box of 16-bit elements, which is not K-major
 TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
 
-# BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K.
+# BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K;
+# t: swapped.
 # Those without which random problems are expected to take longer, the most useful ones first.
 MENU = """
-64x64, 64x128, 128x64, 128x128, 128x256, 128x128 pp, 128x128 c2x1 pp, 64x64 k2, 64x256 pp,
-128x192 c2x1 pp, 128x256 c2x1, 64x128 c2x1 pp, 64x64 k4, 64x64 k2 d2 v8, 128x224, 64x128 k2,
-64x112 d2 v8, 64x64 d2 v8, 128x208 c2x1, 64x64 k2 d2 v16, 128x128 c1x2 pp, 64x32, 64x64 d2 v16,
-64x128 c1x2 pp, 128x176 c2x1 pp, 64x128 c2x1, 64x64 c2x1, 128x160 c2x1 pp, 64x112 d2 v16,
-64x64 k2 d2 v32, 64x64 d2 v32, 64x112 d2 v32, 128x128 k4, 128x128 c2x2, 128x64 k4, 128x96 c1x2,
-128x192 c1x2, 64x96 c2x1, 64x32 d2 v16, 64x160, 64x32 c1x2, 128x64 c1x2, 128x32 c1x2,
-128x112 c1x2 pp, 64x32 k2 d2 v16, 128x160 c1x2, 64x16 d2 v16, 128x192 c1x2 pp, 64x96 k2,
-128x224 c2x1, 128x160 c1x2 pp, 128x96, 64x96 c1x4, 64x64 c1x2, 64x32 k2 d2 v32, 64x256 k2, 64x192,
-64x160 c2x1, 128x64 k2, 64x32 d2 v32, 128x160 c2x1, 128x96 c1x2 pp, 64x48 d2 v16, 64x80 d2 v32,
-64x32 k2 d2 v8, 64x48 d2 v8, 128x128 k2, 64x64 k2 d2 v48, 64x16 d2 v32, 128x64 k2 v96, 64x32 c2x1,
-128x32, 64x48 d2 v32, 64x96 d2 v48, 192x144 c1x2, 64x80 d2 v48, 64x16 d2 v8, 128x32 k2 d2 v96,
-64x224 c1x2, 64x128 k4, 128x96 k2, 64x128 k8, 64x32 k2, 192x128 c1x2, 192x64 k4, 64x192 c1x2 pp,
-192x64 k2, 64x16 c1x4, 128x256 c2x1 sk, 128x256 c1x2, 128x128 k8, 192x96 c1x2, 64x80 v16,
-192x64 c1x2, 128x160 k2, 192x112 c1x2, 64x144 c1x2, 128x192 pp, 128x144 c1x2 pp, 64x64 k4 v48,
-64x64 c1x4, 64x16, 64x96 c1x2, 64x16 c1x4 d2, 64x128 c1x4, 128x192 c2x1, 192x176 c1x2, 192x80 c1x4,
-64x32 c1x4, 64x64 k4 v16, 64x128 pp, 128x176 c1x2 pp, 64x64 k2 v16, 192x128, 64x128 v16,
-192x80 c1x2, 64x48 c2x2 d2, 128x224 c1x2, 64x80 c1x2, 128x112 c2x1 pp, 64x64 k4 d2, 128x128 c2x1,
-64x192 v16, 128x96 c2x2, 64x80 c2x1, 64x160 c1x4, 64x192 k4, 192x64 k2 v160, 128x176 c2x1,
-64x32 k2 d2, 128x128 c1x2, 64x16 c2x2 d2, 64x48 c1x4, 192x48 c1x2, 128x64 k4 v96, 128x240 c1x2,
-128x64 c2x1 pp, 64x32 c1x2 d2, 64x64 v16, 64x64 c1x4 d2, 128x144 c2x1 pp, 192x144 c2x1, 64x144 v16,
-64x32 d2 v8, 64x144 c2x1, 192x160 c1x2 sk, 192x160 c2x1, 192x48 c1x4, 64x112, 64x256 c2x1 pp,
-64x224 v16, 64x256 c2x1 sk, 64x64 c2x1 d2, 128x80 c2x2, 128x240 c2x1, 192x128 c2x1, 64x48 c2x1,
-128x32 k2, 64x96 c2x2, 192x64 c1x4
+64x64, 64x128, 128x64, 128x128, 128x256, 128x128 pp, 128x128 c2x1 pp, 64x64 k2, 128x256 c2x1,
+64x256 pp, 128x192 c2x1 pp, 64x128 c2x1 pp, 64x64 k4, 128x224, 64x64 k2 d2 v8, 64x16 d2 t,
+128x176 c2x1 pp, 64x64 c2x1, 64x112 d2 v8, 128x208 c2x1, 64x64 k2 d2 v32, 128x128 c1x2 pp, 64x32,
+64x64 d2 v8, 192x96 k2 t, 64x128 c1x2 pp, 128x160 c2x1 pp, 64x64 k2 d2 v16, 128x96 c1x2,
+128x192 c1x2 pp, 64x64 d2 v16, 128x176 c2x1 t, 128x128 k4, 64x96 c2x1, 128x160 c1x2, 64x64 k8,
+64x64 d2 v32, 64x112 d2 v16, 64x112 d2 v32, 64x128 c2x1, 64x16 c1x2, 128x224 c2x1, 64x64 c1x2,
+128x112 c1x2 pp, 128x32 c4x1 t, 128x96 c1x2 t, 64x32 k2 d2 v16, 128x64 c1x2, 64x32 c1x2 d2,
+64x192 c1x2 pp, 128x32 c1x2, 128x128 c2x2, 128x192 c1x2, 64x160 c2x1, 64x32 d2 v16, 128x192 k4 t,
+192x96 c1x2, 64x80 v16, 64x160 c4x1 t, 128x64 k8 t, 64x48 c1x4 d2, 64x16 d2 v16, 128x144 k5 t,
+128x240 c2x1 t, 128x48 k5 t, 64x32 k2 d2 v32, 128x80 k2 t, 64x32 c1x4, 128x128 c1x2 sk t,
+64x16 c1x4 d2, 64x192, 128x160 c2x1, 192x176 c1x2, 64x128 c2x1 sk, 128x128 c1x2, 128x96,
+64x48 c1x2 d2, 128x96 c1x2 pp, 64x32 k8 d2 t, 128x192 c2x1 k4, 128x192 c2x1 t, 192x80 c1x4,
+192x64 k3 t, 128x112 k2 t, 128x192 c2x1, 64x16 k4 t, 128x16 t, 64x16 t, 128x48 c2x1 t, 192x128 k8,
+192x112 c1x2, 64x48 c1x2 k4 t, 64x96 c1x2 t, 64x64 k4 d2, 128x192 k5, 128x160 c1x2 pp, 64x96 c4x1,
+64x64 d2 t, 64x64 c1x4 d2, 64x80 d2 v48, 64x32 d2 v32, 64x32 k2 d2 v8, 64x64 k2 d2 v48,
+64x48 d2 v16, 128x32 d2 t, 64x176 v16, 64x16 d2 v32, 64x64 c2x4, 64x48 d2 v8, 128x32 k6 d2 t,
+128x64 c2x1 t, 64x32 c1x2, 64x48 c2x2 d2 t, 64x32 c2x1, 64x80 d2 v32, 128x32 k2 d2 v96,
+64x48 d2 v32, 128x32, 64x96 d2 v48, 64x16 d2 v8, 128x96 c1x2 k4, 64x64 k3, 128x224 c2x1 t,
+128x96 c2x1 t, 128x144 c2x1 t, 192x144 c1x2, 128x128 c1x2 t, 128x192 pp t, 64x224 c1x2, 128x96 k5,
+64x32 k7, 128x176 c2x1 pp t, 128x144 k3 t, 192x96 c1x2 t, 128x160 k2 t, 64x144 c2x1 k4 t,
+128x96 k2 t, 128x256 c1x2, 192x80 c1x2 t, 128x96 c2x1 k4 t, 128x16 k3 t, 192x96 c1x2 k4 t,
+128x208 c2x1 t, 64x80, 64x144 c3x1, 64x64 c2x1 d2, 64x128 c4x1, 64x32 k3, 64x128 pp,
+128x256 c2x1 sk, 64x16 k7 d2 t, 64x48 t, 128x96 c1x4, 64x144 c3x1 t, 128x64 k5 t, 64x16 k3 d2 t,
+128x48 c1x2, 192x144 c1x2 t, 128x192 pp, 64x128 c1x4, 64x48 k3 t, 64x80 c2x2 t, 64x144 c1x2,
+64x64 k4 v16, 128x48 k4 t, 64x112 c1x2 t, 128x160 c2x1 pp t, 128x128 k2, 192x128 k2, 128x64 c1x4,
+128x32 k5 t, 128x144 c1x2 pp, 192x96 c2x1 k4 t, 128x160 k4 t, 192x64 k4 t, 64x16 c2x1 d2 t,
+128x144 c1x2 pp t, 128x64 c1x2 k4, 192x128 k2 t, 64x48 c2x1 d2, 64x48 k8 d2 t, 128x112 c1x2 pp t,
+64x64 k4 d2 v48, 128x160 c2x1 k4, 192x80 c1x2 k2, 192x160 t, 64x96 k3, 128x96 c2x2, 64x128 k2,
+128x192 c2x1 pp t, 64x144 v32, 64x32 k8 d2, 64x96 c1x2, 64x48 d2 v48, 64x32 k2 t, 128x176 c1x2 pp,
+64x32 c1x4 d2, 64x128 v16, 128x80 k6 t, 64x192 pp t, 64x16, 192x128 c1x2, 64x128 c2x1 pp t,
+192x80 c1x3 t, 64x80 k7 t, 64x16 k3, 128x144 c3x1 t, 192x112 k8, 128x96 c2x1 pp t, 128x160 k5 t,
+128x128 c2x1 k4, 64x144 k2 t, 128x224 c1x2, 64x48 c2x1 k4, 128x80 k2, 64x96 k5, 128x112 c2x1,
+128x96 c2x2 t, 192x176 t, 64x96 k4 t, 64x32 t, 128x160 c1x2 t, 64x48 c1x2 k4, 128x144 k2 t,
+64x80 k2 t, 64x96 k2, 192x96 k8 t, 192x80 c2x1 t, 64x16 k5 d2 t, 128x176 c2x1, 192x96 c1x2 k4,
+128x192 c1x2 pp t, 128x80 c2x2 t, 64x192 c2x1 sk t, 128x96 c2x1 k4, 192x48 c2x1 t,
+128x112 c1x2 k2 t, 128x144 c1x2 k4 t, 192x80 c1x2, 192x64 c4x1 t
 """
 FIELDS = {"k": "split_k", "d": "k_slabs", "v": "valid_m"}
 
@@ -69,6 +91,7 @@ def configuration(text: str) -> HopperConfig:
             given[FIELDS[word[0]]] = int(word[1:])
     if "sk" in words:
         given["streamk_units"] = SMS // (cluster_m * cluster_n)
+    given["swapped"] = "t" in words
     below = cluster_m > 1 and cluster_n == 1 and "pp" not in words
     return HopperConfig(
         BM, BN, cluster_m=cluster_m, cluster_n=cluster_n, group_m=16 if below else 8, **given
@@ -79,8 +102,9 @@ def configuration(text: str) -> HopperConfig:
 class Menu:
     """Configurations, and their fields as arrays of a number for each of them.
 
-    place: from 0 for the first one to 1. rows: of A that TMA loads for a tile. uneven: consumers
-    have more registers than producers. clusters: that run at the same time.
+    place: from 0 for the first one to 1. rows: of A that TMA loads for a tile. boxed: columns in
+    whole boxes of 16-bit elements, and boxed_stages, of them. uneven: consumers have more registers
+    than producers. clusters: that run at the same time.
     """
 
     configs: tuple[HopperConfig, ...]
@@ -99,16 +123,27 @@ class Menu:
 
     @classmethod
     def of(cls, configs: tuple[HopperConfig, ...]) -> Menu:
-        names = [field.name for field in fields(HopperConfig)] + ["consumers", "cluster_size"]
+        names = [field.name for field in fields(HopperConfig)] + [
+            "consumers", "cluster_size", "stored_columns",
+        ]  # fmt: skip
         columns = {name: np.array([getattr(c, name) for c in configs]) for name in names}
         columns["place"] = np.arange(len(configs)) / len(configs)
         columns["rows"] = np.array([c.valid_m or c.BM for c in configs])
+        boxed = -(-columns["BN"] // BOX) * BOX
+        columns["boxed"] = boxed
+        columns["boxed_stages"] = np.array(
+            [min(c.stages, c.stages_of(int(n))) for c, n in zip(configs, boxed, strict=True)]
+        )
         columns["uneven"] = np.array([bool(c.registers) for c in configs])
         columns["clusters"] = np.array([active_clusters(c) for c in configs])
         widths = [part_width(c) for c in configs]
         columns["parts"] = columns["BN"] // np.array(widths)
         columns["promoted_registers"] = (columns["BN"] + np.array(widths)) // 2
-        columns["room"] = np.array([PROMOTED_REGISTERS.get(c.consumers, 0) for c in configs])
+        blocks = np.array([c.rows_per_consumer // 64 for c in configs])
+        of_block = columns["BN"] // 2 + FRAGMENT_REGISTERS * columns["k_slabs"]
+        columns["fragment_registers"] = blocks * of_block
+        for name, rooms in (("room", PROMOTED_REGISTERS), ("room_of_fragments", FRAGMENT_ROOM)):
+            columns[name] = np.array([rooms.get(c.consumers, 0) for c in configs])
         return cls(configs, columns)
 
 
@@ -134,16 +169,24 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     Each CTA of a split-K cluster needs some steps of K of its own, and no CTA of a multicast is
     without rows or columns.
     """
+    swapped = menu.swapped & (shape.out_bytes == (4 if shape.itemsize == 4 else 2))
+    # Few rows of A in 16 bits that lie along K are loaded as well by tiles with few valid rows.
+    skinny = shape.M <= FEW_ROWS and shape.itemsize == 2 and shape.a_k_major and shape.b_k_major
+    swapped &= not (shape.has_epilogue or skinny)
+    return np.where(menu.swapped, swapped & _suits(menu, shape.swapped), _suits(menu, shape))
+
+
+def _suits(menu: Menu, shape: ProblemShape) -> Any:
     M, N = shape.M, shape.N
     few = (menu.valid_m >= M) & (shape.batch == 1)
-    if shape.transposed[0]:
+    if shape.in_fragments:
         few &= menu.valid_m % TRANSPOSED_BOX == 0
     suits = is_loaded(menu, shape) & ((menu.valid_m == 0) | few)
     suits &= (menu.BM * (menu.cluster_m - 1) < M) & (menu.BN * (menu.cluster_n - 1) < N)
     suits &= (menu.BM < M + 64) & (max(N, 64) + 64 >= menu.BN)
     suits &= (menu.split_k == 1) | (shape.k_slabs >= MIN_SPLIT_SLABS * menu.split_k)
     if shape.promoted:
-        suits &= ~menu.pingpong & (menu.streamk_units == 0) & (menu.k_slabs == 1)
+        suits &= ~menu.pingpong & (menu.streamk_units == 0)
         suits &= menu.promoted_registers <= menu.room
     if shape.has_epilogue:
         suits &= menu.consumers <= 2
@@ -154,24 +197,41 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     """Which configurations can load the operands as they lie.
 
     An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
-    wide, and each CTA of a multicast loads whole boxes. Warps that transpose tiles need registers
-    that `setmaxnreg`, or a third consumer, takes away; stream-K transposes none.
+    wide, and each CTA of a multicast loads whole boxes; of columns of 16-bit elements, wgmma may
+    leave out a part of the last box. Fragments of A need registers beside the accumulators, and so
+    do warps that transpose tiles, which `setmaxnreg`, or a third consumer, takes away; stream-K
+    transposes none.
     """
     width = SWIZZLE_BYTES // shape.itemsize
     loaded = menu.rows % (8 * menu.cluster_n) == 0
     if not shape.a_k_major:
         loaded &= menu.rows % (width * menu.cluster_n) == 0
-        loaded &= (menu.valid_m == 0) | shape.transposed[0]
-    if not shape.b_k_major:
+        loaded &= (menu.valid_m == 0) | shape.in_fragments
+    if not shape.b_k_major and shape.itemsize == 2:
+        whole = menu.boxed == menu.BN
+        loaded &= menu.boxed % (BOX * menu.cluster_m) == 0
+        loaded &= whole | (menu.boxed_stages >= 2 + menu.k_slabs)
+    elif not shape.b_k_major:
         loaded &= menu.BN % (width * menu.cluster_m) == 0
-    if any(shape.transposed):
+    if shape.in_fragments:
+        loaded &= ~menu.uneven & (menu.fragment_registers <= menu.room_of_fragments)
+    if shape.transposed:
         loaded &= ~menu.uneven & (menu.consumers <= 2) & (menu.streamk_units == 0)
     return loaded
 
 
+def as_loaded(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
+    """The configuration with no more stages than have room for the boxes of B, as it lies."""
+    seen = shape.swapped if config.swapped else shape
+    if seen.b_k_major or seen.itemsize != 2:
+        return config
+    return replace(config, stages=min(config.stages, config.stages_of(-(-config.BN // BOX) * BOX)))
+
+
 def fits(config: HopperConfig, shape: ProblemShape) -> bool:
     """Whether the kernels can load the operands of a problem for a configuration."""
-    return bool(is_loaded(Menu.of((config,)), shape)[0])
+    seen = shape.swapped if config.swapped else shape
+    return bool(is_loaded(Menu.of((config,)), seen)[0])
 
 
 # 2:4 sparse A

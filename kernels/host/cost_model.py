@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
-from tensorcore_dsl.kernels.host.candidates import Menu, candidates, sparse_stage_bytes
+from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, candidates, sparse_stage_bytes
 from tensorcore_dsl.kernels.host.problem_shape import (
     SMS,
     ProblemShape,
@@ -45,8 +45,13 @@ class Costs:
     pieces of 128 bytes that lie in two cache lines. outside: cycles of a row or column outside of
     the matrix, which TMA fills with zeros. readers: for each cluster that reads the same rows or
     columns. step, cluster_step: least duration of a step, whose barriers reach other CTAs in a
-    cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other.
-    promoted, promoted_part, promoted_column: of a step of one consumer beside its products.
+    cluster. cooperative: factor of tensor cores, as consumers of a tile wait for each other. alone:
+    of a step of ping-pong beside its products, as one consumer multiplies at a time. parted: part
+    by which steps take longer with K in many parts. boxed: factor of tensor cores, where wgmma
+    leaves out a part of the last box.
+    promoted, promoted_part, promoted_column: of a step of one consumer beside its products;
+    promoted_beside: part of these that the products of other consumers do not hide.
+    fragments: of a stage, in which a consumer reads fragments of A and waits for its products.
     transposed, transposed_round: of warps that transpose a stage, and of each round of it;
     transposed_shared: as `shared`, beside these.
 
@@ -62,37 +67,42 @@ class Costs:
     split-K, for each, for each CTA, and for each accumulator of a thread.
     """
 
-    shared: float = 194
-    cache: float = 89.2
-    ingest: float = 90.4
-    misaligned: float = 2.14
-    outside: float = 1.1
-    readers: float = 0.855
-    step: float = 183
-    cluster_step: float = 201
-    cooperative: float = 1.11
-    promoted: float = 2.11
-    promoted_part: float = 3.55
-    promoted_column: float = 1.8
-    transposed: float = 286
-    transposed_round: float = 247
-    transposed_shared: float = 162
-    column: float = 2.69
-    box: float = 60.9
-    box_by_threads: float = 234
-    drain: float = 675
-    dram: float = 3390
-    second: float = 0.754
-    again: float = 2.52
-    apart: float = 0.434
-    launch: float = 2230
-    fill: float = 31.4
-    first_readers: float = 11.5
-    handover: float = 2770
-    exchange: float = 36.9
-    split: float = 15.8
-    split_peer: float = 6.25
-    split_element: float = 57.3
+    shared: float = 204
+    cache: float = 93.8
+    ingest: float = 99.6
+    misaligned: float = 2.8
+    outside: float = 1.02
+    readers: float = 0.725
+    step: float = 192
+    cluster_step: float = 198
+    cooperative: float = 1.13
+    alone: float = 30.6
+    parted: float = 0.0533
+    boxed: float = 1.13
+    promoted: float = 0.935
+    promoted_part: float = 139
+    promoted_column: float = 0.178
+    promoted_beside: float = 0.456
+    fragments: float = 349
+    transposed: float = 270
+    transposed_round: float = 221
+    transposed_shared: float = 165
+    column: float = 0.216
+    box: float = 103
+    box_by_threads: float = 263
+    drain: float = 472
+    dram: float = 3180
+    second: float = 0.654
+    again: float = 2.47
+    apart: float = 0.369
+    launch: float = 2320
+    fill: float = 45.7
+    first_readers: float = 4.3
+    handover: float = 1620
+    exchange: float = 19.2
+    split: float = 16.1
+    split_peer: float = 330
+    split_element: float = 14.2
 
 
 COSTS = Costs()
@@ -100,6 +110,15 @@ COSTS = Costs()
 
 def cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
     """Cycles of a whole launch of each configuration."""
+    found = np.empty(len(menu.configs))
+    for swapped, seen in ((False, shape), (True, shape.swapped)):
+        chosen = menu.swapped == swapped
+        found[chosen] = covering_cycles(menu.select(chosen), seen, costs)
+    return found
+
+
+def covering_cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
+    """The same of configurations whose tiles cover the product of this shape, swapped or not."""
     tiles = _ceil(shape.M, menu.BM * menu.cluster_m) * _ceil(shape.N, menu.BN * menu.cluster_n)
     tiles = tiles * shape.batch
     streamk = menu.streamk_units > 0
@@ -140,35 +159,46 @@ def cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
 def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> Any:
     """Cycles of one 128-byte slab of K for one tile: the norm of what goes on at a time."""
     together = (menu.consumers > 1) & ~menu.pingpong
+    loaded = _loaded_columns(menu, shape)
     tensor = menu.BM * menu.BN / TENSOR * np.where(together, costs.cooperative, 1)
-    sent = (menu.rows / menu.cluster_n + menu.BN / menu.cluster_m) * SWIZZLE_BYTES
-    sent = sent * np.where(shape.misaligned, costs.misaligned, 1)
+    tensor = tensor * np.where(loaded > menu.BN, costs.boxed, 1) + costs.alone * menu.pingpong
+    sent = (menu.rows / menu.cluster_n + loaded / menu.cluster_m) * SWIZZLE_BYTES
+    lines = _lines(shape, costs)
+    sent = sent * lines
     cache = sent * (busy / SMS) / costs.cache
-    received = (menu.rows + menu.BN) * SWIZZLE_BYTES / costs.ingest
+    received = (menu.rows + loaded) * SWIZZLE_BYTES / costs.ingest
     received = received + costs.outside * _outside(menu, shape)
     # wgmma reads B again for every 64 rows of A, and A for every part of the columns.
     parts = np.where(shape.promoted, menu.parts, 1)
     read = menu.BM / 64 * (64 * parts + menu.BN)
     transposition, again = _transposition(menu, shape, costs)
     rate = np.where(again > 0, costs.transposed_shared, costs.shared)
-    shared = (read + menu.rows + menu.BN + again) * SWIZZLE_BYTES / rate
-    readers = costs.readers * _readers(menu, shape, busy)
+    shared = (read + menu.rows + loaded + again) * SWIZZLE_BYTES / rate
+    readers = costs.readers * lines * _readers(menu, shape, busy)
     multicast = menu.cluster_m * menu.cluster_n > 1
     barriers = np.where(multicast, costs.cluster_step, costs.step) / menu.k_slabs
     promotion = costs.promoted + costs.promoted_part * parts + costs.promoted_column * menu.BN / 2
     consumer = 64 * menu.BN / TENSOR + np.where(shape.promoted, promotion, 0)
-    alone = np.maximum(tensor, consumer)
+    consumer = consumer + np.where(shape.in_fragments, costs.fragments / menu.k_slabs, 0)
+    beside = np.where(shape.promoted, costs.promoted_beside * promotion, 0)
+    alone = np.maximum(tensor + beside, consumer)
     each = [alone, cache, received, shared, readers, barriers, transposition]
-    return np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+    step = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
+    return step * (1 + costs.parted * (1 - 1 / menu.split_k))
+
+
+def _loaded_columns(menu: Menu, shape: ProblemShape) -> Any:
+    """Columns that TMA loads for a tile: whole boxes of those of 16-bit elements side by side."""
+    boxed = np.logical_not(shape.b_k_major) & (np.asarray(shape.itemsize) == 2)
+    return np.where(boxed, menu.boxed, menu.BN)
 
 
 def _transposition(menu: Menu, shape: ProblemShape, costs: Costs) -> tuple[Any, Any]:
-    """Cycles in which warps transpose one slab of the tiles that are not K-major, and the rows of
+    """Cycles in which warps transpose one slab of tiles of B that are not K-major, and the rows of
     128 bytes of shared memory that they read and write meanwhile."""
-    of_a, of_b = shape.transposed
-    rounds = of_a * _ceil(menu.rows, TRANSPOSED_ROWS) + of_b * _ceil(menu.BN, TRANSPOSED_ROWS)
+    rounds = shape.transposed * _ceil(menu.BN, TRANSPOSED_ROWS)
     cycles = costs.transposed / menu.k_slabs + rounds * costs.transposed_round
-    again = TRANSPOSED_ACCESSES * (of_a * menu.rows + of_b * menu.BN)
+    again = TRANSPOSED_ACCESSES * shape.transposed * menu.BN
     return np.where(rounds > 0, cycles, 0), again
 
 
@@ -190,6 +220,11 @@ def _groups(menu: Menu, shape: ProblemShape) -> Any:
     return np.maximum(_ceil(shape.M, menu.BM * menu.cluster_m) // menu.group_m, 1)
 
 
+def _lines(shape: ProblemShape, costs: Costs) -> Any:
+    """As how many lines of the L2 cache a piece of 128 bytes counts."""
+    return 1 + (costs.misaligned - 1) * shape.misaligned
+
+
 def _height(menu: Menu, shape: ProblemShape) -> Any:
     """Rows of tiles of a group."""
     return _ceil(_ceil(shape.M, menu.BM * menu.cluster_m), _groups(menu, shape))
@@ -204,8 +239,8 @@ def _readers(menu: Menu, shape: ProblemShape, busy: Any) -> Any:
 
 def _epilogue_cycles(menu: Menu, shape: ProblemShape, costs: Costs) -> Any:
     """Cycles in which a consumer stores its rows of a tile."""
-    own = menu.BN // menu.split_k
-    boxes = own // np.gcd(own, 128 // shape.out_bytes)
+    own = menu.stored_columns
+    boxes = np.where(menu.swapped, _ceil(own, 64), own // np.gcd(own, 128 // shape.out_bytes))
     box = np.where(shape.store_by_threads, costs.box_by_threads, costs.box)
     of_64_rows = own * costs.column + boxes * box
     return np.where(menu.pingpong, menu.BM // 64, 1) * of_64_rows
@@ -213,8 +248,9 @@ def _epilogue_cycles(menu: Menu, shape: ProblemShape, costs: Costs) -> Any:
 
 def _launch_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any, waves: Any) -> Any:
     """Cycles before the first product, after the last one, and of the sum of split-K."""
-    fill = costs.fill * (menu.rows + menu.BN) * menu.k_slabs / 8
-    fill = fill + costs.first_readers * _readers(menu, shape, busy)
+    fill = costs.fill * (menu.rows + _loaded_columns(menu, shape)) * menu.k_slabs / 8
+    readers = _lines(shape, costs) * _readers(menu, shape, busy)
+    fill = fill + costs.first_readers * readers
     split = costs.split + costs.split_peer * menu.split_k + costs.split_element * menu.BN / 2
     return costs.launch + fill + np.where(menu.split_k > 1, split * waves + fill * (waves - 1), 0)
 
@@ -235,7 +271,7 @@ def ranking(shape: ProblemShape) -> Ranking:
     menu = candidates(shape)
     seconds = cycles(menu, shape) / CLOCK
     order = np.argsort(seconds * (1 + LATER * menu.place), kind="stable")
-    ranked = ((float(seconds[i]), menu.configs[i]) for i in order)
+    ranked = ((float(seconds[i]), as_loaded(menu.configs[i], shape)) for i in order)
     if shape.batch == 1:
         return tuple(ranked)
     return tuple((time, _by_rows(config, shape)) for time, config in ranked)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
@@ -65,7 +66,8 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_f32(problem), HopperConfig)
     copies = choose_copies(problem, "sm90")
-    if not copies and not any(shape_of(problem).transposed):
+    shape = shape_of(problem)
+    if not copies and not (shape.in_fragments or shape.transposed):
         return True
     without = choose_copies(problem, "sm80")
     seen = padding.with_copies(problem, without)
@@ -88,17 +90,20 @@ def choose_copies(
     """The copies that the kernels of a family get.
 
     They are those that are needed. Of tf32 operands that are not K-major, they are also those that
-    take less time than transposing tiles would, or that `config` needs, which transposes none. The
+    take less time than tiles as they lie would, or that `config` needs, which takes none. The
     choice is that for operands without gaps, so that K is divided alike for all.
     """
     usual = aligned(problem)
-    if family == "sm80" or not any(shape_of(usual).transposed):
+    shape = shape_of(usual)
+    places = [place for place, has in enumerate((shape.in_fragments, shape.transposed)) if has]
+    if family == "sm80" or not places:
         return padding.gemm_copies(problem, family)
-    places = [place for place, is_not in enumerate(shape_of(usual).transposed) if is_not]
     options = [set(places[:n]) for n in range(len(places) + 1)] + [{places[-1]}]
     if config is not None:
-        transposes = fits(config, shape_of(usual)) and not config.streamk_units
-        return padding.gemm_copies(problem, family, () if transposes else places)
+        copied = lambda x: padding.with_copies(usual, padding.gemm_copies(usual, family, x))
+        suits = lambda option: fits(config, shape_of(copied(option)))
+        chosen = min(filter(suits, options), key=len, default=places)
+        return padding.gemm_copies(problem, family, chosen)
     time = lambda option: _wgmma_time(usual, padding.gemm_copies(usual, family, option))
     return padding.gemm_copies(problem, family, min(options, key=time))
 
@@ -206,6 +211,8 @@ def choose_for(
     def is_feasible(config: HopperConfig, needs_registers: bool) -> bool:
         if not is_allowed(problem, config):
             return False
+        if config.swapped and problem.row_reductions:
+            return False  # rows of D are columns of its tiles
         if kernel is promoted_fp8_gemm:
             return has_promotion_registers(config)
         if config.streamk_units and problem.accumulate == tc.f16:
@@ -254,8 +261,9 @@ def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True
 
 
 def is_plain(config: HopperConfig) -> bool:
-    """Cooperative, of two consumers at most, without split-K, stream-K and skinny A."""
+    """Cooperative, of two consumers at most; no split-K, stream-K, skinny A, swapped operands."""
     special = config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units
+    special = special or config.swapped
     return not special and config.consumers <= 2
 
 
@@ -264,7 +272,7 @@ def shape_of(problem: GemmProblem) -> ProblemShape:
     return ProblemShape(
         problem.M, problem.N, problem.K, problem.dtype.itemsize, problem.batch or 1,
         problem.a_k_major, problem.b_k_major,
-        misaligned=is_misaligned(problem.a) or is_misaligned(problem.b),
+        misaligned=max(misalignment(problem.a), misalignment(problem.b)),
         store_by_threads=families.stores_without_tma(problem.d),
         has_epilogue=problem.epilogue is not None or problem.beta != 0,
         promoted=problem.dtype in (tc.e4m3, tc.e5m2) and problem.accumulate != operands.FAST,
@@ -272,10 +280,10 @@ def shape_of(problem: GemmProblem) -> ProblemShape:
     )  # fmt: skip
 
 
-def is_misaligned(x: Description) -> bool:
-    """Whether rows or columns start elsewhere than at the 128-byte lines of the L2 cache."""
-    steps = (stride for stride in x.strides[-2:] if stride != 1)
-    return any(stride * x.type.dtype.itemsize % 128 for stride in steps)
+def misalignment(x: Description) -> float:
+    """Part of the pieces of 128 bytes of rows or columns that lie in two lines of the L2 cache."""
+    steps = [stride * x.type.dtype.itemsize for stride in x.strides[-2:] if stride != 1]
+    return 1 - gcd(SWIZZLE_BYTES, *steps) / SWIZZLE_BYTES
 
 
 def choose_ampere(problem: GemmProblem) -> AmpereConfig:

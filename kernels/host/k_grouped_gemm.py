@@ -105,7 +105,7 @@ def _prepare_k_grouped(
     if config is None:
         config = DEFAULT
     unsupported = ("pingpong", "split_k", "k_slabs", "valid_m", "streamk_units", "mma_in_flight")
-    check_supported("groups along K", config, *unsupported)
+    check_supported("groups along K", config, *unsupported, "swapped")
     plan = plan_hopper(k_grouped_gemm_kernel, config, TRAITS, shape)
     launch = plan.bind((a, b, offsets, d), stream)
     return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))

@@ -238,9 +238,11 @@ def plan_hopper(
 ) -> Plan:  # fmt: skip
     """The plan of a kernel whose tiles cover this shape, [batch,] M x N."""
     *batch, M, N = shape
-    if config.valid_m and config.valid_m < M:
+    rows = N if config.swapped else M
+    if config.valid_m and config.valid_m < rows:
+        what = "B has {} columns" if config.swapped else "A has {} rows"
         raise tc.ArgumentError(
-            f"A has {M} rows, and valid_m={config.valid_m} loads no more: {config}"
+            f"{what.format(rows)}, and valid_m={config.valid_m} loads no more: {config}"
         )
     grid = grid_size(config, M, N, math.prod(batch))
     return Plan(kernel, config, traits, grid, tuple(extra.items()), copies=copies)
@@ -259,6 +261,9 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
         )
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
+    if config.swapped:
+        _check_swapped(problem, kernel, config)
+        traits = replace(traits, c_in_pairs=False, c_is_row=False)  # its threads hold columns of D
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     if config.streamk_units:
         plan = replace(plan, kernel=streamk_gemm, streamk=operands.accumulator_dtype(problem.dtype))
@@ -277,12 +282,28 @@ def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
         raise tc.ArgumentError(f"stream-K accumulates in f32, not in f16: {config}")
 
 
+def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
+    """The epilogue stores transposed tiles of 16-bit elements, and reduces no rows."""
+    given = ""
+    of_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
+    if not of_16_bits and kernel is not SM90[tc.tf32]:
+        given = f"a product of {problem.multiplied_as}"
+    elif of_16_bits and problem.d.type.dtype.bits != 16:
+        given = f"D of {problem.d.type.dtype}"
+    elif problem.row_reductions:
+        given = "row_reductions"
+    if given:
+        raise tc.ArgumentError(
+            f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, and of tf32, "
+            f"without row_reductions; not {given}: {config}"
+        )
+
+
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:
     split = problem.multiplied_as == tc.f32
     a_k_major, b_k_major = split or problem.a_k_major, split or problem.b_k_major
-    transposes = problem.multiplied_as == tc.tf32 and not (a_k_major and b_k_major)
     traits = HopperTraits(
-        a_k_major=a_k_major, b_k_major=b_k_major, transposes=transposes,
+        a_k_major=a_k_major, b_k_major=b_k_major,
         store_by_threads=stores_without_tma(problem.d), scaled=problem.alpha != 1,
         acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
     )  # fmt: skip
@@ -297,7 +318,7 @@ def _hopper_traits(problem: GemmProblem) -> HopperTraits:
 def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     """The plan, inside a kernel that also reduces the rows of D."""
     *batch, M, N = problem.d.shape
-    parts = -(-N // (plan.config.BN // plan.config.split_k))
+    parts = -(-N // plan.config.stored_columns)
     shape = (len(problem.row_reductions), parts, math.prod((*batch, M)))
     streamk = plan.streamk is not None
     with_rows = row_reduction.streamk_gemm_with_rows if streamk else row_reduction.gemm_with_rows

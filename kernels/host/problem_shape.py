@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
 SMS = 132  # of an H100 SXM or H200; on fewer SMs persistent CTAs just take more turns
 # CTAs of a cluster -> clusters that run at the same time, where fewer do than SMS allow: a cluster
 # lies in one GPC, and not every GPC has a multiple of four SMs.
-ACTIVE_CLUSTERS = {4: 28, 8: 14}
+ACTIVE_CLUSTERS = {3: 39, 4: 28, 5: 22, 6: 17, 7: 15, 8: 14}
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ProblemShape:
     """Sizes of a product and the properties of its operands that decide about speed.
 
     itemsize: bytes of an element of A and B. batch: matrices of a batch. a_k_major, b_k_major: K is
-    contiguous in A, in B. misaligned: rows or columns of A or B do not start at the 128-byte
+    contiguous in A, in B. misaligned: part of the pieces of 128 bytes of A or B that lie in two
     lines of the L2 cache. store_by_threads: TMA cannot write D. has_epilogue: a function is
     applied to the results, or C is added. promoted: f32 additions take over the sums
     (promotion.py). out_bytes: of an element of D.
@@ -30,17 +30,28 @@ class ProblemShape:
     batch: int = 1
     a_k_major: bool = True
     b_k_major: bool = True
-    misaligned: bool = False
+    misaligned: float = 0
     store_by_threads: bool = False
     has_epilogue: bool = False
     promoted: bool = False
     out_bytes: int = 2
 
     @property
-    def transposed(self) -> tuple[bool, bool]:
-        """Whether tiles of A, and of B, are transposed in shared memory: 32-bit ones of other K."""
-        wide = self.itemsize == 4
-        return wide and not self.a_k_major, wide and not self.b_k_major
+    def swapped(self) -> ProblemShape:
+        """What swapped configurations compute: D^T = B^T A^T."""
+        return replace(
+            self, M=self.N, N=self.M, a_k_major=self.b_k_major, b_k_major=self.a_k_major
+        )
+
+    @property
+    def in_fragments(self) -> bool:
+        """Whether consumers read fragments of tiles of A: 32-bit ones that are not K-major."""
+        return self.itemsize == 4 and not self.a_k_major
+
+    @property
+    def transposed(self) -> bool:
+        """Whether tiles of B are transposed in shared memory: 32-bit ones that are not K-major."""
+        return self.itemsize == 4 and not self.b_k_major
 
     @property
     def k_slabs(self) -> int:
@@ -50,6 +61,8 @@ class ProblemShape:
 
 def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """Work items of the scheduler: tiles of D, or groups of tiles that a cluster computes."""
+    if config.swapped:
+        M, N = N, M
     rows, cols = config.BM * config.cluster_m, config.BN * config.cluster_n
     return -(-M // rows) * -(-N // cols) * batch
 

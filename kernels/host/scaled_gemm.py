@@ -34,7 +34,8 @@ from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
-NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units")  # fields of a configuration
+# Fields of a configuration
+NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units", "swapped")
 
 
 def scaled_gemm(
@@ -117,7 +118,8 @@ def _prepare_scaled(
     stored = stores_without_tma(padding.seen(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
     if config is None:
-        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1), is_plain))
+        one_slab = lambda config: is_plain(config) and config.k_slabs == 1
+        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1), one_slab))
     check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)
@@ -222,7 +224,7 @@ def _prepare_requantised(
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
     if config is None:
         config = choose(ProblemShape(M, N, K, 1), is_plain)
-    check_supported("requantised products", config, "streamk_units")
+    check_supported("requantised products", config, "streamk_units", "swapped")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
     return PreparedCall((M, N), tc.s8, launch, (zero,))

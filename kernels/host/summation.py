@@ -168,7 +168,9 @@ def _promoted(config: Config, problem: GemmProblem, depth: int) -> int:
     in_parts, fp8 = dtype == tc.f32, dtype.is_float and dtype.bits == 8
     if isinstance(config, AmpereConfig):
         return depth if in_parts else 0
-    return _step(config, dtype) if in_parts or (fp8 and problem.accumulate != FAST) else 0
+    if in_parts:
+        return _step(config, dtype)
+    return SWIZZLE_BYTES if fp8 and problem.accumulate != FAST else 0
 
 
 def _step(config: Config, dtype: Any) -> int:
@@ -192,7 +194,10 @@ def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
         return ()
     tile = config.BM * config.cluster_m, config.BN * config.cluster_n
     step = _step(config, problem.multiplied_as)
-    return config.streamk_units, step, *tile, config.group_m, *problem.d.shape, problem.K
+    *batch, M, N = problem.d.shape
+    swapped = isinstance(config, HopperConfig) and config.swapped
+    covered = (N, M) if swapped else (M, N)
+    return config.streamk_units, step, *tile, config.group_m, *batch, *covered, problem.K
 
 
 def _row_parts(config: Config, problem: GemmProblem) -> int:
@@ -200,4 +205,4 @@ def _row_parts(config: Config, problem: GemmProblem) -> int:
     adds = any(reduction.op == "sum" for reduction in problem.row_reductions)
     if not adds or isinstance(config, AmpereConfig):
         return 0
-    return config.BN // config.split_k
+    return config.stored_columns

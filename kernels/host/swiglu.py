@@ -99,7 +99,7 @@ def _prepare_swiglu(
     copies = padding.announced((*operand_copies, padding.result_copy(3, in_d, by_tma=True)))
     if config is None:
         config = choose_swiglu(M, N, K)
-    unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
+    unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units", "swapped")
     check_supported("products with a gate", config, *unsupported)
     # Each column of D takes two columns of a tile: the gate's and the one that it gates.
     traits = HopperTraits(epilogue=epilogue)

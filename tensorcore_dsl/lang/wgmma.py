@@ -326,6 +326,8 @@ def _check_matrix(instr: Instruction, name: str, tile: Any, major: str, wanted: 
     if tile.ndim not in (2, 3):
         return  # the descriptor says what is wrong
     *atoms, outer, inner = tile.shape
+    if major == "mn" and atoms:
+        wanted = -(-wanted // inner) * inner  # a part of the last atom may be left out
     if major == "k":
         given = outer * (atoms[0] if atoms else 1)
         dense = not atoms or atoms[0] == 1 or tile.strides[0] == outer * tile.strides[1]

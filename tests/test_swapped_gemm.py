@@ -1,0 +1,176 @@
+"""Swapped operands: tiles of D^T = B^T A^T, whose bits are those of D = A B."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels import HopperConfig
+from tensorcore_dsl.kernels.host.candidates import as_loaded, candidates, menu
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, cluster_tiles
+
+USUAL = HopperConfig(BM=64, BN=64, stages=3)
+TILES = {
+    "narrow": dict(BM=64, BN=16),
+    "three parts of the epilogue": dict(BM=64, BN=144, stages=2),
+    "two consumers": dict(BM=128, BN=80),
+    "in turn, blocks beside": dict(BM=64, BN=48, pingpong=True, cluster_n=2),
+    "in turn, blocks below": dict(BM=128, BN=128, stages=2, pingpong=True, cluster_m=2),
+    "two lines": dict(BM=64, BN=32, k_slabs=2, stages=2),
+}
+LAYOUTS = ["CC", "CF", "FC", "FF"]
+
+
+def operand(rows: int, cols: int, order: Any = "C", dtype: Any = np.float16, seed: int = 0) -> Any:
+    draw = np.random.default_rng((rows, cols, seed))
+    return np.asarray(draw.standard_normal((rows, cols)).astype(dtype), order=order)
+
+
+def bits(x: Any) -> list[int]:
+    return x.view(np.uint16).tolist()  # type: ignore[no-any-return]
+
+
+def both(a: Any, b: Any, *others: Any, usual: Any = USUAL, **options: Any) -> tuple[Any, Any]:
+    """What the usual tile gives, and a swapped one."""
+    config = HopperConfig(**{"stages": 3, **options.pop("tile"), "swapped": True})
+    return tuple(
+        kernels.gemm(a, b, *others, config=config, **options) for config in (usual, config)
+    )
+
+
+@pytest.mark.tensorcore_check
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+def test_bits_are_those_of_the_usual_tile(tile: dict[str, Any], layout: str) -> None:
+    """Two tiles by two or more, the last ones not full, K with a tail."""
+    if layout[1] == "C" and tile.get("cluster_n"):  # whole boxes of 64 columns of B for each CTA
+        tile = {**tile, "BM": 128}
+    a, b = operand(136, 168, layout[0]), operand(168, 264, layout[1])
+    usual, swapped = both(a, b, tile=tile)
+    assert bits(usual) == bits(swapped)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("parts", [{"split_k": 2}, {"split_k": 2, "cluster_m": 2}, {"split_k": 4}], ids=str)
+def test_parts_of_k(parts: dict[str, int], dtype: Any) -> None:
+    a, b = operand(72, 520, dtype=dtype), operand(520, 200, "F", dtype)
+    usual = replace(USUAL, split_k=parts["split_k"], stages=2)
+    found = both(a, b, usual=usual, tile={"BM": 64, "BN": 32, **parts})
+    assert bits(found[0]) == bits(found[1])
+
+
+def test_stream_k() -> None:
+    """Sums are exact: the shares of the tiles of D^T are others than those of the tiles of D."""
+    a, b = (np.sign(operand(n, m)) for n, m in ((72, 520), (520, 200)))
+    found = both(a, np.asfortranarray(b), tile={"BM": 64, "BN": 48, "streamk_units": 5})
+    assert bits(found[0]) == bits(found[1])
+    problem = (a, b, None, None)
+    texts = {
+        kernels.explain_bits(kernels.plan(*problem, config=replace(USUAL, streamk_units=3, swapped=s)))
+        for s in (False, True)
+    }  # fmt: skip
+    assert len(texts) == 2
+
+
+@pytest.mark.parametrize("N", [133, 132, 136], ids=["elements", "8 bytes", "TMA"])
+def test_epilogues_and_lines_of_any_width(N: int) -> None:
+    a, b, c = operand(72, 160), operand(160, N, "F"), operand(72, N)
+    bias = operand(1, N)[0]
+    options: dict[str, Any] = {"alpha": 0.5, "beta": 2, "tile": {"BM": 64, "BN": 48}}
+    given: Any = (c, bias, operand(72, 1))
+    for addend in given:
+        usual, swapped = both(a, b, addend, **options)
+        assert bits(usual) == bits(swapped)
+    options["epilogue"] = lambda value, row, col: value + row * 2 - col
+    usual, swapped = both(a, b, c, **options)
+    assert bits(usual) == bits(swapped)
+
+
+def test_batches_and_sums_in_f16() -> None:
+    a = np.stack([operand(72, 136, seed=i) for i in range(2)])
+    for b in (operand(136, 80, "F"), np.stack([operand(136, 80, seed=i) for i in range(2)])):
+        usual, swapped = both(a, b, tile={"BM": 64, "BN": 80})
+        assert bits(usual) == bits(swapped)
+    usual, swapped = both(a[0], b[0], tile={"BM": 64, "BN": 80}, accumulate=tc.f16)
+    assert bits(usual) == bits(swapped)
+
+
+REFUSED = {
+    "s8": (np.ones((64, 64), np.int8), {}, "not a product of s8"),
+    "f32": (np.ones((64, 64), np.float32), {"config": replace(USUAL, k_slabs=2, stages=2, swapped=True)}, "not a product of f32"),
+    "f32 result": (operand(64, 64), {"out_dtype": tc.f32}, "not D of f32"),
+    "rows": (operand(64, 64), {"row_reductions": (kernels.RowReduction("max"),)}, "not row_reductions"),
+    "few rows": (operand(64, 64), {"config": replace(USUAL, valid_m=8, swapped=True)}, "B has 64 columns, and valid_m=8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    a, options, message = REFUSED[name]
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.gemm(a, a.T, **{"config": replace(USUAL, swapped=True), **options})
+
+
+def test_choices_with_row_reductions_are_not_swapped() -> None:
+    a, b = operand(32, 64), operand(64, 48)
+    found = [
+        kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swapped
+        for rows in ((), (kernels.RowReduction("sum"),))
+    ]
+    assert found == [True, False]
+
+
+def test_boxes_of_columns_that_lie_side_by_side() -> None:
+    """B with N contiguous, and swapped A with M contiguous, take widths that are no whole boxes."""
+    a, b = operand(136, 168, "F"), operand(168, 264, "C")
+    usual = kernels.gemm(a, b, config=USUAL)
+    for changes in (
+        {"BN": 80}, {"BN": 208, "BM": 128}, {"BN": 96, "pingpong": True},
+        {"BN": 96, "swapped": True}, {"BN": 112, "cluster_m": 2, "swapped": True},
+    ):  # fmt: skip
+        assert bits(kernels.gemm(a, b, config=replace(USUAL, **changes))) == bits(usual)
+    with pytest.raises(tc.ArgumentError, match="192 columns of B are no multiple of 128"):
+        kernels.gemm(a, b, config=replace(USUAL, BN=176, cluster_m=2))
+
+
+def test_stages_have_room_for_whole_boxes() -> None:
+    config = HopperConfig(BM=128, BN=80).with_stages()
+    along, across = ProblemShape(512, 512, 512), ProblemShape(512, 512, 512, b_k_major=False)
+    assert as_loaded(config, along) == config
+    assert as_loaded(config, across) == replace(config, stages=HopperConfig(BM=128, BN=128).max_stages)
+    assert as_loaded(replace(config, swapped=True), across) == replace(config, swapped=True)
+
+
+def test_rows_are_reduced_by_others() -> None:
+    """Where the choice is swapped, it is not with row reductions."""
+    a, b, d = (np.empty(s, np.float16) for s in ((300, 4096), (4096, 4096), (300, 4096)))
+    b, found = np.asfortranarray(b), []
+    with tc.target("cpu", "sm_90a"):
+        for M in range(16, 300, 16):
+            operands = a[:M], b, None, d[:M]
+            reduced = kernels.plan(*operands, row_reductions=(kernels.RowReduction("max"),)).config
+            assert not reduced.swapped
+            found.append(kernels.plan(*operands).config.swapped)
+    assert any(found)
+
+
+def test_candidates() -> None:
+    """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
+    shape = ProblemShape(300, 4096, 4096)
+    assert any(c.swapped for c in menu().configs)
+    assert any(c.swapped for c in candidates(shape).configs)
+    for changes in ({"itemsize": 1}, {"itemsize": 4, "out_bytes": 4}):
+        assert any(c.swapped for c in candidates(replace(shape, **changes)).configs)
+    for changes in ({"has_epilogue": True}, {"itemsize": 1, "out_bytes": 4}, {"out_bytes": 4}):
+        assert not any(c.swapped for c in candidates(replace(shape, **changes)).configs)
+    skinny = replace(shape, M=64)
+    assert not any(c.swapped for c in candidates(skinny).configs)
+    assert any(c.swapped for c in candidates(replace(skinny, b_k_major=False)).configs)
+    tall = HopperConfig(BM=128, BN=64)
+    assert cluster_tiles(replace(tall, swapped=True), 64, 512) == cluster_tiles(tall, 512, 64) == 4
