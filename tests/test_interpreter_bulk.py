@@ -104,6 +104,18 @@ def test_stores_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swi
     assert expected.any() and np.array_equal(target, expected)
 
 
+def test_stores_write_whole_units_of_16_bytes() -> None:
+    """Also what lies behind a row that ends within one, as on an H200."""
+    values = RNG.integers(1, 100, (6, 32)).astype(np.uint16)
+    whole = np.zeros((6, 32), np.uint16)
+    corner = np.zeros(2, np.int32)
+    run(hopper.store_box, 1, 128, laid_out(values, 64), whole[:, :21], corner, box=(6, 32), swizzle=64)
+    expected = np.zeros_like(whole)
+    expected[:, :24] = values[:, :24]
+    expected[5, 21:] = 0  # the emulator stays within the array
+    assert np.array_equal(whole, expected)
+
+
 def test_a_transposed_array() -> None:
     """The innermost axis is the contiguous one, wherever it stands."""
     array = np.asfortranarray(RNG.integers(0, 100, (24, 40)).astype(np.int32))

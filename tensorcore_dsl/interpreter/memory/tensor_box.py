@@ -281,11 +281,18 @@ def store_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, states: Any,
     checked: bool, stamps: Any, epochs: Any, first_thread: int, copies: bool,
 ) -> int:  # fmt: skip
-    """Copy the part of a box inside the array from shared `source`; without `copies` only check."""
+    """Copy the part of a box inside the array from shared `source`; without `copies` only check.
+
+    Whole units of 16 bytes are written, as on an H200: where a row of the array ends within one,
+    the rest of it, too, but for the last row, behind which the array ends.
+    """
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
     length, first = plan[BOX, 0] * element, plan[START, 0]
     low = max(0, -first) * element
     high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
+    units, end = min((high + CHUNK - 1) & -CHUNK, length), real + element
+    for axis in range(RANK):
+        end += (plan[EXTENT, axis] - 1) * plan[STRIDE, axis]
     index = np.zeros(RANK, np.int64)
     for row in range(rows):
         target, inside = real + first * element, copies
@@ -309,8 +316,9 @@ def store_box(
                 native.poke64(target + byte, native.peek64(data.ctypes.data + at))
                 native.poke64(target + byte + 8, native.peek64(data.ctypes.data + at + 8))
             elif inside:
-                for i in range(max(low - byte, 0), min(high - byte, CHUNK)):
-                    native.poke8(target + byte + i, native.peek8(data.ctypes.data + at + i))
+                for i in range(max(low - byte, 0), min(units - byte, CHUNK)):
+                    if byte + i < high or target + byte + i < end:
+                        native.poke8(target + byte + i, native.peek8(data.ctypes.data + at + i))
     return 0
 
 
