@@ -65,8 +65,9 @@ class SparsePipeline(Pipeline):
     format: Format
 
     def consumer_release(self, stage, by_warp: bool = True):
-        """Each warp releases the stage: its threads have read metadata, by ordinary loads."""
-        Pipeline.consumer_release(self, stage, by_warp)
+        """Each warp releases the stage, whatever `by_warp` says: its threads have read metadata, by
+        ordinary loads."""
+        Pipeline.consumer_release(self, stage, by_warp=True)
 
 
 def make_sparse_pipeline(
