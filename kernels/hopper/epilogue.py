@@ -62,14 +62,12 @@ def make_epilogue_storage(
     """Shared memory and tensor map for D."""
     cols, of_line = config.stored_columns, SWIZZLE_BYTES // d.dtype.itemsize
     if config.swapped:  # the last part of the columns may have fewer
-        part, last = (min(cols, of_line), of_line), cols % of_line
-        shape = (64 // of_line, *part)
+        blocks, part, last = [64 // of_line], (min(cols, of_line), of_line), cols % of_line
     else:
-        shape = part = 64, gcd(of_line, cols)
-        last = 0
+        blocks, part, last = [], (64, gcd(of_line, cols)), 0
     row_bytes = part[1] * d.dtype.itemsize
     swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
-    staging = tc.shared((config.consumers, 2, *shape), d.dtype, swizzle=swizzle)
+    staging = tc.shared((config.consumers, 2, *blocks, *part), d.dtype, swizzle=swizzle)
     lines = () if store_by_threads else (part[0], last or part[0])
     boxes = {n: (1,) * (d.ndim - 2) + (n, part[1]) for n in lines}
     maps = {n: tc.tensor_map(d, box, swizzle=swizzle) for n, box in boxes.items()}

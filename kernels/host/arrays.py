@@ -16,7 +16,8 @@ from tensorcore_dsl.host import describe, stream_handle
 
 def library_of(array: Any) -> str:
     """The top-level package of an array's class, such as "torch"; of its base if that is there."""
-    return _library(type(array))
+    cls: Any = type(array)
+    return _library(cls)
 
 
 @lru_cache(maxsize=256)
