@@ -182,8 +182,6 @@ SAME = {
     'Multiplication.__init__: transposed = given.get(f"trans_{name}", <-1>) == 1': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",
     'isa.sparse.selection: wide = dtypes.named(p["a"]).bits >= <15>': "no type has 15 bits",
-    "isa.sparse.row_words: words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, <1>, 2)":
-        "the next reshape restores it",
     "isa.wgmma._a: inner = fragments.a_formula(<17>, e)": "17 rows are two blocks of 8 too",
     'isa.descriptor.FIELDS: "stride":  Field(32, <16382>16),': "recorded strides are multiples of 32",
     "Descriptor._chunks: places = line // 8 * stride + line % 8 * 16 + byte // <15> * leading":
