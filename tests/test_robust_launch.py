@@ -113,6 +113,27 @@ print(peak() - before)
         out, text = start(code).communicate(timeout=120)
         assert out and int(out) < 24, (out, text)
 
+    def test_large_chunks_need_no_large_stack(self) -> None:
+        """Chunks grow with the processors; a thread has 512 KiB of stack on some systems."""
+        code = """
+from tensorcore_dsl.interpreter import launch
+
+@tc.kernel
+def copy(x, y):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    y[i] = x[i] + 1.0
+
+launch.cores = lambda: 64
+threading.stack_size(1 << 18)
+for block in (1, 32, 256):
+    x, y = np.arange(1 << 17, dtype=np.float32), np.zeros(1 << 17, np.float32)
+    copy.emulate[x.size // block, block](x, y)
+    print((y == x + 1).all())
+"""
+        process = start(code)
+        out, text = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, "True\n" * 3), text
+
     def test_the_largest_grid_starts_at_once(self) -> None:
         """Its first block fails."""
         b = Builder(("a", u64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -64,6 +65,11 @@ class ExecutionContext(Chunk):
         self.cluster = ClusterMemory(self, self.shared, self.clusters)
         self.async_copies = AsyncCopies(self, self.shared, self.globals)
         self.bulk = BulkCopies(self, self.shared, self.globals, self.clusters)
+
+    @cached_property
+    def addresses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Room for the addresses of an access, (T,) uint32 and uint64: too much for a stack."""
+        return np.empty(self.threads, np.uint32), np.empty(self.threads, np.uint64)
 
     def print(self, text: int, values: list[np.ndarray]) -> None:
         """Print one line a thread; `text` is the number of the kernel's format string."""

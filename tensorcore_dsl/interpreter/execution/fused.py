@@ -168,12 +168,13 @@ def _move(
     """Execute rows with accesses to memory; issued: their asynchronous copies."""
     ctx = machine.ctx
     storage, proxies = ctx.shared.storage, ctx.proxies
+    narrow, wide = ctx.addresses
 
     def execute(first: int, last: int, failed: np.ndarray) -> int:
         wrong: int = run_with_accesses(
             address(), table, start, end, ctx.mask, ctx.active is None, ctx.globals.table,
             storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.readers,
-            proxies.epochs, first, last, failed,
+            proxies.epochs, first, last, failed, narrow, wide,
         )  # fmt: skip
         return wrong
 

@@ -271,14 +271,13 @@ def _access(
 def run_with_accesses(
     function: int, operations: Any, start: int, stop: int, active: Any, everybody: bool,
     table: Any, data: Any, states: Any, checked: bool, stamps: Any, readers: Any, epochs: Any,
-    low: int, high: int, failed: Any,
+    low: int, high: int, failed: Any, narrow: Any, wide: Any,
 ) -> int:  # fmt: skip
     """`perform_all` of operations some of which access memory; 0, or the mistake of a thread.
 
-    function: the address of `runner`. failed: (1,), the row with the mistake. Each access is made
-    for all threads before what follows it.
+    function: the address of `runner`. failed: (1,), the row with the mistake. narrow, wide: see
+    `_access`. Each access is made for all threads before what follows it.
     """
-    narrow, wide = np.empty(active.size, np.uint32), np.empty(active.size, np.uint64)
     while start < stop:
         if operations[start, CODE] >= ACCESS:
             wrong = _access(
