@@ -294,6 +294,17 @@ def test_new_thread_without_context():
 
 
 @pytest.mark.parametrize("mismatch", [400, 201])
+def test_new_thread_with_arrays_of_the_second_gpu(torch_streams, mismatch):
+    """It is left where the CUDA runtime takes it to be, on GPU 0."""
+    gpu = FakeGpu(context=None, mismatch=mismatch)
+    run = launcher(gpu)
+    for _ in range(3):
+        run(FakeTensor(np.zeros(4, np.float16), device=1))
+        assert gpu.context == 0
+    assert [r.function for r in gpu.records] == [1001] * 3
+
+
+@pytest.mark.parametrize("mismatch", [400, 201])
 def test_following_the_user_to_another_gpu(mismatch):
     gpu = FakeGpu(context=0, mismatch=mismatch)
     run = launcher(gpu)

@@ -9,7 +9,9 @@ import ctypes
 import os
 import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -195,8 +197,8 @@ class NumbaDriver:
         )  # fmt: skip
         code = self._encode(*arguments)
         if code == _NO_CONTEXT:
-            self.attach(device)
-            code = self._encode(*arguments)
+            with self.on_device(device):
+                code = self._encode(*arguments)
         if code:
             raise LaunchError(
                 f"the driver makes no tensor map of an array at {pointer:#x} with {tile}: "
@@ -221,9 +223,19 @@ class NumbaDriver:
         _, text = self._binding.cuGetErrorString(result)
         return f"{result.name} ({code}), {text.decode() if text else 'no explanation'}"
 
-    def on_device(self, device: int) -> AbstractContextManager[Any]:
-        here: AbstractContextManager[Any] = nullcontext()
-        return here if device == CURRENT_DEVICE else self._cuda.gpus[device]
+    @contextmanager
+    def on_device(self, device: int) -> Iterator[None]:
+        if device == CURRENT_DEVICE:
+            yield
+            return
+        gpu = self._cuda.gpus[device]
+        if gpu.primary_context is None:
+            # numba-cuda 0.30.4 makes it current and pops it again. But cuda.core has replaced the
+            # context that was current, which so is lost: in a thread of its own, there is none.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(gpu.get_primary_context).result()
+        with gpu:
+            yield
 
     def attach(self, device: int) -> bool:
         with self._driver.get_active_context() as active:

@@ -95,6 +95,7 @@ class Driver(Protocol):
 
 
 _LEGACY_STREAM = 1  # the handle that names the same stream as 0
+_USUAL_DEVICE = 0  # the CUDA runtime's current one, in a thread that has not chosen any
 _NO_CONTEXT, _WRONG_CONTEXT = 201, 400  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
 
 
@@ -145,8 +146,10 @@ class Plan:
         """Launch again in the right context, if another one was current, or none."""
         device = self._device
         if code in (_NO_CONTEXT, _WRONG_CONTEXT):
-            attached = code == _NO_CONTEXT and self._driver.attach(self._loaded.device)
-            if not attached and device == array_interop.CURRENT_DEVICE:
+            follows = device == array_interop.CURRENT_DEVICE
+            usual = self._loaded.device if follows else _USUAL_DEVICE
+            attached = code == _NO_CONTEXT and self._driver.attach(usual)
+            if not attached and follows:
                 self._load()
             with self._driver.on_device(device):
                 code = self._call(buffer)
