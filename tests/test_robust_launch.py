@@ -113,6 +113,22 @@ print(peak() - before)
         out, text = start(code).communicate(timeout=120)
         assert out and int(out) < 24, (out, text)
 
+    def test_chunks_count_whole_warps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A block of one thread takes the room of a warp."""
+        sizes, chunks = [], launch._chunks
+
+        def noted(*given: Any) -> tuple[int, int]:
+            sizes.append(chunks(*given)[0])
+            return chunks(*given)
+
+        monkeypatch.setattr(launch, "_chunks", noted)
+        for block in (1, 32, 33, 64):
+            b = Builder(("out", u64))
+            b.op(CTAID)
+            b.run(np.zeros(4, np.uint32), grid=launch.MOST_THREADS * 2, block=block, workers=64)
+        assert sizes[0] == sizes[1] and sizes[2] == sizes[3] == sizes[0] // 2
+        assert sizes[0] * 32 <= launch.MOST_THREADS
+
     def test_large_chunks_need_no_large_stack(self) -> None:
         """Chunks grow with the processors; a thread has 512 KiB of stack on some systems."""
         code = """

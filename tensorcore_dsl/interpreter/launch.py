@@ -136,9 +136,9 @@ def run(
 
     polls = any(loop.polls_global_memory for loop in program.loops.values())
     waits, ctas = polls or _couplings(kernel)[1], prod(grid)
-    most_workers = _workers(workers)
+    most_workers, group = _workers(workers), -(-prod(block) // program.unit) * program.unit
     size, workers = _chunks(
-        kernel, ctas, prod(block), 1 if observers else most_workers, prod(cluster or (1,)),
+        kernel, ctas, group, 1 if observers else most_workers, prod(cluster or (1,)),
         static + dynamic_shared, most, polls, program.register_bytes,
     )  # fmt: skip
     team = Team(1 if observers else most_workers - workers + 1)
@@ -271,6 +271,7 @@ def _chunks(
 ) -> tuple[int, int]:  # fmt: skip
     """CTAs of a chunk, each with `shared` bytes, and how many chunks run at a time.
 
+    threads: of a CTA, rounded up to whole warps or warpgroups, as they take room.
     most: CTAs that the device holds at a time. polls: a loop waits for what others write.
     registers: bytes of the registers of a thread.
     """
