@@ -132,9 +132,9 @@ class OwnParts:
 
 @dataclass
 class Ring:
-    """Operands and barriers; and the step of K that is loaded next, and the stage for it.
+    """Operands and barriers, and the step of K that is loaded next.
 
-    index: of the part among the `count` parts of `work`. phase: of the stage when it is empty.
+    index: of the part among the `count` parts of `work`.
     """
 
     a: Any
@@ -146,8 +146,6 @@ class Ring:
     index: Any
     part: TilePart
     k_tile: Any
-    stage: Any
-    phase: Any
     config: AmpereConfig
 
     @property
@@ -174,21 +172,33 @@ class Ring:
         last = stage == self.config.stages - 1
         return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
-    def load(self):
+    def ahead_of(self, read, phase):
+        """The stage that is loaded while `read` is multiplied, and its phase when it is empty.
+
+        phase: of `read` when it is full. Stages are loaded and multiplied in one order, so that
+        threads keep one of the two places: with stream-K they have no register for the other.
+        """
+        stages = self.config.stages
+        around = read >= stages - self.ahead
+        stage = read + self.ahead - tc.select(around, tc.u32(stages), tc.u32(0))
+        return stage, tc.select(around, phase, phase ^ 1)
+
+    def load(self, stage, phase):
         """Start the copies of the next step, if there is one, once all warps have left its stage.
 
+        phase: of the stage when it is empty.
         Copies of threads are one group, also where there are none: the number of groups then tells
         which step has arrived.
         """
         exists = self.index < self.count
         k0, origin = self.k_tile * self.config.BK, (self.part.m, self.part.n)
         if len(self.by_tma) > 0:
-            self.load_boxes(origin, k0, exists)
+            self.load_boxes(stage, phase, origin, k0, exists)
         if len(self.by_threads) > 0:
             if exists:
-                self.empty[self.stage].wait(self.phase)
+                self.empty[stage].wait(phase)
                 for x in self.by_threads:
-                    load_by_threads(x, self.stage, origin[x.axis], k0)
+                    load_by_threads(x, stage, origin[x.axis], k0)
             tc.cp_async_commit()
         self.k_tile += 1
         if exists & (self.k_tile == self.part.end_k_tile):
@@ -196,17 +206,16 @@ class Ring:
             if self.index < self.count:
                 self.part = self.work.part_at(self.index)
                 self.k_tile = self.part.first_k_tile
-        self.stage, self.phase = self.following(self.stage, self.phase)
 
-    def load_boxes(self, origin, k0, exists):
+    def load_boxes(self, stage, phase, origin, k0, exists):
         """The first thread of the warp whose turn it is starts the boxes of TMA."""
         warp = self.k_tile % (self.config.threads // 32)
         if (tc.threadIdx.x == 32 * warp) & exists:
-            self.empty[self.stage].wait(self.phase)
-            full = self.full[self.stage]
+            self.empty[stage].wait(phase)
+            full = self.full[stage]
             full.arrive_expect_tx(sum(x.bytes for x in self.by_tma))
             for x in self.by_tma:
-                load_by_tma(x, self.stage, origin[x.axis], k0, full)
+                load_by_tma(x, stage, origin[x.axis], k0, full)
 
     def announce(self, stage, exists):
         """Tell all warps that this warp's copies of the step in a stage have arrived.
@@ -228,7 +237,7 @@ def make_ring(a, b, work, config: AmpereConfig, traits: AmpereTraits):
     part = work.part_at(0)
     ring = Ring(
         ring_a, ring_b, full, empty, work, work.count(), 0, part, part.first_k_tile,
-        tc.u32(0), tc.u32(1), config,  # phase 1: the stages of a new ring are empty
+        config,
     )
     if tc.threadIdx.x == 0:
         for operand in ring.by_tma:
@@ -273,8 +282,8 @@ def multiply(ring, output):
     # the stream; what it wrote may be read only from here on.
     tc.griddep_wait()
     tc.griddep_launch_dependents()
-    for _ in tc.static_range(ring.ahead):
-        ring.load()
+    for stage in tc.static_range(ring.ahead):
+        ring.load(tc.u32(stage), tc.u32(1))  # phase 1: the stages of a new ring are empty
     read, read_phase = tc.u32(0), tc.u32(0)
     ring.announce(read, True)
     ring.full[read].wait(read_phase)
@@ -312,7 +321,7 @@ def multiply(ring, output):
                         fb[j] = load_columns(stage, next_step, j)
                 fa = next_fa
                 if number == min(1, len(blocks) - 2):
-                    ring.load()
+                    ring.load(*ring.ahead_of(read, read_phase))
                     ring.announce(following, more)
             read, read_phase = following, following_phase
         output.store(mma, acc, part, warp_m, warp_n)

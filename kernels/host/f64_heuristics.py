@@ -17,6 +17,7 @@ from tensorcore_dsl.kernels.hopper.f64_gemm import resident_ctas
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
 CYCLES = 1.75e3  # of an SM, in a microsecond
+REGISTERS = 64 * 1024  # of an SM
 SHARED_BYTES = 226 * 1024  # of shared memory, of an SM
 STAGES = 8  # at most
 WARPS = 8  # of an SM, that keep its tensor cores busy
@@ -37,7 +38,9 @@ DEEP_TILE = 32 * 128  # elements of a tile of 64 elements of K, at most
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
 MOST_PEERS = 8  # units of stream-K that share a tile
 LEAST_STEPS = 4  # of a unit
-STREAMK_COLUMNS = 64  # of a warp with stream-K, at most; more would spill registers
+# Of a warp with stream-K, columns, at most, and of its threads, registers beside those of the
+# accumulators, at least: else registers are spilled.
+STREAMK_COLUMNS, STREAMK_REGISTERS = 64, 104
 
 # Throughput
 PRODUCTS = 126.0  # of an SM in a cycle
@@ -114,10 +117,18 @@ def f64_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
                 yield replace(config, split_k=split_k)
         tiles, units = ceil(M / config.BM) * ceil(N / config.BN), SMS * resident_ctas(config)
         steps = tiles * ceil(K / config.BK)
-        if config.WN > STREAMK_COLUMNS:
+        if not takes_streamk(config):
             continue
         if tiles % units and units <= MOST_PEERS * tiles and steps >= LEAST_STEPS * units:
             yield replace(config, streamk_units=units)
+
+
+def takes_streamk(config: AmpereConfig) -> bool:
+    """Whether the threads have registers for all that stream-K keeps during a tile."""
+    threads = config.threads * resident_ctas(config)
+    registers = min(255, REGISTERS // threads)
+    beside = registers - config.WM * config.WN // 16
+    return config.WN <= STREAMK_COLUMNS and beside >= STREAMK_REGISTERS
 
 
 def f64_time(
