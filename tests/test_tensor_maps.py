@@ -1,5 +1,6 @@
 """Tensor maps of arguments: what is refused, what the driver is asked, where its bytes go."""
 
+import contextlib
 import ctypes
 import struct
 import types
@@ -184,10 +185,19 @@ class Encoder:
 
 
 def target_with(encoder, attached):
-    """A NumbaDriver without a driver but for this function."""
+    """A NumbaDriver without a driver but for this function.
+
+    attached: receives the devices whose context is current for a call.
+    """
+
+    @contextlib.contextmanager
+    def on_device(device):
+        attached.append(device)
+        yield
+
     target = object.__new__(cuda_driver.NumbaDriver)
     target.__dict__["_encode"] = encoder.function
-    target.attach = attached.append
+    target.on_device = on_device
     target.error_text = lambda code: f"CUDA_ERROR_{code}"
     return target
 

@@ -282,8 +282,8 @@ def multiply(ring, output):
     # the stream; what it wrote may be read only from here on.
     tc.griddep_wait()
     tc.griddep_launch_dependents()
-    for stage in tc.static_range(ring.ahead):
-        ring.load(tc.u32(stage), tc.u32(1))  # phase 1: the stages of a new ring are empty
+    for empty in tc.static_range(ring.ahead):
+        ring.load(tc.u32(empty), tc.u32(1))  # phase 1: the stages of a new ring are empty
     read, read_phase = tc.u32(0), tc.u32(0)
     ring.announce(read, True)
     ring.full[read].wait(read_phase)
