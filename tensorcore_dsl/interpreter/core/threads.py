@@ -19,7 +19,18 @@ def words(values: Any, threads: int) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(values, (threads,)), dtype=np.uint32)
 
 
-MOST_MASKS = 512  # that are kept, and answers about them
+MOST_KEPT = 512  # masks of a chunk, and answers about them
+
+
+class Kept(dict[Any, Any]):
+    """What is kept to be found again; all is forgotten when there is too much of it."""
+
+    def keep(self, key: Any, value: Any) -> Any:
+        """Set an entry; returns the value."""
+        if len(self) >= MOST_KEPT:
+            self.clear()
+        self[key] = value
+        return value
 
 
 class Mask(NamedTuple):
@@ -37,29 +48,26 @@ class Masks:
     """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Mask] = {}
+        self._known = Kept()
         # With the arrays, so that their numbers are not given to others.
-        self._unions: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-        self._covers: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, bool]] = {}
+        self._unions, self._covers = Kept(), Kept()
 
     def find(self, threads: np.ndarray) -> Mask:
         """The mask that is equal to `threads`."""
         key = np.packbits(threads).tobytes()
-        found = self._known.get(key)
+        found: Mask | None = self._known.get(key)
         if found is None:
-            if len(self._known) == MOST_MASKS:
-                self._known.clear()
-            found = self._known[key] = Mask(threads, *divmod(census(threads), 1 << 32))
+            found = Mask(threads, *divmod(census(threads), 1 << 32))
+            self._known.keep(key, found)
         return found
 
     def union(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """The threads of either mask."""
         found = self._unions.get((id(a), id(b)))
         if found is None:
-            if len(self._unions) == MOST_MASKS:
-                self._unions.clear()
-            found = self._unions[id(a), id(b)] = a, b, self.find(a | b).threads
-        return found[2]
+            found = self._unions.keep((id(a), id(b)), (a, b, self.find(a | b).threads))
+        union: np.ndarray = found[2]
+        return union
 
     def covers(self, a: np.ndarray, b: np.ndarray) -> bool:
         """Are all threads of `b` in `a`?"""
@@ -67,10 +75,8 @@ class Masks:
             return True
         found = self._covers.get((id(a), id(b)))
         if found is None:
-            if len(self._covers) == MOST_MASKS:
-                self._covers.clear()
-            found = self._covers[id(a), id(b)] = a, b, not (b & ~a).any()
-        return found[2]
+            found = self._covers.keep((id(a), id(b)), (a, b, not (b & ~a).any()))
+        return bool(found[2])
 
 
 @vectorised

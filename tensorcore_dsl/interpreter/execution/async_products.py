@@ -10,6 +10,7 @@ from tensorcore_dsl.interpreter.core.program import STOP, Fused, Program, Run
 from tensorcore_dsl.interpreter.execution.fused import executed
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
+from tensorcore_dsl.interpreter.lanes.runs import uses_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, multiply_all
@@ -91,13 +92,8 @@ def _execute_at_once(
         return
     start, end = products[0].at, products[-1].at + 1
     between = [parts[p.at + 1] for p in products[:-1] if p.at + 1 in parts]
-    reads: set[int] = set()
-    writes: set[int] = set()
-    for step in program.steps[start:end]:
-        reads |= {*step.reads, *step.copies} - writes
-        writes.update(step.writes)
     first = program.steps[start]
-    first.run = _chained(first.run, products, between, frozenset(reads), frozenset(writes))
+    first.run = _chained(first.run, products, between, *uses_of(program.steps[start:end]))
 
 
 def _chained(

@@ -13,6 +13,7 @@ import numpy as np
 from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.program import Step
+from tensorcore_dsl.interpreter.core.threads import Kept
 
 _LINE = 64  # bytes of a cache line
 _APART = 2 * _LINE  # bytes between two places, so that one warp's registers lie in different sets
@@ -35,8 +36,7 @@ class RegisterFile:
         self.partial: dict[int, np.ndarray] = {}
         # Masks of the checks that have found nothing, and of the notes that change nothing again,
         # by places and mask, since `partial` has changed.
-        self._found: dict[tuple[Any, int], np.ndarray] = {}
-        self._noted: dict[tuple[Any, int], np.ndarray] = {}
+        self._found, self._noted = Kept(), Kept()
         self.varying = (program.sizes > 0).astype(np.int64)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
         self._memory = np.zeros(int(room.sum()) + _LINE, np.uint8)
@@ -130,7 +130,7 @@ class RegisterFile:
             self.home(place)
         self.wrote([place for place in places if place in self.partial], False)
         self.wrote(new, True)
-        self._noted[key] = self.chunk.mask
+        self._noted.keep(key, self.chunk.mask)
 
     def lacks(self, places: frozenset[int]) -> bool:
         """Have some active threads not written some of these registers?"""
@@ -143,7 +143,7 @@ class RegisterFile:
         some = [partial[place] for place in places if place in partial]
         if not all([chunk.masks.covers(written, chunk.mask) for written in some]):
             return True
-        self._found[key] = chunk.mask
+        self._found.keep(key, chunk.mask)
         return False
 
     def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
@@ -184,4 +184,4 @@ class RegisterFile:
                     + chunk.describe(int(np.argmax(lacking)))
                 )
         if passed:
-            self._found[key] = chunk.mask
+            self._found.keep(key, chunk.mask)

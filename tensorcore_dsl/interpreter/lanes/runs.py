@@ -105,7 +105,7 @@ def runs_of(
                 first = len(table)
                 table += [r for at in range(start, end) for r in rows[at]]
                 place = len(found), start, end, slice(first, len(table))
-                reads, writes = _uses(part)
+                reads, writes = uses_of(part)
                 uses = reads, writes - set(flags)
                 found.append(_run(part, rows, place, uses, level, whole))
             start = max(end, start + 1)
@@ -136,7 +136,7 @@ def _run(
     return Fused(*place, *uses, level, tuple(positions), accesses, whole)
 
 
-def _uses(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
+def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
     """The places that steps read before they write them, and those that they write."""
     reads: set[int] = set()
     writes: set[int] = set()
