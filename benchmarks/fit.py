@@ -1,9 +1,10 @@
-"""Fit the cost model of the wgmma configurations to measured times, and choose its menu.
+"""Fit the cost model of the wgmma configurations to measured times, correct it, choose its menu.
 
 Times are those of `python -m benchmarks regret --record`. The constants are the ones that make the
 choices of the model lose least, and its times differ least from those measured, in logarithms. The
 menu holds the configurations of a wide space without which random problems, or those that were
-measured, would take longer.
+measured, would take longer. Trees correct what the fitted model leaves out
+(kernels/host/corrections.py); how well, problems tell that they have not seen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,15 @@ from benchmarks.harness import RECORDED, Report
 from benchmarks.regret import TYPES, percent, problem_of
 from benchmarks.tables import Table, progress
 from tensorcore_dsl.kernels import HopperConfig
-from tensorcore_dsl.kernels.host import heuristics, padding
+from tensorcore_dsl.kernels.host import corrections, heuristics, padding
 from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, configuration, is_candidate
-from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, covering_cycles, cycles
+from tensorcore_dsl.kernels.host.cost_model import (
+    CLOCK,
+    COSTS,
+    Costs,
+    cycles,
+    terms,
+)
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # The objective
@@ -39,11 +46,16 @@ FEW = 6  # timings of a problem that has its whole weight
 SUITE = 8  # weight of problems that are not random
 OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the loss
 # The search
-STEP, LEAST_STEP, SWEEPS = 0.25, 0.005, 14
+STEP, MIN_STEP, SWEEPS = 0.25, 0.005, 14
+# The trees
+LEAVES, DEPTH, TREES, RATE, LEAST = 32, 8, 800, 0.05, 10  # LEAST: timings of a leaf
+OF_PROBLEM = 0.5  # part of a problem's own level that they learn, beside differences in a problem
+FOLDS = 5  # of the cross-validation
 # The menu
 SIZE, PROBLEMS = 160, 2000
 MEASURED = 2.0  # weight of a measured problem beside a random one
 SLOW = 2.0  # times the least: what a problem costs without a configuration of its own
+CORRECTED = 400  # configurations of the space that the trees correct, at most
 ALWAYS = ("64x64", "64x128", "128x64", "128x128", "128x256", "128x128 pp")
 
 
@@ -55,35 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"configurations of the menu (default: {SIZE})")  # fmt: skip
     add("--seed", type=int, default=0, metavar="N", help="of the menu's problems (default: 0)")
     add("--keep", action="store_true", help="keep the constants, and choose a menu alone")
+    add("--write", action="store_true",
+        help="write the trees to kernels/host/corrections.npz")  # fmt: skip
 
 
 # -- what was measured ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Problems of timings, each field an array: a ProblemShape for the cost model."""
-
-    M: Any
-    N: Any
-    K: Any
-    itemsize: Any
-    batch: Any
-    b_k_major: Any
-    misaligned: Any
-    store_by_threads: Any
-    has_epilogue: Any
-    promoted: Any
-    out_bytes: Any
-    k_slabs: Any
-    in_fragments: Any
-    transposed: Any
-
-    @classmethod
-    def of(cls, shapes: Sequence[ProblemShape]) -> Shapes:
-        names = cls.__annotations__
-        columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
-        return cls(**columns)
 
 
 class Timings:
@@ -107,7 +95,9 @@ class Timings:
                 self.cases.append(case)
         index, shapes, configs, seconds = zip(*rows, strict=True)
         self.index, self.seconds = np.array(index), np.array(seconds)
-        self.shapes, self.menu = Shapes.of(shapes), Menu.of(configs)
+        names = [field.name for field in fields(ProblemShape)]
+        columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
+        self.shapes, self.menu = ProblemShape(**columns), Menu.of(configs)
         fastest = np.full(len(self.cases), np.inf)
         np.minimum.at(fastest, self.index, self.seconds)
         self.slower = self.seconds / fastest[self.index] - 1  # than the fastest, by this part
@@ -123,14 +113,14 @@ class Timings:
         return np.bincount(self.index, values)
 
     def expected(self, costs: Costs) -> Any:
-        return covering_cycles(self.menu, self.shapes, costs) / CLOCK  # type: ignore[arg-type]
+        return terms(self.menu, self.shapes, costs)["cycles"] / CLOCK
 
-    def regret(self, costs: Costs) -> Any:
-        """The loss of the configuration that the model expects to be fastest.
+    def regret(self, expected: Any) -> Any:
+        """The loss of the configuration of the least expected time.
 
         Of each problem that has more than one timing.
         """
-        expected, found = self.expected(costs), []
+        found = []
         for i in np.flatnonzero(np.bincount(self.index) > 1):
             mine = np.flatnonzero(self.index == i)
             found.append(self.slower[mine[np.argmin(expected[mine])]])
@@ -183,9 +173,86 @@ def fitted(timings: Timings, costs: Costs = COSTS) -> Costs:
                     break
             else:
                 steps[j] *= 0.5
-        if steps.max() < LEAST_STEP:
+        if steps.max() < MIN_STEP:
             break
     return of(x)
+
+
+# -- the trees -----------------------------------------------------------------------------------
+
+
+def features(timings: Timings, costs: Costs) -> Any:
+    """What the trees know of each timing."""
+    expected = terms(timings.menu, timings.shapes, costs)
+    return corrections.features(timings.menu, timings.shapes, expected)
+
+
+def grown(timings: Timings, costs: Costs, learnt: Any = True) -> dict[str, Any]:
+    """Trees that correct the model, as corrections.py stores them, of the timings of a mask."""
+    import lightgbm
+
+    errors = np.log(timings.seconds) - np.log(timings.expected(costs))
+    weights = np.exp(-timings.slower / NEAR)
+    weights = weights * np.minimum(FEW / np.bincount(timings.index), 1)[timings.index]
+    level = timings.total(weights * errors) / timings.total(weights)
+    errors = errors - (1 - OF_PROBLEM) * level[timings.index]
+    chosen = np.broadcast_to(learnt, errors.shape)
+    data = lightgbm.Dataset(
+        features(timings, costs)[chosen], label=errors[chosen], weight=weights[chosen]
+    )
+    booster = lightgbm.train({
+        "objective": "regression", "num_leaves": LEAVES, "max_depth": DEPTH,
+        "learning_rate": RATE, "min_data_in_leaf": LEAST, "lambda_l2": 1.0,
+        "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "seed": 0,
+        "deterministic": True, "force_row_wise": True, "num_threads": 2, "verbose": -1,
+    }, data, TREES)  # fmt: skip
+    return stored([tree["tree_structure"] for tree in booster.dump_model()["tree_info"]])
+
+
+def stored(trees: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The arrays of trees as lightgbm describes them, the nodes of each from the root down."""
+    columns: list[tuple[int, float, int, int]] = []
+    nodes, depth = [], 0
+    for tree in trees:
+        level, count, below = [tree], 1, 0
+        while level:
+            inner = [node for node in level if "split_feature" in node]
+            place = count - len(level)
+            for offset, node in enumerate(level):
+                if "split_feature" in node:
+                    columns.append((node["split_feature"], node["threshold"], count, 0))
+                    count += 2
+                else:
+                    answer = round(node["leaf_value"] / corrections.UNIT)
+                    columns.append((0, np.inf, place + offset, answer))
+            level = [node[side] for node in inner for side in ("left_child", "right_child")]
+            below += bool(level)
+        nodes.append(count)
+        depth = max(depth, below)
+    types = (("feature", np.uint8), ("threshold", np.float32), ("below", np.uint8),
+             ("answer", np.int16))  # fmt: skip
+    arrays = {name: np.array(own, kind) for (name, kind), own in zip(types, zip(*columns))}
+    return arrays | {"nodes": np.array(nodes, np.uint8), "depth": np.array(depth, np.uint8)}
+
+
+def corrected(timings: Timings, costs: Costs, trees: dict[str, Any] | None = None) -> Any:
+    """Expected seconds of all timings; trees: those of the package."""
+    given = trees and corrections.Trees.of(trees)
+    return timings.expected(costs) * corrections.factors(features(timings, costs), given)
+
+
+def cross_validated(timings: Timings, costs: Costs) -> Any:
+    """The same by trees that have not seen a problem of these sizes and layouts."""
+    expected = np.empty(len(timings.seconds))
+    problems: dict[Any, int] = {}
+    for case in timings.cases:
+        problems.setdefault((case.M, case.N, case.K, case.layout), len(problems))
+    groups = [problems[case.M, case.N, case.K, case.layout] for case in timings.cases]
+    folds = np.random.default_rng(0).integers(FOLDS, size=len(problems))[groups][timings.index]
+    for fold in progress(range(FOLDS), "folds"):
+        trees = grown(timings, costs, folds != fold)
+        expected[folds == fold] = corrected(timings, costs, trees)[folds == fold]
+    return expected
 
 
 # -- the menu ------------------------------------------------------------------------------------
@@ -261,7 +328,7 @@ def expected_losses(
     times = np.full((len(problems), len(texts)), np.inf)
     for row, shape in zip(times, problems, strict=True):
         allowed = is_candidate(every, shape)
-        row[allowed] = cycles(every.select(allowed), shape, costs)
+        row[allowed] = cycles(every.select(allowed), shape, costs, CORRECTED)
     return times / times.min(1)[:, None] - 1
 
 
@@ -291,11 +358,15 @@ def chosen(texts: Sequence[str], losses: Any, weights: Any, size: int) -> list[s
 
 
 def run(options: argparse.Namespace) -> Report:
-    given = {name: str(getattr(options, name)) for name in ("results", "size", "seed", "keep")}
+    names = ("results", "size", "seed", "keep", "write")
+    given = {name: str(getattr(options, name)) for name in names}
     report = Report("fit", given, {"menu": f"of {len(space())} configurations"})
     timings = Timings(measured(options.results))
-    before = timings.regret(COSTS)
     costs = COSTS if options.keep else fitted(timings)
+    trees = grown(timings, costs)
+    if options.write:
+        np.savez_compressed(corrections.PATH, **trees)
+        corrections.stored_trees.cache_clear()
     texts = space()
     random = expected_losses(texts, shapes(options.seed), costs)
     found, weights = measured_losses(texts, timings)
@@ -304,7 +375,10 @@ def run(options: argparse.Namespace) -> Report:
     losses = random[:, [texts.index(text) for text in menu]].min(1)
     report.summary |= {"target": "cpu", "costs": asdict(costs), "menu": ", ".join(menu)}
     for name, values in (
-        ("regret, before", before), ("regret, fitted", timings.regret(costs)),
+        ("regret, before", timings.regret(timings.expected(COSTS))),
+        ("regret, fitted", timings.regret(timings.expected(costs))),
+        ("regret, corrected", timings.regret(corrected(timings, costs, trees))),
+        ("regret, unseen", timings.regret(cross_validated(timings, costs))),
         ("expected loss by the menu", losses),
     ):  # fmt: skip
         about = {"median": np.median(values), "mean": values.mean(), "worst": values.max()}

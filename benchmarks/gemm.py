@@ -28,7 +28,7 @@ from tensorcore_dsl.runtime.driver import cuda_available
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 
 NO_GPU = "NO GPU HERE: these GEMMs are emulated on the CPU, and not compared with cuBLAS."
-MOST_EMULATED = 10**10  # operations of an emulated suite: some seconds
+MAX_EMULATED = 10**10  # operations of an emulated suite: some seconds
 REPEATS, QUICK_REPEATS, SUITE_REPEATS = 11, 5, 7
 SECONDS, QUICK_SECONDS, SUITE_SECONDS = 165, 30, 480
 OPTIONS = (
@@ -99,7 +99,7 @@ def chosen_cases(options: argparse.Namespace, target: str) -> list[Case]:
     if options.suite:
         chosen = suites.cases(options.suite, options.groups, options.dtypes, options.sizes)
         operations = sum(case.operations for case in chosen)
-        if target == "cpu" and not options.sizes and operations > MOST_EMULATED:
+        if target == "cpu" and not options.sizes and operations > MAX_EMULATED:
             raise ValueError(
                 f"the suite {options.suite} is for a GPU: its {len(chosen)} GEMMs are "
                 f"{operations:.1e} operations, hours of emulation on the CPU. Ask for small ones "

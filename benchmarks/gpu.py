@@ -16,7 +16,7 @@ from benchmarks.harness import GPU_STATE, Timing, parse_smi, smi_query
 WARM_UP = 0.3  # seconds
 SAMPLE = 0.01  # seconds: minimum duration of a sample
 SHORTEST = 1e-7  # seconds of a launch: the resolution of events
-MOST_LAUNCHES = 200  # in one graph
+MAX_LAUNCHES = 200  # in one graph
 GRAPH_TIME = 0.002  # seconds: approximate duration of one graph
 L2_BYTES = 50 * 2**20  # where torch does not know the size
 COLD = 2  # the rotating buffers hold this many times the L2 cache
@@ -32,7 +32,7 @@ def sets_beyond_cache(bytes_of_set: int, cache: int) -> int:
 
 def launches_of(seconds: float, sets: int) -> int:
     """Launches in one graph: a multiple of `sets`, more for shorter kernels."""
-    wanted = min(MOST_LAUNCHES, GRAPH_TIME / seconds)
+    wanted = min(MAX_LAUNCHES, GRAPH_TIME / seconds)
     return sets * max(1, round(wanted / sets))
 
 

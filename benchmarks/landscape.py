@@ -12,8 +12,8 @@ from benchmarks.harness import Report
 
 NAME = "landscape"  # of the suite
 COUNT = 300
-MOST_OPERATIONS = 4e12  # of a problem
-MOST_BYTES = 2**31
+MAX_OPERATIONS = 4e12  # of a problem
+MAX_BYTES = 2**31
 TRANSPOSED = {"bf16", "f16", "tf32", "f32", "f64"}  # types that have layouts other than TN
 # N and K of the linear layers of well-known models.
 LAYERS = (
@@ -47,7 +47,7 @@ def _problem(draw: random.Random, dtype: str, turn: int) -> Case:
     while True:
         M, N, K = (-(-n // step) * step for n in draw.choice(KINDS)(draw))
         case = Case(dtype, M, N, K, BLAS[layout], group=f"{NAME} {name}", precise=precise)
-        if case.operations <= MOST_OPERATIONS and case.bytes <= MOST_BYTES:
+        if case.operations <= MAX_OPERATIONS and case.bytes <= MAX_BYTES:
             return case
 
 

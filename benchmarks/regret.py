@@ -28,7 +28,7 @@ from benchmarks.gemm import GPU_METHOD, torch_with_gpu
 from benchmarks.gemm_cases import Case
 from benchmarks.gemm_gpu import gemm_options, tile
 from benchmarks.gpu import (
-    MOST_LAUNCHES,
+    MAX_LAUNCHES,
     Launch,
     Loop,
     TimedLaunch,
@@ -207,7 +207,7 @@ def measure(
 ) -> dict[str, Any]:
     """Times of all configurations, of which the first one is the choice, and of the reference."""
     a, b = draw(torch, case, 0)
-    sets = min(sets_beyond_cache(case.bytes, cache_bytes(torch)), MOST_LAUNCHES)
+    sets = min(sets_beyond_cache(case.bytes, cache_bytes(torch)), MAX_LAUNCHES)
     data = operands(torch, case, a, b, sets)
     launches, found, failures, sampler = [], [], [], Sampler(torch, sets)
     begin, waited = time.perf_counter(), 0.0

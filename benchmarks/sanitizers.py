@@ -42,7 +42,7 @@ from benchmarks.tables import Table
 
 DEADLOCKS = "deadlocks"  # the class of bugs that wait for ever
 WAVE = 14  # cases of a class that are run before further ones of any class
-MOST_RUNS = 24  # of one process
+MAX_RUNS = 24  # of one process
 PLAIN_TIMEOUT = 8.0  # seconds of a launch without a tool
 COSTS, REPEATS = 1, 5  # twins of each class whose launches are timed alone, launches of each
 RESERVE = 6.0  # seconds to end processes and to write the file
@@ -211,7 +211,7 @@ def in_pool(
 ) -> None:  # fmt: skip
     """Run the batches of tools side by side; bugs and twins share no process."""
     runs = sum(len(some) for _, some in work)
-    most = min(MOST_RUNS, max(4, math.ceil(runs / (2 * options.jobs))))
+    most = min(MAX_RUNS, max(4, math.ceil(runs / (2 * options.jobs))))
     batches = []
     for tool, some in work:
         for twin in (False, True):

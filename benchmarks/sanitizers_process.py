@@ -33,8 +33,8 @@ OPTIONS = {
 START_LIMIT = 90.0  # seconds until a process is ready, and to compile a kernel
 END_LIMIT = 15.0  # seconds after the last run
 ATTEMPTS = 2  # to start a process
-MOST_KEPT = 600  # characters of a report
-MOST_UNNAMED = 200  # reports without a kernel's name that a batch keeps
+MAX_KEPT = 600  # characters of a report
+MAX_UNNAMED = 200  # reports without a kernel's name that a batch keeps
 # Lines of compute-sanitizer's output that report nothing.
 FRAME = re.compile(
     r"COMPUTE-SANITIZER|(ERROR|RACECHECK|LEAK) SUMMARY|Target application returned an error"
@@ -202,10 +202,10 @@ class Runner:
             counted = [r for r in named if not API_ERROR.match(r)]
             found["reports"] = len(counted)
             if named:
-                found["report"] = (counted or named)[0][:MOST_KEPT]
+                found["report"] = (counted or named)[0][:MAX_KEPT]
             self.found[name, batch.tool] = found
         if others:
-            kept = others[:MOST_UNNAMED]
+            kept = others[:MAX_UNNAMED]
             self.unnamed.append({"tool": batch.tool, "runs": started, "reports": kept})
 
 

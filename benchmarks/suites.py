@@ -18,13 +18,13 @@ SKINNY_ROWS = (1, 8, 16, 32, 64, 128)
 SKINNY_WEIGHTS = ((4096, 4096), (8192, 8192), (28672, 8192))  # N, K
 ODD: tuple[Size, ...] = ((4095, 4097, 4099), (1000, 1000, 1000), (8193, 2501, 5008))
 FUSED: tuple[Size, ...] = ((8192, 8192, 1024), (4096, 14336, 4096))
-EXPERTS, LEAST_ROWS, MOST_ROWS = 32, 16, 2048
+EXPERTS, MIN_ROWS, MAX_ROWS = 32, 16, 2048
 
 
-def expert_rows(count: int = EXPERTS, most: int = MOST_ROWS, seed: int = 0) -> tuple[int, ...]:
+def expert_rows(count: int = EXPERTS, most: int = MAX_ROWS, seed: int = 0) -> tuple[int, ...]:
     """Rows of each expert: the fewest, uniform random numbers of a fixed seed, the most."""
     draw = random.Random(seed)
-    least = min(LEAST_ROWS, most)
+    least = min(MIN_ROWS, most)
     inner = [draw.randint(least, most) for _ in range(count - 2)]
     return (least, *inner, most)
 
@@ -40,7 +40,7 @@ def group(
     ]
 
 
-def experts(N: int, K: int, most: int = MOST_ROWS) -> Case:
+def experts(N: int, K: int, most: int = MAX_ROWS) -> Case:
     rows = expert_rows(most=most)
     return Case("bf16", sum(rows), N, K, group="grouped bf16", kind="grouped", rows=rows)
 

@@ -35,6 +35,26 @@ def split(x):
     return high, tc.select(not_finite, x, x - high)
 
 
+def split_all(values, again=None):
+    """(all `high`, all `low`) of several f32, with the same bits and fewer instructions.
+
+    Where an x is infinite or NaN, or would be infinite when rounded, so is x - high, and with it
+    the sum of these differences, which are too small to overflow: then the warp splits them again.
+    All its lanes call this. again: a function that reads the values once more, so that they need no
+    registers until then.
+    """
+    high = [(x.bits(tc.u32) + HALF_UNIT & KEPT).bits(tc.f32) for x in values]
+    low = [x - y for x, y in zip(values, high, strict=True)]
+    sums = list(low)
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [x + y for x, y in zip(sums[:half], sums[half:])] + sums[2 * half :]
+    if tc.vote("any", sums[0].bits(tc.u32) & EXPONENT == EXPONENT):
+        parts = [split(x) for x in (values if again is None else again())]
+        high, low = [part[0] for part in parts], [part[1] for part in parts]
+    return high, low
+
+
 @tc.kernel
 def split_kernel(
     a: tc.Array, b: tc.Array, a_parts: tc.Array, b_parts: tc.Array, a_k_major: tc.Const,

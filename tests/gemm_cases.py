@@ -204,13 +204,14 @@ def _f32_cases() -> list[Case]:
         for size in ((128, 128, 192), (100, 77, 50), (1, 37, 5))
         for layouts in ("nn", "nt", "tn", "tt")
     ]
+    parts = HopperConfig(BM=64, BN=32, stages=8, k_slabs=2, split_k=2)
     found += [
-        Case("f32", *size, layouts, family="sm90")
+        Case("f32", *size, layouts, family="sm90", config=parts)
         for size in ((128, 256, 128), (200, 77, 150))
         for layouts in ("nn", "nt", "tn", "tt")
     ]
     found.append(Case("f32", 100, 77, 50, "nt", alpha=3, beta=-2))
-    found.append(Case("f32", 200, 77, 150, "nt", alpha=3, beta=-2, family="sm90"))
+    found.append(Case("f32", 200, 77, 150, "nt", alpha=3, beta=-2, family="sm90", config=parts))
     small = AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=3)
     found.append(Case("f32", 100, 77, 500, "nn", beta=-2, config=small))
     deep = HopperConfig(BN=64, stages=2, k_slabs=2)

@@ -61,10 +61,13 @@ def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[l
     return found
 
 
+KERNELS = (("bf16_gemm", 400), ("f32_gemm", 150), ("f32_fragments_gemm", 20), ("streamk_gemm", 4))
+
+
 def test_emulation_chooses_as_a_gpu_does(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu, on_cpu = choices(monkeypatch, ("cuda",), ("cpu", "sm_90a"))
     assert on_gpu == on_cpu and len(on_gpu) == CASES
-    for kernel, least in (("bf16_gemm", 400), ("f32_gemm", 200), ("streamk_gemm", 4)):
+    for kernel, least in KERNELS:
         assert sum(f": {kernel} " in text for text in on_cpu) >= least
     assert not gpu.records
 

@@ -14,6 +14,7 @@ from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 from tensorcore_dsl.kernels.host.ampere_heuristics import ampere_candidates
 from tensorcore_dsl.kernels.host.f32_heuristics import (
     f32_ranking,
+    fragments_candidates,
     hopper_candidates,
     host_time,
 )
@@ -24,6 +25,8 @@ FAMILIES = ("sm80", "sm90")
 SMALL = {
     "sm80": AmpereConfig(BM=64, BN=64, WM=32, WN=32),
     "sm90": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2),
+    "fragments": HopperConfig(BM=64, BN=64, stages=2),
+    "fragments of B": HopperConfig(BM=64, BN=64, stages=2, swapped=True),
 }
 
 
@@ -53,7 +56,7 @@ def test_all_layouts_and_odd_sizes(family: str, orders: str, shape: tuple[int, .
     assert error(kernels.gemm(a, b, family=family), a, b) < 6
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("K", [32, 512, 3000])
 @pytest.mark.parametrize("positive", [False, True])
 def test_error_is_that_of_f32(family: str, K: int, positive: bool) -> None:
@@ -71,7 +74,7 @@ def test_error_is_that_of_f32(family: str, K: int, positive: bool) -> None:
     assert coarse > 100 * found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SMALL)
 def test_operands_of_different_size(family: str) -> None:
     """Rows and columns scaled by powers of two far apart: the error scales with them."""
     rng = np.random.default_rng(3)
@@ -80,11 +83,11 @@ def test_operands_of_different_size(family: str) -> None:
     assert error(kernels.gemm(a, b, config=SMALL[family]), a, b) < bound(64)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SMALL)
 def test_infinities_nan_and_the_largest_numbers(family: str) -> None:
     numbers = [0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 3.4028235e38, 1e-18, 2.5]
-    a = np.array(numbers, F32)[:, None]
-    d = kernels.gemm(a, a.T.copy(), config=SMALL[family])
+    a = np.repeat(np.array(numbers, F32)[:, None], 4, axis=1)[:, :1]  # rows that TMA reads
+    d = kernels.gemm(a, a.T, config=SMALL[family])
     with np.errstate(all="ignore"):
         want = a * a.T
     finite = np.isfinite(want)
@@ -109,9 +112,9 @@ def test_parts_add_up() -> None:
     assert (np.abs(x.astype(float) - high - cut) <= 2.0**-23 * np.abs(x.astype(float))).all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SMALL)
 def test_alpha_beta_c(family: str) -> None:
-    a, b, c = matrix(70, 100), matrix(100, 50), matrix(70, 50)
+    a, b, c = matrix(70, 100), matrix(100, 52), matrix(70, 52)
     d = kernels.gemm(a, b, c, alpha=2, beta=-0.5, config=SMALL[family])
     want = 2 * (a.astype(float) @ b.astype(float)) - 0.5 * c
     assert np.allclose(d, want, rtol=1e-5, atol=1e-5)
@@ -141,17 +144,68 @@ def test_split_k_and_clusters(config: Any) -> None:
     assert np.allclose(d, want, rtol=1e-5, atol=2e-4)
 
 
+FRAGMENTS = {
+    "narrow": dict(BM=64, BN=48), "of more rows": dict(BM=192, BN=32, stages=2),
+    "two columns of tiles": dict(BM=128, BN=64), "wide": dict(BM=128, BN=96, stages=2), "parts": dict(BM=64, BN=64, split_k=3),
+    "shared columns": dict(BM=64, BN=128, cluster_m=2, split_k=2, stages=2),
+    "shared rows": dict(BM=128, BN=32, cluster_n=2),
+}  # fmt: skip
+
+
+@pytest.mark.tensorcore_check
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name: str, swapped: bool) -> None:
+    """Of operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K."""
+    config = HopperConfig(**{"stages": 3, "swapped": swapped, **FRAGMENTS[name]})
+    parts = config.split_k
+    in_memory = HopperConfig(BM=64, BN=96, k_slabs=2, stages=2, split_k=parts)
+    for orders in ("CC", "CF", "FC", "FF"):
+        if config.BN % 32 and orders[not swapped] == ("F" if swapped else "C"):
+            continue  # K is not contiguous in the operand whose tile has BN columns
+        M, N, K = (72, 196, 260) if swapped else (196, 72, 260)
+        a, b = matrix(M, K, orders[0]), matrix(K, N, orders[1])
+        d = kernels.gemm(a, b, config=config)
+        assert d.tobytes() == kernels.gemm(a, b, config=in_memory).tobytes()
+
+
+def test_fragments_in_batches_and_with_row_reductions() -> None:
+    a, b = (np.stack([matrix(*s, seed=i) for i in range(2)]) for s in ((70, 100), (100, 40)))
+    config = HopperConfig(BM=64, BN=64, k_slabs=2, stages=2)
+    rows = (kernels.RowReduction("sum"),)
+    for x, y in ((a, b), (a[0], b), (a, b[0])):
+        want, of_rows = kernels.gemm(x, y, config=config, row_reductions=rows)
+        for swapped in (False, True):
+            split = HopperConfig(BM=64, BN=64, stages=2, swapped=swapped)
+            assert kernels.gemm(x, y, config=split).tobytes() == want.tobytes()
+        found = kernels.gemm(x, y, config=HopperConfig(BM=64, BN=64, stages=2), row_reductions=rows)
+        assert [z.tobytes() for z in found] == [want.tobytes(), of_rows.tobytes()]
+
+
+def test_lines_that_tma_cannot_read_are_split_in_memory() -> None:
+    """The choice divides K as for other operands; a configuration that reads them is refused."""
+    a, wide = np.empty((64, 8192), F32), np.empty((8192, 4097), F32)
+    b = wide[:, :4096]
+    with tc.target("cpu", "sm_90a"):
+        usual = kernels.plan(a, np.ascontiguousarray(b), None, None).config
+        found = kernels.plan(a, b, None, None).config
+    assert usual.k_slabs == 1 and usual.swapped
+    assert found.k_slabs == 2 and found.split_k == usual.split_k
+    with pytest.raises(tc.ArgumentError, match="as they lie, and b has neither rows nor columns"):
+        kernels.gemm(a, b, config=usual)
+
+
 def test_the_cpu_chooses_as_the_gpu_does() -> None:
     """Both families are candidates on either; small products take mma.sync, large ones wgmma."""
     chosen = {}
-    for M, N, K in ((64, 64, 64), (16, 512, 512), (1024, 1024, 1024)):
+    for M, N, K in ((64, 64, 64), (16, 128, 512), (1024, 1024, 1024)):
         a, b, d = np.zeros((M, K), F32), np.zeros((K, N), F32), np.zeros((M, N), F32)
         with tc.target("cpu", "sm_90a"):
             chosen[M] = kernels.plan(a, b, None, d).config
         with tc.target("cpu", "sm_80"):
             assert isinstance(kernels.plan(a, b, None, d).config, AmpereConfig)
     assert {n: type(c) for n, c in chosen.items()} == {
-        64: AmpereConfig, 16: AmpereConfig, 1024: HopperConfig,
+        64: AmpereConfig, 16: HopperConfig, 1024: HopperConfig,
     }  # fmt: skip
 
 
@@ -160,7 +214,9 @@ def test_candidates_are_valid_and_ranked() -> None:
         ranked = f32_ranking(M, N, K)
         times = [max(time, host_time(config)) for time, config in ranked]
         assert times == sorted(times)
-        count = len([*hopper_candidates(M, N, K)]) + len([*ampere_candidates(tc.f32, K)])
+        found = hopper_candidates, fragments_candidates
+        count = sum(len([*of_kind(M, N, K)]) for of_kind in found)
+        count += len([*ampere_candidates(tc.f32, K)])
         assert count == len(ranked) == len({config for _, config in ranked})
 
 
@@ -170,7 +226,18 @@ def test_candidates_are_valid_and_ranked() -> None:
         (np.float16, {"precision": "tf32"}, "a has elements of type f16; only f32 products"),
         (F32, {"precision": "f16"}, "precision is 'f16'; allowed is 'f32' or 'tf32'"),
         (F32, {"precision": tc.tf32}, "precision is .*; allowed is 'f32' or 'tf32'"),
-        (F32, {"config": HopperConfig(BM=64, BN=64)}, "two slabs, k_slabs=2"),
+        (F32, {"config": HopperConfig(BM=64, BN=64, k_slabs=4)}, "f32 products take k_slabs=2"),
+        (F32, {"config": HopperConfig(BM=192, BN=64)}, "64, 96 with BM=128 and 32 with BM=192"),
+        (F32, {"config": HopperConfig(BM=64, BN=48)}, "multiples of 32 where K is not contiguous"),
+        (F32, {"config": HopperConfig(BM=64, BN=64, pingpong=True)}, "neither pingpong nor valid_m"),
+        (
+            F32, {"config": HopperConfig(BM=64, BN=64, stages=1, mma_in_flight=0)},
+            "two stages or more",
+        ),
+        (
+            F32, {"config": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, swapped=True)},
+            "of f32 with k_slabs=1",
+        ),
         (F32, {"config": AmpereConfig(split_k=4)}, "K is 64: not every part of K has a tile"),
         (
             np.float16, {"config": AmpereConfig(BK=32, split_k=2), "accumulate": tc.f16},

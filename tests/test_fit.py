@@ -13,18 +13,19 @@ import pytest
 from benchmarks import fit
 from benchmarks.gemm_cases import Case
 from benchmarks.harness import RECORDED
+from tensorcore_dsl.kernels.host import corrections
 from tensorcore_dsl.kernels.host.candidates import MENU, Menu, configuration
-from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, cycles
+from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, terms
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 TEXTS = ["64x64", "64x128", "128x64", "128x128", "128x256", "128x128 pp", "64x64 k2", "64x32 d2"]
 SIZES = [(64, 512, 512), (500, 1000, 1500), (1000, 4000, 300), (2048, 2048, 8192)]
 
 
-def made_up(costs: Any) -> fit.Timings:
+def made_up(costs: Any, sizes: Any = SIZES) -> fit.Timings:
     """Timings by the model itself, with these costs."""
     results = []
-    for size in SIZES:
+    for size in sizes:
         case = Case("bf16", *size, group="landscape bf16")
         trials = [
             {"config": vars(configuration(text)), "seconds": 1.0} for text in TEXTS
@@ -39,11 +40,13 @@ def made_up(costs: Any) -> fit.Timings:
 
 
 def test_the_recorded_choices_are_those_of_the_model() -> None:
-    """The constants of the model are fitted to what is recorded."""
+    """The constants of the model, and the trees that correct it, are fitted to what is recorded."""
     timings = fit.Timings(fit.measured(RECORDED))
     assert len(timings.cases) > 200 and len(timings.seconds) > 2000
-    regret = timings.regret(COSTS)
+    regret = timings.regret(timings.expected(COSTS))
     assert np.median(regret) < 0.015 and regret.mean() < 0.04
+    corrected = timings.regret(fit.corrected(timings, COSTS))
+    assert np.median(corrected) < 0.001 and corrected.mean() < regret.mean() / 2
 
 
 def test_the_fit_finds_what_times_were_made_with() -> None:
@@ -58,8 +61,34 @@ def test_a_problem_has_the_shape_that_gemm_sees() -> None:
     timings = made_up(COSTS)
     in_two_lines = 1 - math.gcd(2 * SIZES[1][2], 128) / 128
     shape = ProblemShape(*SIZES[1], misaligned=in_two_lines)
-    expected = cycles(Menu.of(tuple(map(configuration, TEXTS))), shape) / CLOCK
+    expected = terms(Menu.of(tuple(map(configuration, TEXTS))), shape)["cycles"] / CLOCK
     assert np.allclose(timings.seconds[timings.index == 1], expected)
+
+
+def test_trees_learn_what_the_model_leaves_out() -> None:
+    """Here that tiles of 64 rows take 1.2 times as long, also of a problem that they never saw."""
+    pytest.importorskip("lightgbm")
+    sizes = [(M, N, K) for M in (100, 500, 900) for N in (512, 1000, 3000) for K in (256, 2048)]
+    timings = made_up(COSTS, sizes)
+    flat = np.where(timings.menu.BM == 64, 1.2, 1.0)
+    timings.seconds = timings.seconds * flat
+    seen = timings.index % 5 > 0
+    trees = fit.grown(timings, COSTS, seen)
+    factors = fit.corrected(timings, COSTS, trees) / timings.expected(COSTS)
+    for part in (seen, ~seen):
+        low, high = (factors[part & (flat == x)].mean() for x in (1.2, 1.0))
+        assert low / high == pytest.approx(1.2, rel=0.03)
+
+
+def test_stored_trees_answer_as_those_that_were_grown() -> None:
+    leaf = lambda value: {"leaf_value": value}
+    low = {"split_feature": 0, "threshold": 0.5, "left_child": leaf(0.25), "right_child": leaf(-0.375)}
+    tree = {"split_feature": 1, "threshold": 3.0, "left_child": low, "right_child": leaf(0.4375)}
+    arrays = fit.stored([tree, leaf(0.125), low])
+    assert arrays["nodes"].tolist() == [5, 1, 3] and arrays["depth"] == 2
+    rows = np.array([[0.5, 3.0], [0.75, 3.0], [0.5, 4.0], [0.75, 4.0]])
+    sums = corrections.Trees.of(arrays)(rows) * corrections.UNIT
+    assert sums.tolist() == [0.625, -0.625, 0.8125, 0.1875]
 
 
 def test_the_menu_is_part_of_the_space() -> None:
@@ -76,10 +105,14 @@ def test_useful_configurations_come_first(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightgbm")
     monkeypatch.setattr(fit, "PROBLEMS", 12)
-    report = fit.run(argparse.Namespace(results=RECORDED, size=20, seed=0, keep=True))
+    monkeypatch.setattr(fit, "TREES", 5)
+    options = {"size": 20, "seed": 0, "keep": True, "write": False}
+    report = fit.run(argparse.Namespace(results=RECORDED, **options))
     choices, costs, menu = fit.tables(report.json())
     assert [row[""] for row in choices.rows] == [
-        "regret, before", "regret, fitted", "expected loss by the menu"
+        "regret, before", "regret, fitted", "regret, corrected", "regret, unseen",
+        "expected loss by the menu",
     ]  # fmt: skip
     assert len(costs.rows) == len(vars(COSTS)) and menu.rows[0][""].count(",") == 19

@@ -25,7 +25,7 @@ ANY, K_MAJOR = ("CC", "CF", "FC", "FF"), ("CF",)  # orders of A and B
 # Type of A and B, of D, accumulation (or precision), orders.
 SM90 = [
     (BF16, BF16, None, ANY), (BF16, np.float32, None, K_MAJOR), (np.float16, np.float16, None, K_MAJOR),
-    (np.float32, np.float32, None, K_MAJOR), (np.float32, np.float32, "tf32", K_MAJOR),
+    (np.float32, np.float32, None, ANY), (np.float32, np.float32, "tf32", K_MAJOR),
     (np.int8, np.int32, None, K_MAJOR), (E4M3, BF16, None, K_MAJOR),
     (E4M3, BF16, "fast", K_MAJOR), (E5M2, np.float32, None, K_MAJOR),
 ]  # fmt: skip
@@ -69,6 +69,8 @@ def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any,
             number = int if dtype == np.int8 else float
             if found.partial_sums is not None:
                 c = d = np.empty((found.config.split_k, M, N), found.partial_dtype.numpy)
+            if found.split_operands:  # the kernel takes parts of f32, with K contiguous
+                a, b = np.empty((M, 2048), dtype), np.empty((2048, N), dtype, "F")
             scalars = number(alpha), number(beta)
             yield found, (a, b, c if beta else d, d, *scalars, *found.workspace(a))
 

@@ -8,7 +8,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.epilogue import store_tile
 from tensorcore_dsl.kernels.ampere.mainloop import cta_tile, k_range, mma_mainloop, mma_step
-from tensorcore_dsl.kernels.split_f32 import split
+from tensorcore_dsl.kernels.split_f32 import split_all
 
 
 @tc.kernel
@@ -101,7 +101,14 @@ def mma_step_of_parts(acc, mma, fa, fb):
     Tensor cores cut what they add, so each K-step starts from zeros, and f32 additions, which round
     to nearest, add it to the accumulators.
     """
-    fa, fb = [parts(f) for f in fa], [parts(f) for f in fb]
+    fragments = [*fa, *fb]
+    all_parts = split_all([x.bits(tc.f32) for fragment in fragments for x in fragment])
+    found, first = [], 0
+    for fragment in fragments:
+        end = first + len(fragment)
+        found.append([as_fragment(fragment.operand, part[first:end]) for part in all_parts])
+        first = end
+    fa, fb = found[: len(fa)], found[len(fa) :]
     for i in tc.static_range(len(acc)):
         for j in tc.static_range(len(acc[0])):
             j = len(acc[0]) - 1 - j if i % 2 else j
@@ -111,8 +118,6 @@ def mma_step_of_parts(acc, mma, fa, fb):
             acc[i][j] = acc[i][j] + mma(a_high, b_high, products)
 
 
-def parts(fragment):
-    """(high, low) of a fragment of f32 that was loaded as tf32."""
-    halves = [split(x.bits(tc.f32)) for x in fragment]
-    high, low = zip(*halves)
-    return tuple(tc.fragment(fragment.operand, [x.bits(tc.tf32) for x in p]) for p in (high, low))
+def as_fragment(operand, elements):
+    """f32 as a fragment of tf32."""
+    return tc.fragment(operand, [x.bits(tc.tf32) for x in elements])

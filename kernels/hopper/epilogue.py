@@ -4,7 +4,8 @@ Each consumer warpgroup stores 64 rows at a time, through two staging buffers of
 
     barrier      all 128 threads; the TMA store that last read this buffer is done with it
     stmatrix     each thread writes its elements into the swizzled buffer (16-bit D; others by st)
-    fence        the writes become visible to the async proxy, which TMA reads through
+    fence        the writes become visible to the async proxy, which TMA reads through; where C may
+                 be D, the loads of its elements come before the store, too
     barrier      all threads have written
     TMA store    one thread issues it; it overlaps with the next part, in the other buffer
 """
@@ -31,7 +32,8 @@ class EpilogueStorage:
     columns), rows of at most 128 bytes. partials: of split-K, see make_partials; else None.
     row_reductions: see row_reduction.py. swapped: rows of a tile are columns of D; staging is
     (consumer, 2, parts of its 64 rows, columns of the tile, rows). in_fragments: rows of
-    accumulators have the places of transposition.place_of_row.
+    accumulators have the places of transposition.place_of_row. reads_d: threads may load elements
+    that they then store, as C may be D.
     """
 
     d: Any
@@ -41,6 +43,7 @@ class EpilogueStorage:
     row_reductions: Any = None
     swapped: bool = False
     in_fragments: bool = False
+    reads_d: bool = False
 
     def in_d(self, row, col):
         """Row and column of D of a place in what the tiles cover."""
@@ -56,9 +59,7 @@ class EpilogueStorage:
         return self.staging.shape[3]
 
 
-def make_epilogue_storage(
-    d, config, store_by_threads: bool = False, row_reductions=None, in_fragments: bool = False
-):
+def make_epilogue_storage(d, config, traits, in_fragments: bool = False):
     """Shared memory and tensor map for D."""
     cols, of_line = config.stored_columns, SWIZZLE_BYTES // d.dtype.itemsize
     if config.swapped:  # the last part of the columns may have fewer
@@ -68,10 +69,13 @@ def make_epilogue_storage(
     row_bytes = part[1] * d.dtype.itemsize
     swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
     staging = tc.shared((config.consumers, 2, *blocks, *part), d.dtype, swizzle=swizzle)
-    lines = () if store_by_threads else (part[0], last or part[0])
+    lines = () if traits.store_by_threads else (part[0], last or part[0])
     boxes = {n: (1,) * (d.ndim - 2) + (n, part[1]) for n in lines}
     maps = {n: tc.tensor_map(d, box, swizzle=swizzle) for n, box in boxes.items()}
-    return EpilogueStorage(d, maps, staging, None, row_reductions, config.swapped, in_fragments)
+    return EpilogueStorage(
+        d, maps, staging, None, traits.row_reductions, config.swapped, in_fragments,
+        reads_d=traits.has_c and not traits.c_is_row,
+    )  # fmt: skip
 
 
 def make_partials(pipeline, acc_dtype):
@@ -177,6 +181,8 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
                 reduced = reductions.accumulate(reduced, values, coords, storage.d.shape[-1])
             stage_elements(buffer, values, 2 * first - begin, storage)
         if storage.maps:
+            if storage.reads_d:
+                tc.fence_proxy_async("global")
             tc.fence_proxy_async()
         consumer_barrier(consumer)
         origin = (*batch, *storage.in_d(m, n + begin))

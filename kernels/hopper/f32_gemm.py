@@ -1,18 +1,57 @@
 """D = epilogue(alpha A B + beta C) in f32 with `wgmma`, for sm_90a: three tf32 products each.
 
-split_f32.py shows how two tf32 stand for an f32. Its kernel has written A and B as pairs of slabs:
-32 elements `high`, then their 32 `low`. A stage of the pipeline, two slabs, holds both for 32 of K.
-Tensor cores truncate their sums (docs/fidelity.md), which would drift over a long K. So they sum no
-more than one stage, and f32 additions, which round to nearest, accumulate them (promotion.py).
-bf16_gemm.py describes the parts that the kernels share.
+split_f32.py shows how two tf32 stand for an f32. Its kernel has written operands as pairs of slabs:
+32 elements `high`, then their 32 `low`. Tensor cores truncate their sums (docs/fidelity.md), which
+would drift over a long K. So they sum no more than 32 of K, and f32 additions, which round to
+nearest, accumulate them (promotion.py). bf16_gemm.py describes the parts that the kernels share.
+
+Two kernels, with the same bits. `f32_gemm` has the parts of both operands in memory: a stage of the
+pipeline, two slabs, holds both for 32 of K. `f32_fragments_gemm` reads the operands as they lie:
+consumers read fragments of the left one, and split them in registers, from which wgmma takes them.
+Warps of the producer split the tiles of the right one in shared memory, between the barriers `full`
+and `ready`. So each operand is read once, and no parts are written, which suits a large operand
+beside a small one. The left operand is A, or B where the configuration swaps the two.
 """
 
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
+from tensorcore_dsl.kernels.hopper.config import (
+    SWIZZLE_BYTES,
+    TRANSPOSER_CONSUMER_REGISTERS,
+    HopperConfig,
+    HopperTraits,
+)
+from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
+from tensorcore_dsl.kernels.hopper.mainloop import produce, select_wgmma
+from tensorcore_dsl.kernels.hopper.pipeline import (
+    Pipeline,
+    in_row_blocks,
+    k_tile_range,
+    load_operand,
+    make_barriers,
+    make_operand,
+)
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_shape
+from tensorcore_dsl.kernels.hopper.transposition import (
+    PART,
+    TRANSPOSERS,
+    make_ready,
+    parts_of_block,
+    row_fragments,
+)
+from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
+from tensorcore_dsl.kernels.split_f32 import SLAB, split, split_all
 
 HIGH, LOW = 0, 1  # slabs of a stage
+TERMS = ((LOW, HIGH), (HIGH, LOW), (HIGH, HIGH))  # parts of A and of B: small products first
+SPLIT_REGISTERS = 64  # of a thread: the parts of 64 rows and 32 of K, and those of the next ones
+AT_ONCE = 4  # vectors that a thread reads before it splits them
+MAX_COLUMNS = {1: 128, 2: 96, 3: 32}  # consumers -> columns whose sums and products fit beside
 
 
 @tc.kernel
@@ -28,13 +67,194 @@ def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
     """A B of 64 rows and one part of the columns of two slabs, complete: small terms first."""
     a_blocks = in_row_blocks(pipeline.a.smem, 64)
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
-    terms = ((LOW, HIGH), (HIGH, LOW), (HIGH, HIGH))
     tc.wgmma_fence()
-    for i, (of_a, of_b) in enumerate(terms):
+    for i, (of_a, of_b) in enumerate(TERMS):
         products = tc.wgmma_async(
             mma, products, a_blocks[2 * pair + of_a, consumer], b_blocks[2 * pair + of_b, part],
             accumulate=i > 0,
         )  # fmt: skip
     tc.wgmma_commit()
     tc.wgmma_wait(0)
+    return products
+
+
+# -- the left operand as it lies ---------------------------------------------------------------
+
+
+@tc.kernel
+def f32_fragments_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = HopperConfig(BM=64, BN=64), traits: tc.Const = HopperTraits(),
+):  # fmt: skip
+    """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.cluster_size)
+    in_fragments = traits.in_fragments(config, a.dtype.itemsize)
+    storage = make_epilogue_storage(d, config, traits, in_fragments)
+    pipeline = make_fragments_pipeline(a, b, config, traits)
+    run_warpgroups(
+        pipeline, select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
+        TileScheduler(covered_shape(d, config), config), storage,
+        make_epilogue_op(c, alpha, beta, traits),
+        produce=partial(produce, load_stage=load_stage), consume=consume_fragments,
+        registers=fragments_registers(config), extra_producer=split_stages,
+        extra_warps=TRANSPOSERS,
+    )  # fmt: skip
+
+
+def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
+    """Registers per thread of producer and consumer; () where an equal share is enough."""
+    uneven = config.consumers == 2 and config.BN + SPLIT_REGISTERS > 136
+    return TRANSPOSER_CONSUMER_REGISTERS if uneven else ()
+
+
+def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
+    """Stages of a slab of the left operand and two of the right one, for `high` and `low`."""
+    left, right = (a, traits.a_k_major), (b, traits.b_k_major)
+    if config.swapped:
+        left, right = right, left
+    tiles_a = make_operand(left[0], 0, config.BM, SLAB, left[1], config)
+    tiles_b = make_operand(right[0], 1, config.BN, SLAB, right[1], replace(config, k_slabs=2))
+    ready = make_ready(config)
+    maps = tiles_a.map, tiles_b.map
+    full, empty, order = make_barriers(maps, config, by_warp=True)
+    first, last = k_tile_range(a.shape[-1], SLAB, config)
+    return Pipeline(
+        tiles_a, tiles_b, full, empty, order, SLAB, first, last, config, ready=ready
+    )  # fmt: skip
+
+
+def load_stage(pipeline, tile, stage, k, full):
+    """Load a stage, from element `k` of K on: the right tile to where its `high` part will be.
+
+    See mainloop.load_stage.
+    """
+    full.arrive_expect_tx((pipeline.a.lines + pipeline.b.lines) * SWIZZLE_BYTES)
+    load_operand(pipeline.a, stage, tile.batch_a, tile.m, k, full)
+    load_operand(pipeline.b, 2 * stage + HIGH, tile.batch_b, tile.n, k, full)
+
+
+def split_stages(pipeline, scheduler):
+    """Split the right tile of every stage. Warps 1 to TRANSPOSERS of the producer run this.
+
+    `high` replaces what was loaded. Tiles that are not K-major are transposed meanwhile. The order
+    of accesses is that of transposition.transpose_stages.
+    """
+    stage, phase = tc.u32(0), tc.u32(0)
+    for _ in scheduler.tile_indices():
+        for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
+            pipeline.full[stage].wait(phase)
+            if pipeline.b.landing is None:
+                split_rows(pipeline.b.smem[2 * stage + HIGH], pipeline.b.smem[2 * stage + LOW])
+            else:
+                blocks = [pipeline.b.landing[2 * stage + part] for part in (HIGH, LOW)]
+                for block in tc.range(tc.warp_id() - 1, pipeline.b.boxes, TRANSPOSERS):
+                    split_block(blocks[HIGH][block], blocks[LOW][block])
+            tc.fence_proxy_async()
+            tc.syncwarp()
+            pipeline.ready[stage].arrive(pred=tc.lane_id() == 0)
+            stage, phase = pipeline.advance(stage, phase)
+
+
+def split_rows(high, low):
+    """Split a K-major tile, 16 bytes at a time: eight lanes access a row, without conflicts."""
+    rows, depth = high.shape
+    threads, of_row = 32 * TRANSPOSERS, depth // PART
+    for begin in tc.static_range(0, rows * of_row, AT_ONCE * threads):
+        found = []
+        for first in range(begin, min(begin + AT_ONCE * threads, rows * of_row), threads):
+            vector = first + tc.threadIdx.x - 32
+            inside = None if first + threads <= rows * of_row else vector < rows * of_row
+            place = vector // of_row, vector % of_row * PART
+            found.append((place, inside, high.at(*place).load(PART, pred=inside).elements()))
+        parts = split_all([x for _, _, elements in found for x in elements])
+        for i, (place, inside, _) in enumerate(found):
+            for target, part in zip((high, low), parts, strict=True):
+                target.at(*place).store(part[PART * i : PART * i + PART], pred=inside)
+
+
+def split_block(high, low):
+    """Split and transpose 32 x 32 elements by one warp; see transposition.transpose_block."""
+    for (k, n), block in parts_of_block(high):
+        for j in tc.static_range(PART):
+            parts = [split(row[j]) for row in block]
+            for target, part in ((high, HIGH), (low, LOW)):
+                target.at(n + j, k).store([x[part] for x in parts])
+
+
+def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
+    """Consumer's mainloop: 64 rows of each tile.
+
+    While the products of a stage are summed, the fragments of the next one are read and split. The
+    last stage of a tile is read once more, in vain, so that there is no branch. A stage is refilled
+    through the async proxy: the fence orders the reads of this warp's lanes before its arrival.
+    """
+    stage, phase = tc.u32(0), tc.u32(0)
+    first, end = pipeline.first_k_tile, pipeline.end_k_tile
+    products = mma.d.zeros()
+    for index in scheduler.tile_indices():
+        tile = scheduler.tile_at(index)
+        acc = [tc.f32(0)] * len(products)
+        if first < end:  # a part of K may have no step
+            pipeline.consumer_wait(stage, phase)
+            parts = read_parts(pipeline, mma, stage, consumer)
+            for k_tile in tc.range(first, end):
+                tc.wgmma_fence()
+                products = multiply_fragments(pipeline, mma, products, parts, stage)
+                tc.wgmma_commit()
+                more = k_tile + 1 < end
+                following, following_phase = pipeline.advance(stage, phase)
+                read = tc.select(more, following, stage)
+                pipeline.consumer_wait(read, tc.select(more, following_phase, phase))
+                next_parts = read_parts(pipeline, mma, read, consumer)
+                tc.wgmma_wait(0)
+                tc.fence_proxy_async()
+                pipeline.consumer_release(stage, by_warp=True)
+                acc = [old + term for old, term in zip(acc, products.elements(), strict=True)]
+                parts = next_parts
+                stage, phase = following, following_phase
+        store_tile(tc.fragment(mma.d, acc), tile, 64 * consumer)
+
+
+def read_parts(pipeline, mma, stage, consumer):
+    """Fragments of the `high` and of the `low` parts of 64 rows of a stage, for each step of K."""
+    left, size = pipeline.a, len(mma.a.zeros())
+
+    def read():
+        if left.landing is not None:
+            fragments = row_fragments(left.landing, mma, stage, consumer)
+        else:
+            fragments = k_major_fragments(left.smem[stage], mma, 64 * consumer)
+        return [x.bits(tc.f32) for fragment in fragments for x in fragment]
+
+    parts = split_all(read(), again=read)
+    return [
+        [
+            tc.fragment(mma.a, [x.bits(tc.b32) for x in part[i : i + size]])
+            for i in range(0, len(part), size)
+        ]
+        for part in parts
+    ]
+
+
+def k_major_fragments(tile, mma, row):
+    """Fragments of 64 rows of a tile, from row `row` on, for each step of K.
+
+    The 16 rows of a warp are those of a fragment of mma.sync, which `ldmatrix` loads.
+    """
+    of_warp = tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32).a
+    first, depth = row + tc.warp_id() % 4 * 16, mma.shape[2]
+    rows = tile[first : first + 16]
+    loaded = [tc.ldmatrix(rows[:, k : k + depth], of_warp) for k in range(0, SLAB, depth)]
+    return [tc.fragment(mma.a, [x.bits(tc.b32) for x in fragment]) for fragment in loaded]
+
+
+def multiply_fragments(pipeline, mma, products, parts, stage):
+    """Start the products of a stage: the order of the terms is that of A and B, swapped or not."""
+    for i, (of_a, of_b) in enumerate(TERMS):
+        of_left, of_right = (of_b, of_a) if pipeline.config.swapped else (of_a, of_b)
+        products = tc.wgmma_async(
+            mma, products, parts[of_left], pipeline.b.smem[2 * stage + of_right],
+            accumulate=i > 0,
+        )  # fmt: skip
     return products

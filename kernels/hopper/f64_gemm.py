@@ -157,6 +157,15 @@ class Ring:
         """
         return self.config.stages - (2 if self.config.stages > 3 else 1)
 
+    def loads_behind(self, blocks: int) -> int:
+        """Behind which of the blocks of a stage (see `multiply`) the loads of a later one start.
+
+        They wait for the slowest warp, which behind the middle of a stage has left the one before.
+        The warp that starts them lags behind then, by 16 boxes where operands are not K-major: two
+        stages leave no time for that.
+        """
+        return min(1 if self.config.stages < 3 else 5 * blocks // 8, blocks - 2)
+
     @property
     def by_tma(self):
         """The operands that TMA loads."""
@@ -320,7 +329,7 @@ def multiply(ring, output):
                     if i == high - 1:
                         fb[j] = load_columns(stage, next_step, j)
                 fa = next_fa
-                if number == min(1, len(blocks) - 2):
+                if number == ring.loads_behind(len(blocks)):
                     ring.load(*ring.ahead_of(read, read_phase))
                     ring.announce(following, more)
             read, read_phase = following, following_phase

@@ -47,7 +47,7 @@ def block_fp8_gemm(
     """
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(d, config, traits.store_by_threads)
+    storage = make_epilogue_storage(d, config, traits)
     pipeline = make_pipeline(a, b, config, traits, extra_producers=1)
     width = gcd(config.BN, BLOCK)  # columns of a tile that have one scale
     rows, parts = config.BM, config.BN // width

@@ -87,23 +87,23 @@ def mma_stage(pipeline, mma, acc, block, stage, accumulate):
 def mma_stage_of_fragments(pipeline, mma, acc, block, stage, accumulate):
     """The same for tiles of A that are not K-major: consumers read its fragments.
 
-    The stage is refilled through the async proxy, which these reads have to precede: the fence here
-    orders them, and each warp releases the stage for itself.
+    The products of a step of K are issued when its fragments are read, so that those of the next
+    ones are read meanwhile; the fence before each orders the loads into the registers. The stage is
+    refilled through the async proxy, which these reads have to precede: the fence at the end orders
+    them, and each warp releases the stage for itself.
     """
     a, b, k_slabs = pipeline.a, pipeline.b, pipeline.config.k_slabs
     from_registers = select_wgmma(b.smem.dtype, b.smem.dtype, mma.shape[1], source="registers")
-    slabs = [stage * k_slabs + j for j in range(k_slabs)]
-    read = [
-        [row_fragments(a.landing, from_registers, slab, block + i) for slab in slabs]
-        for i in range(len(acc))
-    ]
-    tc.fence_proxy_async()
-    tc.wgmma_fence()
+    depth = mma.shape[2]
     for i, j in product(range(len(acc)), range(k_slabs)):
-        acc[i] = tc.wgmma_async(
-            from_registers, acc[i], read[i][j], b.smem[slabs[j]],
-            accumulate=accumulate if j == 0 else True,
-        )  # fmt: skip
+        slab = stage * k_slabs + j
+        for k, fragment in enumerate(row_fragments(a.landing, from_registers, slab, block + i)):
+            tc.wgmma_fence()
+            acc[i] = tc.wgmma_async(
+                from_registers, acc[i], [fragment], b.smem[slab][:, k * depth : (k + 1) * depth],
+                accumulate=accumulate if j == k == 0 else True,
+            )  # fmt: skip
+    tc.fence_proxy_async()
 
 
 def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage):

@@ -40,7 +40,7 @@ def sparse_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = sparse_mma(format.dtype, config.BN)
-    storage = make_epilogue_storage(d, config, traits.store_by_threads)
+    storage = make_epilogue_storage(d, config, traits)
     pipeline = make_sparse_pipeline(a, metadata, b, format, config, traits)
     run_warpgroups(
         pipeline, mma, TileScheduler(d.shape, config), storage,

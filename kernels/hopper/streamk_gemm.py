@@ -44,10 +44,8 @@ def streamk_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    storage = make_epilogue_storage(
-        d, config, traits.store_by_threads, traits.row_reductions,
-        traits.in_fragments(config, a.dtype.itemsize),
-    )  # fmt: skip
+    in_fragments = traits.in_fragments(config, a.dtype.itemsize)
+    storage = make_epilogue_storage(d, config, traits, in_fragments)
     pipeline = make_pipeline(a, b, config, traits)
     scheduler = make_scheduler(TileScheduler(covered_shape(d, config), config), pipeline.end_k_tile)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)

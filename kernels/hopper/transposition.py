@@ -86,6 +86,13 @@ def place_of_row(row):
 
 def transpose_block(block):
     """Transpose 32 x 32 elements in place, by one warp."""
+    for (k, n), part in parts_of_block(block):
+        for j in tc.static_range(PART):
+            block.at(n + j, k).store([row[j] for row in part])
+
+
+def parts_of_block(block):
+    """Places (k, n) and rows of the 4 x 4 parts of a lane; all lanes have read theirs."""
     lane = tc.lane_id()
     n = lane % DIAGONALS
     rounds = DIAGONALS * DIAGONALS // 32
@@ -93,6 +100,4 @@ def transpose_block(block):
               for i in range(rounds)]  # fmt: skip
     parts = [[block.at(k + i, n).load(PART).elements() for i in range(PART)] for k, n in places]
     tc.syncwarp()
-    for (k, n), part in zip(places, parts, strict=True):
-        for j in tc.static_range(PART):
-            block.at(n + j, k).store([row[j] for row in part])
+    return list(zip(places, parts, strict=True))

@@ -28,10 +28,8 @@ def warp_specialized_gemm(
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(
-        d, config, traits.store_by_threads, traits.row_reductions,
-        traits.in_fragments(config, a.dtype.itemsize),
-    )  # fmt: skip
+    in_fragments = traits.in_fragments(config, a.dtype.itemsize)
+    storage = make_epilogue_storage(d, config, traits, in_fragments)
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits, a.dtype.itemsize)

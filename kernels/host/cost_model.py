@@ -19,6 +19,7 @@ import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
+from tensorcore_dsl.kernels.host import corrections
 from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, candidates, sparse_stage_bytes
 from tensorcore_dsl.kernels.host.problem_shape import (
     SMS,
@@ -29,7 +30,9 @@ from tensorcore_dsl.kernels.host.problem_shape import (
 
 CLOCK = 1.6e9  # SM cycles per second under load
 TENSOR = 32  # elements of D per cycle and SM that advance by one 128-byte slab of K
-LATER = 0.02  # part of the time that the last one of the menu has to gain beside the first
+LATER = 0.05  # part of the time that the last one of the menu has to gain beside the first
+CORRECTED = 32  # configurations that are corrected, at most
+NEAR = 1.3  # times the least expected time: of those that are
 KEPT = 3e7  # bytes that the L2 cache keeps until they are read again
 TRANSPOSED_ROWS = 96  # rows or columns that warps transpose in a round
 TRANSPOSED_ACCESSES = 4  # as which each of them counts in shared memory
@@ -108,17 +111,31 @@ class Costs:
 COSTS = Costs()
 
 
-def cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
-    """Cycles of a whole launch of each configuration."""
-    found = np.empty(len(menu.configs))
-    for swapped, seen in ((False, shape), (True, shape.swapped)):
-        chosen = menu.swapped == swapped
-        found[chosen] = covering_cycles(menu.select(chosen), seen, costs)
-    return found
+def cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS, most: int = CORRECTED) -> Any:
+    """Cycles of a whole launch of each configuration.
+
+    Those of up to `most` configurations that may be the fastest are corrected by what was measured
+    (corrections.py); others count as much longer as the one of these that is corrected most.
+    """
+    seen = shape.seen_by(menu.swapped)
+    expected = terms(menu, seen, costs)
+    found = expected["cycles"]
+    if shape.batch > 1:
+        return found  # none was measured
+    near = np.argsort(found, kind="stable")[:most]
+    near = near[found[near] <= NEAR * found[near[0]]]
+    factors = corrections.factors(corrections.features(menu, seen, expected)[near])
+    corrected = found * factors.max()
+    corrected[near] = found[near] * factors
+    return corrected
 
 
-def covering_cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> Any:
-    """The same of configurations whose tiles cover the product of this shape, swapped or not."""
+def terms(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> dict[str, Any]:
+    """The expected cycles of configurations whose tiles cover the product, and what they are of.
+
+    These are the features of the corrections (corrections.py), in FEATURES: sizes of tiles, what a
+    launch has of them, and parts of the expected time.
+    """
     tiles = _ceil(shape.M, menu.BM * menu.cluster_m) * _ceil(shape.N, menu.BN * menu.cluster_n)
     tiles = tiles * shape.batch
     streamk = menu.streamk_units > 0
@@ -146,14 +163,36 @@ def covering_cycles(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> An
     of_a, of_b = (shape.batch * n * shape.K * shape.itemsize for n in (shape.M, shape.N))
     operands, below = of_a + of_b, _height(menu, shape)
     beside = np.minimum(_ceil(shape.N, menu.BN * menu.cluster_n), _ceil(running, below))
-    moved = operands + shape.batch * shape.out_bytes * shape.M * shape.N
+    results = shape.batch * shape.out_bytes * shape.M * shape.N
+    moved = operands + results
     moved = moved + costs.second * (of_a * (1 - 1 / beside) + of_b * (1 - 1 / below))
     # Groups of rows of tiles read B one after another; CTAs that share tiles read apart of others.
     moved = moved + costs.again * (_groups(menu, shape) - 1) * np.maximum(of_b - KEPT, 0)
     edges = (menu.BM * menu.cluster_m + menu.BN * menu.cluster_n) * shape.K * shape.itemsize
     apart = np.maximum(shared * edges - operands, 0) * np.maximum(1 - KEPT / operands, 0)
     dram = (moved + np.where(streamk, costs.apart * apart, 0)) / costs.dram
-    return np.sqrt(compute**2 + dram**2) + _launch_cycles(menu, shape, costs, busy, waves)
+    launch = _launch_cycles(menu, shape, costs, busy, waves)
+    cycles = np.sqrt(compute**2 + dram**2) + launch
+    loaded = _loaded_columns(menu, shape)
+    tensor = menu.BM * menu.BN / TENSOR
+    received = (menu.rows + loaded) * SWIZZLE_BYTES
+    sent = (menu.rows / menu.cluster_n + loaded / menu.cluster_m) * SWIZZLE_BYTES
+    sent = sent * _lines(shape, costs)
+    computed = tiles * menu.BM * menu.BN * menu.cluster_m * menu.cluster_n
+    return {
+        "cycles": cycles, "tiles": tiles, "busy": busy, "steps": steps, "waves": waves,
+        "step": step, "epilogue": epilogue, "received": received, "operands": operands,
+        "in_flight": menu.stages * menu.k_slabs * received,
+        "full": tiles / (waves * menu.clusters), "last": tiles / menu.clusters - (waves - 1),
+        "used": shape.M * shape.N * shape.batch / computed,
+        "divided": steps * menu.split_k / shape.k_slabs,
+        "mainloop": mainloop * waves / cycles, "epilogues": epilogue * waves / cycles,
+        "launch": launch / cycles, "dram": (operands + results) / costs.dram / cycles,
+        "tensor": tensor / step, "sent": sent * (busy / SMS) / step,
+        "tensor_sent": tensor / sent, "tensor_received": tensor / received,
+        "intensity": shape.M * shape.N / (shape.M + shape.N),
+        "readers": _readers(menu, shape, busy), "height": below,
+    }  # fmt: skip
 
 
 def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> Any:

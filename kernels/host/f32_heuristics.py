@@ -1,20 +1,24 @@
 """Heuristics for f32 products: candidates of both families of kernels, and what each costs.
 
-The wgmma kernel needs the parts of both operands in memory (split_f32.py), the mma.sync kernel
-splits in registers. So the former suits products that reuse their operands, the latter small and
-skinny ones. The constants are fitted to 3,777 configurations of 116 problems, timed on an H200.
+One wgmma kernel needs the parts of both operands in memory (split_f32.py), the other one and the
+mma.sync kernel split what they read. So the first suits products that reuse both operands, the
+second those of few rows or columns, the last small ones. The constants are fitted to 3,777
+configurations of 116 problems, and those of kernels that split what they read to 1,210 of 70, timed
+on an H200.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import log
+from math import log, sqrt
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS
 from tensorcore_dsl.kernels.host.ampere_heuristics import (
     CYCLES,
     ampere_candidates,
@@ -24,29 +28,68 @@ from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_t
 
 STEP = 32  # elements of K in a step of either kernel
 LAUNCH = 3.4  # microseconds of both kernels until the first product, and after the last one
-HOST = 7  # microseconds in which the host launches a kernel
+HOST, SECOND = 7.2, 3.4  # microseconds in which the host launches a kernel, and a second one
+EXPOSED = 1.21  # times as long take tiles of operands in parts, as not all is hidden
 SHARED_BYTES = 189  # of shared memory that an SM reads and writes in a cycle
 HOPPER_TILES = tuple(product((64, 128), (32, 64, 96, 128, 192, 256)))
-HOPPER_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8))
+SPLITS = (1, 2, 3, 4, 6, 8)  # of which both kernels of wgmma have tiles
+HOPPER_CLUSTERS = (*((1, 1, split_k) for split_k in SPLITS), (2, 1, 1), (1, 2, 1))
+FRAGMENTS_TILES = tuple(product((64, 128, 192), (16, 32, 48, 64, 96, 128)))
+FRAGMENTS_CLUSTERS = (*((1, split_k) for split_k in SPLITS), (2, 1), (2, 2), (2, 4))
 INVARIANT_ROWS = tuple(2**i for i in range(14))  # M that count for batch-invariant products
 
+@dataclass(frozen=True)
+class FragmentsCosts:
+    """What the kernel costs that reads operands as they lie, mostly in cycles of an SM.
+
+    narrow: least cycles of a product. split: of a step of a consumer, in which it reads and splits
+    fragments, as far as others do not hide it. alone, column, beside: of a step of one consumer,
+    for each column, and for each consumer. parts: of a step of the warps
+    that split the right tile; right, transposed: for each column, with K contiguous or not. tile,
+    stored: of a tile, for each column. total, part: of the sum of split-K, for each part. received:
+    bytes that an SM receives in a cycle. memory: bytes in a microsecond. launch: microseconds.
+    """
+
+    narrow: float = 9.06
+    split: float = 199
+    alone: float = 73.3
+    column: float = 10.5
+    beside: float = 68.8
+    parts: float = 492
+    right: float = 0.506
+    transposed: float = 12.5
+    tile: float = 3910
+    stored: float = 14.1
+    total: float = 1040
+    part: float = 251
+    received: float = 36.0
+    memory: float = 8.53e6
+    launch: float = 0.932
+
+FRAGMENTS = FragmentsCosts()
 Ranked = tuple[float, HopperConfig | AmpereConfig]
 Ranking = tuple[Ranked, ...]
 
 
 @lru_cache(maxsize=1024)
 def f32_ranking(
-    M: int, N: int, K: int, batch: int = 1, aligned: tuple[int, int] = (16, 16)
-) -> Ranking:
+    M: int, N: int, K: int, batch: int = 1, aligned: tuple[int, int] = (16, 16),
+    k_major: tuple[bool, bool] | None = (True, True),
+) -> Ranking:  # fmt: skip
     """(expected microseconds on the GPU, configuration) of every candidate, the fastest first.
 
     Of those that take less time than the host takes to launch them, the first are those with one
-    kernel. aligned: see ampere_time.
+    kernel. aligned: see ampere_time. k_major: whether K is contiguous in A, in B, if TMA reads
+    both as they lie; else None.
     """
+    fragments: list[Ranked] = []
+    if k_major is not None:
+        for config in fragments_candidates(M, N, K, k_major):
+            fragments.append((fragments_time(config, M, N, K, batch, k_major), config))
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
     candidates = ampere_candidates(tc.f32, K)
     ampere = [(ampere_time(tc.f32, c, M, N, K, aligned), c) for c in candidates]
-    both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper]
+    both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper, *fragments]
     return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
 
 
@@ -77,10 +120,27 @@ def hopper_candidates(M: int, N: int, K: int) -> Iterator[HopperConfig]:
             yield config.with_stages()
 
 
+def fragments_candidates(
+    M: int, N: int, K: int, k_major: tuple[bool, bool] = (True, True)
+) -> Iterator[HopperConfig]:
+    """Tiles of the kernel that reads operands as they lie; k_major: see f32_ranking."""
+    tiles = product((False, True), FRAGMENTS_TILES, FRAGMENTS_CLUSTERS)
+    for swapped, (BM, BN), (cluster_m, split_k) in tiles:
+        rows, cols = (N, M) if swapped else (M, N)
+        if MAX_COLUMNS[BM // 64] < BN or cols + 32 <= BN or rows <= BM * (cluster_m - 1):
+            continue
+        if split_k > 1 and 2 * split_k * STEP > K:
+            continue
+        if not k_major[not swapped] and BN % (32 * cluster_m):
+            continue  # its columns are transposed, in blocks of 32
+        config = HopperConfig(BM, BN, cluster_m=cluster_m, split_k=split_k, swapped=swapped)
+        yield replace(config, stages=min(12, config.stages_of(2 * BN)))  # two slabs of columns
+
+
 def host_time(config: HopperConfig | AmpereConfig) -> float:
     """Microseconds in which the host launches the kernels of a product."""
-    single = isinstance(config, AmpereConfig) and config.split_k == 1
-    return HOST if single else 2 * HOST
+    single = config.k_slabs == 1 if isinstance(config, HopperConfig) else config.split_k == 1
+    return HOST if single else HOST + SECOND
 
 
 def hopper_time(config: HopperConfig, M: int, N: int, K: int, batch: int = 1) -> float:
@@ -91,11 +151,32 @@ def hopper_time(config: HopperConfig, M: int, N: int, K: int, batch: int = 1) ->
     read = 3 * BM / 64 * (64 + BN) * 4 * STEP  # wgmma reads B again for every 64 rows of A
     step = max(tensor, latency, (read + (BM + BN) * 8 * STEP) / SHARED_BYTES)
     waves = -(-cluster_tiles(config, M, N, batch) // active_clusters(config))
-    cycles = waves * (_steps(K, split_k) * step + 150 + 21 * BN)
+    cycles = waves * (_steps(K, split_k) * step + 150 + 21 * BN) * EXPOSED
     if split_k > 1:
         cycles += 700 + 0.33 * (BM * BN / 170) ** 2
     split_bytes = 12 * batch * K * (M + N)  # f32 in, two of them out
     return LAUNCH + split_bytes / 4.1e6 + cycles / CYCLES
+
+
+def fragments_time(
+    config: HopperConfig, M: int, N: int, K: int, batch: int = 1,
+    k_major: tuple[bool, bool] = (True, True),
+) -> float:  # fmt: skip
+    """Microseconds of the kernel that reads operands as they lie; k_major: see f32_ranking."""
+    costs, BM, BN, split_k = FRAGMENTS, config.BM, config.BN, config.split_k
+    consumers, transposed = BM / 64, not k_major[not config.swapped]
+    products = 12 * max(BN / 2, costs.narrow)
+    busy = consumers * (products + costs.split)
+    alone = costs.alone + costs.column * BN + costs.beside * consumers
+    parts = costs.parts + (costs.transposed if transposed else costs.right) * BN
+    received = (BM + BN / config.cluster_m) * 4 * STEP / costs.received
+    step = sqrt(sqrt(sum(x**4 for x in (busy, alone, parts, received))))
+    waves = -(-cluster_tiles(config, M, N, batch) // active_clusters(config))
+    cycles = waves * (_steps(K, split_k) * step + costs.tile + costs.stored * BN)
+    if split_k > 1:
+        cycles += costs.total + costs.part * split_k
+    moved = 4 * batch * (K * (M + N) + M * N) / costs.memory
+    return costs.launch + sqrt((cycles / CYCLES) ** 2 + moved**2)
 
 
 def _steps(K: int, split_k: int) -> int:

@@ -24,9 +24,8 @@ WARPS = 8  # of an SM, that keep its tensor cores busy
 # BM, BN, WM, WN: of eight warps, then of four, so that each quarter of an SM has as many
 TILES = (
     (128, 128, 64, 32), (96, 128, 48, 32), (128, 96, 32, 48), (112, 128, 112, 16),
-    (80, 128, 80, 16), (128, 80, 16, 80), (64, 128, 32, 32), (128, 64, 32, 32),
-    (48, 256, 48, 32), (256, 48, 32, 48), (48, 128, 48, 16), (128, 48, 16, 48),
-    (32, 128, 16, 32), (128, 32, 32, 16), (16, 128, 16, 16), (128, 16, 16, 16), (64, 64, 16, 32),
+    (80, 128, 80, 16), (128, 80, 16, 80), (64, 128, 32, 32), (128, 64, 32, 32), (48, 128, 48, 16),
+    (128, 48, 16, 48), (32, 128, 16, 32), (128, 32, 32, 16), (16, 128, 16, 16), (128, 16, 16, 16),
     (128, 64, 64, 32), (64, 128, 64, 32), (112, 64, 112, 16), (96, 64, 48, 32), (64, 96, 32, 48),
     (80, 64, 80, 16), (64, 80, 16, 80), (64, 64, 32, 32), (48, 64, 48, 16), (64, 48, 16, 48),
     (32, 128, 32, 32), (128, 32, 32, 32), (64, 32, 32, 16), (32, 64, 16, 32), (16, 128, 16, 32),
@@ -36,8 +35,8 @@ TILES = (
 DEPTHS = ((16, 4), (32, 3), (64, 3))
 DEEP_TILE = 32 * 128  # elements of a tile of 64 elements of K, at most
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
-MOST_PEERS = 8  # units of stream-K that share a tile
-LEAST_STEPS = 4  # of a unit
+MAX_PEERS = 8  # units of stream-K that share a tile
+MIN_STEPS = 4  # of a unit
 # Of a warp with stream-K, columns, at most, and of its threads, registers beside those of the
 # accumulators, at least: else registers are spilled.
 STREAMK_COLUMNS, STREAMK_REGISTERS = 64, 104
@@ -119,7 +118,7 @@ def f64_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
         steps = tiles * ceil(K / config.BK)
         if not takes_streamk(config):
             continue
-        if tiles % units and units <= MOST_PEERS * tiles and steps >= LEAST_STEPS * units:
+        if tiles % units and units <= MAX_PEERS * tiles and steps >= MIN_STEPS * units:
             yield replace(config, streamk_units=units)
 
 

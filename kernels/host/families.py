@@ -98,9 +98,10 @@ def has_negative_stride(x: Description) -> bool:
     return any(n > 1 and stride < 0 for n, stride in zip(x.shape, x.strides, strict=True))
 
 
-def is_tma_matrix(x: Description) -> bool:
-    """Whether one axis is contiguous, and the other one ascends."""
-    return sorted(x.type.unit) == [False, True] and not min(x.strides) <= 0
+def is_read_by_tma(x: Description) -> bool:
+    """Whether TMA reads a matrix, or those of a batch: lines start at multiples of 16 bytes."""
+    is_matrix = sorted(x.type.unit[-2:]) == [False, True] and min(x.strides[-2:]) > 0
+    return x.type.align >= 16 and is_matrix and not has_negative_stride(x)
 
 
 def is_assembled(config: HopperConfig) -> bool:

@@ -11,7 +11,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
+from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm, fragments_registers
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
@@ -133,19 +133,36 @@ def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
     refuses.
     """
 
-    def ranked(aligned: tuple[int, int], kind: Any) -> Iterator[Any]:
-        shape = problem.M, problem.N, problem.K, problem.batch or 1
-        for _, config in f32_ranking(*shape, aligned):
-            if isinstance(config, kind) and (
-                isinstance(config, AmpereConfig) or has_promotion_registers(config)
-            ):
-                yield config
+    def ranked(problem: GemmProblem, kind: Any) -> Iterator[Any]:
+        return (config for config in ranked_f32(problem) if isinstance(config, kind))
 
-    usual = ranked(_alignment(problem.packed), kind or (HopperConfig, AmpereConfig))
+    usual = ranked(problem.packed, kind or (HopperConfig, AmpereConfig))
     first = next(usual)
     if not is_allowed(problem, first):
         first = next((config for config in usual if is_allowed(problem, config)), first)
-    return _divided_alike(problem, first, ranked(_alignment(problem), type(first)))
+    return _divided_alike(problem, first, ranked(problem, type(first)))
+
+
+def ranked_f32(problem: GemmProblem) -> Iterator[Any]:
+    """Configurations of both families for f32, the fastest first."""
+    shape = problem.M, problem.N, problem.K, problem.batch or 1
+    readable = families.is_read_by_tma(problem.a) and families.is_read_by_tma(problem.b)
+    k_major = (problem.a_k_major, problem.b_k_major) if readable else None
+    ranking = f32_ranking(*shape, _alignment(problem), k_major)
+    return (config for _, config in ranking if _is_f32_feasible(problem, config))
+
+
+def _is_f32_feasible(problem: GemmProblem, config: Any) -> bool:
+    """Whether threads get their registers; rows of D are no columns of tiles if they are reduced.
+
+    """
+    if isinstance(config, AmpereConfig):
+        return True
+    if config.k_slabs == 2:
+        return has_promotion_registers(config)
+    if config.swapped and problem.row_reductions:
+        return False
+    return not fragments_registers(config) or families.gives_registers()
 
 
 def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> Any:

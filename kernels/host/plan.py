@@ -13,19 +13,18 @@ from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
+from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS, f32_fragments_gemm, f32_gemm
 from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, resident_ctas
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
-from tensorcore_dsl.kernels.host import heuristics, operands, padding
+from tensorcore_dsl.kernels.host import families, heuristics, operands, padding
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
 from tensorcore_dsl.kernels.host.families import (
     SM80,
     SM90,
     has_wgmma,
-    is_tma_matrix,
     stores_without_tma,
 )
 from tensorcore_dsl.kernels.host.launch import bind
@@ -255,10 +254,10 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     if config is None:
         config = heuristics.choose_for(problem, kernel, needs_registers, usual)
-    if kernel is f32_gemm and config.k_slabs != 2:
-        raise tc.ArgumentError(
-            f"a stage of f32 products has two slabs, k_slabs=2: {config}"
-        )
+    if kernel is f32_gemm:
+        kernel = _f32_kernel(problem, config, traits)
+        if kernel is f32_gemm:  # of parts of both operands
+            traits = replace(traits, a_k_major=True, b_k_major=True)
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
     if config.swapped:
@@ -271,9 +270,40 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
     return _with_row_reductions(plan, problem) if problem.row_reductions else plan
 
 
+def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits) -> Any:
+    """The kernel of f32 products; refuses configurations that it does not take."""
+    if config.k_slabs == 2:
+        return f32_gemm
+    if config.k_slabs != 1:
+        raise tc.ArgumentError(
+            f"f32 products take k_slabs=2, stages with parts of both operands, or k_slabs=1, with "
+            f"operands as they lie: {config}"
+        )
+    readable = families.is_read_by_tma(problem.a), families.is_read_by_tma(problem.b)
+    if not all(readable):
+        raise tc.ArgumentError(
+            f"k_slabs=1 takes operands of f32 products as they lie, and {'ab'[readable[0]]} has "
+            f"neither rows nor columns that are contiguous and start at multiples of 16 bytes (4 "
+            f"elements); k_slabs=2 takes others: {config}"
+        )
+    if config.stages < 2 or config.pingpong or config.valid_m:
+        raise tc.ArgumentError(
+            f"f32 products with k_slabs=1 take two stages or more, and neither pingpong nor "
+            f"valid_m: {config}"
+        )
+    transposed = traits.transposes(config, problem.dtype.itemsize)
+    if MAX_COLUMNS.get(config.consumers, 0) < config.BN or (transposed and config.BN % 32):
+        raise tc.ArgumentError(
+            f"tiles of f32 products with k_slabs=1 have up to {MAX_COLUMNS[1]} columns with "
+            f"BM=64, {MAX_COLUMNS[2]} with BM=128 and {MAX_COLUMNS[3]} with BM=192, multiples of "
+            f"32 where K is not contiguous in the operand that they are of: {config}"
+        )
+    return f32_fragments_gemm
+
+
 def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
     """Stream-K exchanges the accumulators of wgmma, in f32 or s32."""
-    if kernel in (promoted_fp8_gemm, f32_gemm):
+    if kernel in (promoted_fp8_gemm, f32_gemm, f32_fragments_gemm):
         instead = f"accumulate={FAST!r}" if kernel is promoted_fp8_gemm else "precision='tf32'"
         raise tc.ArgumentError(
             f"stream-K has no promoted accumulators; {instead}, or not {config}"
@@ -286,7 +316,7 @@ def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
     """The epilogue stores transposed tiles of 16-bit elements, and reduces no rows."""
     given = ""
     of_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
-    if not of_16_bits and kernel is not SM90[tc.tf32]:
+    if not of_16_bits and kernel not in (SM90[tc.tf32], f32_fragments_gemm):
         given = f"a product of {problem.multiplied_as}"
     elif of_16_bits and problem.d.type.dtype.bits != 16:
         given = f"D of {problem.d.type.dtype}"
@@ -294,16 +324,14 @@ def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
         given = "row_reductions"
     if given:
         raise tc.ArgumentError(
-            f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, and of tf32, "
-            f"without row_reductions; not {given}: {config}"
+            f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, of tf32, and of "
+            f"f32 with k_slabs=1, without row_reductions; not {given}: {config}"
         )
 
 
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:
-    split = problem.multiplied_as == tc.f32
-    a_k_major, b_k_major = split or problem.a_k_major, split or problem.b_k_major
     traits = HopperTraits(
-        a_k_major=a_k_major, b_k_major=b_k_major,
+        a_k_major=problem.a_k_major, b_k_major=problem.b_k_major,
         store_by_threads=stores_without_tma(problem.d), scaled=problem.alpha != 1,
         acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
     )  # fmt: skip
@@ -379,7 +407,7 @@ def takes_ring(problem: GemmProblem, config: AmpereConfig) -> bool:
 
 def _ring_traits(problem: GemmProblem, traits: AmpereTraits) -> AmpereTraits:
     """Traits of the f64 kernel of Hopper, the same for whole tiles and for those at the edge."""
-    by_tma = [x.type.align >= 16 and is_tma_matrix(x) for x in (problem.a, problem.b)]
+    by_tma = [families.is_read_by_tma(x) for x in (problem.a, problem.b)]
     return replace(traits, full=False, prefetch=False, tma_a=by_tma[0], tma_b=by_tma[1])
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
@@ -20,7 +24,7 @@ class ProblemShape:
     contiguous in A, in B. misaligned: part of the pieces of 128 bytes of A or B that lie in two
     lines of the L2 cache. store_by_threads: TMA cannot write D. has_epilogue: a function is
     applied to the results, or C is added. promoted: f32 additions take over the sums
-    (promotion.py). out_bytes: of an element of D.
+    (promotion.py). out_bytes: of an element of D. For the cost model, fields may be arrays.
     """
 
     M: int
@@ -36,22 +40,28 @@ class ProblemShape:
     promoted: bool = False
     out_bytes: int = 2
 
-    @property
+    @cached_property
     def swapped(self) -> ProblemShape:
         """What swapped configurations compute: D^T = B^T A^T."""
         return replace(
             self, M=self.N, N=self.M, a_k_major=self.b_k_major, b_k_major=self.a_k_major
         )
 
-    @property
-    def in_fragments(self) -> bool:
-        """Whether consumers read fragments of tiles of A: 32-bit ones that are not K-major."""
-        return self.itemsize == 4 and not self.a_k_major
+    def seen_by(self, swapped: Any) -> ProblemShape:
+        """What configurations compute that are swapped or not: arrays, an element for each."""
+        names = "M", "N", "a_k_major", "b_k_major"
+        fields = {n: np.where(swapped, getattr(self.swapped, n), getattr(self, n)) for n in names}
+        return replace(self, **fields)
 
     @property
-    def transposed(self) -> bool:
+    def in_fragments(self) -> Any:
+        """Whether consumers read fragments of tiles of A: 32-bit ones that are not K-major."""
+        return (self.itemsize == 4) & np.logical_not(self.a_k_major)
+
+    @property
+    def transposed(self) -> Any:
         """Whether tiles of B are transposed in shared memory: 32-bit ones that are not K-major."""
-        return self.itemsize == 4 and not self.b_k_major
+        return (self.itemsize == 4) & np.logical_not(self.b_k_major)
 
     @property
     def k_slabs(self) -> int:

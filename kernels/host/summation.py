@@ -17,6 +17,7 @@ from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.split_f32 import SLAB
 from tensorcore_dsl.kernels.user_functions import name_of
 
 Config = HopperConfig | AmpereConfig
@@ -177,8 +178,9 @@ def _step(config: Config, dtype: Any) -> int:
     """Elements of K in a step of the mainloop."""
     if isinstance(config, AmpereConfig):
         return config.BK
-    elements = SWIZZLE_BYTES * config.k_slabs // dtype.itemsize
-    return int(elements // 2 if dtype == tc.f32 else elements)  # a stage of f32 holds two parts
+    if dtype == tc.f32:  # a stage holds two parts of an operand
+        return SLAB
+    return int(SWIZZLE_BYTES * config.k_slabs // dtype.itemsize)
 
 
 def _parts(config: Config, dtype: Any, K: int) -> tuple[int, ...]:

@@ -25,10 +25,9 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
-from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.heuristics import ranked_ampere
+from tensorcore_dsl.kernels.host.heuristics import ranked_ampere, ranked_f32
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import gemm_copies, with_copies
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
@@ -151,8 +150,7 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
     M, N, K, dtype = problem.M, problem.N, problem.K, problem.multiplied_as
     impossible = obstacles(problem)
     if dtype == tc.f32:
-        ranked = [config for _, config in f32_ranking(M, N, K)]
-        ranked = [c for c in ranked if not impossible[family_of(c)] and allowed(c)]
+        ranked = [c for c in ranked_f32(problem) if not impossible[family_of(c)] and allowed(c)]
         return ranked[:F32_CANDIDATES]
     copies, found = gemm_copies(problem, "sm90"), list[Any]()
     if not impossible["sm90"]:
