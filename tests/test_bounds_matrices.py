@@ -102,7 +102,7 @@ def filled(*shape: int) -> Any:
 def multiply(mma: Any, desc_a: Any, desc_b: Any, trans_a: int = 0) -> None:
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    mma(acc, desc_a, desc_b, True, 1, 1, trans_a, 0)  # here
+    acc = mma(acc, desc_a, desc_b, True, 1, 1, trans_a, 0)  # here
     tc.wgmma_commit()
     tc.wgmma_wait(0)
 
@@ -156,7 +156,7 @@ def other_leading_offset(bad: tc.Const):
     first, acc = tc.wgmma_descriptor(a[:1, :16], "mn"), mma.d.zeros()
     tc.wgmma_fence()
     second = changed(tc.wgmma_descriptor(b[:, :16], "mn"), -(128 << 16) if bad else 0)
-    mma(acc, first, second, True, 1, 1, 1, 1)  # here
+    acc = mma(acc, first, second, True, 1, 1, 1, 1)  # here
     tc.wgmma_commit()
     tc.wgmma_wait(0)
 

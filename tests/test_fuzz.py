@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import planted, product_cases, products
+from tensorcore_dsl.interpreter import launch
+from tests.fuzz import planted, product_cases, products, ways
 from tests.fuzz.cases import FAMILIES, run_case
 from tests.fuzz.children import watch
 
@@ -82,3 +83,17 @@ class TestProducts:
         text = capsys.readouterr().out
         assert f"DIFFERENT 1: {product_cases.product(1, 1)}" in text
         assert "3 cases: 1 results differ, 1 choices" in text
+
+
+class TestWays:
+    @pytest.mark.parametrize("index", [0, 1, 4, 36])
+    def test_all_give_the_same_bits(self, index: int) -> None:
+        assert not ways.differences(7, index, list(ways.WAYS))
+
+    def test_a_planted_difference_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Only the first chunk of a launch is run."""
+        run = launch._run_chunks
+        monkeypatch.setattr(
+            launch, "_run_chunks", lambda chunk, firsts, *more: run(chunk, firsts[:1], *more)
+        )
+        assert any("chunks: other bits" in line for line in ways.differences(7, 1, ["alone", "chunks"]))

@@ -232,7 +232,7 @@ def line_of(kernel: Any, text: str) -> int:
 def test_what_a_loop_polls() -> None:
     text = message(on_a_flag, 1, 64, np.zeros(256, np.int32))
     line = line_of(on_a_flag, "while strong")
-    assert f"block 0 warps 0: in the loop at {__file__}:{line}, " in text and " turns so far" in text
+    assert f"block 0 warps 0: in the loop at {__file__}:{line}, " in text and " iterations so far" in text
     assert "polls x[0]: 0" in text
     assert "barrier 0 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 0" in text
     assert f"block 0 warps 1 (:{line_of(on_a_flag, 'tc.barrier()')}) -> block 0 warps 0 (:{line})" in text
@@ -365,7 +365,7 @@ def counting(x: tc.Array, step: tc.Const = 2):
 def test_a_limit_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.zeros(32, np.int32)
     text = message(counting, 1, 32, x, limit=500)
-    assert "more turns than the limit of 500" in text and "while i != 3001" in text
+    assert "more iterations than the limit of 500" in text and "while i != 3001" in text
     assert "decides by setp.ne.u32(1002, 3001) = True" in text
     counting.emulator(limit=3001)[1, 32](x, step=1)
     assert (x == 3001).all()
@@ -379,7 +379,7 @@ def test_a_limit_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(tc.ArgumentError, match="TENSORCORE_DSL_LIMIT='many': a whole number"):
         counting.emulate[1, 32](x, step=1)
     for bad in (0, -1, 1.5, True, "3"):
-        with pytest.raises(tc.ArgumentError, match="the most turns that a loop may take"):
+        with pytest.raises(tc.ArgumentError, match="the most iterations that a loop may take"):
             counting.emulator(limit=bad)  # type: ignore[arg-type]
 
 
@@ -387,7 +387,7 @@ def test_nothing_but_registers_changes_for_long(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(watchdog, "PATIENCE", 1000)
     x = np.zeros(32, np.int32)
     text = message(counting, 1, 32, x)
-    assert "turns nothing but registers has changed" in text
+    assert "iterations nothing but registers has changed" in text
     counting.emulator(limit=10_000)[1, 32](x, step=1)
     assert (x == 3001).all()
 

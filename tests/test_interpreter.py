@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ from tensorcore_dsl.errors import (
     Uninitialised,
 )
 from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, run
+from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir.nodes import Part
 
 
@@ -474,6 +477,26 @@ class TestChunks:
             b.run(out, n, program=program)
             assert set(out) == {n}
 
+    def test_constants_stay_where_compiled_code_finds_them(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """From Python 3.12 on chunks that begin together may each make a program's words."""
+        made, execute, there = list[weakref.ref[Any]](), Machine.run, list[bool]()
+
+        def words(program: Program) -> list[np.ndarray]:
+            found = [np.full(32, item) for _, item, _ in program.constants]
+            made.extend(map(weakref.ref, found))
+            return found
+
+        def checked(machine: Machine) -> Any:
+            there.extend(ref() is not None for ref in made)
+            return execute(machine)
+
+        monkeypatch.setattr(Program, "words", property(words))
+        monkeypatch.setattr(Machine, "run", checked)
+        outputs(lambda b, t: b.op(ADD, t, 3), 32)
+        assert there and all(there)
+
     def test_a_mistake_ends_the_run(self) -> None:
         """Of 400 chunks only those that had begun are run."""
         b = Builder(("out", u64))
@@ -490,7 +513,7 @@ class TestChunks:
         for access, workers in ((LOAD_GLOBAL, 2), (BUMP_GLOBAL, 1)):
             b = Builder(("a", u64))
             b.op(access, *[b.params[0], 1][: len(access.operands)])
-            assert launch._chunks(b.kernel, 100, 128, 2, 1, 0)[1] == workers
+            assert launch._chunks(compile_program(b.kernel), 100, 128, 2, 1, 0)[1] == workers
 
     def test_ctas_may_wait_for_each_other(self) -> None:
         """The last of 40 CTAs to add sets free all that poll the counter."""

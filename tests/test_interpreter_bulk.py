@@ -273,6 +273,103 @@ def test_sums_of_f32_keep_subnormals() -> None:
     assert np.array_equal(target, np.full(512, np.float32(1e-40) + np.float32(2e-40)))
 
 
+@tc.kernel
+def rounds(source: tc.Array, out: tc.Array, count: tc.Const = 1, look: tc.Const = ""):
+    """Load two whole pages `count` times; who looks at them while the last load is in flight?"""
+    tc.launch_bounds(32)
+    map = tc.tensor_map(source, (16, 64), swizzle=128)
+    part = tc.tensor_map(source, (4, 64), swizzle=128)
+    tile = tc.shared((16, 64), tc.f16, swizzle=128)
+    small = tc.shared((4, 64), tc.f16, swizzle=128)
+    bars = tc.mbarriers(2)
+    t = tc.threadIdx.x
+    if t == 0:
+        bars[0].init(1)
+        bars[1].init(1)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    for turn in tc.static_range(count):
+        if turn > 0:
+            for row in tc.static_range(0, 16, 5):
+                tile[row, t] = tile[row, t] + 1.0  # some words are stored between two loads
+            tc.fence_proxy_async()
+            tc.barrier()
+        if t == 0:
+            bars[0].arrive_expect_tx(map.bytes)
+            tc.tma_load(tile, map, (16 * turn, 0), bars[0])
+        if turn == count - 1:
+            if look == "load":
+                out[0, t] = tile[9, t]
+            elif look == "load of a thread":
+                if t == 7:
+                    out[0, t] = tile[9, t]
+            elif look == "store":
+                tile[9, t] = 0.0
+            elif look == "ldmatrix":
+                a = tc.ldmatrix(tile[:16, 16:32], tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).a)
+                out[0, t] = a[0]
+            elif look == "copy":
+                tc.cp_async(tile.at(9, 2 * t), source.at(0, 2 * t), 4)
+            elif look == "bulk load":
+                if t == 0:
+                    bars[1].arrive_expect_tx(map.bytes)
+                    tc.tma_load(tile, map, (0, 0), bars[1])
+            elif look == "bulk load of a part":
+                if t == 0:
+                    bars[1].arrive_expect_tx(part.bytes)
+                    tc.tma_load(tile[8:12], part, (0, 0), bars[1])
+            elif look == "bulk store":
+                if t == 0:
+                    tc.tma_store(map, (0, 0), tile)
+            elif look == "another tile":
+                if t == 0:
+                    bars[1].arrive_expect_tx(part.bytes)
+                    tc.tma_load(small, part, (0, 0), bars[1])
+                bars[1].wait(0)
+                out[16, t] = small[0, t]
+        bars[0].wait(turn % 2)
+        for row in tc.static_range(16):
+            out[row, t] = tile[row, t]
+            out[row, t + 32] = tile[row, t + 32]
+        tc.barrier()
+
+
+@pytest.fixture(params=[False, True], ids=["races", "no races"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run as those of users, and as those of the library, without a search for races."""
+    if request.param:
+        monkeypatch.setattr(type(rounds.emulator("sm_90a")), "_checks_indices", lambda self: False)
+
+
+@pytest.mark.usefixtures("library")
+class TestPages:
+    """Shared memory that a load in flight fills is its own, the first time and later."""
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    @pytest.mark.parametrize("look", ["", "another tile"])
+    def test_loads(self, look: str, count: int) -> None:
+        source = RNG.integers(1, 100, (48, 64)).astype(np.float16)
+        out = np.zeros((17, 64), np.float16)
+        run(rounds, 1, 32, source, out, count=count, look=look)
+        assert np.array_equal(out[:16], source[16 * count - 16 : 16 * count])
+        assert np.array_equal(out[16, :32], source[0, :32] * bool(look))
+
+    LOOKS = [
+        "load", "load of a thread", "store", "ldmatrix", "copy", "bulk load",
+        "bulk load of a part", "bulk store",
+    ]  # fmt: skip
+
+    @pytest.mark.parametrize("look", LOOKS)
+    def test_nobody_looks(self, look: str) -> None:
+        texts = set()
+        for count in (1, 2, 3):
+            source, out = np.ones((48, 64), np.float16), np.zeros((17, 64), np.float16)
+            with pytest.raises(EmulationError, match="is in flight: nobody has waited") as found:
+                run(rounds, 1, 32, source, out, count=count, look=look)
+            texts.add(str(found.value).replace(f"phase {count - 1} (parity {(count - 1) % 2})", ""))
+        assert len(texts) == 1, texts
+
+
 class TestClusters:
     @pytest.mark.parametrize("mask", [0b1111, 0b0101, 0b0010])
     def test_multicast(self, mask: int) -> None:

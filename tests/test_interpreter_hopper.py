@@ -302,7 +302,31 @@ def overwritten(
             out[i, t - 32] = word.bits(tc.u32)
 
 
+@tc.kernel
+def doubled(a: tc.Array, fenced: tc.Const = True):
+    """Threads load a box from global memory, and TMA stores the double of it to the same place."""
+    tc.launch_bounds(64)
+    map, tile, t = tc.tensor_map(a, (8, 8)), tc.shared((8, 8), a.dtype, align=128), tc.threadIdx.x
+    tile[t // 8, t % 8] = 2 * a[t // 8, t % 8]
+    if fenced:
+        tc.fence_proxy_async("global")
+    tc.fence_proxy_async()
+    tc.barrier()
+    if t == 0:
+        tc.tma_store(map, (0, 0), tile)
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
 class TestProxies:
+    def test_stores_to_what_was_loaded(self) -> None:
+        a = np.arange(64, dtype=np.float32).reshape(8, 8)
+        words = "fence.proxy.async.global must come between, best by the reader"
+        caught(EmulationError, words, doubled, 1, 64, a, fenced=False)
+        a = np.arange(64, dtype=np.float32).reshape(8, 8)
+        run(doubled, 1, 64, a)
+        assert np.array_equal(a, 2 * np.arange(64).reshape(8, 8))
+
     @pytest.mark.parametrize("matrices", [False, True])
     @pytest.mark.parametrize("fence", ["readers", "lane 0", "producer"])
     def test_copies_to_what_was_loaded_and_fenced(self, matrices: bool, fence: str) -> None:
@@ -458,6 +482,16 @@ def emit_wait(address):
     tc.emit("mbarrier.test_wait.parity.shared::cta.b64", address, 0)
 
 
+@tc.kernel
+def initialised(every: tc.Const):
+    bar = tc.mbarriers(1)[0]
+    if every:
+        bar.init(1)
+    elif tc.threadIdx.x == 0:
+        bar.init(1)
+        bar.init(1)
+
+
 class TestBarriers:
     def test_counts_and_parities(self) -> None:
         out = np.zeros(64, np.int32)
@@ -478,6 +512,20 @@ class TestBarriers:
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
     def test_mistakes(self, mistake: str, error: type[Exception], words: str) -> None:
         caught(error, words, barriers, 1, 64, np.zeros(64, np.int32), mistake=mistake)
+
+    def test_who_initialises_a_second_time(self) -> None:
+        caught(
+            EmulationError,
+            r"a second time, by thread 1 of block 0 \(first at .*, by thread 0 of block 0 in the "
+            r"same step\); its phase is 0: one thread initialises a barrier, as under `if tc",
+            initialised, 1, 64, every=True,
+        )  # fmt: skip
+        caught(
+            EmulationError,
+            r"a second time, by thread 0 of block 0 \(first at [^,]*\); its phase is 0: "
+            "mbarrier.inval comes first",
+            initialised, 1, 64, every=False,
+        )  # fmt: skip
 
     def test_a_cluster_meets(self) -> None:
         out = np.zeros(64, np.int32)

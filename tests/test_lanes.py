@@ -10,6 +10,7 @@ import pytest
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.interpreter.core.program import Program, word
+from tensorcore_dsl.interpreter.core.threads import Mask
 from tensorcore_dsl.interpreter.lanes import runner, runs
 from tensorcore_dsl.ir.nodes import Block, Kernel
 from tensorcore_dsl.isa import bounds
@@ -92,7 +93,8 @@ def test_an_instruction_of_warps(instr: Instruction) -> None:
         operands[0][1024:2048] = True
         operands[0][2048:3072] = False
     operands[-1][:] = 0xFFFFFFFF
-    context: Any = SimpleNamespace(threads=THREADS, active=None, exited=None)
+    units = Mask(np.ones(THREADS, bool)).units
+    context: Any = SimpleNamespace(threads=THREADS, active=None, exited=None, units=units)
     wanted = instr.execute(context, instr, *operands)
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     for mask in (np.ones(THREADS, bool), np.repeat(rng.random(THREADS // 32) < 0.5, 32)):

@@ -131,7 +131,7 @@ def test_alignment_is_part_of_the_key():
 
 
 def test_plans_are_bounded(monkeypatch):
-    monkeypatch.setattr(launch, "MOST_PLANS", 4)
+    monkeypatch.setattr(launch, "MAX_PLANS", 4)
     run = launcher(FakeGpu())
     for extent in range(10):
         run(OnGpu(np.zeros(extent + 1, np.float32)))
@@ -331,6 +331,28 @@ def test_producer_streams(producer, stream, waits):
         run(OnGpu(np.zeros(4, np.float32), stream=producer))
     assert gpu.synchronized == waits * 2
     assert len(gpu.records) == 2
+
+
+class OnSecondGpu(OnGpu):
+    """As an array of CuPy, which says where it is."""
+
+    device = types.SimpleNamespace(id=1)
+
+
+def test_waits_are_on_the_device_of_the_arrays():
+    """Streams 0, 1 and 2 are other ones on each GPU; so for a producer, and for what checks stop."""
+    gpu = FakeGpu(context=0)
+    run = launcher(gpu, stream=0)
+    run(OnSecondGpu(np.zeros(4, np.float32), stream=2))
+    assert (gpu.synchronized, gpu.waited_in) == ([2], [1])
+    checked = Launcher(lambda types: replace(CUBIN, checks=True), LaunchConfig.of(1, 32), gpu)
+    for array in (OnSecondGpu(np.zeros(4, np.float32)), OnGpu(np.zeros(4, np.float32))):
+        checked(array)
+    assert (gpu.synchronized[1:], gpu.waited_in[1:]) == ([0, 0], [1, 0])
+    gpu.failure = 719
+    with pytest.raises(LaunchError, match="was stopped: CUDA_ERROR_719"):
+        checked(OnSecondGpu(np.zeros(4, np.float32)))
+    assert (gpu.waited_in[-1], gpu.context) == (1, 0)
 
 
 # Errors

@@ -390,3 +390,28 @@ def test_threads_compile_once():
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(total, [np.arange(1000, dtype=np.int16)] * 8))
     assert found == [499500] * 8 and len(COMPILED) <= before + 1 and len(total.forms) == 1
+
+
+@compiled
+def filled(words: Any, table: Any, value: int, low: int, high: int, doubled: bool) -> int:
+    for i in range(low, high):
+        words[i] = value * (1 + doubled) + table[i, 1]
+    return high - low
+
+
+@compiled
+def twice(function: int, words: int, middle: int, end: int) -> int:
+    return native.run_part(function, words, 0, middle) + native.run_part(function, words, middle, end)
+
+
+def test_a_part_is_called_with_other_bounds():
+    """Also with an array that is not contiguous; what it is given may change between calls."""
+    words, table = np.zeros(8), np.arange(32).reshape(8, 4)[:, ::2]
+    part = filled.part(words, table, 3, 0, 0, False)
+    assert twice(part.function, part.words.ctypes.data, 2, 6) == 6
+    assert words.tolist() == [3 + x for x in (2, 6, 10, 14, 18, 22)] + [0, 0]
+    part.words[part.places["doubled"]] = True
+    part.words[part.places["words"]] = words[2:].ctypes.data
+    assert twice(part.function, part.words.ctypes.data, 0, 1) == 1
+    assert words[2] == 6 + 2
+    assert filled(words, table, 3, 0, 8, False) == 8

@@ -375,6 +375,14 @@ def test_many_products_share_operands_and_hand_over_some(text):
     assert all((x[:, lanes] == y[:, lanes]).all() for x, y in zip(got, want, strict=True))
 
 
+def test_operands_at_one_address_are_decoded_once():
+    """Also where each operation has a view of its own."""
+    p, maps = layouts.prepared(isa.instruction(FORMS[0]))
+    (a, b, c), (_, other, _) = (images(p, maps, 2, seed, "near") for seed in range(2))
+    uses = in_place(p, "sm_90a", maps, [(a[:], x[:], c, c.copy()) for x in (b, other, b)])
+    assert (len(uses.first), len(uses.second)) == (1, 2)
+
+
 @pytest.mark.parametrize("text", FORMS)
 def test_results_may_replace_the_accumulators(text):
     """Also those of products that blocks cannot compute, which are found out at their end."""

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl.errors import ArgumentError, OutOfBounds
-from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter import compile_program, launch
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, Builder, u64
 
 SCRIPT = """
@@ -125,9 +125,9 @@ print(peak() - before)
         for block in (1, 32, 33, 64):
             b = Builder(("out", u64))
             b.op(CTAID)
-            b.run(np.zeros(4, np.uint32), grid=launch.MOST_THREADS * 2, block=block, workers=64)
+            b.run(np.zeros(4, np.uint32), grid=launch.MAX_THREADS * 2, block=block, workers=64)
         assert sizes[0] == sizes[1] and sizes[2] == sizes[3] == sizes[0] // 2
-        assert sizes[0] * 32 <= launch.MOST_THREADS
+        assert sizes[0] * 32 <= launch.MAX_THREADS
 
     def test_large_chunks_need_no_large_stack(self) -> None:
         """Chunks grow with the processors; a thread has 512 KiB of stack on some systems."""
@@ -160,10 +160,21 @@ for block in (1, 32, 256):
         assert time.monotonic() - began < 5
 
     def test_chunks_of_small_blocks_share_bounded_memory(self) -> None:
-        kernel = Builder(("a", u64)).kernel
-        size, _ = launch._chunks(kernel, 10**9, 1, 4, 1, 227 << 10)
+        program = compile_program(Builder(("a", u64)).kernel)
+        size, _ = launch._chunks(program, 10**9, 1, 4, 1, 227 << 10)
         assert size * (227 << 10) <= launch.SHARED
-        assert launch._chunks(kernel, 10**9, 1, 4, 8, 227 << 10)[0] % 8 == 0
+        assert launch._chunks(program, 10**9, 1, 4, 8, 227 << 10)[0] % 8 == 0
+
+    @pytest.mark.parametrize("ctas, cluster, expected", [
+        (10**6, 1, 127), (10**6, 2, 126), (128, 1, 65), (128, 2, 66), (64, 1, 33), (32, 1, 16),
+        (100, 1, 50),
+    ])  # fmt: skip
+    def test_registers_do_not_meet_in_a_few_sets_of_a_cache(
+        self, ctas: int, cluster: int, expected: int
+    ) -> None:
+        """Those of 256 threads a block, in chunks of two workers."""
+        program = compile_program(Builder(("a", u64)).kernel)
+        assert launch._chunks(program, ctas, 256, 2, cluster, 0)[0] == expected
 
 
 class TestErrors:

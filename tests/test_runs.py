@@ -126,9 +126,35 @@ def some_lanes(x: tc.Array, y: tc.Array, out: tc.Array):
     out[t] = v
 
 
+@tc.kernel
+def unwritten_in_a_cluster(x: tc.Array, y: tc.Array, out: tc.Array):
+    """On GPUs the addresses of a cluster's shared memory hold the rank of the CTA."""
+    tc.cluster_size(2)
+    t = tc.threadIdx.x
+    tile, pairs = tc.shared(256, tc.f32), tc.shared((128, 2), tc.f32)
+    pairs.at(t, 0).store([x[t], y[t]])
+    tile[t + tc.select((tc.cluster_rank() == 1) & (t == 41), 128, 0)] = x[t]
+    values = pairs.at(t, 0).load(2)
+    out[t] = tile[t] + values[0]
+
+
+@tc.kernel
+def address_of_another_block(x: tc.Array, y: tc.Array, out: tc.Array):
+    """A load of the own block's memory at an address of the other one."""
+    tc.cluster_size(2)
+    t = tc.threadIdx.x
+    tile = tc.shared(256, tc.f32)
+    tile[t] = x[t]
+    tc.barrier()
+    there = tile.remote(1).at(t).address
+    value = tc.emit("ld.shared.b32", there)
+    out[t] = value.bits(tc.f32) + y[t]
+
+
 MISTAKES = [
     earlier_line, later_block, in_a_loop, backwards, misaligned, unwritten, no_barrier,
     no_barrier_before_the_store, together, together_alike, after_a_shuffle, some_lanes,
+    unwritten_in_a_cluster, address_of_another_block,
 ]  # fmt: skip
 
 
@@ -168,11 +194,25 @@ def part_of_a_warp(x: tc.Array, y: tc.Array, out: tc.Array):
     out[t] = total + y[t]
 
 
-CORRECT = [sums, part_of_a_warp]
+@tc.kernel
+def in_a_cluster(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Loads and stores of one word and of several, at addresses side by side and others."""
+    tc.cluster_size(2)
+    t, rank = tc.threadIdx.x, tc.cluster_rank()
+    tile, pairs = tc.shared(256, tc.f32), tc.shared((128, 2), tc.f32)
+    pairs.at(t ^ 5, 0).store([x[t], y[t]])
+    tile[t] = x[t] * tc.f32(rank)
+    tc.barrier()
+    values = pairs.at(t ^ 3, 0).load(2)
+    out[t + 128 * rank] = tile[t ^ 1] + values[0] * values[1]
+
+
+CORRECT = [sums, part_of_a_warp, in_a_cluster]
+CLUSTERS = [unwritten_in_a_cluster, address_of_another_block, in_a_cluster]
 
 
 def outcome(
-    kernel: Any, threads: int, monkeypatch: pytest.MonkeyPatch, single: bool, checks: bool
+    kernel: Any, threads: int, monkeypatch: pytest.MonkeyPatch, single: bool, checks: bool | None
 ) -> tuple[Any, ...]:
     """All that a launch leaves: arrays, the error, warnings, counts."""
     rng = np.random.default_rng(0)
@@ -182,7 +222,8 @@ def outcome(
         warnings.simplefilter("always")
         if single:
             patch.setattr(Forms, "level", property(lambda self: -1, lambda self, level: None), raising=False)
-        launch = kernel.emulator("sm_90a", checks=checks)[BLOCKS if threads < 128 else 1, threads]
+        blocks = 2 if kernel in CLUSTERS else BLOCKS if threads < 128 else 1
+        launch = kernel.emulator("sm_90a", checks=checks)[blocks, threads]
         try:
             report = launch(x, y, out)
         except tc.EmulationError as found:
@@ -196,7 +237,7 @@ def outcome(
 def test_runs_give_what_single_steps_give(
     kernel: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for checks in (True, False):
+    for checks in (True, None, False):  # with all checks, without those of races, with none
         runs = outcome(kernel, threads, monkeypatch, False, checks)
         assert runs == outcome(kernel, threads, monkeypatch, True, checks)
 

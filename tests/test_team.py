@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import ml_dtypes
@@ -50,6 +52,34 @@ def test_an_error_of_any_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 
     with Team(4) as four, pytest.raises(ValueError, match="part 2"):
         four.share(8, 1, work)
+
+
+def test_interrupts_leave_nobody_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their memory is freed behind an interrupt, also behind one that comes while others work."""
+    monkeypatch.setattr(team, "PART", 1)
+    begun, ended = threading.Event(), list[int]()
+    wait = team._Job.wait
+    interrupts = iter([KeyboardInterrupt("first"), KeyboardInterrupt("second")])
+
+    def interrupted(job: Any) -> None:
+        for interrupt in interrupts:
+            raise interrupt
+        wait(job)
+
+    def work(first: int, stop: int, number: int) -> None:
+        if number:
+            begun.set()
+            time.sleep(0.2)
+            ended.append(number)
+        else:
+            begun.wait()
+
+    monkeypatch.setattr(team._Job, "wait", interrupted)
+    with Team(3) as three:
+        with pytest.raises(KeyboardInterrupt, match="first"):
+            three.share(3, 1, work)
+        assert sorted(ended) == [1, 2]
+        assert three.share(3, 1, lambda *given: given[2]) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "f64", "s8"])

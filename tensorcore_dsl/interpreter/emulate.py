@@ -13,7 +13,7 @@ import numpy as np
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl import isa
 from tensorcore_dsl.environment.processors import cores
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import OperandError, OutOfBounds
 from tensorcore_dsl.interpreter.core.geometry import Geometry
 from tensorcore_dsl.interpreter.core.program import Program, Step, word
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
@@ -102,11 +102,16 @@ def emulate(
         return _run(instr, target.name, operands, rows, into)
 
     workers = min(processors, len(starts))
-    if workers > 1:
-        with ThreadPoolExecutor(workers) as pool:
-            parts = list(pool.map(part, starts))
-    else:
-        parts = [part(at) for at in starts]
+    try:
+        if workers > 1:
+            with ThreadPoolExecutor(workers) as pool:
+                parts = list(pool.map(part, starts))
+        else:
+            parts = [part(at) for at in starts]
+    except OutOfBounds as error:
+        if shared is None and error.message.endswith("no shared memory"):
+            raise OutOfBounds(f"{error.message}; pass shared=, its bytes (uint8)") from None
+        raise
     if product is not None:
         return product.reshape(*batch, *product.shape[1:])
     if not instr.results:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from threading import Event
 from typing import Any
@@ -14,13 +18,16 @@ import numpy as np
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.interpreter import processes
+from tensorcore_dsl.interpreter.arena import Arena
+from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.residency import resident
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
-from tensorcore_dsl.interpreter.core.team import Team
+from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.machine import Machine, Observer
@@ -38,20 +45,27 @@ from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Schedu
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
 from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.ir.constants import const_bits
-from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
+from tensorcore_dsl.ir.nodes import Const, Kernel, Param
+from tensorcore_dsl.lowering.forms import COMPILED
 
 CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
-WIDE_CHUNK = 1 << 15  # the same of a kernel of warpgroups, few of which are at one step
-LEAST_CHUNK = 2048  # with fewer, the cost of steps grows more than other workers save
-LEAST_WIDE_CHUNK = 8192  # the same of a kernel of warpgroups
-MOST_THREADS = 1 << 15  # of a chunk of threads that have few registers
+WIDE_CHUNK = 1 << 15  # the same of a kernel whose warps have roles: few of them are at one step
+MIN_CHUNK = 2048  # smallest chunk: below, the cost of each step outweighs another worker
+MIN_WIDE_CHUNK = 8192  # the same of a kernel whose warps have roles
+MAX_THREADS = 1 << 15  # of a chunk of threads that have few registers
 REGISTERS = 1 << 21  # bytes of the registers of these
-MOST_CLUSTER = 16
+MAX_CLUSTER = 16
 LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; or all resident ones
 SHARED = 1 << 26  # bytes of shared memory of a chunk
 LARGE_SHARED = 1 << 29  # the same of a chunk whose CTAs may wait for each other
-MOST_WORKERS = 1024
-AT_ONCE = 2  # chunks that run at a time: their steps in Python wait for each other
+MAX_WORKERS = 1024
+LONG = 0.3  # seconds of one core that are worth the start of worker processes
+SHORT = 0.05  # the same where workers of an earlier launch are there
+COPIED = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
+MANY_THREADS = 1 << 15  # of a launch that is likely to take as long
+SETS = 1 << 15  # bytes: at a multiple of them lines of memory often meet in one set of a cache
+FEW = 16  # clusters, of which one more would be too much
+AT_ONCE = 2  # chunks that run at a time in threads: more would wait for the interpreter's lock
 AHEAD = 4  # chunks for each worker that run or wait to run
 
 
@@ -84,8 +98,9 @@ def run(
     in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
     `races`: look for accesses that nothing orders. `recorder`: records the first blocks for a
-    timeline. `limit`: the most turns of any loop in a chunk, summed over groups of threads that run
-    it separately; None: no loop may go on for very long in which only registers change.
+    timeline. `limit`: the most iterations of any loop in a chunk, summed over groups of threads
+    that run it separately; None: a loop may go on until it has changed nothing but registers for
+    about 2**18 iterations.
     `cooperative`: the device must hold all CTAs at a time, else LaunchError. `workers`: chunks that
     run at a time, as many as there are cores if None. Memory does not grow with the grid. An error
     in one chunk ends the others at once, and so does Ctrl-C.
@@ -95,7 +110,6 @@ def run(
     _check_launch(kernel, grid, block, dynamic_shared)
     target.check_shared(kernel.name, kernel.shared_bytes + dynamic_shared)
     cluster = _cluster(kernel, grid, cluster)
-    memory, parameters = _parameters(kernel, arguments)
     shared = kernel.shared_bytes + dynamic_shared
     most = resident(target, prod(block), shared)
     if cooperative and prod(grid) > most:
@@ -104,65 +118,133 @@ def run(
             f"{prod(block)} threads and {shared} bytes of shared memory at a time"
         )
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
-
-    coupled = _couplings(kernel)[0]
-    history = None
-    if races and checks:
-        history = LaunchHistory(program, memory.spans(), coupled, memory.element)
-    stop = Event()
-
-    def chunk(first: int, ctas: int) -> Report:
-        geometry = Geometry(
-            grid, block, first, ctas, static, dynamic_shared, program.unit, cluster, program.ranked
-        )
-        storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
-        ctx = ExecutionContext(
-            program, geometry, memory, storage, target.name, profile, history, team,
-            coupled or polls,
+    polls = any(loop.polls_global_memory for loop in program.loops.values())
+    coupled, waits = program.couplings
+    waits, ctas = polls or waits, prod(grid)
+    most_workers = 1 if observers else _workers(workers)
+    group = -(-prod(block) // program.unit) * program.unit
+    alone = coupled or waits or order is not None or recorder is not None or (races and checks)
+    apart = not alone and most_workers > 1 and _is_long(program, ctas, group, arguments)
+    with ExitStack() as stack:
+        stack.enter_context(processes.launching())
+        stack.callback(memory_pool.forget, memory_pool.BETWEEN)
+        pool: processes.ProcessPool | None = None
+        if apart:
+            pool, arguments = stack.enter_context(processes.pool(arguments))
+        size, at_once = _chunks(
+            program, ctas, group, most_workers, prod(cluster or (1,)), static + dynamic_shared,
+            most, polls, pool is not None,
         )  # fmt: skip
-        scheduler, resident = _scheduler(order, ctx), most if waits else None
-        machine = Machine(ctx, parameters, scheduler, observers, limit, resident)
+        team = stack.enter_context(Team(1 if pool else most_workers - at_once + 1))
+        launch = _Launch(
+            program, grid, block, arguments, target.name, static, dynamic_shared, checks, profile,
+            cluster, coupled or polls, limit, most if waits else None, order, observers, recorder,
+            team,
+        )  # fmt: skip
+        memory, _ = launch.memory
+        if races and checks:
+            launch.history = LaunchHistory(program, memory.spans(), coupled, memory.element)
+        progress = stack.enter_context(ProgressLine(kernel.name, ctas, quiet=bool(observers)))
+        began, first, total, stop = _seconds(), 0, Report(), Event()
+        if pool and program.seconds is None:  # each worker would load the loops
+            first = min(prod(cluster or (1,)), ctas)
+            total += launch(0, first, stop)
+            progress.advance(first)
+        run = pool.run if pool and at_once > 1 else _run_chunks
+        total += run(launch, range(first, ctas, size), ctas, at_once, stop, progress.advance)
+        program.seconds = (_seconds() - began) * at_once / ctas
+        return total
+
+
+@dataclass
+class _Launch:
+    """What the chunks of a launch have in common, and what runs them.
+
+    static, dynamic: bytes of shared memory. ordered: CTAs see what others write. resident: CTAs
+    that run at a time, where CTAs wait for others. Processes get all but what serves threads: the
+    team, and what they have in memory.
+    """
+
+    program: Program
+    grid: Dim3
+    block: Dim3
+    arguments: Sequence[Any]
+    arch: str
+    static: int
+    dynamic: int
+    checks: bool
+    profile: bool
+    cluster: Dim3 | None
+    ordered: bool
+    limit: int | None
+    resident: int | None
+    order: Order | None
+    observers: Sequence[Observer]
+    recorder: Recorder | None
+    team: Team = ALONE
+    history: LaunchHistory | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("team", "memory")}
+
+    @cached_property
+    def memory(self) -> tuple[Arguments, list[Any]]:
+        """The arrays, and the values of the kernel's parameters."""
+        return _parameters(self.program.kernel, self.arguments)
+
+    def __call__(self, first: int, ctas: int, stop: Event) -> Report:
+        """Run a chunk of CTAs, from the first one on, until an event is set."""
+        (memory, parameters), recorder = self.memory, self.recorder
+        geometry = Geometry(
+            self.grid, self.block, first, ctas, self.static, self.dynamic, self.program.unit,
+            self.cluster, self.program.ranked,
+        )  # fmt: skip
+        # With checks nobody reads what has not been written.
+        memory_of = memory_pool.empty if self.checks else memory_pool.zeros
+        shared = memory_of((ctas, self.static + self.dynamic))
+        ctx = ExecutionContext(
+            self.program, geometry, memory, SharedStorage(shared, self.checks), self.arch,
+            self.profile, self.history, self.team, self.ordered,
+        )  # fmt: skip
+        scheduler = _scheduler(self.order, ctx)
+        machine = Machine(ctx, parameters, scheduler, self.observers, self.limit, self.resident)
         machine.stop = stop
         if recorder is not None and first == 0:
-            recorder.attach(machine, prod(grid))
+            recorder.attach(machine, prod(self.grid))
         report = machine.run()
-        if history is not None and ctx.sanitizer.detector is not None:
-            history.retire(ctx.sanitizer.detector)
+        if self.history is not None and ctx.sanitizer.detector is not None:
+            self.history.retire(ctx.sanitizer.detector)
         parts = ctx.special, ctx.sanitizer.in_flight, ctx
         for part in () if recorder or scheduler else parts:
             vars(part).clear()  # parts refer to each other: this frees their memory at once
-        progress.advance(ctas)
         return report
-
-    polls = any(loop.polls_global_memory for loop in program.loops.values())
-    waits, ctas = polls or _couplings(kernel)[1], prod(grid)
-    most_workers, group = _workers(workers), -(-prod(block) // program.unit) * program.unit
-    size, workers = _chunks(
-        kernel, ctas, group, 1 if observers else most_workers, prod(cluster or (1,)),
-        static + dynamic_shared, most, polls, program.register_bytes,
-    )  # fmt: skip
-    team = Team(1 if observers else most_workers - workers + 1)
-    with ProgressLine(kernel.name, ctas, quiet=bool(observers)) as progress, team:
-        return _run_chunks(chunk, ctas, size, workers, stop)
 
 
 def _run_chunks(
-    chunk: Callable[[int, int], Report], ctas: int, size: int, workers: int, stop: Event
-) -> Report:
-    """The sum of the reports of `chunk(first CTA, CTAs)`, for chunks of `size` CTAs.
+    chunk: processes.Chunk, firsts: range, ctas: int, workers: int, stop: Event,
+    advance: Callable[[int], None],
+) -> Report:  # fmt: skip
+    """The sum of the reports of `chunk`, for chunks of a launch of `ctas` that begin at `firsts`.
 
-    Of the chunks that fail, the first one's error is raised.
+    They run in threads. Of the chunks that fail, the first one's error is raised. advance: is told
+    of each number of CTAs that have ended.
     """
     total, pending = Report(), deque[Future[Report]]()
-    jobs = ((first, min(size, ctas - first)) for first in range(0, ctas, size))
+    jobs = ((first, min(firsts.step, ctas - first)) for first in firsts)
+
+    def run(first: int, ctas: int) -> Report:
+        report = chunk(first, ctas, stop)
+        advance(ctas)
+        return report
+
     if workers == 1:
         for job in jobs:
-            total += chunk(*job)
+            total += run(*job)
         return total
     with ThreadPoolExecutor(workers) as pool:
         try:
             for job in jobs:
-                pending.append(pool.submit(chunk, *job))
+                pending.append(pool.submit(run, *job))
                 if len(pending) == AHEAD * workers:
                     total += pending[0].result()
                     pending.popleft()
@@ -188,9 +270,9 @@ def _note_places(error: KeyboardInterrupt, pending: Iterable[Future[Report]]) ->
 
 def _workers(given: int | None) -> int:
     if given is None:
-        return min(cores(), MOST_WORKERS)
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_WORKERS:
-        raise ArgumentError(f"workers is {given!r}; 1 to {MOST_WORKERS} are allowed")
+        return min(cores(), MAX_WORKERS)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_WORKERS:
+        raise ArgumentError(f"workers is {given!r}; 1 to {MAX_WORKERS} are allowed")
     return given
 
 
@@ -226,10 +308,10 @@ def _cluster(kernel: Kernel, grid: Dim3, cluster: Dim3 | None) -> Dim3 | None:
     cluster = kernel.cluster or cluster
     if cluster is None:
         return None
-    if len(cluster) != 3 or min(cluster) < 1 or prod(cluster) > MOST_CLUSTER:
+    if len(cluster) != 3 or min(cluster) < 1 or prod(cluster) > MAX_CLUSTER:
         raise ArgumentError(
             f"cluster {cluster} is no size: three positive numbers, together at most "
-            f"{MOST_CLUSTER} CTAs, are needed"
+            f"{MAX_CLUSTER} CTAs, are needed"
         )
     if any(n % c for n, c in zip(grid, cluster, strict=True)):
         raise ArgumentError(f"grid {grid} is not made of whole clusters of {cluster}")
@@ -266,54 +348,52 @@ def _bits(param: Param, argument: Any) -> Any:
 
 
 def _chunks(
-    kernel: Kernel, ctas: int, threads: int, workers: int, cluster: int, shared: int,
-    most: int = 1, polls: bool = False, registers: int = REGISTERS,
+    program: Program, ctas: int, threads: int, workers: int, cluster: int, shared: int,
+    most: int = 1, polls: bool = False, apart: bool = False,
 ) -> tuple[int, int]:  # fmt: skip
     """CTAs of a chunk, each with `shared` bytes, and how many chunks run at a time.
 
     threads: of a CTA, rounded up to whole warps or warpgroups, as they take room.
     most: CTAs that the device holds at a time. polls: a loop waits for what others write.
-    registers: bytes of the registers of a thread.
+    apart: each worker is a process, which runs a chunk of its own; threads run AT_ONCE, and share
+    the steps of these.
     """
-    order_matters, waits = _couplings(kernel)
+    at_once = workers if apart else AT_ONCE
+    order_matters, waits = program.couplings
     if order_matters or polls:
         workers = 1
     if waits or polls:
         size = max(min(LARGE_CHUNK // threads, LARGE_SHARED // max(shared, 1)), most)
     else:
-        usual, least = CHUNK, LEAST_CHUNK
-        if _has_warpgroups(kernel):
-            usual, least = WIDE_CHUNK, LEAST_WIDE_CHUNK
-        usual *= max(workers // AT_ONCE, 1)  # each step is shared by so many
-        wanted = min(max(usual, REGISTERS // max(registers, 1)), MOST_THREADS)
+        usual, least = CHUNK, MIN_CHUNK
+        if program.has_roles:
+            usual, least = WIDE_CHUNK, MIN_WIDE_CHUNK
+        usual *= max(workers // at_once, 1)  # each step is shared by so many
+        wanted = min(max(usual, REGISTERS // max(program.register_bytes, 1)), MAX_THREADS)
         size = min(wanted // threads, SHARED // max(shared, 1))
-        size = min(size, max(-(-ctas // min(workers, AT_ONCE)), least // threads))
+        each = max(-(-ctas // min(workers, at_once)), 0 if apart else least // threads)
+        chunk = min(size, each)
+        if FEW * cluster < chunk < ctas and 4 * chunk * threads % SETS == 0:
+            # The registers of a thread lie as many words apart as the chunk has threads, and would
+            # meet in a few sets of a processor's cache: there is one cluster more, or less.
+            chunk = min(size // cluster - 1 | 1, -(-each // cluster) | 1) * cluster
+        size = chunk
     size = -(-max(size, 1) // cluster) * cluster
-    return size, min(workers, AT_ONCE, -(-ctas // size))
+    return size, min(workers, at_once, -(-ctas // size))
 
 
-def _has_warpgroups(kernel: Kernel) -> bool:
-    """Has the kernel instructions of whole warpgroups?"""
-    return any(isinstance(node, Op) and node.instr.threads > 32 for node in walk(kernel.body))
+def _seconds() -> float:
+    """A clock that stands still while loops are compiled."""
+    return time.perf_counter() - sum(seconds for _, seconds in COMPILED)
 
 
-def _couplings(kernel: Kernel) -> tuple[bool, bool]:
-    """Can a kernel observe the order in which its CTAs run? May a CTA wait for another one?"""
-    ordered = any(_couples(node) for node in walk(kernel.body))
-    loops = [node for node in walk(kernel.body) if isinstance(node, While)]
-    waits = any(_couples(n) for loop in loops for b in (loop.test, loop.body) for n in walk(b))
-    return ordered, waits
+def _is_long(program: Program, ctas: int, threads: int, arguments: Sequence[Any]) -> bool:
+    """Does a launch of CTAs of so many threads take so long that worker processes pay?
 
-
-def _couples(node: Any) -> bool:
-    """Does the node show in which order CTAs run: strong or atomic global accesses, and prints?
-
-    Accesses to shared memory do not count: a chunk has whole clusters.
+    Estimated from the time of a CTA in the program's last launch. Before the first one, launches of
+    many threads that multiply matrices in loops count as long.
     """
-    if not isinstance(node, Op):
-        return False
-    instr = node.instr
-    if "bulk" in instr.effects:
-        return "op" in instr.params  # a reduction
-    strong = {"load", "volatile"} <= instr.effects and any(o.kind == "addr" for o in instr.operands)
-    return "print" in instr.effects or (strong and not instr.space.startswith("shared"))
+    if program.seconds is not None:
+        least = SHORT if processes.has_idle_workers(program) else LONG
+        return program.seconds * ctas >= least + Arena.room(arguments) / COPIED
+    return ctas * threads >= MANY_THREADS and program.multiplies_in_loops

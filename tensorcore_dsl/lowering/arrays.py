@@ -115,7 +115,7 @@ def constant(builder: ir.IRBuilder, table: np.ndarray) -> Array:
 
 @dataclass(frozen=True)
 class Loop:
-    """index: the number of the turn; again, end: where `continue` and `break` go."""
+    """index: the number of the iteration; again, end: where `continue` and `break` go."""
 
     index: Number
     again: ir.Block

@@ -88,6 +88,42 @@ def _all(kinds: Sequence[Any]) -> Iterator[Any]:
             yield from _all(kind.kinds)
 
 
+def words_of(kind: Any, x: Any) -> list[int]:
+    """The parts of an argument that is no floating-point number, for the code of `emit_part`."""
+    if isinstance(kind, ArrayKind):
+        strides = () if kind.contiguous else x.strides
+        return [x.__array_interface__["data"][0], *x.shape, *strides]
+    assert not isinstance(kind, RecordKind) and kind.kind != "f"
+    return [int(x)]
+
+
+def emit_part(
+    called: ir.Function, kinds: Sequence[Any], parameters: Sequence[str], name: str
+) -> None:
+    """Emits `int64_t name(const int64_t *words, int64_t low, int64_t high)`.
+
+    It calls a function that has parameters `low` and `high` with these; `words` are the parts of
+    all arguments (see `words_of`).
+    """
+    function = ir.Function(
+        called.module, ir.FunctionType(WORD, [WORD.as_pointer(), WORD, WORD]), name
+    )
+    words, low, high = function.args
+    builder = ir.IRBuilder(function.append_basic_block())
+    given: list[ir.Value] = []
+    for parameter, kind in zip(parameters, kinds, strict=True):
+        for wanted in values.llvm_types(kind):
+            word = builder.load(builder.gep(words, [ir.Constant(WORD, len(given))]))
+            if parameter in ("low", "high"):
+                word = low if parameter == "low" else high
+            if isinstance(wanted, ir.PointerType):
+                word = builder.inttoptr(word, wanted)
+            elif wanted != WORD:
+                word = builder.trunc(word, wanted)
+            given.append(word)
+    builder.ret(builder.call(called, given))
+
+
 class Entry:
     """Emits `PyObject *name(PyObject *objects, PyObject *const *given, ssize_t count)`."""
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from tensorcore_dsl.environment import disk_cache
@@ -22,15 +24,37 @@ from tensorcore_dsl.environment.compile_notice import CompileNotice
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.lowering import machine
-from tensorcore_dsl.lowering.entry import Entry, canonical, kind_of, objects
+from tensorcore_dsl.lowering.entry import (
+    Entry,
+    canonical,
+    emit_part,
+    kind_of,
+    objects,
+    words_of,
+)
+from tensorcore_dsl.lowering.values import COUNT
 
 _DIRECTORY = chosen_directory()
 _LOOPS = None if _DIRECTORY is None else _DIRECTORY / "loops"
 _NOTICE = CompileNotice(_LOOPS)
 _SOURCES = tuple(map(str, sorted(Path(__file__).parent.glob("*.py"))))
 BODY = ".body"  # behind the name of a form: of the function that its entry calls
+PART = ".part"  # the same of `entry.emit_part`
 COMPILED: list[tuple[str, float]] = []  # what this process has compiled, in how many seconds
-_COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
+COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
+
+
+@dataclass(frozen=True)
+class Part:
+    """A compiled function with arguments, but for `low` and `high`, for the code of others.
+
+    function: the address of what `entry.emit_part` makes; words: what it takes, and places: by
+    parameter, where in these it begins. The arrays among the arguments must outlive it.
+    """
+
+    function: int
+    words: np.ndarray
+    places: dict[str, int]
 
 
 class Compiled:
@@ -46,6 +70,7 @@ class Compiled:
         self.key = FunctionKey(lowered.py_func, *_SOURCES)
         self.forms: tuple[Callable[..., Any], ...] = ()
         self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._parts: dict[tuple[Any, ...], int] = {}  # addresses, which take long to find
 
     def __call__(self, *arguments: Any) -> Any:
         for form in self.forms:
@@ -59,14 +84,8 @@ class Compiled:
         annotated = self.lowered.parameter_kinds
         if len(arguments) != len(annotated):
             raise TypeError(f"{self.__name__} takes {len(annotated)} arguments")
-        kinds = tuple(
-            kind_of(x) if kind is None else kind for kind, x in zip(annotated, arguments)
-        )
-        with _COMPILING:
-            form = self._known.get(kinds)
-            if form is None:
-                form = self._known[kinds] = self._form(kinds)
-                self.forms = (*self.forms, form)
+        kinds = self._kinds(arguments)
+        form = self._made(kinds)
         found = form(*map(canonical, kinds, arguments))
         if found is NotImplemented:
             raise TypeError(f"{self.__name__} is given numbers beyond 64 bits")
@@ -75,10 +94,37 @@ class Compiled:
     def address(self) -> int:
         """Where the machine code of a function of numbers alone is, to be called from others."""
         kinds = tuple(self.lowered.parameter_kinds)
-        with _COMPILING:
-            if kinds not in self._known:
-                self._known[kinds] = self._form(kinds)
+        self._made(kinds)
         return machine.address_of(self._symbol(kinds) + BODY)
+
+    def part(self, *arguments: Any) -> Part:
+        """The function with these arguments, in place of whose `low` and `high` others come."""
+        kinds = self._kinds(arguments)
+        self._made(kinds)
+        words: list[int] = []
+        places = {}
+        for name, kind, x in zip(self.lowered.parameters, kinds, arguments, strict=True):
+            places[name] = len(words)
+            words += words_of(kind, x)
+        function = self._parts.get(kinds)
+        if function is None:
+            function = self._parts[kinds] = machine.address_of(self._symbol(kinds) + PART)
+        return Part(function, np.array(words, np.int64), places)
+
+    def _kinds(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        annotated = self.lowered.parameter_kinds
+        return tuple(
+            kind_of(x) if kind is None else kind for kind, x in zip(annotated, arguments)
+        )
+
+    def _made(self, kinds: tuple[Any, ...]) -> Callable[..., Any]:
+        """The form for arguments of these kinds, which others with the same then use, too."""
+        with COMPILING:
+            form = self._known.get(kinds)
+            if form is None:
+                form = self._known[kinds] = self._form(kinds)
+                self.forms = (*self.forms, form)
+        return form
 
     def _symbol(self, kinds: tuple[Any, ...]) -> str:
         parts = self.key.name(), "|".join(map(str, kinds)), machine.processor()
@@ -112,6 +158,8 @@ class Compiled:
         called = self.lowered.function(module, kinds)
         called.linkage, called.name = "external", symbol + BODY
         Entry(called, kinds, self.lowered.result, symbol)
+        if {"low", "high"} <= {*self.lowered.parameters} and self.lowered.result == COUNT:
+            emit_part(called, kinds, self.lowered.parameters, symbol + PART)
         return str(module)
 
 

@@ -1,8 +1,8 @@
 """The functions that compiled loops consist of, and the decorators that make them.
 
 Numbers have 64 bits (see `values`), a variable keeps the type of its first value, and annotations
-name the types of parameters and of the result. A function whose result is `Any` is translated anew
-for each call, in the place of the call, with what is known of its arguments.
+name the types of parameters and of the result. A function whose result is `Any` is inlined at
+each call, with what is known of its arguments there.
 
 What these functions may contain: numbers, truth values, arrays (elements, views, `.size`,
 `.shape`, `.ctypes.data`, `.any()`; values are stored to elements and views), named tuples of

@@ -32,9 +32,9 @@ LATER = 2  # sets of C between the one that is read and the one that is fetched 
 BAND, PAIR = 4, 2  # blocks of a set of A, C and D, and of one of B
 
 # Indices into the settings of an operand, and into those of a product.
-(MASK, DOWN, RAISED, LEAST_EXPONENT, FIRST_SPECIAL, SIGNED, FORMAT) = range(7)
+(MASK, DOWN, RAISED, MIN_EXPONENT, FIRST_SPECIAL, SIGNED, FORMAT) = range(7)
 (BANDS, COLUMNS, DEPTH, LENGTH, PART, ALIGNED, BOTTOM, KEPT, NEAREST, LATE, CONVERT, SATURATE,
- XOR, LEAST_C, SINGLE_C, SINGLE_D, PAIRED_D, STEPS, PARTS, ROUNDING,
+ XOR, MIN_C, SINGLE_C, SINGLE_D, PAIRED_D, STEPS, PARTS, ROUNDING,
  SCALED, FINE_SCALES, SETTINGS) = range(23)  # fmt: skip
 
 # How the words of a set of blocks lie in memory: they are those of the set before; each block is a

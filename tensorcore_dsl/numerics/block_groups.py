@@ -17,7 +17,7 @@ from .block_code import LOW, Group
 from .block_sums import BIAS, MOST, FusedBlocks, IntegerBlocks
 from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 
-MOST_GROUPS = 8  # of one product
+MAX_GROUPS = 8  # of one product
 ROOM = 16  # sums of all groups are below 2.0**ROOM times their largest scale
 FINE = 3  # fraction bits of scales of type ue4m3; those of ue8m0 have none
 
@@ -100,7 +100,7 @@ class GroupedBlocks(IntegerBlocks):
     def group(self, group: Group) -> list[Value]:
         builder, columns = self.builder, len(group.b)
         steps = self.setting(self.settings, layout.STEPS)
-        terms, places = (self.room(vector(I32), MOST_GROUPS * columns) for _ in range(2))
+        terms, places = (self.room(vector(I32), MAX_GROUPS * columns) for _ in range(2))
         bottom = self.everywhere(self.settings, layout.BOTTOM)
         largest = [self.variable(self.larger(self.exponent(c), bottom)) for c in group.c]
         with self.over(steps) as number:

@@ -12,16 +12,16 @@ from . import block_code as code
 from . import block_sums as sums
 from . import blocks
 from .architectures import Model, Product
-from .block_groups import MOST_GROUPS
+from .block_groups import MAX_GROUPS
 from .block_turns import TURNS
 from .formats import FORMATS, Format
 from .softfloat import ROUNDINGS
 
 Array = npt.NDArray[Any]
-MOST_AHEAD = 64  # blocks of an operand that are fetched into the cache ahead
+MAX_AHEAD = 64  # blocks of an operand that are fetched into the cache ahead
 NONE = (1 << 32) - 1  # no code of a format without infinities and NaN
 BIASED = 2 * sums.BIAS  # exponents of products
-MOST_FRACTION = 36  # bits of sums of groups, so that binary64 holds them
+MAX_FRACTION = 36  # bits of sums of groups, so that binary64 holds them
 ENGINES = {"s32": blocks.INTEGER, "f64": blocks.CHAIN}  # by accumulator
 OTHERS = {"grouped": blocks.GROUPED, "scalar": blocks.SCALAR}  # by the engine of the model
 PAIRED = blocks.INTEGER, blocks.GROUPED  # numbers are two elements of 16 bits
@@ -165,7 +165,7 @@ def _plan(
         call[blocks.UPS_A + i] = _address(ups[name])
         call[blocks.KINDS_A + i] = _address(kinds[name])
     for i, name in enumerate("abc"):  # images that are turned are read in their order
-        call[blocks.AHEAD_A + i] = 0 if name in layouts.turned else min(counts[name], MOST_AHEAD)
+        call[blocks.AHEAD_A + i] = 0 if name in layouts.turned else min(counts[name], MAX_AHEAD)
     call[blocks.FORM_A : blocks.FORM_C + 1] = [_address(forms[name]) for name in "abc"]
     call[blocks.SETTINGS] = _address(settings)
     if layouts.turned:
@@ -248,7 +248,7 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
     s[[code.STEPS, code.PARTS]] = product.k // model.length, model.length // part
     s[[code.ALIGNED, code.BOTTOM]] = model.fraction + sums.BIAS, max(model.floor, sums.LEAST)
     s[[code.ALIGNED, code.BOTTOM]] += BIASED
-    s[code.LEAST_C] = accumulator.least + sums.BIAS
+    s[code.MIN_C] = accumulator.least + sums.BIAS
     s[[code.KEPT, code.NEAREST, code.LATE]] = model.kept, model.nearest, model.late
     s[code.CONVERT] = product.d == "f16" and not half
     return s
@@ -258,9 +258,9 @@ def _of_groups(s: Array, product: Product, model: Model, packed: int) -> Array |
     """`_settings` of 4-bit elements in groups; PART: numbers of one; PARTS: those of K with
     scales of their own."""
     s[code.STEPS], part = product.k // model.length, model.length // min(packed, 2)
-    if s[code.STEPS] > MOST_GROUPS or part % 4 or product.k % model.length:
+    if s[code.STEPS] > MAX_GROUPS or part % 4 or product.k % model.length:
         return None
-    if model.fraction > MOST_FRACTION or model.kept != 23 or model.floor > sums.MOST:
+    if model.fraction > MAX_FRACTION or model.kept != 23 or model.floor > sums.MOST:
         return None
     s[[code.LENGTH, code.PART, code.PARTS]] = model.length, part, product.scale_vec
     s[[code.ALIGNED, code.BOTTOM]] = model.fraction, model.floor
@@ -287,7 +287,7 @@ def _form(product: Product, model: Model, name: str, engine: int, alone: bool) -
             least = FORMATS[model.accumulator].least
         f[code.MASK] = 0x7FFFFFFF & -(1 << 32 - form.bits)
         f[[code.DOWN, code.RAISED]] = 8 - form.width, (sums.BIAS + 1 - (1 << form.width - 1)) << 23
-        f[[code.LEAST_EXPONENT, code.FIRST_SPECIAL]] = least + sums.BIAS, _first_special(form)
+        f[[code.MIN_EXPONENT, code.FIRST_SPECIAL]] = least + sums.BIAS, _first_special(form)
     return f
 
 

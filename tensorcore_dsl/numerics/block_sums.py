@@ -46,7 +46,7 @@ class FusedBlocks(Blocks):
             self.as_float(builder.add(value, hidden)), self.as_float(builder.add(raised, hidden))
         )
         value = builder.select(normal, value, self.float_bits(low))
-        least = form[layout.LEAST_EXPONENT]
+        least = form[layout.MIN_EXPONENT]
         exponent = self.larger(builder.lshr(value, constant(I32, 23)), least)
         zero = builder.icmp_unsigned("==", size, constant(I32, 0))
         exponent = builder.select(zero, constant(I32, LOW), exponent)
@@ -98,7 +98,7 @@ class FusedBlocks(Blocks):
         length, part, least = (
             self.setting(self.settings, layout.LENGTH),
             self.setting(self.settings, layout.PART),
-            self.everywhere(self.settings, layout.LEAST_C),
+            self.everywhere(self.settings, layout.MIN_C),
         )
         bottom = self.everywhere(self.settings, layout.BOTTOM)
         aligned = self.everywhere(self.settings, layout.ALIGNED)

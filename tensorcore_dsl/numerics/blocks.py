@@ -37,6 +37,7 @@ from .block_turns import turn_at
 ) = range(43)  # fmt: skip
 
 VECTOR = 64  # bytes of the places of one block
+LEFT = -1  # some result has to be computed otherwise
 
 
 @primitive
@@ -56,9 +57,9 @@ def _loops(kind: type[Blocks]) -> Any:
     @compiled
     def products(
         first: Any, second: Any, uses: Any, active: Any, call: Any, decoded: Any, left: Any,
-        extra: Any,
-    ) -> None:  # fmt: skip
-        """All products of one call.
+        extra: Any, low: int, high: int,
+    ) -> int:  # fmt: skip
+        """All products of one call, in the warps from `low` to `high`; LEFT if one is left.
 
         first, second: addresses of the words of each A and B. uses: for each operation the indices
         of its A and B, and the addresses of the words of its C and D. active: one bool per warp.
@@ -67,7 +68,8 @@ def _loops(kind: type[Blocks]) -> Any:
         left: (uses, warps) bool; becomes true where the result has to be computed otherwise.
         extra: what `plans.extra_operands` returns; the scales in it belong to one operation.
         """
-        for w in range(active.size):
+        found = 0
+        for w in range(low, high):
             if not active[w]:
                 continue
             for t in range(call[TILES]):
@@ -127,8 +129,10 @@ def _loops(kind: type[Blocks]) -> Any:
                         extra.ctypes.data + 4 * (w * extra.shape[1] + call[SCALES]),
                     ):  # fmt: skip
                         left[use, w] = True
+                        found = LEFT
                     elif call[REGISTERS_D] > 0:
                         turn_at(call[TURN_BACK], d, call[REGISTERS_D], call[THREADS], target)
+        return found
 
     return products
 

@@ -12,7 +12,7 @@ Numbers are represented by their bits in 64-bit integers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -343,10 +343,14 @@ def for_lanes(op: str) -> tuple[int, ...]:
     return function.address(), OPS.index(op), table.ctypes.data, square.ctypes.data
 
 
-@cache
+_squares: list[npt.NDArray[np.uint16]] = []  # several, where threads make them at the same time
+
+
 def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
-    """Both live as long as the process."""
-    return COEFFICIENTS, squares()
+    """Both live as long as the process, whose programs have their addresses."""
+    if not _squares:
+        _squares.append(squares())
+    return COEFFICIENTS, _squares[0]
 
 
 def _apply(op: int, ftz: bool, x: npt.NDArray[np.uint32], *more: npt.NDArray[np.uint32]) -> Any:

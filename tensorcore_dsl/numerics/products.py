@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorcore_dsl.lowering.forms import Part
+
 from . import double, loops, sparse_lines
 from .architectures import Model, Product
 from .architectures import model as model_of
@@ -18,7 +20,8 @@ from .plans import NOTHING, FragmentMaps, Plan, extra_operands, prepare
 from .softfloat import ROUNDINGS
 
 __all__ = [
-    "FragmentMaps", "Model", "Product", "Uses", "fragments", "in_place", "matmul", "model_of",
+    "FragmentMaps", "Model", "Product", "Uses", "are_blocks", "fragments", "in_place", "matmul",
+    "model_of",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -126,6 +129,11 @@ def in_place(
     return Uses(product, plan, uses, total // len(maps.c))
 
 
+def are_blocks(product: Product, arch: str, maps: FragmentMaps, total: int) -> bool:
+    """Are products of images (registers, total) computed in blocks?"""
+    return prepare(product, model_of(product, arch), maps, total).blocks is not None
+
+
 def _check(product: Product, plan: Plan, maps: FragmentMaps, *operands: Array) -> None:
     """Raise ValueError for operands a, b, c of a wrong shape."""
     threads, total = len(maps.c), operands[2].shape[1]
@@ -169,7 +177,7 @@ class Uses:
     """Operations of one product on arrays that stay where they are.
 
     uses: (a, b, c, d) of each operation, all of as many warps (or matrices); d may be c. No
-    operation reads what another one writes.
+    operation reads what another one writes. cost: nanoseconds of a warp, roughly.
     """
 
     def __init__(
@@ -181,6 +189,7 @@ class Uses:
     ) -> None:
         self.product, self.plan, self.uses = product, plan, uses
         self.warps = warps
+        self.cost = COST * product.m * product.n * product.k * len(uses)
         word = _word(product)
         self._kept = ends, first, second = _Images(word), _Images(word), _Images(word)
         table = [(first.number(a), second.number(b), *map(ends.address, cd)) for a, b, *cd in uses]
@@ -205,6 +214,22 @@ class Uses:
             room = _room(self.plan.blocks, *map(len, self.in_blocks[:2]))
             self._rooms[number] = room
         return room[1]
+
+    def bound(self, active: Array, left: Array, number: int) -> Part:
+        """What computes them in blocks, in some of the active warps: see `blocks.LOOPS`.
+
+        The operations have no extra operands. It marks in `left`, (uses, warps) bool, what `finish`
+        has to compute. number: see `run`.
+        """
+        plan = self.plan.blocks
+        assert plan is not None
+        return plan.loop.part(  # type: ignore[no-any-return]
+            *self.in_blocks, active, plan.call, self.decoded(number), left, NOTHING, 0, 0
+        )
+
+    def finish(self, left: Array) -> None:
+        """Compute what `bound` has left."""
+        self._run_loops(left, NOTHING)
 
     def run(
         self, active: Array | None, extra: Array = NOTHING, share: Share | None = None,
@@ -257,12 +282,13 @@ def _in_blocks(
         active = active & ~left[0]
 
     def part(some: Array, number: int) -> None:
-        plan.loop(*uses.in_blocks, some, plan.call, uses.decoded(number), left, extra)
+        decoded = uses.decoded(number)
+        plan.loop(*uses.in_blocks, some, plan.call, decoded, left, extra, 0, some.size)
 
     if share is None:
         part(active, number)
     else:
-        share(active, COST * product.m * product.n * product.k * len(uses.uses), part)
+        share(active, uses.cost, part)
     return left
 
 
@@ -288,16 +314,17 @@ class _Images:
 
     def __init__(self, word: Any) -> None:
         self.word = word
-        self.known: dict[int, tuple[int, Array, Array]] = {}
+        self.known: dict[int, tuple[int, Array, Array]] = {}  # by address
         self.addresses: list[int] = []
 
     def number(self, operand: Array) -> int:
-        """The index of an array; the same array has the same index."""
-        entry = self.known.get(id(operand))
+        """The index of an array; arrays at the same address have the same index."""
+        words = _words(operand, self.word)
+        address = _address(words)
+        entry = self.known.get(address)
         if entry is None:
-            words = _words(operand, self.word)
-            entry = self.known[id(operand)] = len(self.addresses), operand, words
-            self.addresses.append(_address(words))
+            entry = self.known[address] = len(self.addresses), operand, words
+            self.addresses.append(address)
         return entry[0]
 
     def address(self, operand: Array) -> int:

@@ -12,5 +12,6 @@ exception that is no TensorCoreError, by a crash of the process, by a hang, or b
 | `launches` | odd grids, blocks, options and arguments |
 | `capsules` | broken DLPack objects, `__cuda_array_interface__` and streams |
 
-`python -m tests.fuzz.products` compares random whole products on a GPU and in emulation.
+`python -m tests.fuzz.products` compares random whole products on a GPU and in emulation, and
+`python -m tests.fuzz.ways` the ways in which the emulator may run them.
 """

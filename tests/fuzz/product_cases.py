@@ -6,8 +6,10 @@ machine without a GPU has the operands of one that has recorded the results.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -307,14 +309,17 @@ REDUCTIONS = {
 }
 
 
-def run(given: Product, seed: int, index: int) -> tuple[list[Any], str]:
-    """The results of a case on the current target, and the kernels that were chosen."""
+def run(given: Product, seed: int, index: int, **more: Any) -> tuple[list[Any], str]:
+    """The results of a case on the current target, and the kernels that were chosen.
+
+    more: options of the call beside those of the case.
+    """
     draw = Draw(seed, index, 1)
     memory: list[Any] = []
     call, args, options = _call(draw, given, memory)
     cached_launches.clear()  # known calls choose nothing
     with Choices() as chosen:
-        found = call(*args, **options)
+        found = call(*args, **{**options, **more})
     results = [*found] if isinstance(found, tuple) else [found]
     return [*memory, *results[1 if memory else 0 :]], " | ".join(chosen.texts)
 
@@ -395,6 +400,21 @@ class Choices:
 
     def __exit__(self, *_: Any) -> None:
         Plan.bind = self._bind  # type: ignore[method-assign]
+
+
+def configurations(choice: str) -> list[Any]:
+    """The configurations that the text of a choice may be of: one, or one of each family."""
+    words = [word.partition("=") for word in choice.split() if "=" in word]
+    given = {name: ast.literal_eval(value) for name, _, value in words if name in _OF_CONFIGS}
+    found = []
+    for kind in (HopperConfig, AmpereConfig):
+        if given.keys() <= {field.name for field in fields(kind)}:
+            with suppress(tc.ArgumentError):
+                found.append(kind(**given))
+    return found
+
+
+_OF_CONFIGS = {field.name for kind in (HopperConfig, AmpereConfig) for field in fields(kind)}
 
 
 def _text(plan: Plan) -> str:

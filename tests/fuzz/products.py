@@ -3,10 +3,12 @@
     python -m tests.fuzz.products --run gpu --seed 1 --count 1000 --out gpu.json
     python -m tests.fuzz.products --run cpu --seed 1 --count 1000 --out cpu.json
     python -m tests.fuzz.products --compare gpu.json cpu.json
+    python -m tests.fuzz.products --run cpu --like tests/golden/products_h200.json --out cpu.json
 
 Each run also notes which kernel was chosen, and its configuration. A case is derived from seed and
 number alone (product_cases.py), and a case that is refused has the text of its error instead of a
-hash. `--only 17,23 --dump results.npz` keeps the results of some cases to look at.
+hash. `--only 17,23 --dump results.npz` keeps the results of some cases to look at. `--like FILE` runs
+the cases of a file again, each by the kernel that it ran by then, and compares them.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ HANG = 120  # seconds that a case may take
 Record = dict[str, Any]
 
 
-def record(index: int, target: str, seed: int, keep: bool = False) -> Record:
+def record(index: int, target: str, seed: int, keep: bool = False, **more: Any) -> Record:
     """What a case gives on a target: `hash`, and `nan` where the bits of NaN change it; `choice`.
 
     Or else `refused`, the text of an error, or `failed`, where the library is to blame. keep: also
-    `results`.
+    `results`. more: options of the call beside those of the case.
     """
-    arch = None if target == "cuda" else "sm_90a"
+    arch, given = None if target == "cuda" else "sm_90a", product_cases.product(seed, index)
     try:
         with tc.target(target, arch), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            results, choice = product_cases.run(product_cases.product(seed, index), seed, index)
+            results, choice = product_cases.run(given, seed, index, **more)
     except tc.ArgumentError as error:
         return {"refused": error.message}
     except Exception as error:
@@ -54,6 +56,22 @@ def record(index: int, target: str, seed: int, keep: bool = False) -> Record:
     found: Record = {"hash": one, "choice": choice}
     found |= {"nan": exact} if exact else {}
     return found | ({"results": results} if keep else {})
+
+
+def replayed(index: int, recorded: Record, target: str, seed: int) -> Record:
+    """`record` of a case by the kernel that has made the one that is `recorded`.
+
+    Where another kernel is chosen now, the configurations are tried that the recorded choice may be
+    of; where none of them leads to that choice, it is the record of what is chosen now.
+    """
+    found = record(index, target, seed)
+    if "choice" not in recorded or found.get("choice") == recorded["choice"]:
+        return found
+    for config in product_cases.configurations(recorded["choice"]):
+        again = record(index, target, seed, config=config)
+        if again.get("choice") == recorded["choice"]:
+            return again
+    return found
 
 
 # -- processes ---------------------------------------------------------------------------------
@@ -141,6 +159,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--limit", type=float, default=1e6, help="seconds, then write what there is")
     parser.add_argument("--compare", nargs=2, type=Path, metavar="FILE")
+    parser.add_argument("--like", type=Path, metavar="FILE", help="records to run again")
     given = parser.parse_args()
     if given.compare:
         return compare(*(json.loads(path.read_text()) for path in given.compare))
@@ -151,10 +170,15 @@ def main() -> int:
 
 def capture(given: argparse.Namespace) -> int:
     """Run cases and write their records."""
-    indices = range(given.first, given.first + given.count)
-    chosen = [int(i) for i in given.only.split(",")] if given.only else indices
+    like = json.loads(given.like.read_text()) if given.like else None
+    indices: Iterable[int] = range(given.first, given.first + given.count)
     target, began = {"gpu": "cuda", "cpu": "cpu"}[given.run], time.monotonic()
-    work = partial(record, target=target, seed=given.seed, keep=given.dump is not None)
+    if like:
+        given.seed, indices = like["seed"], map(int, like["cases"])
+        work: Any = partial(_like, like["cases"], target, given.seed)
+    else:
+        work = partial(record, target=target, seed=given.seed, keep=given.dump is not None)
+    chosen = [int(i) for i in given.only.split(",")] if given.only else list(indices)
     found = Workers(given.workers, work).run(chosen, given.limit)
     failed = [index for index, one in sorted(found.items()) if "failed" in one]
     if given.dump:
@@ -174,7 +198,17 @@ def capture(given: argparse.Namespace) -> int:
     )
     for index in failed:
         print(f"FAILED {index}: {product_cases.product(given.seed, index)}\n    {found[index]}")
+    if like:
+        cases = {str(index): one for index, one in sorted(found.items())}
+        return compare(like, {"seed": given.seed, "cases": cases})
     return bool(failed)
+
+
+def _like(cases: dict[str, Record], target: str, seed: int, index: int) -> Record:
+    """`replayed`; a refusal counts as the recorded one, whatever its words are by now."""
+    wanted = cases[str(index)]
+    found = replayed(index, wanted, target, seed)
+    return wanted if "refused" in wanted and "refused" in found else found
 
 
 def _kernel_of(seed: int, index: int, one: Record) -> Any:

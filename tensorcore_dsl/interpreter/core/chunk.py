@@ -27,7 +27,7 @@ class Cohort:
 
     rounds: time slices used up. waiting: the threads must wait. progress: the chunk's progress when
     they began to wait. unit: not 0 when they wait for the other threads of their units. blocked:
-    they have been asked whether they may go on, and could not; they will be asked again.
+    they execute a waiting instruction that has not let them pass, and will execute it again.
     budget: backward jumps left in the time slice that they have begun, 0 for none begun.
     """
 
@@ -81,8 +81,10 @@ class Chunk(Positions):
     """State that all parts of a machine share.
 
     active: (T,) bool of the threads that execute the running step, None for all; mask: the same,
-    always an array, one of `masks`. gone: threads that have exited or never existed; exited: the
-    same, None for nobody; finished: those that ran to the end of the kernel. cohorts: by position,
+    always an array, one of `masks`; here: what follows from it. every_lane: (T,) masks of all lanes
+    of a warp. gone: threads
+    that have exited or never existed; exited: the same, None for nobody; finished: those that ran
+    to the end of the kernel. exits: how often threads have exited. cohorts: by position,
     without the running one. at_step: the running step, where it is tracked. limit: the position
     where the running cohort stops. progress: grows when waiting threads may be able to go on.
     reads, writes: accesses so far, to tell polling from work.
@@ -98,6 +100,8 @@ class Chunk(Positions):
         self.tally = Tally(len(program.steps), profile)
         self.masks = Masks()
         self.all_threads = np.ones(self.threads, np.bool_)
+        self.exits = 0
+        self.every_lane = np.full(self.threads, 0xFFFFFFFF, np.uint32)
         self.alive = np.ones(self.threads, np.bool_)
         self.alive.reshape(-1, self.group)[:, self.threads_per_cta :] = False
         self.gone = ~self.alive
@@ -113,26 +117,30 @@ class Chunk(Positions):
 
     def narrow(self, mask: np.ndarray) -> None:
         """Make these threads the active ones."""
-        mask, self.warps, self.lanes = self.masks.find(mask)
-        self.active: np.ndarray | None = None if self.lanes == self.threads else mask
-        self.mask = self.all_threads if self.active is None else mask
+        here = self.here = self.masks.find(mask)
+        self.mask, self.warps, self.lanes = here.threads, here.warps, here.lanes
+        self.active: np.ndarray | None = None if self.lanes == self.threads else self.mask
 
     def whole_warps(self) -> np.ndarray | None:
         """(T // 32,) bool of active warps, None when all are; Divergence for parts of one."""
         if self.active is None:
             return None
-        lanes = self.active.reshape(-1, WARP)
-        some: np.ndarray = np.any(lanes, axis=1)
-        broken = some != lanes.all(axis=1)
-        if broken.any():
-            self.refuse_divergence(WARP * int(np.argmax(broken)), WARP, self.active)
+        some, broken = self.here.units(WARP)
+        if broken is not None:
+            self.refuse_divergence(WARP * broken, WARP, self.active)
         return some
+
+    def units(self, size: int) -> tuple[np.ndarray, int | None]:
+        """(T // size,) bool of the units of `size` threads that have an active one, and the first
+        of these that is active only in part, if there is one."""
+        return self.here.units(size)
 
     def exit(self) -> None:
         """The active threads end."""
         self.alive = self.alive & ~self.mask
         self.gone = ~self.alive
         self.exited = self.gone
+        self.exits += 1
         self.progress += 1
 
     def step_aside(self) -> None:

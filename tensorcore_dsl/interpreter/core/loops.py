@@ -28,7 +28,7 @@ class Loop:
 
     @property
     def counted(self) -> bool:
-        """Does it end by itself after a number of turns?"""
+        """Does it end by itself after a number of iterations?"""
         return isinstance(self.node, nodes.For)
 
     @property
@@ -68,8 +68,8 @@ class Loop:
         """The values which the loop writes and on which depends where its threads go, what they
         access and what others see of them. Scalars come first.
 
-        Where none of them has changed since the last turn, nor what the loop reads, the next turn
-        does the same again.
+        Where none of them has changed since the last iteration, nor what the loop reads, the next
+        iteration does the same again.
         """
         roots: set[nodes.Value] = set()
         for node in self._nodes:
@@ -127,7 +127,7 @@ class Loop:
 
     @cached_property
     def polls_global_memory(self) -> bool:
-        """Does it wait for a word that another thread is to write: read it again in each turn,
+        """Does it wait for a word that another thread is to write: read it again in each iteration,
         and write nothing?"""
         ops = [node for node in self._nodes if isinstance(node, nodes.Op)]
         if any("store" in op.instr.effects for op in ops):

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from tensorcore_dsl.lowering import arrays, primitive
 from tensorcore_dsl.lowering import compiled as compiled
 from tensorcore_dsl.lowering import inlined as inlined
-from tensorcore_dsl.lowering import primitive
 from tensorcore_dsl.lowering.arrays import at_address, load, pointer, store
 from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast
 
@@ -38,6 +38,26 @@ poke8, poke16, poke32, poke64 = map(_poke, KINDS)
 
 
 @primitive
+def _copy16(builder: Any, target: Any, source: Any) -> None:
+    """Copy 16 bytes from one real address to another."""
+    kind = ir.VectorType(ir.IntType(64), 2).as_pointer()
+    to, of = (builder.inttoptr(cast(builder, COUNT, x).value, kind) for x in (target, source))
+    builder.store(builder.load(of, align=1), to, align=1)
+
+
+copy16: Any = _copy16
+
+
+@primitive
+def _prefetch(builder: Any, address: Any) -> None:
+    """Ask for the cache line at a real address, which need not be valid."""
+    arrays.prefetch(builder, cast(builder, COUNT, address).value)
+
+
+prefetch: Any = _prefetch
+
+
+@primitive
 def _lowest_bit(builder: Any, word: Any) -> Number:
     """The number of the lowest bit that is set; 64 for 0."""
     whole = cast(builder, COUNT, word).value
@@ -45,6 +65,19 @@ def _lowest_bit(builder: Any, word: Any) -> Number:
 
 
 lowest_bit: Any = _lowest_bit
+
+
+@primitive
+def _run_part(builder: Any, function: Any, words: Any, low: Any, high: Any) -> Number:
+    """Call the function of a `lowering.forms.Part`, with the address of its words."""
+    at, first, *given = (cast(builder, COUNT, x).value for x in (function, words, low, high))
+    numbers = first.type.as_pointer()
+    kind = ir.FunctionType(first.type, [numbers, first.type, first.type])
+    code = builder.inttoptr(at, kind.as_pointer())
+    return Number(COUNT, builder.call(code, [builder.inttoptr(first, numbers), *given]))
+
+
+run_part: Any = _run_part
 array_at: Any = primitive(at_address)  # of an address, a shape and a dtype
 
 
@@ -65,20 +98,20 @@ def _splat(builder: Any, bits: int, x: Any) -> Any:
     return builder.shuffle_vector(first, nothing, order)
 
 
-def _shifted(bits: int) -> Any:
+def _add_offset(bits: int) -> Any:
     @primitive
-    def shifted(builder: Any, target: Any, source: Any, offset: Any) -> None:
+    def add_offset(builder: Any, target: Any, source: Any, offset: Any) -> None:
         """Copy the words of a warp's lanes, plus a number, from one real address to another."""
         words = builder.load(_vector(builder, bits, source), align=bits // 8)
         words = builder.add(words, _splat(builder, bits, offset))
         builder.store(words, _vector(builder, bits, target), align=bits // 8)
 
-    return shifted
+    return add_offset
 
 
-def _apart(bits: int) -> Any:
+def _has_stride(bits: int) -> Any:
     @primitive
-    def apart(builder: Any, address: Any, step: Any) -> Number:
+    def has_stride(builder: Any, address: Any, step: Any) -> Number:
         """Is each word of a warp's lanes, at a real address, `step` more than the one before?"""
         words = builder.load(_vector(builder, bits, address), align=bits // 8)
         lanes = ir.Constant(words.type, list(range(LANES)))
@@ -92,12 +125,38 @@ def _apart(bits: int) -> Any:
         every = builder.bitcast(same, ir.IntType(LANES))
         return Number(BOOLEAN, builder.icmp_unsigned("==", every, ir.Constant(every.type, -1)))
 
-    return apart
+    return has_stride
+
+
+def _of_lanes(name: str) -> Any:
+    @primitive
+    def of_lanes(builder: Any, address: Any) -> Number:
+        """The least or the largest of the 32-bit words of a warp's lanes, or all their bits."""
+        words = builder.load(_vector(builder, 32, address), align=4)
+        kind = ir.FunctionType(words.type.element, [words.type])
+        reduce = arrays.declared(builder, kind, f"llvm.{name}.v{LANES}i32")
+        return Number(COUNT, builder.zext(builder.call(reduce, [words]), ir.IntType(64)))
+
+    return of_lanes
+
+
+@primitive
+def unranked32(builder: Any, address: Any, shift: Any, rank: Any) -> None:
+    """Clear the bits from `shift` on of those words of a warp's lanes where they are `rank`."""
+    at = _vector(builder, 32, address)
+    words, places = builder.load(at, align=4), _splat(builder, 32, shift)
+    upper = builder.lshr(words, places)
+    same = builder.icmp_unsigned("==", upper, _splat(builder, 32, rank))
+    lower = builder.xor(words, builder.shl(upper, places))
+    builder.store(builder.select(same, lower, words), at, align=4)
 
 
 LANES = 32
-shifted32, shifted64 = map(_shifted, (32, 64))
-apart32, apart64 = map(_apart, (32, 64))
+min32, max32, or32 = map(
+    _of_lanes, ("vector.reduce.umin", "vector.reduce.umax", "vector.reduce.or")
+)
+add_offset32, add_offset64 = map(_add_offset, (32, 64))
+has_stride32, has_stride64 = map(_has_stride, (32, 64))
 
 
 @inlined
@@ -114,6 +173,6 @@ def move(target: int, source: int, width: int) -> None:
 
 
 @inlined
-def mistake(code: int, index: int) -> int:
+def error_at(code: int, index: int) -> int:
     """What a compiled function returns when element `index` (mostly a thread) fails a check."""
     return code << 32 | index

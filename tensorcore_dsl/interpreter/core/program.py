@@ -6,16 +6,19 @@ All registers and constants of a kernel live in one list; a *place* is an index 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.loops import Loop
-from tensorcore_dsl.ir.nodes import Kernel, Mark
+from tensorcore_dsl.ir.nodes import Block, For, Kernel, Mark, Op, While, walk
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
@@ -43,7 +46,7 @@ class Step:
     reads: places that the threads that execute the step must have written. guard: a place and
     whether it is negated; only threads where it holds execute the step. Copies of registers have
     no `reads`, because they may copy registers that nothing has written: those are in `copies`.
-    writes: places that the step writes.
+    writes: places that the step writes. check: the emulator's own, which no GPU executes.
     """
 
     run: Run
@@ -53,6 +56,7 @@ class Step:
     guard: tuple[int, bool] | None = None
     writes: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
+    check: bool = False
 
     @cached_property
     def counted(self) -> str:
@@ -85,7 +89,8 @@ class Fused:
     number: of this part of the program. rows: its part of the program's `rows`. reads: places that
     the steps must find written. writes: places that they write. level: when it may be used, see
     `lanes.runs.Forms`. By row of the part: positions: the step that it belongs to; accesses: how
-    it loads or stores. whole: some step needs whole warps.
+    it loads or stores. whole: some step needs whole warps. together: so many threads execute all
+    rows before the next ones start; 0: all threads finish an access before the rows behind it.
     """
 
     number: int
@@ -98,6 +103,18 @@ class Fused:
     positions: tuple[int, ...]
     accesses: dict[int, Any]
     whole: bool
+    together: int
+
+    def between(self, start: int, end: int) -> Fused:
+        """The steps from `start` to `end` of it, as a part without a number of its own."""
+        inside = [i for i, at in enumerate(self.positions) if start <= at < end]
+        first, last = inside[0], inside[-1] + 1
+        accesses = {i - first: how for i, how in self.accesses.items() if first <= i < last}
+        rows = slice(self.rows.start + first, self.rows.start + last)
+        return replace(
+            self, number=-1, start=start, end=end, rows=rows, accesses=accesses,
+            positions=self.positions[first:last],
+        )  # fmt: skip
 
 
 @dataclass
@@ -116,8 +133,10 @@ class Program:
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
     the position that they jump back to. values: the places of values, and of constants. fused:
     steps that compiled code may execute at once; rows: the operations of these (see `lanes.runs`).
-    runs: what machines execute at each step, by whether each step is noted before. flags: places of
-    the conditions of counted loops, which steps write before they read them.
+    runs: the functions of all steps, by whether each notes its position first. flags: places of
+    the conditions of counted loops, which steps write before they read them. seconds: that a core
+    took for each CTA of the last launch, None before there was one. serial: its key in PROGRAMS,
+    -1 while it is made.
     """
 
     kernel: Kernel
@@ -138,6 +157,13 @@ class Program:
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
     runs: dict[bool, list[Run]] = field(default_factory=dict)
     flags: list[int] = field(default_factory=list)
+    seconds: float | None = None
+    serial: int = -1
+
+    def publish(self) -> None:
+        """Make the program, which is complete now, one of PROGRAMS."""
+        self.serial = next_serial()
+        PROGRAMS[self.serial] = self
 
     @property
     def register_bytes(self) -> int:
@@ -151,6 +177,36 @@ class Program:
         return np.array([0 if s is None else s[1] * s[0].itemsize for s in shapes], np.int64)
 
     @cached_property
+    def couplings(self) -> tuple[bool, bool]:
+        """Can the kernel observe the order in which its CTAs run? May a CTA wait for another?"""
+        ordered = any(_couples(node) for node in walk(self.kernel.body))
+        loops = [loop for loop in self._loops if isinstance(loop, While)]
+        blocks = [block for loop in loops for block in (loop.test, loop.body)]
+        return ordered, any(_couples(node) for block in blocks for node in walk(block))
+
+    @cached_property
+    def has_roles(self) -> bool:
+        """Has the kernel instructions of whole warpgroups, or mbarriers, by which warps with roles
+        of their own wait for each other?"""
+        ops = (node.instr for node in walk(self.kernel.body) if isinstance(node, Op))
+        return any(instr.threads > 32 or instr.uses_mbarrier for instr in ops)
+
+    @cached_property
+    def multiplies_in_loops(self) -> bool:
+        """Does a loop multiply matrices?"""
+        inside = (node for loop in self._loops for node in walk(Block([loop])))
+        return any(isinstance(node, Op) and node.instr.shape for node in inside)
+
+    @property
+    def _loops(self) -> list[For | While]:
+        return [node for node in walk(self.kernel.body) if isinstance(node, (For, While))]
+
+    @cached_property
+    def tiles(self) -> SharedTiles:
+        """The tiles of shared memory, with what is kept of the descriptors that name them."""
+        return SharedTiles(self.kernel.tiles)
+
+    @cached_property
     def words(self) -> list[np.ndarray]:
         """For each of the `constants`, its value for the lanes of a warp, for compiled code."""
         return [np.full(32, item) for _, item, _ in self.constants]
@@ -160,3 +216,26 @@ class Program:
         self.unit = max(self.unit, instr.threads)
         self.reads_shared |= "async_proxy" in instr.effects
         self.asynchronous |= instr.accesses_cluster or not _TRACKED.isdisjoint(instr.effects)
+
+
+def _couples(node: Any) -> bool:
+    """Does the node show in which order CTAs run: strong or atomic global accesses, and prints?
+
+    Accesses to shared memory do not count: a chunk has whole clusters.
+    """
+    if not isinstance(node, Op):
+        return False
+    instr = node.instr
+    if "bulk" in instr.effects:
+        return "op" in instr.params  # a reduction
+    strong = {"load", "volatile"} <= instr.effects and any(o.kind == "addr" for o in instr.operands)
+    return "print" in instr.effects or (strong and not instr.space.startswith("shared"))
+
+
+PROGRAMS: WeakValueDictionary[int, Program] = WeakValueDictionary()  # all that are complete
+_serials = count()
+
+
+def next_serial() -> int:
+    """A number above that of all programs that there are."""
+    return next(_serials)

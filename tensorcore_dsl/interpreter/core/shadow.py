@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.interpreter.core import memory_pool, native
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 # States of a byte. PENDING: an asynchronous copy in flight owns it; BARRIER: part of an mbarrier.
@@ -21,9 +21,14 @@ BUSY = 0x0202020202020202  # the bits that PENDING and BARRIER have in common, o
 OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED = range(1, 8)
 
 # Stamps of a CTA: one word for each 4 bytes of whole pages, then one word for each page, which is
-# set from the first stamp in the page on: bulk copies need not look at pages without any.
+# set from the first stamp in the page on: the words of pages without any mean nothing.
 PAGE = 1024  # bytes
 PAGE_WORDS = PAGE // 4 + 1
+
+# What is known of a page as a whole. FILLED: all its bytes are WRITTEN. FLYING: a bulk load in
+# flight fills it, and its bytes are PENDING, though their states say WRITTEN until `disclose`.
+UNKNOWN, FILLED, FLYING = range(3)
+ANY_FLYING = FLYING * 0x0101010101010101  # of 8 pages
 
 STAMP_BITS = 14  # bits of a stamp that hold the thread; a cluster has at most 16 * 1024 threads
 STAMP_MASK = (1 << STAMP_BITS) - 1
@@ -31,15 +36,32 @@ OFFSET = (1 << CLUSTER_SHIFT) - 1  # mask of a shared address: the offset within
 
 
 class SharedStorage:
-    """Shared memory of a chunk: `data` and `shadow`, the state of each byte, are (CTAs, bytes).
+    """Shared memory of a chunk: `data` and `states`, those of its bytes, are (CTAs, bytes).
 
-    checks: are alignment and states checked? written: bytes count as written from the start.
+    pages: (CTAs, pages and more), what is known of each; none without checks. checks: are alignment
+    and states checked? written: bytes count as written from the start.
     """
 
     def __init__(self, data: np.ndarray, checks: bool, written: bool = False) -> None:
         self.data = np.ascontiguousarray(data)
-        self.shadow = np.full(data.shape, WRITTEN * written, np.uint8)
+        self.states = memory_pool.zeros(data.shape)  # NEVER
+        if written:
+            self.states.fill(WRITTEN)
         self.checks = checks
+        width = (self.size // PAGE // 8 + 1) * 8 * checks
+        self.pages = np.zeros((len(self.data), width), np.uint8)
+
+    @property
+    def shadow(self) -> np.ndarray:
+        """The states, which speak for all pages now; bytes may become WRITTEN in it."""
+        _disclose_all(self.states, self.pages, False)
+        return self.states
+
+    @property
+    def changing_shadow(self) -> np.ndarray:
+        """The same, in which bytes may become anything."""
+        _disclose_all(self.states, self.pages, True)
+        return self.states
 
     @property
     def size(self) -> int:
@@ -108,6 +130,52 @@ def mark(shadow: int, size: int, state: int) -> None:
 
 
 @native.inlined
+def disclose(states: int, pages: int, count: int, forget: bool) -> None:
+    """Let the states of a CTA speak for the first `count` pages, a multiple of 8.
+
+    states, pages: real addresses. forget: nothing is known of these pages any more.
+    """
+    for eight in range(0, count, 8):
+        known = native.peek64(pages + eight)
+        if known & ANY_FLYING:
+            for page in range(eight, eight + 8):
+                if native.peek8(pages + page) == FLYING:
+                    _disclose_page(states, pages, page)
+        if forget and known != 0:
+            native.poke64(pages + eight, np.uint64(0))
+
+
+@native.inlined
+def _disclose_page(states: int, pages: int, page: int) -> None:
+    for byte in range(0, PAGE, 8):
+        native.poke64(states + page * PAGE + byte, ALL_PENDING)
+    native.poke8(pages + page, np.uint8(UNKNOWN))
+
+
+@native.compiled
+def _disclose_all(states: Any, pages: Any, forget: bool) -> None:
+    """`disclose` for all CTAs."""
+    for cta in range(pages.shape[0]):
+        own = pages.ctypes.data + cta * pages.shape[1]
+        disclose(states.ctypes.data + cta * states.shape[1], own, pages.shape[1], forget)
+
+
+@native.inlined
+def are_filled(states: int, pages: int, low: int, high: int) -> bool:
+    """Are all pages with bytes from `low` to before `high` of a CTA known to be written?
+
+    Afterwards the states speak for them.
+    """
+    filled = True
+    for page in range(low // PAGE, (high - 1) // PAGE + 1):
+        known = native.peek8(pages + page)
+        filled = filled and known == FILLED
+        if known == FLYING:
+            _disclose_page(states, pages, page)
+    return filled
+
+
+@native.inlined
 def is_stamped(stamps: Any, address: int) -> bool:
     """May the page of an address in a CTA hold stamps? stamps: (words,), those of the CTA."""
     pages = stamps.size // PAGE_WORDS
@@ -120,10 +188,14 @@ def stamp_words(stamps: Any, cta: int, address: int, size: int, epochs: Any, thr
     """Stamp the words of `size` bytes from `address` on with a thread and its epoch."""
     stamp = int(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
     words = stamps.shape[1]
-    first = stamps.ctypes.data + cta * words * 4
+    first, page = stamps.ctypes.data + cta * words * 4, address // PAGE
+    begun = first + 4 * (words - words // PAGE_WORDS + page)
+    if native.peek32(begun) == 0:
+        native.poke32(begun, 1)
+        for byte in range(page * PAGE, (page + 1) * PAGE, 8):
+            native.poke64(first + byte, np.uint64(0))
     if size >= 8:
         for start in range(0, size, 8):
             native.poke64(first + address + start, stamp << 32 | stamp)
     else:
         native.poke32(first + (address & -4), stamp)
-    native.poke32(first + 4 * (words - words // PAGE_WORDS + address // PAGE), 1)

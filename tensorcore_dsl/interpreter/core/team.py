@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
@@ -12,50 +13,72 @@ import numpy as np
 PART = 300_000  # nanoseconds of work that are worth another thread
 OPERATION_COST, ACCESS_COST = 0.5, 8.0  # nanoseconds of a thread, roughly
 
-Job = Callable[[], Any]
+
+class _Job:
+    """Work for a helper, which does it once, however often it is handed over."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work: Callable[[], Any] | None = work
+        self.found: Any = None
+        self.error: BaseException | None = None
+        self._ended, self._end = False, Lock()
+        self._end.acquire()
+
+    def do(self) -> None:
+        if self.work is None:
+            return
+        work, self.work = self.work, None
+        try:
+            self.found = work()
+        except BaseException as error:
+            self.error = error
+        self._ended = True
+        self._end.release()
+
+    def wait(self) -> None:
+        if not self._ended:
+            self._end.acquire()
 
 
 class _Helper:
-    """A thread that does one job after the other. Two locks hand them over: a pool of futures takes
-    several times as long, all of it with the interpreter's lock held."""
+    """A worker thread: the executors of `concurrent.futures` take several times as long to hand
+    over a job, and hold the interpreter's lock meanwhile."""
 
     def __init__(self) -> None:
-        self.job: Job | None = None
-        self.found: Any = None
-        self.error: BaseException | None = None
-        self._start, self._end = Lock(), Lock()
-        self._start.acquire()
-        self._end.acquire()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
-        while self._start.acquire() and self.job is not None:
-            try:
-                self.found = self.job()
-            except BaseException as error:
-                self.error = error
-            self._end.release()
+        for job in iter(self._jobs.get, None):
+            job.do()
+            del job  # what it has found may be large
 
-    def begin(self, job: Job | None) -> None:
+    def begin(self, job: _Job | None) -> None:
         """Hand over a job, or none to end."""
-        self.job = job
-        self._start.release()
+        self._jobs.put(job)
 
-    def result(self) -> Any:
-        """Wait for the end of the job."""
-        self._end.acquire()
-        self.job = None
-        found, error, self.found, self.error = self.found, self.error, None, None
-        if error is not None:
-            raise error
-        return found
+
+def _settle(helpers: Sequence[_Helper], jobs: Sequence[_Job]) -> None:
+    """Wait until no helper is at work, after an error or an interrupt, and whatever others follow.
+
+    An interrupt may have come before a job was handed over, or behind that: so it is done again.
+    """
+    while True:
+        try:
+            for helper, job in zip(helpers, jobs, strict=True):
+                helper.begin(job)
+                job.wait()
+            return
+        except KeyboardInterrupt:
+            continue  # the first one is raised
 
 
 class Team:
-    """Up to `size` threads, which start when they are first needed and end with the block.
+    """A fork-join pool of up to `size` threads, the caller's among them. They start when they are
+    first needed and end with the `with` block.
 
-    What they share are compiled loops, which run without the interpreter's lock. One chunk uses
-    them at a time; the others work alone meanwhile.
+    Their work is compiled loops, which release the interpreter's lock. One chunk uses the pool at a
+    time; the others execute their loops alone meanwhile.
     """
 
     def __init__(self, size: int) -> None:
@@ -83,19 +106,21 @@ class Team:
             self._helpers.append(_Helper())
         edges = [count * i // parts for i in range(parts + 1)]
         helpers = self._helpers[: parts - 1]
-        for number, helper in enumerate(helpers, 1):
-            helper.begin(partial(work, edges[number], edges[number + 1], number))
-        found: list[Any] = []
-        errors: list[BaseException] = []
-        results: list[Job] = [partial(work, 0, edges[1], 0)]
-        results += [helper.result for helper in helpers]
-        for result in results:
-            try:
-                found.append(result())
-            except BaseException as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        jobs = [_Job(partial(work, edges[i], edges[i + 1], i)) for i in range(1, parts)]
+        try:
+            for helper, job in zip(helpers, jobs, strict=True):
+                helper.begin(job)
+            found = [work(0, edges[1], 0)]
+            for job in jobs:
+                job.wait()
+        except BaseException:
+            # The caller frees the memory that all of them use.
+            _settle(helpers, jobs)
+            raise
+        for job in jobs:
+            if job.error is not None:
+                raise job.error
+            found.append(job.found)
         return found
 
     def share_mask(
@@ -122,6 +147,8 @@ class Team:
 
         cost: that of a thread.
         """
+        if self.size == 1:
+            return [work(0, threads, 0)]
 
         def some(first: int, last: int, number: int) -> Any:
             return work(first * group, last * group, number)

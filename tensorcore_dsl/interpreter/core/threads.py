@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -14,31 +15,65 @@ def scalar(value: Any, thread: Any) -> int:
     return int(value[thread]) if np.ndim(value) else int(value)
 
 
+def taken(values: Any, threads: np.ndarray) -> np.ndarray:
+    """The elements of some threads, as int64."""
+    if np.ndim(values):
+        return np.asarray(values[threads].astype(np.int64))
+    return np.full(len(threads), values, np.int64)
+
+
 def words(values: Any, threads: int) -> np.ndarray:
-    """An operand as (T,) uint32."""
+    """An operand as (T,) uint32, which nobody changes."""
+    if isinstance(values, np.ndarray) and values.dtype == np.uint32 and values.shape == (threads,):
+        return values if values.flags.c_contiguous else values.copy()
+    if isinstance(values, (int, np.integer)):
+        return _alike(int(values), threads)
     return np.ascontiguousarray(np.broadcast_to(values, (threads,)), dtype=np.uint32)
 
 
-MOST_KEPT = 512  # masks of a chunk, and answers about them
+@lru_cache(32)
+def _alike(word: int, threads: int) -> np.ndarray:
+    return np.full(threads, word, np.uint32)
 
 
-class Kept(dict[Any, Any]):
+MAX_KEPT = 512  # masks of a chunk, and answers about them
+
+
+class BoundedCache(dict[Any, Any]):
     """What is kept to be found again; all is forgotten when there is too much of it."""
 
     def keep(self, key: Any, value: Any) -> Any:
         """Set an entry; returns the value."""
-        if len(self) >= MOST_KEPT:
+        if len(self) >= MAX_KEPT:
             self.clear()
         self[key] = value
         return value
 
 
-class Mask(NamedTuple):
-    """A mask over whole warps. threads: (T,) bool; warps, lanes: how many are set."""
+class Mask:
+    """A mask over whole warps, with what follows from it. threads: (T,) bool; warps, lanes: how
+    many are set. Nobody changes its arrays."""
 
-    threads: np.ndarray
-    warps: int
-    lanes: int
+    def __init__(self, threads: np.ndarray) -> None:
+        self.threads = threads
+        self.warps, self.lanes = divmod(census(threads), 1 << 32)
+        self._units: dict[int, tuple[np.ndarray, int | None]] = {}
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """Those of the threads, in order."""
+        return np.flatnonzero(self.threads)
+
+    def units(self, size: int) -> tuple[np.ndarray, int | None]:
+        """(T // size,) bool of the units of `size` threads that have a thread in the mask, and the
+        first of these that has one outside of it, too; None if there is none."""
+        found = self._units.get(size)
+        if found is None:
+            lanes = self.threads.reshape(-1, size)
+            some: np.ndarray = np.any(lanes, axis=1)
+            broken = np.flatnonzero(some != lanes.all(axis=1))
+            found = self._units[size] = some, int(broken[0]) if len(broken) else None
+        return found
 
 
 class Masks:
@@ -48,17 +83,19 @@ class Masks:
     """
 
     def __init__(self) -> None:
-        self._known = Kept()
+        self._known = BoundedCache()
         # With the arrays, so that their numbers are not given to others.
-        self._unions, self._covers = Kept(), Kept()
+        self._unions, self._covers = BoundedCache(), BoundedCache()
 
     def find(self, threads: np.ndarray) -> Mask:
         """The mask that is equal to `threads`."""
-        key = np.packbits(threads).tobytes()
-        found: Mask | None = self._known.get(key)
+        found: Mask | None = self._known.get(id(threads))
         if found is None:
-            found = Mask(threads, *divmod(census(threads), 1 << 32))
-            self._known.keep(key, found)
+            key = np.packbits(threads).tobytes()
+            found = self._known.get(key)
+            if found is None:
+                found = self._known.keep(key, Mask(threads))
+                self._known.keep(id(threads), found)
         return found
 
     def union(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -97,7 +134,7 @@ def among(flags: Any, active: Any) -> int:
     """How many active threads have a flag set."""
     count = 0
     for thread in range(active.size):
-        count += flags[thread] and active[thread]
+        count += flags[thread] & active[thread]
     return count
 
 

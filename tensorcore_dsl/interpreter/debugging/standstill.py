@@ -31,16 +31,15 @@ class Group:
 class Standstill:
     """What a chunk's threads do, as text.
 
-    registers: values by place. turns: of each loop, by its head. arrivers: by step and row of the
-    mbarriers' state, the threads that have arrived. pending: what is known of blocks that have not
-    started.
+    registers: values by place. iterations: of each loop, by its head. pending: what is known of
+    blocks that have not started.
     """
 
     def __init__(
         self, ctx: ExecutionContext, registers: list[Any], groups: list[Group],
-        turns: Mapping[int, int], arrivers: Mapping[tuple[int, int], np.ndarray], pending: str,
+        iterations: Mapping[int, int], pending: str,
     ) -> None:  # fmt: skip
-        self.ctx, self.registers, self.turns, self.arrivers = ctx, registers, turns, arrivers
+        self.ctx, self.registers, self.iterations = ctx, registers, iterations
         self.groups, self.pending = groups, pending
 
     def text(self) -> str:
@@ -62,12 +61,12 @@ class Standstill:
         ctx = self.ctx
         who, instr, loop = ctx.warps_text(group.mask), ctx.instruction(group.at), self._loop(group)
         if group.state == "repeats" and loop is not None:
-            return [f"  {who}: {self._turns(loop)}", *self._polled(group, loop)]
+            return [f"  {who}: {self._iterations(loop)}", *self._polled(group, loop)]
         what = instr.mnemonic if instr is not None else "a branch"
         state = {"waits": "", "runs": "runs ", "ready": "can go on with "}[group.state]
         lines = [f"  {who}: {state}{what} at {ctx.loc(group.at)}"]
-        if group.state != "waits" and loop is not None and self.turns[loop.head]:
-            return [*lines, f"    {self._turns(loop)}", *self._polled(group, loop)]
+        if group.state != "waits" and loop is not None and self.iterations[loop.head]:
+            return [*lines, f"    {self._iterations(loop)}", *self._polled(group, loop)]
         return lines + [f"    {text}" for text in self._reasons(group)]
 
     def _loop(self, group: Group) -> Loop | None:
@@ -76,9 +75,9 @@ class Standstill:
         inside = [loop for loop in loops if loop.head <= group.at < loop.end]
         return max(inside, key=lambda loop: loop.head, default=None)
 
-    def _turns(self, loop: Loop) -> str:
-        turns = self.turns[loop.head]
-        return f"in the loop at {loop.loc}, {turns:,} turn{'s' * (turns != 1)} so far"
+    def _iterations(self, loop: Loop) -> str:
+        count = self.iterations[loop.head]
+        return f"in the loop at {loop.loc}, {count:,} iteration{'s' * (count != 1)} so far"
 
     def _reasons(self, group: Group) -> list[str]:
         """What a group waits for."""
@@ -98,7 +97,7 @@ class Standstill:
         barriers = self.ctx.mbarriers
         rows = {int(barriers.index[place]) for place in barriers.waited_for(mask)}
         found: dict[int, np.ndarray] = {}
-        for (at, row), seen in self.arrivers.items():
+        for (at, row), seen in self.ctx.mbarriers.arrivers.items():
             if row in rows:
                 found[at] = seen | found[at] if at in found else seen
         return found
@@ -110,7 +109,7 @@ class Standstill:
             texts = [f"{ctx.loc(at)} ({ctx.warps_text(who)})" for at, who in arrivals.items()]
             return ["the arrivals so far are from " + listing(texts, 4)]
         steps = [i for i, s in enumerate(ctx.program.steps) if s.instr and s.instr.arrives]
-        reached = {str(ctx.loc(at)) for at, _ in self.arrivers}
+        reached = {str(ctx.loc(at)) for at, _ in ctx.mbarriers.arrivers}
         lines = dict.fromkeys(str(ctx.loc(at)) for at in steps)
         unreached = [line for line in lines if line not in reached]
         if unreached:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import operator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import WARPGROUP
 from tensorcore_dsl.interpreter.core.program import STOP, Fused, Program, Run
 from tensorcore_dsl.interpreter.execution.fused import executed
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.lanes.runs import uses_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
+from tensorcore_dsl.isa.descriptor import alike
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, multiply_all
+from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, joined, multiply_all, whole_groups
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,74 @@ class AsyncProduct:
         """Execute it alone."""
         self.multiplication(machine).run()
         machine.registers.wrote_all(frozenset({self.place}))
+
+
+MAX_CHAINS = 64  # of a position, which are kept
+
+
+class Chain:
+    """Products that follow each other at once, for descriptors that do not change."""
+
+    def __init__(self, operands: Sequence[Sequence[Any]], steps: list[Multiplication]) -> None:
+        self.operands, self.steps = operands, steps
+        self._joined: list[Multiplication | None] = []
+
+    @property
+    def in_place(self) -> bool:
+        return all([step.in_place for step in self.steps])
+
+    def run(self) -> None:
+        """Compute all, in place."""
+        first, *others = self.steps
+        whole: Multiplication | None = None
+        if all(step.dropped is None for step in others):
+            self._joined = self._joined or [joined(self.steps)]
+            (whole,) = self._joined
+        if whole is None:
+            multiply_all(self.steps)
+            return
+        whole.c, whole.dropped = first.c, first.dropped
+        multiply_all([whole])
+
+
+class Chains:
+    """The chains that begin at a position of a program, by the descriptors of their warpgroups."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes], Chain] = {}
+
+    def find(
+        self, ctx: Any, instr: Instruction, operands: Sequence[Sequence[Any]],
+        make: Callable[[], list[Multiplication]],
+    ) -> Chain:  # fmt: skip
+        """The chain of products with these operands, which `make` returns if they are new.
+
+        Arrays among the operands are the registers themselves: of those that hold no descriptors,
+        what they hold now is looked at when it is needed.
+        """
+        whole = whole_groups(ctx, instr)
+        places = [i for i, o in enumerate(instr.operands) if o.name.startswith("desc_")]
+        words = [given[i] for given in operands for i in places]
+        first = np.empty((len(words), len(whole)), np.uint64)
+        for own, descriptors in zip(first, words, strict=True):
+            if np.shape(descriptors) != (ctx.threads,) or not alike(
+                descriptors.reshape(-1, WARPGROUP), whole, own
+            ):
+                return Chain(operands, make())
+        key = first.tobytes(), whole.tobytes()
+        found = self._known.get(key)
+        if found is not None and all(map(_are, found.operands, operands)):
+            for step in found.steps:
+                step.ask()
+            return found
+        if len(self._known) >= MAX_CHAINS:
+            self._known.clear()
+        found = self._known[key] = Chain(operands, make())
+        return found
+
+
+def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(map(operator.is_, some, others))
 
 
 def chain(
@@ -107,7 +180,7 @@ def _chained(
     first product, where the others cannot follow at once.
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
-    others = [executed(part) for part in between]
+    others = [(executed(part), part.number) for part in between]
 
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
@@ -118,17 +191,21 @@ def _chained(
             return alone(machine)
         if ctx.active is not None and machine.park(start, unit):
             return STOP
-        for execute in others:
-            execute(machine)
+        for execute, number in others:
+            execute(machine, machine.forms.tables[number])
         if ctx.proxies.tracked:
             for product in products:
                 ctx.async_mma.issue(product.use, product.at)
         registers.wrote_all(writes)
-        steps = [product.multiplication(machine) for product in products]
-        at_once = all([step.in_place for step in steps])
+        given = [product.fetch(registers.values) for product in products]
+        found = machine.chains.setdefault(start, Chains()).find(
+            ctx, products[0].instr, given,
+            lambda: [product.multiplication(machine) for product in products],
+        )  # fmt: skip
+        at_once = found.in_place
         if at_once:
-            multiply_all(steps)
-        for product, step in zip(products, steps, strict=True):
+            found.run()
+        for product, step in zip(products, found.steps, strict=True):
             ctx.at_step = product.at
             if at_once:
                 step.note()

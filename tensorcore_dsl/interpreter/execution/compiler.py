@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -17,8 +18,10 @@ from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
 from tensorcore_dsl.interpreter.execution.async_products import AsyncProduct, chain
 from tensorcore_dsl.interpreter.execution.fused import fused
+from tensorcore_dsl.interpreter.execution.strips import in_strips, regions_of
 from tensorcore_dsl.interpreter.lanes import runs
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa import fragments
@@ -26,20 +29,31 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, Access, access, operations
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.isa.wgmma import multiply as multiply_async
+from tensorcore_dsl.lowering import vectorised
 
 
 @without_collections()
 def compile_program(kernel: nodes.Kernel) -> Program:
     """The flat program of `kernel`."""
-    return _Compiler(kernel).program
+    program = _Compiler(kernel).program
+    program.publish()
+    return program
 
 
-def own_memory(address: Any) -> Any:
-    """Addresses of the thread's own CTA, without the bits that hold the rank."""
-    if not np.any(address > OFFSET):
-        return address
-    own = address >> CLUSTER_SHIFT == OWN
-    return np.where(own, address & np.uint32(OFFSET), address)
+def own_memory(base: Any, offset: Any) -> Any:
+    """base + offset; addresses of the thread's own CTA without the bits that hold the rank."""
+    bases = np.atleast_1d(base)
+    addresses = np.empty_like(bases)
+    _own_memory(bases, int(offset), addresses)
+    return addresses if np.ndim(base) else addresses[0]
+
+
+@vectorised
+def _own_memory(bases: Any, offset: int, addresses: Any) -> None:
+    """`own_memory` of (T,) uint32 bases."""
+    for thread in range(bases.size):
+        address = int(bases[thread]) + offset & 0xFFFFFFFF
+        addresses[thread] = address & OFFSET if address >> CLUSTER_SHIFT == OWN else address
 
 
 class _Label:
@@ -88,18 +102,28 @@ class _Compiler:
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.rows: dict[int, list[runs.Row]] = {}  # by position, those of steps that have a form
+        self.multiplied: dict[int, steps.Products] = {}  # of warps, without a guard, by position
         self.products: list[AsyncProduct] = []  # of warpgroups, without a guard
         self.heads: set[int] = set()  # where jumps may lead
+        # Of copies of registers that asynchronous products use, by position.
+        self.checks: dict[int, mma_hazards.RegisterUse] = {}
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
         self.add(Step(steps.finish, None))
         self.program.places = len(self.places)
+        apart = {place for at in self.checks for place in (at, at + 1)}
         self.program.fused, self.program.rows = runs.runs_of(
-            self.program.steps, self.rows, self.heads, self.program.flags
+            self.program.steps, self.rows, self.heads | apart, self.program.flags
         )
         for part in self.program.fused:
             first = self.program.steps[part.start]
             first.run = fused(first.run, part)
+        for region in regions_of(self.program, self.multiplied, self.heads | apart):
+            first = self.program.steps[region.start]
+            first.run = in_strips(first.run, region)
+        for at, use in self.checks.items():
+            copy = self.program.steps[at]
+            copy.run = steps.watched(copy.run, partial(MmaHazards.access, use=use))
         chain(self.program, self.products, self.heads)
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
@@ -126,10 +150,10 @@ class _Compiler:
             self.program.constants.append((place, item, registers))
         return place
 
-    def source(self, source: nodes.Source, kind: Any, registers: int = 0) -> int:
+    def source(self, source: nodes.Source, kind: Any) -> int:
         """The place of a value, or of a constant in every thread."""
         if isinstance(source, nodes.Const):
-            return self.constant(kind(const_bits(source)), registers)
+            return self.constant(kind(const_bits(source)), 0)
         assert isinstance(source, nodes.Value)
         return self.value(source)
 
@@ -169,9 +193,11 @@ class _Compiler:
     def _execute_at_once(self, start: int, ops: list[nodes.Op]) -> None:
         """Let the first step of a run execute all of its ops."""
         first, instr = self.program.steps[start], ops[0].instr
-        uses = [self._registers(op) for op in ops]
-        reads = frozenset(place for readers in uses for place, _ in readers[:-1])
-        first.run = steps.at_once(first.run, instr, uses, start, reads)
+        together = steps.Products(start, instr, [self._registers(op) for op in ops])
+        first.run = steps.at_once(first.run, together)
+        alone = [self.multiplied.pop(at, None) for at in range(start, together.end)]
+        if None not in alone:
+            self.multiplied[start] = together
 
     def _registers(self, op: nodes.Op) -> steps.Registers:
         """The operands and the result of a product of warps."""
@@ -188,15 +214,19 @@ class _Compiler:
         warp = "warp" in op.instr.effects and not blocking
         mask = steps.member_mask(op.instr, reads)
         if op.instr.execute is fragments.multiply:
-            run = steps.products(op.instr, [self._registers(op)], self.here)
+            products = steps.Products(self.here, op.instr, [self._registers(op)])
+            run = steps.products(products)
         elif op.instr.execute is multiply_async:
             run = self._async_product(op, fetch, reads, results[0][0])
         else:
             make = steps.blocking if blocking else steps.plain
             run = make(steps.call(op.instr, fetch), results, self.here)
         plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
-        if run is plain and op.guard is None and self._takes_all(op, mask):
-            self._fuse_op(op)
+        if run is plain and op.guard is None:
+            if op.instr.execute is fragments.multiply:
+                self.multiplied[self.here] = products
+            elif self._takes_all(op, mask):
+                self._fuse_op(op)
         self.program.classify(op.instr)
         guard = None
         if op.guard is not None:
@@ -253,7 +283,8 @@ class _Compiler:
         if not all(isinstance(e, nodes.Address) and isinstance(e.base, nodes.Value) for e in ends):
             return []
         slots = [self.slot(end.base, 0) for end in ends]  # type: ignore[union-attr]
-        if self.program.ranked and min(size for _, _, size in slots) == 4:
+        ranked = self.program.ranked and min(size for _, _, size in slots) == 4
+        if ranked and move.kind == COPY:
             return []
         offsets = [end.offset for end in ends]  # type: ignore[union-attr]
         if move.kind == COPY:
@@ -271,7 +302,7 @@ class _Compiler:
         width = 4 if "warp" in op.instr.effects else move.width
         if slots[0][0] == slots[1][0] or slots[0 if results else 2][2] != width:
             return []
-        return [runs.access_row(move, slots, [*offsets, move.width, move.words])]
+        return [runs.access_row(move, slots, [*offsets, move.width, move.words, int(ranked)])]
 
     def _fuse(self, rows: list[runs.Row]) -> None:
         if rows:
@@ -311,7 +342,7 @@ class _Compiler:
         place = self.value(address.base)
         offset = kind(address.offset % (1 << bits))
         if self.program.ranked and bits == 32:
-            return place, lambda base: own_memory(base + offset)
+            return place, lambda base: own_memory(base, offset)
         if address.offset == 0:
             return place, None
         return place, lambda base: base + offset
@@ -320,10 +351,12 @@ class _Compiler:
         target, sources = node.target, node.sources
         place, kind = self.value(target), word(target.type.register_bits)
         only, is_group = sources[0], target.type.is_group
-        alike = isinstance(only, nodes.Value) and only.type.is_group == is_group
-        if len(sources) == 1 and (alike or isinstance(only, nodes.Const)):
-            registers = target.type.registers if is_group else 0
-            run = steps.copy(place, self.source(only, kind, registers))
+        if len(sources) == 1 and isinstance(only, nodes.Const):
+            run = steps.copy(place, self.constant(kind(const_bits(only))))
+        elif len(sources) == 1 and isinstance(only, nodes.Value) and (
+            only.type.is_group == is_group
+        ):
+            run = steps.copy(place, self.value(only))
         else:
             run = steps.gather(place, [self._row(s, kind) for s in sources], kind, is_group)
         values = [s.base if isinstance(s, nodes.Part) else s for s in sources]
@@ -337,9 +370,8 @@ class _Compiler:
             copies=len(sources) == 1 and is_group, loc=made if own else node.loc,
         )  # fmt: skip
         if use is not None:
-            run = steps.watched(run, lambda mma: mma.access(use))
-        else:
-            self._fuse(runs.copy_rows(self.slots(target), self._copied(node)))
+            self.checks[self.here] = use
+        self._fuse(runs.copy_rows(self.slots(target), self._copied(node)))
         self.add(Step(run, node.loc, writes=(place,), copies=tuple(p for p, _ in reads)))
 
     def _copied(self, node: nodes.Assign) -> list[runs.Slot]:
@@ -400,9 +432,14 @@ class _Compiler:
         bits = word(node.index.type.register_bits)
         kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
         self._assign(nodes.Assign(node.index, (node.start,), node.loc))
+        stop, step = (self.source(s, bits) for s in (node.stop, node.step))
+        known = const_int(node.step) if isinstance(node.step, nodes.Const) else 0
+        if abs(known) != 1:
+            jumps = (n.kind for n in nodes.walk(node.body) if isinstance(n, nodes.Jump))
+            run = steps.entered(index, stop, step, kind, to_end={*jumps} <= {"continue"})
+            self.add(Step(run, node.loc, reads=(index, stop, step), check=True))
         top = self._enter(node)
         self.heads.add(top)
-        stop, step = (self.source(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label(), (np.dtype(np.bool_), 1, False))[0]
         self.program.flags.append(inside)
         run = steps.inside(inside, index, stop, step, kind)

@@ -26,7 +26,6 @@ from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
 from tensorcore_dsl.isa.bounds import error_of
-from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -49,7 +48,7 @@ class ExecutionContext(Chunk):
         self.arch = arch
         self.team = team
         self.block_team = ALONE if ordered else team  # for accesses of CTAs to global memory
-        self.tiles = SharedTiles(program.kernel.tiles)
+        self.tiles = program.tiles
         self.special = SpecialRegisters(geometry)
         self.sanitizer = Sanitizer(self, storage)
         self.proxies = self.sanitizer.proxies

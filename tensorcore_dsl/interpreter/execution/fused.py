@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,9 +23,10 @@ from tensorcore_dsl.interpreter.lanes.memory import (
     run_with_accesses,
 )
 from tensorcore_dsl.interpreter.lanes.runner import address, perform_all
-from tensorcore_dsl.isa import lanes
+from tensorcore_dsl.isa.lanes import COPY, Access
 
 Execute = Callable[[Machine, np.ndarray], None]
+Failure = tuple[int, int]  # a row that failed a check, and there the first mistake
 
 
 def fused(alone: Run, part: Fused) -> Run:
@@ -34,9 +36,10 @@ def fused(alone: Run, part: Fused) -> Run:
     positions, and where some threads have not written what is read, so that errors are the same.
     """
     start, end, number = part.start, part.end, part.number
-    counted = slice(start + 1, end)
-    followed = _in_stretches(part) if part.accesses else _operations(part)
-    free = _with_accesses(part) if part.accesses else _operations(part)
+    several, counted = end > start + 1, slice(start + 1, end)
+    followed = free = executed(part)
+    if part.accesses:
+        followed, free = _in_stretches(part), _with_accesses(part)
 
     def run(machine: Machine) -> int | None:
         ctx, registers, forms = machine.ctx, machine.registers, machine.forms
@@ -52,31 +55,22 @@ def fused(alone: Run, part: Fused) -> Run:
         if new:
             registers.wrote_all(part.writes)
             forms.settled[number] = True
-        ctx.tally.counts[counted] += ctx.warps
+        if several:
+            ctx.tally.counts[counted] += ctx.warps
         return AFTER - end
 
     return run
 
 
-def executed(part: Fused) -> Callable[[Machine], None]:
+def executed(part: Fused) -> Execute:
     """What executes a part without accesses to memory, all of whose operands are written."""
-
-    def run(machine: Machine) -> None:
-        table = machine.forms.tables[part.number]
-        _operate(machine, part, table, 0, len(table))
-
-    return run
-
-
-def _operations(part: Fused) -> Execute:
-    """The function that executes a part without accesses to memory."""
-    return lambda machine, table: _operate(machine, part, table, 0, len(table))
+    return partial(_operate, part, 0, part.rows.stop - part.rows.start)
 
 
 def _with_accesses(part: Fused) -> Execute:
     """The function that executes a part with accesses to memory."""
-    copies = [row for row, how in part.accesses.items() if how.kind == lanes.COPY]
-    account = _traffic(part)
+    copies = [row for row, how in part.accesses.items() if how.kind == COPY]
+    account = traffic(part.accesses.values())
 
     def run(machine: Machine, table: np.ndarray) -> None:
         ctx, issued = machine.ctx, {}
@@ -93,58 +87,53 @@ def _with_accesses(part: Fused) -> Execute:
 
 def _in_stretches(part: Fused) -> Execute:
     """The same where races are looked for: the detector sees each access."""
-    account = _traffic(part)
+    account = traffic(part.accesses.values())
 
     def run(machine: Machine, table: np.ndarray) -> None:
         start = 0
         for row in part.accesses:
             if start < row:
-                _operate(machine, part, table, start, row)
+                _operate(part, start, row, machine, table)
             machine.ctx.at_step = part.positions[row]
             _access(machine, part, table, row)
             start = row + 1
         if start < len(table):
-            _operate(machine, part, table, start, len(table))
+            _operate(part, start, len(table), machine, table)
         account(machine)
 
     return run
 
 
-def _operate(machine: Machine, part: Fused, table: np.ndarray, start: int, end: int) -> None:
+def _operate(part: Fused, start: int, end: int, machine: Machine, table: np.ndarray) -> None:
     """Execute rows that access no memory."""
     ctx = machine.ctx
+    mask, everybody = ctx.mask, ctx.active is None
 
-    def execute(first: int, last: int, failed: np.ndarray) -> int:
-        wrong: int = perform_all(
-            table, start, end, ctx.mask, ctx.active is None, first, last, failed
-        )
-        return wrong
+    def some(first: int, last: int, _: int) -> Failure | None:
+        failed = np.empty(1, np.int64)
+        wrong = perform_all(table, start, end, mask, everybody, first, last, failed)
+        return (int(failed[0]), wrong) if wrong else None
 
-    row, wrong = _by_blocks(machine, OPERATION_COST * (end - start), execute)
-    if wrong:
-        _refuse(machine, part, row, wrong)
+    _by_blocks(machine, part, OPERATION_COST * (end - start), some)
 
 
 def _by_blocks(
-    machine: Machine, cost: float, execute: Callable[[int, int, np.ndarray], int]
-) -> tuple[int, int]:
-    """Execute rows in threads of the team, for some CTAs each; the first row that failed a check,
-    and there the first mistake, or two zeros. cost: nanoseconds of a thread."""
+    machine: Machine, part: Fused, cost: float,
+    some: Callable[[int, int, int], Failure | None], issued: dict[int, Any] | None = None,
+) -> None:  # fmt: skip
+    """Execute rows in threads of the team, for some CTAs each, and raise the error of the first
+    that fails. cost: nanoseconds of a thread; issued: asynchronous copies of the rows."""
     ctx = machine.ctx
-
-    def some(first: int, last: int, _: int) -> tuple[int, int]:
-        failed = np.zeros(1, np.int64)
-        wrong = execute(first, last, failed)
-        return int(failed[0]), wrong
-
     found = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
-    return min((pair for pair in found if pair[1]), default=(0, 0))
+    if any(found):
+        row, wrong = min(failure for failure in found if failure)
+        refuse(machine, part, row, wrong, issued)
 
 
 def _access(machine: Machine, part: Fused, table: np.ndarray, row: int) -> None:
     """Execute a load or a store, and show it to the detector."""
     ctx, how, numbers = machine.ctx, part.accesses[row], table[row]
-    ((space, verb),) = _TRAFFIC[how.kind]
+    ((space, verb),) = how.traffic
     is_global = space == "global"
     memory: Any = ctx.globals if is_global else ctx.shared
     addresses = np.empty(ctx.threads, np.uint64 if is_global else np.uint32)
@@ -170,21 +159,21 @@ def _move(
     storage, proxies = ctx.shared.storage, ctx.proxies
     narrow, wide = ctx.addresses
 
-    def execute(first: int, last: int, failed: np.ndarray) -> int:
-        wrong: int = run_with_accesses(
+    def some(first: int, last: int, _: int) -> Failure | None:
+        failed = np.empty(1, np.int64)
+        wrong = run_with_accesses(
             address(), table, start, end, ctx.mask, ctx.active is None, ctx.globals.table,
-            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.readers,
-            proxies.epochs, first, last, failed, narrow, wide,
+            storage.data, storage.states, storage.pages, storage.checks, proxies.stamps,
+            proxies.readers, proxies.epochs, first, last, failed, narrow, wide,
+            part.together or last - first,
         )  # fmt: skip
-        return wrong
+        return (int(failed[0]), wrong) if wrong else None
 
     cost = OPERATION_COST * (end - start) + ACCESS_COST * len(part.accesses)
-    row, wrong = _by_blocks(machine, cost, execute)
-    if wrong:
-        _refuse(machine, part, row, wrong, issued)
+    _by_blocks(machine, part, cost, some, issued)
 
 
-def _refuse(
+def refuse(
     machine: Machine, part: Fused, row: int, wrong: int, issued: dict[int, Any] | None = None
 ) -> NoReturn:
     """Raise the error of a thread that failed a check in a row.
@@ -210,31 +199,20 @@ def _refuse(
     raise AssertionError(f"{step.instr}: thread {thread} failed a check in compiled code alone")
 
 
-def _traffic(part: Fused) -> Callable[[Machine], None]:
-    """What counts the accesses of a part."""
-    traffic: Counter[tuple[str, str]] = Counter()
+def traffic(accesses: Iterable[Access]) -> Callable[[Machine], None]:
+    """What counts these accesses of the active threads."""
+    sizes: Counter[tuple[str, str]] = Counter()
     uses: Counter[str] = Counter()
-    for how in part.accesses.values():
-        for space, verb in _TRAFFIC[how.kind]:
-            traffic[space, verb] += how.width * how.words
+    for how in accesses:
+        for space, verb in how.traffic:
+            sizes[space, verb] += how.width * how.words
             uses[verb] += 1
 
     def account(machine: Machine) -> None:
         ctx = machine.ctx
-        for key, size in traffic.items():
+        for key, size in sizes.items():
             ctx.tally.bytes[key] += size * ctx.lanes
         ctx.reads += uses["load"]
         ctx.writes += uses["store"]
 
     return account
-
-
-_TRAFFIC = {
-    lanes.LOAD_GLOBAL: [("global", "load")],
-    lanes.STORE_GLOBAL: [("global", "store")],
-    lanes.LOAD_SHARED: [("shared", "load")],
-    lanes.STORE_SHARED: [("shared", "store")],
-    lanes.LOAD_MATRICES: [("shared", "load")],
-    lanes.LOAD_TRANSPOSED: [("shared", "load")],
-    lanes.COPY: [("global", "load"), ("shared", "store")],
-}

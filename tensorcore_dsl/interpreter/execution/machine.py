@@ -18,21 +18,19 @@ from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core.chunk import Cohort
 from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
-from tensorcore_dsl.interpreter.core.threads import absent, divided
+from tensorcore_dsl.interpreter.core.threads import BoundedCache, Mask, absent, divided, words
 from tensorcore_dsl.interpreter.debugging.standstill import Group, Standstill
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.lanes.runs import ALONE, WORDS, Forms
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
-from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa.fragments import RegisterProducts
 from tensorcore_dsl.isa.wgmma import Buffers
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
-ALL_LANES = 0xFFFFFFFF
 
 
 class Observer(Protocol):
@@ -47,12 +45,12 @@ class Machine:
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
-    loops without an end. products, buffers: by step, what is prepared for products of warps (by
-    their number too) and of warpgroups. arrivers: by step and row of the barriers' state, the
-    threads of arrivals. asked: the step where threads that wait are
-    asked again, -1 for none. observers: see the marks of a debug build. resident: CTAs that the
-    device holds at a time; those behind them start when others have ended. started: CTAs that have
-    started. stop: a request to end; the machine then raises KeyboardInterrupt.
+    loops without an end. products, buffers, chains: by step, what is prepared for products of warps
+    (by their end too), of warpgroups, and for several of these at once; strips: for regions. asked:
+    the step where threads that wait are asked again, -1 for none. observers: see the marks of a
+    debug build. resident: CTAs that the device holds at a time; those behind them start when others
+    have ended. started: CTAs that have started. stop: a request to end; the machine then raises
+    KeyboardInterrupt.
     """
 
     stop: Stop | None = None
@@ -73,12 +71,14 @@ class Machine:
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[tuple[int, int], RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}
-        self.arrivers: dict[tuple[int, int], np.ndarray] = {}
+        self.strips: dict[int, Any] = {}
+        self.chains: dict[int, Any] = {}
         self.asked = -1
         self.started, self.resident = 0, resident or ctx.geometry.ctas
         self.scheduler, self.observers = scheduler, observers
         follows = ctx.tally.profile or ctx.sanitizer.detector is not None
         self.runs = _runs(ctx.program, follows)
+        self._missing = BoundedCache()  # with the masks, so that their id() stays theirs
         self.rounds = self.budget = 0
         self.marked = (0, 0)
 
@@ -96,32 +96,39 @@ class Machine:
 
     def missing(
         self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False
-    ) -> np.ndarray:
+    ) -> Mask:
         """The threads of `mask` that lack others: those of their `named` (T,) masks, or of their
         unit.
 
         Lanes that have returned may be missing from a mask and at an `aligned` instruction, but
         not from a unit. Those that ran to the end of the kernel, and so around it, are missed.
         """
-        ctx, away = self.ctx, np.empty(self.ctx.threads, np.bool_)
+        ctx = self.ctx
+        key = id(mask), unit, aligned, ctx.exits
+        if named is None and key in self._missing:
+            known: Mask = self._missing[key][1]
+            return known
+        away = np.empty(ctx.threads, np.bool_)
         if named is None and not aligned:
             divided(mask, unit, away)
         else:
-            lanes = np.full(ctx.threads, ALL_LANES if aligned else named, np.uint32)
+            lanes = ctx.every_lane if aligned else words(named, ctx.threads)
             absent(mask, lanes, ctx.gone & ~ctx.finished, away)
-        return away
+        found = ctx.masks.find(away)
+        if named is None:
+            self._missing.keep(key, (mask, found))
+        return found
 
     def park(self, at: int, unit: int, named: Any = None, aligned: bool = False) -> bool:
         """The active threads that lack others (`missing`) wait; True when no thread can go on."""
         ctx = self.ctx
         away = self.missing(ctx.mask, unit, named, aligned)
-        if not away.any():
+        if not away.lanes:
             return False
-        self.block(away, at, unit)
-        left = ctx.mask & ~away
-        if not left.any():
+        self.block(away.threads, at, unit)
+        if away.lanes == ctx.lanes:
             return True
-        ctx.narrow(left)
+        ctx.narrow(ctx.mask & ~away.threads)
         return False
 
     def run_guarded(self, inner: np.ndarray, run: Run) -> int | None:
@@ -131,11 +138,14 @@ class Machine:
         ctx.narrow(inner)
         inside = ctx.mask
         stopped = run(self) == STOP
-        outside = outer & ~inside
-        left = outside if stopped else outside | ctx.mask
-        if not left.any():
-            return STOP
-        ctx.narrow(left)
+        if stopped or ctx.mask is not inside:
+            left = outer & ~inside
+            if not stopped:
+                left |= ctx.mask
+            if not left.any():
+                return STOP
+            outer = left
+        ctx.narrow(outer)
         return None
 
     def run(self) -> Report:
@@ -262,7 +272,7 @@ class Machine:
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         self.budget -= 1
-        why = self.watchdog.turn(head)
+        why = self.watchdog.count_iteration(head)
         if why and not self._start_blocks():
             self._refuse_loop(head, why)
         if self.budget % SLICE and not why:
@@ -325,7 +335,7 @@ class Machine:
             repeats = not cohort.blocked and watchdog.repeats_all(cohort.mask)
             groups.append(Group(at, cohort.mask, "repeats" if repeats else state))
         return Standstill(
-            ctx, self.registers.values, groups, watchdog.turns, self.arrivers, self._pending()
+            ctx, self.registers.values, groups, watchdog.iterations, self._pending()
         ).text()
 
     def _pending(self) -> str:
@@ -345,7 +355,8 @@ class Machine:
     def _parked(self, at: int, cohort: Cohort) -> np.ndarray:
         """The threads of a cohort that wait for others of their unit."""
         instr = self.ctx.instruction(at)
-        return self.missing(cohort.mask, cohort.unit, aligned=instr is not None and instr.aligned)
+        aligned = instr is not None and instr.aligned
+        return self.missing(cohort.mask, cohort.unit, aligned=aligned).threads
 
 
 def _runs(program: Program, follows: bool) -> list[Run]:
@@ -362,8 +373,6 @@ def _run_of(at: int, step: Step, follows: bool) -> Run:
     run = step.run
     if follows or step.tracked:
         run = _tracked(at, run)
-    if step.instr is not None and step.instr.arrives:
-        run = _arriving(at, run)
     if step.changes:
         run = _changing(at, run)
     return run
@@ -377,22 +386,6 @@ def _tracked(at: int, run: Run) -> Run:
         return run(machine)
 
     return tracked
-
-
-def _arriving(at: int, run: Run) -> Run:
-    """A step that arrives at mbarriers, and notes who does at which."""
-
-    def arriving(machine: Machine) -> int | None:
-        mask, barriers = machine.ctx.mask, machine.ctx.mbarriers
-        before = barriers.state[..., : mbarriers.SEEN].copy()
-        target = run(machine)
-        changed = barriers.state[..., : mbarriers.SEEN] != before
-        for row in map(int, np.flatnonzero(changed.any(axis=(0, 2)))):
-            seen = machine.arrivers.get((at, row))
-            machine.arrivers[at, row] = mask if seen is None else seen | mask
-        return target
-
-    return arriving
 
 
 def _changing(at: int, run: Run) -> Run:

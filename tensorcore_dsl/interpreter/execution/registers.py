@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import errors
+from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.program import Step
-from tensorcore_dsl.interpreter.core.threads import Kept
+from tensorcore_dsl.interpreter.core.threads import BoundedCache
 
 _LINE = 64  # bytes of a cache line
 _APART = 2 * _LINE  # bytes between two places, so that one warp's registers lie in different sets
@@ -35,22 +36,26 @@ class RegisterFile:
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
         # Masks of the checks that have found nothing, and of the notes that change nothing again,
-        # by places and mask, since `partial` has changed.
-        self._found, self._noted = Kept(), Kept()
+        # by places or step and mask, since a register was forgotten: else only more is written.
+        self._found, self._noted = BoundedCache(), BoundedCache()
         self.varying = (program.sizes > 0).astype(np.int64)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
-        self._memory = np.zeros(int(room.sum()) + _LINE, np.uint8)
+        # With checks nobody reads a register that has not been written.
+        memory = memory_pool.empty if chunk.checks else memory_pool.zeros
+        self._memory = memory(int(room.sum()) + _LINE)
         start = -self._memory.ctypes.data % _LINE
         self._starts = start + np.cumsum(room) - room
         self.addresses = self._memory.ctypes.data + self._starts
-        for (place, item, registers), words in zip(program.constants, program.words, strict=True):
+        # Other threads may make the program's words anew: these stay where they are.
+        self._words = program.words
+        for (place, item, registers), words in zip(program.constants, self._words, strict=True):
             shape = (registers, threads) if registers else (threads,)
             self.values[place] = item if registers is None else np.full(shape, item)
             self.addresses[place] = words.__array_interface__["data"][0]
         for place, bits in zip(program.params, parameters, strict=True):
             self.home(place)[...] = bits
         for place in program.flags:
-            self.home(place)
+            self.home(place)[...] = False
 
     def home(self, place: int) -> Any:
         """The memory of a place, as the array that its value is; it never moves."""
@@ -59,10 +64,10 @@ class RegisterFile:
             shape = self.shapes[place]
             assert shape is not None, "a constant is not written"
             dtype, registers, group = shape
-            start, threads = int(self._starts[place]), self.chunk.threads
-            end = start + registers * threads * dtype.itemsize
-            value = self._memory[start:end].view(dtype)
-            value = self.values[place] = value.reshape(registers, threads) if group else value
+            threads = self.chunk.threads
+            size = (registers, threads) if group else (registers * threads,)
+            value = np.ndarray(size, dtype, self._memory, int(self._starts[place]))
+            self.values[place] = value
         return value
 
     def at(self, address: int, registers: int, width: int) -> np.ndarray:
@@ -91,34 +96,17 @@ class RegisterFile:
     def wrote(self, places: Iterable[int], new: bool) -> None:
         """Note that the active threads have written registers, which are all `new`, or none is."""
         chunk, partial = self.chunk, self.partial
-        if chunk.active is None:
-            for place in places if partial else ():
-                if place in partial:
-                    self._change(place, None)
-        elif new or partial:
-            for place in places:
-                if new or place in partial:
-                    self._wrote_some(place, new)
-
-    def _wrote_some(self, place: int, new: bool) -> None:
-        """Note who has written a register."""
-        chunk, written = self.chunk, self.partial.get(place)
-        if written is None and not (chunk.checks and new):
+        if new:
+            if chunk.checks and not chunk.masks.covers(chunk.mask, chunk.alive):
+                partial.update(dict.fromkeys(places, chunk.mask))
             return
-        now = chunk.mask if written is None else chunk.masks.union(written, chunk.mask)
-        if chunk.masks.covers(now, chunk.alive):
-            self._change(place, None)
-        elif now is not written:
-            self._change(place, now)
-
-    def _change(self, place: int, written: np.ndarray | None) -> None:
-        """Set the threads that have written a register, None for all."""
-        self._found.clear()
-        self._noted.clear()
-        if written is None:
-            self.partial.pop(place, None)
-        else:
-            self.partial[place] = written
+        for place in places if partial else ():
+            if place in partial:
+                now = chunk.masks.union(partial[place], chunk.mask)
+                if chunk.masks.covers(now, chunk.alive):
+                    del partial[place]
+                else:
+                    partial[place] = now
 
     def wrote_all(self, places: frozenset[int]) -> None:
         """Note that the active threads have written registers, some of them for the first time."""
@@ -138,11 +126,10 @@ class RegisterFile:
         key = places, id(chunk.mask)
         if key in self._found:
             return False
-        if any([self.values[place] is None for place in places]):
-            return True
-        some = [partial[place] for place in places if place in partial]
-        if not all([chunk.masks.covers(written, chunk.mask) for written in some]):
-            return True
+        for place in places:
+            written = partial.get(place, chunk.mask)
+            if self.values[place] is None or not chunk.masks.covers(written, chunk.mask):
+                return True
         self._found.keep(key, chunk.mask)
         return False
 
@@ -153,27 +140,31 @@ class RegisterFile:
             self.write(place, value, dtype)
             return
         chunk, mask = self.chunk, self.chunk.mask
-        active, good = chunk.active, np.logical_and.reduce([mask, *written])
-        chunk.active = chunk.mask = good
+        good = np.logical_and.reduce([mask, *written])
+        chunk.narrow(good)
         self.write(place, value, dtype)
-        chunk.active, chunk.mask = active, mask
+        chunk.narrow(mask)
         self.forget(place, mask & ~good)
 
     def forget(self, place: int, mask: np.ndarray) -> None:
         """Make a register count as unwritten in these threads."""
         if self.values[place] is not None and mask.any():
-            self._change(place, self.partial.get(place, self.chunk.all_threads) & ~mask)
+            left = self.partial.get(place, self.chunk.all_threads) & ~mask
+            self.partial[place] = self.chunk.masks.find(left).threads
+            self._found.clear()
+            self._noted.clear()
 
     def check_reads(self, step: Step) -> None:
         """Raise Uninitialised where a thread that executes `step` has not written what it reads."""
         chunk = self.chunk
-        key = step.reads, id(chunk.mask)
+        key = id(step), id(chunk.mask)
         if key in self._found:
             return
         passed = True
         for place in step.reads:
             written = self.partial.get(place)
             if written is None or chunk.masks.covers(written, chunk.mask):
+                passed = passed and self.values[place] is not None
                 continue
             passed, lacking = False, chunk.mask & ~written
             if step.guard is not None:

@@ -6,11 +6,13 @@ They return None to go on, a position to jump to, or STOP, as `core.program.Run`
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.errors import InvalidArithmetic
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import STOP, Run
 from tensorcore_dsl.interpreter.core.threads import among
@@ -47,17 +49,37 @@ def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
 Registers = tuple[Reader, ...]  # those of a, b, c and d
 
 
-def products(instr: Instruction, uses: list[Registers], at: int) -> Run:
-    """Matrix products of warps whose operands are registers, computed in place."""
-    key, writes = (at, len(uses)), frozenset(readers[-1][0] for readers in uses)
+@dataclass(frozen=True)
+class Products:
+    """Matrix products of warps from position `start` on whose operands are registers, independent
+    of each other's results. uses: the registers of each one."""
+
+    start: int
+    instr: Instruction
+    uses: list[Registers]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.uses)
+
+    def prepared(self, machine: Machine) -> fragments.RegisterProducts:
+        """What computes them in place."""
+        key = self.start, self.end
+        found = machine.products.get(key)
+        if found is None:
+            images = [_memory(machine, readers) for readers in self.uses]
+            ctx: Any = machine.ctx
+            found = machine.products[key] = fragments.in_place(ctx, self.instr, images)
+        return found
+
+
+def products(products: Products) -> Run:
+    """Matrix products of warps, computed in place."""
+    writes = frozenset(readers[-1][0] for readers in products.uses)
 
     def run(machine: Machine) -> None:
-        prepared = machine.products.get(key)
-        if prepared is None:
-            images = [_memory(machine, readers) for readers in uses]
-            ctx: Any = machine.ctx
-            prepared = machine.products[key] = fragments.in_place(ctx, instr, images)
-        prepared.run(machine.ctx.whole_warps(), share=machine.ctx.team.share_mask)
+        ctx = machine.ctx
+        products.prepared(machine).run(ctx.whole_warps(), share=ctx.team.share_mask)
         machine.registers.wrote_all(writes)
 
     return run
@@ -93,15 +115,14 @@ def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: in
     return run
 
 
-def at_once(
-    alone: Run, instr: Instruction, uses: list[Registers], at: int, reads: frozenset[int]
-) -> Run:
-    """Several products of warps, from position `at` on, independent of each other's results.
+def at_once(alone: Run, together: Products) -> Run:
+    """Several products of warps.
 
     `alone` executes the first of them. It is used where other threads stand at one of the next
     positions, and where some threads have not written what is read, so that errors are the same.
     """
-    end, execute = at + len(uses), products(instr, uses, at)
+    at, end, execute = together.start, together.end, products(together)
+    reads = frozenset(place for readers in together.uses for place, _ in readers[:-1])
 
     def run(machine: Machine) -> int | None:
         ctx = machine.ctx
@@ -117,22 +138,19 @@ def at_once(
 
 
 def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
-    """An instruction that returns who may go on; the others execute it again later."""
+    """An instruction that returns who of the active threads may go on; the others execute it again
+    later."""
 
     def run(machine: Machine) -> int | None:
-        answer = call(machine)
+        answer, ctx = call(machine), machine.ctx
         go = answer[0] if isinstance(answer, tuple) else answer
-        active = machine.ctx.active
-        if go is machine.ctx.mask and not results:
-            return None
-        passed = go if active is None else go & active
-        if not passed.any():
-            machine.block(machine.ctx.mask, at)
+        passing = ctx.lanes if go is ctx.mask else np.count_nonzero(go)
+        if not passing:
+            machine.block(ctx.mask, at)
             return STOP
-        stuck = ~go if active is None else active & ~go
-        if stuck.any():
-            machine.block(stuck, at)
-            machine.ctx.narrow(passed)
+        if passing < ctx.lanes:
+            machine.block(ctx.mask & ~go, at)
+            ctx.narrow(go)
         if isinstance(answer, tuple):
             for (place, kind), value in zip(results, answer[1:], strict=True):
                 machine.registers.write(place, value, kind)
@@ -182,8 +200,8 @@ def undivided(run: Run, at: int) -> Run:
     def checked(machine: Machine) -> int | None:
         ctx = machine.ctx
         away = machine.missing(ctx.mask, WARP, aligned=True)
-        if away.any():
-            ctx.refuse_divergence(int(np.argmax(away)) // WARP * WARP, WARP, ctx.mask, at)
+        if away.lanes:
+            ctx.refuse_divergence(int(away.numbers[0]) // WARP * WARP, WARP, ctx.mask, at)
         return run(machine)
 
     return checked
@@ -203,16 +221,13 @@ def guarded(run: Run, guard: int, negated: bool) -> Run:
     """A step of the threads where the guard holds; the others skip it."""
 
     def guarded(machine: Machine) -> int | None:
-        flags = machine.registers.values[guard]
-        outer = machine.ctx.active
-        inner = ~flags if negated else flags.copy()
-        if outer is not None:
-            inner = inner & outer
-        if not inner.any():
+        flags, ctx = machine.registers.values[guard], machine.ctx
+        inner = ctx.masks.find((~flags if negated else flags) & ctx.mask)
+        if not inner.lanes:
             return None
-        if inner.all():
+        if inner.lanes == ctx.lanes:
             return run(machine)
-        return machine.run_guarded(inner, run)
+        return machine.run_guarded(inner.threads, run)
 
     return guarded
 
@@ -247,6 +262,48 @@ def gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: boo
         else:
             out = parts[0]
         machine.registers.copy(place, out, dtype, sources)
+
+    return run
+
+
+def entered(index: int, stop: int, step: int, kind: Any, to_end: bool) -> Run:
+    """Check a counted loop where it is entered and `index` holds its start: the step is not zero.
+
+    to_end: nothing leaves the loop before its end, so the index behind the last iteration, with
+    which the loop ends, must fit its type.
+    """
+    limits, places = np.iinfo(kind), (index, stop, step)
+
+    def bounds(machine: Machine, thread: int) -> list[int]:
+        each = (np.atleast_1d(machine.registers.values[place].view(kind)) for place in places)
+        return [values[thread if values.size > 1 else 0].item() for values in each]
+
+    def refuse(machine: Machine, thread: int, text: str) -> NoReturn:
+        of, called = machine.ctx.geometry, ", ".join(map(str, bounds(machine, thread)))
+        block, number = (",".join(map(str, place(thread))) for place in (of.cta, of.thread))
+        raise InvalidArithmetic(f"range({called}): {text} (block ({block}), thread ({number}))")
+
+    def run(machine: Machine) -> None:
+        registers, mask = machine.registers.values, machine.ctx.mask
+        start, last, by = (registers[place].view(kind) for place in places)
+        zero = mask & (by == 0)
+        if zero.any():
+            refuse(machine, int(np.argmax(zero)), "the step is 0, with which no range ends")
+        if not to_end:
+            return
+        with np.errstate(over="ignore"):  # in threads that count the other way
+            far = (by > 0) & (start < last) & (last - 1 > limits.max - by)
+            if limits.min:
+                far |= (by < 0) & (start > last) & (last + 1 < limits.min - by)
+        for thread in map(int, np.flatnonzero(mask & far)):
+            counted = range(*bounds(machine, thread))
+            behind = counted[-1] + counted.step
+            if not limits.min <= behind <= limits.max:
+                total = f"{counted[-1]} + {counted.step}"
+                refuse(
+                    machine, thread, f"the index has {limits.bits} bits, in which {total} wraps "
+                    "around, so the range does not end there"
+                )  # fmt: skip
 
     return run
 

@@ -1,9 +1,9 @@
-"""Notices that a machine goes on for ever: loops that repeat themselves, and limits of their turns.
+"""Notices launches that would go on for ever, and enforces limits on the iterations of loops.
 
-Threads that come back to the head of a loop with the registers that decide what it does as they
-were, while nothing else has changed either (memory, barriers, other threads' exits), will do the
-same for ever, in any order of threads. When this holds of all threads but those that wait, and
-these have been asked since, nobody will ever go on.
+A thread is stuck when it comes back to the head of a loop and nothing has changed since: neither
+the registers that decide what the loop does (`Loop.deciding`) nor memory, barriers or exits of
+other threads. It will repeat this iteration for ever, in any order of threads. The launch is stuck
+when every thread is, or waits and has been asked again since the last change.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.core.threads import MAX_KEPT
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir import nodes
 
-VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most turns of a loop
-GAP = 48  # turns between two comparisons
-PATIENCE = 1 << 18  # turns without a change of memory or of barriers, where no limit is given
+VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most iterations of a loop
+GAP = 48  # iterations between two comparisons
+PATIENCE = 1 << 18  # iterations without a change of memory or of barriers, where no limit is given
 DEEP_AFTER = 1.0  # seconds after which memory is compared too
 DEEP_SHARE = 50  # it takes at most this part of the time
-SAMPLE = 128  # turns between two looks at the numbers that a loop compares
+SAMPLE = 128  # iterations between two looks at the numbers that a loop compares
 SAMPLES = 16  # looks at which they have moved apart, until that counts as endless
-MOST_BYTES = 1 << 28  # of memory that is compared
+MAX_BYTES = 1 << 28  # of memory that is compared
 
 
 class Stop(Protocol):
@@ -39,7 +40,7 @@ class Stop(Protocol):
 
 
 def limit_of(given: Any) -> int | None:
-    """The most turns of a loop: the argument `limit` of a launch, else TENSORCORE_DSL_LIMIT."""
+    """Iterations that a loop may take: argument `limit` of a launch, else TENSORCORE_DSL_LIMIT."""
     text = os.environ.get(VARIABLE, "")
     if given is None and text:
         if not text.isdecimal() or int(text) < 1:
@@ -49,8 +50,8 @@ def limit_of(given: Any) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
         raise ArgumentError(
-            f"limit {given!r}: the most turns that a loop may take is needed, a whole number from "
-            "1 on, or None"
+            f"limit {given!r}: the most iterations that a loop may take is needed, a whole number "
+            "from 1 on, or None"
         )
     return int(given)
 
@@ -70,8 +71,9 @@ class _Probe:
 class Watchdog:
     """Follows one machine.
 
-    turns: by the head of a loop, backward jumps of all cohorts. changes: what changed apart from
-    memory. repeats: (T,) the version when a thread was last found to repeat itself, or to wait.
+    iterations: by the head of a loop, backward jumps of all cohorts. changes: what changed apart
+    from memory. repeats: (T,) the version at which a thread was last found to be stuck or to wait.
+    asked: newer entries of it, a mask and a version each, oldest first.
     since: the version from which on the rest of the state has been the same, with `digest` if
     versions were passed that changed nothing in the end. apart: by the head of a loop, how far the
     numbers that it compares are apart, and for how many looks that has grown.
@@ -80,10 +82,11 @@ class Watchdog:
     def __init__(self, ctx: ExecutionContext, values: list[Any], limit: int | None) -> None:
         self.ctx, self.values = ctx, values
         self.limit, self.patient = limit or sys.maxsize, limit is None
-        self.turns = dict.fromkeys(ctx.program.loops, 0)
+        self.iterations = dict.fromkeys(ctx.program.loops, 0)
         self.endless = {at for at, loop in ctx.program.loops.items() if not loop.counted}
         self.changes = 0
         self.repeats = np.full(ctx.threads, -1, np.int64)
+        self.asked: dict[int, tuple[np.ndarray, int]] = {}
         self.since, self.latest = 0, -1
         self.digest: int | None = None
         self.probe: _Probe | None = None
@@ -98,17 +101,17 @@ class Watchdog:
         """Grows when memory, a barrier or anything else changes that other threads may notice."""
         return self.ctx.writes + self.changes
 
-    def turn(self, head: int) -> str:
+    def count_iteration(self, head: int) -> str:
         """Count a backward jump of the running cohort; says why it should be the last, or ""."""
-        turns = self.turns[head] = self.turns[head] + 1
-        if turns > self.limit:
-            return f"endless loop? It has taken more turns than the limit of {self.limit:,}"
+        iterations = self.iterations[head] = self.iterations[head] + 1
+        if iterations > self.limit:
+            return f"endless loop? It has taken more iterations than the limit of {self.limit:,}"
         if head not in self.endless:
             return ""
-        if self.patient and turns % SAMPLE == 0 and self._moves_apart(head):
+        if self.patient and iterations % SAMPLE == 0 and self._moves_apart(head):
             return (
-                f"endless loop? In the last {SAMPLE * SAMPLES:,} turns the numbers that it compares"
-                f" have moved apart (kernel.emulator(limit=...) or {VARIABLE} allows more)"
+                f"endless loop? In the last {SAMPLE * SAMPLES:,} iterations the numbers that it "
+                f"compares have moved apart (kernel.emulator(limit=...) or {VARIABLE} allows more)"
             )
         self.left -= 1
         probe = self.probe
@@ -149,16 +152,24 @@ class Watchdog:
 
     def blocked(self, mask: np.ndarray) -> None:
         """These threads have been asked, and wait."""
-        self.repeats[mask] = self.version
+        self.asked.pop(id(mask), None)
+        self.asked[id(mask)] = mask, self.version
+        if len(self.asked) > MAX_KEPT:
+            self._note_asked()
+
+    def _note_asked(self) -> None:
+        for mask, version in self.asked.values():
+            self.repeats[mask] = version
+        self.asked.clear()
 
     def _start(self, head: int) -> str:
-        """Remember this moment for some turns: mostly for few, seldom for many."""
+        """Remember this moment for some iterations: mostly for few, seldom for many."""
         ctx, version = self.ctx, self.version
         values, loop = ctx.program.values, ctx.program.loops[head]
-        if self.patient and self._quiet_turns(head) > PATIENCE * (1 + len(ctx.cohorts)):
+        if self.patient and self._quiet_iterations(head) > PATIENCE * (1 + len(ctx.cohorts)):
             return (
-                f"endless loop? In the last {self._quiet_turns(head):,} turns nothing but "
-                f"registers has changed (kernel.emulator(limit=...) or {VARIABLE} allows more)"
+                f"endless loop? In the last {self._quiet_iterations(head):,} iterations nothing "
+                f"but registers has changed (kernel.emulator(limit=...) or {VARIABLE} allows more)"
             )
         places = [values[value] for value in loop.outermost.deciding]
         now = [self.values[place] for place in places]
@@ -172,17 +183,17 @@ class Watchdog:
             self.left *= 2
         return ""
 
-    def _quiet_turns(self, head: int) -> int:
-        """Turns of a loop since memory, barriers or the turns of loops around it have changed."""
-        outer, turns = self.ctx.program.loops[head].outer, self.turns
+    def _quiet_iterations(self, head: int) -> int:
+        """Iterations of a loop since memory, barriers or loops around it have moved on."""
+        outer, iterations = self.ctx.program.loops[head].outer, self.iterations
         key = [self.version]
         while outer is not None:
-            key.append(turns[outer.head])
+            key.append(iterations[outer.head])
             outer = outer.outer
         before, first = self.quiet.get(head, ([], 0))
         if before != key:
-            self.quiet[head], first = (key, turns[head]), turns[head]
-        return turns[head] - first
+            self.quiet[head], first = (key, iterations[head]), iterations[head]
+        return iterations[head] - first
 
     def _recurs(self, probe: _Probe) -> bool:
         """Do the same threads stand here with the same registers, and all else is the same?"""
@@ -212,6 +223,7 @@ class Watchdog:
         elif probe.digest != self.digest:
             self.since, self.digest = probe.version, probe.digest
         self.latest = version
+        self._note_asked()
         self.repeats[probe.mask] = version
         here = np.zeros_like(ctx.alive)
         for mask in (probe.mask, *(cohort.mask for cohort in ctx.cohorts.values())):
@@ -222,6 +234,7 @@ class Watchdog:
 
     def repeats_all(self, mask: np.ndarray) -> bool:
         """Are all threads of `mask` known to repeat themselves, or to wait?"""
+        self._note_asked()
         return bool((self.repeats[mask] >= self.since).all())
 
     def _digest(self) -> int | None:
@@ -231,7 +244,7 @@ class Watchdog:
         arrays = [a.array for a in given.pointers] + [a.array for a in given.maps]
         shared = self.ctx.shared.storage.data
         found = None
-        if sum(array.nbytes for array in (*arrays, shared)) <= MOST_BYTES:
+        if sum(array.nbytes for array in (*arrays, shared)) <= MAX_BYTES:
             state = [*arrays, shared, *_barriers(self.ctx)]
             counts = self.ctx.tally.counts
             steps = enumerate(self.ctx.program.steps)

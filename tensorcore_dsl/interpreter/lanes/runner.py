@@ -24,6 +24,7 @@ CODE, FIRST = 0, 1
 LITERALS = FIRST + 2 * SLOTS  # numbers of operations, and of accesses: see `lanes.memory`
 COLUMNS = LITERALS + 6
 TOGETHER = 8  # warps that execute a row one after the other: few enough for the caches
+EVERY = 0x0101010101010101  # flags of eight lanes that are active
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
 _WORD = ir.IntType(64)
 
@@ -105,6 +106,22 @@ def _perform(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> Any:
     return Number(COUNT, _emit(builder, row.value, warp.value, mask.value, whole.value))
 
 
+@native.inlined
+def is_whole(flags: int) -> bool:
+    """Are all lanes of the warp active whose 32 flags lie at a real address?"""
+    both = native.peek64(flags) & native.peek64(flags + 8)
+    whole: bool = both & native.peek64(flags + 16) & native.peek64(flags + 24) == EVERY
+    return whole
+
+
+@native.inlined
+def is_idle(flags: int) -> bool:
+    """Is no lane of the warp active?"""
+    both = native.peek64(flags) | native.peek64(flags + 8)
+    idle: bool = both | native.peek64(flags + 16) | native.peek64(flags + 24) == 0
+    return idle
+
+
 @compiled
 def _rows(
     operations: int, start: int, end: int, flags: int, low: int, high: int, everybody: bool,
@@ -112,27 +129,23 @@ def _rows(
 ) -> int:  # fmt: skip
     """`perform_all`; operations, flags and failed are real addresses."""
     wrong = 0
-    lanes_of = np.zeros(TOGETHER, np.int64)
+    whole = np.zeros(TOGETHER, np.bool_)
+    idle = np.zeros(TOGETHER, np.bool_)
     for first in range(low // 32, high // 32, TOGETHER):
         last = min(first + TOGETHER, high // 32)
         for warp in range(first, last):
-            lanes_of[warp - first] = 32
-            if not everybody:
-                lanes = 0
-                for lane in range(warp * 32, warp * 32 + 32):
-                    lanes += native.peek8(flags + lane)
-                lanes_of[warp - first] = lanes
+            whole[warp - first] = everybody or is_whole(flags + 32 * warp)
+            idle[warp - first] = not everybody and is_idle(flags + 32 * warp)
         i = start
         while i < end:
             warp = first
             while warp < last:
-                lanes = lanes_of[warp - first]
-                if lanes != 0:
+                if not idle[warp - first]:
                     row, mask = operations + 8 * COLUMNS * i, flags + 32 * warp
-                    bad = _perform(row, warp, mask, lanes == 32)
+                    bad = _perform(row, warp, mask, whole[warp - first])
                     if bad != 0:
                         native.poke64(failed, i)
-                        wrong = native.mistake(CHECK, 32 * warp + native.lowest_bit(bad))
+                        wrong = native.error_at(CHECK, 32 * warp + native.lowest_bit(bad))
                         end = i
                         warp = last
                 warp += 1
@@ -173,7 +186,7 @@ def perform_all(
     high: int, failed: np.ndarray,
 ) -> int:  # fmt: skip
     """Execute the rows from `start` to `end` in the active threads of (T,), those from `low` to
-    `high`, which are whole warps; 0, or a mistake.
+    `high`, which are whole warps; 0, or an error.
 
     Of the checks that fail, the first row counts, and there the first thread: once a warp has
     failed, those behind it end before that row, unless they fail earlier. failed: (1,), the row.

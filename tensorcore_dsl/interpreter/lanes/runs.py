@@ -133,7 +133,18 @@ def _run(
         how = None if step.instr is None else access(step.instr)
         if how is not None:
             accesses[len(positions) - 1] = how
-    return Fused(*place, *uses, level, tuple(positions), accesses, whole)
+    return Fused(
+        *place, *uses, level, tuple(positions), accesses, whole, _together(accesses.values())
+    )
+
+
+def _together(accesses: Iterable[Access]) -> int:
+    """Threads that may execute a run with these accesses before others begin: they must not see nor
+    overwrite what others store in the run."""
+    uses = [use for how in accesses for use in how.traffic]
+    spaces = [space for space, _ in uses]
+    alone = all(spaces.count(space) == 1 for space, verb in uses if verb == "store")
+    return TOGETHER if alone else 0
 
 
 def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
@@ -147,18 +158,20 @@ def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
 
 
 ALONE, WORDS, COPIES = range(3)
+TOGETHER = 256  # threads whose registers in a run, and the words that they load, stay in a cache
 
 
 class Forms:
     """The compiled forms of a program's runs, for the registers of one machine.
 
-    tables: the arrays of operations. settled: have the registers that a run writes been written?
-    level: the runs that may execute at once: -1: none. ALONE: those that access no memory. WORDS:
-    also those with loads and stores. COPIES: also those with asynchronous copies.
+    rows: the arrays of all operations; tables: of each run. settled: have the registers that a run
+    writes been written? level: the runs that may execute at once: -1: none. ALONE: those that
+    access no memory. WORDS: also those with loads and stores. COPIES: also those with asynchronous
+    copies.
     """
 
     def __init__(self, program: Program, addresses: np.ndarray, varying: np.ndarray, threads: int):
-        rows = located(program.rows, addresses, varying, threads)
+        rows = self.rows = located(program.rows, addresses, varying, threads)
         self.tables = [rows[part.rows] for part in program.fused]
         self.settled = [False] * len(self.tables)
         self.level = COPIES

@@ -257,11 +257,11 @@ def global_word(
     address = int(addresses[thread])
     real = locate(address, size, table)
     if real == 0:
-        return native.mistake(shadow.OUTSIDE, thread)
+        return native.error_at(shadow.OUTSIDE, thread)
     if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
-        return native.mistake(shadow.READ_ONLY, thread)
+        return native.error_at(shadow.READ_ONLY, thread)
     if aligned and address & (size - 1):
-        return native.mistake(shadow.MISALIGNED, thread)
+        return native.error_at(shadow.MISALIGNED, thread)
     for word in range(count):
         register = base + (word * threads + thread) * width
         if stores:
@@ -298,13 +298,13 @@ def shared_word_loaded(
     threads, size, limit, base = addresses.size, width * count, data.shape[1], out.ctypes.data
     address = int(addresses[thread])
     if address + size > limit:
-        return native.mistake(shadow.OUTSIDE, thread)
+        return native.error_at(shadow.OUTSIDE, thread)
     if checked:
         state = states.ctypes.data + cta * limit + address
         if address & (size - 1):
-            return native.mistake(shadow.MISALIGNED, thread)
+            return native.error_at(shadow.MISALIGNED, thread)
         if not shadow.all_written(state, size):
-            return native.mistake(shadow.shadow_error(state, size), thread)
+            return native.error_at(shadow.shadow_error(state, size), thread)
     source = data.ctypes.data + cta * limit + address
     for word in range(count):
         native.move(base + (word * threads + thread) * width, source + word * width, width)
@@ -339,17 +339,17 @@ def shared_word_stored(
     threads, size, limit, base = addresses.size, width * count, data.shape[1], values.ctypes.data
     address = int(addresses[thread])
     if address + size > limit:
-        return native.mistake(shadow.OUTSIDE, thread)
+        return native.error_at(shadow.OUTSIDE, thread)
     if checked:
         state = states.ctypes.data + cta * limit + address
         if address & (size - 1):
-            return native.mistake(shadow.MISALIGNED, thread)
+            return native.error_at(shadow.MISALIGNED, thread)
         if shadow.in_flight(state, size):
-            return native.mistake(shadow.IN_FLIGHT, thread)
+            return native.error_at(shadow.IN_FLIGHT, thread)
         shadow.mark(state, size, shadow.WRITTEN)
     if epochs.size > 0:
         if readers[cta, address >> 4]:
-            return native.mistake(shadow.STILL_READ, thread)
+            return native.error_at(shadow.STILL_READ, thread)
         shadow.stamp_words(stamps, cta, address, size, epochs, thread)
     target = data.ctypes.data + cta * limit + address
     for word in range(count):
@@ -374,13 +374,13 @@ def matrix_load(
         if active[thread]:
             address, cta = int(addresses[thread]), thread // group
             if address + 16 > limit:
-                return native.mistake(shadow.OUTSIDE, thread)
+                return native.error_at(shadow.OUTSIDE, thread)
             at = cta * limit + address
             if checked:
                 if address & 15:
-                    return native.mistake(shadow.MISALIGNED, thread)
+                    return native.error_at(shadow.MISALIGNED, thread)
                 if not shadow.all_written(states.ctypes.data + at, 16):
-                    return native.mistake(shadow.shadow_error(states.ctypes.data + at, 16), thread)
+                    return native.error_at(shadow.shadow_error(states.ctypes.data + at, 16), thread)
             source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
             target = base + 4 * (matrix * threads + thread - thread % 32)
             if transposed:
@@ -389,8 +389,7 @@ def matrix_load(
                         target + 16 * column + 2 * row, native.peek16(source + 2 * column)
                     )
             else:
-                native.poke64(target + 16 * row, native.peek64(source))
-                native.poke64(target + 16 * row + 8, native.peek64(source + 8))
+                native.copy16(target + 16 * row, source)
     return 0
 
 
@@ -407,21 +406,21 @@ def copy_check(
         if active[thread]:
             target, source = int(targets[thread]), int(sources[thread])
             if valid[thread] > size:
-                return native.mistake(TOO_MANY, thread)
+                return native.error_at(TOO_MANY, thread)
             if target + size > limit:
-                return native.mistake(shadow.OUTSIDE, thread)
+                return native.error_at(shadow.OUTSIDE, thread)
             if valid[thread] and locate(source, int(valid[thread]), table) == 0:
-                return native.mistake(shadow.OUTSIDE + GLOBAL_SIDE, thread)
+                return native.error_at(shadow.OUTSIDE + GLOBAL_SIDE, thread)
             if readers.shape[1] and readers[thread // group, target >> 4]:
-                return native.mistake(shadow.STILL_READ, thread)
+                return native.error_at(shadow.STILL_READ, thread)
             if checked:
                 if target & (size - 1):
-                    return native.mistake(shadow.MISALIGNED, thread)
+                    return native.error_at(shadow.MISALIGNED, thread)
                 if source & (size - 1):
-                    return native.mistake(shadow.MISALIGNED + GLOBAL_SIDE, thread)
+                    return native.error_at(shadow.MISALIGNED + GLOBAL_SIDE, thread)
                 at = states.ctypes.data + (thread // group) * limit + target
                 if shadow.in_flight(at, size):
-                    return native.mistake(shadow.IN_FLIGHT, thread)
+                    return native.error_at(shadow.IN_FLIGHT, thread)
                 shadow.mark(at, size, shadow.PENDING)
     return 0
 

@@ -23,6 +23,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
+from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
 
 
@@ -58,6 +59,7 @@ class AsyncCopies:
         self.globals = memory
         self.groups = np.zeros(chunk.threads, np.int64)
         self.queue: list[_Copy] = []
+        shared.sanitizer.in_flight.of_threads = self.owner
 
     def issue(
         self, ctx: Context, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
@@ -69,8 +71,8 @@ class AsyncCopies:
         self.chunk.account("global", "load", source, mask, size)
         self.chunk.account("shared", "store", target, mask, size)
         wrong = copy_check(
-            target, source, valid, mask, table, storage.data, storage.shadow, size, storage.checks,
-            self.shared.sanitizer.proxies.readers, 0, mask.size,
+            target, source, valid, mask, table, storage.data, storage.changing_shadow, size,
+            storage.checks, self.shared.sanitizer.proxies.readers, 0, mask.size,
         )  # fmt: skip
         if wrong:
             self.refuse(wrong, target, source, size, valid)
@@ -101,6 +103,27 @@ class AsyncCopies:
         if wrong >> 32 > GLOBAL_SIDE:
             self.globals.refuse(wrong - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
         self.shared.refuse(wrong, target, size, "asynchronous copy")
+
+    def owner(self, cta: int, byte: int) -> str:
+        """The copy that owns a byte of a CTA, and what to do about it, for messages."""
+        element = self.chunk.program.tiles.element(byte)
+        where = f"byte {byte:#x}" + (f" ({element})" if element else "")
+        threads = slice(cta * self.chunk.group, (cta + 1) * self.chunk.group)
+        for copy in self.queue:
+            target = copy.target[threads].astype(np.int64)
+            found = copy.mask[threads] & (target <= byte) & (byte < target + copy.size)
+            if not found.any():
+                continue
+            thread = cta * self.chunk.group + int(np.argmax(found))
+            what = f"the asynchronous copy at {self.chunk.loc(copy.step)} (by "
+            what += f"{self.chunk.describe(thread)}) still owns {where}"
+            if copy.group[thread] < self.groups[thread]:
+                return f"{what}; wait for the copy first"
+            return (
+                f"{what}: it is in no group yet, so no wait awaits it; {advice.CP_ASYNC_COMMIT} "
+                "comes before the wait"
+            )
+        return f"an asynchronous copy still owns {where}; wait for the copy first"
 
     def _note(self, copy: _Copy, mask: np.ndarray, todo: int) -> None:
         """Show a copy to the detector of races: at the issue, and as done at the wait."""

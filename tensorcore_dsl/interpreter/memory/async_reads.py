@@ -13,7 +13,7 @@ from tensorcore_dsl.lowering import vectorised
 
 @native.inlined
 def _are_plain(
-    chunks: int, count: int, limit: int, states: int, checked: bool, stamps: Any
+    chunks: int, count: int, limit: int, states: int, pages: int, checked: bool, stamps: Any
 ) -> bool:
     """Does all of the chunks whose addresses begin at `chunks` lie in the CTA, written and without
     stamps? False also where a page has stamps, of whatever thread."""
@@ -27,7 +27,7 @@ def _are_plain(
         if shadow.is_stamped(stamps, page * shadow.PAGE):
             return False
     wrong = np.uint64(0)
-    if checked:
+    if checked and not shadow.are_filled(states, pages, low, high + CHUNK):
         for i in range(count):
             state = states + int(native.peek64(chunks + 8 * i))
             wrong |= native.peek64(state) ^ np.uint64(shadow.ALL_WRITTEN)
@@ -38,12 +38,14 @@ def _are_plain(
 
 @native.inlined
 def _chunk_error(
-    at: int, limit: int, states: int, checked: bool, stamps: Any, epochs: Any, first: int
-) -> int:
+    at: int, limit: int, states: int, pages: int, checked: bool, stamps: Any, epochs: Any,
+    first: int,
+) -> int:  # fmt: skip
     """The code of the check that a read of a chunk through the async proxy fails, or 0."""
     if at + CHUNK > limit:
         return shadow.OUTSIDE
-    if checked and not shadow.all_written(states + at, CHUNK):
+    written = not checked or shadow.are_filled(states, pages, at, at + CHUNK)
+    if not written and not shadow.all_written(states + at, CHUNK):
         return int(shadow.shadow_error(states + at, CHUNK))
     if epochs.size > 0 and unfenced(stamps, epochs, first, at):
         return shadow.UNFENCED
@@ -66,8 +68,8 @@ def _chunk_loaded(source: int, to: int, size: int, step: int) -> None:
 
 @vectorised
 def async_load(
-    addresses: Any, own: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any,
-    epochs: Any, cluster: int, out: Any, size: int, across: bool,
+    addresses: Any, own: Any, whole: Any, data: Any, states: Any, pages: Any, checked: bool,
+    stamps: Any, epochs: Any, cluster: int, out: Any, size: int, across: bool,
 ) -> int:  # fmt: skip
     """Load elements of `size` bytes in 16-byte chunks of shared memory through the async proxy.
 
@@ -85,19 +87,20 @@ def async_load(
         cta = group // per
         chunks = addresses.ctypes.data + 8 * count * own[group]
         states_of, source = states.ctypes.data + cta * limit, data.ctypes.data + cta * limit
-        if not _are_plain(chunks, count, limit, states_of, checked, stamps[cta]):
+        known = pages.ctypes.data + cta * pages.shape[1]
+        if not _are_plain(chunks, count, limit, states_of, known, checked, stamps[cta]):
             first = cta // cluster * cluster * threads
             for i in range(count):
                 at = int(native.peek64(chunks + 8 * i))
-                code = _chunk_error(at, limit, states_of, checked, stamps[cta], epochs, first)
+                code = _chunk_error(
+                    at, limit, states_of, known, checked, stamps[cta], epochs, first
+                )  # fmt: skip
                 if code:
-                    return native.mistake(code, group * count + i)
+                    return native.error_at(code, group * count + i)
         to = out.ctypes.data + 4 * (group * lines * per_line)
         if size == 4 and not across:
             for i in range(count):
-                at = source + int(native.peek64(chunks + 8 * i))
-                native.poke64(to + 16 * i, native.peek64(at))
-                native.poke64(to + 16 * i + 8, native.peek64(at + 8))
+                native.copy16(to + 16 * i, source + int(native.peek64(chunks + 8 * i)))
             continue
         for i in range(count):
             at, element = source + int(native.peek64(chunks + 8 * i)), i * (CHUNK // size)

@@ -8,6 +8,7 @@ load there; it reads its source until the phase that counts its bytes is seen to
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,8 +17,9 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
-from tensorcore_dsl.interpreter.core.threads import scalar
+from tensorcore_dsl.interpreter.core.threads import scalar, taken, words
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import (
@@ -28,6 +30,7 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
     TensorBox,
     load_box,
     load_boxes,
+    place_boxes,
     store_box,
     store_boxes,
 )
@@ -56,9 +59,11 @@ class BulkCopies:
         self.clusters = clusters
         self.commits = np.zeros(chunk.threads, np.int64)
         self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
-        # By (cluster, "load from" or "store to", array): the copies by tensor maps.
-        self.useful: set[tuple[int, str, str]] = set()
-        self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}  # the first, and its step
+        # useful[direction, array]: the clusters with a box that touches the array. idle[cluster,
+        # direction, array]: a message and the step of their first box that does not.
+        none = np.zeros(len(clusters.gone) // clusters.size, np.bool_)
+        self.useful: defaultdict[tuple[str, str], np.ndarray] = defaultdict(none.copy)
+        self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}
 
     def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
         if self._load_alike(dst, tensor, coordinates, bar, mask):
@@ -73,71 +78,66 @@ class BulkCopies:
 
         False, and nothing done, for other loads and for those that will be refused.
         """
-        shape, size = self.chunk.mask.shape, self.clusters.size
-        threads = np.flatnonzero(self.chunk.mask)
-        alike = self._alike(threads, tensor, coordinates)
+        size, threads = self.clusters.size, self.chunk.here.numbers
+        alike = self._alike(tensor, coordinates)
         if alike is None:
             return False
         box, starts, inside = alike
-        ctas, own = threads // self.chunk.group, np.arange(len(threads))
-        targets, barriers = (
-            np.broadcast_to(x, shape)[threads].astype(np.int64) for x in (dst, bar)
-        )
-        plain = np.ones(len(threads), np.bool_)
-        if mask is not None:
-            bits = np.broadcast_to(mask, shape)[threads].astype(np.int64)
-            plain &= bits >> size == 0
-            own, ranks = np.nonzero(bits[:, None] >> np.arange(size) & 1)
-            ctas = ctas[own] // size * size + ranks
-            targets, barriers = targets & OFFSET, barriers & OFFSET
-        plain &= (targets % TENSOR_ALIGN == 0) & ((targets | barriers) >> CLUSTER_SHIFT == 0)
-        if not plain.all() or self.clusters.gone[ctas].any():
+        copies = np.empty((4, len(threads) * size), np.int64)
+        dst, bar = (words(x, self.chunk.threads) for x in (dst, bar))
+        masks = bar if mask is None else mask
+        masks = masks if np.ndim(masks) else words(masks, self.chunk.threads)
+        count = _copies(
+            threads, dst, bar, masks, mask is not None, self.chunk.group, size,
+            self.clusters.gone, copies,
+        )  # fmt: skip
+        if count < 0:
             return False
+        own, ctas, targets, _ = copies[:, :count]
         storage, proxies, failed = self.storage, self.sanitizer.proxies, np.zeros(1, np.int64)
         wrong = load_boxes(
-            box.real, box.plan, box.element, box.mask, box.pitch, starts[own], ctas, targets[own],
-            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.readers, failed,
+            box.real, box.plan, box.element, box.mask, box.pitch, starts[own], ctas, targets,
+            storage.data, storage.states, storage.pages, storage.checks, proxies.stamps,
+            proxies.readers, failed,
         )  # fmt: skip
-        done = int(failed[0]) if wrong else len(ctas)
+        done = int(failed[0]) if wrong else count
+        own, ctas, targets, barriers = copies[:, :done]
         self.chunk.writes += len(threads)
-        self.useful |= {(int(c), LOADS, box.name) for c in np.unique(ctas[:done] // size)}
-        self._all_arrived(
-            threads[own[:done]], box, ctas[:done], targets[own[:done]], barriers[own[:done]]
-        )
-        self.chunk.tally.bytes["global", "load"] += int(inside.sum())
+        self.useful[LOADS, box.name][ctas // size] = True
+        threads = threads[own]
+        arrived = self.mbarriers.complete_all(ctas, barriers, box.size, threads)
+        self._fly(threads, box, ctas, targets, *arrived)
+        self.chunk.tally.bytes["global", "load"] += inside
         if wrong:
-            where = int(ctas[done]), int(threads[own[done]])
+            where = int(copies[1, done]), int(self.chunk.here.numbers[copies[0, done]])
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
         return True
 
     def _alike(
-        self, threads: np.ndarray, tensor: Any, coordinates: Any
-    ) -> tuple[TensorBox, np.ndarray, np.ndarray] | None:
-        """The box that threads name, if all name one, and for each thread the coordinates and the
-        bytes inside of the array; None where a copy is refused, or shown to the detector."""
-        shape, starts = self.chunk.mask.shape, np.zeros((len(threads), RANK), np.int64)
-        handles = np.broadcast_to(tensor, shape)[threads].astype(np.int64)
-        index, rest = divmod(int(handles[0]), 1 << MAP_SHIFT)
+        self, tensor: Any, coordinates: Any
+    ) -> tuple[TensorBox, np.ndarray, int] | None:
+        """The box that all active threads name, their coordinates, and all bytes inside the array;
+        None where a copy is refused, or shown to the detector."""
+        threads, total = self.chunk.here.numbers, self.chunk.threads
+        handles = tensor if np.ndim(tensor) else np.full(total, tensor)
+        index, rest = divmod(int(handles[threads[0]]), 1 << MAP_SHIFT)
         index -= MAP_BASE
         if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
             return None
-        for axis, places in enumerate(coordinates):
-            places = np.broadcast_to(places, shape)[threads]
-            starts[:, axis] = places.astype(np.uint32).view(np.int32)
-        box = self.boxes[index]
-        inside = box.inside_at(starts)
-        plain = (handles == handles[0]) & (starts[:, 0] * box.element % CHUNK == 0) & (inside > 0)
-        return (box, starts, inside) if plain.all() else None
+        box, starts = self.boxes[index], np.empty((len(threads), RANK), np.int64)
+        axes = (*coordinates, *[0] * (RANK - len(coordinates)))
+        a, b, c, d, e = (words(axis, total) for axis in axes)
+        inside = place_boxes(threads, handles, a, b, c, d, e, box.plan, box.element, starts)
+        return None if inside < 0 else (box, starts, inside)
 
     def _store_alike(self, tensor: Any, coordinates: Any, src: Any) -> bool:
         """Store boxes of one array in one compiled call; False, and nothing done, for others."""
         chunk, storage, proxies = self.chunk, self.storage, self.sanitizer.proxies
-        threads = np.flatnonzero(chunk.mask)
-        alike = self._alike(threads, tensor, coordinates)
+        alike = self._alike(tensor, coordinates)
         if alike is None:
             return False
-        box, starts, inside = alike
-        sources = np.broadcast_to(src, chunk.mask.shape)[threads].astype(np.int64)
+        (box, starts, inside), threads = alike, chunk.here.numbers
+        sources = taken(src, threads)
         if not box.writable or (starts < 0).any() or (sources % TENSOR_ALIGN).any():
             return False
         ctas, failed = threads // chunk.group, np.zeros(1, np.int64)
@@ -151,14 +151,14 @@ class BulkCopies:
             where = int(ctas[failed[0]]), int(threads[failed[0]])
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "store")
         chunk.writes += len(threads)
-        self.useful |= {(int(c), STORES, box.name) for c in np.unique(ctas // self.clusters.size)}
+        self.useful[STORES, box.name][ctas // self.clusters.size] = True
         if proxies.tracked:
             different, rows = np.unique(sources, return_inverse=True)
             numbers = np.stack([box.chunks(int(start)) for start in different])
             groups = self.commits[threads]
             proxies.add(Read(STORE, chunk.at_step, threads, groups, ctas, numbers, rows))
         chunk.tally.bytes["shared", "load"] += box.size * len(threads)
-        chunk.tally.bytes["global", "store"] += int(inside.sum())
+        chunk.tally.bytes["global", "store"] += inside
         return True
 
     def tensor_store(self, tensor: Any, coordinates: Any, src: Any, op: str | None) -> None:
@@ -185,7 +185,7 @@ class BulkCopies:
         """Note whether a box of a tensor map touches its array; `leave` judges when all did."""
         cluster = thread // self.chunk.group // self.clusters.size
         if box.inside:
-            self.useful.add((cluster, what, box.name))
+            self.useful[what, box.name][cluster] = True
             return
         rows = (START, EXTENT, BOX)
         start, extent, size = (tuple(map(int, box.plan[row, :rank])) for row in rows)
@@ -203,8 +203,8 @@ class BulkCopies:
         cluster = cta // size
         if not self.clusters.gone[cluster * size : (cluster + 1) * size].all():
             return
-        for key, (text, step) in self.idle.items():
-            if key[0] == cluster and key not in self.useful and self.storage.checks:
+        for (there, *what), (text, step) in self.idle.items() if self.storage.checks else ():
+            if there == cluster and not self.useful[what[0], what[1]][cluster]:
                 raise OutOfBounds(text, self.chunk.loc(step))
 
     def load(self, dst: Any, src: Any, size: Any, bar: Any, mask: Any) -> None:
@@ -319,7 +319,8 @@ class BulkCopies:
             self._aligned(target, align, thread)
             wrong = load_box(
                 box.real, box.plan, box.element, box.mask, box.pitch, target, storage.data[cta],
-                storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.readers[cta],
+                storage.states[cta], storage.pages[cta], storage.checks, proxies.stamps[cta],
+                proxies.readers[cta],
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
@@ -334,24 +335,13 @@ class BulkCopies:
     ) -> None:
         """Count the bytes of a box that have come to a CTA; they are in flight until seen."""
         slot, phase = self.mbarriers.complete(cta, barrier, box.size, thread)
-        self._fly(1, thread, box, cta, target, slot, phase)
+        threads, *where = np.array([[thread], [cta], [target], [slot], [phase]])
+        self._fly(threads, box, *where)
 
-    def _all_arrived(
-        self, threads: np.ndarray, box: TensorBox, ctas: np.ndarray, targets: np.ndarray,
-        barriers: np.ndarray,
-    ) -> None:  # fmt: skip
-        """`_arrived` for the boxes of several threads."""
-        slots, phases = self.mbarriers.complete_all(ctas, barriers, box.size, threads)
-        self._fly(len(ctas), threads, box, ctas, targets, slots, phases)
-
-    def _fly(
-        self, count: int, thread: Any, box: TensorBox, cta: Any, target: Any, slot: Any, phase: Any
-    ) -> None:
-        """Note `count` boxes in flight; the other arguments are numbers or arrays."""
-        low, high = target & -128, -(-(target + box.reach) // 128) * 128
-        columns = cta, low, high, slot, phase, self.chunk.at_step, thread
-        self.sanitizer.in_flight.add(count, columns)
-        self.chunk.tally.bytes["shared", "store"] += count * box.size
+    def _fly(self, threads: np.ndarray, box: TensorBox, *where: np.ndarray) -> None:
+        """Note boxes in flight; where: see `CopiesInFlight.add`."""
+        self.sanitizer.in_flight.add(threads, self.chunk.at_step, box.reach, *where)
+        self.chunk.tally.bytes["shared", "store"] += len(threads) * box.size
 
     def _note_load(
         self, thread: int, box: TensorBox, cta: int, target: int, barrier: int,
@@ -477,3 +467,34 @@ class BulkCopies:
         place = address + int(np.argmax(state == shadow.PENDING))
         error = EmulationError if verb == "load" else Uninitialised
         raise error(f"{what}: " + self.sanitizer.in_flight.owner(cta, place))
+
+
+@compiled
+def _copies(
+    threads: Any, targets: Any, barriers: Any, masks: Any, multicast: bool, group: int, size: int,
+    gone: Any, copies: Any,
+) -> int:  # fmt: skip
+    """The copies of a tensor load to CTAs, for some threads; how many, -1 where one is refused.
+
+    targets, barriers: (T,). masks: the CTAs of a cluster of `size` that receive them, in a
+    `multicast`, else the own one does. copies: becomes the index of the thread, the CTA, and the
+    target and the barrier there of each copy.
+    """
+    count = 0
+    for i in range(threads.size):
+        thread = threads[i]
+        first, bits = thread // group, 1
+        target, barrier = int(targets[thread]), int(barriers[thread])
+        if multicast:
+            first, bits = first // size * size, int(masks[thread])
+            target, barrier = target & OFFSET, barrier & OFFSET
+        if bits >> size or target % TENSOR_ALIGN or (target | barrier) >> CLUSTER_SHIFT:
+            return -1
+        for rank in range(size):
+            if bits >> rank & 1:
+                if gone[first + rank]:
+                    return -1
+                copies[0, count], copies[1, count] = i, first + rank
+                copies[2, count], copies[3, count] = target, barrier
+                count += 1
+    return count

@@ -22,7 +22,7 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa.descriptor import element_index
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
-_ALIGNMENT = 256  # bytes; alignment of an allocation on a device
+ALIGNMENT = 256  # bytes; alignment of an allocation on a device
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Arguments:
     def spans(self) -> list[tuple[int, int]]:
         """First and past-the-end real address of each array."""
         pointers, maps = self.pointers, self.maps
-        return [_span(a.array) for a in pointers] + [_span(a.array) for a in maps]
+        return [span(a.array) for a in pointers] + [span(a.array) for a in maps]
 
     def address(self, index: int) -> int:
         """The virtual address of element 0 of array `index`."""
@@ -84,7 +84,7 @@ class Arguments:
         """The element that `size` bytes at a real address belong to, for messages."""
         arrays = [(a.name, a.array) for a in self.pointers]
         for name, array in arrays + [(a.name, a.array) for a in self.maps]:
-            low, high = _span(array)
+            low, high = span(array)
             if low <= real < high:
                 index = list(element_index(real - low, array.shape, array.strides))
                 where = f"global bytes {real - low} to {real - low + size - 1} of it"
@@ -99,17 +99,17 @@ def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]
         raise ArgumentError(
             f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array"
         )
-    low, high = _span(array)
+    low, high = span(array)
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    shift = (low - _span(owner)[0]) % _ALIGNMENT
+    shift = (low - span(owner)[0]) % ALIGNMENT
     writable = pointer.writable and array.flags.writeable
     start = ((2 * index + 3) << (accesses.SPACE_BITS - 1)) + shift
     return start, high - low, low, int(writable)
 
 
-def _span(array: np.ndarray) -> tuple[int, int]:
+def span(array: np.ndarray) -> tuple[int, int]:
     """First and past-the-end real address of an array's elements."""
     start = array.__array_interface__["data"][0]
     if array.size == 0:

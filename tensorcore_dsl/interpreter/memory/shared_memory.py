@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
-from tensorcore_dsl.interpreter.core import shadow
+from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
@@ -104,23 +104,23 @@ class SharedMemory(accesses.WordMemory):
         across: bool,
     ) -> None:  # fmt: skip
         """Read elements through the async proxy, as `isa.context` says."""
-        addresses, own = chunks
+        addresses, own = chunks.addresses, chunks.own
         if size not in (1, 2, 4) or out[0].size * size != addresses.shape[1] * CHUNK:
             raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
         storage, proxies = self.storage, self.sanitizer.proxies
         wrong: int = async_load(
-            addresses, own, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
-            proxies.epochs, self.chunk.geometry.cluster_ctas, out, size, across,
+            addresses, own, whole, storage.data, storage.states, storage.pages, storage.checks,
+            proxies.stamps, proxies.epochs, self.chunk.geometry.cluster_ctas, out, size, across,
         )  # fmt: skip
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)
 
     def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
         """Show a read through the async proxy to the checks, as `isa.context` says."""
-        addresses, own = chunks
+        addresses, own = chunks.addresses, chunks.own
         chunk, sanitizer = self.chunk, self.sanitizer
         proxies = sanitizer.proxies
-        owners = np.flatnonzero(whole)
+        owners, ctas, groups = sanitizer.mma.owners(whole)
         chunk.tally.bytes[self.space, "load"] += len(owners) * addresses.shape[1] * CHUNK
         detector = sanitizer.detector
         for group in owners.tolist() if detector is not None else ():
@@ -134,9 +134,9 @@ class SharedMemory(accesses.WordMemory):
             if found is not None:
                 found()
         if proxies.tracked:
-            ctas, groups = owners * WARPGROUP // chunk.group, sanitizer.mma.commits[owners]
-            numbers = addresses // CHUNK
-            proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, numbers, own[owners]))
+            proxies.add(
+                Read(PRODUCT, chunk.at_step, owners, groups, ctas, chunks.numbers, own[owners])
+            )
 
     def _check(
         self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str,
@@ -235,12 +235,18 @@ class ClusterMemory(accesses.WordMemory):
     def load_words(
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
+        storage, out = self.storage, np.zeros((count, addresses.size), f"u{width}")
+        if self.sanitizer.detector is None and _load(
+            addresses, mask, self.clusters.size, self.clusters.gone, storage.data, storage.shadow,
+            storage.checks, out, width, count,
+        ):  # fmt: skip
+            self.chunk.account(self.space, "load", addresses, mask, width * count)
+            return out
         access = self._access(mask, addresses, width * count, "load")
         found = self.note("load", addresses, mask, width * count)
-        states = self.storage.shadow[access.places]
+        states = storage.shadow[access.places]
         self._check_states(access, states == shadow.WRITTEN, states != shadow.NEVER)
-        data = np.ascontiguousarray(self.storage.data[access.places])
-        out = np.zeros((count, addresses.size), f"u{width}")
+        data = np.ascontiguousarray(storage.data[access.places])
         out[:, access.threads] = data.view(out.dtype).T
         if found is not None:
             found()
@@ -250,9 +256,17 @@ class ClusterMemory(accesses.WordMemory):
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
         """Where several threads store to one place, the last one wins."""
         count, width = values.shape[0], values.dtype.itemsize
+        storage, proxies = self.storage, self.sanitizer.proxies
+        if self.sanitizer.detector is None and _store(
+            addresses, mask, self.clusters.size, self.clusters.gone, storage.data, storage.shadow,
+            storage.checks, proxies.stamps, proxies.readers, proxies.epochs,
+            np.ascontiguousarray(values), width, count,
+        ):  # fmt: skip
+            self.chunk.account(self.space, "store", addresses, mask, width * count)
+            return
         access = self._access(mask, addresses, width * count, "store")
         found = self.note("store", addresses, mask, width * count, values)
-        storage, proxies, places = self.storage, self.sanitizer.proxies, access.places
+        places = access.places
         free = storage.shadow[places] < shadow.PENDING
         self._check_states(access, free, ~free)
         if proxies.tracked:
@@ -324,3 +338,71 @@ class ClusterMemory(accesses.WordMemory):
                 code, int(access.ctas[row]), int(access.starts[row]), access.size,
                 access.describe(self.chunk, row),
             )  # fmt: skip
+
+
+@native.inlined
+def _place(
+    addresses: Any, thread: int, group: int, cluster: int, gone: Any, limit: int, size: int,
+    checked: bool,
+) -> int:  # fmt: skip
+    """Where `size` bytes at the address of a thread lie in the memory of the CTAs, `limit` bytes of
+    each; -1 where the access is refused whatever is there."""
+    address = int(addresses[thread])
+    rank, offset, cta = address >> CLUSTER_SHIFT, address & OFFSET, thread // group
+    if rank > cluster or offset + size > limit or (checked and offset % size):
+        return -1
+    if rank > 0:
+        cta = cta // cluster * cluster + rank - 1
+    return -1 if gone[cta] else cta * limit + offset
+
+
+@native.compiled
+def _load(
+    addresses: Any, active: Any, cluster: int, gone: Any, data: Any, states: Any, checked: bool,
+    out: Any, width: int, count: int,
+) -> bool:  # fmt: skip
+    """Load `count` words of `width` bytes of a cluster's memory; False if a load is refused."""
+    size, limit, threads = width * count, data.shape[1], addresses.size
+    group = threads // data.shape[0]
+    for thread in range(threads):
+        if active[thread]:
+            place = _place(addresses, thread, group, cluster, gone, limit, size, checked)
+            if place < 0:
+                return False
+            if checked and not shadow.all_written(states.ctypes.data + place, size):
+                return False
+            for word in range(count):
+                to = out.ctypes.data + (word * threads + thread) * width
+                native.move(to, data.ctypes.data + place + word * width, width)
+    return True
+
+
+@native.compiled
+def _store(
+    addresses: Any, active: Any, cluster: int, gone: Any, data: Any, states: Any, checked: bool,
+    stamps: Any, readers: Any, epochs: Any, values: Any, width: int, count: int,
+) -> bool:  # fmt: skip
+    """Store words in the same way; False, and nothing stored, if a store is refused."""
+    size, limit, threads = width * count, data.shape[1], addresses.size
+    group = threads // data.shape[0]
+    for thread in range(threads):
+        if active[thread]:
+            place = _place(addresses, thread, group, cluster, gone, limit, size, checked)
+            if place < 0:
+                return False
+            if checked and shadow.in_flight(states.ctypes.data + place, size):
+                return False
+            if epochs.size > 0 and readers[place // limit, place % limit // 16]:
+                return False
+    for thread in range(threads):
+        if active[thread]:
+            place = _place(addresses, thread, group, cluster, gone, limit, size, checked)
+            if checked:
+                shadow.mark(states.ctypes.data + place, size, shadow.WRITTEN)
+            if epochs.size > 0:
+                cta, offset = place // limit, place % limit
+                shadow.stamp_words(stamps, cta, offset, size, epochs, thread)
+            for word in range(count):
+                source = values.ctypes.data + (word * threads + thread) * width
+                native.move(data.ctypes.data + place + word * width, source, width)
+    return True

@@ -23,7 +23,7 @@ from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
 from tensorcore_dsl.isa import reductions
-from tensorcore_dsl.lowering import vectorised
+from tensorcore_dsl.lowering import compiled
 
 RANK = 5
 EXTENT, STRIDE, BOX, START = range(4)  # rows of a plan: elements, bytes, elements, coordinates
@@ -96,11 +96,6 @@ class TensorBox:
         """Bytes of shared memory that the box spans."""
         return self.size // self.row * self.pitch
 
-    def inside_at(self, starts: np.ndarray) -> np.ndarray:
-        """Bytes inside the array of boxes at coordinates `starts`, (boxes, RANK)."""
-        last = np.minimum(starts + self.plan[BOX], self.plan[EXTENT])
-        return np.asarray(np.maximum(last - np.maximum(starts, 0), 0).prod(axis=1) * self.element)
-
     @property
     def inside(self) -> int:
         """Bytes of the box that lie inside the array."""
@@ -169,6 +164,19 @@ def _next_row(index: Any, plan: Any) -> None:
 
 
 @native.inlined
+def _readers(line: int, length: int, readers: Any) -> Any:
+    """Not 0 if one of `length` bytes is being read."""
+    found = np.uint64(0)
+    first, last = line // CHUNK, (line + length) // CHUNK
+    while first + 4 <= last:
+        found |= native.peek64(readers.ctypes.data + 2 * first)
+        first += 4
+    for chunk in range(first, last):
+        found |= np.uint64(readers[chunk])
+    return found
+
+
+@native.inlined
 def _line_is_free(line: int, length: int, states: Any, readers: Any) -> bool:
     """May a load overwrite `length` bytes? No copy, barrier or reader has any of them."""
     busy = np.uint64(0)
@@ -176,10 +184,34 @@ def _line_is_free(line: int, length: int, states: Any, readers: Any) -> bool:
         busy |= native.peek64(states.ctypes.data + line + byte)
     busy &= np.uint64(shadow.BUSY)
     if readers.size:
-        for chunk in range(line // CHUNK, (line + length) // CHUNK):
-            busy |= np.uint64(readers[chunk])
+        busy |= np.uint64(_readers(line, length, readers))
     free: bool = busy == 0
     return free
+
+
+@native.inlined
+def _takes_pages(target: int, end: int, states: Any, pages: Any, readers: Any) -> bool:
+    """Does a load from `target` to before `end` fill whole pages that nobody has any byte of?
+
+    Then they are in flight.
+    """
+    if target % shadow.PAGE or end % shadow.PAGE or end > states.size:
+        return False
+    for page in range(target // shadow.PAGE, end // shadow.PAGE):
+        if pages[page] == shadow.FLYING:
+            return False
+        at = page * shadow.PAGE
+        if pages[page] != shadow.FILLED:
+            if not _line_is_free(at, shadow.PAGE, states, readers):
+                return False
+        elif readers.size and _readers(at, shadow.PAGE, readers):
+            return False
+    for page in range(target // shadow.PAGE, end // shadow.PAGE):
+        if pages[page] != shadow.FILLED:
+            for byte in range(page * shadow.PAGE, (page + 1) * shadow.PAGE, 8):
+                native.poke64(states.ctypes.data + byte, shadow.ALL_WRITTEN)
+        pages[page] = np.uint8(shadow.FLYING)
+    return True
 
 
 @native.inlined
@@ -199,15 +231,13 @@ def _load_line(
             native.poke64(stamps.ctypes.data + line + byte, np.uint64(0))
     turn = line >> 3 & mask
     for byte in range(0, length, CHUNK):
-        to, of = data.ctypes.data + line + (byte ^ turn), source + byte
-        native.poke64(to, native.peek64(of))
-        native.poke64(to + 8, native.peek64(of + 8))
+        native.copy16(data.ctypes.data + line + (byte ^ turn), source + byte)
 
 
-@vectorised
+@compiled
 def load_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, states: Any,
-    checked: bool, stamps: Any, readers: Any,
+    pages: Any, checked: bool, stamps: Any, readers: Any,
 ) -> int:  # fmt: skip
     """Copy a box to shared `target`, zeros outside of the array, and mark it as in flight."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
@@ -217,6 +247,16 @@ def load_box(
     # Do rows fill lines of shared memory, within which the swizzle moves their chunks?
     lines = low == 0 and high == length and length % CHUNK == 0
     lines = lines and (mask == 0 or (length == pitch and target % pitch == 0))
+    end, whole = target + rows * pitch, lines and checked
+    for axis in range(1, RANK):
+        start = plan[START, axis]
+        whole = whole and start >= 0 and start + plan[BOX, axis] <= plan[EXTENT, axis]
+    apart = checked and not (whole and _takes_pages(target, end, states, pages, readers))
+    if apart:
+        known, last = pages.ctypes.data, min(end, data.size)
+        shadow.are_filled(states.ctypes.data, known, target, last)
+        for page in range(target // shadow.PAGE, (last - 1) // shadow.PAGE + 1):
+            pages[page] = np.uint8(shadow.UNKNOWN)
     index = np.zeros(RANK, np.int64)
     for row in range(rows):
         source, inside = real + first * element, True
@@ -227,34 +267,41 @@ def load_box(
         _next_row(index, plan)
         line = target + row * pitch
         fits = lines and inside and line + length <= data.size
-        if fits and (not checked or _line_is_free(line, length, states, readers)):
-            _load_line(source, line, length, mask, data, states, checked, stamps)
+        native.prefetch(source + 16 * plan[STRIDE, 1])
+        native.prefetch(source + 16 * plan[STRIDE, 1] + 64)
+        if fits and (not apart or _line_is_free(line, length, states, readers)):
+            _load_line(source, line, length, mask, data, states, apart, stamps)
             continue
         for byte in range(0, length, CHUNK):
             at = line + byte
             at ^= at >> 3 & mask
             if at + CHUNK > data.size:
-                return native.mistake(shadow.OUTSIDE, at)
+                return native.error_at(shadow.OUTSIDE, at)
             if readers.size and readers[at >> 4]:
-                return native.mistake(shadow.STILL_READ, at)
+                return native.error_at(shadow.STILL_READ, at)
             if checked:
                 if shadow.in_flight(states.ctypes.data + at, CHUNK):
-                    return native.mistake(shadow.IN_FLIGHT, at)
+                    return native.error_at(shadow.IN_FLIGHT, at)
                 shadow.mark(states.ctypes.data + at, CHUNK, shadow.PENDING)
             if shadow.is_stamped(stamps, at):
                 native.poke64(stamps.ctypes.data + at, np.uint64(0))
                 native.poke64(stamps.ctypes.data + at + 8, np.uint64(0))
             to = data.ctypes.data + at
-            for i in range(CHUNK):
-                there = inside and low <= byte + i and byte + i < high
-                native.poke8(to + i, native.peek8(source + byte + i) if there else np.uint8(0))
+            if inside and low <= byte and byte + CHUNK <= high:
+                native.copy16(to, source + byte)
+                continue
+            native.poke64(to, np.uint64(0))
+            native.poke64(to + 8, np.uint64(0))
+            if inside:
+                for i in range(max(low - byte, 0), min(high - byte, CHUNK)):
+                    native.poke8(to + i, native.peek8(source + byte + i))
     return 0
 
 
-@vectorised
+@compiled
 def load_boxes(
     real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, targets: Any,
-    data: Any, states: Any, checked: bool, stamps: Any, readers: Any, failed: Any,
+    data: Any, states: Any, pages: Any, checked: bool, stamps: Any, readers: Any, failed: Any,
 ) -> int:  # fmt: skip
     """Copy boxes at coordinates `starts`, (boxes, RANK), each to shared memory of one of `ctas`.
 
@@ -267,8 +314,8 @@ def load_boxes(
         for axis in range(RANK):
             box[START, axis] = starts[i, axis]
         wrong = load_box(
-            real, box, element, mask, pitch, targets[i], data[cta], states[cta], checked,
-            stamps[cta], readers[cta],
+            real, box, element, mask, pitch, targets[i], data[cta], states[cta], pages[cta],
+            checked, stamps[cta], readers[cta],
         )  # fmt: skip
         if wrong:
             failed[0] = i
@@ -276,7 +323,7 @@ def load_boxes(
     return 0
 
 
-@vectorised
+@compiled
 def store_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, states: Any,
     checked: bool, stamps: Any, epochs: Any, first_thread: int, copies: bool,
@@ -305,16 +352,13 @@ def store_box(
             at = source + row * pitch + byte
             at ^= at >> 3 & mask
             if at + CHUNK > data.size:
-                return native.mistake(shadow.OUTSIDE, at)
-            if checked:
-                state = shadow.shadow_error(states.ctypes.data + at, CHUNK)
-                if state:
-                    return native.mistake(state, at)
+                return native.error_at(shadow.OUTSIDE, at)
+            if checked and not shadow.all_written(states.ctypes.data + at, CHUNK):
+                return native.error_at(shadow.shadow_error(states.ctypes.data + at, CHUNK), at)
             if stamps.size and unfenced(stamps, epochs, first_thread, at):
-                return native.mistake(shadow.UNFENCED, at)
+                return native.error_at(shadow.UNFENCED, at)
             if inside and low <= byte and byte + CHUNK <= high:
-                native.poke64(target + byte, native.peek64(data.ctypes.data + at))
-                native.poke64(target + byte + 8, native.peek64(data.ctypes.data + at + 8))
+                native.copy16(target + byte, data.ctypes.data + at)
             elif inside:
                 for i in range(max(low - byte, 0), min(units - byte, CHUNK)):
                     if byte + i < high or target + byte + i < end:
@@ -322,7 +366,7 @@ def store_box(
     return 0
 
 
-@vectorised
+@compiled
 def store_boxes(
     real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, sources: Any,
     data: Any, states: Any, checked: bool, stamps: Any, epochs: Any, first: Any, failed: Any,
@@ -345,3 +389,33 @@ def store_boxes(
             failed[0] = i
             return wrong
     return 0
+
+
+@compiled
+def place_boxes(
+    threads: Any, handles: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any,
+    plan: Any, element: int, starts: Any,
+) -> int:  # fmt: skip
+    """The bytes inside the array of the boxes of some threads, and the coordinates of each.
+
+    handles: (T,), those of the array. first to fifth: (T,) uint32 coordinates. starts: becomes
+    (threads, RANK). -1 if a thread names another array, a box touches
+    nothing, or a row is not aligned.
+    """
+    total = 0
+    for i in range(threads.size):
+        thread = threads[i]
+        if handles[thread] != handles[threads[0]]:
+            return -1
+        starts[i, 0], starts[i, 1], starts[i, 2] = first[thread], second[thread], third[thread]
+        starts[i, 3], starts[i, 4] = fourth[thread], fifth[thread]
+        inside = element
+        for axis in range(RANK):
+            start = (starts[i, axis] ^ 1 << 31) - (1 << 31)
+            starts[i, axis] = start
+            end = min(start + plan[BOX, axis], plan[EXTENT, axis])
+            inside *= max(end - max(start, 0), 0)
+        if inside == 0 or starts[i, 0] * element % CHUNK:
+            return -1
+        total += inside
+    return total

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.interpreter.core import memory_pool, native
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, inlined
 from tensorcore_dsl.interpreter.core.shadow import (
     ALL_PENDING,
+    FILLED,
+    FLYING,
     PAGE,
     PAGE_WORDS,
     PENDING,
@@ -31,9 +33,8 @@ from tensorcore_dsl.interpreter.core.shadow import (
     mark,
 )
 from tensorcore_dsl.isa import advice
-from tensorcore_dsl.lowering import vectorised
+from tensorcore_dsl.isa.descriptor import CHUNK as CHUNK
 
-CHUNK = 16
 STORE, PRODUCT, SHARE = range(3)  # kinds of reads
 _ADVICE = {
     STORE: f"commit it and wait for its group ({advice.BULK_WAIT_READ}) first",
@@ -76,7 +77,7 @@ class ProxyFences:
     """Stamps of words, readers of chunks and fences of threads; empty arrays track nothing.
 
     stamps: (CTAs, words), 0 where no ordinary store wrote since the last asynchronous write, and
-    then whether a page has had any (see `core.shadow`).
+    then whether a page has had any, without which its words mean nothing (see `core.shadow`).
     readers: (CTAs, chunks). epochs: (T,), 1 + the fences of each thread. landed: (CTAs, chunks),
     the clock when a bulk load wrote the chunk; its readers must have synchronised since.
     """
@@ -85,8 +86,10 @@ class ProxyFences:
         self.chunk = chunk
         self.tracked = chunk.checks and chunk.program.reads_shared
         ctas, size = chunk.geometry.ctas, shared_bytes * self.tracked
-        self.stamps = np.zeros((ctas, -(-size // PAGE) * PAGE_WORDS), np.uint32)
-        self.readers = np.zeros((ctas, -(-size // CHUNK)), np.uint16)
+        pages = -(-size // PAGE)
+        self.stamps = memory_pool.empty((ctas, pages * PAGE_WORDS), np.uint32)
+        self.stamps[:, pages * (PAGE_WORDS - 1) :] = 0
+        self.readers = memory_pool.zeros((ctas, -(-size // CHUNK)), np.uint16)
         self.epochs = np.ones(chunk.threads * self.tracked, np.uint32)
         self.reads: list[Read] = []
 
@@ -104,15 +107,19 @@ class ProxyFences:
     def finish(self, kind: int, mask: np.ndarray, due: np.ndarray) -> None:
         """The owners of `mask` have waited for all groups before number `due`."""
         left = []
+        known: dict[tuple[int, int], tuple[np.ndarray, bool, bool]] = {}  # of those issued together
         for read in self.reads:
             if read.kind != kind:
                 left.append(read)
                 continue
-            over = mask[read.owners] & (read.groups < due[read.owners])
-            if not over.any():
+            key = id(read.owners), id(read.groups)
+            if key not in known:
+                over = mask[read.owners] & (read.groups < due[read.owners])
+                known[key] = over, bool(over.any()), bool(over.all())
+            over, some, whole = known[key]
+            if not some:
                 left.append(read)
                 continue
-            whole = bool(over.all())
             done = read if whole else read.part(over)
             _count(self.readers, done.ctas, done.chunks, done.rows, -1)
             if not whole:
@@ -128,9 +135,13 @@ class ProxyFences:
         """Stamp the words that these threads store: `bytes` of `ctas`, (threads, bytes of each)."""
         low = (threads & STAMP_MASK).astype(np.uint32)
         stamps = np.asarray(self.epochs[threads] << np.uint32(STAMP_BITS) | low)
+        words, pages = self.stamps.shape[1], bytes[:, 0] // PAGE
+        begun = words - words // PAGE_WORDS
+        for cta, page in {*zip(ctas.ravel().tolist(), pages.tolist(), strict=True)}:
+            if not self.stamps[cta, begun + page]:
+                self.stamps[cta, page * PAGE // 4 : (page + 1) * PAGE // 4] = 0
+                self.stamps[cta, begun + page] = 1
         self.stamps[ctas, bytes // 4] = stamps[:, None]
-        words = self.stamps.shape[1]
-        self.stamps[ctas, words - words // PAGE_WORDS + bytes // PAGE] = 1
 
     def leave(self, cta: int) -> None:
         """A CTA ends: nothing may still read its shared memory."""
@@ -157,8 +168,9 @@ class ProxyFences:
         first = self.chunk.geometry.first_thread(cta)
         writer = _stamped_thread(next(int(w) for w in words if w), first)
         return (
-            f"which {self.chunk.describe(writer)} wrote by an ordinary store and did not fence: "
-            f"the writer needs {advice.FENCE_PROXY_ASYNC} before it synchronises"
+            f"which {self.chunk.describe(writer)} wrote by an ordinary store or "
+            f"{advice.CP_ASYNC} and did not fence: the writer needs {advice.FENCE_PROXY_ASYNC} "
+            "before it synchronises"
         )
 
     def _describe(self, read: Read, row: int) -> str:
@@ -183,9 +195,14 @@ CTA, START, STOP, SLOT, PHASE, STEP, THREAD, SOURCE, COLUMNS = range(9)
 
 
 class CopiesInFlight:
-    """The loads of a chunk of CTAs that are in flight. name: that of an mbarrier, for messages."""
+    """The loads of a chunk of CTAs that are in flight.
+
+    name: that of an mbarrier, for messages. of_threads: the copy of a single thread that owns a
+    byte of a CTA.
+    """
 
     name: Callable[[int, int], str]
+    of_threads: Callable[[int, int], str]
 
     def __init__(self, chunk: Chunk, storage: SharedStorage, proxies: ProxyFences) -> None:
         self.chunk = chunk
@@ -200,15 +217,15 @@ class CopiesInFlight:
         """(loads in flight, COLUMNS)."""
         return self._rows[: self.count]
 
-    def add(self, count: int, columns: tuple[Any, ...]) -> None:
-        """Note `count` loads, whose columns are numbers or arrays."""
-        while len(self._rows) < self.count + count:
+    def add(
+        self, threads: np.ndarray, step: int, size: int, ctas: np.ndarray, targets: np.ndarray,
+        slots: np.ndarray, phases: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Note loads of `size` bytes; the arrays have one item for each."""
+        while len(self._rows) < self.count + len(threads):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-        new = self._rows[self.count : self.count + count]
-        for column, values in enumerate(columns):
-            new[:, column] = values
-        new[:, SOURCE] = 0
-        self.count += count
+        _add(self._rows, self.count, threads, step, size, ctas, targets, slots, phases)
+        self.count += len(threads)
 
     def attach(self, source: Read) -> None:
         """The last load ends the read of another CTA's shared memory, too."""
@@ -216,18 +233,19 @@ class CopiesInFlight:
         self._sources[number] = source
         self.rows[-1, SOURCE] = number
 
-    def settle(self, phases: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
-        """End the loads whose phase is over; `phases` counts those of (CTAs, slots) seen to end."""
-        rows = self.rows
-        over = phases(rows[:, CTA], rows[:, SLOT]) > rows[:, PHASE]
-        ended = rows[over]
-        _land(self.storage.shadow, ended)
+    def settle(self, index: np.ndarray, seen: np.ndarray) -> None:
+        """End the loads whose phase is over.
+
+        seen: (CTAs, barriers), how many phases have been seen to end; index: (CTAs, slots), the
+        number of the barrier in each slot.
+        """
+        ended = np.empty_like(self.rows)
+        self.count = _take_ended(self.rows, index, seen, ended)
+        ended = ended[: len(ended) - self.count]
+        _land(self.storage.states, self.storage.pages, ended)
         for number in ended[:, SOURCE].tolist() if self._sources else ():
             if number:
                 self.proxies.end(self._sources.pop(number))
-        left = rows[~over]
-        self._rows[: len(left)] = left
-        self.count = len(left)
 
     def leave(self, cta: int) -> None:
         """A CTA ends: no load to it may be in flight."""
@@ -241,7 +259,7 @@ class CopiesInFlight:
         for flight in self.rows[self.rows[:, CTA] == cta]:
             if flight[START] <= address < flight[STOP]:
                 return f"byte {address:#x}: " + self._describe(flight)
-        return f"an asynchronous copy still owns byte {address:#x}; wait for the copy first"
+        return self.of_threads(cta, address)
 
     def _describe(self, flight: np.ndarray) -> str:
         cta, slot, phase, step, thread = flight[[CTA, SLOT, PHASE, STEP, THREAD]].tolist()
@@ -252,27 +270,66 @@ class CopiesInFlight:
         )
 
 
-@vectorised
-def _land(states: Any, rows: Any) -> None:
+@compiled
+def _add(
+    rows: Any, count: int, threads: Any, step: int, size: int, ctas: Any, targets: Any, slots: Any,
+    phases: Any,
+) -> None:  # fmt: skip
+    """Write the rows from number `count` on. The bytes are those of whole lines of 128."""
+    for i in range(threads.size):
+        row = count + i
+        rows[row, CTA], rows[row, THREAD], rows[row, STEP] = ctas[i], threads[i], step
+        rows[row, START] = targets[i] & -128
+        rows[row, STOP] = targets[i] + size + 127 & -128
+        rows[row, SLOT], rows[row, PHASE], rows[row, SOURCE] = slots[i], phases[i], 0
+
+
+@compiled
+def _take_ended(rows: Any, index: Any, seen: Any, ended: Any) -> int:
+    """Move the loads whose phase has been seen to end to `ended`; how many are left in `rows`."""
+    left, gone = 0, 0
+    for row in range(rows.shape[0]):
+        cta = rows[row, CTA]
+        if seen[cta, index[cta, rows[row, SLOT]]] > rows[row, PHASE]:
+            for column in range(COLUMNS):
+                ended[gone, column] = rows[row, column]
+            gone += 1
+        else:
+            for column in range(COLUMNS):
+                rows[left, column] = rows[row, column]
+            left += 1
+    return left
+
+
+@compiled
+def _land(states: Any, pages: Any, rows: Any) -> None:
     """Loads are over."""
     for row in range(rows.shape[0]):
-        base = states.ctypes.data + rows[row, CTA] * states.shape[1]
-        start, stop = rows[row, START], min(rows[row, STOP], states.shape[1])
-        for word in range(start, stop, 8):
+        cta = rows[row, CTA]
+        base = states.ctypes.data + cta * states.shape[1]
+        word, stop = rows[row, START], min(rows[row, STOP], states.shape[1])
+        while word < stop:
+            whole = word % PAGE == 0 and word + PAGE <= stop and pages.shape[1] > 0
+            if whole and pages[cta, word // PAGE] == FLYING:
+                pages[cta, word // PAGE] = FILLED
+                word += PAGE
+                continue
             if word + 8 <= stop and native.peek64(base + word) == ALL_PENDING:
                 mark(base + word, 8, WRITTEN)
-                continue
-            for byte in range(word, min(word + 8, stop)):
-                if native.peek8(base + byte) == PENDING:
-                    native.poke8(base + byte, WRITTEN)
+            else:
+                for byte in range(word, min(word + 8, stop)):
+                    if native.peek8(base + byte) == PENDING:
+                        native.poke8(base + byte, WRITTEN)
+            word += 8
 
 
 @compiled
 def _count(readers: Any, ctas: Any, chunks: Any, rows: Any, change: int) -> None:
     """Add `change` to the readers of `chunks` in `ctas`, of one of the rows for each of these."""
     for i in range(ctas.size):
-        for number in range(chunks.shape[1]):
-            readers[ctas[i], chunks[rows[i], number]] += change
+        there, numbers = readers[ctas[i]], chunks[rows[i]]
+        for number in range(numbers.size):
+            there[numbers[number]] += change
 
 
 @inlined

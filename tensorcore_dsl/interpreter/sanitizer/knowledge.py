@@ -1,6 +1,6 @@
-"""What threads know to have happened, as vectors of serial numbers.
+"""Vector clocks: what happened before the next access of each thread.
 
-Every access gets a *serial number*, which grows with time (`access_history`). The knowledge of a
+Every access gets a *serial number*, which grows with time (`access_history`). The clock of a
 thread is a vector with one column for each thread of its cluster: all accesses of that thread up to
 this serial number happened before. Further columns stand for asynchronous operations: one for each
 mbarrier that counts bytes, for each warpgroup (its matrix products), and two for each thread that

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -54,7 +55,7 @@ class ProductUse:
     a: int | None
     inputs: tuple[int, ...]
 
-    @property
+    @cached_property
     def shape(self) -> str:
         return f"{self.instr.params['shape']}.{self.instr.params['d']}"
 
@@ -73,7 +74,8 @@ class Product:
 class MmaHazards:
     """The products in flight of a chunk of CTAs.
 
-    commits: (warpgroups,), groups committed. fenced: (warpgroups,), have they fenced at all?
+    commits: (warpgroups,), groups committed; nobody changes the array. fenced: (warpgroups,), have
+    they fenced at all?
     touched: by place, the warpgroups that used the register since their last fence.
     """
 
@@ -84,15 +86,13 @@ class MmaHazards:
         self.commits = np.zeros(count, np.int64)
         self.fenced = np.zeros(count, np.bool_)
         self.queue: list[Product] = []
+        none = np.empty(0, np.int64)
+        self._owners = none, none, (none, none, none)
         self.touched: dict[int, np.ndarray] = {}
         self.detector: Races | None = None
 
-    def _active_groups(self) -> np.ndarray:
-        """(warpgroups,) bool: those with an active thread."""
-        return np.asarray(self.chunk.mask.reshape(-1, WARPGROUP).any(axis=1))
-
     def fence(self) -> None:
-        groups = self._active_groups()
+        groups, _ = self.chunk.units(WARPGROUP)
         self.fenced |= groups
         for place in list(self.touched):
             self.touched[place] = self.touched[place] & ~groups
@@ -100,14 +100,32 @@ class MmaHazards:
                 del self.touched[place]
 
     def commit(self) -> None:
-        self.commits += self._active_groups()
+        self.commits = self.commits + self.chunk.units(WARPGROUP)[0]
+
+    def owners(self, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the warpgroups in a mask: their numbers, CTAs, and how many groups each has committed;
+        nobody changes the arrays."""
+        before, commits, found = self._owners
+        if before is not whole or commits is not self.commits:
+            numbers = np.flatnonzero(whole)
+            ctas = numbers * WARPGROUP // self.chunk.group
+            found = numbers, ctas, self.commits[numbers]
+            self._owners = whole, self.commits, found
+        return found
 
     def wait(self, pending: int) -> None:
-        groups, due = self._active_groups(), self.commits - pending
+        (groups, _), due = self.chunk.units(WARPGROUP), self.commits - pending
+        after: dict[tuple[int, int], tuple[np.ndarray, bool]] = {}  # of products issued together
+        for product in self.queue:
+            issued = id(product.groups), id(product.committed)
+            if issued not in after:
+                rest = product.groups & ~(groups & (product.committed < due))
+                after[issued] = rest, bool(rest.any())
         left = []
         for product in self.queue:
-            product.groups &= ~(groups & (product.committed < due))
-            if product.groups.any():
+            rest, some = after[id(product.groups), id(product.committed)]
+            product.groups = rest
+            if some:
                 left.append(product)
         self.queue = left
         self.proxies.finish(PRODUCT, groups, due)
@@ -121,16 +139,22 @@ class MmaHazards:
 
     def issue(self, use: ProductUse, step: int) -> None:
         """Check the registers of a product before it runs, and add it to those in flight."""
-        groups = self._active_groups()
+        groups, _ = self.chunk.units(WARPGROUP)
         unfenced = groups & ~self.fenced
         for place in (use.accumulators, use.a):
             if place is not None and place in self.touched:
                 unfenced = unfenced | groups & self.touched[place]
         if unfenced.any():
+            group, fence = int(np.argmax(unfenced)), use.ordering.fence
+            why = f"and did not fence: {fence} comes first"
+            if self.fenced[group]:
+                why = (
+                    f"and did not fence since: {fence} comes between, and the result of a product "
+                    "replaces the accumulators that it takes"
+                )
             raise EmulationError(
-                f"{use.instr.mnemonic}: {self.chunk.warpgroup_name(int(np.argmax(unfenced)))} "
-                f"used its accumulators or A's registers and did not fence: {use.ordering.fence} "
-                "comes first"
+                f"{use.instr.mnemonic}: {self.chunk.warpgroup_name(group)} used its accumulators "
+                f"or A's registers {why}"
             )
         for product in self.queue:
             reshaped = product.use.shape != use.shape
@@ -138,11 +162,11 @@ class MmaHazards:
             hazard = hazard or product.use.accumulators in use.inputs
             if hazard and (product.groups & groups).any():
                 self._refuse(product, use.instr.mnemonic, groups)
-        self.queue.append(Product(use, step, groups, self.commits.copy()))
+        self.queue.append(Product(use, step, groups, self.commits))
 
     def access(self, use: RegisterUse) -> None:
         """Check an ordinary step that uses registers of products."""
-        groups = self._active_groups()
+        groups, _ = self.chunk.units(WARPGROUP)
         for product in self.queue:
             hazard = product.use.accumulators in use.reads + use.writes
             hazard = hazard or not set(product.use.inputs).isdisjoint(use.writes)

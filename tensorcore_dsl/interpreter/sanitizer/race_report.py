@@ -290,9 +290,10 @@ class Finding:
         if mine is not None and mine.ordering is not None:
             return f"all threads of the warpgroup must meet before the product (tc.barrier()){end}"
         if owner is races and self._warp == self.thread // WARP:
+            others = ", or tc.barrier() where other warps use it too" if group > WARP else ""
             return (
                 "lanes of a warp run independently: tc.syncwarp() between the two would order them"
-                f"{end}"
+                f"{others}{end}"
             )
         barriers = "tc.barrier()"
         if any(i.instr is not None and i.instr.uses_mbarrier for i in races.names.program.steps):
@@ -304,12 +305,14 @@ class Finding:
         did, who = "wrote by an ordinary store", "writer"
         if self.what == history.UNFENCED_READ:
             did, who = "read by an ordinary load", "reader"
+        fence = advice.FENCE_PROXY_ASYNC
+        if self._is_global:
+            fence = advice.FENCE_PROXY_ASYNC_GLOBAL
         return (
             f"{self._name(here)}: {self._me()} {does} through the async proxy what {self._other()} "
             f"{did} at {_place(there, here)}, without a proxy fence\n"
             f"  they meet at {self._bytes()}\n"
-            f"  {advice.FENCE_PROXY_ASYNC} must come between, best by the {who} before it "
-            "synchronises"
+            f"  {fence} must come between, best by the {who} before it synchronises"
         )
 
 

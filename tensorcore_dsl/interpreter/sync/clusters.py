@@ -9,11 +9,13 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
+from tensorcore_dsl.interpreter.core.threads import words
 from tensorcore_dsl.interpreter.sanitizer.races import CLUSTERS
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.lowering import vectorised
 
 REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
 NOBODY = OWN - 2  # the greatest rank that fits into an address
@@ -23,8 +25,9 @@ class Clusters:
     """The clusters of a chunk; `gone` are the CTAs that have ended.
 
     arrivals, waits: (T,), how many times each thread has arrived at its cluster's barrier and
-    passed it. phase: how many times each barrier has completed. registers: (warps,), 0
-    for as many as at the launch. changes: (step, registers) of each warp, in order.
+    passed it. phase: how many times each barrier has completed. met: steps that arrived.
+    registers: (warps,), 0 for as many as at the launch. changes: (step, registers) of each warp, in
+    order.
     """
 
     def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
@@ -35,6 +38,8 @@ class Clusters:
         self.arrivals, self.waits = np.zeros((2, chunk.threads), np.int64)
         clusters = chunk.geometry.ctas // self.size
         self.phase = np.zeros(clusters, np.int64)
+        self.met = 0
+        self._nobody: Any = None  # the state in which a wait last let nobody pass
         self.registers = np.zeros(chunk.threads // WARP, np.int64)
         self.changes: dict[int, list[tuple[int, int]]] = {}
 
@@ -59,10 +64,10 @@ class Clusters:
 
         A rank that does not exist gives an address that no access may use.
         """
-        ranks = np.broadcast_to(np.asarray(rank, np.uint32), (self.chunk.threads,))
-        ranks = np.minimum(ranks, np.uint32(NOBODY))
-        low = np.asarray(address, np.uint32) & np.uint32(OFFSET)
-        return np.asarray(low | (ranks + np.uint32(1)) << np.uint32(CLUSTER_SHIFT))
+        threads = self.chunk.threads
+        found = np.empty(threads, np.uint32)
+        _addresses(words(address, threads), words(rank, threads), found)
+        return found
 
     def refuse_rank(self, rank: int, who: str) -> NoReturn:
         raise EmulationError(
@@ -88,6 +93,7 @@ class Clusters:
         else:
             self.release(mask)
         self.arrivals += mask
+        self.met += 1
         self.chunk.progress += 1
 
     def release(self, mask: np.ndarray) -> None:
@@ -99,20 +105,20 @@ class Clusters:
     def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
         chunk = self.chunk
-        early = chunk.mask & (self.arrivals == self.waits)
-        if early.any():
-            who = chunk.describe(int(np.argmax(early)))
+        asked = chunk.here, self.met, chunk.exits
+        if asked == self._nobody:
+            return np.zeros(chunk.threads, np.bool_)
+        go = np.empty(chunk.threads, np.bool_)
+        early = _pass(chunk.mask, chunk.gone, self.arrivals, self.waits, self.phase, go)
+        if early >= 0:
+            who = chunk.describe(early)
             raise EmulationError(f"{who} waits at the cluster's barrier without having arrived")
-        per = self.size * chunk.group
-        here = (self.arrivals > np.repeat(self.phase, per)) | chunk.gone
-        over = here.reshape(-1, per).all(axis=1)
-        self.phase += over
-        go: np.ndarray = np.repeat(self.phase, per) > self.waits
-        if self.detector is not None and (go & chunk.mask).any():
-            units = np.arange(chunk.threads) // per
-            self.detector.acquire(CLUSTERS, go & chunk.mask, units, self.waits)
-            self.detector.met_cluster |= go & chunk.mask
-        self.waits += go & chunk.mask
+        if not go.any():
+            self._nobody = asked
+        elif self.detector is not None:
+            units = np.arange(chunk.threads) // (self.size * chunk.group)
+            self.detector.acquire(CLUSTERS, go, units, self.waits - 1)
+            self.detector.met_cluster |= go
         return go
 
     def lacking(self, mask: np.ndarray) -> list[str]:
@@ -156,3 +162,35 @@ class Clusters:
                         f"{instr.opcode if instr else ''} at {loc} was executed by a part of a "
                         "warpgroup: all of its four warps must", loc,
                     )  # fmt: skip
+
+
+@vectorised
+def _addresses(addresses: Any, ranks: Any, out: Any) -> None:
+    """`Clusters.address` of (T,) uint32 addresses and ranks."""
+    for thread in range(out.size):
+        rank = min(int(ranks[thread]), NOBODY) + 1
+        out[thread] = int(addresses[thread]) & OFFSET | rank << CLUSTER_SHIFT
+
+
+@vectorised
+def _pass(active: Any, gone: Any, arrivals: Any, waits: Any, phase: Any, go: Any) -> int:
+    """Let the active threads whose clusters have met pass, `go`; -1, or a thread that has not
+    arrived, and nothing done."""
+    early = 0
+    for thread in range(active.size):
+        early += active[thread] & (arrivals[thread] == waits[thread])
+    if early:
+        for thread in range(active.size):
+            if active[thread] and arrivals[thread] == waits[thread]:
+                return thread
+    per = active.size // phase.size
+    for cluster in range(phase.size):
+        away = 0
+        for thread in range(cluster * per, (cluster + 1) * per):
+            away += (arrivals[thread] <= phase[cluster]) & ~gone[thread]
+        phase[cluster] += away == 0
+        for thread in range(cluster * per, (cluster + 1) * per):
+            passes = active[thread] & (phase[cluster] > waits[thread])
+            go[thread] = passes
+            waits[thread] += passes
+    return -1

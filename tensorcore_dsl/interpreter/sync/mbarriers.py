@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds
-from tensorcore_dsl.interpreter.core import shadow
+from tensorcore_dsl.interpreter.core import memory_pool, shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.native import compiled, inlined, mistake
+from tensorcore_dsl.interpreter.core.native import compiled, error_at, inlined
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER
@@ -42,8 +42,8 @@ class Mbarriers:
     """The mbarriers of a chunk of CTAs.
 
     state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
-    used: (CTAs,), rows in use. asks_for: (T, 2), slot
-    and phase that a thread waits for, or -1.
+    used: (CTAs,), rows in use. asks_for: (T, 2), slot and phase that a thread waits for, or -1.
+    arrivers: by step and row, the threads that have arrived.
     """
 
     def __init__(
@@ -54,10 +54,11 @@ class Mbarriers:
         self.sanitizer = sanitizer
         self.clusters = clusters
         ctas = chunk.geometry.ctas
-        self.index = np.zeros((ctas, storage.size // BYTES), np.int16)
+        self.index = memory_pool.zeros((ctas, storage.size // BYTES), np.int16)
         self.state = np.zeros((ctas, ROWS, COLUMNS), np.int64)
         self.used = np.ones(ctas, np.int64)
         self.asks_for = np.full((chunk.threads, 2), -1, np.int64)
+        self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         sanitizer.in_flight.name = self.name
 
     def init(self, bar: Any, count: Any) -> None:
@@ -66,13 +67,15 @@ class Mbarriers:
         arrivals = 0 if count is None else count
         addresses, counts = words(bar, chunk.threads), words(arrivals, chunk.threads)
         found = self._note(addresses, chunk.mask)
-        most = int(self.used.max()) + int(chunk.mask.reshape(len(self.used), -1).sum(1).max())
+        most = int(self.used.max() + np.bincount(chunk.here.numbers // chunk.group).max())
         while self.state.shape[1] < most:
             self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
         wrong = _init(
-            addresses, counts, chunk.mask, count is not None, chunk.at_step, self.index,
-            self.state, self.used, self.storage.shadow,
+            addresses, counts, chunk.here.numbers, count is not None, chunk.at_step, self.index,
+            self.state, self.used, self.storage.changing_shadow,
         )  # fmt: skip
+        if wrong >> 32 == LIVE:
+            self._refuse_second(wrong & 0xFFFFFFFF, addresses)
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, arrivals)
         if detector is not None and count is not None:
@@ -114,12 +117,17 @@ class Mbarriers:
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
         found = self._note(addresses, chunk.mask)
         self._release(addresses, counts)
+        rows = np.zeros(self.state.shape[1], np.bool_)
         wrong = _arrive(
-            addresses, counts, sizes, chunk.mask, self.index, self.state, clusters.size,
-            clusters.gone,
+            addresses, counts, sizes, chunk.here.numbers, self.index, self.state, clusters.size,
+            clusters.gone, rows,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, count)
+        for row in np.flatnonzero(rows).tolist():
+            before = self.arrivers.setdefault((chunk.at_step, row), chunk.mask)
+            if before is not chunk.mask:
+                self.arrivers[chunk.at_step, row] = chunk.masks.union(before, chunk.mask)
         if found is not None:
             found()
         if self.sanitizer.proxies.reads:  # a thread released too early shall run at once
@@ -132,17 +140,15 @@ class Mbarriers:
         go = np.zeros(chunk.threads, np.bool_)
         found = self._note(words(bar, chunk.threads), chunk.mask)
         status = _done(
-            words(bar, chunk.threads), words(parity, chunk.threads), chunk.mask, self.index,
-            self.state, go, self.asks_for,
+            words(bar, chunk.threads), words(parity, chunk.threads), chunk.here.numbers,
+            self.index, self.state, go, self.asks_for,
         )  # fmt: skip
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
         if found is not None:
             found()
         if status:
-            self.sanitizer.in_flight.settle(
-                lambda ctas, slots: self.state[ctas, self.index[ctas, slots], SEEN]
-            )
+            self.sanitizer.in_flight.settle(self.index, self.state[..., SEEN])
         if self.sanitizer.detector is not None and (go & chunk.mask).any():
             units, phases = self._phases(words(bar, chunk.threads))
             self.sanitizer.detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
@@ -156,8 +162,11 @@ class Mbarriers:
 
     def _release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
         """The active threads that arrive hand on what they know."""
-        detector, mask = self.sanitizer.detector, self.chunk.mask & (counts > 0)
-        if detector is None or not mask.any() or not self.index.shape[1]:
+        detector = self.sanitizer.detector
+        if detector is None or not self.index.shape[1]:
+            return
+        mask = self.chunk.mask & (counts > 0)
+        if not mask.any():
             return
         units, phases = self._phases(addresses)
         if detector.unfenced:
@@ -271,6 +280,22 @@ class Mbarriers:
             )
         self._refuse_use(code, thread, cta, at // BYTES, operand)
 
+    def _refuse_second(self, thread: int, addresses: np.ndarray) -> NoReturn:
+        """Raise the error of a thread that initialises a barrier which lives."""
+        cta, slot = thread // self.chunk.group, int(addresses[thread]) // BYTES
+        numbers = self.chunk.here.numbers
+        same = (numbers // self.chunk.group == cta) & (addresses[numbers] == addresses[thread])
+        first = int(numbers[np.argmax(same)])
+        made, advised = self._made(cta, slot), f"{advice.MBARRIER_INVAL} comes first"
+        if first != thread and self.made_at(cta, slot) == self.chunk.at_step:
+            made += f", by {self.chunk.describe(first)} in the same step"
+            advised = "one thread initialises a barrier, as under `if tc.threadIdx.x == 0`"
+        raise EmulationError(
+            f"mbarrier at shared {slot * BYTES:#x} is initialised a second time, by "
+            f"{self.chunk.describe(thread)} (first {made}); its phase is "
+            f"{int(self.at(cta, slot)[PHASE])}: {advised}"
+        )
+
     def _refuse_use(self, code: int, thread: int, cta: int, slot: int, operand: int) -> NoReturn:
         """Raise the error of a thread that uses an mbarrier wrongly; `operand`: count or parity."""
         who, at = self.chunk.describe(thread), slot * BYTES
@@ -285,8 +310,6 @@ class Mbarriers:
         if code == OCCUPIED:
             owner = self.sanitizer.in_flight.owner(cta, at)
         raise EmulationError({
-            LIVE: f"{new} initialised a second time (first {self._made(cta, slot)}); its phase is "
-            f"{phase}: {advice.MBARRIER_INVAL} comes first",
             BAD_COUNT: f"{new} to expect {operand} arrivals; 1 to {MOST} are allowed",
             OCCUPIED: f"{new} initialised where a copy is in flight: {owner}",
             OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
@@ -313,34 +336,34 @@ def _init(
     addresses: Any, counts: Any, active: Any, valid: bool, step: int, index: Any, state: Any,
     used: Any, states: Any,
 ) -> int:  # fmt: skip
-    """Initialise the barriers of the active threads, or invalidate them; 0 or a mistake.
+    """Initialise the barriers of the active threads, or invalidate them; 0 or an error.
 
-    index, state, used: those of `Mbarriers`, whose rows suffice; states: the shadow of the CTAs.
+    active: their numbers. index, state, used: those of `Mbarriers`, whose rows suffice; states: the
+    shadow of the CTAs.
     """
     ctas, slots = index.shape
-    group = active.size // ctas
-    for thread in range(active.size):
-        if not active[thread]:
-            continue
+    group = addresses.size // ctas
+    for i in range(active.size):
+        thread = active[i]
         address, count, cta = int(addresses[thread]), int(counts[thread]), thread // group
         if address >> CLUSTER_SHIFT:
-            return mistake(NOT_OWN, thread)
+            return error_at(NOT_OWN, thread)
         if address % BYTES:
-            return mistake(UNALIGNED, thread)
+            return error_at(UNALIGNED, thread)
         slot = address // BYTES
         if slot >= slots:
-            return mistake(BAD_PLACE, thread)
+            return error_at(BAD_PLACE, thread)
         live = state[cta, index[cta, slot], COUNT] > 0
         if valid:
             if live:
-                return mistake(LIVE, thread)
+                return error_at(LIVE, thread)
             if count < 1 or count > MOST:
-                return mistake(BAD_COUNT, thread)
+                return error_at(BAD_COUNT, thread)
             for byte in range(address, address + BYTES):
                 if states[cta, byte] == shadow.PENDING:
-                    return mistake(OCCUPIED, thread)
+                    return error_at(OCCUPIED, thread)
         elif not live:
-            return mistake(UNINITIALISED, thread)
+            return error_at(UNINITIALISED, thread)
         if index[cta, slot] == 0:
             index[cta, slot] = used[cta]
             used[cta] += 1
@@ -359,37 +382,40 @@ def _init(
 @compiled
 def _arrive(
     addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
-    gone: Any,
+    gone: Any, rows: Any,
 ) -> int:  # fmt: skip
-    """Count the arrivals and expected bytes of the active threads; 0 or a mistake."""
+    """Count the arrivals and expected bytes of the active threads; 0 or an error.
+
+    active: their numbers. rows: becomes true for the rows of `state` that have arrivals.
+    """
     ctas, slots = index.shape
-    group = active.size // ctas
-    for thread in range(active.size):
-        if not active[thread]:
-            continue
+    group = addresses.size // ctas
+    for i in range(active.size):
+        thread = active[i]
         address, count = int(addresses[thread]), int(counts[thread])
         cta = _owner(thread // group, address >> CLUSTER_SHIFT, cluster)
         slot = (address & OFFSET) // BYTES
         if cta < 0:
-            return mistake(BAD_RANK, thread)
+            return error_at(BAD_RANK, thread)
         if address % BYTES:
-            return mistake(UNALIGNED, thread)
+            return error_at(UNALIGNED, thread)
         if slot >= slots:
-            return mistake(BAD_PLACE, thread)
+            return error_at(BAD_PLACE, thread)
         if gone[cta]:
-            return mistake(GONE, thread)
+            return error_at(GONE, thread)
         row = index[cta, slot]
         if state[cta, row, COUNT] == 0:
-            return mistake(UNINITIALISED, thread)
+            return error_at(UNINITIALISED, thread)
         state[cta, row, MISSING] += int(expected[thread])
         if state[cta, row, MISSING] > MOST:
-            return mistake(TOO_MUCH, thread)
+            return error_at(TOO_MUCH, thread)
         if count == 0:
             continue
         if state[cta, row, SEEN] < state[cta, row, PHASE]:
-            return mistake(UNSEEN, thread)
+            return error_at(UNSEEN, thread)
         if count > state[cta, row, PENDING]:
-            return mistake(OVERRUN, thread)
+            return error_at(OVERRUN, thread)
+        rows[row] = True
         state[cta, row, PENDING] -= count
         if state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0:
             state[cta, row, PHASE] += 1
@@ -401,21 +427,21 @@ def _arrive(
 def _complete_all(
     ctas: Any, addresses: Any, size: int, index: Any, state: Any, phases: Any
 ) -> int:  # fmt: skip
-    """Count `size` bytes for each of some copies, in `phases`; 0 or the mistake of a copy."""
+    """Count `size` bytes for each of some copies, in `phases`; 0 or the error of a copy."""
     for i in range(ctas.size):
         cta, address = ctas[i], addresses[i]
         slot = address // BYTES
         if address % BYTES:
-            return mistake(UNALIGNED, i)
+            return error_at(UNALIGNED, i)
         if slot >= index.shape[1]:
-            return mistake(BAD_PLACE, i)
+            return error_at(BAD_PLACE, i)
         row = index[cta, slot]
         if state[cta, row, COUNT] == 0:
-            return mistake(UNINITIALISED, i)
+            return error_at(UNINITIALISED, i)
         phases[i] = state[cta, row, PHASE]
         state[cta, row, MISSING] -= size
         if state[cta, row, MISSING] < -MOST:
-            return mistake(TOO_MUCH, i)
+            return error_at(TOO_MUCH, i)
         if state[cta, row, MISSING] == 0 and state[cta, row, PENDING] == 0:
             state[cta, row, PHASE] += 1
             state[cta, row, PENDING] = state[cta, row, COUNT]
@@ -426,25 +452,27 @@ def _complete_all(
 def _done(
     addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any
 ) -> int:  # fmt: skip
-    """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or a mistake."""
+    """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or an error.
+
+    active: the numbers of the threads that ask.
+    """
     ctas, slots = index.shape
-    group, news = active.size // ctas, 0
-    for thread in range(active.size):
-        if not active[thread]:
-            continue
+    group, news = addresses.size // ctas, 0
+    for i in range(active.size):
+        thread = active[i]
         address, parity = int(addresses[thread]), int(parities[thread])
         cta, slot = thread // group, (address & OFFSET) // BYTES
         if address >> CLUSTER_SHIFT:
-            return mistake(NOT_OWN, thread)
+            return error_at(NOT_OWN, thread)
         if address % BYTES:
-            return mistake(UNALIGNED, thread)
+            return error_at(UNALIGNED, thread)
         if slot >= slots:
-            return mistake(BAD_PLACE, thread)
+            return error_at(BAD_PLACE, thread)
         row = index[cta, slot]
         if state[cta, row, COUNT] == 0:
-            return mistake(UNINITIALISED, thread)
+            return error_at(UNINITIALISED, thread)
         if parity > 1:
-            return mistake(BAD_PARITY, thread)
+            return error_at(BAD_PARITY, thread)
         phase = state[cta, row, PHASE]
         if phase & 1 != parity:
             go[thread] = True
@@ -455,5 +483,5 @@ def _done(
         elif asks_for[thread, 0] != slot or (asks_for[thread, 1] ^ phase) & 1:
             asks_for[thread, 0], asks_for[thread, 1] = slot, phase
         elif asks_for[thread, 1] != phase:
-            return mistake(LOST, thread)
+            return error_at(LOST, thread)
     return news

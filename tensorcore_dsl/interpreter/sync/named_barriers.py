@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.native import compiled, mistake
+from tensorcore_dsl.interpreter.core.native import compiled, error_at
 from tensorcore_dsl.interpreter.core.threads import words
 from tensorcore_dsl.interpreter.sanitizer.races import NAMED
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
@@ -115,7 +115,7 @@ def _arrive(
     arrived: Any, expected: Any, phase: Any, lanes: Any, counted: Any, waits_at: Any,
     waits_for: Any, votes: Any, true: Any, voters: Any, full: int,
 ) -> int:  # fmt: skip
-    """Let the active threads arrive; sets `go`. 0, or the mistake of a thread."""
+    """Let the active threads arrive; sets `go`. 0, or the error of a thread."""
     ctas = arrived.shape[0]
     group = active.size // ctas
     for thread in range(active.size):
@@ -126,18 +126,18 @@ def _arrive(
         if waits_at[thread] != -1:
             continue
         if which >= BARRIERS:
-            return mistake(BAD_ID, thread)
+            return error_at(BAD_ID, thread)
         if count % 32 or count > full or (count == 0 and not wait):
-            return mistake(BAD_COUNT, thread)
+            return error_at(BAD_COUNT, thread)
         goal = count if count else -1
         if expected[cta, which] == 0:
             expected[cta, which] = goal
         # A count of all threads of the CTA is the same as no count.
         elif expected[cta, which] != goal and expected[cta, which] + goal != full - 1:
-            return mistake(MISMATCH, thread)
+            return error_at(MISMATCH, thread)
         bit = np.uint32(1) << np.uint32(thread % 32)
         if lanes[thread // 32, which] & bit or counted[thread // 32, which]:
-            return mistake(TWICE, thread)
+            return error_at(TWICE, thread)
         lanes[thread // 32, which] |= bit
         votes[cta, which, 0] += predicate[thread]
         votes[cta, which, 1] += 1
@@ -193,7 +193,7 @@ def _settle(
     if goal == -1:
         goal = full
     if arrived[cta, which] > goal:
-        return mistake(OVERRUN, cta * group)
+        return error_at(OVERRUN, cta * group)
     if here >= goal:
         for thread in range(cta * group, (cta + 1) * group):
             if waits_at[thread] == which and waits_for[thread] == phase[cta, which]:

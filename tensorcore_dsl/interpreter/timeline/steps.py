@@ -43,14 +43,14 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
     instr, alu = step.instr, costs["alu_latency"].value
     guard = () if step.guard is None else (step.guard[0],)
     reads = step.reads + guard
+    if step.check or (instr is not None and instr.opcode == names.CHECK_OPCODE):
+        return StepCost(NOTHING, (), ())
     if instr is None:
         if step.copies or (step.writes and not step.reads):
             return StepCost(COPY, step.copies, step.writes, 0)
         if step.reads:
             return StepCost(ISSUE, reads, step.writes, 1, alu)
         return StepCost(JUMP, (), ())
-    if instr.opcode == names.CHECK_OPCODE:
-        return StepCost(NOTHING, (), ())
     if instr.ordering is not None:
         sources = tuple(p for p in reads if p not in step.writes)
         return StepCost(PRODUCT, sources, (), 1, 0, product_cycles(instr, costs))

@@ -1,0 +1,134 @@
+"""Shared memory that holds the arrays of a launch while worker processes run it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, span
+
+LEAST = 1 << 28  # bytes; pages that nobody has touched cost nothing
+KEPT = 1 << 26  # bytes that stay occupied between launches
+HEADER = mmap.PAGESIZE  # bytes before those of arrays
+Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
+
+
+@dataclass
+class _Region:
+    """Memory from `low` to `high`, where arrays lie, as `views` of it.
+
+    offset: in the arena. written: the arrays that a kernel may write.
+    """
+
+    low: int
+    high: int
+    owner: int  # address of the array that the others are views of
+    written: list[np.ndarray]
+    offset: int = 0
+
+
+def _owner(array: np.ndarray) -> int:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return span(array)[0]
+
+
+def _regions(arguments: Sequence[Any]) -> list[_Region]:
+    """The memory of all arrays, in order; those that overlap are in one region.
+
+    Distances from the base array are kept modulo ALIGNMENT, so that checks of alignment find the
+    same as without processes.
+    """
+    regions: list[_Region] = []
+    given = [a for a in arguments if isinstance(getattr(a, "array", None), np.ndarray)]
+    for argument in sorted(given, key=lambda a: span(a.array)[0]):
+        (low, high), array = span(argument.array), argument.array
+        if low == high:
+            continue
+        written = [array] if argument.writable and array.flags.writeable else []
+        if regions and low < regions[-1].high:
+            regions[-1].high = max(regions[-1].high, high)
+            regions[-1].written += written
+        else:
+            regions.append(_Region(low, high, _owner(array), written))
+    end = 0
+    for region in regions:
+        shift = (region.low - region.owner) % ALIGNMENT
+        region.offset = -(-end // ALIGNMENT) * ALIGNMENT + shift
+        end = region.offset + region.high - region.low
+    return regions
+
+
+class Arena:
+    """Shared memory with room for arrays of `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        self._memory = mmap.mmap(-1, HEADER + max(size, LEAST), flags=flags)
+        whole = np.frombuffer(self._memory, np.uint8)
+        self._clock, self.bytes = whole[:8].view(np.float64), whole[HEADER:]
+        self._start = span(self.bytes)[0]
+        self._regions: list[_Region] = []
+
+    @property
+    def used(self) -> float:
+        """When arrays were last here, by a clock that is the same in all processes."""
+        return float(self._clock[0])
+
+    @used.setter
+    def used(self, when: float) -> None:
+        self._clock[0] = when
+
+    @staticmethod
+    def room(arguments: Sequence[Any]) -> int:
+        """Bytes that the arrays of a launch take."""
+        return max((r.offset + r.high - r.low for r in _regions(arguments)), default=0)
+
+    def take(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments of a launch, with copies of their arrays in this memory."""
+        regions = _regions(arguments)
+        for region in regions:
+            ctypes.memmove(self._start + region.offset, region.low, region.high - region.low)
+
+        def moved(argument: Any) -> Any:
+            array = getattr(argument, "array", None)
+            if not isinstance(array, np.ndarray) or not array.size:
+                return argument
+            first, low = array.__array_interface__["data"][0], span(array)[0]
+            home = next(r for r in regions if r.low <= low < r.high)
+            offset, writable = home.offset + first - home.low, array.flags.writeable
+            place = offset, array.shape, array.dtype, array.strides, writable
+            return replace(argument, array=self.view(place))
+
+        found = [moved(argument) for argument in arguments]
+        self._regions = regions  # not before: an interrupt may have ended the copies
+        return found
+
+    def give_back(self) -> None:
+        """Write what a kernel may have changed to the arrays that were taken."""
+        for region in self._regions:
+            for low, high in map(span, region.written):
+                ctypes.memmove(low, self._start + region.offset + low - region.low, high - low)
+        if any(region.offset + region.high - region.low > KEPT for region in self._regions):
+            self._memory.madvise(mmap.MADV_REMOVE, HEADER)
+        self._regions = []
+
+    def place(self, array: np.ndarray) -> Place | None:
+        """Where an array lies in this memory, None if it lies elsewhere."""
+        offset = array.__array_interface__["data"][0] - self._start
+        if not 0 <= offset < self.bytes.size or not array.size:
+            return None
+        return offset, array.shape, array.dtype, array.strides, array.flags.writeable
+
+    def view(self, place: Place) -> np.ndarray:
+        """The array at a place."""
+        offset, shape, dtype, strides, writable = place
+        buffer: Any = self.bytes
+        array = np.ndarray(shape, dtype, buffer, offset, strides)
+        array.flags.writeable = writable
+        return array

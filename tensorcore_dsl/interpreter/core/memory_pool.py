@@ -1,0 +1,78 @@
+"""Memory of chunks, which serves the chunks that follow.
+
+New memory is slow: the system clears each of its pages when it is first touched, which takes longer
+than to write zeros to memory that is there. Blocks are kept for the chunks of a launch and, some of
+them or in processes of their own all, for the launches that follow. Nothing may depend on what they
+held.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import prod
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+LEAST = 1 << 20  # bytes of a block; NumPy keeps smaller ones itself
+MOST = 1 << 28  # bytes of all blocks that are kept
+BETWEEN = 1 << 26  # the same between launches in the process that asks for these
+
+_blocks: list[np.ndarray] = []
+_changing = Lock()
+
+
+def _references(blocks: list[np.ndarray], number: int) -> int:
+    return sys.getrefcount(blocks[number])
+
+
+_ALONE = _references([np.empty(0)], 0)  # references to a block that no array is a view of
+
+
+def zeros(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
+    """An array of zeros. Its memory is used again when no view of it is left."""
+    array = empty(shape, dtype)
+    array.fill(0)
+    return array
+
+
+def empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
+    """The same with whatever the memory held before."""
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    size = prod(shape) * np.dtype(dtype).itemsize
+    if size < LEAST:
+        return np.empty(shape, dtype)
+    array: np.ndarray = _taken(size)[:size].view(dtype).reshape(shape)
+    return array
+
+
+def _taken(size: int) -> np.ndarray:
+    """The smallest free block of `size` bytes or more, or a new one, which is kept if there is
+    room."""
+    with _changing:
+        free = [i for i in range(len(_blocks)) if _references(_blocks, i) == _ALONE]
+        fits = [i for i in free if _blocks[i].size >= size]
+        if fits:
+            return _blocks[min(fits, key=lambda i: _blocks[i].size)]
+        for i in reversed(free):
+            if size + kept() > MOST:
+                del _blocks[i]
+        block = np.empty(size, np.uint8)
+        if size + kept() <= MOST:
+            _blocks.append(block)
+        return block
+
+
+def kept() -> int:
+    """Bytes of all blocks, those in use and those that wait for it."""
+    return sum(block.size for block in _blocks)
+
+
+def forget(most: int = 0) -> None:
+    """Keep at most so many bytes, of the smallest blocks; those in use are freed with their last
+    view."""
+    with _changing:
+        _blocks.sort(key=lambda block: block.size)
+        while kept() > most:
+            _blocks.pop()

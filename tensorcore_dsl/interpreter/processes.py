@@ -1,0 +1,426 @@
+"""Worker processes for the chunks of a launch: they do not share an interpreter's lock.
+
+A worker is a fork of this process, so it has the programs and the compiled loops already. It gets
+the rest of a launch through a pipe; the arrays lie in shared memory (`Arena`). Workers without work
+are used again by the launches that follow, if their programs existed when the worker was made. A
+worker uses no GPU, holds no file of this process, does not get its signals, and ends without its
+exit handlers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, Pipe, wait
+from threading import Event
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.environment import switches
+from tensorcore_dsl.environment.compile_notice import VARIABLE as NOTICE
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.arena import LEAST, Arena
+from tensorcore_dsl.interpreter.core import memory_pool
+from tensorcore_dsl.interpreter.core.program import PROGRAMS, Program, next_serial
+from tensorcore_dsl.interpreter.core.report import Report
+from tensorcore_dsl.lowering.forms import COMPILING
+
+VARIABLE = "TENSORCORE_DSL_PROCESSES"
+_SIGNAL_AT_END = 1  # PR_SET_PDEATHSIG
+PATIENCE = 2.0  # seconds for the other processes to say where they stood
+REUSE_SECONDS = 2.0  # for which workers without work are used again
+IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
+MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
+
+# Runs CTAs, from the first one on, so many of them, until an event is set.
+Chunk = Callable[[int, int, Event], Report]
+
+
+# -- when ----------------------------------------------------------------------------------------
+
+
+def can_fork() -> bool:
+    """May this process make others?
+
+    Not where the system cannot copy a process, nor in workers of `multiprocessing`, which must have
+    none. Nor beside other threads, unless they serve in the background (as those of a notebook) and
+    emulate nothing: a lock that another thread holds at the fork stays locked in the child.
+    """
+    here = threading.current_thread()
+    return (
+        sys.platform.startswith("linux")
+        and not multiprocessing.current_process().daemon
+        and not switches.is_off(VARIABLE)
+        and all(thread is here or thread.daemon for thread in threading.enumerate())
+        and all(number == here.ident for number in _launches)
+    )
+
+
+_launches: list[int | None] = []  # numbers of the threads that emulate
+_changing = threading.Lock()  # held where this list changes, and while a process is copied
+
+
+@contextmanager
+def launching() -> Iterator[None]:
+    """Note that this thread emulates: meanwhile no other thread may fork workers."""
+    number = threading.current_thread().ident
+    with _changing:
+        _launches.append(number)
+    try:
+        yield
+    finally:
+        with _changing:
+            _launches.remove(number)
+
+
+@contextmanager
+def pool(arguments: Sequence[Any]) -> Iterator[tuple[ProcessPool | None, Sequence[Any]]]:
+    """The processes for a launch, and its arguments with their arrays where these see them.
+
+    None, and the arguments as they are, where there may be no processes. At the end the arrays are
+    copied back, whatever has happened. Only one launch has processes at a time.
+    """
+    global _kept
+    if not can_fork() or not _in_use.acquire(blocking=False):
+        yield None, arguments
+        return
+    try:
+        room = Arena.room(arguments)
+        if _kept is None or not _kept.serves(room):
+            shutdown()
+            try:
+                _kept = ProcessPool(room)
+            except (OSError, MemoryError):
+                yield None, arguments
+                return
+        kept = _kept
+        kept.arena.used = math.inf  # all stay, those without a chunk too
+        try:
+            yield kept, kept.arena.take(arguments)
+        finally:
+            kept.arena.give_back()
+            kept.arena.used = time.monotonic()
+    finally:
+        _in_use.release()
+
+
+def has_idle_workers(program: Program) -> bool:
+    """Are there workers without work that know a program?"""
+    kept = _kept
+    workers = kept.workers if kept is not None and kept.serves(0) else []
+    return bool(workers) and all(worker.serves(program.serial) for worker in workers)
+
+
+def shutdown() -> None:
+    """End the processes that wait for another launch."""
+    global _kept
+    if _kept is not None:
+        _kept.end()
+    _kept = None
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+class _Pickler(pickle.Pickler):
+    """Writes programs as numbers, and arrays in the arena as places."""
+
+    def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.arena, self.newest = arena, -1
+
+    def persistent_id(self, item: Any) -> Any:
+        if isinstance(item, Program):
+            self.newest = max(self.newest, item.serial)
+            return item.serial
+        return self.arena.place(item) if type(item) is np.ndarray else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, arena: Arena) -> None:
+        super().__init__(io.BytesIO(data))
+        self.arena = arena
+
+    def persistent_load(self, name: Any) -> Any:
+        return PROGRAMS[name] if isinstance(name, int) else self.arena.view(name)
+
+
+class _Worker:
+    """A process that runs the chunks which begin at `firsts`.
+
+    ended: how many of them have. newest: programs with lower serial numbers are known to it.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self.firsts, self.ended = range(0), 0
+        self.answers, end = Pipe()
+        self._status: int | None = None
+        with end, _changing, COMPILING, warnings.catch_warnings():
+            if len(set(_launches)) > 1:
+                raise BlockingIOError("another thread has begun to emulate")
+            self.newest = next_serial()
+            # Python and others warn where there are threads, such as those of BLAS, because what
+            # they lock stays locked. The process uses nothing that these lock.
+            warnings.simplefilter("ignore")
+            # No process of `multiprocessing`: copies of this one would end it with their own.
+            self.number = os.fork()
+            if not self.number:
+                _work(end, arena)
+
+    def serves(self, newest: int) -> bool:
+        """Is it there, and does it know the program with a serial number?"""
+        return self.newest > newest and self.status(os.WNOHANG) is None
+
+    def status(self, options: int = 0) -> int | None:
+        """Its exit code; None while it runs, with the option not to wait."""
+        if self._status is None:
+            try:
+                number, status = os.waitpid(self.number, options)
+            except ChildProcessError:  # others have waited for it
+                number, status = self.number, 0
+            if number:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    @property
+    def at(self) -> int | None:
+        """The first CTA of the chunk that it runs, None for none."""
+        return self.firsts[self.ended] if self.ended < len(self.firsts) else None
+
+    def begin(self, chunk: bytes, firsts: range, size: int, ctas: int) -> None:
+        """Let it run the chunks of a launch of `ctas` that begin at `firsts`."""
+        self.firsts, self.ended = firsts, 0
+        with suppress(ConnectionError):  # it has ended, as its answer tells
+            self.answers.send((chunk, firsts, size, ctas))
+
+    def answer(self) -> Report | BaseException:
+        """The report of the chunk, or its error, after which it runs no other one."""
+        try:
+            found: Report | BaseException = self.answers.recv()
+        except (EOFError, ConnectionError):
+            found = EmulationError(
+                f"a process that emulated blocks ended with exit code {self.status()}; is there "
+                f"enough memory? {VARIABLE}=off uses none"
+            )
+        self.ended = len(self.firsts) if isinstance(found, BaseException) else self.ended + 1
+        return found
+
+    def signal(self, number: int) -> None:
+        if self.status(os.WNOHANG) is None:
+            os.kill(self.number, number)
+
+    def end(self) -> None:
+        """Wait for its end, after a signal."""
+        self.status()
+        self.answers.close()
+
+
+def _work(end: Connection, arena: Arena) -> NoReturn:
+    """Run the chunks that are asked for, until nobody has asked for a while."""
+    try:
+        stop = Event()
+        _leave(end.fileno())
+        signal.signal(signal.SIGINT, lambda *_: stop.set())
+        os.environ[NOTICE] = "off"  # each one would say what it compiles
+        gc.disable()  # do not finalise objects of the parent
+        memory_pool.forget()  # to write to memory of the other process is as slow as to new memory
+        with suppress(EOFError, ConnectionError):
+            while (left := arena.used + IDLE_SECONDS - time.monotonic()) > 0:
+                if end.poll(min(left, IDLE_SECONDS)):
+                    data, firsts, size, ctas = end.recv()
+                    stop.clear()
+                    _run(data, arena, firsts, size, ctas, stop, end)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _leave(own: int) -> None:
+    """Detach from the parent: signal handlers are reset, and its files but `own` replaced by
+    /dev/null, so that readers of its pipes see their end. The numbers stay in use: an inherited
+    object that closes its file closes no other one."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    with suppress(OSError, AttributeError):  # end with the other process, however that ends
+        ctypes.CDLL(None).prctl(_SIGNAL_AT_END, signal.SIGKILL)
+    null = os.open(os.devnull, os.O_RDWR)
+    for file in map(int, os.listdir("/proc/self/fd")):
+        if file > 2 and file not in (own, null):
+            with suppress(OSError):  # that of the directory
+                os.fstat(file)
+                os.dup2(null, file)
+
+
+def _run(
+    data: bytes, arena: Arena, firsts: range, size: int, ctas: int, stop: Event, end: Connection
+) -> None:
+    """Run chunks until one fails."""
+    chunk: Chunk | None = None
+    for first in firsts:
+        try:
+            chunk = chunk or _Unpickler(data, arena).load()
+            answer: Any = chunk(first, min(size, ctas - first), stop)
+        except BaseException as error:
+            answer = error
+        try:
+            end.send(answer)
+        except Exception as error:  # an error that cannot be sent
+            end.send(EmulationError(f"{type(answer).__name__}: {answer} ({error})"))
+        if isinstance(answer, BaseException):
+            return
+
+
+def _free_memory() -> int:
+    """Bytes that this machine could give to programs."""
+    with open("/proc/meminfo") as lines:
+        sizes = dict(line.split(":") for line in lines)
+    return int(sizes.get("MemAvailable", "0").split()[0]) << 10
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("TENSORCORE_DSL")}
+
+
+class ProcessPool:
+    """Processes that run the chunks of one launch after the other."""
+
+    def __init__(self, room: int) -> None:
+        if room > LEAST and room > _free_memory() // 2:
+            raise MemoryError(f"arrays of {room} bytes are too large for another copy")
+        self.arena, self.workers = Arena(room), list[_Worker]()
+        self.arena.used = self._began = time.monotonic()
+        self._owner, self._made, self._broken = os.getpid(), _settings(), False
+
+    def serves(self, room: int) -> bool:
+        """May another launch, with arrays of `room` bytes, use them?"""
+        return (
+            self._owner == os.getpid()
+            and not self._broken
+            and self.arena.bytes.size >= room
+            and time.monotonic() < self.arena.used + REUSE_SECONDS
+            and time.monotonic() < self._began + MAX_AGE_SECONDS
+            and self._made == _settings()
+        )
+
+    def end(self) -> None:
+        """End them, unless they are those of another process."""
+        workers, self.workers = self.workers, []
+        if self._owner == os.getpid():
+            for worker in workers:
+                worker.signal(signal.SIGKILL)
+            for worker in workers:
+                worker.end()
+
+    def run(
+        self, chunk: Chunk, firsts: range, ctas: int, count: int, stop: Event,
+        advance: Callable[[int], None],
+    ) -> Report:  # fmt: skip
+        """The sum of the reports of `chunk`, for chunks of a launch of `ctas` that begin at
+        `firsts`, in `count` processes.
+
+        Of the chunks that fail, the first one's error is raised; those behind it are ended. stop:
+        asks a chunk to end. advance: is told of each number of CTAs that have ended.
+        """
+        try:
+            return self._run(chunk, firsts, ctas, count, stop, advance)
+        except BaseException:
+            self._broken = True  # another interrupt may leave some that write to the arena
+            self.end()
+            raise
+
+    def _run(
+        self, chunk: Chunk, firsts: range, ctas: int, count: int, stop: Event,
+        advance: Callable[[int], None],
+    ) -> Report:  # fmt: skip
+        size, total, failed = firsts.step, Report(), dict[int, BaseException]()
+        workers, own = self._begin(chunk, firsts, ctas, min(count, len(firsts)))
+        try:
+            for mine in own:
+                try:
+                    total += chunk(mine, min(size, ctas - mine), stop)
+                except Exception as error:
+                    failed[mine] = error
+                    break
+                advance(min(size, ctas - mine))
+            while running := _running(workers, min(failed, default=ctas)):
+                for ready in wait([worker.answers for worker in running]):
+                    worker = next(w for w in running if w.answers is ready)
+                    first = worker.at
+                    found = worker.answer()
+                    assert first is not None
+                    if isinstance(found, BaseException):
+                        failed[first] = found
+                    else:
+                        total += found
+                        advance(min(size, ctas - first))
+        except KeyboardInterrupt as error:
+            _note_place(error, workers)
+            raise
+        if failed:
+            raise failed[min(failed)]
+        return total
+
+    def _begin(
+        self, chunk: Chunk, firsts: range, ctas: int, count: int
+    ) -> tuple[list[_Worker], list[int]]:
+        """Hand chunks to `count` processes; the first CTAs of chunks for which the system refuses
+        some."""
+        data = io.BytesIO()
+        pickler = _Pickler(data, self.arena)
+        pickler.dump(chunk)
+        for worker in [w for w in self.workers if not w.serves(pickler.newest)]:
+            self.workers.remove(worker)
+            worker.signal(signal.SIGKILL)
+            worker.end()
+        used: list[_Worker] = []
+        own: list[int] = []
+        for number in range(count):
+            if len(used) == len(self.workers):
+                try:
+                    self.workers.append(_Worker(self.arena))
+                except OSError:
+                    own += firsts[number::count]
+                    continue
+            worker = self.workers[len(used)]
+            worker.begin(data.getvalue(), firsts[number::count], firsts.step, ctas)
+            used.append(worker)
+        return used, sorted(own)
+
+
+def _running(workers: Sequence[_Worker], end: int) -> list[_Worker]:
+    """Those that run a chunk before CTA `end`."""
+    return [worker for worker in workers if worker.at is not None and worker.at < end]
+
+
+def _note_place(error: KeyboardInterrupt, workers: Sequence[_Worker]) -> None:
+    """Add where the first chunk stood that the interrupt has ended."""
+    running = sorted((w.at, i) for i, w in enumerate(workers) if w.at is not None)
+    for _, i in running:
+        workers[i].signal(signal.SIGINT)
+    for _, i in running:
+        while workers[i].at is not None and workers[i].answers.poll(PATIENCE):
+            found = workers[i].answer()
+            if isinstance(found, KeyboardInterrupt) and hasattr(error, "add_note"):
+                error.add_note(str(found))
+                return
+
+
+_kept: ProcessPool | None = None
+_in_use = threading.Lock()

@@ -1,0 +1,206 @@
+"""Products of warpgroups that follow each other, which the interpreter computes as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import EmulationError, Uninitialised
+from tensorcore_dsl.numerics.products import Product, matmul
+
+RNG = np.random.default_rng(23)
+N, STEPS = 32, 4
+KINDS: dict[str, tuple[Any, int]] = {  # of elements, and how many of them a product takes along K
+    "f16": (np.float16, 16), "bf16": (ml_dtypes.bfloat16, 16), "tf32": (np.float32, 8),
+    "e4m3": (ml_dtypes.float8_e4m3fn, 32), "e5m2": (ml_dtypes.float8_e5m2, 32),
+    "s8": (np.int8, 32), "u8": (np.uint8, 32),
+}  # fmt: skip
+CASES = [
+    ("f16", "f16"), ("f16", "f32"), ("bf16", "f32"), ("tf32", "f32"), ("e4m3", "f16"),
+    ("e4m3", "f32"), ("e5m2", "f32"), ("s8", "s32"), ("u8", "s32"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def like_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels run without a search for races, which takes each product alone."""
+    monkeypatch.setattr(type(chained.emulator("sm_90a")), "_checks_indices", lambda self: False)
+
+
+@tc.kernel
+def chained(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, kind: tc.Const = "", into: tc.Const = "",
+    k: tc.Const = 0, keep: tc.Const = True, major: tc.Const = "k", satfinite: tc.Const = False, gap: tc.Const = 0,
+):  # fmt: skip
+    """D = A B + C by as many products as K needs. gap: the row of A that nobody writes in part."""
+    tc.launch_bounds(128)
+    depth, element = 4 * k, getattr(tc, kind)
+    shape = getattr(tc.wgmma, f"m64n32k{k}")
+    mma = shape(element, element, getattr(tc, into), **({"satfinite": True} if satfinite else {}))
+    tile_a = tc.shared((64, depth), element, swizzle=128)
+    shape_b = (1, depth, 32) if major == "mn" else (32, depth)
+    tile_b = tc.shared(shape_b, element, swizzle=64 if major == "mn" else 128)
+    t = tc.threadIdx.x
+    for i in tc.range(t, 64 * depth, 128):
+        if gap == 0 or i // depth != gap or i % depth < depth // 2:
+            tile_a[i // depth, i % depth] = a[i // depth, i % depth]
+    for i in tc.range(t, 32 * depth, 128):
+        if major == "mn":
+            tile_b[0, i // 32, i % 32] = b[i // 32, i % 32]
+        else:
+            tile_b[i // depth, i % depth] = b[i // depth, i % depth]
+    tc.fence_proxy_async()
+    tc.barrier()
+    acc = mma.d.zeros()
+    for i in tc.static_range(len(acc)):
+        row, col = acc.coordinates(i)
+        acc[i] = c[row, col]
+    tc.wgmma_fence()
+    acc = tc.wgmma_async(mma, acc, tile_a, tile_b, accumulate=keep, b_major=major)
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    for i in tc.static_range(len(acc)):
+        row, col = acc.coordinates(i)
+        d[row, col] = acc[i]
+
+
+def numbers(shape: tuple[int, ...], kind: str, wild: bool) -> np.ndarray:
+    """Random elements; wild ones have all exponents, infinities and NaN."""
+    dtype = np.dtype(KINDS[kind][0])
+    if wild or dtype.kind in "iu":
+        bits = RNG.integers(0, 1 << 8 * dtype.itemsize, shape, np.uint64)
+        found = bits.astype(f"u{dtype.itemsize}").view(dtype)
+    else:
+        found = RNG.standard_normal(shape).astype(dtype)
+    if kind == "tf32":
+        found = (found.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return found
+
+
+def bits_of(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
+
+
+def one_by_one(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: str, into: str, satfinite: bool = False
+) -> np.ndarray:
+    """The bits of A B + C by products of one instruction each."""
+    k = KINDS[kind][1]
+    product = Product("wgmma", 64, N, k, kind, kind, into, into, satfinite=satfinite)
+    acc = bits_of(c)[None]
+    for start in range(0, a.shape[1], k):
+        some = slice(start, start + k)
+        acc = matmul(product, "sm_90a", bits_of(a[:, some])[None], bits_of(b[some])[None], acc)
+    return acc[0]
+
+
+def run(a: np.ndarray, b: np.ndarray, c: np.ndarray, **constants: Any) -> np.ndarray:
+    d = np.zeros_like(c)
+    second = b if constants.get("major") == "mn" else np.ascontiguousarray(b.T)
+    k = KINDS[constants["kind"]][1]
+    chained.emulator("sm_90a")[1, 128](a, second, c, d, k=k, **constants)
+    return d
+
+
+def operands(kind: str, into: str, wild: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    depth = KINDS[kind][1] * STEPS
+    result = {"f16": np.float16, "f32": np.float32, "s32": np.int32}[into]
+    c = (100 * RNG.standard_normal((64, N))).astype(result)
+    return numbers((64, depth), kind, wild), numbers((depth, N), kind, wild), c
+
+
+@pytest.mark.parametrize("wild", [False, True], ids=["plain", "wild"])
+@pytest.mark.parametrize("kind, into", CASES)
+def test_bits(kind: str, into: str, wild: bool) -> None:
+    a, b, c = operands(kind, into, wild)
+    wanted = one_by_one(a, b, c, kind, into)
+    assert np.array_equal(bits_of(run(a, b, c, kind=kind, into=into)), wanted)
+
+
+def test_some_lanes_are_wild() -> None:
+    """A chain that is not exact in vectors is computed again as a whole, from the same C."""
+    a, b, c = operands("bf16", "f32", False)
+    a[5, 40], b[60, 7] = 3e38, 3e38
+    wanted = one_by_one(a, b, c, "bf16", "f32")
+    assert np.isinf(wanted.view(np.float32)).any()
+    assert np.array_equal(bits_of(run(a, b, c, kind="bf16", into="f32")), wanted)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_b_across(kind: str) -> None:
+    a, b, c = operands(kind, "f32", False)
+    wanted = one_by_one(a, b, c, kind, "f32")
+    assert np.array_equal(bits_of(run(a, b, c, kind=kind, into="f32", major="mn")), wanted)
+
+
+def test_without_c() -> None:
+    a, b, c = operands("bf16", "f32", False)
+    wanted = one_by_one(a, b, np.zeros_like(c), "bf16", "f32")
+    assert np.array_equal(bits_of(run(a, b, c, kind="bf16", into="f32", keep=False)), wanted)
+
+
+def test_each_product_saturates() -> None:
+    """Between two products, not only at the end."""
+    a, b = np.full((64, 128), -128, np.int8), np.full((128, N), -128, np.int8)
+    a[:, 64:] = 127
+    c = np.full((64, N), (1 << 31) - 1000, np.int32)
+    wanted = one_by_one(a, b, c, "s8", "s32", satfinite=True)
+    found = run(a, b, c, kind="s8", into="s32", satfinite=True)
+    assert np.array_equal(bits_of(found), wanted)
+    wrapped = c + a.astype(np.int64) @ b
+    assert (found != np.clip(wrapped, -(1 << 31), (1 << 31) - 1)).all()
+
+
+def test_the_product_that_reads_what_nobody_wrote() -> None:
+    a, b, c = operands("bf16", "f32", False)
+    with pytest.raises(Uninitialised, match="wgmma .*nothing has written byte 0x290") as found:
+        run(a, b, c, kind="bf16", into="f32", gap=5)
+    assert isinstance(found.value, EmulationError)
+
+
+TURNS = 7
+
+
+@tc.kernel
+def in_turns(a: tc.Array, b: tc.Array, d: tc.Array, first: tc.s32):
+    """Two warpgroups add up products of two stages; each forgets in a turn of its own."""
+    tc.launch_bounds(256)
+    mma = tc.wgmma.m64n32k32(tc.s8, tc.s8, tc.s32)
+    tile_a = tc.shared((2, 2, 64, 128), tc.s8, swizzle=128)
+    tile_b = tc.shared((2, 32, 128), tc.s8, swizzle=128)
+    t = tc.threadIdx.x
+    group = t // 128
+    for i in tc.range(t, 2 * 128 * 128, 256):
+        tile_a[i // 16384, i // 8192 % 2, i // 128 % 64, i % 128] = a[i // 128, i % 128]
+    for i in tc.range(t, 2 * 32 * 128, 256):
+        tile_b[i // 4096, i // 128 % 32, i % 128] = b[i // 128, i % 128]
+    tc.fence_proxy_async()
+    tc.barrier()
+    acc = mma.d.zeros()
+    for turn in tc.range(TURNS):
+        tc.wgmma_fence()
+        left, right = tile_a[turn % 2, group], tile_b[turn % 2]
+        acc = tc.wgmma_async(mma, acc, left, right, accumulate=turn != first + group)
+        tc.wgmma_commit()
+        tc.wgmma_wait(0)
+    for i in tc.static_range(len(acc)):
+        row, col = acc.coordinates(i)
+        d[64 * group + row, col] = acc[i]
+
+
+@pytest.mark.parametrize("first", [-2, 0, 1, 4, 5])
+def test_products_of_the_same_stages_in_turns(first: int) -> None:
+    """What is kept for the descriptors of a stage says nothing about who keeps C."""
+    a, b = numbers((2, 128, 128), "s8", True), numbers((2, 32, 128), "s8", True)
+    d = np.zeros((128, 32), np.int32)
+    in_turns.emulator("sm_90a")[1, 256](a.reshape(256, 128), b.reshape(64, 128), d, first)
+    products = a.astype(np.int32) @ b.astype(np.int32).transpose(0, 2, 1)
+    for group in range(2):
+        begin = max(first + group, 0)
+        wanted = sum(products[turn % 2] for turn in range(begin, TURNS))
+        rows = slice(64 * group, 64 * group + 64)
+        assert np.array_equal(d[rows], np.asarray(wanted)[rows])

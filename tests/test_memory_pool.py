@@ -1,0 +1,130 @@
+"""Memory of chunks that serves the next ones: zeros each time, and never memory in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.core import memory_pool
+from tensorcore_dsl.interpreter.core.memory_pool import LEAST, MOST, zeros
+from tests.fuzz.ways import dirty
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    memory_pool.forget()
+    yield
+    memory_pool.forget()
+
+
+def place(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [(LEAST, np.uint8), ((3, LEAST), np.uint32)])
+def test_memory_serves_again_and_holds_zeros(shape: object, dtype: type) -> None:
+    first = zeros(shape, dtype)  # type: ignore[arg-type]
+    assert not first.any()
+    first.fill(7)
+    where = place(first)
+    del first
+    second = zeros(shape, dtype)  # type: ignore[arg-type]
+    assert place(second) == where
+    assert second.dtype == dtype
+    assert not second.any()
+
+
+def test_memory_of_which_a_view_is_left_is_in_use() -> None:
+    first = zeros(2 * LEAST)
+    view = np.ndarray(4, np.uint32, first, 64)
+    view[...] = 9
+    where = place(first)
+    del first
+    second = zeros(2 * LEAST)
+    assert place(second) != where
+    assert (view == 9).all()
+    del view
+    assert place(zeros(LEAST)) == where  # it serves smaller arrays, too
+
+
+def test_the_smallest_block_that_suffices_is_taken() -> None:
+    large, small = zeros(4 * LEAST), zeros(2 * LEAST)
+    where = place(small)
+    del large, small
+    assert place(zeros(LEAST)) == where
+
+
+def test_no_more_is_kept_than_allowed() -> None:
+    arrays = [zeros(MOST // 2), zeros(MOST // 2), zeros(MOST // 2)]
+    assert memory_pool.kept() == MOST
+    del arrays
+    last = zeros(MOST // 2 + LEAST)  # the free blocks make room
+    assert memory_pool.kept() == last.size
+    zeros(LEAST - 1)
+    assert memory_pool.kept() == last.size
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One chunk after the other, in this process."""
+    monkeypatch.setattr(launch, "cores", lambda: 1)
+
+
+@tc.kernel
+def leaves_traces(out: tc.Array, BYTES: tc.Const = 1 << 16):
+    tile = tc.shared((BYTES // 4,), tc.u32)
+    thread = tc.threadIdx.x
+    total = tc.u32(0)
+    for i in range(0, BYTES // 4, 128):
+        total = total | tile[i + thread]
+        tile[i + thread] = 0xFFFFFFFF
+    out[tc.blockIdx.x * 128 + thread] = total
+
+
+def test_unwritten_memory_reads_as_zeros_in_each_chunk(one_core: None) -> None:
+    out = np.ones((96, 128), np.uint32)
+    leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
+    assert not out.any()
+
+
+def test_a_launch_leaves_what_is_allowed(
+    one_core: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = np.ones((96, 128), np.uint32)
+    leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
+    before = memory_pool.kept()
+    assert 0 < before <= memory_pool.BETWEEN
+    monkeypatch.setattr(memory_pool, "BETWEEN", before - 1)
+    leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
+    assert memory_pool.kept() < before
+    assert not out.any()
+
+
+def test_the_largest_blocks_are_forgotten() -> None:
+    sizes = [3 * LEAST, LEAST, 2 * LEAST]
+    arrays = [zeros(size) for size in sizes]
+    memory_pool.forget(4 * LEAST)
+    assert memory_pool.kept() == 3 * LEAST
+    assert not any(array.any() for array in arrays)
+
+
+def products() -> list[bytes]:
+    rng = np.random.default_rng(3)
+    found = []
+    with tc.target("cpu", "sm_90a"):
+        for dtype in (np.int8, np.float16):
+            a, b = (rng.integers(-5, 6, (256, 256)).astype(dtype) for _ in range(2))
+            found.append(kernels.gemm(a, b.T).tobytes())
+    return found
+
+
+def test_products_do_not_depend_on_what_memory_held() -> None:
+    """Registers and shared memory are not cleared where checks see to it that nobody reads them."""
+    plain = products()
+    with dirty():
+        assert products() == plain
