@@ -65,7 +65,7 @@ from tensorcore_dsl.kernel import Kernel, kernel
 from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_wait
 from tensorcore_dsl.lang.atomics import atomic, reduce
-from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, syncwarp
+from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, fence_proxy_async, syncwarp
 from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sync, cluster_wait
 from tensorcore_dsl.lang.copy_tile import copy_tile
 from tensorcore_dsl.lang.debugging import breakpoint
@@ -96,7 +96,7 @@ from tensorcore_dsl.lang.special_registers import (
 )  # fmt: skip
 from tensorcore_dsl.lang.tiles import Tile, dynamic_shared, shared
 from tensorcore_dsl.lang.tma import (
-    bulk_copy, fence_proxy_async, tensor_map, tma_store_commit, tma_load, tma_store, tma_store_wait,
+    bulk_copy, tensor_map, tma_store_commit, tma_load, tma_store, tma_store_wait,
 )  # fmt: skip
 from tensorcore_dsl.lang.warp import (
     elect, match_any, redux, shfl, shfl_down, shfl_up, shfl_xor, vote,

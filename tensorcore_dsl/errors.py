@@ -14,7 +14,7 @@
     ├── LaunchError               the driver rejected a launch
     └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
-        ├── InvalidArithmetic     a division by zero, a shift by a negative count
+        ├── InvalidArithmetic     a division by zero, a negative shift, a range without an end
         ├── Divergence            a warp-wide instruction executed by part of a warp
         ├── Race                  two accesses that nothing orders
         ├── Deadlock
@@ -211,7 +211,10 @@ class Uninitialised(EmulationError):
 
 
 class InvalidArithmetic(EmulationError):
-    """An integer division by zero, or a shift by a negative count."""
+    """An integer division by zero, a shift by a negative count, a range that does not end.
+
+    The step of such a range is zero, or its index leaves its type before the end.
+    """
 
 
 class Divergence(EmulationError):

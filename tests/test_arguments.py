@@ -1,6 +1,7 @@
 """Describing arguments of every kind, and where they lie in a kernel's parameters."""
 
 import ctypes
+import re
 import struct
 import types
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
+import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime import array_interop as protocols
@@ -288,6 +290,42 @@ def test_declared_scalars_refused(value, dtype, text):
 
 
 # Four-bit elements: strides of the packed image
+
+
+@pytest.mark.parametrize("name", ["f16", "float16", np.float16, np.dtype("float16")])
+def test_names_of_element_types(name):
+    named, plain = tc.ArrayType(name, 1, (True,), 16), tc.ArrayType(tc.f16, 1, (True,), 16)
+    assert named == plain and hash(named) == hash(plain)
+    assert tc.ScalarType(name) == tc.ScalarType(tc.f16)
+
+    @tc.kernel
+    def fill(x, value):
+        x[0] = value
+
+    texts = [fill.ptx(array, tc.ScalarType(dtype), arch="sm_80") for array, dtype in ((named, name), (plain, tc.f16))]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("given, text", [
+    (("f17", 1, (True,), 4), "ArrayType: an element type is needed, such as tc.f32, np.float32 or 'f32', not 'f17'"),
+    ((None, 1, (True,), 4), "ArrayType: an element type is needed"),
+    ((tc.f32, 1.0, (True,), 4), "ndim is the number of dimensions, 0 or more, not 1.0"),
+    ((tc.f32, -1, (), 4), "ndim is the number of dimensions, 0 or more, not -1"),
+    ((tc.f32, 2, (True,), 4), "its stride is one element, such as (False, True) for ndim 2, not (True,)"),
+    ((tc.f32, 1, 1, 4), "such as (True,) for ndim 1, not 1"),
+    ((tc.f32, 0, (True,), 4), "such as () for ndim 0, not (True,)"),
+    ((tc.f32, 1, (1,), 4), "such as (True,) for ndim 1, not (1,)"),
+    ((tc.f32, 1, (True,), 3), "align is 1, 2, 4, 8, 16 (bytes), not 3"),
+    ((tc.f32, 1, (True,), "16"), "align is 1, 2, 4, 8, 16 (bytes), not '16'"),
+])  # fmt: skip
+def test_array_types_refused(given, text):
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        tc.ArrayType(*given)
+
+
+def test_scalar_types_refused():
+    with pytest.raises(ArgumentError, match="ScalarType: an element type is needed"):
+        tc.ScalarType(3)
 
 
 def test_four_bit_strides():

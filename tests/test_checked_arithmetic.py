@@ -1,6 +1,8 @@
-"""Divisions by zero, shifts by negative counts, and constants that their type does not hold."""
+"""Divisions by zero, shifts by negative counts, ranges without an end, and constants that their type does not hold."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +61,27 @@ def negative_count(x: tc.Array, n, bad: tc.Const):
     x[tc.threadIdx.x] = 1 << (tc.threadIdx.x - (n if bad else 0))  # here
 
 
+@twin(InvalidArithmetic, "range(0, 9, 0): the step is 0, with which no range ends (block (0,0,0), thread (4,0,0))", (32,), 9, **S32)
+def step_of_zero(x: tc.Array, n, bad: tc.Const):
+    for i in range(0, n, tc.threadIdx.x - 4 if bad else tc.threadIdx.x + 1):  # here
+        x[tc.threadIdx.x] = i
+
+
+@twin(
+    InvalidArithmetic, "range(2147483641, 2147483647, 4): the index has 32 bits, in which 2147483645 + 4 wraps around, "
+    "so the range does not end there (block (0,0,0), thread (0,0,0))", (32,), 2**31 - 1, **S32,
+)  # fmt: skip
+def range_to_the_end(x: tc.Array, n, bad: tc.Const):
+    for i in range(n - 6, n, 4 if bad else 3):  # here
+        x[tc.threadIdx.x] = i
+
+
+@twin(InvalidArithmetic, "in which -2147483642 + -9 wraps around", (32,), -(2**31), **S32)
+def range_down_to_the_end(x: tc.Array, n, bad: tc.Const):
+    for i in range(n + 6, n, -9 if bad else -1):  # here
+        x[tc.threadIdx.x] = i
+
+
 @twin(OperandError, "200 does not fit in s8, whose largest is 127: it would be read back as another number; -56", (32,), **S8)
 def constant(x: tc.Array, bad: tc.Const):
     x[0] = 200 if bad else -56  # here
@@ -95,6 +118,30 @@ def test_counts_beyond_the_width_shift_all_bits_out() -> None:
     assert x.tolist() == [0, -1, 0]
     shifts.emulate[1, 1](x, 1000)
     assert x.tolist() == [0, -1, 0]
+
+
+def test_ranges_near_the_end_of_their_type() -> None:
+    @tc.kernel
+    def sums(x: tc.Array, a, b, step: tc.Const, first: tc.Const):
+        for i in range(a, b, step):
+            x[0] += 1
+            if first:
+                break
+
+    def count(*bounds: Any, first: bool = False, **options: Any) -> int:
+        x = np.zeros(1, np.int32)
+        sums.emulator(**options)[1, 1](x, *bounds, first)
+        return int(x[0])
+
+    most = 2**31 - 1
+    assert count(most - 2, most, 1) == 2
+    assert count(most - 9, most, 4, first=True) == 1  # leaves before its index wraps
+    assert count(np.int64(most - 9), np.int64(most), 4) == 3
+    assert count(np.uint32(2**32 - 9), np.uint32(2**32 - 1), 8) == 1
+    for bounds in ((most - 9, most, 4), (np.uint32(2**32 - 9), np.uint32(2**32 - 1), 9), (np.int64(2**63 - 9), np.int64(2**63 - 1), 9)):
+        for options in ({}, {"checks": False}):
+            with pytest.raises(InvalidArithmetic, match="wraps around"):
+                count(*bounds, **options)
 
 
 def test_builds_without_checks_divide_as_before() -> None:

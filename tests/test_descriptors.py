@@ -7,6 +7,8 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.isa import descriptor
+from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
 from tests import capture_descriptors as probe
 from tests.capture_descriptors import CASES, FORMS, SWIZZLES
 
@@ -79,3 +81,25 @@ def test_a_warpgroup_has_one_descriptor() -> None:
     words[0, 3] = 1
     with pytest.raises(EmulationError, match="desc_b differs within a warpgroup"):
         Descriptor.of(instr, "desc_b", words, np.ones(len(words), bool))
+
+
+def test_addresses_are_kept_within_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same descriptors are looked up once, until there is too much of others."""
+    monkeypatch.setattr(descriptor, "MAX_HELD", 3 * 2 * (16 * 8 + 8))
+    tiles, whole, made = SharedTiles([]), np.ones(1, np.bool_), []
+
+    def ask(word: int) -> Chunks:
+        def find() -> Chunks:
+            made.append(word)
+            return Chunks(np.full((1, 16), word), np.zeros(1, np.int64))
+
+        found = tiles.chunks(np.full((1, 128), word, np.uint64), whole, "b", find)
+        assert (found.addresses == word).all()
+        return found
+
+    for word in (1, 2, 3, 1, 2, 3):
+        ask(word)
+    assert made == [1, 2, 3]
+    ask(4)
+    ask(1)
+    assert made == [1, 2, 3, 4, 1]

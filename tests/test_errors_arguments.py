@@ -10,7 +10,13 @@ import pytest
 from refused_kernels import F32
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import ArchError, ArgumentError, TensorCoreError, UnsupportedSyntax
+from tensorcore_dsl import (
+    ArchError,
+    ArgumentError,
+    LaunchError,
+    TensorCoreError,
+    UnsupportedSyntax,
+)
 
 
 @tc.kernel
@@ -39,6 +45,136 @@ def test_launch_without_grid():
         "plain.emulate[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, 3 was given",
         lambda: plain.emulate[3],
     )
+    needs = "kernel plain is launched with a grid and a block: plain"
+    for emulator in (plain.emulate, plain.emulator("sm_80")):
+        says(f"{needs}.emulate[grid, block](...)", lambda run=emulator: run(1, 2))
+    says(f"{needs}.explore(3)[grid, block](...)", lambda: plain.explore(3)(1, 2))
+    x = np.zeros(4, np.float32)
+    for call in (lambda: plain.check(x, 2), lambda: plain[x, 2]):
+        says(
+            "grid is an array of shape (4,); a launch takes the grid and the block, and the "
+            "arguments in a call of its own, as kernel[grid, block](...) and kernel.check(grid, "
+            "block)(...) do",
+            call, LaunchError,
+        )  # fmt: skip
+
+
+class Stream:
+    """Like a stream of cuda.core."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 7
+
+
+@tc.kernel
+def fill(x: tc.Array):
+    x[tc.threadIdx.x] = 1
+
+
+@pytest.mark.parametrize("stream", ["foo", [1], -5, object(), True])
+def test_streams_are_checked_on_the_cpu_too(stream: Any) -> None:
+    tuned = tc.autotune([tc.Config(grid=1, block=4)])(fill)
+    with tc.target("cpu"):
+        for launch in (
+            lambda: fill[1, 4, stream],
+            lambda: fill.emulate[1, 4, stream],
+            lambda: fill.configured(1, 4, stream=stream),
+            lambda: tuned[1, 4, stream],
+        ):
+            with pytest.raises(ArgumentError, match="a stream cannot be "):
+                launch()
+
+
+@pytest.mark.parametrize("stream", [None, 0, 7, Stream()])
+def test_streams_that_a_launch_on_the_cpu_takes(stream: Any) -> None:
+    with tc.target("cpu"):
+        fill[1, 4, stream](x := np.zeros(4, np.float32))
+    assert x.tolist() == [1, 1, 1, 1]
+
+
+def test_options_of_configured() -> None:
+    says(
+        ".configured(grid, block, *, stream=None, shared_bytes=0, cluster=None, cooperative=False, "
+        "pdl=False): got an unexpected keyword argument 'foo'",
+        lambda: plain.configured(1, 32, foo=1),
+    )
+    for name in ("cooperative", "pdl"):
+        says(
+            f"{name} is 'no'; True or False are allowed",
+            lambda name=name: plain.configured(1, 32, **{name: "no"}), LaunchError,
+        )  # fmt: skip
+
+
+@tc.kernel
+def too_large(x: tc.Array):
+    small = tc.shared((128,), tc.f32)
+    large = tc.shared((512, 1024), tc.f32)
+    x[0] = small[0] + large[0, 0]
+
+
+@tc.kernel
+def generates(x: tc.Array):
+    x[0] = 1
+    yield x[1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [(too_large, "    large = tc.shared((512, 1024), tc.f32)"), (generates, "    yield x[1]")],
+)
+def test_places_of_what_is_refused_as_a_whole(kernel: Any, line: str) -> None:
+    with pytest.raises(TensorCoreError) as found:
+        kernel.ptx(F32)
+    assert f"{line}\n" in str(found.value) and " in " + kernel.__name__ in str(found.value)
+
+
+def test_emulating_an_instruction_without_its_shared_memory() -> None:
+    with pytest.raises(tc.OutOfBounds, match=r"the CTA has no shared memory; pass shared=, its bytes \(uint8\)"):
+        tc.emulate("ldmatrix.sync.aligned.m8n8.x4.shared.b16", np.zeros(32, np.uint32))
+
+
+@pytest.mark.parametrize("function", [tc.shfl_xor, tc.shfl_up, tc.shfl_down, tc.shfl])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_shuffles_with_the_mask_in_front(function: Any, dtype: Any) -> None:
+    @tc.kernel
+    def habit(x: tc.Array):
+        x[tc.lane_id()] = function(0xFFFFFFFF, x[tc.lane_id()], 1)
+
+    what = "lane" if function is tc.shfl else "distance"
+    with pytest.raises(tc.OperandError) as found:
+        habit.emulate[1, 32](np.zeros(32, dtype))
+    assert found.value.message.endswith(
+        f": tc.{function.__name__}(value, {what}, mask) takes the mask last"
+    )
+
+
+@pytest.mark.parametrize("threads", [32, 128])
+def test_a_race_within_a_warp_names_the_barrier_of_larger_blocks(threads: int) -> None:
+    @tc.kernel
+    def turned(x: tc.Array):
+        tile = tc.shared((128,), tc.f32)
+        t = tc.threadIdx.x
+        tile[t] = x[t]
+        x[t] = tile[tc.blockDim.x - 1 - t] if tc.blockDim.x == 32 else tile[t ^ 1]
+
+    with pytest.raises(tc.Race) as found:
+        turned.emulate[1, threads](np.zeros(128, np.float32))
+    advice = "tc.syncwarp() between the two would order them"
+    assert advice in str(found.value)
+    more = f"{advice}, or tc.barrier() where other warps use it too"
+    assert (more in str(found.value)) == (threads == 128)
+
+
+def test_autotune_without_configurations() -> None:
+    says("autotune takes configs, not kernel fill: @tc.autotune([...])", lambda: tc.autotune(fill))
+    says("autotune takes configs, not 3: @tc.autotune([...])", lambda: tc.autotune(3))
+
+
+def test_autotuned_emulation_takes_the_grid_of_the_configurations() -> None:
+    tuned = tc.autotune([tc.Config(grid=1, block=4)])(fill)
+    tuned.emulate(x := np.zeros(4, np.float32))
+    assert x.tolist() == [1, 1, 1, 1]
+    assert tuned.explore(2)(x).orders == 2
 
 
 def test_arguments_that_do_not_fit_the_parameters():

@@ -460,7 +460,7 @@ def sums_by_numpy(x: tc.Array):
 
 
 @refused(
-    "float32 takes values known at compile time; x.to(f32) converts run-time values",
+    "float32 takes values known at compile time; x.to(tc.f32) converts run-time values",
     "np.float32(n)",
     tc.s32,
 )
@@ -601,7 +601,37 @@ def multiplies_text(x):
     tc.fma(x, 'a', 1)  # fmt: skip
 
 
-@refused("the register tid, with components x, y and z, cannot be called", "tc.threadIdx()")
+@refused("tc.threadIdx has components x, y and z; did you mean tc.threadIdx.x?", "tc.threadIdx + 1")
+def adds_to_all_components():
+    tc.threadIdx + 1  # noqa: B018
+
+
+@refused("tc.blockIdx has components x, y and z; did you mean tc.blockIdx.x?", "n * tc.blockIdx", tc.s32)
+def multiplies_all_components(n):
+    n * tc.blockIdx  # noqa: B018
+
+
+@refused("tc.threadIdx has components x, y and z; did you mean tc.threadIdx.x?", "tc.threadIdx == 0")
+def compares_all_components():
+    if tc.threadIdx == 0:
+        tc.trap()
+
+
+@refused("tc.threadIdx has components x, y and z; did you mean tc.threadIdx.x?", "n != tc.threadIdx", tc.s32)
+def differs_from_all_components(n):
+    if n != tc.threadIdx:
+        tc.trap()
+
+
+@refused(
+    "a 1-dimensional f32 array is indexed by integers, not by tc.threadIdx (did you mean tc.threadIdx.x?)",
+    "x[tc.threadIdx] = 1", F32,
+)  # fmt: skip
+def indexes_by_all_components(x):
+    x[tc.threadIdx] = 1
+
+
+@refused("tc.threadIdx (did you mean tc.threadIdx.x?) cannot be called", "tc.threadIdx()")
 def calls_a_register():
     tc.threadIdx()
 

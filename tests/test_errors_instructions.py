@@ -16,6 +16,34 @@ def test_refused(case: Case):
     check(case)
 
 
+OPERANDS = (
+    "takes element types and gives an instruction, which takes the operands: "
+    "mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32), then mma(a, b, c)"
+)
+
+
+@refused(f"tc.mma {OPERANDS}", "tc.mma(mma.a.zeros(), mma.b.zeros(), mma.c.zeros())")
+def forgets_shape_and_types():
+    mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    tc.mma(mma.a.zeros(), mma.b.zeros(), mma.c.zeros())
+
+
+@refused(f"tc.mma {OPERANDS}", "tc.mma.m16n8k16(tc.f16, tc.f16, [mma.c.zeros()])")
+def forgets_types():
+    mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+    tc.mma.m16n8k16(tc.f16, tc.f16, [mma.c.zeros()])
+
+
+@refused(
+    "tc.wgmma takes element types and gives an instruction, which takes the operands: wgmma = "
+    "tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32), then tc.wgmma_async(wgmma, acc, a, b)",
+    "tc.wgmma.m64n64k16(tile, tile, wgmma.d.zeros())", arch="sm_90a"
+)  # fmt: skip
+def forgets_types_of_wgmma():
+    wgmma, tile = tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32), tc.shared((64, 64), tc.f16)
+    tc.wgmma.m64n64k16(tile, tile, wgmma.d.zeros())
+
+
 @refused(
     "operand b of mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 must be a fragment f16x2:mma.B.16x8.f16, not a "
     "fragment f16x4:mma.A.16x16.f16",

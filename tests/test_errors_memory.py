@@ -9,7 +9,7 @@ import pytest
 from refused_kernels import F32, INTS, Case, Refusals, check
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import ArrayType, OperandError
+from tensorcore_dsl import ArrayType, LayoutError, OperandError
 
 refused = Refusals()
 BF16 = ArrayType(tc.bf16, 2, (False, True), 16)
@@ -34,7 +34,7 @@ def product(
     tc.launch_bounds(128)
     mma = instr or tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
     a, b = tc.shared(rows, dtype, swizzle=128), tc.shared(columns, dtype, swizzle=128)
-    tc.wgmma_async(mma, mma.d.zeros(), a, b, **(options or {}))
+    _ = tc.wgmma_async(mma, mma.d.zeros(), a, b, **(options or {}))
 
 
 S8 = tc.wgmma.m64n64k32(tc.s8, tc.s8, tc.s32)
@@ -48,9 +48,11 @@ MN = {"b_major": "mn"}
     [
         ({"rows": (32, 64)}, f"{MMA}: a has 64 rows; a view with 32, of shape (32, 64) and major 'k', was given"),
         ({"rows": (128, 64)}, "a has 64 rows; a view with 128"),
-        ({"columns": (128, 64)}, "b has 64 columns; a view with 128, of shape (128, 64) and major 'k'"),
+        ({"columns": (128, 64)}, "b has 64 columns; a view with 128, of shape (128, 64) and major 'k', was given: b lies as (N, K) = (64, K), K "
+         'contiguous; b_major="mn" takes (atoms, K, width)'),
         ({"columns": (32, 64)}, "b has 64 columns; a view with 32"),
-        ({"columns": (2, 64, 64), "options": MN}, "b has 64 columns; a view with 128, of shape (2, 64, 64) and major"),
+        ({"columns": (2, 64, 64), "options": MN}, "b has 64 columns; a view with 128, of shape (2, 64, 64) and major 'mn', "
+         "was given: b lies as (atoms, K, width), of which atoms x width is N = 64"),
         ({"rows": (2, 64, 64), "options": {"a_major": "mn"}}, "a has 64 rows; a view with 128"),
         ({"rows": (2, 64, 64)}, "a has 64 rows; a view with 128"),
         ({"dtype": tc.f16}, f"{MMA}: b has bf16 elements; a shared f16 tile of 64x64, 128-byte swizzle was given"),
@@ -161,6 +163,38 @@ def load_box(
     tc.tma_load(tile, map, index, bars[0], **(options or {}))
 
 
+def test_arrays_that_are_contiguous_along_another_axis() -> None:
+    with pytest.raises(LayoutError) as found:
+        load_box.ir(COLUMNS, box=(128, 64), shape=(128, 64), map_swizzle=128, arch="sm_90a")
+    assert found.value.message == (
+        "a box of 128 bf16 is wider than its 128-byte swizzle: argument 'x' is contiguous along "
+        "axis 0 (its strides are (1, ?)), where the box (128, 64) has 128"
+    )
+    strided = ArrayType(tc.bf16, 2, (False, False), 16)
+    with pytest.raises(OperandError) as refused:
+        load_box.ir(strided, arch="sm_90a")
+    assert refused.value.message == (
+        "a tensor map needs a contiguous axis, of stride 1; the strides of argument 'x' are "
+        "(?, ?): pass a contiguous copy"
+    )
+
+
+def test_a_transposed_view_for_wgmma() -> None:
+    @tc.kernel(threads=128)
+    def transposed():
+        mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+        a, b = tc.shared((64, 64), tc.bf16, swizzle=128), tc.shared((64, 64), tc.bf16, swizzle=128)
+        _ = tc.wgmma_async(mma, mma.d.zeros(), a, b.T)
+
+    with pytest.raises(LayoutError) as found:
+        transposed.ir(arch="sm_90a")
+    assert found.value.message == (
+        f"{MMA}: the last axis of b runs along memory; a view of shape (64, 64) with strides "
+        "(1, 64) was given: b lies as (N, K) = (64, K), K contiguous; "
+        'b_major="mn" takes (atoms, K, width)'
+    )
+
+
 SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
 
 
@@ -179,9 +213,10 @@ SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
         ({"shape": (128, 64), "view": lambda t: t[::2]}, "a shared bf16 tile of 64x64, strides (128, 1), was given"),
         ({"index": (0.5, 0)}, "a coordinate of a box must be an integer, not 0.5"),
         ({"index": (0,)}, "2 coordinates are needed, 1 were given"),
+        ({"index": 0}, "the index of a box is a tuple of 2 coordinates, not 0"),
         ({"box": (64, 64.0)}, "the box of a tensor map has positive extents known at compile time, not 64, 64.0"),
         ({"box": (0, 64)}, "the box of a tensor map has positive extents"),
-        ({"box": (64,)}, "a tensor map needs a contiguous axis and a box of 2 extents; the box is (64,)"),
+        ({"box": (64,)}, "the box of a tensor map has an extent for each axis of the array: 2 of argument 'x'; the box is (64,)"),
         ({"options": {"multicast": 1 << 16}}, "has a bit for each CTA that receives the box, of 16 CTAs; 65536 was"),
         ({"options": {"multicast": 0}}, "has a bit for each CTA that receives the box, of 16 CTAs; 0 was given"),
         ({"options": {"multicast": 1.5}}, "a multicast mask must be an integer, not 1.5"),
@@ -256,6 +291,14 @@ def reduces_bits_of_floats(x):
 def stores_a_pointer(x):
     map, tile = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16)
     tc.tma_store(map, (0, 0), tile.at(0, 0))
+
+
+@refused(
+    "a fence orders accesses to shared, global, not 'local'",
+    'tc.fence_proxy_async("local")', BF16, **HOPPER,
+)  # fmt: skip
+def fences_local_memory(x):
+    tc.fence_proxy_async("local")
 
 
 # -- cp.async -----------------------------------------------------------------------------------
@@ -374,7 +417,7 @@ def two_sizes():
 
 
 @refused(
-    "add of s32 elements takes integers, not 1.5; convert it first, with s32(...)",
+    "add of s32 elements takes integers, not 1.5; convert it first, with tc.s32(...)",
     'tc.atomic("add", x.at(0), 1.5)', INTS,
 )  # fmt: skip
 def adds_a_fraction(x):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from refused_kernels import F32, HALF, INTS, MATRIX, Case, Refusals, check
 
@@ -29,17 +31,17 @@ def compares_with_none(n: tc.s32):
     n < None  # noqa: B015
 
 
-@refused("& needs integers, not f32; .bits() reads its bits", "x & 3", tc.f32)
+@refused("& needs integers, not f32; .bits(tc.u32) reads its bits", "x & 3", tc.f32)
 def masks_a_float(x: tc.f32):
     x & 3  # noqa: B018
 
 
-@refused("<< needs integers, not f32; .bits() reads its bits", "x << 3", tc.f32)
+@refused("<< needs integers, not f32; .bits(tc.u32) reads its bits", "x << 3", tc.f32)
 def shifts_a_float(x: tc.f32):
     x << 3  # noqa: B018
 
 
-@refused("~ needs integers, not f32; .bits() reads its bits", "~x", tc.f32)
+@refused("~ needs integers, not f32; .bits(tc.u32) reads its bits", "~x", tc.f32)
 def inverts_a_float(x: tc.f32):
     ~x  # noqa: B018
 
@@ -84,7 +86,20 @@ def fractional_power(n: tc.s32):
 
 
 @refused(
-    "e4m3 has no arithmetic; convert it first, for example with .to(f32), or give plain bits a type with .bits(u32)",
+    "math.pow takes a whole exponent from 1 to 16 that is known at compile time, not 0.5; of x > 0, "
+    "tc.exp2(y * tc.log2(x)) approximates any power", "math.pow(n, 0.5)", tc.s32,
+)  # fmt: skip
+def root_by_math(n: tc.s32):
+    math.pow(n, 0.5)
+
+
+@refused("math.hypot takes numbers, not None", "math.hypot(n, None)", tc.s32)
+def distance_of_nothing(n: tc.s32):
+    math.hypot(n, None)
+
+
+@refused(
+    "e4m3 has no arithmetic; convert it first, for example with .to(tc.f32), or give plain bits a type with .bits(tc.u32)",
     "x[0] + 1", ArrayType(tc.e4m3, 1, (True,), 16),
 )  # fmt: skip
 def adds_fp8(x):
@@ -153,7 +168,17 @@ def fraction_for_an_integer(n: tc.s32):
     tc.emit("add.s32", n, 1.5)
 
 
-@refused("tanh has no f64 form; convert to f32 first", "tc.tanh(x)", tc.f64)
+@refused("exp has no f64 form; convert x.to(tc.f32) first", "math.exp(x)", tc.f64)
+def exponential_of_doubles(x: tc.f64):
+    math.exp(x)
+
+
+@refused("log has no f64 form; convert x.to(tc.f32) first", "tc.log(x)", tc.f64)
+def logarithm_of_doubles(x: tc.f64):
+    tc.log(x)
+
+
+@refused("tanh has no f64 form; convert x.to(tc.f32) first", "tc.tanh(x)", tc.f64)
 def wide_tanh(x: tc.f64):
     tc.tanh(x)
 

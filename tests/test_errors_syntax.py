@@ -128,7 +128,7 @@ def attribute_of_a_register(n: tc.s32):
     n.shape  # noqa: B018
 
 
-@refused("tid has components x, y and z, not 'w'", "tc.threadIdx.w", error=CompileError)
+@refused("tc.threadIdx has components x, y and z, not 'w'", "tc.threadIdx.w", error=CompileError)
 def fourth_dimension():
     tc.threadIdx.w  # noqa: B018
 

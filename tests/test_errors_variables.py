@@ -55,7 +55,7 @@ def counter_after_a_loop(out, n: tc.s32):
 
 @refused(
     "'x' cannot be used here: it is a run-time value of type s32 before the run-time loop at line {line-1} and a "
-    "run-time value of type f32 after a round; convert it with s32(...), or start with another type",
+    "run-time value of type f32 after a round; convert it with tc.s32(...), or start with another type",
     "x", tc.s32,
 )  # fmt: skip
 def changes_type_in_a_loop(x: tc.s32):

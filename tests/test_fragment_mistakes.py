@@ -248,3 +248,80 @@ def test_hints(slip: Any, hint: str):
     with pytest.raises(tc.TensorCoreError) as caught:
         wrong.ptx(slip=slip)
     assert caught.value.message.endswith(f"; {hint}")
+
+
+# -- results that nobody takes ---------------------------------------------------------------------
+
+WIDE = tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32)
+
+
+@tc.kernel(threads=128)
+def dropped(a: tc.Array, b: tc.Array, d: tc.Array, how: tc.Const):
+    left = tc.shared((64, 64), a.dtype, swizzle=128)
+    right = tc.shared((8, 64), b.dtype, swizzle=128)
+    tc.copy_tile(left, a, (0, 0))
+    tc.copy_tile(right, b, (0, 0))
+    if how != "no commit":
+        tc.cp_async_commit()
+    tc.cp_async_wait(0)
+    if how != "no proxy fence":
+        tc.fence_proxy_async()
+    tc.barrier()
+    acc = WIDE.d.zeros()
+    tc.wgmma_fence()
+    if how == "wgmma":
+        tc.wgmma_async(WIDE, acc, left, right)
+    elif how == "branch":
+        if d[0, 0] > 0:
+            tc.wgmma_async(WIDE, acc, left, right)
+    elif how == "mma":
+        MMA(MMA.a.zeros(), MMA.b.zeros(), MMA.d.zeros())
+    elif how == "tiled":
+        tc.tiled_mma(MMA, [MMA.d.zeros()], [MMA.a.zeros()], [MMA.b.zeros()])
+    elif how == "other name":
+        _ = tc.wgmma_async(WIDE, acc, left, right)
+    else:
+        acc = tc.wgmma_async(WIDE, acc, left, right)
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    tc.store_elements(d, acc)
+
+
+def run_dropped(how: str) -> None:
+    a, b = np.ones((64, 64), np.float16), np.ones((8, 64), np.float16)
+    dropped.emulator("sm_90a")[1, 128](a, b, np.zeros((64, 8), np.float32), how)
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [("wgmma", "tc.wgmma_async"), ("branch", "tc.wgmma_async"), ("mma", "MMA"), ("tiled", "tc.tiled_mma")],
+)
+def test_the_result_of_a_product_is_not_dropped(how: str, name: str) -> None:
+    with pytest.raises(tc.OperandError) as found:
+        run_dropped(how)
+    text = f"the result of {name}(...) is dropped: the new accumulators are what it returns, acc = "
+    assert str(found.value).startswith(f"{text}{name}(...); ")
+    assert f"\n    {name}(" in str(found.value)
+
+
+def test_accumulators_that_are_copied_behind_the_fence() -> None:
+    with pytest.raises(tc.EmulationError, match="did not fence since: wgmma.fence comes between, and the result of"):
+        run_dropped("other name")
+
+
+def test_a_copy_without_a_commit() -> None:
+    with pytest.raises(tc.Uninitialised) as found:
+        run_dropped("no commit")
+    text = str(found.value)
+    assert "the asynchronous copy at " in text
+    assert "(by thread 0 of block 0) still owns byte 0x0 (element [0, 0] of a shared f16 tile of 64x64, 128-byte " in text
+    assert "swizzle): it is in no group yet, so no wait awaits it; cp.async.commit_group comes before the wait" in text
+
+
+def test_a_copy_without_a_proxy_fence() -> None:
+    with pytest.raises(tc.EmulationError, match="wrote by an ordinary store or cp.async and did not fence: the writer"):
+        run_dropped("no proxy fence")
+
+
+def test_a_product_in_order() -> None:
+    run_dropped("")

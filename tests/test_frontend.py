@@ -293,6 +293,57 @@ def test_pythons_functions():
 
 
 @tc.kernel
+def float_functions(out: tc.Array, n: tc.s32, a: tc.f32, b: tc.f32):
+    h = a.to(tc.f16)
+    out[0], out[1], out[2] = math.hypot(n, 1), math.hypot(a, b), math.hypot(h, h)
+    out[3], out[4], out[5] = math.hypot(a.to(tc.f64), b), math.hypot(a), math.pow(n, 3)
+    out[6], out[7], out[8] = math.isnan(n), math.isinf(n), math.isfinite(n)
+    out[9], out[10] = math.copysign(n, b), math.pow(h, 2)
+
+
+@pytest.mark.parametrize("a, b", [
+    (3, -4), (3e19, 4e19), (1e-30, 1e-30), (3e38, 1e38), (300, 1e-45), (1e-45, 0), (0, -0.0),
+    (math.inf, math.nan), (math.nan, -math.inf), (math.nan, 1), (-math.inf, 2),
+])  # fmt: skip
+def test_functions_of_math_compute_in_floats(a: float, b: float):
+    """Of integers and halves too, and beyond the range of the squares."""
+    n, out = 50000, np.zeros(11)
+    float_functions.emulate[1, 1](out, n, a, b)
+    with np.errstate(over="ignore"):
+        a, b, h = (float(v) for v in (np.float32(a), np.float32(b), np.float16(a)))
+        cube, double = float(np.float32(n) ** 3), float(np.float32(h) ** 2)
+    expected = [n, math.hypot(a, b), math.hypot(h, h), math.hypot(a, b), abs(a), cube]
+    expected += [False, False, True, math.copysign(n, b), double]
+    near = np.isclose(out, expected, rtol=2.0**-22, atol=2.0**-149, equal_nan=True)
+    assert near.all(), (out, expected)
+
+
+@tc.kernel
+def float_functions_of_fragments(x: tc.Array, n: tc.Array, out: tc.Array):
+    c = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).c
+    v, w = tc.load_elements(x, c), tc.load_elements(n, c, convert=True)
+    results = [
+        tc.select(math.isnan(v), 1.0, 0.0), tc.select(math.isinf(v), 1.0, 0.0), tc.select(math.isfinite(v), 1.0, 0.0),
+        math.copysign(v, w), math.hypot(v, w, 2), math.pow(v, 2), tc.select(math.isnan(w.to(tc.s32)), 1.0, 0.0),
+    ]  # fmt: skip
+    for k, r in enumerate(results):
+        tc.store_elements(out[k], r)
+
+
+def test_functions_of_math_take_fragments():
+    x = np.arange(128, dtype=np.float32).reshape(16, 8)
+    x[1, 2], x[3, 4], x[5, 6] = math.nan, math.inf, -math.inf
+    n = np.where(np.arange(128).reshape(16, 8) % 3, 5, -5).astype(np.int32)
+    out = np.zeros((7, 16, 8), np.float32)
+    float_functions_of_fragments.emulate[1, 32](x, n, out)
+    expected = [
+        np.isnan(x), np.isinf(x), np.isfinite(x), np.copysign(x, n), np.sqrt(x * x + n * n + 4), x * x, np.zeros((16, 8)),
+    ]  # fmt: skip
+    for got, wanted in zip(out, expected, strict=True):
+        assert np.allclose(got, wanted, rtol=2.0**-22, atol=0, equal_nan=True)
+
+
+@tc.kernel
 def mathematics(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
     v = x[i]

@@ -156,6 +156,7 @@ CHECKERS = {"mypy": run_mypy, "pyright": run_pyright}
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_mistakes_are_found_and_nothing_else(project, checker):
     """One run for all files: a checker takes most of its time for the first."""
+    pytest.importorskip(checker, reason=f"{checker} is not installed: pip install 'tensorcore-dsl[dev]'")
     found = defaultdict(list)
     for file, line, rule, message in CHECKERS[checker](*project):
         found[file].append((line, rule, message))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,12 @@ from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, pub
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.runtime.host_arrays import on_host
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
+from tensorcore_dsl.runtime.launch_config import (
+    LaunchConfig,
+    LaunchKey,
+    configuration,
+    refuse_call,
+)
 
 
 class Explorer:
@@ -32,6 +37,13 @@ class Explorer:
     def __getitem__(self, key: LaunchKey) -> Callable[..., Exploration]:
         config, _ = configuration(f"{self.emulator.kernel.__name__}.explore", key)
         return partial(self.run, config)
+
+    if not TYPE_CHECKING:  # checkers say it themselves
+
+        @public
+        def __call__(self, *args: Any, **named: Any) -> None:
+            name = self.emulator.kernel.__name__
+            refuse_call(name, f"{name}.explore({self.n})")
 
     @public
     def run(self, config: LaunchConfig, /, *args: Any, **named: Any) -> Exploration:

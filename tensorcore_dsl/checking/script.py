@@ -1,4 +1,4 @@
-"""Runs a script with every launch checked: `python -m tensorcore_dsl check script.py`."""
+"""Runs a script with every launch checked: `tensorcore-dsl check script.py`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ def check_script(
     to_stdout = json == "-"
     output = contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext()
     with output, checking(**options) as session, _as_main(script, arguments) as module:
-        status = _execute(source, module)
+        status, failure = _execute(source, module)
     result = session.result
     if json is not None:
         _write(result, None if to_stdout else json)
-    print(result, file=sys.stderr if to_stdout else sys.stdout)
+    out = sys.stderr if to_stdout else sys.stdout
+    print(result, file=out)
+    if failure:
+        print(f"the script failed ({failure}): what comes after that was not checked", file=out)
     return status if result.ok else 1
 
 
@@ -67,22 +70,22 @@ def _first_is_added() -> bool:
     return not getattr(sys.flags, "safe_path", False) and sys.path[:1] in ([""], [os.getcwd()])
 
 
-def _execute(source: types.CodeType, module: types.ModuleType) -> int:
-    """Run a script to its end; its exit status."""
+def _execute(source: types.CodeType, module: types.ModuleType) -> tuple[int, str]:
+    """Run a script to its end; its exit status, and the name of the error that ended it."""
     try:
         exec(source, module.__dict__)
     except Stopped:
-        return 1
+        return 1, ""
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
-            return error.code or 0
+            return error.code or 0, ""
         print(error.code, file=sys.stderr)
-        return 1
+        return 1, ""
     except Exception as error:
         trace = error.__traceback__
         traceback.print_exception(type(error), error, trace and trace.tb_next)
-        return 1
-    return 0
+        return 1, type(error).__name__
+    return 0, ""
 
 
 def _write(result: CheckResult, path: str | None) -> None:

@@ -18,7 +18,7 @@ from tensorcore_dsl.interpreter.scheduling.orders import (
 
 BLOCKS = 4  # blocks whose warps stop: those of a launch are alike
 LANES = ((16, WARP - 1), (1, WARP - 1), (0, 0))  # parts of a warp that stop, in systematic orders
-MOST_SWITCHES = 3  # of drawn schedules
+MAX_SWITCHES = 3  # of drawn schedules
 
 
 def variations(journal: Journal) -> Iterator[Order]:
@@ -58,7 +58,7 @@ def _drawn(journal: Journal) -> Iterator[Schedule]:
     for seed in count():
         random = np.random.default_rng((seed, len(points)))
         switches = []
-        for _ in range(random.integers(1, MOST_SWITCHES + 1)):
+        for _ in range(random.integers(1, MAX_SWITCHES + 1)):
             block, warp, point, divisible = points[int(random.integers(len(points)))]
             lanes = (0, WARP - 1)
             if divisible and random.random() < 0.5:

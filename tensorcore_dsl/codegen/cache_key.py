@@ -79,8 +79,8 @@ def cache_key(*values: Any, paths: bool = False) -> str:
 
 
 def package_state() -> str:
-    """A hash of the names, sizes and times of this package's files."""
-    return _state(os.path.join(os.path.dirname(os.path.dirname(__file__)), "__init__.py"))
+    """A hash of the names, sizes and times that this package's files had as it was imported."""
+    return _OWN_STATE
 
 
 @cache
@@ -103,6 +103,11 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
                 yield entry.path, facts.st_size, facts.st_mtime_ns
             elif entry.is_dir() and entry.name != "__pycache__":
                 yield from _files(entry.path)
+
+
+# Now: who edits a file, or installs another version, while this process runs does not change what
+# it has imported, and what that compiles belongs to no other state.
+_OWN_STATE = _state(os.path.join(os.path.dirname(os.path.dirname(__file__)), "__init__.py"))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tensorcore_dsl.ir.nodes import TensorMap
 
 REGISTERS_PER_PARTITION = 16384  # a multiprocessor has four partitions of 16384 registers
 REGISTER_UNIT = 256  # registers are handed to a warp in units of 256
-MOST_THREADS = 1024  # of one block, on every architecture
+MAX_THREADS = 1024  # of one block, on every architecture
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Cubin:
             stack = self._property(_FRAME_SIZE)
             if stack == 0:  # spilled registers lie in the frame
                 stores = loads = 0
-        fitting = MOST_THREADS if registers is None else threads_that_fit(registers)
+        fitting = MAX_THREADS if registers is None else threads_that_fit(registers)
         return Resources(
             registers=registers, spill_stores=stores, spill_loads=loads, local_bytes=stack,
             shared_bytes=shared, constant_bytes=self._constant_bytes(),
@@ -107,7 +107,7 @@ class Cubin:
             if attribute in (_MAX_THREADS, _REQNTID):
                 x, y, z = struct.unpack("<III", value)
                 return int(x * y * z)
-        return MOST_THREADS
+        return MAX_THREADS
 
     def _property(self, attribute: int) -> int | None:
         """A number that `.nv.info` gives of each function, by the function's symbol."""
@@ -132,7 +132,7 @@ class Cubin:
 def threads_that_fit(registers: int) -> int:
     """The largest block of threads with `registers` each; its warps use four partitions."""
     per_warp = -(-max(registers, 1) * 32 // REGISTER_UNIT) * REGISTER_UNIT
-    return min(MOST_THREADS, REGISTERS_PER_PARTITION // per_warp * 4 * 32)
+    return min(MAX_THREADS, REGISTERS_PER_PARTITION // per_warp * 4 * 32)
 
 
 # Numbers in the cubin file.

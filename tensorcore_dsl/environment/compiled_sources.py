@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from types import CodeType, FunctionType, ModuleType
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+_IMPORTED = time.time_ns()
 SIMPLE = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
 
@@ -98,9 +100,14 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _content(path: str) -> str:
-    """The hash of a file; '' where there is none, as in an archive."""
+    """The hash of a file; '' where there is none, as in an archive.
+
+    What is edited while this process runs is not what the process has read: it fits no other one.
+    """
     try:
         found = os.stat(path)
+        if found.st_mtime_ns > _IMPORTED:
+            return f"read by process {os.getpid()} before {found.st_mtime_ns}"
         return _hash(path, found.st_mtime_ns, found.st_size)
     except OSError:
         return ""

@@ -9,7 +9,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.environment.processors import without_collections
-from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.errors import ArgumentError, located
 from tensorcore_dsl.frontend.debug_build import keep_variables, scopes_of
 from tensorcore_dsl.frontend.environment import own_copy
 from tensorcore_dsl.frontend.statements import Evaluator
@@ -18,6 +18,7 @@ from tensorcore_dsl.ir.nodes import Block, Kernel, Param, Type
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.origins import is_library_kernel
 from tensorcore_dsl.runtime.arguments import ArrayType, Packer, storage_bits
 from tensorcore_dsl.tracing import reset_emitter, set_emitter
 from tensorcore_dsl.values.builder import Builder
@@ -54,7 +55,9 @@ def compile_kernel(
         if kernel.variadic:
             variables[kernel.variadic] = tuple([variables.pop(n) for n in kernel.collected])
         evaluator.run(kernel.function, variables)
-        arch.check_shared(ir.name, ir.shared_bytes)
+        ours = is_library_kernel(kernel.function.__module__)
+        with located(None if ours else builder.overflow):
+            arch.check_shared(ir.name, ir.shared_bytes)
         if debug:
             keep_variables(ir)
         coalesce(ir)

@@ -243,7 +243,7 @@ class _Variables:
         after = afters[0]
         hint = "only numbers, predicates, fragments and pointers can change"
         if isinstance(entry, Scalar) and is_simple(after):
-            hint = f"convert it with {entry.dtype}(...), or start with another type"
+            hint = f"convert it with tc.{entry.dtype}(...), or start with another type"
         return Undefined(
             f"it is {describe(entry)} before {self.where} and {describe(after)} after a round; "
             f"{hint}"

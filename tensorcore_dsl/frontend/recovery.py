@@ -25,8 +25,8 @@ from functools import cache
 
 COMMAND, STANDARD_INPUT, CONSOLE = "<string>", "<stdin>", "<console>"
 SHARED = (COMMAND, STANDARD_INPUT, CONSOLE)  # names that Python gives to different texts
-MOST_LINES_ABOVE = 60  # of a statement of the prompt, above the function
-MOST_ENDS = 30  # lines at which such a statement may end
+MAX_LINES_ABOVE = 60  # of a statement of the prompt, above the function
+MAX_ENDS = 30  # lines at which such a statement may end
 _FUTURE = 0
 for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag
@@ -139,7 +139,7 @@ def _statements(code: types.CodeType, lines: Sequence[str]) -> Iterator[str]:
     for at in range(len(lines) - 1, -1, -1):
         if not defines.search(lines[at]):
             continue
-        for start in range(at, max(-1, at - MOST_LINES_ABOVE), -1):
+        for start in range(at, max(-1, at - MAX_LINES_ABOVE), -1):
             if lines[start][:1].strip():  # a statement starts in the first column
                 yield from _from(lines, start, at)
 
@@ -147,7 +147,7 @@ def _statements(code: types.CodeType, lines: Sequence[str]) -> Iterator[str]:
 def _from(lines: Sequence[str], start: int, at: int) -> Iterator[str]:
     """Statements that start at one line and end behind another, with a line repeated, or none."""
     outside = (n for n in range(at + 1, len(lines)) if lines[n][:1].strip())
-    ends = itertools.islice(itertools.chain(outside, [len(lines)]), MOST_ENDS)
+    ends = itertools.islice(itertools.chain(outside, [len(lines)]), MAX_ENDS)
     for end in ends:
         text = "\n".join(lines[start:end]) + "\n"
         if _compiled(text, 0) is None:

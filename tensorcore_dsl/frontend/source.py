@@ -86,12 +86,26 @@ def _place_of(function: Any) -> Loc:
     return Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
 
 
+def _place_of_yield(function: Any) -> Loc | None:
+    """The first `yield` or `await` of a generator or a coroutine."""
+    source = source_of(function)
+    if source is None:
+        return None
+    nodes = ast.walk(source.tree)
+    found = [n for n in nodes if isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await))]
+    first = min(found, key=lambda n: (n.lineno, n.col_offset), default=None)
+    if first is None:
+        return None
+    place = first.lineno, first.col_offset, first.end_col_offset or 0
+    return Loc(source.filename, *place, function.__name__)
+
+
 def require_source(function: Any) -> Source:
     """The tree of a kernel or helper; UnsupportedSyntax if there is none."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UnsupportedSyntax(
             f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain "
-            "functions", _place_of(function),
+            "functions", _place_of_yield(function) or _place_of(function),
         )  # fmt: skip
     source = source_of(function)
     if source is None:

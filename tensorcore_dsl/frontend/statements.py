@@ -17,6 +17,8 @@ from tensorcore_dsl.frontend.environment import Frame, children, is_record
 from tensorcore_dsl.frontend.expressions import check_index, is_library_function
 from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
+from tensorcore_dsl.ir.nodes import Op
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, is_simple
 from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Undefined
@@ -28,6 +30,7 @@ INPLACE: dict[type, Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.ior, ast.BitXor: operator.ixor, ast.Pow: operator.ipow,
     ast.MatMult: operator.imatmul,
 }  # fmt: skip
+PRODUCTS = names.MMA, names.WMMA, names.WGMMA  # opcodes
 
 
 class Evaluator(Flow):
@@ -90,6 +93,23 @@ class Evaluator(Flow):
         if is_library_function(value):
             text = ast.unparse(node.value)
             raise OperandError(f"{text} is a function, which this line does not call: {text}()")
+        if isinstance(node.value, ast.Call) and self._is_last_product(value):
+            text = ast.unparse(node.value.func)
+            raise OperandError(
+                f"the result of {text}(...) is dropped: the new accumulators are what it returns, "
+                f"acc = {text}(...); those that it takes stay as they are"
+            )
+
+    def _is_last_product(self, value: Any) -> bool:
+        """Does a matrix product give this value (or an item of it), and nothing use it yet?"""
+        if isinstance(value, (list, tuple)):
+            return any(map(self._is_last_product, value))
+        last = self.builder.block.nodes[-1:]
+        return (
+            isinstance(value, RegisterGroup) and bool(last) and isinstance(last[0], Op)
+            and value.value in last[0].results and last[0].instr.opcode in PRODUCTS
+            and last[0].instr.results[0].name == "d"  # not a load of a fragment
+        )  # fmt: skip
 
     def run_Pass(self, node: ast.Pass) -> None:
         pass

@@ -25,8 +25,8 @@ _UNCHANGEABLE = frozenset(
     (bool, int, float, complex, str, bytes, type(None), range, slice, type(...), types.ModuleType,
      types.FunctionType, types.BuiltinFunctionType, types.MethodType, DType, type),
 )  # fmt: skip
-MOST_ITEMS = 4096  # of larger containers, only the length is compared
-MOST_BYTES = 1 << 16  # larger arrays are not compared
+MAX_ITEMS = 4096  # of larger containers, only the length is compared
+MAX_BYTES = 1 << 16  # larger arrays are not compared
 
 
 class Surroundings:
@@ -106,9 +106,9 @@ class Surroundings:
 def contents_of(value: Any) -> Any:
     """A copy of the contents of a changeable object: a list, dict or set; bytes of an array."""
     if isinstance(value, np.ndarray):
-        return value.tobytes() if value.nbytes <= MOST_BYTES and not value.dtype.hasobject else None
+        return value.tobytes() if value.nbytes <= MAX_BYTES and not value.dtype.hasobject else None
     if isinstance(value, (list, deque, bytearray, array, dict, Set)):
-        if len(value) > MOST_ITEMS:
+        if len(value) > MAX_ITEMS:
             return len(value)
         if isinstance(value, dict):
             return dict(value)

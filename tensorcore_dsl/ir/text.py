@@ -34,7 +34,7 @@ from tensorcore_dsl.ir.nodes import (  # isort: skip
     Source, TensorMap, Type, Value, While,
 )  # fmt: skip
 
-MOST_SHOWN = 200  # characters of a line in messages
+MAX_SHOWN = 200  # characters of a line in messages
 _ATTRIBUTES = ("threads", "min_blocks", "max_registers")
 
 
@@ -189,7 +189,7 @@ _STRING = r'"(?:[^"\\]|\\.)*"'
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _string(c: _Cursor, text: str) -> str:

@@ -9,8 +9,8 @@
 * T is a multiple of 32; thread t is lane t % 32 of warp t // 32;
 * `ctx.active` is a bool array of the threads that execute (None: all do). Results of other
   threads are ignored, but memory must not be touched for them;
-* instructions with the effect "blocking" return the bool array of threads that may go on (threads
-  that may not are asked again later), or (array, *results) where they have results.
+* instructions with the effect "blocking" return the bool array of the active threads that may go on
+  (those that may not are asked again later), or (array, *results) where they have results.
 """
 
 from __future__ import annotations
@@ -195,6 +195,10 @@ class Context(Protocol):
     def whole_warps(self) -> np.ndarray | None:
         """(T // 32,) bool of active warps, None when all are; raises Divergence when a warp is
         active in part."""
+
+    def units(self, size: int) -> tuple[np.ndarray, int | None]:
+        """(T // size,) bool of the units of `size` threads that have an active one, and the first of
+        these that is active only in part, if there is one."""
 
     def fence(self, instr: Instruction) -> None:
         """A fence of the active threads: between their accesses, or between proxies."""

@@ -1,13 +1,14 @@
-"""Descriptions of instructions for `python -m tensorcore_dsl show`, and search for instructions."""
+"""Descriptions of instructions for `tensorcore-dsl show`, and search for instructions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.arch import arch as arch_named
-from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.errors import OperandError, UnknownInstruction, listing
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout, draw
 
@@ -31,7 +32,7 @@ EFFECTS = {
     "wgmma": "orders the asynchronous products of wgmma",
 }
 _NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", "b", "c", "d")
-_MOST_ROWS = 32  # of a layout drawing
+_MAX_ROWS = 32  # of a layout drawing
 
 
 def describe(instr: Instruction, layouts: bool = True, width: int = 100) -> str:
@@ -119,12 +120,12 @@ def describe_operand(operand: Operand, role: str = "operand") -> tuple[str, str,
 
 
 def _cut(layout: Layout, width: int) -> list[str]:
-    """A layout drawing, cut to `_MOST_ROWS` rows and to the columns that fit into `width`."""
+    """A layout drawing, cut to `_MAX_ROWS` rows and to the columns that fit into `width`."""
     lines = draw(layout).splitlines()
     head, top = lines[0], lines[1]
     cell = (len(top) - 4) // layout.cols
     shown = min(layout.cols, max(1, (width - 4) // cell))
-    rows = min(layout.rows, _MOST_ROWS)
+    rows = min(layout.rows, _MAX_ROWS)
     cut = [line[: 4 + cell * shown] for line in lines[1 : 2 + rows]]
     if (shown, rows) != (layout.cols, layout.rows):
         head += f"; rows 0 to {rows - 1}, columns 0 to {shown - 1}"
@@ -195,6 +196,8 @@ def search(
         target = arch_named(arch)
         matches = [f for f in matches if f.requires.met_by(target)]
     if dtype is not None:
+        with suppress(OperandError):  # "float16"; of what names none, the next line tells
+            dtype = dtypes.as_dtype(dtype).name
         dtypes.named(dtype)
         matches = [f for f in matches if dtype in f.mnemonic.split(".") or dtype in types_of(f)]
     if shape is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.lowering import vectorised
 
 
 class Field(NamedTuple):
@@ -29,7 +31,8 @@ FIELDS = {
     "swizzle": Field(62, 0x3,    1),
 }
 # fmt: on
-MOST_BATCHES = 256  # of descriptors whose addresses are kept
+CHUNK = 16  # bytes
+MAX_HELD = 1 << 25  # bytes of the addresses of descriptors that are kept
 DESCRIPTOR_SWIZZLES = (0, 128, 64, 32)  # width in bytes; the index is the code in the descriptor
 
 
@@ -115,12 +118,18 @@ def _shared(column: np.ndarray) -> np.ndarray:
     return column[:1] if (column == column[:1]).all() else column
 
 
-class Chunks(NamedTuple):
+@dataclass(frozen=True)
+class Chunks:
     """What warpgroups read of shared memory: (descriptors, chunks) addresses of 16-byte chunks, and
     (warpgroups,) the row of these that is each one's own."""
 
     addresses: np.ndarray
     own: np.ndarray
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """Those of the chunks."""
+        return self.addresses // CHUNK
 
 
 class SharedTile(NamedTuple):
@@ -150,6 +159,7 @@ class SharedTiles:
         self.tiles = tuple(tiles)
         self._passed: set[tuple[Any, ...]] = set()
         self._chunks: dict[tuple[Any, ...], Chunks] = {}
+        self._held = 0
 
     def chunks(
         self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], Chunks]
@@ -158,15 +168,18 @@ class SharedTiles:
 
         It is kept for the warpgroups that are `whole`, each of which holds one descriptor.
         """
-        first = words[:, :1]
-        if (words != first).any():
+        first = np.empty(len(words), np.uint64)
+        if not alike(np.ascontiguousarray(words), whole, first):
             return find()
-        key = (key, first[whole].tobytes(), whole.tobytes())
+        key = (key, first.tobytes(), whole.tobytes())
         found = self._chunks.get(key)
         if found is None:
-            if len(self._chunks) == MOST_BATCHES:
+            found = find()
+            self._held += 2 * (found.addresses.nbytes + found.own.nbytes)
+            if self._held > MAX_HELD:
                 self._chunks.clear()
-            found = self._chunks[key] = find()
+                self._held = 0
+            self._chunks[key] = found
         return found
 
     def element(self, address: int) -> str:
@@ -226,6 +239,21 @@ class SharedTiles:
             raise OutOfBounds(
                 f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {place}"
             )
+
+
+@vectorised
+def alike(words: Any, whole: Any, first: Any) -> bool:
+    """Are all words of each row that is `whole` equal? first: (rows,), receives these; 0 of others."""
+    wrong = np.uint64(0)
+    for row in range(whole.size):
+        first[row] = np.uint64(0)
+        if whole[row]:
+            word = words[row, 0]
+            first[row] = word
+            for i in range(words.shape[1]):
+                wrong |= words[row, i] ^ word
+    same: bool = wrong == 0
+    return same
 
 
 def element_index(place: int, shape: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:

@@ -128,10 +128,18 @@ def multiply(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, **extra: 
 
 
 class RegisterProducts(Protocol):
-    """Products of registers that stay where they are."""
+    """Products of registers that stay where they are. cost: nanoseconds of a warp, roughly."""
+
+    cost: float
 
     def run(self, active: np.ndarray | None, *, share: Any = None) -> None:
         """Compute them for the active warps, all if None; `share`: see `Team.share_mask`."""
+
+    def bound(self, active: np.ndarray, left: np.ndarray, number: int) -> Any:
+        """The compiled function of the part of them that blocks compute (`numerics.products`)."""
+
+    def finish(self, left: np.ndarray) -> None:
+        """Compute those that are left, (uses, warps) bool."""
 
 
 def in_place(
@@ -143,6 +151,14 @@ def in_place(
     product, maps = prepared(instr)
     images: Any = [[x.reshape(-1, ctx.threads) for x in places] for places in uses]
     return products.in_place(product, ctx.arch, maps, images)
+
+
+def are_blocks(ctx: Context, instr: Instruction) -> bool:
+    """Does `in_place` compute them in blocks?"""
+    from tensorcore_dsl.numerics import products
+
+    product, maps = prepared(instr)
+    return products.are_blocks(product, ctx.arch, maps, ctx.threads)
 
 
 def image(ctx: Context, instr: Instruction, name: str, value: Any) -> np.ndarray:

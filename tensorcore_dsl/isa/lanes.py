@@ -36,8 +36,22 @@ class Access(NamedTuple):
     width: int
     words: int = 1
 
+    @property
+    def traffic(self) -> tuple[tuple[str, str], ...]:
+        """The spaces that it accesses, each with "load" or "store"."""
+        return _TRAFFIC[self.kind]
+
 
 LOAD_GLOBAL, STORE_GLOBAL, LOAD_SHARED, STORE_SHARED, LOAD_MATRICES, LOAD_TRANSPOSED, COPY = range(7)
+_TRAFFIC = {
+    LOAD_GLOBAL: (("global", "load"),),
+    STORE_GLOBAL: (("global", "store"),),
+    LOAD_SHARED: (("shared", "load"),),
+    STORE_SHARED: (("shared", "store"),),
+    LOAD_MATRICES: (("shared", "load"),),
+    LOAD_TRANSPOSED: (("shared", "load"),),
+    COPY: (("global", "load"), ("shared", "store")),
+}
 
 Operations = tuple[Elementary, ...]
 ADD = "add"

@@ -126,7 +126,7 @@ def _explain(text: str) -> str:
     if repairs:
         return f"no instruction {text!r}: " + "; or ".join(dict.fromkeys(repairs))
     prefix, tails = _continuations(given, known)
-    if prefix and len(tails) <= MOST_TAILS:
+    if prefix and len(tails) <= MAX_TAILS:
         return f"no instruction {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
     near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
     return f"no instruction {text!r}; the nearest of {len(family)} are {listing(near)}"
@@ -168,7 +168,7 @@ copyreg.pickle(Instruction, _reduced_instruction)
 copyreg.pickle(Layout, _reduced_layout)
 
 
-MOST_TAILS = 60  # a message shows the first of them
+MAX_TAILS = 60  # a message shows the first of them
 
 
 def _continuations(

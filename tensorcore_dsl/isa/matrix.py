@@ -9,6 +9,7 @@ import numpy as np
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, row
 from tensorcore_dsl.isa.warp import LANES, active, warps
+from tensorcore_dsl.lowering import compiled
 
 
 def _whole(ctx: Context) -> np.ndarray:
@@ -92,20 +93,37 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any) -> None:
     """stmatrix: the inverse of ldmatrix; 16x8 matrices of bytes are stored by columns."""
     matrices = int(instr.params["x"])
     words = np.broadcast_to(np.asarray(value, np.uint32), (matrices, ctx.threads))
-    matrix = np.ascontiguousarray(words.T).reshape(-1, 8, 4, matrices)
-    matrix = np.ascontiguousarray(matrix.transpose(0, 3, 1, 2))
-    data: np.ndarray
+    rows = np.empty((4, ctx.threads), np.uint32)
     if instr.params["t"] == "b8":  # byte 2i + j is row g + 8i of column 2q + j, stored by columns
-        parts = matrix.view(np.uint8).reshape(-1, matrices, 8, 4, 2, 2)
-        data = parts.transpose(0, 1, 3, 5, 4, 2)
+        parts = np.ascontiguousarray(words.reshape(matrices, -1, 8, 4)).view(np.uint8)
+        parts = parts.reshape(matrices, -1, 8, 4, 2, 2).transpose(1, 0, 3, 5, 4, 2)
+        data = np.ascontiguousarray(parts).view(np.uint32).reshape(-1, matrices * 8, 4)
+        rows.reshape(4, -1, 32)[:, :, : matrices * 8] = data.transpose(2, 0, 1)
     else:
-        elements = matrix.view(np.uint16)
-        data = elements.swapaxes(-1, -2) if instr.params["trans"] else elements
-    data = np.ascontiguousarray(data).view(np.uint32).reshape(len(matrix), matrices * 8, 4)
-    lanes = np.zeros((len(matrix), 32, 4), np.uint32)
-    lanes[:, : matrices * 8] = data
+        _rows_of_elements(np.ascontiguousarray(words), bool(instr.params["trans"]), rows)
     taking: Any = Lanes(ctx, _whole(ctx) & (matrices * 8 > LANES))
-    ctx.shared.store(taking, warps(ctx, address).ravel(), lanes.reshape(-1, 4).T)
+    ctx.shared.store(taking, warps(ctx, address).ravel(), rows)
+
+
+@compiled
+def _rows_of_elements(words: Any, transposed: bool, rows: Any) -> None:
+    """The rows of 8x8 matrices of 16-bit elements, or the columns where `transposed`.
+
+    words: (matrices, T), of which lane i has elements 2 (i % 4) and the next of row i // 4. rows:
+    (4, T), of which lane 8 m + r becomes row r of matrix m.
+    """
+    for warp in range(0, words.shape[1], 32):
+        for matrix in range(words.shape[0]):
+            for line in range(8):
+                lane, half = warp + 8 * matrix + line, 16 * (line % 2)
+                for i in range(4):
+                    if transposed:
+                        place = warp + 8 * i + line // 2
+                        low = words[matrix, place] >> half & 0xFFFF
+                        high = words[matrix, place + 4] >> half & 0xFFFF
+                        rows[i, lane] = low | high << 16
+                    else:
+                        rows[i, lane] = words[matrix, warp + 4 * line + i]
 
 
 def transpose(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:

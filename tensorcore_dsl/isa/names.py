@@ -258,6 +258,7 @@ PREFETCH_TENSOR_MAP = "prefetch.tensormap"
 BULK_COMMIT = "cp.async.bulk.commit_group"
 BULK_COPY_TO_CLUSTER = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
 FENCE_PROXY_ASYNC = "fence.proxy.async.shared::cta"
+FENCE_PROXY_ASYNC_GLOBAL = "fence.proxy.async.global"
 FENCE_MBARRIER_INIT = "fence.mbarrier_init.release.cluster"
 
 

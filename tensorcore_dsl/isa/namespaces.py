@@ -66,6 +66,7 @@ class Namespace:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
         if "shape" in options:
             return getattr(self, options.pop("shape"))(*types, **options)  # type: ignore[no-any-return]
+        _refuse_operands(self._name, self._instructions(), types)
         matches = [f for f in self._instructions() if _matches(f, types)]
         shapes = list(dict.fromkeys(f.params["shape"] for f in matches))
         if len(shapes) > 1:
@@ -93,6 +94,7 @@ class Shape:
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
         """`(a, b, accumulator[, d])` and the instruction's options, such as `satfinite=True`."""
         what = f"{self._namespace._name}.{self._shape}"
+        _refuse_operands(self._namespace._name, self.instructions(), types)
         if 3 <= len(types) <= 4 and not any(_matches(f, types) for f in self.instructions()):
             raise UnknownInstruction(_no_such(what, self.instructions(), types) + self._others(types))
         return _choose(what, self.instructions(), types, options)
@@ -119,6 +121,32 @@ def _type_name(given: Any) -> str:
         return as_dtype(given).name
     except OperandError:
         return str(given)
+
+
+def _is_type(given: Any) -> bool:
+    try:
+        return isinstance(given, str) or bool(as_dtype(given))
+    except OperandError:
+        return False
+
+
+def _refuse_operands(namespace: str, variants: list[Instruction], given: tuple[Any, ...]) -> None:
+    """OperandError where fragments or other operands stand in place of the element types."""
+    if all(map(_is_type, given)):
+        return
+    given = tuple(v[0] if isinstance(v, (list, tuple)) and v else v for v in given)
+    layouts = [getattr(value, "layout", None) for value in given]
+    types = tuple(getattr(value, "dtype", value) for value in given)
+    fitting = [f for f in variants if _matches(f, types)] or variants
+    instr = max(fitting, key=lambda f: sum(a is o.layout for a, o in zip(layouts, f.operands, strict=False)))
+    opcode = namespace.partition(".")[0]
+    call = f"{opcode}({', '.join(o.name for o in instr.operands)})"
+    if opcode == "wgmma":
+        call = f"tc.wgmma_async({opcode}, acc, a, b)"
+    raise OperandError(
+        f"tc.{namespace} takes element types and gives an instruction, which takes the operands: "
+        f"{opcode} = tc.{namespace}.{instr.params['shape']}({_example([instr])}), then {call}"
+    )
 
 
 def _named(types: Iterable[DType | str]) -> str:

@@ -52,8 +52,8 @@ INTRODUCTION = """\
 
 <!-- Generated from the table by `make docs`; edit the rows in tensorcore_dsl/isa instead. -->
 
-{instructions:,} instructions of {opcodes} opcodes. `python -m tensorcore_dsl show <mnemonic>` describes
-one instruction with its layouts; `python -m tensorcore_dsl list` searches.
+{instructions:,} instructions of {opcodes} opcodes. `tensorcore-dsl show <mnemonic>` describes
+one instruction with its layouts; `tensorcore-dsl list` searches.
 
 Braces hold alternatives as in a shell: `add{{,.sat}}.{{s32,u32}}` is four instructions, and
 `n{{8..256..8}}` the numbers from 8 to 256 in steps of 8. Operands have the names that `show` prints;

@@ -34,10 +34,10 @@ def members(ctx: Context, instr: Instruction, mask: Any) -> np.ndarray:
     Divergence if a lane of the mask is elsewhere (and has not returned), if a lane omits itself, or
     if two lanes that meet name different masks.
     """
-    here = active(ctx)
-    whole = np.all(here, axis=1)
-    if np.ndim(mask) == 0 and mask == ALL and (whole == here.any(axis=1)).all():
+    whole, broken = ctx.units(32)
+    if np.ndim(mask) == 0 and mask == ALL and broken is None:
         return np.broadcast_to(whole[:, None, None], (len(whole), 32, 32))
+    here = active(ctx)
     masks = warps(ctx, np.asarray(mask, np.uint32))
     named = (masks[:, :, None] & BIT) != 0
     exited = warps(ctx, False if ctx.exited is None else ctx.exited)

@@ -7,7 +7,8 @@ or from registers; PTX has one mnemonic for both, so the table appends `.registe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -90,7 +91,10 @@ class Lines:
     ) -> Lines:  # fmt: skip
         """Those of the operand `name`, whose descriptors are `bits`, for the `whole` warpgroups."""
         element = dtypes.named(instr.params[name])
-        words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
+        words = np.asarray(bits, np.uint64)
+        if not words.ndim:
+            words = np.broadcast_to(words, (ctx.threads,))
+        words = words.reshape(-1, THREADS)
         outer, inner = (k, rows) if transposed else (rows, k)
         size = inner * element.bits // 8
 
@@ -106,6 +110,28 @@ class Lines:
         shape = (inner, outer) if across else (outer, inner if transposed else size // 4)
         return cls(instr, chunks, shape, element.itemsize if transposed else 4, across)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Lines]) -> Lines | None:
+        """Those of a product with the K of all of `parts`; None for unlike ones."""
+        first, *others = parts
+        alike = (first.shape, first.size, first.across)
+        own, tables = first.chunks.own, [part.chunks.addresses for part in parts]
+        for part in others:
+            if (part.shape, part.size, part.across) != alike:
+                return None
+            if part.chunks.own is not own and not np.array_equal(part.chunks.own, own):
+                return None
+        if len({table.shape for table in tables}) > 1:
+            return None
+        lines, width = first.shape
+        if first.size == 4:
+            shape = lines, width * len(parts)
+            tables = [table.reshape(len(table), lines, -1) for table in tables]
+        else:
+            shape = (lines, width * len(parts)) if first.across else (lines * len(parts), width)
+        addresses = np.concatenate(tables, axis=-1).reshape(len(tables[0]), -1)
+        return replace(first, chunks=Chunks(addresses, own), shape=shape)
+
     def load(self, ctx: Context, some: np.ndarray, out: np.ndarray) -> None:
         """Read them for some warpgroups."""
         ctx.shared.read_chunks(self.instr, self.chunks, some, out, self.size, self.across)
@@ -115,13 +141,11 @@ def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
     """(warpgroups,) bool of the active warpgroups; Divergence if one is active in part."""
     if ctx.threads % THREADS:
         raise Divergence(f"{instr.mnemonic}: {ctx.threads} threads are not whole warpgroups")
-    warps = ctx.whole_warps()
-    if warps is None:
-        return np.ones(ctx.threads // THREADS, bool)
-    groups = warps.reshape(-1, 4)
-    if (groups.any(1) != groups.all(1)).any():
+    ctx.whole_warps()
+    groups, broken = ctx.units(THREADS)
+    if broken is not None:
         raise Divergence(f"{instr.mnemonic}: only some warps of a warpgroup are here")
-    return np.asarray(groups.all(1))
+    return groups
 
 
 class Buffers:
@@ -132,6 +156,7 @@ class Buffers:
         self.lines: dict[str, np.ndarray] = {}
         self.prepared: Any = None
         self.arrays: tuple[np.ndarray, ...] = ()  # that it is prepared for
+        self.chain: Buffers | None = None  # of this product and those that follow it at once
 
     def of(self, name: str, groups: int, lines: Lines) -> np.ndarray:
         """Where the lines of an operand go."""
@@ -147,8 +172,11 @@ class Multiplication:
 
     out: receives d, contiguous or (as by `tc.emulate`) with the registers of a thread as neighbours.
     loc: the line in the user's source, for errors. `lines` by name: the operands in shared memory,
-    and where they go.
+    and where they go. dropped: the warpgroups that do not keep C, which lies where D will be.
+    parts: the products that this one stands for, if there are several.
     """
+
+    parts: Sequence[Multiplication] = ()
 
     def __init__(
         self, ctx: Context, instr: Instruction, c: Any, *operands: Any,
@@ -171,13 +199,27 @@ class Multiplication:
                     ctx, instr, name, bits, rows, depths[name], self.whole, transposed
                 )
                 self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
-        c = fragments.image(ctx, instr, "c", c)
-        keep = np.asarray(given["scale_d"], bool)
+        self._c: Any = c if c is out else fragments.image(ctx, instr, "c", c)
+        self.ask()
+
+    def ask(self) -> None:
+        """Find out who keeps C now."""
+        c = self._c
+        self.dropped: np.ndarray | None = None
+        keep = np.asarray(self.given["scale_d"], bool)
         if not keep.all():
-            keep = np.broadcast_to(keep, (ctx.threads,))
+            keep = np.broadcast_to(keep, (self.ctx.threads,))
             if not keep.reshape(-1, THREADS)[self.whole].all():
-                c = np.where(keep, c, np.uint32(0))
+                self.dropped = self._dropped(keep) if c is self.out else None
+                if self.dropped is None:
+                    c = np.where(keep, c, np.uint32(0))
         self.c: np.ndarray = c
+
+    def _dropped(self, keep: np.ndarray) -> np.ndarray | None:
+        """The warpgroups that do not keep C; None where only some of the threads of one do."""
+        kept = keep.reshape(-1, THREADS)
+        dropped = self.whole & ~kept.all(axis=1)
+        return None if kept[dropped].any() else dropped
 
     @property
     def in_place(self) -> bool:
@@ -210,8 +252,16 @@ class Multiplication:
             for lines, out in self.lines.values():
                 lines.load(self.ctx, some, out)
         except TensorCoreError as error:
+            for part in self.parts:  # one of them has the error
+                part.load(some)
             error.loc = error.loc or self.loc
             raise
+
+    def clear(self, some: np.ndarray) -> None:
+        """Set C, which lies where D will be, to zero in those of `some` that do not keep it."""
+        if self.dropped is not None:
+            for group in np.flatnonzero(self.dropped & some).tolist():
+                self.c[:, group * THREADS : (group + 1) * THREADS] = 0
 
     def prepared(self) -> Any:
         """The product of the arrays, which stay where they are."""
@@ -235,6 +285,7 @@ class Multiplication:
             self.note()
             assert self.out is not None
             return self.out
+        self.clear(self.whole)
         cost = CHUNK_COST * sum(x.chunks.addresses.shape[1] for x, _ in self.lines.values())
         ctx.team.share_mask(self.whole, cost, lambda some, _: self.load(some))
         self.note()
@@ -247,6 +298,35 @@ class Multiplication:
             self.product, ctx.arch, self.maps, self.operand("a"), self.operand("b"), self.c,
             active=self.whole, out=self.out, **more,
         )  # fmt: skip
+
+
+def joined(steps: Sequence[Multiplication]) -> Multiplication | None:
+    """The product with the K of all, each of which takes what the one before it has computed; None
+    if it is another one.
+
+    A product with a larger K is computed in more of the same steps, whose results D can hold.
+    """
+    first = steps[0]
+    if first.product.satfinite or any(step.dropped is not None for step in steps[1:]):
+        return None
+    if any(step.lines.keys() != {"a", "b"} for step in steps):
+        return None
+    whole = copy(first)
+    whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
+    whole.lines, whole.parts = {}, steps
+    for name in first.lines:
+        lines = Lines.joined([step.lines[name][0] for step in steps])
+        if lines is None:
+            return None
+        whole.lines[name] = lines, whole.buffers.of(name, len(first.whole), lines)
+    whole.product = _deeper(first.product, len(steps))
+    return whole
+
+
+@cache
+def _deeper(product: Any, times: int) -> Any:
+    """The product with a K of so many times as much."""
+    return replace(product, k=product.k * times)
 
 
 CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
@@ -275,6 +355,7 @@ def multiply_all(steps: list[Multiplication]) -> None:
                 part[groups[start : start + size]] = True
             for step, uses in zip(steps, prepared, strict=True):
                 step.load(part)
+                step.clear(part)
                 uses.run(part, number=number)
 
     cost = COST * product.m * product.n * product.k * len(steps)

@@ -18,7 +18,14 @@ from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.kernel.launch import Launch
-from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, configuration
+from tensorcore_dsl.runtime.launch_config import (
+    Dims,
+    LaunchConfig,
+    LaunchKey,
+    configuration,
+    configured,
+    refuse_call,
+)
 from tensorcore_dsl.tracing import inside_kernel
 
 if TYPE_CHECKING:
@@ -88,20 +95,18 @@ class Kernel(CompiledKernel):
     else:
 
         @public
-        def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Any:
+        def configured(self, grid: Any, block: Any, **options: Any) -> Any:
             """Like `kernel[grid, block]`, with all options by name.
 
             Parameters
             ----------
             grid, block : int or tuple of int
                 Blocks, and threads of a block, in up to three axes.
-            stream : stream, optional
-                Of torch, Numba, CuPy or cuda.core, or its handle; None: the one that the arrays
-                name.
             **options : keywords
-                shared_bytes: bytes of dynamic shared memory. cluster: CTAs of a cluster.
-                cooperative: all blocks run at once. pdl: the launch may start before the kernel in
-                front of it has ended (`griddep_wait`).
+                stream: of torch, Numba, CuPy or cuda.core, or its handle; None: the one that the
+                arrays name. shared_bytes: bytes of dynamic shared memory. cluster: CTAs of a
+                cluster. cooperative: all blocks run at once. pdl: the launch may start before the
+                kernel in front of it has ended (`griddep_wait`).
 
             Returns
             -------
@@ -113,8 +118,8 @@ class Kernel(CompiledKernel):
             ArgumentError
                 An unknown option, or a value that no launch takes.
             """
-            check_call(LaunchConfig.of, ".configured", (grid, block), options, ArgumentError)
-            key = (LaunchConfig.of(grid, block, **options), stream)
+            check_call(configured, ".configured", (grid, block), options, ArgumentError)
+            key = configured(grid, block, **options)
             try:
                 return self._launches[key]
             except (KeyError, TypeError):
@@ -150,7 +155,7 @@ class Kernel(CompiledKernel):
             Names of variables whose values the report's `trace` has, at each assignment; or a dict
             from names to the threads of a block (numbers, None for all) that are recorded.
         limit : int, optional
-            The most turns that a loop may take before it counts as endless; None: what the
+            The most iterations that a loop may take before it counts as endless; None: what the
             environment variable TENSORCORE_DSL_LIMIT says, else as long as anything changes.
         timeline : bool or int
             True, or a number of blocks; the report's `timeline` then estimates how the first blocks
@@ -246,10 +251,7 @@ class Kernel(CompiledKernel):
 
     @public
     def __call__(self, *args: InKernel, **named: InKernel) -> None:
-        raise ArgumentError(
-            f"kernel {self.__name__} is launched with a grid and a block: "
-            f"{self.__name__}[grid, block](...)"
-        )
+        refuse_call(self.__name__, self.__name__)
 
 
 @overload

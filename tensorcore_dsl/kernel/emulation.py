@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.errors import ArgumentError, public
@@ -16,7 +16,12 @@ from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
+from tensorcore_dsl.runtime.launch_config import (
+    LaunchConfig,
+    LaunchKey,
+    configuration,
+    refuse_call,
+)
 from tensorcore_dsl.runtime.targets import emulated_arch
 
 
@@ -47,6 +52,12 @@ class Emulator:
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
         return partial(self.run, config)
+
+    if not TYPE_CHECKING:  # checkers say it themselves
+
+        @public
+        def __call__(self, *args: Any, **named_args: Any) -> None:
+            refuse_call(self.kernel.__name__, f"{self.kernel.__name__}.emulate")
 
     @public
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:

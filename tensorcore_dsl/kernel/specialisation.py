@@ -120,7 +120,8 @@ class Specialisation:
             observers.append(Debugger())
         ir, program = (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
-        recorder.check(ir, config.block)
+        if recorder.wanted:
+            recorder.check(ir, config.block)
         timed = recorder_of(timeline)
         values: list[Any] = []
         names = self.kernel.runtime_names

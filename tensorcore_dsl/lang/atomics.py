@@ -119,7 +119,7 @@ def _operand(operation: str, value: Any, dtype: DType) -> Any:
     if dtype.is_integer and fraction:
         raise OperandError(
             f"{operation} of {dtype} elements takes integers, not {describe(value)}; convert it "
-            f"first, with {dtype}(...)"
+            f"first, with tc.{dtype}(...)"
         )
     return builder().convert(value, dtype)
 

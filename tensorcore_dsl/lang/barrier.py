@@ -1,12 +1,14 @@
-"""Barriers of a CTA and of the lanes of a warp."""
+"""Barriers of a CTA and of the lanes of a warp, and the fence between proxies."""
 
 from __future__ import annotations
 
 from typing import SupportsIndex
 
+from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.warp import ALL_LANES
+from tensorcore_dsl.values.operands import describe
 
 
 def barrier(id: SupportsIndex = 0, threads: SupportsIndex | None = None) -> None:
@@ -126,3 +128,36 @@ def syncwarp(mask: SupportsIndex = ALL_LANES) -> None:
     (array([1., 2., 3.], dtype=float32), np.float32(0.0))
     """
     emit(names.WARP_SYNC, mask)
+
+
+def fence_proxy_async(space: str = "shared") -> None:
+    """Order ordinary accesses before those of the async proxy: TMA and wgmma.
+
+    Threads that stored what the async proxy reads call it, and threads that loaded what TMA
+    overwrites; then they synchronise with the thread that issues the copy or the product.
+
+    Parameters
+    ----------
+    space : str
+        The memory: "shared", this CTA's, or "global", for example where threads load an array
+        whose elements a `tma_store` of the same launch replaces.
+
+    Raises
+    ------
+    OperandError
+        Another memory.
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    tma_store : With an example.
+
+    Notes
+    -----
+    `fence.proxy.async`, section 9.7.13.4 of the PTX manual.
+    """
+    fences = {"shared": names.FENCE_PROXY_ASYNC, "global": names.FENCE_PROXY_ASYNC_GLOBAL}
+    if not isinstance(space, str) or space not in fences:
+        raise OperandError(f"a fence orders accesses to {listing(fences)}, not {describe(space)}")
+    emit(fences[space])

@@ -22,7 +22,8 @@ from tensorcore_dsl.lang.printing import printed, printf
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.elementwise import GROUPS, on_groups
+from tensorcore_dsl.values.operands import describe, is_number, is_simple
 from tensorcore_dsl.values.operands import has_runtime as has_runtime
 from tensorcore_dsl.values.values import Mask, RegisterGroup, RuntimeValue, Scalar
 
@@ -101,23 +102,63 @@ def _length(value: Any) -> Any:
     return value.shape[0] if isinstance(value, Array) else len(value)
 
 
+def _of_floats(name: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function `name` of math, of arguments as floats, f64 if one is; of groups by element."""
+
+    def applied(*values: Any) -> Any:
+        for value in values:
+            if not isinstance(value, GROUPS) and not is_simple(value):
+                raise OperandError(f"math.{name.__name__} takes numbers, not {describe(value)}")
+        if any(isinstance(value, GROUPS) for value in values):
+            return on_groups(builder(), applied, name.__name__, values)
+        dtype = dtypes.f32
+        if any(isinstance(value, Scalar) and value.dtype == dtypes.f64 for value in values):
+            dtype = dtypes.f64
+        return function(*[builder().convert(value, dtype) for value in values])
+
+    return applied
+
+
 def _test(property: str) -> Callable[[Any], Any]:
     """math.isnan and similar functions."""
-
-    def test(value: Any) -> Any:
-        wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
-        return emit(names.test_float(property, wide.dtype), wide)
-
-    return test
+    return lambda value: emit(names.test_float(property, value.dtype), value)
 
 
 def _copysign(value: Any, sign: Any) -> Any:
-    value, sign = (_to_float(v) for v in (value, sign))
     return emit(names.copy_sign(value.dtype), sign, value)
 
 
 def _hypot(*values: Any) -> Any:
-    return device_math.sqrt(_sum([v * v for v in values]))
+    """The root of the sum of squares, each of the value divided by a power of two.
+
+    The power is that of the greatest value, so that no square overflows, and none that counts
+    underflows; it is clamped such that it and its reciprocal are normal numbers.
+    """
+    sizes = [abs(value) for value in values]
+    greatest = functools.reduce(device_math.maximum, sizes)
+    whole, fraction, most = _FORMATS[greatest.dtype]
+    bits = greatest.bits(whole) >> fraction
+    exponent = device_math.minimum(device_math.maximum(most - bits, 1), most - 1)
+    down = (exponent << fraction).bits(greatest.dtype)
+    up = ((most - exponent) << fraction).bits(greatest.dtype)
+    scaled = [size * down for size in sizes]
+    root = device_math.sqrt(_sum([size * size for size in scaled])) * up
+    return device_math.select(greatest == math.inf, math.inf, root)
+
+
+# The integer type of a float's bits, its bits of fraction, and twice its exponent's bias.
+_FORMATS = {dtypes.f32: (dtypes.s32, 23, 254), dtypes.f64: (dtypes.s64, 52, 2046)}
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """math.pow: products of floats, where pow and ** keep integers."""
+    known = not has_runtime(exponent) and is_number(exponent)
+    if not known or exponent not in range(1, 17):
+        raise OperandError(
+            "math.pow takes a whole exponent from 1 to 16 that is known at compile time, not "
+            f"{describe(exponent)}; of x > 0, tc.exp2(y * tc.log2(x)) approximates any power"
+        )
+    return functools.reduce(operator.mul, [_to_float(base)] * int(exponent))
 
 
 RUNTIME: dict[Any, Callable[..., Any]] = {
@@ -128,9 +169,12 @@ RUNTIME: dict[Any, Callable[..., Any]] = {
     str: printed, repr: printed,
     round: _round, pow: operator.pow, divmod: lambda x, y: (x // y, x % y),
     math.floor: _to_integer("rmi"), math.ceil: _to_integer("rpi"), math.trunc: _to_integer("rzi"),
-    math.fabs: lambda value: abs(_to_float(value)), math.copysign: _copysign,
-    math.isnan: _test("notanumber"), math.isinf: _test("infinite"), math.isfinite: _test("finite"),
-    math.sqrt: device_math.sqrt, math.hypot: _hypot, math.pow: operator.pow,
+    math.fabs: lambda value: abs(_to_float(value)), math.pow: _power,
+    math.copysign: _of_floats(math.copysign, _copysign),
+    math.hypot: _of_floats(math.hypot, _hypot), math.sqrt: device_math.sqrt,
+    math.isnan: _of_floats(math.isnan, _test("notanumber")),
+    math.isinf: _of_floats(math.isinf, _test("infinite")),
+    math.isfinite: _of_floats(math.isfinite, _test("finite")),
     math.exp: device_math.exp, math.log: device_math.log, math.log2: device_math.log2,
     math.sin: device_math.sin, math.cos: device_math.cos, math.tanh: device_math.tanh,
     np.minimum: device_math.minimum, np.maximum: device_math.maximum,
@@ -154,7 +198,7 @@ def _refuse_host_functions(function: Any, args: list[Any]) -> None:
         )
     if isinstance(function, type) and issubclass(function, np.generic):
         raise OperandError(
-            f"{name} takes values known at compile time; x.to({dtypes.from_numpy(function)}) "
+            f"{name} takes values known at compile time; x.to(tc.{dtypes.from_numpy(function)}) "
             "converts run-time values"
         )
     if module == "math" or isinstance(function, np.ufunc) or module == "numpy":

@@ -13,7 +13,7 @@ def emit(mnemonic: str, *operands: Any, **options: Any) -> Any:
     Parameters
     ----------
     mnemonic : str
-        As in the table, for example "add.rn.f32"; `python -m tensorcore_dsl list` searches.
+        As in the table, for example "add.rn.f32"; `tensorcore-dsl list` searches.
     *operands : scalar, fragment, pointer or number
         In the order of PTX, without the destination.
     **options : predicate or value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, SupportsFloat
 
 from tensorcore_dsl import dtypes, isa
@@ -161,18 +161,28 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return arithmetic.select(builder(), condition, yes, no)
 
 
-def _of_floats(function: Callable[[Any], Any]) -> Callable[[SupportsFloat], Any]:
-    """The function of f32 and f64 for all numbers; narrower floats are converted and back."""
+def _of_floats(
+    function: Callable[[Any], Any], widest: int = 64
+) -> Callable[[SupportsFloat], Any]:
+    """The function of f32 and f64 for all numbers; narrower floats are converted and back.
+
+    widest: 32 of functions without a form for f64.
+    """
 
     @wraps(function)
     def converted(value: Any) -> Any:
         if isinstance(value, RegisterGroup):
             return value.map(converted)
         value = _float(value, function.__name__)
+        if value.dtype.bits > widest:
+            raise OperandError(f"{function.__name__} has no f64 form; convert x.to(tc.f32) first")
         wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
         return builder().convert(function(wide), value.dtype)
 
     return converted
+
+
+_of_f32 = partial(_of_floats, widest=32)
 
 
 _SECTIONS = """{what}, approximately; narrower floats are converted to f32 and back.
@@ -212,8 +222,6 @@ def _approximate(name: str, instruction: str, what: str, given: float, exact: fl
     """The function `name`, an instruction of f32; its example has the result `exact` of `given`."""
 
     def function(value: Any) -> Any:
-        if value.dtype.bits == 64:
-            raise OperandError(f"{name} has no f64 form; convert to f32 first")
         return emit(instruction, builder().convert(value, dtypes.f32))
 
     function.__name__ = name
@@ -221,7 +229,7 @@ def _approximate(name: str, instruction: str, what: str, given: float, exact: fl
     function.__doc__ = _SECTIONS.format(
         what=what, instruction=instruction, section=section, name=name, given=given, exact=exact
     )
-    return _of_floats(function)
+    return _of_f32(function)
 
 
 exp2: Callable[[SupportsFloat], Any] = _approximate("exp2", names.EXP2, "2**x", 3, 8.0)
@@ -277,7 +285,7 @@ def sqrt(value: Any) -> Any:
     return emit(names.square_root(value.dtype), value)
 
 
-@_of_floats
+@_of_f32
 def exp(value: Any) -> Any:
     """e**x as exp2(x * log2(e)); narrower floats are converted to f32 and back.
 
@@ -318,7 +326,7 @@ def exp(value: Any) -> Any:
     return exp2(value * math.log2(math.e))
 
 
-@_of_floats
+@_of_f32
 def log(value: Any) -> Any:
     """The natural logarithm as log2(x) * ln(2); narrower floats are converted to f32 and back.
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tensorcore_dsl.errors import public
+from tensorcore_dsl.errors import OperandError, public
 from tensorcore_dsl.lang.warp import shfl
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import Element
+from tensorcore_dsl.values.operands import NUMBERS
+from tensorcore_dsl.values.values import Element, Scalar
 
 
 class _Special3:
     """`tc.threadIdx.x`: a special register with three components, as s32."""
 
-    def __init__(self, register: str) -> None:
-        self._register = register
+    def __init__(self, register: str, name: str) -> None:
+        self._register, self._name = register, name
 
     x: Element
     y: Element
@@ -22,7 +23,28 @@ class _Special3:
 
     @property
     def described(self) -> str:
-        return f"the register {self._register}, with components x, y and z,"
+        return f"tc.{self._name} (did you mean tc.{self._name}.x?)"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        name = f"tc.{self._name}"
+        raise OperandError(f"{name} has components x, y and z; did you mean {name}.x?")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Scalar, *NUMBERS)):
+            self._refuse()
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"tc.{self._name}"
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _refuse
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = _refuse
+    __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _refuse
+    __divmod__ = __rdivmod__ = __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __neg__ = __invert__ = __abs__ = _refuse
+    __index__ = __int__ = __float__ = __getitem__ = __iter__ = __len__ = _refuse
 
     def __dir__(self) -> list[str]:
         return ["x", "y", "z"]
@@ -32,14 +54,14 @@ class _Special3:
         @public
         def __getattr__(self, axis: str) -> Element:
             if axis not in ("x", "y", "z"):
-                raise AttributeError(f"{self._register} has components x, y and z, not {axis!r}")
+                raise AttributeError(f"tc.{self._name} has components x, y and z, not {axis!r}")
             return special(f"{self._register}.{axis}")
 
 
-threadIdx = _Special3("tid")
-blockIdx = _Special3("ctaid")
-blockDim = _Special3("ntid")
-gridDim = _Special3("nctaid")
+threadIdx = _Special3("tid", "threadIdx")
+blockIdx = _Special3("ctaid", "blockIdx")
+blockDim = _Special3("ntid", "blockDim")
+gridDim = _Special3("nctaid", "gridDim")
 
 
 def special(register: str) -> Element:

@@ -109,6 +109,8 @@ def shared(
     kernel = builder().kernel
     start = -(-kernel.shared_bytes // align) * align
     kernel.shared_bytes = start + elements * element_size(dtype)
+    if kernel.shared_bytes > builder().arch.shared_kib * 1024:
+        builder().overflow = builder().overflow or builder().locate()
     kernel.shared_align = max(kernel.shared_align, align)
     origin = emit(names.STATIC_SHARED) + start
     tile = _whole(Tile(origin, 0, dtype, shape, steps, swizzle))

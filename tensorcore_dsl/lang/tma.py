@@ -59,6 +59,9 @@ class TensorMap(Struct):
 
     def coordinates(self, index: Sequence[Any]) -> list[Any]:
         """The index of a box as operands: s32, the innermost axis first."""
+        if not hasattr(type(index), "__len__"):
+            wanted = f"a tuple of {len(self.axes)} coordinates"
+            raise OperandError(f"the index of a box is {wanted}, not {describe(index)}")
         if len(index) != len(self.axes):
             raise OperandError(f"{len(self.axes)} coordinates are needed, {len(index)} were given")
         return [_s32(index[axis]) for axis in self.axes]
@@ -131,16 +134,23 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
             "the box of a tensor map has positive extents known at compile time, not "
             f"{', '.join(map(describe, box))}"
         )
-    if not inner or len(box) != array.ndim:
+    if len(box) != array.ndim:
         raise OperandError(
-            f"a tensor map needs a contiguous axis and a box of {array.ndim} extents; "
-            f"the box is {tuple(box)}"
+            f"the box of a tensor map has an extent for each axis of the array: {array.ndim} of "
+            f"argument {array.name}; the box is {tuple(box)}"
+        )
+    if not inner:
+        raise OperandError(
+            f"a tensor map needs a contiguous axis, of stride 1; the strides of argument "
+            f"{array.name} are {_strides(array)}: pass a contiguous copy"
         )
     first = inner[-1]
     axes = (first, *[d for d in reversed(range(array.ndim)) if d != first])
     if swizzle and box[first] * array.dtype.itemsize > swizzle:
         raise LayoutError(
-            f"a box of {box[first]} {array.dtype} is wider than its {swizzle}-byte swizzle"
+            f"a box of {box[first]} {array.dtype} is wider than its {swizzle}-byte swizzle: "
+            f"argument {array.name} is contiguous along axis {first} (its strides are "
+            f"{_strides(array)}), where the box {tuple(box)} has {box[first]}"
         )
     wanted = nodes.TensorMap(argument, axes, tuple(box[d] for d in axes), swizzle)
     for param in kernel.params:
@@ -414,26 +424,10 @@ def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None
     emit(names.BULK_COPY_TO_CLUSTER, place, start, source.bytes, bar, pred=pred)
 
 
-def fence_proxy_async() -> None:
-    """Order ordinary accesses to shared memory before those of the async proxy: TMA and wgmma.
-
-    Threads that stored what the async proxy reads call it, and threads that loaded what TMA
-    overwrites; then they synchronise with the thread that issues the copy or the product.
-
-    Raises
-    ------
-    ArchError
-        A target before sm_90.
-
-    See Also
-    --------
-    tma_store : With an example.
-
-    Notes
-    -----
-    `fence.proxy.async`, section 9.7.13.4 of the PTX manual.
-    """
-    emit(names.FENCE_PROXY_ASYNC)
+def _strides(array: Array) -> str:
+    """The strides as messages show them: "(?, 1)", where only the launch knows the first."""
+    strides = ["?" if isinstance(stride, Scalar) else str(stride) for stride in array.strides]
+    return f"({', '.join(strides)}{',' * (len(strides) == 1)})"
 
 
 def _check_tile(tile: Tile, tensor: TensorMap) -> None:

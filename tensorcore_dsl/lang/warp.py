@@ -10,7 +10,7 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import is_number
+from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Element, Scalar
 
 ALL_LANES = 0xFFFFFFFF  # the mask of a whole warp
@@ -193,6 +193,13 @@ def _shuffle(mode: str, value: Any, lane: Any, clamp: int, mask: Any) -> Any:
     if mode != "idx" and is_number(lane) and not 0 <= lane < 32:
         raise OperandError(f"a shuffle moves values by 0 to 31 lanes, not by {lane}")
     build = builder()
+    if isinstance(lane, Scalar) and (lane.dtype.is_float or is_number(value)):
+        what = "lane" if mode == "idx" else "distance"
+        given = "" if mode == "idx" else "_xor" if mode == "bfly" else f"_{mode}"
+        raise OperandError(
+            f"a shuffle moves a run-time value by an integer {what}; {describe(value)} and "
+            f"{describe(lane)} were given: tc.shfl{given}(value, {what}, mask) takes the mask last"
+        )
     value = build.scalar(value)
     dtype = value.dtype
     if dtype.kind == "p":

@@ -19,7 +19,7 @@ from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
 
-MOST_PENDING = 7  # groups after wgmma_wait (9.7.15.7.3)
+MAX_PENDING = 7  # groups after wgmma_wait (9.7.15.7.3)
 
 
 def wgmma_async(
@@ -188,7 +188,7 @@ def wgmma_wait(pending: int = 0) -> None:
     -----
     `wgmma.wait_group`, section 9.7.15.7.3 of the PTX manual.
     """
-    check_pending(pending, MOST_PENDING)
+    check_pending(pending, MAX_PENDING)
     emit(names.WGMMA_WAIT, pending)
 
 
@@ -334,11 +334,20 @@ def _check_matrix(instr: Instruction, name: str, tile: Any, major: str, wanted: 
     else:
         given = inner * (atoms[0] if atoms else 1)
         dense = not atoms or atoms[0] == 1 or inner * tile.dtype.itemsize == tile.swizzle
-    what = "rows" if name == "a" else "columns"
+    what, axis = ("rows", "M") if name == "a" else ("columns", "N")
+    lies = f'({axis}, K) = ({wanted}, K), K contiguous; {name}_major="mn" takes (atoms, K, width)'
+    if major == "mn":
+        lies = f"(atoms, K, width), of which atoms x width is {axis} = {wanted}"
     if given != wanted:
         raise OperandError(
             f"{instr}: {name} has {wanted} {what}; a view with {given}, of shape "
-            f"{tuple(tile.shape)} and major {major!r}, was given"
+            f"{tuple(tile.shape)} and major {major!r}, was given: {name} lies as {lies}"
+        )
+    if tile.strides[-1] != 1:
+        raise LayoutError(
+            f"{instr}: the last axis of {name} runs along memory; a view of shape "
+            f"{tuple(tile.shape)} with strides {tuple(tile.strides)} was given: {name} lies as "
+            f"{lies}"
         )
     if not dense:
         raise OperandError(

@@ -22,12 +22,13 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, OperandError, listing
 from tensorcore_dsl.runtime.array_interop import Raw, read_array
 
-MOST_ALIGNMENT = 16  # bytes of the widest load
-MOST_EXTENT = 2**31 - 1
-MOST_PARAMETER_BYTES = 4096
+MAX_ALIGNMENT = 16  # bytes of the widest load
+ALIGNMENTS = (1, 2, 4, 8, MAX_ALIGNMENT)
+MAX_EXTENT = 2**31 - 1
+MAX_PARAMETER_BYTES = 4096
 F32_MAX = float(np.finfo(np.float32).max)
 
 ALLOWED = (
@@ -45,7 +46,7 @@ class ArrayType:
     Parameters
     ----------
     dtype : dtype
-        Of the elements.
+        Of the elements; a name, "f16" or "float16", and NumPy's serve too.
     ndim : int
         Dimensions.
     unit : tuple of bool
@@ -55,6 +56,11 @@ class ArrayType:
         other strides, in bytes.
     writable : bool
         False: stores to it are an error in emulation, and NumPy arrays are not copied back.
+
+    Raises
+    ------
+    ArgumentError
+        Any of these is something else.
 
     See Also
     --------
@@ -66,6 +72,25 @@ class ArrayType:
     unit: tuple[bool, ...]
     align: int
     writable: bool = True
+
+    def __post_init__(self) -> None:
+        _name_type(self, "ArrayType")
+        if type(self.ndim) is not int or self.ndim < 0:
+            raise ArgumentError(
+                f"ArrayType: ndim is the number of dimensions, 0 or more, not {self.ndim!r}"
+            )
+        unit = self.unit
+        flags = isinstance(unit, tuple) and all(isinstance(one, bool) for one in unit)
+        if not flags or len(unit) != self.ndim:
+            raise ArgumentError(
+                "ArrayType: unit tells for each dimension whether its stride is one element, such "
+                f"as {(*[False] * (self.ndim - 1), True)[: self.ndim]} for ndim {self.ndim}, not "
+                f"{unit!r}"
+            )
+        if type(self.align) is not int or self.align not in ALIGNMENTS:
+            raise ArgumentError(
+                f"ArrayType: align is {listing(ALIGNMENTS)} (bytes), not {self.align!r}"
+            )
 
     def __str__(self) -> str:
         strides = ", ".join("1" if one else "?" for one in self.unit)
@@ -94,8 +119,21 @@ class ScalarType:
 
     dtype: DType
 
+    def __post_init__(self) -> None:
+        _name_type(self, "ScalarType")
+
     def __str__(self) -> str:
         return str(self.dtype)
+
+
+def _name_type(described: ArrayType | ScalarType, what: str) -> None:
+    """Put the element type in place of a name of it; ArgumentError for what names none."""
+    if type(described.dtype) is not DType:
+        try:
+            dtype = dtypes.as_dtype(described.dtype)
+        except OperandError as error:
+            raise ArgumentError(f"{what}: {error.message}") from None
+        object.__setattr__(described, "dtype", dtype)
 
 
 ArgumentType = ArrayType | ScalarType
@@ -139,7 +177,7 @@ def arguments_key(args: Sequence[Any], arguments: Sequence[Description]) -> Hash
     """Equal for launches that differ only in pointers, at the same alignment, and in numbers."""
     return tuple(
         (type(arg), a.type, a.shape, a.strides, a.device, a.stream,
-         a.pointer % MOST_ALIGNMENT if isinstance(a.type, ArrayType) else 0)
+         a.pointer % MAX_ALIGNMENT if isinstance(a.type, ArrayType) else 0)
         for arg, a in zip(args, arguments, strict=True)
     )  # fmt: skip
 
@@ -298,9 +336,9 @@ def _element_type(dtype: Any, name: str) -> DType:
 
 def _check_extents(shape: tuple[int, ...], name: str) -> None:
     for axis, extent in enumerate(shape):
-        if not 0 <= extent <= MOST_EXTENT:
+        if not 0 <= extent <= MAX_EXTENT:
             raise ArgumentError(
-                f"{name} has shape {shape}: dimension {axis} is not between 0 and {MOST_EXTENT}, "
+                f"{name} has shape {shape}: dimension {axis} is not between 0 and {MAX_EXTENT}, "
                 f"which kernels count with; pass a view of a part"
             )
 
@@ -345,7 +383,7 @@ def _packed_strides(shape: tuple[int, ...], raw: Raw, name: str) -> tuple[int, .
 
 
 def _alignment(pointer: int, shape: Sequence[int], strides: Sequence[int], bits: int) -> int:
-    together = pointer | MOST_ALIGNMENT
+    together = pointer | MAX_ALIGNMENT
     for extent, stride in zip(shape, strides, strict=True):
         if stride != 1 and extent > 1:
             together |= stride * bits // 8
@@ -409,10 +447,10 @@ class Packer:
             for axis in range(kind.ndim):
                 if not kind.unit[axis]:
                     self._add(index, f"_stride{axis}", "s64")
-        if self.size > MOST_PARAMETER_BYTES:
+        if self.size > MAX_PARAMETER_BYTES:
             raise ArgumentError(
                 f"the arguments take {self.size} bytes of parameters; a kernel has "
-                f"{MOST_PARAMETER_BYTES}"
+                f"{MAX_PARAMETER_BYTES}"
             )
 
     def _add(self, index: int, suffix: str, ptx: str) -> None:

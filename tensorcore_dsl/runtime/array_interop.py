@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError, listing
 
-MOST_BYTES, MOST_AXES = 1 << 62, 64
+MAX_BYTES, MAX_AXES = 1 << 62, 64
 CURRENT_DEVICE = -1  # an array on a GPU whose library does not name the device
 
 
@@ -68,7 +68,7 @@ def _checked(raw: Raw) -> Raw:
         raise ValueError(f"shape {shape}, strides {strides} in bytes")
     reach = max(map(abs, steps), default=1) * prod(max(n, 1) for n in shape)
     least = int(0 not in shape)  # no array with elements lies at address 0
-    if not least <= index(raw.pointer) <= MOST_BYTES - reach or reach > MOST_BYTES:
+    if not least <= index(raw.pointer) <= MAX_BYTES - reach or reach > MAX_BYTES:
         raise ValueError(f"address {raw.pointer:#x}, shape {shape}, strides {strides} in bytes")
     return raw._replace(pointer=index(raw.pointer), shape=shape, strides=strides)
 
@@ -240,7 +240,7 @@ def _dlpack(obj: Any) -> Raw:
             f"supported"
         )
     rank = tensor.ndim
-    if not 0 <= rank <= MOST_AXES or (rank and not tensor.shape):
+    if not 0 <= rank <= MAX_AXES or (rank and not tensor.shape):
         raise ValueError(f"{rank} axes{'' if tensor.shape else ' without a shape'}")
     size = np.dtype(dtype).itemsize
     strides = [s * size for s in tensor.strides[:rank]] if tensor.strides else None
@@ -313,6 +313,8 @@ def stream_handle(stream: Any) -> int:
 
 def _stream_handle(stream: Any) -> int:
     if isinstance(stream, int) and not isinstance(stream, bool):
+        if stream < 0:
+            raise ArgumentError(f"a stream cannot be {stream}: handles are 0 or more")
         return stream
     for attribute in ("cuda_stream", "ptr"):  # torch, CuPy
         handle = getattr(stream, attribute, None)

@@ -35,8 +35,8 @@ from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
-MOST_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
-MOST_MAPS = 4096  # encoded tensor maps of one plan
+MAX_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
+MAX_MAPS = 4096  # encoded tensor maps of one plan
 
 @dataclass
 class Loaded:
@@ -116,7 +116,7 @@ class Plan:
         self._driver, self._device = driver, device
         self._packer = Packer([argument.type for argument in arguments])
         self._producers = {a.stream for a in arguments if a.stream is not None}
-        self.encoded_map = lru_cache(MOST_MAPS)(self._encode)
+        self.encoded_map = lru_cache(MAX_MAPS)(self._encode)
         self._load()
 
     @property
@@ -133,7 +133,8 @@ class Plan:
         stream = self.stream()
         for producer in self._producers:  # __cuda_array_interface__ has the consumer wait
             if producer != (stream or _LEGACY_STREAM):
-                self._driver.synchronize(producer)
+                with self._driver.on_device(self._device):  # handles 1 and 2 are of each device
+                    self._driver.synchronize(producer)
         self._launch(arguments, stream)
 
     def buffer(self, arguments: Sequence[Description]) -> LaunchBuffer:
@@ -161,8 +162,12 @@ class Plan:
         buffer.stream = stream
         if code := self._call(buffer):
             self.retry(code, buffer)
-        if self._cubin.checks and (code := self._driver.finish(stream)):
-            raise LaunchError(_explain_checked(self._driver.error_text(code), self._loaded.name))
+        if self._cubin.checks:
+            with self._driver.on_device(self._device):  # stream 0 is that of the current one
+                code = self._driver.finish(stream)
+            if code:
+                failure = self._driver.error_text(code)
+                raise LaunchError(_explain_checked(failure, self._loaded.name))
 
     def _call(self, buffer: LaunchBuffer) -> int:
         return self._driver.launch(buffer.config, self.function, buffer.parameters, buffer.extra)
@@ -323,7 +328,7 @@ class Launcher:
         config = self._config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
         tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]
         plan = kind(cubin, device, config, arguments, self._driver, stream, tiles)
-        if len(self._plans) >= MOST_PLANS:
+        if len(self._plans) >= MAX_PLANS:
             self._plans.pop(next(iter(self._plans)), None)
         self._plans[key] = plan
         return plan

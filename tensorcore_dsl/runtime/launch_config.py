@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, NoReturn, SupportsIndex, TypeAlias
+
+import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.runtime.array_interop import stream_handle
 
 Dim = tuple[int, int, int]
 Dims: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
@@ -45,7 +48,7 @@ class LaunchConfig:
             _dims("grid", grid, (2**31 - 1, 65535, 65535)),
             _dims("block", block, (1024, 1024, 64)), _bytes(shared_bytes),
             None if cluster is None else _dims("cluster", cluster, (16, 16, 16)),
-            bool(cooperative), bool(pdl),
+            _flag("cooperative", cooperative), _flag("pdl", pdl),
         )  # fmt: skip
         config._check()
         return config
@@ -100,11 +103,23 @@ def _bytes(given: SupportsIndex) -> int:
         raise LaunchError(f"shared_bytes is {given!r}; an integer is needed") from None
 
 
+def _flag(what: str, given: Any) -> bool:
+    if not isinstance(given, (bool, np.bool_)):
+        raise LaunchError(f"{what} is {given!r}; True or False are allowed")
+    return bool(given)
+
+
 def _dims(what: str, given: Dims, most: Dim) -> Dim:
     if callable(given):
         raise LaunchError(
             f"{what} is a function; kernels under tc.autotune take functions of the arguments, "
             "this one takes one to three integers"
+        )
+    if shape := getattr(given, "shape", ()):
+        raise LaunchError(
+            f"{what} is an array of shape {tuple(shape)}; a launch takes the grid and the block, "
+            "and the arguments in a call of its own, as kernel[grid, block](...) and "
+            "kernel.check(grid, block)(...) do"
         )
     dims = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     try:
@@ -129,4 +144,26 @@ def configuration(name: str, key: Any) -> tuple[LaunchConfig, Any]:
     grid, block, *more = key
     shared_bytes = more[1] if len(more) == 2 else 0
     shared_bytes = 0 if shared_bytes is None else shared_bytes
-    return LaunchConfig.of(grid, block, shared_bytes), more[0] if more else None
+    return configured(grid, block, stream=more[0] if more else None, shared_bytes=shared_bytes)
+
+
+def configured(
+    grid: Dims, block: Dims, *, stream: Any = None, shared_bytes: SupportsIndex = 0,
+    cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
+) -> tuple[LaunchConfig, Any]:  # fmt: skip
+    """The configuration and the stream of `kernel.configured(...)`, both checked."""
+    check_stream(stream)
+    return LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative, pdl), stream
+
+
+def check_stream(stream: Any) -> None:
+    """ArgumentError unless a launch takes it as its stream, on the CPU too."""
+    if stream is not None:
+        stream_handle(stream)
+
+
+def refuse_call(name: str, subscripted: str) -> NoReturn:
+    """The error of a launch without grid and block; `subscripted` is what takes them."""
+    raise ArgumentError(
+        f"kernel {name} is launched with a grid and a block: {subscripted}[grid, block](...)"
+    )

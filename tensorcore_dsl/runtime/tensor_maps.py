@@ -18,7 +18,7 @@ from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bit
 MAP_BYTES = 128
 MAP_ALIGN = 64
 ADDRESS_ALIGN = 16  # of the array's first element, and of its strides
-MOST_STRIDE = 2**40  # exclusive, bytes
+MAX_STRIDE = 2**40  # exclusive, bytes
 
 # CUtensorMapDataType. Copies move bits: TMA needs the type for reductions, and 8 bits have none.
 DATA_TYPES = {
@@ -63,7 +63,7 @@ def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
 
 def _rounded(size: int) -> int:
     """A valid stride for an axis of one element, where it has no effect."""
-    return min(-(-size // ADDRESS_ALIGN) * ADDRESS_ALIGN, MOST_STRIDE - ADDRESS_ALIGN)
+    return min(-(-size // ADDRESS_ALIGN) * ADDRESS_ALIGN, MAX_STRIDE - ADDRESS_ALIGN)
 
 
 def _complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[st
             f"elements of its innermost axis side by side: pass a contiguous copy"
     for axis in outer:
         stride = array.strides[axis] * size
-        good = stride % ADDRESS_ALIGN == 0 and 0 <= stride < MOST_STRIDE
+        good = stride % ADDRESS_ALIGN == 0 and 0 <= stride < MAX_STRIDE
         if not good and array.shape[axis] > 1:
             yield f"axis {axis} of shape {array.shape} has a stride of {stride} bytes; TMA " \
                 f"allows multiples of {ADDRESS_ALIGN} from 0 to 2**40: pad the rows, or pass a " \

@@ -19,8 +19,8 @@ Launch = Callable[[], Any]
 
 SAMPLE = 2e-3  # approximate seconds of launches in a row
 SHORTEST = 1e-7  # seconds: no launch counts as shorter
-MOST_LAUNCHES = 200  # in a row
-MOST_SAMPLES = 1000  # of separate launches
+MAX_LAUNCHES = 200  # in a row
+MAX_SAMPLES = 1000  # of separate launches
 L2_TIMES = 2  # what is written to flush the L2 cache, as a multiple of its size
 
 
@@ -162,7 +162,7 @@ def separately(
 
 
 def _count(seconds: float, each: float) -> int:
-    return max(1, min(MOST_SAMPLES, math.ceil(seconds / each)))
+    return max(1, min(MAX_SAMPLES, math.ceil(seconds / each)))
 
 
 def in_a_row(launch: Launch, clock: Clock, least: float = SAMPLE) -> float:
@@ -193,4 +193,4 @@ def in_a_row(launch: Launch, clock: Clock, least: float = SAMPLE) -> float:
 
     launch()
     once = max(batch(1), SHORTEST)
-    return batch(min(MOST_LAUNCHES, max(2, math.ceil(least / once))))
+    return batch(min(MAX_LAUNCHES, max(2, math.ceil(least / once))))

@@ -26,7 +26,7 @@ from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig
+from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, check_stream
 from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target, target_arch
 from tensorcore_dsl.runtime.trials import ROUNDS, Bench, Trial, Tuning
@@ -319,6 +319,7 @@ class TunedLaunch:
 
     def check(self) -> None:
         """ArgumentError unless grid and block are known with every configuration."""
+        check_stream(self.stream)
         for name in ("grid", "block"):
             configs = () if name in self.options else self.tuned.configs
             if lacking := [config for config in configs if name not in config.options]:
@@ -457,6 +458,9 @@ def autotune(
     """
     if isinstance(key, str) or isinstance(restore_value, str) or isinstance(reset_to_zero, str):
         raise ArgumentError("key, restore_value and reset_to_zero are lists of names")
+    if callable(configs) or not isinstance(configs, Iterable):
+        what = f"kernel {configs.__name__}" if isinstance(configs, Named) else repr(configs)
+        raise ArgumentError(f"autotune takes configs, not {what}: @tc.autotune([...])")
     configs = list(configs)
     for name, given, takes in (("prune", prune, (configs, {})), ("timer", timer, (None,))):
         if given is not None and not callable(given):

@@ -29,6 +29,11 @@ class TunedEmulator:
     def __getitem__(self, key: TunedKey) -> Callable[..., Any]:
         return partial(emulated, self.tuned[key], self.run)
 
+    @public
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run with the grid and the block that the configurations give."""
+        return emulated(self.tuned.configured(), self.run, *args, **named)
+
 
 def emulated(launch: Any, run: Run, /, *args: Any, **named: Any) -> Any:
     """What `run` returns for a launch of an autotuned kernel."""

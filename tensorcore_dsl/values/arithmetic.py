@@ -121,7 +121,8 @@ def _scalars(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -
 
 def _needs_integers(name: str, dtype: DType) -> None:
     if dtype.is_float:
-        raise OperandError(f"{SIGNS[name]} needs integers, not {dtype}; .bits() reads its bits")
+        bits = f".bits(tc.u{dtype.bits})"
+        raise OperandError(f"{SIGNS[name]} needs integers, not {dtype}; {bits} reads its bits")
 
 
 def _add(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:

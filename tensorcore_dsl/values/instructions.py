@@ -61,6 +61,7 @@ class InstructionBuilder:
         self.dynamic_tiles: list[tuple[int, int, str]] = []  # in a checked build: bytes from, to
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
+        self.overflow: Loc | None = None  # where static shared memory first exceeds the target's
         self._ids = 0
 
     # -- structure ---------------------------------------------------------------------------

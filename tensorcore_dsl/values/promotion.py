@@ -35,8 +35,8 @@ def promote_types(a: DType, b: DType) -> DType:
     for t in (a, b):
         if t.kind == "b" or (t.is_float and t.bits < 16):
             raise OperandError(
-                f"{t} has no arithmetic; convert it first, for example with .to(f32), or give "
-                "plain bits a type with .bits(u32)"
+                f"{t} has no arithmetic; convert it first, for example with .to(tc.f32), or "
+                "give plain bits a type with .bits(tc.u32)"
             )
     if a.is_float or b.is_float:
         return _promote_floats(a, b)

@@ -18,7 +18,7 @@ from tensorcore_dsl.runtime.fast_launch.function_code import I32, I64, VOID, Cod
 
 TYPE_OFFSET = 8  # of the type in a Python object
 HEAD_BYTES = 16  # of a Python object
-MOST_ELEMENT_BYTES = 16
+MAX_ELEMENT_BYTES = 16
 _CUDA = 2  # DLDeviceType
 _BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64, "f": 32, "d": 64}
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
@@ -38,7 +38,7 @@ class Reader(Code):
         self.kinds = kinds
         self.tensor = self._alloca(ctypes.sizeof(DLTensor))
         self.spans: list[tuple[Any, Any]] | None = [] if written else None
-        words = len(kinds) * (5 + 2 * layout.MOST_AXES + written) or 1
+        words = len(kinds) * (5 + 2 * layout.MAX_AXES + written) or 1
         self.key = self.end = self._alloca(layout.WORD * words)
         self.devices: dict[int, Any] = {}  # of tensors, by argument
         self._require(self._equal(self.nargs, len(kinds)))
@@ -110,7 +110,7 @@ class Reader(Code):
             return
         low, high = self._alloca(layout.WORD), self._alloca(layout.WORD)
         self._store_at(low, pointer)
-        self._store_at(high, self.builder.add(pointer, I64(MOST_ELEMENT_BYTES)))
+        self._store_at(high, self.builder.add(pointer, I64(MAX_ELEMENT_BYTES)))
 
         def widen(axis: Any) -> None:
             steps = self.builder.sub(self._load_element(shape, axis), I64(1))
@@ -142,7 +142,7 @@ class Reader(Code):
         failed = self._call(kind.tensor_from_object, argument, tensor)
         self._require_success(self._equal(failed, 0))
         ndim = self._load(tensor, DLTensor.ndim)
-        self._require(self.builder.icmp_unsigned("<=", ndim, I64(layout.MOST_AXES)))
+        self._require(self.builder.icmp_unsigned("<=", ndim, I64(layout.MAX_AXES)))
         pointer = self.builder.add(
             self._load(tensor, DLTensor.data), self._load(tensor, DLTensor.byte_offset)
         )
@@ -205,7 +205,7 @@ class Reader(Code):
         """Append the length of a tuple of integers, and its elements; their address and count."""
         values = self._get(owner, (name,))
         count = self._python("PyTuple_Size", values)
-        fits = self.builder.icmp_unsigned("<=", count, I64(layout.MOST_AXES))
+        fits = self.builder.icmp_unsigned("<=", count, I64(layout.MAX_AXES))
         count = self.builder.select(fits, count, I64(0))
         self._append(count)
 

@@ -14,7 +14,7 @@ import types
 from typing import Any
 
 WORD = 8
-MOST_AXES = 8  # of an array that machine code reads
+MAX_AXES = 8  # of an array that machine code reads
 ALIGNMENT_MASK = 15  # alignment beyond 16 bytes makes no difference to a kernel
 
 

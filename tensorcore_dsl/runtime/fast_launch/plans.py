@@ -15,8 +15,8 @@ from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
 from tensorcore_dsl.runtime.host_staging import span_of
 from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
 
-MOST_PLANS = 32  # of one launch function; beyond, the oldest is dropped
-MOST_POINTERS = 512  # whose tensor maps one argument of a plan holds; beyond, the oldest is dropped
+MAX_PLANS = 32  # of one launch function; beyond, the oldest is dropped
+MAX_POINTERS = 512  # whose tensor maps one argument of a plan holds; beyond, the oldest is dropped
 
 
 @lru_cache(maxsize=256)
@@ -149,7 +149,7 @@ class _Chain:
 
     def _link(self) -> None:
         """Link the plans; the oldest is dropped where there are too many."""
-        if len(self._plans) > MOST_PLANS:
+        if len(self._plans) > MAX_PLANS:
             oldest = next(iter(self._plans))
             if not self._plans[oldest].fields.busy:
                 del self._plans[oldest]
@@ -210,7 +210,7 @@ class _MapMemory:
         self._numbers = numbers
         self._places = array("Q", places)
         self._entry_words = 1 + len(numbers)
-        self._entries = array("Q", bytes(layout.WORD * MOST_POINTERS * self._entry_words))
+        self._entries = array("Q", bytes(layout.WORD * MAX_POINTERS * self._entry_words))
         self._known: dict[int, Any] = {}  # by pointer, the oldest first: entry and its maps
         self.fields = layout.Maps(count=len(numbers))
         self.fields.places = self._places.buffer_info()[0]
@@ -221,7 +221,7 @@ class _MapMemory:
             return
         maps = [plan.encoded_map(number, pointer) for number in self._numbers]
         entry = len(self._known)
-        if entry == MOST_POINTERS:
+        if entry == MAX_POINTERS:
             entry, _ = self._known.pop(next(iter(self._known)))
             self.fields.pointer = 0  # the maps that are dropped may be in place
         start = entry * self._entry_words
