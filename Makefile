@@ -15,16 +15,16 @@ METADATA := setup.cfg setup.py pyproject.toml
 .PHONY: help demo test test-gpu lint installs docs pictures site bench clean
 
 help:
-	@echo "make demo   tiled GEMMs on the GPU, or in emulation, checked against NumPy"
-	@echo "make test   the tests"
-	@echo "make test-gpu the tests on a machine with a GPU, those of the GPU and of PyTorch too"
-	@echo "make lint   ruff and mypy"
+	@echo "make demo      tiled GEMMs on the GPU, or in emulation, checked against NumPy"
+	@echo "make test      the tests"
+	@echo "make test-gpu  the tests on a machine with a GPU, those of the GPU and of PyTorch too"
+	@echo "make lint      ruff and mypy"
 	@echo "make installs  build sdist and wheel, test them with the oldest and newest versions of others"
-	@echo "make docs   run the examples of the docs again, generate the instruction reference"
-	@echo "make pictures   draw the pictures of the docs that are out of date"
-	@echo "make site   the documentation as a site, in build/site; a broken link is an error"
-	@echo "make bench  the benchmarks; results go to build/"
-	@echo "make clean  remove the environment and all caches"
+	@echo "make docs      run the examples of the docs again, generate the instruction reference"
+	@echo "make pictures  draw the pictures of the docs that are out of date"
+	@echo "make site      the documentation as a site, in build/site; a broken link is an error"
+	@echo "make bench     the benchmarks; results go to build/"
+	@echo "make clean     remove the environment and all caches"
 
 demo: $(DEMO)
 	$(BIN)/tensorcore-dsl demo
@@ -35,7 +35,8 @@ test: $(DEV)
 # PyTorch's wheels for Linux hold all of CUDA: only this target installs them.
 test-gpu: $(DEV)
 	$(PIP) -e '.[dev,torch]'
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs
+	@mkdir -p build
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs --record=build/suite.md
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -58,7 +59,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks --out build
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/reference docs/notebooks
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/reference docs/notebooks docs/project
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Some systems ship Python without ensurepip: then pip installs itself from outside.

@@ -10,14 +10,22 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-# A page that shows the README alone has none of the files that it points to: their links become the
-# text that names them.
-_TO_A_FILE = re.compile(r"\[([^]]+)\]\((?!https?:|#)[^)]+\)")
+HERE = Path(__file__).parent
+README, PROJECT = ((HERE / name).read_text("utf-8") for name in ("README.md", "pyproject.toml"))
 
-README = Path(__file__).with_name("README.md").read_text("utf-8")
+# A page that shows the README alone has none of the files that it points to. Their links lead to
+# the repository, if pyproject.toml says where it is (paths as on GitHub); if not, they are plain
+# text. Programs stay as they are: launches look like links.
+REPOSITORY = re.search(r'^Repository *= *"(.+?)/?"', PROJECT, re.MULTILINE)
+LINK = rf"[\1]({REPOSITORY[1]}/blob/HEAD/\2)" if REPOSITORY else r"\1"
+PROGRAM = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+DESCRIPTION = "".join(
+    part if part.startswith("```") else re.sub(r"\[([^]]+)\]\((?!https?:|#)([^)]+)\)", LINK, part)
+    for part in PROGRAM.split(README)
+)
 
 setup(
-    long_description=_TO_A_FILE.sub(r"\1", README),
+    long_description=DESCRIPTION,
     long_description_content_type="text/markdown",
     packages=[
         *find_packages(include=["tensorcore_dsl*"]),

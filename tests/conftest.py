@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+import suite_record
 
 from tensorcore_dsl.runtime import targets
+
+BEGUN = time.monotonic()
 
 # Tests compare what processes print: the notice of compilations would depend on what is cached.
 os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
@@ -33,6 +41,8 @@ def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
     targets._target.reset(target)
     targets._emulating = emulating
     os.chdir(folder)
+    if processes := sys.modules.get("tensorcore_dsl.interpreter.processes"):
+        processes.shutdown()  # they would not see what the next test changes
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -46,8 +56,27 @@ def fresh_ir():
         yield
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", metavar="FILE", help="write what the run gave (suite_record.py)")
+
+
+# Packages without which whole files, or the tests that matter on a GPU, do not run.
+OPTIONAL = {
+    "torch": "tests/test_torch*.py and parts of others",
+    "jax": "those of JAX",
+    "mypy": "what mypy says of kernels",
+    "pyright": "what pyright says of kernels",
+}
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Say which tests a missing package has skipped: they are more than one line of a count."""
-    for package, tests in (("torch", "tests/test_torch*.py and parts of others"), ("jax", "those of JAX")):
+    for package, tests in OPTIONAL.items():
         if importlib.util.find_spec(package) is None:
             terminalreporter.write_line(f"{package} is not installed: {tests} did not run", yellow=True)
+    if config.option.record and exitstatus in (0, 1):  # not of a run that was cut
+        outcomes = {name: len(found) for name, found in terminalreporter.stats.items()}
+        given = shlex.join(map(str, config.invocation_params.args))
+        arguments = re.sub(r"(^| )--record=\S+", "", given).strip()
+        row = suite_record.row(outcomes, time.monotonic() - BEGUN, arguments)
+        Path(config.option.record).write_text(row)

@@ -58,6 +58,7 @@ class FakeGpu:
     loads: list[int] = field(default_factory=list)
     consents: list[int] = field(default_factory=list)
     synchronized: list[int] = field(default_factory=list)
+    waited_in: list[int | None] = field(default_factory=list)  # the context, for each of these
     allocations: list[Any] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
     encoded: list[Any] = field(default_factory=list)
@@ -139,9 +140,10 @@ class FakeGpu:
 
     def synchronize(self, stream):
         self.synchronized.append(stream)
+        self.waited_in.append(self.context)
 
     def finish(self, stream):
-        self.synchronized.append(stream)
+        self.synchronize(stream)
         return self.failure
 
     def memory(self, stream):
@@ -200,7 +202,7 @@ class FakeMemory:
         ctypes.memset(address, byte, size)
 
     def synchronize(self):
-        self.gpu.synchronized.append(self.stream)
+        self.gpu.synchronize(self.stream)
 
 
 class OnGpu:

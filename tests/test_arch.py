@@ -34,9 +34,10 @@ def zeros() -> np.ndarray:
 def told(name: str, asked: int, arch: str) -> str:
     """What a kernel called `name` hears, as a pattern."""
     most = ARCHS[arch].shared_kib
+    place = r"\n  at .*:\d+ in tiled\n    tile = tc\.shared" if name == "tiled" else "$"
     return (
         rf"^{name} takes {asked} bytes of shared memory a block; {arch} allows {most * 1024} "
-        rf"\({most} KiB\)$"
+        rf"\({most} KiB\){place}"
     )
 
 

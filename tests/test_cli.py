@@ -121,6 +121,11 @@ def test_list_chooses(capsys):
     assert "mma.sync.aligned.m16n8k16.row.col.f32.e4m3.e5m2.f32" in text
 
 
+def test_list_takes_other_names_of_types(capsys):
+    short = printed(capsys, "list", "--opcode", "mma", "--dtype", "f16")
+    assert printed(capsys, "list", "--opcode", "mma", "--dtype", "float16") == short
+
+
 def test_architectures_are_told_apart():
     everywhere = search(opcode="mma", dtype="e4m3")
     assert not search(opcode="mma", dtype="e4m3", arch="sm_80")

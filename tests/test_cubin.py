@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from tensorcore_dsl.codegen.cubin import MOST_THREADS, Cubin, quote, threads_that_fit
+from tensorcore_dsl.codegen.cubin import MAX_THREADS, Cubin, quote, threads_that_fit
 
 LOG = """\
 ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized \
@@ -64,7 +64,7 @@ def test_what_nothing_tells_is_unknown(log):
     found = made(log=log).resources
     assert found.registers == (3 if "Used" in log else None)
     assert found.spill_stores is found.spill_loads is found.spills is found.local_bytes is None
-    assert found.max_threads == MOST_THREADS and found.warnings == ()
+    assert found.max_threads == MAX_THREADS and found.warnings == ()
 
 
 @pytest.mark.parametrize(

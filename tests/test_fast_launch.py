@@ -225,7 +225,7 @@ def test_plans_alternate_in_machine_code(monkeypatch):
 
 
 def test_chains_are_bounded(monkeypatch):
-    monkeypatch.setattr(plans, "MOST_PLANS", 3)
+    monkeypatch.setattr(plans, "MAX_PLANS", 3)
     gpu = FakeGpu()
     run = launcher(gpu)
     tensors = [Tensor(np.zeros(n + 1, np.float32)) for n in range(9)]
@@ -588,7 +588,7 @@ def test_maps_follow_their_pointers(monkeypatch):
 
 
 def test_pointers_whose_maps_are_known_are_bounded(monkeypatch):
-    monkeypatch.setattr(plans, "MOST_POINTERS", 2)
+    monkeypatch.setattr(plans, "MAX_POINTERS", 2)
     gpu = FakeGpu(sizes=(8, 4, 4, 8, 8, 4, 4, 8, 128, 128, 128))
     run = launcher(gpu, MAPPED)
     tensors = [aligned() for _ in range(5)]

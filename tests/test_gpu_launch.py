@@ -17,6 +17,7 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.fast_launch import native_function
+from tests.hopper_kernels import first_box
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,23 +30,6 @@ def add(x: tc.Array, y: tc.Array, number: tc.f32, count: tc.s32):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     if i < count:
         y[i] = x[i] + number
-
-
-@tc.kernel
-def first_box(x: tc.Array, y: tc.Array):
-    """y's first 8 rows become x's, by TMA both ways."""
-    tile = tc.shared((8, 64), x.dtype)
-    source, target = tc.tensor_map(x, (8, 64)), tc.tensor_map(y, (8, 64))
-    full = tc.mbarriers(1)
-    if tc.threadIdx.x == 0:
-        full[0].init(1)
-        tc.fence_mbarrier_init()
-        full[0].arrive_expect_tx(8 * 64 * 4)
-        tc.tma_load(tile, source, (0, 0), full[0])
-        full[0].wait(0)
-        tc.tma_store(target, (0, 0), tile)
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
 
 
 def is_native(function: Any) -> bool:

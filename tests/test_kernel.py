@@ -302,7 +302,17 @@ def test_configured_launches_are_kept():
     assert double.configured((2, 1), 64, pdl=True) is first
     assert double.configured(2, 64) is not first
     assert double.configured(2, 64, pdl=True, stream=7) is not first
-    assert double.configured(2, 64, stream=[]) is not double.configured(2, 64, stream=[])
+    stream: Any = Unhashable()
+    assert double.configured(2, 64, stream=stream) is not double.configured(2, 64, stream=stream)
+
+
+class Unhashable:
+    """A stream that cannot be a key."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 7
 
 
 # -- arrays -----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The cache of compiled kernels: hits, misses, and that no entry is stale."""
 
 import array
+import ast
 import collections
 import decimal
 import fractions
@@ -525,6 +526,39 @@ def test_what_a_process_did_before_does_not_count(tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+EDITED = """
+    import sys, time
+    sys.path.insert(0, FOLDER)
+    import tensorcore_dsl as tc
+    from tensorcore_dsl.environment.compiled_sources import FunctionKey
+    from tensorcore_dsl.interpreter.lanes.runner import _rows
+    if EDITS:
+        time.sleep(0.02)  # the clock of files may be a little late
+        for name in ("dtypes.py", "lowering/values.py"):
+            with open(FOLDER + "/tensorcore_dsl/" + name, "a") as file:
+                file.write("# edited")
+    from tensorcore_dsl.codegen.cache_key import package_state
+    print(repr((package_state(), FunctionKey(_rows.py_func, *_rows.key._files).sources())))
+"""
+
+
+def test_files_edited_while_a_process_runs_are_not_its_own(tmp_path):
+    """What it compiles is of the files that it has imported: no other process may take it."""
+    shutil.copytree(ROOT / "tensorcore_dsl", tmp_path / "tensorcore_dsl")
+    found = []
+    for edits in (False, True, False):
+        text = textwrap.dedent(EDITED).replace("FOLDER", repr(str(tmp_path)))
+        done = subprocess.run(
+            [sys.executable, "-c", text.replace("EDITS", str(edits))], cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(ast.literal_eval(done.stdout))
+    (state, loops), (state_of_old, loops_of_old), (edited_state, edited_loops) = found
+    assert state == state_of_old != edited_state
+    assert len({loops, loops_of_old, edited_loops}) == 3
 
 
 def test_objects_that_are_gone_lend_nobody_their_names():

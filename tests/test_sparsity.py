@@ -274,7 +274,7 @@ def step(instr: tc.Const = None, words: tc.Const = 0):
     tc.launch_bounds(128)
     a = tc.shared((64, 32), tc.f16, swizzle=64)
     b = tc.shared((64, 64), tc.f16, swizzle=128)
-    tc.wgmma_async(instr, instr.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
+    _ = tc.wgmma_async(instr, instr.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
 
 
 def test_words_of_metadata_are_counted() -> None:
@@ -292,7 +292,7 @@ def views(instr: tc.Const, of_a: tc.Const, of_b: tc.Const):
     a = tc.shared((64, 64), tc.f16, swizzle=128)
     b = tc.shared((64, 64), tc.f16, swizzle=128)
     meta = [tc.u32(0x44444444)] * (".sp." in instr.mnemonic)
-    tc.wgmma_async(instr, instr.d.zeros(), a[:, :of_a], b[:, :of_b], metadata=meta)
+    _ = tc.wgmma_async(instr, instr.d.zeros(), a[:, :of_a], b[:, :of_b], metadata=meta)
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ def test_maps_are_encoded_once_for_a_pointer():
 
 
 def test_kept_maps_are_bounded(monkeypatch):
-    monkeypatch.setattr(launch, "MOST_MAPS", 4)
+    monkeypatch.setattr(launch, "MAX_MAPS", 4)
     gpu = FakeGpu(sizes=(8, 4, 4, 8, 128))
     run = mapped_launcher(gpu, MAPS[:1])
     several = [arrays()[0] for _ in range(10)]

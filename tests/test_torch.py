@@ -425,32 +425,27 @@ def test_an_error_in_the_gradients_leaves_the_thread_as_it_was(monkeypatch: Any)
     assert not operators._here.straight
 
 
-class Seen(torch.utils._python_dispatch.TorchDispatchMode):
-    """The operators that the dispatcher calls."""
+MODES = {
+    torch.utils._python_dispatch.TorchDispatchMode: "__torch_dispatch__",
+    torch.overrides.TorchFunctionMode: "__torch_function__",
+}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
+def noting(mode: Any) -> Any:
+    """A mode of torch in which `names` lists what is called."""
+    names: list[str] = []
+
+    def note(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names.append(str(func))
         return func(*args, **kwargs or {})
 
-
-class SeenFunctions(torch.overrides.TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **kwargs or {})
+    return type("Noting", (mode,), {MODES[mode]: note, "names": names})()
 
 
-@pytest.mark.parametrize("mode", [Seen, SeenFunctions])
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
 def test_modes_see_the_operators(mode: Any) -> None:
     a, b = whole(24, 40), whole(40, 16)
-    with mode() as seen:
+    with noting(mode) as seen:
         tct.gemm(a, b)
     assert any("tensorcore_dsl.gemm" in name for name in seen.names)
 
@@ -458,7 +453,7 @@ def test_modes_see_the_operators(mode: Any) -> None:
 def test_modes_see_the_operators_of_gradients() -> None:
     a, b = whole(24, 40), whole(40, 16)
     found = tct.gemm(a, b).sum()
-    with Seen() as seen:
+    with noting(torch.utils._python_dispatch.TorchDispatchMode) as seen:
         found.backward()
     assert sum("tensorcore_dsl.gemm" in name for name in seen.names) == 2
 

@@ -17,6 +17,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.host import workspace
 from tensorcore_dsl.runtime import driver
+from tests.hopper_kernels import first_box
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -56,23 +57,6 @@ def add(x: tc.Array, y: tc.Array, number: tc.f32):
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     if i < x.shape[0]:
         y[i] = x[i] + number
-
-
-@tc.kernel
-def first_box(x: tc.Array, y: tc.Array):
-    """y's first 8 rows become x's, by TMA both ways."""
-    tile = tc.shared((8, 64), x.dtype)
-    source, target = tc.tensor_map(x, (8, 64)), tc.tensor_map(y, (8, 64))
-    full = tc.mbarriers(1)
-    if tc.threadIdx.x == 0:
-        full[0].init(1)
-        tc.fence_mbarrier_init()
-        full[0].arrive_expect_tx(8 * 64 * 4)
-        tc.tma_load(tile, source, (0, 0), full[0])
-        full[0].wait(0)
-        tc.tma_store(target, (0, 0), tile)
-        tc.tma_store_commit()
-        tc.tma_store_wait(0)
 
 
 @tct.operator(
@@ -229,6 +213,17 @@ def test_a_launch_on_a_stream_of_the_other_device() -> None:
         launch(x, y, 1.0)
         stream.synchronize()
         assert (y == turn + 1).all()
+
+
+def test_checks_wait_for_the_other_device() -> None:
+    x, y = torch.zeros(1000, device=OTHER), torch.zeros(1000, device=OTHER)
+    launch = tc.kernel(checks=True)(add.function)[8, 128]
+    for turn in range(3):
+        with torch.cuda.device(OTHER):
+            torch.cuda._sleep(LATE)
+        launch(x, y, float(turn))
+        assert torch.cuda.default_stream(OTHER).query()
+        assert (y == turn).all()
 
 
 def test_operators_and_their_gradients() -> None:

@@ -111,14 +111,40 @@ def test_no_source_is_forgotten():
     assert tops <= {*FOLDERS, *FILES, ".gitignore"}
 
 
+PROGRAM = re.compile(r"^```.*?^```$", re.M | re.S)
+
+
+def targets(text):
+    """Where the links of a page lead."""
+    return re.findall(r"\]\(([^)]+)\)", PROGRAM.sub("", text))
+
+
 def test_metadata(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
     head, _, text = archive.read(name).decode().partition("\n\n")
     assert "\nLicense-Expression: Apache-2.0\n" in head and "\nLicense-File: LICENSE\n" in head
-    targets = re.findall(r"\]\(([^)]+)\)", text)
-    assert all(t.startswith(("https://", "#")) for t in targets), "links to files lead nowhere"
+    assert all(t.startswith(("https://", "#")) for t in targets(text)), "links to files lead nowhere"
     assert text.startswith("# tensorcore_dsl") and "docs/fidelity.md" in text
+    programs = PROGRAM.findall((ROOT / "README.md").read_text())
+    assert PROGRAM.findall(text) == programs and len(programs) > 10
+
+
+def test_links_lead_to_the_repository_once_it_is_named(source, tmp_path):
+    copy = tmp_path / "source"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "tests", "*.egg-info"))
+    project = copy / "pyproject.toml"
+    urls = '[project.urls]\nRepository = "https://example.org/some/where/"\n\n[project.scripts]\n'
+    project.write_text(project.read_text().replace("[project.scripts]\n", urls))
+    script = "from setuptools.build_meta import prepare_metadata_for_build_wheel as p; print(p('.'))"
+    folder = run(sys.executable, "-c", script, cwd=copy).splitlines()[-1]
+    head, _, text = (copy / folder / "METADATA").read_text().partition("\n\n")
+    assert "\nProject-URL: Repository, https://example.org/some/where/\n" in head
+    place = "https://example.org/some/where/blob/HEAD/"
+    linked = [t.partition("#")[0] for t in targets(text) if not t.startswith("#")]
+    ours = [t.removeprefix(place) for t in linked if t.startswith(place)]
+    assert len(ours) > 30 and all((ROOT / name).exists() for name in ours)
+    assert all(t.startswith("https://") for t in linked)
 
 
 def test_contents(wheel):
