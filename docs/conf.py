@@ -1,8 +1,8 @@
 """How Sphinx builds the site: `make site`. Every warning is an error there.
 
 The Markdown pages are the site's pages; the reference is written from the docstrings before each
-build, and the notebooks of examples/ are copied with their outputs. docs/index.rst holds the
-navigation.
+build, and the notebooks of examples/ are copied with their outputs, as are the changelog and the
+page for contributors. docs/index.rst holds the navigation.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tensorcore_dsl
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"  # written here, not kept
 NOTEBOOKS = HERE / "notebooks"  # likewise
+PROJECT = HERE / "project"  # likewise
 
 project = "tensorcore_dsl"
 version = release = tensorcore_dsl.__version__
@@ -84,6 +85,21 @@ def copy_notebooks(_app: Any = None) -> None:
             target.write_text(text)
 
 
+def copy_pages(_app: Any = None) -> None:
+    """Pages that lie at the top of the repository, with links that lead on from here."""
+    PROJECT.mkdir(exist_ok=True)
+    pages = {name: f"{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING")}
+    for name, page in pages.items():
+        text = (HERE.parent / f"{name}.md").read_text().replace("](docs/", "](../")
+        for other, there in pages.items():
+            text = text.replace(f"]({other}.md)", f"]({there})")
+        text = text.replace("](LICENSE)", "](../../LICENSE)")
+        text = text.replace("](examples/w4a16.ipynb)", "](../notebooks/w4a16.ipynb)")
+        target = PROJECT / page
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
+
+
 def check_names(_app: Any, env: Any) -> None:
     """Every public name has an entry of its own on some page."""
     from sphinx.util import logging
@@ -116,4 +132,5 @@ def setup(app: Any) -> None:
     app.connect("source-read", adapt_links)
     app.connect("builder-inited", write_reference)
     app.connect("builder-inited", copy_notebooks)
+    app.connect("builder-inited", copy_pages)
     app.connect("env-check-consistency", check_names)

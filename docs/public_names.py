@@ -186,7 +186,7 @@ def _read_names(module: str) -> dict[str, ast.FunctionDef | ast.ClassDef]:
             for inner in _tree(_source(str(node.module))).body:
                 if isinstance(inner, (ast.FunctionDef, ast.ClassDef)) and inner.name in names:
                     found[inner.name] = inner
-    return {name: found[name] for name in wanted}
+    return {n: found[n] for n in sorted(wanted, key=lambda n: isinstance(found[n], ast.ClassDef))}
 
 
 def _parameters(given: ast.arguments) -> Iterator[str]:
@@ -231,10 +231,12 @@ def received_page() -> str:
 
 
 def groups() -> list[Group]:
-    """All pages, in the order of the package's docstring."""
+    """All pages, in the order of the package's docstring; of other modules functions come first."""
     found = [Group(title, tc.__name__, names) for title, names in _sections(tc.__doc__ or "")]
     for name, title in MODULES.items():
-        found.append(Group(title, name, tuple(module_of(name).__all__)))
+        module = module_of(name)
+        names = sorted(module.__all__, key=lambda n: inspect.isclass(getattr(module, n)))
+        found.append(Group(title, name, tuple(names)))
     return found
 
 
