@@ -257,6 +257,20 @@ def test_refused(name: str) -> None:
         assert message in str(caught.value)
 
 
+def test_equal_numbers_are_not_the_same_call() -> None:
+    """What is refused stays refused behind a call with an equal number, and zeros keep their sign."""
+    sparse = kernels.compress(H, prune=True)
+    for a in (H, sparse):
+        for alpha in (1, 1.0, np.float32(1)):
+            assert kernels.gemm(a, H, alpha=alpha)[0, 0] == kernels.gemm(a, H)[0, 0]
+        for alpha in (True, np.bool_(True), np.complex64(1), 1 + 0j):
+            with pytest.raises(tc.ArgumentError, match="alpha is .*needed is a number"):
+                kernels.gemm(a, H, alpha=alpha)
+        signs = [np.signbit(kernels.gemm(a, H, alpha=zero)) for zero in (0.0, -0.0, 0, 0.0)]
+        assert np.array_equal(signs[0], ~signs[1]) and np.array_equal(signs[0], signs[2])
+        assert np.array_equal(signs[0], signs[3])
+
+
 @pytest.mark.parametrize(
     "options",
     [

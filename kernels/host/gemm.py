@@ -143,7 +143,8 @@ def gemm(
     if row_out is not None:
         results = (*results, row_out)
     arrays = (a, b, *extra.arrays) if c is None else (a, b, c, *extra.arrays)
-    key = (c is None, row_out is None, *extra.key, *options)
+    numbers = str(alpha), str(beta)  # True, 1j ** 4 and -0.0 equal other numbers
+    key = (c is None, row_out is None, *numbers, *extra.key, *options)
     call = cached_call(results, arrays, key, lambda: _prepare(*given, extra, *options))
     out = call.result(a, out)
     if call.allocate_rows is None:

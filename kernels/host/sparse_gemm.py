@@ -25,12 +25,14 @@ from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 
 def sparse_gemm(
-    a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, *options: Any
-) -> Any:
+    a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float,
+    *others: Any,
+) -> Any:  # fmt: skip
     """alpha A B + beta C with wgmma.sp; the arguments are those of `gemm`, see `_prepare`."""
+    options = (alpha, beta, *others)
     results = () if out is None else (out,)
     arrays = [x for x in (a.values, a.metadata, b, c) if x is not None]
-    key = ("sparse", a.shape, c is None, *extra.key, *options)
+    key = ("sparse", a.shape, c is None, str(alpha), str(beta), *extra.key, *options)
     prepare = lambda: _prepare(a, b, c, out, extra, *options)
     call = cached_call(results, (*arrays, *extra.arrays), key, prepare)
     out = call.result(b, out)
