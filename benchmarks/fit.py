@@ -10,7 +10,6 @@ measured, would take longer. Trees correct what the fitted model leaves out
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import product
@@ -20,11 +19,12 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from benchmarks import landscape
+from benchmarks import fit_f64, landscape
 from benchmarks.gemm_cases import Case
 from benchmarks.harness import RECORDED, Report
 from benchmarks.regret import TYPES, percent, problem_of
 from benchmarks.tables import Table, progress
+from benchmarks.trees import FEW, FOLDS, NEAR, boosted, measured, regrets, slower
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import corrections, heuristics, padding
 from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, configuration, is_candidate
@@ -39,18 +39,12 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # The objective
 SOFT = 0.02  # configurations whose expected times differ by this part are chosen alike often
-NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
 MOST = 0.6  # loss of a choice, at most
 FAR = 0.5  # difference between problems, at most
-FEW = 6  # timings of a problem that has its whole weight
 SUITE = 8  # weight of problems that are not random
 OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the loss
 # The search
 STEP, MIN_STEP, SWEEPS = 0.25, 0.005, 14
-# The trees
-LEAVES, DEPTH, TREES, RATE, LEAST = 32, 8, 800, 0.05, 10  # LEAST: timings of a leaf
-OF_PROBLEM = 0.5  # part of a problem's own level that they learn, beside differences in a problem
-FOLDS = 5  # of the cross-validation
 # The menu
 SIZE, PROBLEMS = 160, 2000
 MEASURED = 2.0  # weight of a measured problem beside a random one
@@ -68,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="of the menu's problems (default: 0)")
     add("--keep", action="store_true", help="keep the constants, and choose a menu alone")
     add("--write", action="store_true",
-        help="write the trees to kernels/host/corrections.npz")  # fmt: skip
+        help="write the trees to kernels/host/*_corrections.npz")  # fmt: skip
 
 
 # -- what was measured ---------------------------------------------------------------------------
@@ -98,9 +92,7 @@ class Timings:
         names = [field.name for field in fields(ProblemShape)]
         columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
         self.shapes, self.menu = ProblemShape(**columns), Menu.of(configs)
-        fastest = np.full(len(self.cases), np.inf)
-        np.minimum.at(fastest, self.index, self.seconds)
-        self.slower = self.seconds / fastest[self.index] - 1  # than the fastest, by this part
+        self.slower = slower(self.index, self.seconds)
         self._weights = np.exp(-self.slower / NEAR)
         self._sums = self.total(self._weights)
         random = [case.group.startswith(landscape.NAME) for case in self.cases]
@@ -116,15 +108,7 @@ class Timings:
         return terms(self.menu, self.shapes, costs)["cycles"] / CLOCK
 
     def regret(self, expected: Any) -> Any:
-        """The loss of the configuration of the least expected time.
-
-        Of each problem that has more than one timing.
-        """
-        found = []
-        for i in np.flatnonzero(np.bincount(self.index) > 1):
-            mine = np.flatnonzero(self.index == i)
-            found.append(self.slower[mine[np.argmin(expected[mine])]])
-        return np.array(found)
+        return regrets(self.index, self.seconds, expected)
 
     def objective(self, costs: Costs) -> float:
         """Loss of choices, differences within problems, and differences between them."""
@@ -140,13 +124,6 @@ class Timings:
         between = np.sqrt(np.mean(np.minimum(abs(level), FAR) ** 2))
         loss = np.sum(self._share * losses)
         return float(loss + OF_DIFFERENCES * np.sqrt(spread) + OF_LEVEL * between)
-
-
-def measured(directory: Path) -> list[dict[str, Any]]:
-    """Problems with timings."""
-    files = sorted(directory.glob("regret-*.json"))
-    results = [r for file in files for r in json.loads(file.read_text("utf-8"))["results"]]
-    return [result for result in results if result.get("trials")]
 
 
 def fitted(timings: Timings, costs: Costs = COSTS) -> Costs:
@@ -189,50 +166,8 @@ def features(timings: Timings, costs: Costs) -> Any:
 
 def grown(timings: Timings, costs: Costs, learnt: Any = True) -> dict[str, Any]:
     """Trees that correct the model, as corrections.py stores them, of the timings of a mask."""
-    import lightgbm
-
-    errors = np.log(timings.seconds) - np.log(timings.expected(costs))
-    weights = np.exp(-timings.slower / NEAR)
-    weights = weights * np.minimum(FEW / np.bincount(timings.index), 1)[timings.index]
-    level = timings.total(weights * errors) / timings.total(weights)
-    errors = errors - (1 - OF_PROBLEM) * level[timings.index]
-    chosen = np.broadcast_to(learnt, errors.shape)
-    data = lightgbm.Dataset(
-        features(timings, costs)[chosen], label=errors[chosen], weight=weights[chosen]
-    )
-    booster = lightgbm.train({
-        "objective": "regression", "num_leaves": LEAVES, "max_depth": DEPTH,
-        "learning_rate": RATE, "min_data_in_leaf": LEAST, "lambda_l2": 1.0,
-        "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "seed": 0,
-        "deterministic": True, "force_row_wise": True, "num_threads": 2, "verbose": -1,
-    }, data, TREES)  # fmt: skip
-    return stored([tree["tree_structure"] for tree in booster.dump_model()["tree_info"]])
-
-
-def stored(trees: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The arrays of trees as lightgbm describes them, the nodes of each from the root down."""
-    columns: list[tuple[int, float, int, int]] = []
-    nodes, depth = [], 0
-    for tree in trees:
-        level, count, below = [tree], 1, 0
-        while level:
-            inner = [node for node in level if "split_feature" in node]
-            place = count - len(level)
-            for offset, node in enumerate(level):
-                if "split_feature" in node:
-                    columns.append((node["split_feature"], node["threshold"], count, 0))
-                    count += 2
-                else:
-                    answer = round(node["leaf_value"] / corrections.UNIT)
-                    columns.append((0, np.inf, place + offset, answer))
-            level = [node[side] for node in inner for side in ("left_child", "right_child")]
-            below += bool(level)
-        nodes.append(count)
-        depth = max(depth, below)
-    types = (("feature", np.uint8), ("threshold", np.float32), ("below", np.uint8),
-             ("answer", np.int16))  # fmt: skip
-    arrays = {name: np.array(own, kind) for (name, kind), own in zip(types, zip(*columns))}
-    return arrays | {"nodes": np.array(nodes, np.uint8), "depth": np.array(depth, np.uint8)}
+    expected, rows = timings.expected(costs), features(timings, costs)
+    return boosted(timings.index, timings.seconds, expected, rows, learnt)
 
 
 def corrected(timings: Timings, costs: Costs, trees: dict[str, Any] | None = None) -> Any:
@@ -274,7 +209,8 @@ def space() -> list[str]:
         found += [f"{BM}x{BN}{cluster}"] + [f"{BM}x{BN}{cluster} d2"] * (BM * BN <= 64 * 64)
     for BM, BN, parts in product((64, 128, 192), WIDTHS, range(2, 9)):
         found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
-        found += [f"{BM}x{BN}{c} k{parts}" for c in CLUSTERS[1:3] if parts <= 4]
+        wide = CLUSTERS[1:6] if parts == 2 else CLUSTERS[1:3] if parts <= 4 else ()
+        found += [f"{BM}x{BN}{c} k{parts}" for c in wide]
     for BM, BN, cluster in product((64, 128, 192), (64, 96, 128, 160, 192, 256), CLUSTERS[:3]):
         found.append(f"{BM}x{BN}{cluster} sk")
     narrow = {f"192x{n}" for n in WIDTHS[:2]}  # slower than lower tiles wherever measured
@@ -282,7 +218,7 @@ def space() -> list[str]:
     for rows, BN, parts, depth in product(FEW_ROWS, WIDTHS, (1, 2, 4, 8), (1, 2)):
         BM = -(-rows // 64) * 64
         narrow = BN * depth <= 256 and (parts <= 2 or BN <= 128)
-        if BN % (16 * parts) == 0 and narrow and (BM <= 128 or depth * parts <= 2):
+        if BN % (8 * parts) == 0 and narrow and (BM <= 128 or depth * parts <= 2):
             words = f" k{parts}" * (parts > 1) + f" d{depth}" * (depth > 1)
             found.append(f"{BM}x{BN}{words} v{rows}")
     return [text for text in dict.fromkeys(found) if _is_built(text)]
@@ -364,8 +300,11 @@ def run(options: argparse.Namespace) -> Report:
     timings = Timings(measured(options.results))
     costs = COSTS if options.keep else fitted(timings)
     trees = grown(timings, costs)
+    of_f64 = fit_f64.Timings(measured(options.results, f64=True))
+    trees_of_f64 = of_f64.grown()
     if options.write:
-        np.savez_compressed(corrections.PATH, **trees)
+        np.savez_compressed(corrections.PATHS["wgmma"], **trees)
+        np.savez_compressed(corrections.PATHS["f64"], **trees_of_f64)
         corrections.stored_trees.cache_clear()
     texts = space()
     random = expected_losses(texts, shapes(options.seed), costs)
@@ -379,6 +318,9 @@ def run(options: argparse.Namespace) -> Report:
         ("regret, fitted", timings.regret(timings.expected(costs))),
         ("regret, corrected", timings.regret(corrected(timings, costs, trees))),
         ("regret, unseen", timings.regret(cross_validated(timings, costs))),
+        ("regret of f64, model", of_f64.regret(of_f64.expected)),
+        ("regret of f64, corrected", of_f64.regret(of_f64.corrected(trees_of_f64))),
+        ("regret of f64, unseen", of_f64.regret(of_f64.cross_validated())),
         ("expected loss by the menu", losses),
     ):  # fmt: skip
         about = {"median": np.median(values), "mean": values.mean(), "worst": values.max()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import fit
+from benchmarks import fit, fit_f64, trees
 from benchmarks.gemm_cases import Case
 from benchmarks.harness import RECORDED
 from tensorcore_dsl.kernels.host import corrections
@@ -41,12 +41,21 @@ def made_up(costs: Any, sizes: Any = SIZES) -> fit.Timings:
 
 def test_the_recorded_choices_are_those_of_the_model() -> None:
     """The constants of the model, and the trees that correct it, are fitted to what is recorded."""
-    timings = fit.Timings(fit.measured(RECORDED))
+    timings = fit.Timings(trees.measured(RECORDED))
     assert len(timings.cases) > 200 and len(timings.seconds) > 2000
     regret = timings.regret(timings.expected(COSTS))
     assert np.median(regret) < 0.015 and regret.mean() < 0.04
     corrected = timings.regret(fit.corrected(timings, COSTS))
     assert np.median(corrected) < 0.001 and corrected.mean() < regret.mean() / 2
+
+
+def test_the_recorded_choices_of_f64_are_those_of_its_trees() -> None:
+    timings = fit_f64.Timings(trees.measured(RECORDED, f64=True))
+    assert len(timings.seconds) > 1000
+    stored = corrections.stored_trees("f64")
+    corrected = timings.expected * corrections.factors(timings.rows, stored)
+    regret = timings.regret(corrected)
+    assert np.median(regret) == 0 and regret.mean() < timings.regret(timings.expected).mean() / 4
 
 
 def test_the_fit_finds_what_times_were_made_with() -> None:
@@ -73,8 +82,8 @@ def test_trees_learn_what_the_model_leaves_out() -> None:
     flat = np.where(timings.menu.BM == 64, 1.2, 1.0)
     timings.seconds = timings.seconds * flat
     seen = timings.index % 5 > 0
-    trees = fit.grown(timings, COSTS, seen)
-    factors = fit.corrected(timings, COSTS, trees) / timings.expected(COSTS)
+    found = fit.grown(timings, COSTS, seen)
+    factors = fit.corrected(timings, COSTS, found) / timings.expected(COSTS)
     for part in (seen, ~seen):
         low, high = (factors[part & (flat == x)].mean() for x in (1.2, 1.0))
         assert low / high == pytest.approx(1.2, rel=0.03)
@@ -84,7 +93,7 @@ def test_stored_trees_answer_as_those_that_were_grown() -> None:
     leaf = lambda value: {"leaf_value": value}
     low = {"split_feature": 0, "threshold": 0.5, "left_child": leaf(0.25), "right_child": leaf(-0.375)}
     tree = {"split_feature": 1, "threshold": 3.0, "left_child": low, "right_child": leaf(0.4375)}
-    arrays = fit.stored([tree, leaf(0.125), low])
+    arrays = trees.stored([tree, leaf(0.125), low])
     assert arrays["nodes"].tolist() == [5, 1, 3] and arrays["depth"] == 2
     rows = np.array([[0.5, 3.0], [0.75, 3.0], [0.5, 4.0], [0.75, 4.0]])
     sums = corrections.Trees.of(arrays)(rows) * corrections.UNIT
@@ -107,7 +116,7 @@ def test_useful_configurations_come_first(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(fit, "PROBLEMS", 12)
-    monkeypatch.setattr(fit, "TREES", 5)
+    monkeypatch.setattr(trees, "TREES", 5)
     options = {"size": 20, "seed": 0, "keep": True, "write": False}
     report = fit.run(argparse.Namespace(results=RECORDED, **options))
     choices, costs, menu = fit.tables(report.json())

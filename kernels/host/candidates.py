@@ -30,6 +30,8 @@ FEW_ROWS = 64  # and fewer are those of a skinny A
 BOX = 64  # columns of a TMA box of 16-bit elements, which is not K-major
 TRANSPOSED_BOX = 32  # of a TMA box of 32-bit elements, which is not K-major
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and products, at most
+# The same of accumulators and fragments of A: two consumers get more registers than producers.
+MAX_FRAGMENT_REGISTERS = FRAGMENT_ROOM | {2: 144}
 
 # BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K;
 # t: swapped.
@@ -56,36 +58,46 @@ MENU = """
 128x32, 64x16 d2 v8, 128x96 c1x2 k4 t, 192x64 k3 t, 192x80 c1x2 t, 128x208 c2x1 t, 64x32 k8 d2,
 128x64 c1x4, 128x96 c1x4, 128x96 c1x2 k4, 128x96 k2 t, 192x144 c1x2, 128x224 c2x1 t, 64x144 c3x1 t,
 128x192 k2 t, 128x128 c2x1 k4, 64x80 k8, 192x96 c1x2 t, 64x64 k3, 128x256 c2x1 sk,
-128x144 c1x2 pp t, 128x48 k4 t, 128x96 c2x1 t, 64x32 c1x4 d2, 64x192 k2, 128x256 c1x2, 64x80 c2x2 t,
-64x32 c4x1 d2 t, 192x128 c1x2 k4, 64x96 c1x4, 64x64 c2x1 d2, 64x48 k3 t, 128x176 c1x2 pp t,
-128x160 k2 t, 128x192 c1x2 pp t, 64x160 c4x1, 64x128 c4x1, 128x64 c1x2 k4, 192x96 k4 t, 128x32 k5 t,
-128x160 c2x1 pp t, 64x128 k3 t, 64x128 c1x4, 64x48 c2x1 d2, 128x144 c1x2 pp, 64x160, 64x64 k4 v16,
-192x144 c1x2 t, 64x96 c1x2 t, 64x16 k7 d2 t, 128x192 pp, 64x192 c3x1, 64x80 k8 t, 64x144 c3x1,
-192x112 k8, 128x16 k3 t, 128x240 c1x2, 128x64 k5 t, 64x16 d2, 128x48 c1x2, 128x160 c2x1 k2,
-128x160 c1x2 t, 64x112 c1x2 t, 128x144 c3x1 t, 64x48 c2x1 k4, 192x64 c1x2 k2, 64x192 pp t,
-128x192 k2, 64x48 t, 128x96 c2x2, 128x112 c1x2 k2 t, 128x224 c1x2, 128x112 c1x2 pp t,
-192x96 c1x2 k4 t, 64x16 k3 d2 t, 64x32 d2 t, 128x96 k2, 64x160 c4x1 t, 64x48 c2x2 d2,
-64x64 k4 d2 v48, 128x64 k4 t, 128x144 k5 t, 64x32 k2 d2, 128x160 c2x1 k4, 128x176 c1x2 pp,
-192x176 c1x2, 64x96 c1x2, 64x96 k2 v8, 64x64 c2x1 k4 t, 64x32 c1x4 d2 t, 128x80 c1x2 k2 t,
-128x160 c1x2 sk t, 128x192 c2x1 pp t, 64x96 k8, 192x96 c1x3 t, 192x64 c1x2 k4, 128x16 t,
-192x160 c1x2, 192x160 t, 128x80 c1x2, 192x80 c1x2, 64x48 k8 d2 t, 64x96 c1x2 k4 t, 128x176 c2x1,
-128x192 pp t, 128x160 k3 t, 64x128 v16, 128x160 c2x2, 192x128 c1x2, 64x16 k3 d2, 64x48 c1x4 d2 t,
-64x192 c1x4, 192x80 t, 64x16 k8 d2, 64x16, 128x128 c1x2 k4, 64x128 k2, 64x128 c2x1 pp t,
-128x128 k2 t, 64x48 d2 v48, 128x112 c2x1, 128x128 c1x4, 64x16 k2 d2 t, 64x48 k4 d2 t, 128x80 c1x4,
-64x80 c2x1 k2 t, 64x32 c1x2 d2 t, 128x80 c2x2 t, 64x160 c2x1 k3 t, 192x80 c1x3 t, 64x16 c2x2 d2,
-64x96 k3, 128x80 c1x4 t, 64x16 k5 d2 t, 128x32 c4x1 d2 t, 64x48 k5 d2 t, 128x144 k3,
-128x144 c2x1 pp t, 64x128 pp, 128x144 c2x1, 128x112 c2x2, 64x48 c1x2 k4, 128x144 c1x2 t,
-128x144 c1x2 k3 t, 64x80, 128x192 c2x1 sk t, 192x128 k2 t, 64x64 c1x2 d2, 128x96 k5, 64x32 d2 v8,
-64x16 c2x4, 64x96 c3x1 t, 128x64 k2, 64x80 c2x1, 128x128 c1x2, 128x96 c2x1 k3, 128x192 k5,
-64x144 c1x2, 64x144 t, 128x96 c1x2 t, 64x144 k2 t, 128x96 c2x1 k2, 64x16 k4 d2 t, 64x144 c2x1 k3 t,
-192x112 t, 128x192 c1x2 k2, 64x80 c2x2, 64x256, 128x144 c1x2 k4 t, 128x208 c1x2 t, 64x160 c1x4,
-192x144 c2x1 t, 64x32 k4 d2, 64x32 c2x1 d2, 128x48 k3, 128x208 c1x2, 64x64 v16, 64x128 c4x1 t,
-192x48 k4 t, 128x144 c2x1 k4, 128x176 pp t, 128x96 c2x1 k2 t, 128x160 c1x2 k4 t, 128x16 c2x1 k4 t,
-64x32 k2 t, 64x192 k2 v16, 128x160 t, 64x16 c1x2 k4 t, 64x256 k2 t, 64x160 c2x1 k4 t,
-128x128 c1x2 t, 64x80 c2x1 k2, 64x80 d2 v16, 128x96 c2x1 k4 t, 64x128 v8, 128x160 c2x1 sk t,
-64x96 k5, 128x144 v96, 64x80 c2x4, 64x64 c1x4, 128x80 t, 64x96, 64x32 c2x1 d2 t, 64x48 k4 d2,
-192x80 c2x1 k2 t, 64x96 c2x1 k4 t, 64x80 k2 t, 192x160 c1x2 t, 128x112 t, 192x64 c1x2 k4 t,
-64x96 c2x1 k2, 128x128 c1x2 pp t, 64x128 c2x1 k3, 64x224, 64x96 c3x1, 64x16 c1x4 d2 t
+128x144 c1x2 pp t, 128x48 k4 t, 128x96 c2x1 t, 64x32 c1x4 d2, 64x192 k2, 128x256 c1x2,
+64x80 c2x2 t, 64x32 c4x1 d2 t, 192x128 c1x2 k4, 64x96 c1x4, 64x64 c2x1 d2, 64x48 k3 t,
+128x176 c1x2 pp t, 128x160 k2 t, 128x192 c1x2 pp t, 64x160 c4x1, 64x128 c4x1, 128x64 c1x2 k4,
+192x96 k4 t, 128x32 k5 t, 128x160 c2x1 pp t, 64x128 k3 t, 64x128 c1x4, 64x48 c2x1 d2,
+128x144 c1x2 pp, 64x160, 64x64 k4 v16, 192x144 c1x2 t, 64x96 c1x2 t, 64x16 k7 d2 t, 128x192 pp,
+64x192 c3x1, 64x80 k8 t, 64x144 c3x1, 192x112 k8, 128x16 k3 t, 128x240 c1x2, 128x64 k5 t, 64x16 d2,
+128x48 c1x2, 128x160 c2x1 k2, 128x160 c1x2 t, 64x112 c1x2 t, 128x144 c3x1 t, 64x48 c2x1 k4,
+192x64 c1x2 k2, 64x192 pp t, 128x192 k2, 64x48 t, 128x96 c2x2, 128x112 c1x2 k2 t, 128x224 c1x2,
+128x112 c1x2 pp t, 192x96 c1x2 k4 t, 64x16 k3 d2 t, 64x32 d2 t, 128x96 k2, 64x160 c4x1 t,
+64x48 c2x2 d2, 64x64 k4 d2 v48, 128x64 k4 t, 128x144 k5 t, 64x32 k2 d2, 128x160 c2x1 k4,
+128x176 c1x2 pp, 192x176 c1x2, 64x96 c1x2, 64x96 k2 v8, 64x64 c2x1 k4 t, 64x32 c1x4 d2 t,
+128x80 c1x2 k2 t, 128x160 c1x2 sk t, 128x192 c2x1 pp t, 64x96 k8, 192x96 c1x3 t, 192x64 c1x2 k4,
+128x16 t, 192x160 c1x2, 192x160 t, 128x80 c1x2, 192x80 c1x2, 64x48 k8 d2 t, 64x96 c1x2 k4 t,
+128x176 c2x1, 128x192 pp t, 128x160 k3 t, 64x128 v16, 128x160 c2x2, 192x128 c1x2, 64x16 k3 d2,
+64x48 c1x4 d2 t, 64x192 c1x4, 192x80 t, 64x16 k8 d2, 64x16, 128x128 c1x2 k4, 64x128 k2,
+64x128 c2x1 pp t, 128x128 k2 t, 64x48 d2 v48, 128x112 c2x1, 128x128 c1x4, 64x16 k2 d2 t,
+64x48 k4 d2 t, 128x80 c1x4, 64x80 c2x1 k2 t, 64x32 c1x2 d2 t, 128x80 c2x2 t, 64x160 c2x1 k3 t,
+192x80 c1x3 t, 64x16 c2x2 d2, 64x96 k3, 128x80 c1x4 t, 64x16 k5 d2 t, 128x32 c4x1 d2 t,
+64x48 k5 d2 t, 128x144 k3, 128x144 c2x1 pp t, 64x128 pp, 128x144 c2x1, 128x112 c2x2, 64x48 c1x2 k4,
+128x144 c1x2 t, 128x144 c1x2 k3 t, 64x80, 128x192 c2x1 sk t, 192x128 k2 t, 64x64 c1x2 d2,
+128x96 k5, 64x32 d2 v8, 64x16 c2x4, 64x96 c3x1 t, 128x64 k2, 64x80 c2x1, 128x128 c1x2,
+128x96 c2x1 k3, 128x192 k5, 64x144 c1x2, 64x144 t, 128x96 c1x2 t, 64x144 k2 t, 128x96 c2x1 k2,
+64x16 k4 d2 t, 64x144 c2x1 k3 t, 192x112 t, 128x192 c1x2 k2, 64x80 c2x2, 64x256, 128x144 c1x2 k4 t,
+128x208 c1x2 t, 64x160 c1x4, 192x144 c2x1 t, 64x32 k4 d2, 64x32 c2x1 d2, 128x48 k3, 128x208 c1x2,
+64x64 v16, 64x128 c4x1 t, 192x48 k4 t, 128x144 c2x1 k4, 128x176 pp t, 128x96 c2x1 k2 t,
+128x160 c1x2 k4 t, 128x16 c2x1 k4 t, 64x32 k2 t, 64x192 k2 v16, 128x160 t, 64x16 c1x2 k4 t,
+64x256 k2 t, 64x160 c2x1 k4 t, 128x128 c1x2 t, 64x80 c2x1 k2, 64x80 d2 v16, 128x96 c2x1 k4 t,
+64x128 v8, 128x160 c2x1 sk t, 64x96 k5, 128x144 v96, 64x80 c2x4, 64x64 c1x4, 128x80 t, 64x96,
+64x32 c2x1 d2 t, 64x48 k4 d2, 192x80 c2x1 k2 t, 64x96 c2x1 k4 t, 64x80 k2 t, 192x160 c1x2 t,
+128x112 t, 192x64 c1x2 k4 t, 64x96 c2x1 k2, 128x128 c1x2 pp t, 64x128 c2x1 k3, 64x224, 64x96 c3x1,
+64x16 c1x4 d2 t, 64x64 d2 v48, 64x128 k2 v48, 64x128 t, 64x128 c4x1 k2, 64x128 c4x1 k2 t,
+128x256 c1x2 t, 128x48 k2 t, 128x48 k3 t, 192x48 k5 t, 128x144 c2x1 k4 t, 128x112 c1x4,
+64x64 c2x4 d2 t, 64x80 k2 v32, 128x160 c2x1 t, 128x128 k7 t, 192x112 k7 t, 128x240, 128x240 c2x1,
+128x240 t, 128x256 t, 128x256 c2x1 t, 192x96 t, 128x160 k8 t, 64x160 c2x1 k2, 128x80 c1x2 k2,
+192x64 c1x3, 128x96 c1x2 k3 t, 64x96 c1x4 k2, 64x224 c2x1, 64x240, 64x112 c2x1, 64x112 c1x4,
+64x176 c2x1, 64x208, 128x208, 128x176, 128x144, 128x112, 128x80, 128x160, 192x96 c1x2,
+192x128 c1x2 t, 192x112, 192x128 t, 192x96, 192x144, 192x160, 192x64 k2 t, 192x64 c1x2 t,
+192x48 c1x2 t, 64x112 k2 t, 64x112 k2, 64x160 k2, 64x160 k3 t, 128x144 k4 t, 128x96 k3 t,
+128x64 k3 t, 128x48 k6 t, 128x16 d2 t, 64x96 c2x1 k2 t, 64x128 c2x1 k2 t, 64x128 c2x1 k2,
+64x96 c4x1 k2 t
 """
 FIELDS = {"k": "split_k", "d": "k_slabs", "v": "valid_m"}
 
@@ -157,7 +169,8 @@ class Menu:
         blocks = np.array([c.rows_per_consumer // 64 for c in configs])
         of_block = columns["BN"] // 2 + FRAGMENT_REGISTERS * columns["k_slabs"]
         columns["fragment_registers"] = blocks * of_block
-        for name, rooms in (("room", PROMOTED_REGISTERS), ("room_of_fragments", FRAGMENT_ROOM)):
+        of = {"room": PROMOTED_REGISTERS, "room_of_fragments": MAX_FRAGMENT_REGISTERS}
+        for name, rooms in of.items():
             columns[name] = np.array([rooms.get(c.consumers, 0) for c in configs])
         return cls(configs, columns)
 

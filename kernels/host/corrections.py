@@ -21,7 +21,8 @@ import numpy as np
 from tensorcore_dsl.kernels.host.candidates import Menu
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
-PATH = Path(__file__).with_suffix(".npz")
+# By what they correct: the models of wgmma configurations (cost_model.py) and of f64's.
+PATHS = {name: Path(__file__).with_name(f"{name}_corrections.npz") for name in ("wgmma", "f64")}
 OF_MENU = (
     "BM", "BN", "cluster_m", "cluster_n", "split_k", "k_slabs", "valid_m", "pingpong",
     "streamk_units", "swapped", "stages", "cluster_size", "rows",
@@ -86,14 +87,14 @@ class Trees:
         return self.answer.take(node).sum(1)
 
 
-@lru_cache(maxsize=1)
-def stored_trees() -> Trees:
+@lru_cache
+def stored_trees(name: str = "wgmma") -> Trees:
     """Those of the package."""
-    with np.load(PATH) as arrays:
+    with np.load(PATHS[name]) as arrays:
         return Trees.of(arrays)
 
 
 def factors(features: Any, trees: Trees | None = None) -> Any:
-    """How many times as long as the model expects; trees: the stored ones."""
+    """How many times as long as the model expects; trees: the stored ones of wgmma."""
     x = (trees or stored_trees())(features) * UNIT
     return 1 + x * (1 + x / 2 * (1 + x / 3))  # of exp(x) what is computed alike everywhere

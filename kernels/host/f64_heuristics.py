@@ -2,7 +2,8 @@
 
 The constants are fitted to 988 configurations of 147 problems, timed on an H200 beyond its L2
 cache, within 4 percent (root mean square, fast configurations weighing more; errors that all
-configurations of a problem share weigh less).
+configurations of a problem share weigh less). Regression trees correct what this leaves out, as
+those of corrections.py do.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
+import numpy as np
+
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.f64_gemm import resident_ctas
+from tensorcore_dsl.kernels.host.corrections import factors, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
 CYCLES = 1.75e3  # of an SM, in a microsecond
@@ -68,13 +72,23 @@ FEW = 1.34  # slowdown of the tensor cores where one CTA of fewer warps than WAR
 UNHIDDEN = 0.257  # part of the shorter of computation and memory that is not hidden
 
 
+NEAR = 1.5  # times the least expected time: what may be the fastest is corrected
+
+
 @lru_cache(maxsize=1024)
 def f64_ranking(
     M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16)
 ) -> tuple[tuple[float, AmpereConfig], ...]:
     """(expected microseconds, configuration) of every candidate, the fastest first."""
-    ranked = [(f64_time(config, M, N, K, aligned), config) for config in f64_candidates(M, N, K)]
-    return tuple(sorted(ranked, key=lambda entry: entry[0]))
+    configs = tuple(f64_candidates(M, N, K))
+    terms = [f64_terms(config, M, N, K, aligned) for config in configs]
+    times = np.array([each["time"] for each in terms])
+    near = times <= NEAR * times.min()
+    features = np.array([list(each.values()) for each, is_near in zip(terms, near) if is_near])
+    found = factors(features, stored_trees("f64"))
+    times[near] *= found
+    times[~near] *= found.max()
+    return tuple((float(times[i]), configs[i]) for i in np.argsort(times, kind="stable"))
 
 
 @lru_cache(maxsize=1)
@@ -130,15 +144,16 @@ def takes_streamk(config: AmpereConfig) -> bool:
     return config.WN <= STREAMK_COLUMNS and beside >= STREAMK_REGISTERS
 
 
-def f64_time(
+def f64_terms(
     config: AmpereConfig, M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16)
-) -> float:
-    """Microseconds of the product, and of the sum of its parts.
+) -> dict[str, float]:
+    """Expected microseconds of the product and the sum of its parts, "time", and what they are of.
 
-    aligned: bytes that one copy of A, and of B, moves; TMA needs 16.
+    These are the features of the trees. aligned: bytes that one copy of A, and of B, moves; TMA
+    needs 16.
     """
     BM, BN, BK, split_k = config.BM, config.BN, config.BK, config.split_k
-    warps, lines = config.threads // 32, BM + BN
+    warps, lines, resident = config.threads // 32, BM + BN, resident_ctas(config)
     tensor = BM * BN * BK / PRODUCTS
     shared = (warps * (config.WM + config.WN) + lines) * BK * 8 / SHARED_RATE
     cache = lines * BK * 8 / CACHE_RATE
@@ -150,9 +165,9 @@ def f64_time(
     alone = LATENCY + DEPTH * BK + tensor * few
     alone += LATENCY_COPIED + COPY_ALONE * copies / warps if copies else 0
     tiles, stages = ceil(M / BM) * ceil(N / BN), ceil(K / BK)
-    ending = BM * BN * ELEMENT
-    if config.streamk_units:
-        units, left = config.streamk_units, tiles % config.streamk_units
+    ending, units = BM * BN * ELEMENT, config.streamk_units
+    if units:
+        left = tiles % units
         shared_tiles = min(left + units, tiles) if left else 0
         own, ctas = (tiles - shared_tiles) // units, ceil(units / SMS)
         share = shared_tiles / units
@@ -160,17 +175,28 @@ def f64_time(
         cycles += (own + min(share, 1) + 0.5) * ctas * ending
         compute = cycles / CYCLES + ROUND * (own + 1)
         compute += FIX_UP + PEER * max(0, 1 / share - 1) if left else 0
+        rounds, rest = divmod(tiles, units)
     else:
 
         def round_of(ctas: int) -> float:
             cycles = ceil(stages / split_k) * max(ctas * stage, alone) + ctas * ending
             return cycles / CYCLES + ROUND
 
-        resident = resident_ctas(config)
+        share = 1 / split_k
         rounds, rest = divmod(ceil(tiles * split_k / SMS), resident)
         compute = rounds * round_of(resident) + (round_of(rest) if rest else 0)
     memory = 8 * (K * (M + N) + M * N) / MEMORY
     time = LAUNCH + max(compute, memory) + UNHIDDEN * min(compute, memory)
     time *= ODD if BM & BM - 1 or BN & BN - 1 else 1
-    time *= SCATTERED if config.streamk_units else 1
-    return time + (TOTAL + 8 * (split_k + 1) * M * N / TOTAL_RATE if split_k > 1 else 0)
+    time *= SCATTERED if units else 1
+    total = TOTAL + 8 * (split_k + 1) * M * N / TOTAL_RATE if split_k > 1 else 0
+    return {
+        "time": time + total, "BM": BM, "BN": BN, "BK": BK, "WM": config.WM, "WN": config.WN,
+        "stages": config.stages, "split_k": split_k, "units": units, "warps": warps,
+        "resident": resident, "copied": copied / lines, "tiles": tiles, "rounds": rounds,
+        "rest": rest, "share": share, "steps": stages, "busy": tiles * split_k / SMS,
+        "stage": stage / tensor, "alone": alone / stage, "compute": compute / (time + total),
+        "memory": memory / (time + total), "total": total / (time + total),
+        "used": M * N * K / (tiles * BM * BN * stages * BK),
+        "intensity": M * N / (M + N), "ratio": M / N,
+    }  # fmt: skip

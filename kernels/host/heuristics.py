@@ -117,7 +117,7 @@ def aligned(problem: GemmProblem) -> GemmProblem:
 
 def _slowdown(problem: GemmProblem) -> float:
     """Factor of an mma.sync kernel that copies less than 16 bytes at once, beside its model's."""
-    return next(factor for align, factor in NARROW if min(_alignment(problem)) >= align)
+    return next(factor for align, factor in NARROW if min(alignment(problem)) >= align)
 
 
 def _read_time(problem: GemmProblem) -> float:
@@ -148,7 +148,7 @@ def ranked_f32(problem: GemmProblem) -> Iterator[Any]:
     shape = problem.M, problem.N, problem.K, problem.batch or 1
     readable = families.is_read_by_tma(problem.a) and families.is_read_by_tma(problem.b)
     k_major = (problem.a_k_major, problem.b_k_major) if readable else None
-    ranking = f32_ranking(*shape, _alignment(problem), k_major)
+    ranking = f32_ranking(*shape, alignment(problem), k_major)
     return (config for _, config in ranking if _is_f32_feasible(problem, config))
 
 
@@ -174,7 +174,7 @@ def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> A
     return next(config for config in ranked if division(problem, config) == order)
 
 
-def _alignment(problem: GemmProblem) -> tuple[int, int]:
+def alignment(problem: GemmProblem) -> tuple[int, int]:
     """Bytes that one copy of A, and of B, moves."""
     return problem.a.type.align, problem.b.type.align
 
@@ -318,7 +318,7 @@ def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...
 
     Partial sums of split-K are never f16.
     """
-    aligned = _alignment(problem)
+    aligned = alignment(problem)
     if problem.multiplied_as == tc.f64 and families.has_wgmma():
         return f64_ranking(problem.M, problem.N, problem.K, aligned)
     room = min(target_arch().shared_kib * 1024, SHARED_BYTES)

@@ -1,0 +1,98 @@
+"""Trees that correct the models of configurations, grown of measured times.
+
+What they know of a configuration, its model tells; how they answer: kernels/host/corrections.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.kernels.host import corrections
+
+NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
+FEW = 6  # timings of a problem that has its whole weight
+LEAVES, DEPTH, TREES, RATE, LEAST = 32, 8, 800, 0.05, 10  # LEAST: timings of a leaf
+OF_PROBLEM = 0.5  # part of a problem's own level that they learn, beside differences in a problem
+FOLDS = 5  # of a cross-validation
+
+
+def measured(directory: Path, f64: bool = False) -> list[dict[str, Any]]:
+    """Problems with timings: those of f64, or all others."""
+    files = sorted(directory.glob("regret-*.json"))
+    results = [r for file in files for r in json.loads(file.read_text("utf-8"))["results"]]
+    return [r for r in results if r.get("trials") and (r["dtype"] == "f64") == f64]
+
+
+def slower(index: Any, seconds: Any) -> Any:
+    """By which part each timing is longer than the shortest one of its problem."""
+    fastest = np.full(index.max() + 1, np.inf)
+    np.minimum.at(fastest, index, seconds)
+    return seconds / fastest[index] - 1
+
+
+def regrets(index: Any, seconds: Any, expected: Any) -> Any:
+    """The loss of the configuration of the least expected time.
+
+    Of each problem that has more than one timing. index: the problem of each timing.
+    """
+    found, losses = [], slower(index, seconds)
+    for i in np.flatnonzero(np.bincount(index) > 1):
+        mine = np.flatnonzero(index == i)
+        found.append(losses[mine[np.argmin(expected[mine])]])
+    return np.array(found)
+
+
+def boosted(
+    index: Any, seconds: Any, expected: Any, rows: Any, learnt: Any = True, **parameters: Any
+) -> dict[str, Any]:
+    """Trees of the features `rows` that tell the logarithm of measured over expected times.
+
+    index: the problem of each timing. learnt: a mask. parameters: those of lightgbm that differ.
+    """
+    import lightgbm
+
+    errors, count = np.log(seconds) - np.log(expected), np.bincount(index)
+    weights = np.exp(-slower(index, seconds) / NEAR) * np.minimum(FEW / count, 1)[index]
+    level = np.bincount(index, weights * errors) / np.bincount(index, weights)
+    errors = errors - (1 - OF_PROBLEM) * level[index]
+    chosen = np.broadcast_to(learnt, errors.shape)
+    data = lightgbm.Dataset(rows[chosen], label=errors[chosen], weight=weights[chosen])
+    booster = lightgbm.train({
+        "objective": "regression", "num_leaves": LEAVES, "max_depth": DEPTH,
+        "learning_rate": RATE, "min_data_in_leaf": LEAST, "lambda_l2": 1.0,
+        "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "seed": 0,
+        "deterministic": True, "force_row_wise": True, "num_threads": 2, "verbose": -1,
+        "num_iterations": TREES, **parameters,
+    }, data)  # fmt: skip
+    return stored([tree["tree_structure"] for tree in booster.dump_model()["tree_info"]])
+
+
+def stored(trees: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The arrays of trees as lightgbm describes them, the nodes of each from the root down."""
+    columns: list[tuple[int, float, int, int]] = []
+    nodes, depth = [], 0
+    for tree in trees:
+        level, count, below = [tree], 1, 0
+        while level:
+            inner = [node for node in level if "split_feature" in node]
+            place = count - len(level)
+            for offset, node in enumerate(level):
+                if "split_feature" in node:
+                    columns.append((node["split_feature"], node["threshold"], count, 0))
+                    count += 2
+                else:
+                    answer = round(node["leaf_value"] / corrections.UNIT)
+                    columns.append((0, np.inf, place + offset, answer))
+            level = [node[side] for node in inner for side in ("left_child", "right_child")]
+            below += bool(level)
+        nodes.append(count)
+        depth = max(depth, below)
+    types = (("feature", np.uint8), ("threshold", np.float32), ("below", np.uint8),
+             ("answer", np.int16))  # fmt: skip
+    arrays = {name: np.array(own, kind) for (name, kind), own in zip(types, zip(*columns))}
+    return arrays | {"nodes": np.array(nodes, np.uint8), "depth": np.array(depth, np.uint8)}
