@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -113,6 +114,23 @@ def test_stages_and_places_do_not_change_bits(name: str, accumulate: Any) -> Non
         assert len({kernels.explain_bits(plan) for plan in plans}) == 1
     found, wanted = (on_hopper(kernels.gemm, a, b, accumulate=accumulate, config=c) for c in (config, usual))
     assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.tensorcore_check
+@pytest.mark.parametrize("split_k", [1, 3])
+@pytest.mark.parametrize("changes", [{}, dict(k_slabs=2), dict(cluster_m=2)], ids=str)
+def test_sums_in_turns_have_the_same_bits(changes: dict[str, int], split_k: int) -> None:
+    """No sum at all, an odd and an even number of them, and more tiles than CTAs."""
+    draw = np.random.default_rng(5)
+    waiting = HopperConfig(BM=64, BN=16, stages=3, mma_in_flight=0, split_k=split_k, **changes)
+    for slabs, rows in ((1, 128), (2, 128), (3, 1280), (4, 128), (9, 128)):
+        a = draw.standard_normal((rows, 128 * slabs - 48)).astype(E4M3)
+        b = np.asfortranarray(draw.standard_normal((128 * slabs - 48, 112)).astype(E4M3))
+        found, wanted = (
+            on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=replace(waiting, mma_in_flight=n))
+            for n in (1, 0)
+        )
+        assert found.tobytes() == wanted.tobytes()
 
 
 # -- scales by blocks -----------------------------------------------------------------------------
@@ -300,6 +318,8 @@ def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
 KERNELS = [
     ("promoted", promoted_fp8_gemm, choose_promoted(ProblemShape(8192, 8192, 8192, 1))),
     ("promoted, wide", promoted_fp8_gemm, HopperConfig(BN=192, stages=4)),
+    ("promoted in turns", promoted_fp8_gemm, HopperConfig(BM=64, BN=144, stages=4, cluster_m=3)),
+    ("in turns, deep", promoted_fp8_gemm, HopperConfig(BM=64, BN=96, stages=3, k_slabs=2, split_k=3)),
     ("block-scaled", block_fp8_gemm, with_scales(choose_promoted(ProblemShape(8192, 8192, 8192, 1)))),
     ("block-scaled, narrow", block_fp8_gemm, with_scales(HopperConfig(BN=128).with_stages())),
     ("requantised", requantised_s8_gemm, HopperConfig()),

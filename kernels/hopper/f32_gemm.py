@@ -64,17 +64,14 @@ def f32_gemm(
 
 
 def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
-    """A B of 64 rows and one part of the columns of two slabs, complete: small terms first."""
+    """Start A B of 64 rows and one part of the columns of two slabs: small terms first."""
     a_blocks = in_row_blocks(pipeline.a.smem, 64)
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
-    tc.wgmma_fence()
     for i, (of_a, of_b) in enumerate(TERMS):
         products = tc.wgmma_async(
             mma, products, a_blocks[2 * pair + of_a, consumer], b_blocks[2 * pair + of_b, part],
             accumulate=i > 0,
         )  # fmt: skip
-    tc.wgmma_commit()
-    tc.wgmma_wait(0)
     return products
 
 

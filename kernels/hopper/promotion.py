@@ -2,7 +2,8 @@
 
 Hopper's tensor cores keep 13 bits below the leading one of an fp8 sum, so that long sums drift.
 Here wgmma sums the products of one stage (128 of K) alone, and ordinary f32 additions accumulate
-the stages: the accuracy that cuBLAS has without fast accumulation, and DeepGEMM's scheme.
+the stages: the accuracy that cuBLAS has without fast accumulation, and DeepGEMM's scheme. Of two
+consumers, one multiplies while the other adds; one alone does both at a time (`sum_in_turns`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
+MAX_IN_TURNS = 144  # the same for two sets of products
 
 
 def promoted_gemm(
@@ -59,15 +61,11 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
 
 
 def mma_part(pipeline, mma, products, consumer, slab, part: int):
-    """A B of 64 rows and one part of the columns of a slab, complete."""
-    tc.wgmma_fence()
-    products = tc.wgmma_async(
+    """Start A B of 64 rows and one part of the columns of a slab."""
+    return tc.wgmma_async(
         mma, products, in_row_blocks(pipeline.a.smem, 64)[slab, consumer],
         in_row_blocks(pipeline.b.smem, mma.shape[1])[slab, part], accumulate=False,
     )  # fmt: skip
-    tc.wgmma_commit()
-    tc.wgmma_wait(0)
-    return products
 
 
 def consume_promoted(
@@ -78,7 +76,7 @@ def consume_promoted(
 
     mma: the instruction of a whole tile, of which only the layout is used. scales(stage, row): two
     factors per part of the columns, for the thread's rows `row` and `row` + 8 of the tile.
-    multiply: the products of one part of `slabs` slabs of a stage; see mma_part.
+    multiply: starts the products of one part of `slabs` slabs of a stage; see mma_part.
     """
     config = pipeline.config
     if config.pingpong or config.streamk_units or config.k_slabs % slabs:
@@ -89,25 +87,89 @@ def consume_promoted(
     steps = config.k_slabs // slabs  # of a stage, each with sums of its own
     stage, phase = tc.u32(0), tc.u32(0)
     part_mma = select_wgmma(pipeline.a.smem.dtype, pipeline.b.smem.dtype, width)
-    parts = config.BN // width
-    products = part_mma.d.zeros()
-    row = products.coordinates(0)[0] + 64 * consumer
+    row = part_mma.d.zeros().coordinates(0)[0] + 64 * consumer
+
+    def start(products, at, part):
+        tc.wgmma_fence()
+        products = multiply(pipeline, part_mma, products, consumer, at, part)
+        tc.wgmma_commit()
+        return products
+
+    def factors(stage):
+        return [None] * (config.BN // width) if scales is None else scales(stage, row)
+
+    in_turns = scales is None and takes_turns(config, width, steps)
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
-        acc = [[tc.f32(0)] * len(products) for _ in range(parts)]
-        for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-            pipeline.consumer_wait(stage, phase)
-            factors = [None] * parts if scales is None else scales(stage, row)
-            for step, i in product(range(steps), range(parts)):
-                at = stage * steps + step
-                products = multiply(pipeline, part_mma, products, consumer, at, i)
-                # The products are complete and in registers, the factors too: the stage is free.
-                if (step, i) == (steps - 1, parts - 1):
-                    pipeline.consumer_release(stage, by_warp=scales is not None)
-                acc[i] = promote(acc[i], products, factors[i])
+        if in_turns:
+            acc, stage, phase = sum_in_turns(pipeline, stage, phase, steps, part_mma, start)
+        else:
+            acc, stage, phase = sum_parts(pipeline, stage, phase, steps, part_mma, start, factors)
+        store_tile(tc.fragment(mma.d, acc), tile, 64 * consumer)
+
+
+def takes_turns(config: HopperConfig, width: int, steps: int) -> bool:
+    """Has a consumer without another beside it the registers for two sets of products?"""
+    alone = config.consumers == 1 and config.mma_in_flight > 0
+    return alone and width == config.BN <= MAX_IN_TURNS and steps <= 2
+
+
+def sum_in_turns(pipeline, stage, phase, steps: int, mma, start):
+    """The sums of a tile: tensor cores compute one set of products while the other is added.
+
+    An iteration takes two sums. It leaves set 1 in flight, and the next one begins with a wait for
+    all, since the assembler serialises what it would have to follow further. Of an odd number, one
+    sum comes first; else set 1 begins with zeros. Set 1 is added behind the wait for a stage: the
+    assembler would put additions between the instructions of set 0, and delay these.
+    """
+    sets = [mma.d.zeros(), mma.d.zeros()]
+    acc = [tc.f32(0)] * len(sets[0])
+    begin, end, previous = pipeline.first_k_tile, pipeline.end_k_tile, stage
+    if steps == 1 and (end - begin) % 2 == 1:
+        pipeline.consumer_wait(stage, phase)
+        sets[1] = start(sets[1], stage, 0)
+        stage, phase = pipeline.advance(stage, phase)
+        begin = begin + 1
+    for k_tile in tc.range(begin, end, 2 // steps):
+        pipeline.consumer_wait(stage, phase)
+        tc.wgmma_wait(0)
+        sets[0] = start(sets[0], stage * steps, 0)
+        if k_tile > pipeline.first_k_tile:
+            pipeline.consumer_release(previous)
+        previous = stage
+        if steps == 1:
             stage, phase = pipeline.advance(stage, phase)
-        elements = [element for part in acc for element in part]
-        store_tile(tc.fragment(mma.d, elements), tile, 64 * consumer)
+            pipeline.consumer_wait(stage, phase)
+        acc = promote(acc, sets[1], None)
+        sets[1] = start(sets[1], stage * steps + steps - 1, 0)
+        tc.wgmma_wait(1)
+        if steps == 1:
+            pipeline.consumer_release(previous)
+        acc = promote(acc, sets[0], None)
+        previous = stage
+        stage, phase = pipeline.advance(stage, phase)
+    tc.wgmma_wait(0)
+    if pipeline.first_k_tile < end:
+        pipeline.consumer_release(previous)
+    return promote(acc, sets[1], None), stage, phase
+
+
+def sum_parts(pipeline, stage, phase, steps: int, mma, start, factors):
+    """The sums of a tile, some of its columns at a time."""
+    products, parts = mma.d.zeros(), pipeline.config.BN // mma.shape[1]
+    acc = [[tc.f32(0)] * len(products) for _ in range(parts)]
+    for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
+        pipeline.consumer_wait(stage, phase)
+        weights = factors(stage)
+        for step, i in product(range(steps), range(parts)):
+            products = start(products, stage * steps + step, i)
+            tc.wgmma_wait(0)
+            # The products are complete and in registers, the factors too: the stage is free.
+            if (step, i) == (steps - 1, parts - 1):
+                pipeline.consumer_release(stage, by_warp=weights[0] is not None)
+            acc[i] = promote(acc[i], products, weights[i])
+        stage, phase = pipeline.advance(stage, phase)
+    return [element for part in acc for element in part], stage, phase
 
 
 def promote(acc, products, factors):
