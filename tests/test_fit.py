@@ -122,6 +122,7 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     choices, costs, menu = fit.tables(report.json())
     assert [row[""] for row in choices.rows] == [
         "regret, before", "regret, fitted", "regret, corrected", "regret, unseen",
+        "regret of f64, model", "regret of f64, corrected", "regret of f64, unseen",
         "expected loss by the menu",
     ]  # fmt: skip
     assert len(costs.rows) == len(vars(COSTS)) and menu.rows[0][""].count(",") == 19
