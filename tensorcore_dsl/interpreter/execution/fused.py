@@ -187,7 +187,7 @@ def refuse(
     try:
         if issued and row in issued:
             copy = issued[row]
-            ctx.async_copies.refuse(wrong, copy.target, copy.source, copy.size, copy.valid)
+            ctx.async_copies.refuse(wrong, copy)
         warp = np.zeros(ctx.threads, np.bool_)
         warp[thread // WARP * WARP :][:WARP] = True
         ctx.narrow(ctx.mask & warp)

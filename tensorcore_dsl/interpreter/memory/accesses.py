@@ -426,11 +426,31 @@ def copy_check(
 
 
 @native.compiled
-def copy_finish(
+def copies_finish(
+    addresses: Any, active: Any, table: Any, data: Any, states: Any, size: int, checked: bool,
+    stamps: Any, epochs: Any, first: int, last: int,
+) -> None:  # fmt: skip
+    """Carry out copies that `copy_check` has checked.
+
+    addresses: of each copy, the real ones of its (T,) targets, sources and bytes to read.
+    """
+    threads = active.size
+    for copy in range(addresses.shape[0]):
+        targets = native.array_at(addresses[copy, 0], (threads,), np.uint32)
+        sources = native.array_at(addresses[copy, 1], (threads,), np.uint64)
+        valid = native.array_at(addresses[copy, 2], (threads,), np.uint32)
+        _finish_copy(
+            targets, sources, valid, active, table, data, states, size, checked, stamps, epochs,
+            first, last,
+        )  # fmt: skip
+
+
+@native.compiled
+def _finish_copy(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
     size: int, checked: bool, stamps: Any, epochs: Any, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Carry out copies that `copy_check` has checked."""
+    """Carry out the copies of threads `first` to `last`."""
     threads = targets.size
     ctas, limit = data.shape
     group = threads // ctas
@@ -438,10 +458,10 @@ def copy_finish(
         if active[thread]:
             at = (thread // group) * limit + int(targets[thread])
             target, read = data.ctypes.data + at, int(valid[thread])
-            if read == size and size >= 8:
-                source = locate(int(sources[thread]), size, table)
-                for start in range(0, size, 8):
-                    native.poke64(target + start, native.peek64(source + start))
+            if read == 16 and size == 16:
+                native.copy16(target, locate(int(sources[thread]), 16, table))
+            elif read == 8 and size == 8:
+                native.poke64(target, native.peek64(locate(int(sources[thread]), 8, table)))
             else:
                 if read:
                     source = locate(int(sources[thread]), read, table)

@@ -5,7 +5,7 @@ A copy happens when its group is waited for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,8 +16,8 @@ from tensorcore_dsl.interpreter.core.team import ACCESS_COST
 from tensorcore_dsl.interpreter.memory.accesses import (
     GLOBAL_SIDE,
     TOO_MANY,
+    copies_finish,
     copy_check,
-    copy_finish,
 )
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
@@ -27,27 +27,29 @@ from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
 
 
-@dataclass
 class _Copy:
     """A copy of the threads of `mask` that step `step` has issued.
 
     group: how many groups each thread had committed before. since: the serial number of the issue.
+    target, source, valid: (T,), addresses and the bytes that are read, which are still to be filled
+    in; addresses: the real ones of these arrays.
     """
 
-    mask: np.ndarray
-    group: np.ndarray
-    target: np.ndarray
-    source: np.ndarray
-    size: int
-    valid: np.ndarray
-    step: int
-    since: int = 0
+    since = 0
+
+    def __init__(self, mask: np.ndarray, group: np.ndarray, size: int, step: int) -> None:
+        self.mask, self.group, self.size, self.step = mask, group, size, step
+        threads = mask.size
+        memory = np.empty(2 * threads, np.uint64)
+        self.source, words = memory[:threads], memory[threads:].view(np.uint32)
+        self.target, self.valid = words[:threads], words[threads:]
+        start = memory.__array_interface__["data"][0]
+        self.addresses = start + 8 * threads, start, start + 12 * threads
 
     @property
-    def addresses(self) -> list[int]:
-        """The real addresses of the arrays of targets, of sources and of bytes to read."""
-        arrays = self.target, self.source, self.valid
-        return [array.__array_interface__["data"][0] for array in arrays]
+    def kind(self) -> tuple[int, int, int]:
+        """The same for copies that the same threads have issued in the same groups."""
+        return id(self.mask), id(self.group), self.size
 
 
 class AsyncCopies:
@@ -66,33 +68,28 @@ class AsyncCopies:
     ) -> None:
         """Copy `size` bytes to shared `target`: `valid` ones from global `source`, then zeros."""
         storage, table = self.shared.storage, self.globals.table
-        valid = np.array(np.broadcast_to(valid, target.shape), np.uint32, order="C")
         mask = self.shared.active(ctx)
         self.chunk.account("global", "load", source, mask, size)
         self.chunk.account("shared", "store", target, mask, size)
+        copy = self.blank(mask, size, self.chunk.at_step)
+        copy.target[:], copy.source[:], copy.valid[:] = target, source, valid
         wrong = copy_check(
-            target, source, valid, mask, table, storage.data, storage.changing_shadow, size,
-            storage.checks, self.shared.sanitizer.proxies.readers, 0, mask.size,
+            copy.target, copy.source, copy.valid, mask, table, storage.data,
+            storage.changing_shadow, size, storage.checks, self.shared.sanitizer.proxies.readers,
+            0, mask.size,
         )  # fmt: skip
         if wrong:
-            self.refuse(wrong, target, source, size, valid)
-        copy = _Copy(
-            mask, self.groups, target.copy(), source.copy(), size, valid, self.chunk.at_step
-        )
+            self.refuse(wrong, copy)
         self._note(copy, mask, CHECK)
         self.queue.append(copy)
 
     def blank(self, mask: np.ndarray, size: int, step: int) -> _Copy:
         """A copy of the threads of `mask` whose addresses are still to be filled in."""
-        threads = self.chunk.threads
-        target, valid = np.empty((2, threads), np.uint32)
-        source = np.empty(threads, np.uint64)
-        return _Copy(mask, self.groups, target, source, size, valid, step)
+        return _Copy(mask, self.groups, size, step)
 
-    def refuse(
-        self, wrong: int, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
-    ) -> NoReturn:
+    def refuse(self, wrong: int, copy: _Copy) -> NoReturn:
         """Raise the error of a copy that failed a check."""
+        target, source, size, valid = copy.target, copy.source, copy.size, copy.valid
         if wrong >> 32 == TOO_MANY:
             thread = wrong & 0xFFFFFFFF
             raise OutOfBounds(
@@ -152,27 +149,35 @@ class AsyncCopies:
     def wait(self, pending: int) -> None:
         """Finish all but the last `pending` groups of each active thread."""
         due_groups = self.groups - pending
-        left = []
-        for copy in self.queue:
-            due = copy.mask & self.chunk.mask & (copy.group < due_groups)
+        left: list[_Copy] = []
+        for _, some in groupby(self.queue, lambda copy: copy.kind):
+            copies = list(some)
+            mask = copies[0].mask
+            due = mask & self.chunk.mask & (copies[0].group < due_groups)
             if due.any():
-                self._finish(copy, due)
-                copy.mask = copy.mask & ~due
-                if not copy.mask.any():
+                self._finish(copies, due)
+                mask = mask & ~due
+                if not mask.any():
                     continue
-            left.append(copy)
+                for copy in copies:
+                    copy.mask = mask
+            left += copies
         self.queue = left
 
-    def _finish(self, copy: _Copy, due: np.ndarray) -> None:
-        storage, sanitizer = self.shared.storage, self.shared.sanitizer
-        self.chunk.writes += 1
+    def _finish(self, copies: list[_Copy], due: np.ndarray) -> None:
+        """Carry out copies of one kind for the threads of `due`."""
+        storage, proxies = self.shared.storage, self.shared.sanitizer.proxies
+        self.chunk.writes += len(copies)
+        states, size = storage.shadow, copies[0].size
+        addresses = np.array([copy.addresses for copy in copies], np.int64)
 
         def finish(first: int, last: int, _: int) -> None:
-            copy_finish(
-                copy.target, copy.source, copy.valid, due, self.globals.table, storage.data,
-                storage.shadow, copy.size, storage.checks, sanitizer.proxies.stamps,
-                sanitizer.proxies.epochs, first, last,
+            copies_finish(
+                addresses, due, self.globals.table, storage.data, states, size, storage.checks,
+                proxies.stamps, proxies.epochs, first, last,
             )  # fmt: skip
 
-        self.shared.team.share_blocks(due.size, self.chunk.group, ACCESS_COST, finish)
-        self._note(copy, due, CHECK | NOTE)
+        cost = ACCESS_COST * len(copies)
+        self.shared.team.share_blocks(due.size, self.chunk.group, cost, finish)
+        for copy in copies:
+            self._note(copy, due, CHECK | NOTE)
