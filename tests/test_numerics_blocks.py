@@ -18,7 +18,7 @@ from tensorcore_dsl.isa import fragments as layouts
 from tensorcore_dsl.numerics import (
     block_code,
     block_sums,
-    block_turns,
+    block_transpose,
     blocks,
     plans,
     products,
@@ -437,5 +437,5 @@ def test_products_of_8_rows_and_many_columns_are_computed_transposed(text):
 def test_compiled_code_depends_on_the_classes_that_emit_it():
     keys = [FunctionKey(loop.py_func) for both in blocks.LOOPS for loop in both]
     assert len({key.name() for key in keys}) == len(keys)
-    for module in (block_code, block_sums, block_turns, vectors):
+    for module in (block_code, block_sums, block_transpose, vectors):
         assert all(module.__file__ in key._reached[0] for key in keys)

@@ -40,8 +40,8 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
 )
 from tensorcore_dsl.interpreter.progress import ProgressLine
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
-from tensorcore_dsl.interpreter.scheduling.drawn import DrawnSchedule
 from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
+from tensorcore_dsl.interpreter.scheduling.random_schedule import RandomSchedule
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
 from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.ir.constants import const_bits
@@ -279,7 +279,7 @@ def _workers(given: int | None) -> int:
 def _scheduler(order: Order | None, chunk: Chunk) -> Scheduler | None:
     if order is None:
         return None
-    kind: Any = SwitchedSchedule if isinstance(order, Schedule) else DrawnSchedule
+    kind: Any = SwitchedSchedule if isinstance(order, Schedule) else RandomSchedule
     scheduler: Scheduler = kind(order, chunk)
     return scheduler
 

@@ -4,7 +4,7 @@
 
 A block is 4 rows by 4 columns of D, the 16 lanes of a vector in memory; its columns are every
 second one of 8, as in the registers of `mma`. A band is four blocks, 16 rows; its vectors are
-columns of D, whose lanes are the rows: `turned` exchanges the four blocks of a set and its four
+columns of D, whose lanes are the rows: `transposed` exchanges the four blocks of a set and its four
 columns. A product of 8 rows has one band, whose vectors hold two columns each. So elements of A are
 decoded to [band][k][16 rows], and those of B, each of which meets all lanes, to [4 columns][4 k] by
 4 columns and 4 k, as their words lie in registers.
@@ -204,7 +204,7 @@ class Blocks(Emitter):
             with apart:
                 self.each_word(memory, first, BAND, words, lambda word, own: self.copy(own, word))
 
-    def turned(self, four: list[Value]) -> list[Value]:
+    def transposed(self, four: list[Value]) -> list[Value]:
         """(block, row, column) as (column, row, block), the last two being the lanes; and back."""
         ones, twos = (
             [[4 * i + s + x for i in range(4) for x in steps] for s in (0, 2)]
@@ -229,7 +229,8 @@ class Blocks(Emitter):
             again = self.load(self.at(memory.kinds, number), I32)
             with self.builder.if_then(self.differs(again, AGAIN)):
                 self.fetch(memory, number, slots)
-                for words, slot in zip(self.turned(list(map(self.get, slots))), kept, strict=True):
+                columns = self.transposed(list(map(self.get, slots)))
+                for words, slot in zip(columns, kept, strict=True):
                     self.put(words, slot)
             ups = self.at(memory.ups, number, 4 * LANES * BAND)
             target = self.builder.mul(number, self.count(4))
@@ -299,7 +300,7 @@ class Blocks(Emitter):
         """The words of C of a set, by column."""
         slots = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
         self.fetch(memory, number, slots)
-        return self.turned([self.get(slot) for slot in slots])
+        return self.transposed([self.get(slot) for slot in slots])
 
     def over_groups(
         self, a: list[Value], b: list[Value], c: Memory, d: Memory, results: Value, scales: Value
@@ -338,7 +339,7 @@ class Blocks(Emitter):
                      builder.mul(bands, self.count(LANES)),
                      builder.add(builder.shl(eight, self.count(3)), odd)))),
             )  # fmt: skip
-            for i, words in enumerate(self.turned(self.group(group))):
+            for i, words in enumerate(self.transposed(self.group(group))):
                 at = builder.add(builder.mul(number, self.count(BAND)), self.count(i))
                 self.store(words, self.at(results, at, self.whole))
         wrong = self.any(builder.icmp_signed("!=", self.get(self.wrong), constant(I32, 0)))

@@ -13,7 +13,7 @@ from . import block_sums as sums
 from . import blocks
 from .architectures import Model, Product
 from .block_groups import MAX_GROUPS
-from .block_turns import TURNS
+from .block_transpose import TRANSPOSERS
 from .formats import FORMATS, Format
 from .softfloat import ROUNDINGS
 
@@ -54,14 +54,14 @@ class Layouts:
 
     places: (tiles, m, k), (tiles, k, n), (tiles, m, n) of A, B, C and D, 32 * word + shift, with k
     in the order of the hardware; steps: distance of two warps in words; packed: elements in a word
-    of A and of B. turned: registers of the images (threads, registers), whose places are those of
-    images (registers, threads); `threads` of each of them.
+    of A and of B. transposed: registers of the images (threads, registers), whose places are those
+    of images (registers, threads); `threads` of each of them.
     """
 
     places: dict[str, Array]
     steps: dict[str, int]
     packed: tuple[int, int]
-    turned: dict[str, int]
+    transposed: dict[str, int]
     threads: int
 
     def swapped(self) -> Layouts:
@@ -70,7 +70,7 @@ class Layouts:
         return Layouts(
             {other[name]: x.swapaxes(1, 2) for name, x in self.places.items()},
             {other[name]: x for name, x in self.steps.items()}, self.packed[::-1],
-            {other[name]: x for name, x in self.turned.items()}, self.threads,
+            {other[name]: x for name, x in self.transposed.items()}, self.threads,
         )  # fmt: skip
 
 
@@ -157,19 +157,20 @@ def _plan(
     call[blocks.BLOCKS_D] = counts["d"]
     call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * quarters * bands, size * 16 * counts["b"]
     call[blocks.SIZE_D] = size * 16 * counts["d"]
-    call[blocks.SIZE_IMAGE] = size * layouts.threads * max(layouts.turned.values(), default=0)
+    call[blocks.SIZE_IMAGE] = size * layouts.threads * max(layouts.transposed.values(), default=0)
     for i, name in enumerate("abcd"):
         call[blocks.STEP_A + i] = size * layouts.steps[name]
-        call[blocks.REGISTERS_A + i] = layouts.turned.get(name, 0)
+        call[blocks.REGISTERS_A + i] = layouts.transposed.get(name, 0)
         call[blocks.PLACES_A + i] = _address(flat[name])
         call[blocks.UPS_A + i] = _address(ups[name])
         call[blocks.KINDS_A + i] = _address(kinds[name])
-    for i, name in enumerate("abc"):  # images that are turned are read in their order
-        call[blocks.AHEAD_A + i] = 0 if name in layouts.turned else min(counts[name], MAX_AHEAD)
+    for i, name in enumerate("abc"):  # images that are transposed are read in their order
+        call[blocks.AHEAD_A + i] = 0 if name in layouts.transposed else min(counts[name], MAX_AHEAD)
     call[blocks.FORM_A : blocks.FORM_C + 1] = [_address(forms[name]) for name in "abc"]
     call[blocks.SETTINGS] = _address(settings)
-    if layouts.turned:
-        call[[blocks.TURN, blocks.TURN_BACK]] = [turn.address() for turn in TURNS[size]]
+    if layouts.transposed:
+        there_and_back = [blocks.TRANSPOSE, blocks.TRANSPOSE_BACK]
+        call[there_and_back] = [each.address() for each in TRANSPOSERS[size]]
     call[blocks.SCALES] = product.m * product.stored if product.sparse else 0
     kept = (*flat.values(), *ups.values(), *kinds.values(), *forms.values(), settings)
     return BlockPlan(blocks.LOOPS[engine][half], call, kept, swapped)

@@ -22,18 +22,18 @@ from .block_sums import (
     decoder,
     multiplier,
 )
-from .block_turns import turn_at
+from .block_transpose import transpose_at
 
 # Indices into the description of a call: counts, distances in bytes, addresses. REGISTERS: of an
-# image (threads, registers), which is turned first; 0 of others. AHEAD: blocks of words that are
-# fetched into the cache before the next product. SCALES: where they begin in a line of `extra`.
-# TURN, TURN_BACK: addresses of the functions that turn images.
+# image (threads, registers), which is transposed first; 0 of others. AHEAD: blocks of words that
+# are fetched into the cache before the next product. SCALES: where they begin in a line of `extra`.
+# TRANSPOSE, TRANSPOSE_BACK: addresses of the functions that transpose images.
 (
     TILES, BANDS, PAIRS, QUARTERS, THREADS, STEP_A, STEP_B, STEP_C, STEP_D, SIZE_A, SIZE_B, SIZE_D,
     SIZE_IMAGE, REGISTERS_A, REGISTERS_B, REGISTERS_C, REGISTERS_D, BLOCKS_A, BLOCKS_B, BLOCKS_D,
     PLACES_A, PLACES_B, PLACES_C, PLACES_D, UPS_A, UPS_B, UPS_C, UPS_D, KINDS_A, KINDS_B, KINDS_C,
-    KINDS_D, FORM_A, FORM_B, FORM_C, SETTINGS, AHEAD_A, AHEAD_B, AHEAD_C, SCALES, TURN,
-    TURN_BACK, DESCRIPTION,
+    KINDS_D, FORM_A, FORM_B, FORM_C, SETTINGS, AHEAD_A, AHEAD_B, AHEAD_C, SCALES, TRANSPOSE,
+    TRANSPOSE_BACK, DESCRIPTION,
 ) = range(43)  # fmt: skip
 
 VECTOR = 64  # bytes of the places of one block
@@ -78,7 +78,9 @@ def _loops(kind: type[Blocks]) -> Any:
                     words = first[i] + w * call[STEP_A]
                     if call[REGISTERS_A] > 0:
                         _prefetch_lines(words + call[STEP_A], call[STEP_A])
-                        turn_at(call[TURN], words, call[REGISTERS_A], call[THREADS], decoded[5])
+                        transpose_at(
+                            call[TRANSPOSE], words, call[REGISTERS_A], call[THREADS], decoded[5]
+                        )
                         words = decoded[5]
                     decode_a(
                         words, call[PLACES_A] + vectors, call[UPS_A] + vectors,
@@ -91,7 +93,9 @@ def _loops(kind: type[Blocks]) -> Any:
                     words = second[i] + w * call[STEP_B]
                     if call[REGISTERS_B] > 0:
                         _prefetch_lines(words + call[STEP_B], call[STEP_B])
-                        turn_at(call[TURN], words, call[REGISTERS_B], call[THREADS], decoded[5])
+                        transpose_at(
+                            call[TRANSPOSE], words, call[REGISTERS_B], call[THREADS], decoded[5]
+                        )
                         words = decoded[5]
                     decode_b(
                         words, call[PLACES_B] + vectors, call[UPS_B] + vectors,
@@ -116,7 +120,9 @@ def _loops(kind: type[Blocks]) -> Any:
                     target = d
                     if call[REGISTERS_C] > 0:
                         _prefetch_lines(c + call[STEP_C], call[STEP_C])
-                        turn_at(call[TURN], c, call[REGISTERS_C], call[THREADS], decoded[5])
+                        transpose_at(
+                            call[TRANSPOSE], c, call[REGISTERS_C], call[THREADS], decoded[5]
+                        )
                         c = decoded[5]
                     if call[REGISTERS_D] > 0:
                         _prefetch_lines(d + call[STEP_D], call[STEP_D])
@@ -131,7 +137,9 @@ def _loops(kind: type[Blocks]) -> Any:
                         left[use, w] = True
                         found = LEFT
                     elif call[REGISTERS_D] > 0:
-                        turn_at(call[TURN_BACK], d, call[REGISTERS_D], call[THREADS], target)
+                        transpose_at(
+                            call[TRANSPOSE_BACK], d, call[REGISTERS_D], call[THREADS], target
+                        )
         return found
 
     return products

@@ -147,11 +147,11 @@ def _in_blocks(
     m, n, tiles = product.m, product.n, len(given["a"].places)
     if given["d"].places.shape != given["c"].places.shape:
         return None  # a D that several threads hold has more places
-    turned, threads, operands = {}, 0, given
+    transposed, threads, operands = {}, 0, given
     if by_thread and tiles == 1 and maps is not None:
         threads = len(maps.c)
         operands = _operands(product, model, maps, threads, False)
-        turned = {
+        transposed = {
             name: operands[name].shape[0] for name in "abcd"
             if getattr(maps, name) is not None and not (product.sparse and name == "a")
         }  # fmt: skip
@@ -175,7 +175,7 @@ def _in_blocks(
         places["b"] = places["b"][:, order]
         steps["a"], packed = lines.step, (max(32 // storage[0], 1), packed[1])
         model = replace(model, length=2 * model.length)
-    layouts = Layouts(places, steps, packed, turned, threads)
+    layouts = Layouts(places, steps, packed, transposed, threads)
     return block_plan(product, model, layouts, order)
 
 

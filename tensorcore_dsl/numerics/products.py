@@ -87,8 +87,8 @@ def fragments(
     """
     model = model or model_of(product, arch)
     warps, total = c.shape[1] // len(maps.c), c.shape[1]
-    turned = out is not None and not out.flags.c_contiguous
-    by_thread = (out is None or turned) and _by_thread(maps, (a, b, c))
+    transposed = out is not None and not out.flags.c_contiguous
+    by_thread = (out is None or transposed) and _by_thread(maps, (a, b, c))
     plan = prepare(product, model, maps, 0 if by_thread else total, by_thread)
     _check(product, plan, maps, a, b, c)
     if active is None:
@@ -99,7 +99,7 @@ def fragments(
         )
     extra = extra_operands(product, model, warps, selection, scale_a, scale_b)
     registers = plan.d.shape[0]
-    if out is None or (turned and not by_thread):
+    if out is None or (transposed and not by_thread):
         d = np.empty((total, registers) if by_thread else (registers, total), _word(product))
     else:
         d = out.T if by_thread else out
@@ -109,7 +109,7 @@ def fragments(
     result = d.T if by_thread else d
     if out is None:
         return result
-    if turned and not by_thread:
+    if transposed and not by_thread:
         out[:] = result
     return out
 

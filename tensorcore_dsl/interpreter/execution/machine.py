@@ -19,7 +19,7 @@ from tensorcore_dsl.interpreter.core.chunk import Cohort
 from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import BoundedCache, Mask, absent, divided, words
-from tensorcore_dsl.interpreter.debugging.standstill import Group, Standstill
+from tensorcore_dsl.interpreter.debugging.hang_report import Group, HangReport
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
@@ -334,7 +334,7 @@ class Machine:
             state = "waits" if cohort.blocked else "ready"
             repeats = not cohort.blocked and watchdog.repeats_all(cohort.mask)
             groups.append(Group(at, cohort.mask, "repeats" if repeats else state))
-        return Standstill(
+        return HangReport(
             ctx, self.registers.values, groups, watchdog.iterations, self._pending()
         ).text()
 

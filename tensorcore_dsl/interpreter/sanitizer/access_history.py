@@ -6,16 +6,16 @@ granule has two codes of 32 bits: its last writes, and its reads since then. A c
 
     serial << 6 | lane      one lane of a warp
     serial << 6 | ALL       all 32 lanes of a warp
-    serial << 6 | ASYNC     an asynchronous operation; its column of `knowledge` is the item of
+    serial << 6 | ASYNC     an asynchronous operation; its column of `vector_clocks` is the item of
                             `who` behind its own
     node << 6 | CHAIN       several accesses, none of which is ordered before another one
     serial << 6 | MANY      weak reads or strong writes by several clusters, in a kernel whose
                             clusters cannot wait for each other
 
 Chains are lists of immutable nodes, which granules share. An access is checked against the codes of
-its granules: each access there must be known to the thread (`knowledge`), be its own, or not be in
-conflict. Then it takes their place; accesses that it does not know stay in the chain. Accesses of
-strong instructions (atomics, volatile, relaxed and stronger) of one size are not in conflict.
+its granules: each access there must be known to the thread (`vector_clocks`), be its own, or not be
+in conflict. Then it takes their place; accesses that it does not know stay in the chain. Accesses
+of strong instructions (atomics, volatile, relaxed and stronger) of one size are not in conflict.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # like NEXT. MEMORY: (MEMO,) uint32, nodes by hash. STRONG: uint8 by step, 0 for weak instructions,
 # else bytes of a scalar | ATOMIC, if it is, | scope << SIZE_BITS. CHUNK: the number of the chunk.
 # WARPS: of a cluster; CTA_WARPS: of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM,
-# COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the
-# bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
+# COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `vector_clocks.Rows`, with
+# the bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
 COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
 SINCE, LENGTH = 20, 21

@@ -1,7 +1,7 @@
 """Finds accesses that nothing orders, by one run: who knows what, and who touched what last.
 
-`Races` belongs to a chunk: the codes of its shared memory, the knowledge of its threads, and the
-messages of its barriers. What chunks share is in `launch_history`. Memories call it before they
+`Races` belongs to a chunk: the codes of its shared memory, the vector clocks of its threads, and
+the messages of its barriers. What chunks share is in `launch_history`. Memories call it before they
 move words, barriers when threads arrive and pass, and asynchronous operations when they are issued
 and awaited.
 """
@@ -20,15 +20,15 @@ from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positi
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report
-from tensorcore_dsl.interpreter.sanitizer.knowledge import (
-    FENCED_GLOBAL,
-    FENCED_SHARED,
-    ORDER,
-    Knowledge,
-)
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
+    FENCED_GLOBAL,
+    FENCED_SHARED,
+    ORDER,
+    VectorClocks,
+)
 from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_words
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
@@ -45,7 +45,7 @@ class Races:
     """The detector of one chunk.
 
     places: by memory, the rows that say where the codes are: by CTA, or by allocation. booked: the
-    rows of knowledge whose addresses are in the book.
+    rows of clocks whose addresses are in the book.
     """
 
     booked: Any = None
@@ -60,7 +60,7 @@ class Races:
         width = self.width = chunk.group * self.peers
         asynchronous = program.asynchronous or program.reads_shared
         full = chunk.threads_per_cta * self.peers
-        self.knowledge = Knowledge(chunk.threads, width, full, 3 if asynchronous else 1)
+        self.clocks = VectorClocks(chunk.threads, width, full, 3 if asynchronous else 1)
         with launch.lock:
             self.number = len(launch.chunks)
             launch.chunks.append(self)
@@ -95,7 +95,7 @@ class Races:
         for item, array in (
             (history.WHO, launch.who), (history.OWNER, launch.owner), (history.NODES, launch.nodes),
             (history.MEMORY, self.memo), (history.STRONG, launch.strong),
-            (history.FOUND, self.found), (history.ROW_OF, self.knowledge.rows.row_of),
+            (history.FOUND, self.found), (history.ROW_OF, self.clocks.rows.row_of),
         ):  # fmt: skip
             book[item] = array.ctypes.data
         book[history.CHUNK], book[history.COUPLED] = self.number, launch.coupled
@@ -111,7 +111,7 @@ class Races:
 
     def _prepare(self, count: int) -> np.ndarray:
         """The book for compiled functions, with room for `count` serial numbers."""
-        book, rows = self.book, self.knowledge.rows
+        book, rows = self.book, self.clocks.rows
         if book[history.NEXT] + count > book[history.END]:
             stretch = self.launch.pages_for(self.number, max(count, PAGE))
             if stretch is None:
@@ -142,7 +142,7 @@ class Races:
         for races in chunks:
             races.writes[:] = races.reads[:] = 0
             races.memo[:] = 0
-            races.knowledge.reset()
+            races.clocks.reset()
             races.book[history.NEXT] = races.book[history.END] = 0
         launch.signals = Signals()
 
@@ -254,7 +254,7 @@ class Races:
         asked = np.flatnonzero(found[:, history.WHAT] & history.ASK)
         if not len(asked):
             return known
-        launch, rows, width = self.launch, self.knowledge.rows, self.knowledge.width
+        launch, rows, width = self.launch, self.clocks.rows, self.clocks.width
         thread, serial = found[asked, history.THREAD], found[asked, history.SERIAL]
         owner = launch.owner[serial // PAGE]
         firsts = np.array([0 if races is None else races.first_cluster for races in launch.chunks])
@@ -270,7 +270,7 @@ class Races:
         by_key = np.argsort(which, kind="stable")
         parts = np.split(by_key, np.cumsum(np.bincount(which))[:-1])
         for key, here in zip(keys, parts, strict=True):
-            vectors = self.knowledge.sets[int(key) >> 32].get(int(key) & 0xFFFFFFFF)
+            vectors = self.clocks.sets[int(key) >> 32].get(int(key) & 0xFFFFFFFF)
             if vectors is None:
                 continue
             order = vectors[ORDER]
@@ -321,9 +321,9 @@ class Races:
         self, memory: int, verb: str, serial: int, thread: int, starts: np.ndarray, size: int,
         place: np.ndarray, strong: int, vector: int, base: int, whole: bool = False,
     ) -> Callable[[], None] | None:  # fmt: skip
-        row, mine = int(self.knowledge.rows.row_of[thread]), 1 << thread % WARP
+        row, mine = int(self.clocks.rows.row_of[thread]), 1 << thread % WARP
         if whole:
-            row, mine = self.knowledge.common(range(thread, thread + WARPGROUP, WARP)), 0
+            row, mine = self.clocks.common(range(thread, thread + WARPGROUP, WARP)), 0
         book = self._prepare(0)
         kind = history.STORE if verb == "store" else history.LOAD
         kind += 2 * (strong > 0)
@@ -335,7 +335,7 @@ class Races:
                 memory == history.OWN, vector,
             )  # fmt: skip
         if whole:
-            self.knowledge.free(row)
+            self.clocks.free(row)
         if book[history.FOUNDS] == 0:
             return None
         step = int(self.launch.who[serial]) >> history.WARP_BITS
@@ -361,7 +361,7 @@ class Races:
             keys[chunk.mask] = (
                 0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
             )
-            self.knowledge.meet(keys, WARP, self.now)
+            self.clocks.meet(keys, WARP, self.now)
         if everybody:
             self.met = self.now
 
@@ -369,7 +369,7 @@ class Races:
         """All threads of the chunk have passed a barrier of their CTA."""
         keys = np.where(self.chunk.alive, 0, -1)
         self.mark(self.chunk.mask)
-        self.knowledge.meet(keys, self.chunk.group, self.now)
+        self.clocks.meet(keys, self.chunk.group, self.now)
 
     def release(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` arrive: at barrier `units` (T,) of this kind, in `phases` (T,)."""
@@ -378,7 +378,7 @@ class Races:
         found = [self._message(kind, int(b) >> 32, int(b) & 0xFFFFFFFF) for b in barriers]
         rows[mask] = np.array(found)[which]
         self.mark(mask)
-        self.knowledge.release(rows, self.now)
+        self.clocks.release(rows, self.now)
 
     def acquire(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` have waited for these phases of barriers."""
@@ -387,16 +387,16 @@ class Races:
         found = [self.messages.get((kind, int(b) >> 1, int(b) & 1), [-1])[0] for b in barriers]
         rows[mask] = np.array(found)[which]
         self.mark(mask)
-        self.knowledge.acquire(rows)
+        self.clocks.acquire(rows)
 
     def _message(self, kind: int, unit: int, phase: int) -> int:
         """The row that collects what is known when threads arrive in a phase of a barrier."""
         key = kind, unit, phase & 1
         entry = self.messages.get(key)
         if entry is None:
-            entry = self.messages[key] = [self.knowledge.message(), phase]
+            entry = self.messages[key] = [self.clocks.message(), phase]
         elif entry[1] != phase:
-            self.knowledge.clear(entry[0])
+            self.clocks.clear(entry[0])
             entry[1] = phase
         return entry[0]
 
@@ -404,13 +404,13 @@ class Races:
         """The column of a kind of asynchronous operations of a CTA."""
         full = (cta, *key)
         if full not in self.columns:
-            self.columns[full] = self.knowledge.column(cta // self.peers)
+            self.columns[full] = self.clocks.column(cta // self.peers)
         return self.columns[full]
 
     def completes(self, cta: int, slot: int, phase: int) -> None:
         """The bytes of an operation are counted by a phase of an mbarrier."""
         row = self._message(PHASES, cta << 20 | slot, phase)
-        self.knowledge.rows.known[ORDER, row, self.column(cta, PHASES, slot)] = self.now
+        self.clocks.rows.known[ORDER, row, self.column(cta, PHASES, slot)] = self.now
 
     def issued(self, key: tuple[Any, ...], group: int, serial: int) -> None:
         """An operation that `key` waits for by groups was issued, with `group` groups before."""
@@ -431,13 +431,13 @@ class Races:
         """The threads of `mask` know that operations up to `serial` of a column are over."""
         if serial:
             count = self.chunk.threads
-            self.knowledge.observe(mask, np.full(count, column), np.full(count, serial))
+            self.clocks.observe(mask, np.full(count, column), np.full(count, serial))
 
     def fence_proxies(self, space: str) -> None:
         """fence.proxy.async by the active threads, for a state space ("" for all)."""
-        if len(self.knowledge.rows.known) > 1:
+        if len(self.clocks.rows.known) > 1:
             shared = space != ".global"
-            self.knowledge.fence(self.chunk.mask, shared, space == "", self.now)
+            self.clocks.fence(self.chunk.mask, shared, space == "", self.now)
 
     def reach(self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray) -> None:
         """`threads` access the memory of `ctas`, which must exist.
@@ -447,7 +447,7 @@ class Races:
         away = ctas != threads // self.chunk.group
         if not away.any():
             return
-        rows, known = self.knowledge.rows.row_of[threads], self.knowledge.rows.known
+        rows, known = self.clocks.rows.row_of[threads], self.clocks.rows.known
         early = away & ~self.met_cluster[threads]
         for cta, row in sorted({*zip(ctas[early].tolist(), rows[early].tolist(), strict=True)}):
             first = cta % self.peers * self.chunk.group
@@ -469,8 +469,8 @@ class Races:
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of what others did to its shared memory."""
         group = self.chunk.group
-        rows = np.unique(self.knowledge.rows.row_of[cta * group : (cta + 1) * group])
-        known = self.knowledge.rows.known[ORDER, rows].max(axis=0)
+        rows = np.unique(self.clocks.rows.row_of[cta * group : (cta + 1) * group])
+        known = self.clocks.rows.known[ORDER, rows].max(axis=0)
         for serial, lanes in history.entries(self.book, int(self.life[1, cta, 0])):
             warp = self.warp_of(serial)
             columns = [warp * WARP % self.width + i for i in range(WARP) if lanes >> i & 1]

@@ -25,7 +25,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     NON_COHERENT,
     SIZE_BITS,
 )
-from tensorcore_dsl.interpreter.sanitizer.knowledge import ORDER, Knowledge, merged
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, merged
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -33,7 +33,7 @@ class Detector(Protocol):
     """What this module needs of `races.Races`."""
 
     chunk: Chunk
-    knowledge: Knowledge
+    clocks: VectorClocks
     launch: Any
     number: int
     first_cluster: int
@@ -103,7 +103,7 @@ class Signals:
 
 def fence(races: Detector, instr: Instruction) -> None:
     """A fence or membar of the active threads."""
-    signals, knowledge, now = races.launch.signals, races.knowledge, races.now
+    signals, clocks, now = races.launch.signals, races.clocks, races.now
     scope = _SCOPES[instr.scope]
     copies: dict[int, np.ndarray] = {}
     threads = np.flatnonzero(races.chunk.mask)
@@ -113,10 +113,10 @@ def fence(races: Detector, instr: Instruction) -> None:
                 _learn(races, thread, scope, messages)
     if instr.releases:
         for thread in map(int, threads):
-            row = int(knowledge.rows.row_of[thread])
+            row = int(clocks.rows.row_of[thread])
             if row not in copies:
-                copies[row] = knowledge.rows.known[:, row].copy()
-            entry = copies[row], now, knowledge.foreign(thread), scope
+                copies[row] = clocks.rows.known[:, row].copy()
+            entry = copies[row], now, clocks.foreign(thread), scope
             signals.fenced[races.number, thread] = entry
             if instr.sequential:
                 signals.sequential.setdefault(races.number, {})[thread] = entry
@@ -154,16 +154,16 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
             continue
         handed = signals.released.get((number, thread, key))
         if releases:
-            vectors = races.knowledge.snapshot(thread, races.now)
+            vectors = races.clocks.snapshot(thread, races.now)
             handed = Message(
-                {**races.knowledge.foreign(thread), _cluster(races, thread): vectors}, scope,
+                {**races.clocks.foreign(thread), _cluster(races, thread): vectors}, scope,
                 _cta(races, thread), _cluster(races, thread),
             )  # fmt: skip
             signals.released[number, thread, key] = handed
         elif (number, thread) in signals.fenced:
             known, then, foreign, scope_of_fence = signals.fenced[number, thread]
             vectors = known.copy()
-            vectors[ORDER, thread % races.knowledge.width] = then
+            vectors[ORDER, thread % races.clocks.width] = then
             fenced = Message(
                 {**foreign, _cluster(races, thread): vectors}, scope_of_fence,
                 _cta(races, thread), _cluster(races, thread),
@@ -182,9 +182,9 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
 
 def _fenced_by_others(races: Detector, thread: int) -> list[Message]:
     """What sequential fences of other threads have fenced that happened before `thread` writes."""
-    width, knowledge = races.knowledge.width, races.knowledge
+    width, clocks = races.clocks.width, races.clocks
     entries = races.launch.signals.sequential.get(races.number, {})
-    known = knowledge.rows.known[ORDER, knowledge.rows.row_of[thread]]
+    known = clocks.rows.known[ORDER, clocks.rows.row_of[thread]]
     first = thread // width * width
     found: dict[tuple[int, int], Message] = {}
     for other, (vectors, then, foreign, scope) in entries.items():
@@ -201,12 +201,12 @@ def _fenced_by_others(races: Detector, thread: int) -> list[Message]:
 
 def _learn_from_others(races: Detector, threads: np.ndarray, scope: int) -> None:
     """Threads at a sequential fence learn the messages in reads of others that they know of."""
-    knowledge, width = races.knowledge, races.knowledge.width
+    clocks, width = races.clocks, races.clocks.width
     for (number, other, _), (at, messages) in races.launch.signals.observed.items():
         if number != races.number:
             continue
         for thread in map(int, threads[threads // width == other // width]):
-            known = knowledge.rows.known[ORDER, knowledge.rows.row_of[thread], other % width]
+            known = clocks.rows.known[ORDER, clocks.rows.row_of[thread], other % width]
             if known >= at and thread != other:
                 _learn(races, thread, scope, messages)
 
@@ -221,7 +221,7 @@ def _learn(races: Detector, thread: int, scope: int, messages: Iterable[Message]
     """A thread learns the messages whose scope and its own include each other's thread."""
     for message in messages:
         if _includes(races, thread, scope, message):
-            races.knowledge.learn(thread, _cluster(races, thread), message.vectors)
+            races.clocks.learn(thread, _cluster(races, thread), message.vectors)
 
 
 def _cta(races: Detector, thread: int) -> int:
@@ -229,7 +229,7 @@ def _cta(races: Detector, thread: int) -> int:
 
 
 def _cluster(races: Detector, thread: int) -> int:
-    return races.first_cluster + thread // races.knowledge.width
+    return races.first_cluster + thread // races.clocks.width
 
 
 def _includes(races: Detector, thread: int, scope: int, message: Message) -> bool:

@@ -22,7 +22,7 @@ UNLIMITED = 1 << 30
 SPLITTING = 4  # one seed of so many splits warps into lanes
 
 
-class DrawnSchedule:
+class RandomSchedule:
     """Chooses who runs next.
 
     blocked: (T,) the chunk's progress when a thread began to wait, READY if it does not wait.

@@ -28,7 +28,7 @@ class Group:
     state: str
 
 
-class Standstill:
+class HangReport:
     """What a chunk's threads do, as text.
 
     registers: values by place. iterations: of each loop, by its head. pending: what is known of

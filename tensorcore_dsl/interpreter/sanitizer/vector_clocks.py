@@ -13,7 +13,7 @@ column of a thread in its own row only says what the other owners of the row kno
 A row has up to three vectors: what happened before (ORDER), and of it what a path with a fence
 between the generic and the async proxy connects, for shared memory and for global memory.
 
-Messages, by which barriers hand knowledge on, are rows too.
+Messages, by which barriers hand clocks on, are rows too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FREE, MERGES = range(2)  # items of `counts`
 
 
 class Rows(NamedTuple):
-    """The arrays of `Knowledge`, for compiled functions.
+    """The arrays of `VectorClocks`, for compiled functions.
 
     known: (vectors, rows, columns). floor: (rows,), a serial number up to which every access of
     the cluster is known. users: (rows,), threads that share a row, 1 for a message. foreign:
@@ -51,8 +51,8 @@ class Rows(NamedTuple):
     counts: np.ndarray
 
 
-class Knowledge:
-    """The knowledge of all threads of a chunk.
+class VectorClocks:
+    """The vector clocks of all threads of a chunk.
 
     width: threads of a cluster, which are the first columns; full: those that exist. vectors: 1, or
     3 where the async proxy is used. columns: by cluster, how many columns are in use.
@@ -225,7 +225,7 @@ class Knowledge:
         self.kept = len(used)
 
     def _settle(self) -> None:
-        """Merge the knowledge of other clusters where rows have met that differ in it."""
+        """Merge the clocks of other clusters where rows have met that differ in it."""
         rows = self.rows
         for merge in range(int(rows.counts[MERGES])):
             row, other = rows.merges[merge].tolist()
@@ -237,7 +237,7 @@ class Knowledge:
 def merged(
     first: dict[int, np.ndarray], second: dict[int, np.ndarray]
 ) -> dict[int, np.ndarray]:
-    """The knowledge of both, by cluster."""
+    """What both know, by cluster."""
     result = dict(first)
     for cluster, vectors in second.items():
         mine = result.get(cluster)

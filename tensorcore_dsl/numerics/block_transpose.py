@@ -13,33 +13,34 @@ from tensorcore_dsl.lowering.values import COUNT, cast
 
 from .vectors import I64, LANES, Emitter, Value, vector
 
-PART = 4  # registers that are turned at once, and threads of a vector of them
+PART = 4  # registers that are transposed at once, and threads of a vector of them
 
 
-class Turns(Emitter):
+class Transposition(Emitter):
     """The image of the threads of one product. size: bytes of a register.
 
-    given: (threads, registers); turned: (registers, threads), contiguous, as addresses.
+    given: (threads, registers); transposed: (registers, threads), contiguous, as addresses.
     """
 
     def __init__(
         self, builder: ir.IRBuilder, size: int, given: Value, registers: Value, threads: Value,
-        turned: Value,
+        transposed: Value,
     ) -> None:  # fmt: skip
         super().__init__(builder)
         self.word, self.size = ir.IntType(8 * size), size
-        self.given, self.registers, self.threads, self.turned = given, registers, threads, turned
+        self.given, self.transposed = given, transposed
+        self.registers, self.threads = registers, threads
 
     def emit(self, back: bool) -> None:
-        """Turn the image, or turn it back."""
+        """Transpose the image, or bring it back."""
         builder = self.builder
         parts = builder.udiv(self.threads, self.count(LANES))
         with self.over(parts) as part:
-            done = builder.append_basic_block("turned")
+            done = builder.append_basic_block("transposed")
             other = builder.append_basic_block("other")
             switch = builder.switch(self.registers, other)
             for registers in (2, PART):
-                block = builder.append_basic_block("turn")
+                block = builder.append_basic_block("transpose")
                 switch.add_case(self.count(registers), block)
                 builder.position_at_end(block)
                 if registers == PART:
@@ -70,10 +71,10 @@ class Turns(Emitter):
         return self.at(self.given, index, self.size)
 
     def of_register(self, part: Value, register: Value) -> Value:
-        """The address of a register of 16 threads in the turned image."""
+        """The address of a register of 16 threads in the transposed image."""
         thread = self.builder.mul(part, self.count(LANES))
         index = self.builder.add(self.builder.mul(register, self.threads), thread)
-        return self.at(self.turned, index, self.size)
+        return self.at(self.transposed, index, self.size)
 
     def fours(self, part: Value, first: Value, back: bool, dense: bool) -> None:
         """Four registers. dense: a thread has no others, so that all are neighbours."""
@@ -132,28 +133,28 @@ class Turns(Emitter):
             self.store(self.load(source, self.word), target)
 
 
-def _turner(size: int, back: bool) -> Any:
+def _transposer(size: int, back: bool) -> Any:
     """A compiled function of the address of an image (threads, registers), the numbers of registers
     and of threads, and the address of the image (registers, threads). size: bytes of a register."""
 
     @primitive
     def emit(builder: ir.IRBuilder, *given: Any) -> None:
-        Turns(builder, size, *(cast(builder, COUNT, x).value for x in given)).emit(back)
+        Transposition(builder, size, *(cast(builder, COUNT, x).value for x in given)).emit(back)
 
     @compiled
-    def turn(given: int, registers: int, threads: int, turned: int) -> None:
-        emit(given, registers, threads, turned)
+    def transpose(given: int, registers: int, threads: int, transposed: int) -> None:
+        emit(given, registers, threads, transposed)
 
-    return turn
+    return transpose
 
 
 # By bytes of a register: of images (threads, registers) to (registers, threads), and back.
-TURNS = {size: (_turner(size, False), _turner(size, True)) for size in (4, 8)}
+TRANSPOSERS = {size: (_transposer(size, False), _transposer(size, True)) for size in (4, 8)}
 
 
 @primitive
-def turn_at(builder: ir.IRBuilder, address: Any, *given: Any) -> None:
-    """Call one of TURNS by its address."""
+def transpose_at(builder: ir.IRBuilder, address: Any, *given: Any) -> None:
+    """Call one of TRANSPOSERS by its address."""
     kind = ir.FunctionType(ir.VoidType(), [I64] * len(given))
     function = builder.inttoptr(cast(builder, COUNT, address).value, kind.as_pointer())
     builder.call(function, [cast(builder, COUNT, x).value for x in given])
