@@ -56,7 +56,7 @@ class TestLoads:
     MISTAKES = [
         ("no meeting", EmulationError, "before the cluster has met .* block [01] may not have"),
         ("only a barrier", EmulationError, "before the cluster has met .* block [01] may not have"),
-        ("unwritten", Uninitialised, "uninitialised: shared::cluster load of 16 bytes at 0x200 of"),
+        ("unwritten", Uninitialised, "shared::cluster load of 16 bytes at 0x200 of"),
         ("rank 9 of 4", OutOfBounds, "rank 9 leaves the cluster, which has 4 CTAs"),
         ("outside", OutOfBounds, "16 bytes from byte 8192 on leave a remote shared f32 tile of 8x32"),
         ("misaligned", Misaligned, "at 0x4 of block 1 by thread 0 of block 0, which is no mul"),

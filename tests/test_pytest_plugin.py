@@ -43,7 +43,7 @@ def test_unmarked():
     assert {unmarked} in str(error.value)
 """
 MARK = "@pytest.mark.tensorcore_check"
-CHECKED, UNCHECKED = "'index 40 leaves'", "'out of bounds'"
+CHECKED, UNCHECKED = "'index 40 leaves'", "'which has bytes 0 to 159'"
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_errors_are_those_of_single_steps(wrong: Any, special: bool) -> None:
 @pytest.mark.parametrize("block, thread", [(0, 100), (4, 97), (2, 127)])
 def test_a_word_that_nobody_has_written(block: int, thread: int) -> None:
     alone, _ = outcome("alone", F64, unwritten=(block, thread))
-    assert alone[1] is not None and "uninitialised" in alone[1][1]
+    assert alone[1] is not None and "nothing has written" in alone[1][1]
     for ways in ("whole", "tiny", "shared"):
         assert outcome(ways, F64, unwritten=(block, thread))[0] == alone
 

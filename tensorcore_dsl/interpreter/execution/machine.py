@@ -314,7 +314,7 @@ class Machine:
                 first = int(np.argmax(units)) * cohort.unit
                 ctx.refuse_divergence(first, cohort.unit, cohort.mask, at)
         raise errors.Deadlock(
-            "deadlock: every thread that is left waits\n" + self._picture(),
+            "every thread that is left waits\n" + self._picture(),
             ctx.loc(min(ctx.cohorts)),
         )
 

@@ -190,7 +190,7 @@ class BulkCopies:
         rows = (START, EXTENT, BOX)
         start, extent, size = (tuple(map(int, box.plan[row, :rank])) for row in rows)
         text = (
-            f"out of bounds: the tensor {what} {box.name} by {self.chunk.describe(thread)} moves "
+            f"the tensor {what} {box.name} by {self.chunk.describe(thread)} moves "
             f"nothing: a box of {size} elements at coordinates {start} lies outside of the array "
             f"of {extent} (innermost axis first)"
         )
@@ -445,7 +445,7 @@ class BulkCopies:
         what = f"a bulk {verb} of {box.name} by {chunk.describe(thread)}"
         if code == shadow.OUTSIDE:
             raise OutOfBounds(
-                f"out of bounds: {what} reaches shared {address:#x}; block "
+                f"{what} reaches shared {address:#x}; block "
                 f"{chunk.block_name(cta)} has {self.storage.size:#x} bytes"
             )
         if code == shadow.UNFENCED:

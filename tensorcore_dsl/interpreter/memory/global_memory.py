@@ -192,7 +192,7 @@ class GlobalMemory(accesses.WordMemory):
         what = f"global {verb} of {size} bytes at {address:#x} by {self.chunk.describe(thread)}"
         where = self.arguments.describe(address)
         if code == shadow.OUTSIDE:
-            raise OutOfBounds(f"out of bounds: {what}: {where}")
+            raise OutOfBounds(f"{what}: {where}")
         if code == shadow.READ_ONLY:
             raise EmulationError(f"read-only memory: {what}: {where}")
-        raise Misaligned(f"misaligned: {what}, which is no multiple of {size}: {where}")
+        raise Misaligned(f"{what}, which is no multiple of {size}: {where}")

@@ -162,9 +162,9 @@ class SharedMemory(accesses.WordMemory):
             extent = self.storage.extent
             if address >> CLUSTER_SHIFT:
                 extent += "; this is an address in another CTA of the cluster"
-            raise OutOfBounds(f"out of bounds: {what}: the CTA has {extent}")
+            raise OutOfBounds(f"{what}: the CTA has {extent}")
         if code == shadow.MISALIGNED:
-            raise Misaligned(f"misaligned: {what}, which is no multiple of {size}")
+            raise Misaligned(f"{what}, which is no multiple of {size}")
         if code == shadow.STILL_READ:
             reader = self.sanitizer.proxies.reader(cta, address)
             raise EmulationError(f"{what}: these bytes are still read by {reader}")
@@ -174,7 +174,7 @@ class SharedMemory(accesses.WordMemory):
             bad &= states != shadow.NEVER
             raise Uninitialised(f"{what}: " + self.owner(cta, address + int(np.argmax(bad))))
         byte = address + int(np.argmax(bad))
-        raise Uninitialised(f"uninitialised: {what}: nothing has written byte {byte:#x}")
+        raise Uninitialised(f"{what}: nothing has written byte {byte:#x}")
 
     def _refuse_chunk(
         self, instr: Instruction, code: int, index: int, chunks: Chunks
@@ -312,7 +312,7 @@ class ClusterMemory(accesses.WordMemory):
         outside = access.starts + access.size > self.storage.size
         if outside.any():
             what = access.describe(self.chunk, int(np.argmax(outside)))
-            raise OutOfBounds(f"out of bounds: {what}: the CTA has {self.storage.extent}")
+            raise OutOfBounds(f"{what}: the CTA has {self.storage.extent}")
         if self.storage.checks:
             self._refuse_any(access, access.starts % access.size != 0, shadow.MISALIGNED)
         detector = self.sanitizer.detector
