@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.memory_pool import LEAST, MOST, zeros
+from tensorcore_dsl.interpreter.execution.machine import Machine
 from tests.fuzz.ways import dirty
 
 
@@ -128,3 +134,30 @@ def test_products_do_not_depend_on_what_memory_held() -> None:
     plain = products()
     with dirty():
         assert products() == plain
+
+
+@pytest.mark.parametrize("races", [False, True])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8])
+def test_chunks_leave_no_cycles(
+    dtype: type, arch: str, races: bool, one_core: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker processes collect none, so that each chunk's memory would stay."""
+    alive: list[Any] = []
+
+    class Followed(Machine):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            alive.extend(map(weakref.ref, (self, self.ctx, self.registers, self.ctx.shared)))
+
+    monkeypatch.setattr(launch, "Machine", Followed)
+    a, b = np.ones((256, 1024), dtype), np.ones((1024, 256), dtype)
+    gc.collect()
+    gc.disable()
+    try:
+        with tc.target("cpu", arch), checking() if races else nullcontext():
+            assert np.all(kernels.gemm(a, b) != 0)
+        left = [each() for each in alive]
+    finally:
+        gc.enable()
+    assert len(left) >= 4 and set(left) == {None}
