@@ -8,7 +8,6 @@ load there; it reads its source until the phase that counts its bytes is seen to
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -21,10 +20,9 @@ from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import scalar, taken, words
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
+from tensorcore_dsl.interpreter.memory.outside_boxes import LOADS, STORES, OutsideBoxes
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import (
-    BOX,
-    EXTENT,
     RANK,
     START,
     TensorBox,
@@ -39,7 +37,6 @@ from tensorcore_dsl.interpreter.sanitizer.races import PHASES
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
-LOADS, STORES = "load from", "store to"
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
 MBARRIER = 8  # bytes
 
@@ -59,18 +56,14 @@ class BulkCopies:
         self.clusters = clusters
         self.commits = np.zeros(chunk.threads, np.int64)
         self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
-        # useful[direction, array]: the clusters with a box that touches the array. idle[cluster,
-        # direction, array]: a message and the step of their first box that does not.
-        none = np.zeros(len(clusters.gone) // clusters.size, np.bool_)
-        self.useful: defaultdict[tuple[str, str], np.ndarray] = defaultdict(none.copy)
-        self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}
+        self.outside = OutsideBoxes(chunk, clusters)
 
     def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
         if self._load_alike(dst, tensor, coordinates, bar, mask):
             return
         for thread in np.flatnonzero(self.chunk.mask):
             box = self._box(thread, tensor, coordinates)
-            self._note_place(int(thread), box, LOADS, len(coordinates))
+            self.outside.note_one(LOADS, box, int(thread), len(coordinates))
             self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
 
     def _load_alike(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> bool:
@@ -82,7 +75,7 @@ class BulkCopies:
         alike = self._alike(tensor, coordinates)
         if alike is None:
             return False
-        box, starts, inside = alike
+        box, starts, touching, inside = alike
         copies = np.empty((4, len(threads) * size), np.int64)
         dst, bar = (words(x, self.chunk.threads) for x in (dst, bar))
         masks = bar if mask is None else mask
@@ -103,7 +96,8 @@ class BulkCopies:
         done = int(failed[0]) if wrong else count
         own, ctas, targets, barriers = copies[:, :done]
         self.chunk.writes += len(threads)
-        self.useful[LOADS, box.name][ctas // size] = True
+        if not wrong:
+            self.outside.note(LOADS, box, threads, starts, len(coordinates), touching)
         threads = threads[own]
         arrived = self.mbarriers.complete_all(ctas, barriers, box.size, threads)
         self._fly(threads, box, ctas, targets, *arrived)
@@ -115,9 +109,9 @@ class BulkCopies:
 
     def _alike(
         self, tensor: Any, coordinates: Any
-    ) -> tuple[TensorBox, np.ndarray, int] | None:
-        """The box that all active threads name, their coordinates, and all bytes inside the array;
-        None where a copy is refused, or shown to the detector."""
+    ) -> tuple[TensorBox, np.ndarray, np.ndarray, int] | None:
+        """The box that all active threads name, their coordinates, which of them touch the array,
+        and all bytes inside it; None where a copy is refused, or shown to the detector."""
         threads, total = self.chunk.here.numbers, self.chunk.threads
         handles = tensor if np.ndim(tensor) else np.full(total, tensor)
         index, rest = divmod(int(handles[threads[0]]), 1 << MAP_SHIFT)
@@ -125,10 +119,13 @@ class BulkCopies:
         if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
             return None
         box, starts = self.boxes[index], np.empty((len(threads), RANK), np.int64)
+        touching = np.empty(len(threads), np.bool_)
         axes = (*coordinates, *[0] * (RANK - len(coordinates)))
         a, b, c, d, e = (words(axis, total) for axis in axes)
-        inside = place_boxes(threads, handles, a, b, c, d, e, box.plan, box.element, starts)
-        return None if inside < 0 else (box, starts, inside)
+        inside = place_boxes(
+            threads, handles, a, b, c, d, e, box.plan, box.element, starts, touching
+        )
+        return None if inside < 0 else (box, starts, touching, inside)
 
     def _store_alike(self, tensor: Any, coordinates: Any, src: Any) -> bool:
         """Store boxes of one array in one compiled call; False, and nothing done, for others."""
@@ -136,7 +133,7 @@ class BulkCopies:
         alike = self._alike(tensor, coordinates)
         if alike is None:
             return False
-        (box, starts, inside), threads = alike, chunk.here.numbers
+        (box, starts, touching, inside), threads = alike, chunk.here.numbers
         sources = taken(src, threads)
         if not box.writable or (starts < 0).any() or (sources % TENSOR_ALIGN).any():
             return False
@@ -151,7 +148,7 @@ class BulkCopies:
             where = int(ctas[failed[0]]), int(threads[failed[0]])
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "store")
         chunk.writes += len(threads)
-        self.useful[STORES, box.name][ctas // self.clusters.size] = True
+        self.outside.note(STORES, box, threads, starts, len(coordinates), touching)
         if proxies.tracked:
             different, rows = np.unique(sources, return_inverse=True)
             numbers = np.stack([box.chunks(int(start)) for start in different])
@@ -178,34 +175,13 @@ class BulkCopies:
                     f"at coordinates {where}: stores may hang over the far end of an axis, not "
                     "over its start"
                 )
-            self._note_place(int(thread), box, STORES, len(coordinates))
+            self.outside.note_one(STORES, box, int(thread), len(coordinates))
             self._store(int(thread), box, scalar(src, thread), op, TENSOR_ALIGN)
 
-    def _note_place(self, thread: int, box: TensorBox, what: str, rank: int) -> None:
-        """Note whether a box of a tensor map touches its array; `leave` judges when all did."""
-        cluster = thread // self.chunk.group // self.clusters.size
-        if box.inside:
-            self.useful[what, box.name][cluster] = True
-            return
-        rows = (START, EXTENT, BOX)
-        start, extent, size = (tuple(map(int, box.plan[row, :rank])) for row in rows)
-        text = (
-            f"the tensor {what} {box.name} by {self.chunk.describe(thread)} moves "
-            f"nothing: a box of {size} elements at coordinates {start} lies outside of the array "
-            f"of {extent} (innermost axis first)"
-        )
-        self.idle.setdefault((cluster, what, box.name), (text, self.chunk.at_step))
-
     def leave(self, cta: int) -> None:
-        """A CTA has ended. OutOfBounds if it is the last of a cluster whose boxes never touched
-        an array; some may lie outside, as parts of a tile that hangs over the end of an axis."""
-        size = self.clusters.size
-        cluster = cta // size
-        if not self.clusters.gone[cluster * size : (cluster + 1) * size].all():
-            return
-        for (there, *what), (text, step) in self.idle.items() if self.storage.checks else ():
-            if there == cluster and not self.useful[what[0], what[1]][cluster]:
-                raise OutOfBounds(text, self.chunk.loc(step))
+        """A CTA has ended."""
+        if self.storage.checks:
+            self.outside.leave(cta)
 
     def load(self, dst: Any, src: Any, size: Any, bar: Any, mask: Any) -> None:
         for thread in np.flatnonzero(self.chunk.mask):

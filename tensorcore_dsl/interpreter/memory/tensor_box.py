@@ -394,13 +394,13 @@ def store_boxes(
 @compiled
 def place_boxes(
     threads: Any, handles: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any,
-    plan: Any, element: int, starts: Any,
+    plan: Any, element: int, starts: Any, touching: Any,
 ) -> int:  # fmt: skip
     """The bytes inside the array of the boxes of some threads, and the coordinates of each.
 
     handles: (T,), those of the array. first to fifth: (T,) uint32 coordinates. starts: becomes
-    (threads, RANK). -1 if a thread names another array, a box touches
-    nothing, or a row is not aligned.
+    (threads, RANK); touching: (threads,) bool, the boxes that have bytes inside. -1 if a thread
+    names another array, or a row is not aligned.
     """
     total = 0
     for i in range(threads.size):
@@ -415,7 +415,8 @@ def place_boxes(
             starts[i, axis] = start
             end = min(start + plan[BOX, axis], plan[EXTENT, axis])
             inside *= max(end - max(start, 0), 0)
-        if inside == 0 or starts[i, 0] * element % CHUNK:
+        if starts[i, 0] * element % CHUNK:
             return -1
+        touching[i] = inside > 0
         total += inside
     return total

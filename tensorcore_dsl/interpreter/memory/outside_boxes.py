@@ -1,0 +1,65 @@
+"""Boxes of tensor copies that touch nothing of their array: right beside others, wrong alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from tensorcore_dsl.errors import OutOfBounds
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, START, TensorBox
+from tensorcore_dsl.interpreter.sync.clusters import Clusters
+
+LOADS, STORES = "load from", "store to"
+
+
+class OutsideBoxes:
+    """Those of a chunk.
+
+    useful: by direction and array, the clusters with a box that touches the array. idle: by
+    cluster, direction and array, a message and the step of their first box that does not.
+    """
+
+    def __init__(self, chunk: Chunk, clusters: Clusters) -> None:
+        self.chunk, self.clusters = chunk, clusters
+        none = np.zeros(len(clusters.gone) // clusters.size, np.bool_)
+        self.useful: defaultdict[tuple[str, str], np.ndarray] = defaultdict(none.copy)
+        self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}
+
+    def note(
+        self, what: str, box: TensorBox, threads: np.ndarray, starts: np.ndarray, rank: int,
+        touching: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Boxes of an array at coordinates `starts`, of `rank` axes, each of a thread."""
+        clusters = threads // self.chunk.group // self.clusters.size
+        self.useful[what, box.name][clusters[touching]] = True
+        for i in np.flatnonzero(~touching).tolist():
+            key = int(clusters[i]), what, box.name
+            if key not in self.idle:
+                text = self._message(what, box, int(threads[i]), starts[i, :rank].tolist())
+                self.idle[key] = text, self.chunk.at_step
+
+    def _message(self, what: str, box: TensorBox, thread: int, start: list[int]) -> str:
+        extent, size = (tuple(box.plan[row, : len(start)].tolist()) for row in (EXTENT, BOX))
+        return (
+            f"the tensor {what} {box.name} by {self.chunk.describe(thread)} moves nothing: a box "
+            f"of {size} elements at coordinates {tuple(start)} lies outside of the array of "
+            f"{extent} (innermost axis first)"
+        )
+
+    def note_one(self, what: str, box: TensorBox, thread: int, rank: int) -> None:
+        """The box that a thread names."""
+        touching = np.array([box.inside > 0])
+        self.note(what, box, np.array([thread]), box.plan[None, START], rank, touching)
+
+    def leave(self, cta: int) -> None:
+        """A CTA has ended. OutOfBounds if it is the last of a cluster whose boxes never touched
+        an array; some may lie outside, as parts of a tile that hangs over the end of an axis."""
+        size = self.clusters.size
+        cluster = cta // size
+        if not self.clusters.gone[cluster * size : (cluster + 1) * size].all():
+            return
+        for (there, *what), (text, step) in self.idle.items():
+            if there == cluster and not self.useful[what[0], what[1]][cluster]:
+                raise OutOfBounds(text, self.chunk.loc(step))
