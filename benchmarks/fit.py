@@ -24,17 +24,11 @@ from benchmarks.gemm_cases import Case
 from benchmarks.harness import RECORDED, Report
 from benchmarks.regret import TYPES, percent, problem_of
 from benchmarks.tables import Table, progress
-from benchmarks.trees import FEW, FOLDS, NEAR, boosted, measured, regrets, slower
+from benchmarks.trees import FEW, NEAR, boosted, cross_validated, measured, regrets, slower
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import corrections, heuristics, padding
 from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, configuration, is_candidate
-from tensorcore_dsl.kernels.host.cost_model import (
-    CLOCK,
-    COSTS,
-    Costs,
-    cycles,
-    terms,
-)
+from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, cycles, terms
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # The objective
@@ -176,18 +170,16 @@ def corrected(timings: Timings, costs: Costs, trees: dict[str, Any] | None = Non
     return timings.expected(costs) * corrections.factors(features(timings, costs), given)
 
 
-def cross_validated(timings: Timings, costs: Costs) -> Any:
+def unseen(timings: Timings, costs: Costs) -> Any:
     """The same by trees that have not seen a problem of these sizes and layouts."""
-    expected = np.empty(len(timings.seconds))
     problems: dict[Any, int] = {}
     for case in timings.cases:
         problems.setdefault((case.M, case.N, case.K, case.layout), len(problems))
-    groups = [problems[case.M, case.N, case.K, case.layout] for case in timings.cases]
-    folds = np.random.default_rng(0).integers(FOLDS, size=len(problems))[groups][timings.index]
-    for fold in progress(range(FOLDS), "folds"):
-        trees = grown(timings, costs, folds != fold)
-        expected[folds == fold] = corrected(timings, costs, trees)[folds == fold]
-    return expected
+    groups = np.array([problems[case.M, case.N, case.K, case.layout] for case in timings.cases])
+    return cross_validated(
+        groups[timings.index],
+        lambda learnt: corrected(timings, costs, grown(timings, costs, learnt)),
+    )
 
 
 # -- the menu ------------------------------------------------------------------------------------
@@ -317,7 +309,7 @@ def run(options: argparse.Namespace) -> Report:
         ("regret, before", timings.regret(timings.expected(COSTS))),
         ("regret, fitted", timings.regret(timings.expected(costs))),
         ("regret, corrected", timings.regret(corrected(timings, costs, trees))),
-        ("regret, unseen", timings.regret(cross_validated(timings, costs))),
+        ("regret, unseen", timings.regret(unseen(timings, costs))),
         ("regret of f64, model", of_f64.regret(of_f64.expected)),
         ("regret of f64, corrected", of_f64.regret(of_f64.corrected(trees_of_f64))),
         ("regret of f64, unseen", of_f64.regret(of_f64.cross_validated())),

@@ -10,7 +10,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from benchmarks.gemm_cases import Case
 from benchmarks.regret import problem_of
-from benchmarks.trees import FOLDS, boosted, regrets
+from benchmarks.trees import boosted, cross_validated, regrets
 from tensorcore_dsl.kernels import AmpereConfig
 from tensorcore_dsl.kernels.host import corrections, heuristics
 from tensorcore_dsl.kernels.host.f64_heuristics import f64_terms
@@ -46,12 +46,7 @@ class Timings:
 
     def cross_validated(self) -> Any:
         """The same by trees that have not seen the problem."""
-        found = np.empty(len(self.seconds))
-        draw = np.random.default_rng(0)
-        folds = draw.integers(FOLDS, size=self.index.max() + 1)[self.index]
-        for fold in range(FOLDS):
-            found[folds == fold] = self.corrected(self.grown(folds != fold))[folds == fold]
-        return found
+        return cross_validated(self.index, lambda learnt: self.corrected(self.grown(learnt)))
 
     def regret(self, expected: Any) -> Any:
         return regrets(self.index, self.seconds, expected)

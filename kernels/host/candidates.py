@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     HopperConfig,
 )
-from tensorcore_dsl.kernels.hopper.promotion import part_width
+from tensorcore_dsl.kernels.hopper.promotion import part_width, takes_turns
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
 
@@ -131,7 +131,8 @@ class Menu:
 
     place: from 0 for the first one to 1. rows: of A that TMA loads for a tile. boxed: columns in
     whole boxes of 16-bit elements, and boxed_stages, of them. uneven: consumers have more registers
-    than producers. clusters: that run at the same time.
+    than producers. clusters: that run at the same time. in_turns: promoted products are added while
+    the next ones are computed.
     """
 
     configs: tuple[HopperConfig, ...]
@@ -165,6 +166,8 @@ class Menu:
         columns["clusters"] = np.array([active_clusters(c) for c in configs])
         widths = [part_width(c) for c in configs]
         columns["parts"] = columns["BN"] // np.array(widths)
+        in_turns = [takes_turns(c, n, c.k_slabs) for c, n in zip(configs, widths, strict=True)]
+        columns["in_turns"] = np.array(in_turns)
         columns["promoted_registers"] = (columns["BN"] + np.array(widths)) // 2
         blocks = np.array([c.rows_per_consumer // 64 for c in configs])
         of_block = columns["BN"] // 2 + FRAGMENT_REGISTERS * columns["k_slabs"]

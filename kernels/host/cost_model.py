@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.hopper.promotion import MAX_IN_TURNS
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
 from tensorcore_dsl.kernels.host import corrections
 from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, candidates, sparse_stage_bytes
@@ -219,12 +218,10 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
     barriers = np.where(multicast, costs.cluster_step, costs.step) / menu.k_slabs
     promotion = costs.promoted + costs.promoted_part * parts + costs.promoted_column * menu.BN / 2
     products = 64 * menu.BN / TENSOR
-    # A consumer alone adds what it has computed while the next products are, if it has the room.
-    in_turns = (menu.consumers == 1) & (menu.BN <= MAX_IN_TURNS) & (menu.k_slabs <= 2)
-    both = np.where(in_turns, np.maximum(products, promotion), products + promotion)
+    both = np.where(menu.in_turns, np.maximum(products, promotion), products + promotion)
     consumer = np.where(shape.promoted, both, products)
     consumer = consumer + np.where(shape.in_fragments, costs.fragments / menu.k_slabs, 0)
-    beside = np.where(shape.promoted & ~in_turns, costs.promoted_beside * promotion, 0)
+    beside = np.where(shape.promoted & ~menu.in_turns, costs.promoted_beside * promotion, 0)
     alone = np.maximum(tensor + beside, consumer)
     each = [alone, cache, received, shared, readers, barriers, transposition]
     step = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in each)))
