@@ -40,11 +40,15 @@ MAX_KEPT = 512  # masks of a chunk, and answers about them
 
 
 class BoundedCache(dict[Any, Any]):
-    """What is kept to be found again; all is forgotten when there is too much of it."""
+    """What is kept to be found again; all is forgotten when there is more than `most`."""
+
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        super().__init__()
+        self.most = most
 
     def keep(self, key: Any, value: Any) -> Any:
         """Set an entry; returns the value."""
-        if len(self) >= MAX_KEPT:
+        if len(self) >= self.most:
             self.clear()
         self[key] = value
         return value

@@ -11,6 +11,7 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP
 from tensorcore_dsl.interpreter.core.program import STOP, Fused, Program, Run
+from tensorcore_dsl.interpreter.core.threads import BoundedCache
 from tensorcore_dsl.interpreter.execution.fused import executed
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
@@ -84,7 +85,7 @@ class Chains:
     """The chains that begin at a position of a program, by the descriptors of their warpgroups."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, bytes], Chain] = {}
+        self._known = BoundedCache(MAX_CHAINS)
 
     def find(
         self, ctx: Any, instr: Instruction, operands: Sequence[Sequence[Any]],
@@ -105,15 +106,13 @@ class Chains:
             ):
                 return Chain(operands, make())
         key = first.tobytes(), whole.tobytes()
-        found = self._known.get(key)
+        found: Chain | None = self._known.get(key)
         if found is not None and all(map(_are, found.operands, operands)):
             for step in found.steps:
                 step.ask()
             return found
-        if len(self._known) >= MAX_CHAINS:
-            self._known.clear()
-        found = self._known[key] = Chain(operands, make())
-        return found
+        new: Chain = self._known.keep(key, Chain(operands, make()))
+        return new
 
 
 def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
