@@ -15,6 +15,7 @@ first one as complete, so the producer finds all stages empty.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -25,6 +26,8 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperTraits,
 )
 from tensorcore_dsl.kernels.hopper.transposition import make_ready
+
+SWIZZLE_LINES = 8  # of 128 bytes, over which the swizzle repeats: tiles are cut between them
 
 
 @dataclass
@@ -44,10 +47,11 @@ class Multicast:
 class OperandTiles:
     """A or B: its tensor map, its tiles in shared memory, and how TMA fills them.
 
-    axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. boxes: TMA boxes that fill one
-    slab of a stage. landing: a view of the tiles (slab, box, k, row or column), where TMA fills
-    them so: those of the right operand are then transposed in place to K-major ones, consumers read
-    fragments of those of the left one (transposition.py).
+    axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. boxes: of rows or columns, side by
+    side in one slab of a stage. parts: of such a box along K, each of which TMA loads. landing: a
+    view of the tiles (slab, box, k, row or column), where TMA fills them so: those of the right
+    operand are then transposed in place to K-major ones, consumers read fragments of those of the
+    left one (transposition.py).
     """
 
     map: Any
@@ -56,6 +60,7 @@ class OperandTiles:
     boxes: int
     multicast: Multicast
     axis: int
+    parts: int = 1
     landing: Any = None
 
     @property
@@ -184,26 +189,29 @@ def make_operand(
 
     The array is A or B, or the other one where these are swapped.
 
-    K-major tiles are rows of 128 bytes of K; each of the CTAs that share the tile loads one box of
-    rows. MN-major tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each
-    block is a box, of the last of which wgmma may read a part. Those of 32-bit elements are to be
-    transposed in place (landing). valid: rows that TMA loads, where a tile has fewer than `extent`.
-    smem: the tiles, where they are a part of others.
+    K-major tiles are rows of 128 bytes of K, which TMA loads in boxes of 8 rows or more. MN-major
+    tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each block is a box, of
+    the last of which wgmma may read a part, or several ones of 8 k or more. Those of 32-bit
+    elements are to be transposed in place (landing). There are as many boxes as CTAs that share the
+    tile, where it can be divided so, or fewer. valid: rows that TMA loads, where a tile has fewer
+    than `extent`. smem: the tiles, where they are a part of others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
-    width, landing = SWIZZLE_BYTES // array.dtype.itemsize, None
+    width, landing, parts = SWIZZLE_BYTES // array.dtype.itemsize, None, 1
     in_array = 1 - axis if config.swapped else axis
     loaded = valid or extent
     if not k_major and array.dtype.itemsize == 2:
         loaded = -(-loaded // width) * width
-    check_multicast(axis, loaded, 8 if k_major else width, multicast.ctas, config)
+    check_lines(axis, loaded, SWIZZLE_LINES if k_major else width, config)
     if k_major:
-        row_bytes, boxes = depth * array.dtype.itemsize, multicast.ctas
+        row_bytes = depth * array.dtype.itemsize
+        boxes = largest_divisor(loaded // SWIZZLE_LINES, multicast.ctas)
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
-        box = in_array_order(in_array, (valid or extent) // boxes, depth)
+        box = in_array_order(in_array, loaded // boxes, depth)
     else:
-        row_bytes, boxes = SWIZZLE_BYTES, -(-(valid or extent) // width)
+        row_bytes, boxes = SWIZZLE_BYTES, loaded // width
+        parts = largest_divisor(depth // SWIZZLE_LINES, multicast.ctas // gcd(boxes, multicast.ctas))
         shape = (slabs, boxes, depth, width)
         if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
@@ -213,9 +221,14 @@ def make_operand(
             raise tc.ArgumentError(f"valid_m is for A with K contiguous, or of tf32: {config}")
         else:
             smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
-        box = in_array_order(in_array, width, depth)
+        box = in_array_order(in_array, width, depth // parts)
     map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=row_bytes)
-    return OperandTiles(map, smem, k_major, boxes, multicast, in_array, landing)
+    return OperandTiles(map, smem, k_major, boxes, multicast, in_array, parts, landing)
+
+
+def largest_divisor(n: int, most: int) -> int:
+    """The largest divisor of n that is at most `most`."""
+    return max(i for i in range(1, most + 1) if n % i == 0)
 
 
 def in_array_order(axis: int, mn, k):
@@ -223,13 +236,12 @@ def in_array_order(axis: int, mn, k):
     return (k, mn) if axis else (mn, k)
 
 
-def check_multicast(axis: int, extent: int, unit: int, ctas: int, config: HopperConfig):
-    """Refuse tiles that the CTAs of a cluster cannot share in whole swizzle units."""
-    if extent % (unit * ctas) and (ctas > 1 or unit > 8):
+def check_lines(axis: int, extent: int, unit: int, config: HopperConfig):
+    """Refuse tiles that are not made of whole boxes."""
+    if extent % unit:
         what = "columns of B" if axis else "rows of A"
         raise tc.ArgumentError(
-            f"{extent} {what} are no multiple of {unit * ctas}, {unit} for each CTA that loads "
-            f"some: {config}"
+            f"{extent} {what} are no multiple of {unit}, those of a box of TMA: {config}"
         )
 
 
@@ -301,22 +313,29 @@ def k_tile_range(K, k_per_stage: int, config: HopperConfig):
 def load_operand(operand, slab, batch, origin, k, full):
     """Load this CTA's boxes of a tile by TMA, multicast to all CTAs that need them.
 
-    origin: first row or column. k: first element along K. Of a tile that n CTAs share,
-    each loads 1/n, and the n multicasts together fill the tile in all of them.
+    origin: first row or column. k: first element along K. Of a tile that n CTAs share, each loads
+    1/n, and the n multicasts together fill the tile in all of them; where there are fewer boxes,
+    the last CTAs load less, or nothing. The bytes that arrive are the same in all of them.
     """
     batch = batch[: len(operand.map.box) - 2]  # () where one matrix serves the whole batch
-    extent, multicast = operand.map.box[len(batch) + operand.axis], operand.multicast
-    boxes_per_cta = operand.boxes // multicast.ctas
-    for i in tc.static_range(boxes_per_cta):
-        box = multicast.index * boxes_per_cta + i
+    multicast, parts = operand.multicast, operand.parts
+    rows, depth = in_array_order(operand.axis, *operand.map.box[len(batch) :])
+    count = operand.boxes * parts
+    of_cta = -(-count // multicast.ctas)
+    for i in tc.static_range(of_cta):
+        number = multicast.index * of_cta + i
+        pred = None if count % multicast.ctas == 0 else number < count
+        box, part = (number, 0) if parts == 1 else (number // parts, number % parts)
         if operand.landing is not None:
-            part = operand.landing[slab, box]
+            target = operand.landing[slab, box]
         elif operand.k_major:
-            part = operand.smem[slab, box * extent : box * extent + extent]
+            target = operand.smem[slab, box * rows : box * rows + rows]
         else:
-            part = operand.smem[slab, box]
-        index = (*batch, *in_array_order(operand.axis, origin + box * extent, k))
-        tc.tma_load(part, operand.map, index, full, multicast=multicast.mask)
+            target = operand.smem[slab, box]
+        if parts > 1:
+            target = target[part * depth : part * depth + depth]
+        index = (*batch, *in_array_order(operand.axis, origin + box * rows, k + part * depth))
+        tc.tma_load(target, operand.map, index, full, multicast=multicast.mask, pred=pred)
 
 
 def in_row_blocks(smem, rows: int):

@@ -216,6 +216,8 @@ def _suits(menu: Menu, shape: ProblemShape) -> Any:
     suits &= (menu.BM * (menu.cluster_m - 1) < M) & (menu.BN * (menu.cluster_n - 1) < N)
     suits &= (menu.BM < M + 64) & (max(N, 64) + 64 >= menu.BN)
     suits &= (menu.split_k == 1) | (shape.k_slabs >= MIN_SPLIT_SLABS * menu.split_k)
+    if shape.itemsize == 1 and shape.out_bytes != 2:  # wgmma of s8 has no odd eights of columns
+        suits &= menu.BN % 16 == 0
     if shape.promoted:
         suits &= ~menu.pingpong & (menu.streamk_units == 0)
         suits &= menu.promoted_registers <= menu.room
@@ -228,22 +230,20 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     """Which configurations can load the operands as they lie.
 
     An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
-    wide, and each CTA of a multicast loads whole boxes; of columns of 16-bit elements, wgmma may
-    leave out a part of the last box. Fragments of A need registers beside the accumulators, and so
+    wide; of columns of 16-bit elements, wgmma may leave out a part of the last box. Fragments of A need registers beside the accumulators, and so
     do warps that transpose tiles, which `setmaxnreg`, or a third consumer, takes away; stream-K
     transposes none.
     """
     width = SWIZZLE_BYTES // shape.itemsize
-    loaded = menu.rows % (8 * menu.cluster_n) == 0
+    loaded = menu.rows % 8 == 0
     if not shape.a_k_major:
-        loaded &= menu.rows % (width * menu.cluster_n) == 0
+        loaded &= menu.rows % width == 0
         loaded &= (menu.valid_m == 0) | shape.in_fragments
     if not shape.b_k_major and shape.itemsize == 2:
         whole = menu.boxed == menu.BN
-        loaded &= menu.boxed % (BOX * menu.cluster_m) == 0
         loaded &= whole | (menu.boxed_stages >= 2 + menu.k_slabs)
     elif not shape.b_k_major:
-        loaded &= menu.BN % (width * menu.cluster_m) == 0
+        loaded &= menu.BN % width == 0
     if shape.in_fragments:
         loaded &= ~menu.uneven & (menu.fragment_registers <= menu.room_of_fragments)
     if shape.transposed:
