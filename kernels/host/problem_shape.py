@@ -11,9 +11,9 @@ import numpy as np
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
 SMS = 132  # of an H100 SXM or H200; on fewer SMs persistent CTAs just take more turns
-# CTAs of a cluster -> clusters that run at the same time, where fewer do than SMS allow: a cluster
-# lies in one GPC, and not every GPC has a multiple of four SMs.
-ACTIVE_CLUSTERS = {3: 39, 4: 28, 5: 22, 6: 17, 7: 15, 8: 14}
+# CTAs of a cluster -> clusters that run at the same time on an H200, by
+# cuOccupancyMaxActiveClusters, where fewer do than SMS allow: a cluster lies in one GPC.
+ACTIVE_CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,17 @@ def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
 def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """CTAs of a launch.
 
-    The kernels are persistent: at most one CTA per SM, each of which computes many tiles. Split-K
-    has a cluster for each tile, stream-K the CTAs of all its units.
+    The kernels are persistent: at most one CTA per SM, each of which computes many tiles. There are
+    no more CTAs than as many waves of tiles need: others would only save a part of the CTAs their
+    last tile, and take power and bandwidth from them. Split-K has a cluster for each tile, stream-K
+    the CTAs of all its units.
     """
     if config.streamk_units:
         return config.streamk_units * config.cluster_size
     count = cluster_tiles(config, M, N, batch)
     if config.split_k == 1:
-        count = min(active_clusters(config), count)
+        waves = -(-count // active_clusters(config))
+        count = -(-count // max(waves, 1))
     return count * config.cluster_size
 
 
