@@ -220,7 +220,7 @@ REFUSED = [
     (dict(BM=96), "BM is 64, 128, ..., and BN 16 to 256"),
     (dict(BN=264), "BM is 64, 128, ..., and BN 16 to 256"),
     (dict(BN=8), "BM is 64, 128, ..., and BN 16 to 256"),
-    (dict(BN=100), "BN is a multiple of 16"),
+    (dict(BN=100), "BN is a multiple of 8"),
     (dict(stages=1), "the pipeline needs more stages than mma_in_flight"),
     (dict(mma_in_flight=2), "mma_in_flight is 0 or 1"),
     (dict(BM=64, valid_m=72), "valid_m is at most BM"),
@@ -235,18 +235,44 @@ def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) ->
     assert all(f"{name}={value}" in str(error.value) for name, value in changes.items())
 
 
+# Boxes of TMA that do not come out even among the CTAs that share a tile: one that is cut along K,
+# fewer than CTAs, and none of 8 lines for the last CTA.
 SHARES = [
-    ("FF", dict(BM=64, cluster_n=2), "64 rows of A are no multiple of 128"),
-    ("CC", dict(BN=64, cluster_m=2), "64 columns of B are no multiple of 128"),
-    ("CF", dict(BN=16, cluster_m=4), "16 columns of B are no multiple of 32"),
-]
+    ("FF", dict(cluster_n=2)), ("CC", dict(cluster_m=2)), ("FC", dict(cluster_m=2, cluster_n=4)),
+    ("CF", dict(BN=16, cluster_m=4)), ("CF", dict(BN=112, cluster_m=4)), ("CC", dict(cluster_n=3)),
+    ("CC", dict(BN=176, cluster_m=2)), ("FC", dict(BN=136, cluster_m=3)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("orders", "changes", "message"), SHARES, ids=[m for *_, m in SHARES])
-def test_tiles_that_blocks_cannot_share(orders: str, changes: dict[str, Any], message: str) -> None:
-    a, b = whole(64, 64, order=orders[0]), whole(64, 64, order=orders[1])
-    with pytest.raises(tc.ArgumentError, match=message):
-        kernels.gemm(a, b, config=HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes}))
+@pytest.mark.parametrize(("orders", "changes"), SHARES, ids=str)
+@pytest.mark.parametrize("dtype", [F16, np.float32])
+def test_blocks_that_share_few_boxes(orders: str, changes: dict[str, Any], dtype: Any) -> None:
+    a = whole(200, 200, dtype=dtype, order=orders[0])
+    b = whole(200, 336, dtype=dtype, order=orders[1])
+    if dtype == np.float32 and orders[1] == "C":  # transposed in blocks of 32 columns
+        changes = changes | {"BN": 64}
+    config = HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes})
+    precision = "tf32" if dtype == np.float32 else None
+    found = kernels.gemm(a, b, config=config, precision=precision)
+    assert np.array_equal(found, exact(a, b).astype(dtype))
+
+
+EIGHTS = [
+    dict(BN=24), dict(BN=88), dict(BN=136, pingpong=True), dict(BN=88, split_k=2),
+    dict(BN=200, BM=128), dict(BN=72, streamk_units=7), dict(BN=120, cluster_n=2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("changes", EIGHTS, ids=str)
+def test_tiles_of_an_odd_number_of_eight_columns(changes: dict[str, Any], swapped: bool) -> None:
+    """Stored by TMA, by vectors and by elements, to 16 and to 32 bits."""
+    config = HopperConfig(**{"BM": 64, "stages": 2, "swapped": swapped, **changes})
+    for N, out in ((336, F16), (332, F16), (337, F16), (336, np.float32))[: 3 if swapped else 4]:
+        a, b = whole(201, 200, dtype=F16), whole(200, N, dtype=F16, order="F")
+        d = np.zeros((201, N), out)
+        kernels.gemm(a, b, out=d, config=config)
+        assert np.array_equal(d, exact(a, b).astype(out))
 
 
 @pytest.mark.parametrize("name", FEATURES)

@@ -91,8 +91,8 @@ class HopperConfig:
             )
         if self.BM < 64 or self.BM % 64 or not 16 <= self.BN <= 256:
             raise tc.ArgumentError(f"BM is 64, 128, ..., and BN 16 to 256: {self}")
-        if self.BN % 16:
-            raise tc.ArgumentError(f"BN is a multiple of 16: {self}")
+        if self.BN % 8:
+            raise tc.ArgumentError(f"BN is a multiple of 8: {self}")
         if self.mma_in_flight not in (0, 1):
             raise tc.ArgumentError(f"mma_in_flight is 0 or 1: {self}")
         if self.stages and self.stages <= self.mma_in_flight:
@@ -127,9 +127,11 @@ class HopperConfig:
     def stored_columns(self) -> int:
         """Columns of a tile that a CTA stores.
 
-        With split-K these are equal shares of 16 columns or more, of as many parts as have one.
+        With split-K these are equal shares of as many parts as have one: whole sixteens of columns,
+        or eights, where the tile has no whole sixteens.
         """
-        return self.BN // max(n for n in range(1, self.split_k + 1) if self.BN % (16 * n) == 0)
+        unit = 8 if self.BN % 16 else 16
+        return self.BN // max(n for n in range(1, self.split_k + 1) if self.BN % (unit * n) == 0)
 
     @property
     def multicast_ctas(self) -> int:

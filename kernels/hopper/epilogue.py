@@ -1,6 +1,7 @@
 """Epilogue of the Hopper GEMMs: scale and activate the accumulators, convert, stage, store by TMA.
 
-Each consumer warpgroup stores 64 rows at a time, through two staging buffers of its own:
+Each consumer warpgroup stores 64 rows at a time, through two staging buffers of its own, which take
+turns at parts of the columns:
 
     barrier      all 128 threads; the TMA store that last read this buffer is done with it
     stmatrix     each thread writes its elements into the swizzled buffer (16-bit D; others by st)
@@ -13,7 +14,6 @@ Each consumer warpgroup stores 64 rows at a time, through two staging buffers of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -28,7 +28,7 @@ AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores t
 class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
-    maps: by the lines of a box, empty where TMA cannot write D. staging: (consumer, 2, 64 rows,
+    maps: by the columns of a part, empty where TMA cannot write D. staging: (consumer, 2, 64 rows,
     columns), rows of at most 128 bytes. partials: of split-K, see make_partials; else None.
     row_reductions: see row_reduction.py. swapped: rows of a tile are columns of D; staging is
     (consumer, 2, parts of its 64 rows, columns of the tile, rows). in_fragments: rows of
@@ -53,25 +53,58 @@ class EpilogueStorage:
         """The place in 64 rows of a tile of a row of accumulators."""
         return place_of_row(row) if self.in_fragments else row
 
-    @property
-    def columns(self):
-        """Columns of a tile that pass through a staging buffer at a time."""
-        return self.staging.shape[3]
+    def parts(self, columns: int):
+        """Columns of each part of so many that passes through a staging buffer at a time."""
+        return column_parts(columns, self.d.dtype.itemsize, self.swapped)
+
+    def buffer(self, consumer, number: int, columns: int):
+        """A staging buffer for a part of the columns."""
+        buffer = self.staging[consumer, number]
+        if self.swapped:
+            return buffer[:, :columns]
+        return buffer.with_parts(
+            shape=(64, columns), strides=(columns, 1), swizzle=swizzle_of(columns, self.d.dtype)
+        )
+
+
+def column_parts(columns: int, itemsize: int, swapped: bool):
+    """Columns that fill 128 bytes, as often as they go in, and what is left.
+
+    A row of that is a box of TMA, and a swizzle, of 64, 32 or 16 bytes. Swapped, columns are lines
+    of a box, of which there may be any number.
+    """
+    width = SWIZZLE_BYTES // itemsize
+    parts = [width] * (columns // width)
+    left = columns % width
+    if swapped:
+        return [*parts, left] if left else parts
+    while left:
+        parts.append(1 << left.bit_length() - 1)
+        left -= parts[-1]
+    return parts
+
+
+def swizzle_of(columns: int, dtype):
+    """The swizzle of rows of so many columns; there is none of 16 bytes."""
+    row_bytes = columns * dtype.itemsize
+    return row_bytes if row_bytes >= 32 else 0
 
 
 def make_epilogue_storage(d, config, traits, in_fragments: bool = False):
     """Shared memory and tensor map for D."""
-    cols, of_line = config.stored_columns, SWIZZLE_BYTES // d.dtype.itemsize
-    if config.swapped:  # the last part of the columns may have fewer
-        blocks, part, last = [64 // of_line], (min(cols, of_line), of_line), cols % of_line
+    of_line = SWIZZLE_BYTES // d.dtype.itemsize
+    parts = column_parts(config.stored_columns, d.dtype.itemsize, config.swapped)
+    if config.swapped:
+        shape, box = (64 // of_line, parts[0], of_line), lambda n: (n, of_line)
     else:
-        blocks, part, last = [], (64, gcd(of_line, cols)), 0
-    row_bytes = part[1] * d.dtype.itemsize
-    swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
-    staging = tc.shared((config.consumers, 2, *blocks, *part), d.dtype, swizzle=swizzle)
-    lines = () if traits.store_by_threads else (part[0], last or part[0])
-    boxes = {n: (1,) * (d.ndim - 2) + (n, part[1]) for n in lines}
-    maps = {n: tc.tensor_map(d, box, swizzle=swizzle) for n, box in boxes.items()}
+        shape, box = (64, parts[0]), lambda n: (64, n)
+    swizzle = swizzle_of(shape[-1], d.dtype)
+    staging = tc.shared((config.consumers, 2, *shape), d.dtype, swizzle=swizzle)
+    batch = (1,) * (d.ndim - 2)
+    maps = {
+        n: tc.tensor_map(d, batch + box(n), swizzle=swizzle_of(box(n)[1], d.dtype))
+        for n in dict.fromkeys(() if traits.store_by_threads else parts)
+    }
     return EpilogueStorage(
         d, maps, staging, None, traits.row_reductions, config.swapped, in_fragments,
         reads_d=traits.has_c and not traits.c_is_row,
@@ -157,26 +190,23 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
     row that may be written, where D continues below.
     """
     thread, reductions = tc.threadIdx.x % WARPGROUP, storage.row_reductions
-    width = storage.columns
-    columns = 2 * len(elements)
-    parts = -(-columns // width)
+    parts = storage.parts(2 * len(elements))
     reduced = None if reductions is None else reductions.identity()
-    for part in tc.static_range(parts):
-        buffer, begin = storage.staging[consumer, part % 2], part * width
-        end = min(begin + width, columns)
-        if storage.swapped:
-            buffer = buffer[:, : end - begin]
+    for part in tc.static_range(len(parts)):
+        begin, columns = sum(parts[:part]), parts[part]
+        buffer = storage.buffer(consumer, part % 2, columns)
         # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
         # the buffer that the next 64 rows start with: then none may.
         if thread == 0:
-            tc.tma_store_wait(0 if part == 0 and parts % 2 else 1, read=True)
+            tc.tma_store_wait(0 if part == 0 and len(parts) % 2 else 1, read=True)
         consumer_barrier(consumer)
-        for first in tc.static_range(begin // 2, end // 2, 8):
-            layout = [acc.coordinates(first + i) for i in range(8)]
+        for first in tc.static_range(begin // 2, (begin + columns) // 2, 8):
+            count = min(8, (begin + columns) // 2 - first)
+            layout = [acc.coordinates(first + i) for i in range(count)]
             coords = [
                 (*batch, *storage.in_d(m + storage.place_of(row), n + col)) for row, col in layout
             ]
-            values = epilogue_op(elements[first : first + 8], coords)
+            values = epilogue_op(elements[first : first + count], coords)
             if reductions is not None:
                 reduced = reductions.accumulate(reduced, values, coords, storage.d.shape[-1])
             stage_elements(buffer, values, 2 * first - begin, storage)
@@ -201,20 +231,28 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
 
 
 def stage_elements(buffer, values, column: int, storage):
-    """Write eight values of each thread to the buffer: 16 columns of the warp's 16 rows.
+    """Write eight values of each thread to the buffer, 16 columns of the warp's 16 rows, or four,
+    8 columns.
 
     Swapped, the buffer has a line for each column; `.trans` stores the columns of each 8x8 matrix
     as its lines.
     """
     lane = tc.lane_id()
     row_of_warp = tc.warp_id() % 4 * 16
-    if storage.swapped and buffer.dtype.bits == 16:
-        words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
-        corner = buffer[0].at(column + lane // 16 * 8 + lane % 8, row_of_warp + lane // 8 % 2 * 8)
-        tc.emit("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", corner.address, words)
+    halves, count = tc.static_range(len(values) // 4), len(values) // 2  # matrices of 8 x 8
+    if buffer.dtype.bits == 16:  # one stmatrix stores two or four matrices, without bank conflicts
+        words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 2 * count, 2)]
+        right = column + lane // 16 % (count // 2) * 8
+        if storage.swapped:
+            corner = buffer[0].at(right + lane % 8, row_of_warp + lane // 8 % 2 * 8)
+            tc.emit(f"stmatrix.sync.aligned.m8n8.x{count}.trans.shared.b16", corner.address, words)
+        else:
+            corner = buffer.at(row_of_warp + lane % 16, right)
+            tc.emit(f"stmatrix.sync.aligned.m8n8.x{count}.shared.b16", corner.address, words)
     elif storage.swapped:
         width = buffer.shape[-1]
-        for i in (0, 1, 4, 5):  # of row r; the element of row r + 8 is the second next one
+        for i in (4 * half + j for half in halves for j in (0, 1)):
+            # of row r; the element of row r + 8 is the second next one
             col = column + 8 * (i // 4) + 2 * (lane % 4) + i % 4
             pair = [values[i + j].to(buffer.dtype) for j in (0, 2)]
             rows = [storage.place_of(row_of_warp + lane // 4 + j) for j in (0, 8)]
@@ -223,12 +261,8 @@ def stage_elements(buffer, values, column: int, storage):
             else:
                 for row, value in zip(rows, pair, strict=True):
                     buffer[row // width, col, row % width] = value
-    elif buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
-        words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
-        corner = buffer.at(row_of_warp + lane % 16, column + lane // 16 * 8)
-        tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
     else:
-        for i in tc.static_range(0, 8, 2):
+        for i in tc.static_range(0, len(values), 2):
             row = storage.place_of(row_of_warp + lane // 4 + 8 * (i // 2 % 2))
             col = column + 8 * (i // 4) + 2 * (lane % 4)
             buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
@@ -250,7 +284,7 @@ def consumer_barrier(consumer):
 def store_by_tma(storage, origin, buffer):
     """One TMA store; it leaves out what lies outside of D."""
     if tc.threadIdx.x % WARPGROUP == 0:
-        tc.tma_store(storage.maps[buffer.shape[0]], origin, buffer)
+        tc.tma_store(storage.maps[buffer.shape[1]], origin, buffer)
         tc.tma_store_commit()
 
 
@@ -283,7 +317,7 @@ def store_by_threads(buffer, d, origin, m_end, count: int):
     rows, width = buffer.shape
     vectors = width // count
     rounds = rows * vectors // WARPGROUP
-    at_once = max(n for n in range(1, AT_ONCE + 1) if rounds % n == 0)
+    at_once = max(n for n in range(1, AT_ONCE + 1) if max(rounds, 1) % n == 0)
     for first in tc.range(tc.threadIdx.x % WARPGROUP, rows * vectors, WARPGROUP * at_once):
         found = []
         for i in range(at_once):
@@ -314,9 +348,10 @@ def store_pairs_by_threads(buffer, d, origin):
     *batch, m, n = origin
     lines, width = buffer.shape
     rows, cols = d.shape[-2:]
-    for first in tc.range(tc.warp_id() % 4, min(lines, rows - m), 4 * AT_ONCE):
+    at_once = AT_ONCE if lines % (4 * AT_ONCE) == 0 else AT_ONCE // 2  # lines come in eights
+    for first in tc.range(tc.warp_id() % 4, min(lines, rows - m), 4 * at_once):
         found = []
-        for line in [first + 4 * i for i in range(AT_ONCE)]:
+        for line in [first + 4 * i for i in range(at_once)]:
             target, inside = d.at(*batch, m + line, n), m + line < rows
             odd = (target.address >> 1 & 1).to(tc.s32)
             for part in range(-(-width // 64)):
@@ -328,7 +363,7 @@ def store_pairs_by_threads(buffer, d, origin):
             (target + col).store(pair, pred=whole)
             alone = inside & (col < width) & (n + col < cols) & ~whole
             (target + col).store(pair[0], pred=alone)
-        for i in range(AT_ONCE):
+        for i in range(at_once):
             target, inside, *_, odd = found[i * -(-width // 64)]
             begin = inside & (odd == 1) & (tc.lane_id() == 0) & (n < cols)
             target.store(buffer.at(first + 4 * i, 0).load(), pred=begin)
@@ -338,9 +373,10 @@ def store_pairs_by_threads(buffer, d, origin):
 
 
 def make_epilogue_op(c, alpha, beta, traits):
-    """epilogue_op(sums, coords): `finished` elements, for 8 of them.
+    """epilogue_op(sums, coords): `finished` elements, for 8 of them or 4.
 
-    The eight accumulators of a thread are columns c, c + 1, c + 8, c + 9 of rows r and r + 8.
+    The eight accumulators of a thread are columns c, c + 1, c + 8, c + 9 of rows r and r + 8, the
+    four columns c, c + 1.
     """
 
     def epilogue_op(sums, coords):
@@ -355,10 +391,10 @@ def load_c(c, coords, traits):
     if not traits.c_in_pairs:
         return [c.at(*coord).load(pred=is_inside(c, coord)) for coord in coords]
     if not traits.c_is_row:
-        return [x for i in range(0, 8, 2) for x in load_pair(c, coords[i])]
+        return [x for i in range(0, len(coords), 2) for x in load_pair(c, coords[i])]
     # A broadcast row: both rows of a thread read the same elements.
-    left, right = (load_pair(c, (*coords[i][:-2], 0, coords[i][-1])) for i in (0, 4))
-    return [*left, *left, *right, *right]
+    pairs = [load_pair(c, (*coords[i][:-2], 0, coords[i][-1])) for i in range(0, len(coords), 4)]
+    return [x for pair in pairs for x in (*pair, *pair)]
 
 
 def load_pair(c, coord):

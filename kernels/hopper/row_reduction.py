@@ -85,10 +85,10 @@ class RowReductions:
         return [[dtype(r.identity(dtype))] * 2 for r in self.reductions]
 
     def accumulate(self, reduced, values, coords, columns):
-        """Reduce eight results of a thread into its rows, except those right of D's columns."""
+        """Reduce results of a thread into its rows, except those right of D's columns."""
         dtype = self.parts.dtype
         for r, pair in zip(self.reductions, reduced, strict=True):
-            for i in tc.static_range(8):
+            for i in tc.static_range(len(values)):
                 value = values[i].to(dtype)
                 value = (value if r.transform is None else r.transform(value)).to(dtype)
                 combined = r.combine(pair[i // 2 % 2], value)
