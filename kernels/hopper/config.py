@@ -21,6 +21,7 @@ MAX_UNITS = 1024  # of stream-K; each has a workspace
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
 FRAGMENT_REGISTERS = 16  # of a thread, for a slab of 64 rows of A in 32 bits (transposition.py)
 FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments in equal shares
+SPLIT_ROOM = 72  # accumulators in equal shares of two consumers, with sums of split-K in 32 bits
 TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # where the producer's warps transpose tiles
 
 
@@ -162,13 +163,20 @@ class HopperConfig:
         uneven = self.consumers == 2 and self.accumulator_registers > 128
         return PRODUCER_CONSUMER_REGISTERS if uneven else ()
 
-    def registers_for(self, traits: HopperTraits, itemsize: int) -> tuple[int, ...]:
-        """The same for an epilogue, or fragments of the left operand, that need registers too."""
+    def registers_for(
+        self, traits: HopperTraits, itemsize: int, out_bytes: int
+    ) -> tuple[int, ...]:
+        """The same for an epilogue, or fragments of the left operand, that need registers too.
+
+        itemsize, out_bytes: of an element of A, and of D.
+        """
         needed = self.accumulator_registers
         if traits.in_fragments(self, itemsize):
             needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
-        crowded = self.consumers == 2 and needed > FRAGMENT_ROOM[2]
-        if crowded or (traits.needs_registers and self.register_limited):
+        crowded = needed > FRAGMENT_ROOM[2]
+        if self.split_k > 1 and out_bytes == 4:  # sums of split-K that are stored as they are
+            crowded |= self.accumulator_registers > SPLIT_ROOM
+        if (crowded and self.consumers == 2) or (traits.needs_registers and self.register_limited):
             transposes = traits.transposes(self, itemsize)
             return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
         return self.registers

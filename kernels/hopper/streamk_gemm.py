@@ -52,7 +52,7 @@ def streamk_gemm(
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, produce_parts,
         partial(consume_parts, Workspace(partials, flags, config)),
-        registers=config.registers_for(traits, a.dtype.itemsize),
+        registers=config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize),
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def warp_specialized_gemm(
     storage = make_epilogue_storage(d, config, traits, in_fragments)
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
-    registers = config.registers_for(traits, a.dtype.itemsize)
+    registers = config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize)
     scheduler = TileScheduler(covered_shape(d, config), config)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, registers=registers,
