@@ -184,9 +184,10 @@ def unseen(timings: Timings, costs: Costs) -> Any:
 
 # -- the menu ------------------------------------------------------------------------------------
 
-WIDTHS = tuple(range(16, 257, 16))
+WIDTHS = tuple(range(16, 257, 8))
 CLUSTERS = (
-    "", " c2x1", " c1x2", " c2x2", " c1x4", " c4x1", " c3x1", " c1x3", " c2x4", " c4x2"
+    "", " c2x1", " c1x2", " c2x2", " c1x4", " c4x1", " c3x1", " c1x3", " c2x4", " c4x2", " c1x8",
+    " c8x1",
 )  # fmt: skip
 FEW_ROWS = (8, 16, 32, 48, 96, 144, 160, 176)
 REGISTERS = {3: 88}  # consumers -> accumulators of a thread, at most
@@ -195,19 +196,19 @@ SPLIT_REGISTERS = {1: 200, 2: 146, 3: 96}  # the same with the sums of split-K t
 
 def space() -> list[str]:
     """All configurations that may be worth something, as in the menu."""
-    found = [f"128x{n}{c} pp" for n, c in product(range(64, 193, 16), CLUSTERS[:3])]
+    found = [f"128x{n}{c} pp" for n, c in product(range(64, 193, 8), CLUSTERS[:3])]
     found += [f"64x{n}{c} pp" for n, c in product((128, 192, 256), CLUSTERS[:3])]
     for BM, BN, cluster in product((64, 128, 192), WIDTHS, CLUSTERS):
         found += [f"{BM}x{BN}{cluster}"] + [f"{BM}x{BN}{cluster} d2"] * (BM * BN <= 64 * 64)
     for BM, BN, parts in product((64, 128, 192), WIDTHS, range(2, 9)):
         found += [f"{BM}x{BN} k{parts}"] + [f"{BM}x{BN} k{parts} d2"] * (BM * BN <= 64 * 64)
-        wide = CLUSTERS[1:6] if parts == 2 else CLUSTERS[1:3] if parts <= 4 else ()
+        wide = CLUSTERS[1:8] if parts == 2 else CLUSTERS[1:3] if parts <= 4 else ()
         found += [f"{BM}x{BN}{c} k{parts}" for c in wide]
     for BM, BN, cluster in product((64, 128, 192), (64, 96, 128, 160, 192, 256), CLUSTERS[:3]):
         found.append(f"{BM}x{BN}{cluster} sk")
     narrow = {f"192x{n}" for n in WIDTHS[:2]}  # slower than lower tiles wherever measured
     found += [f"{text} t" for text in found if text.split()[0] not in narrow]
-    for rows, BN, parts, depth in product(FEW_ROWS, WIDTHS, (1, 2, 4, 8), (1, 2)):
+    for rows, BN, parts, depth in product(FEW_ROWS, WIDTHS[::2], (1, 2, 4, 8), (1, 2)):
         BM = -(-rows // 64) * 64
         narrow = BN * depth <= 256 and (parts <= 2 or BN <= 128)
         if BN % (8 * parts) == 0 and narrow and (BM <= 128 or depth * parts <= 2):
@@ -217,7 +218,7 @@ def space() -> list[str]:
 
 
 def _is_built(text: str) -> bool:
-    """Whether a configuration has enough stages and registers, whole boxes of B, equal shares."""
+    """Whether a configuration has enough stages and registers, and equal shares."""
     try:
         config = configuration(text)
     except tc.ArgumentError:  # no room for two stages
@@ -226,9 +227,8 @@ def _is_built(text: str) -> bool:
     if config.split_k > 1:
         needed = config.accumulator_registers + config.stored_columns // 2
         registers &= needed <= SPLIT_REGISTERS[config.consumers]
-    boxes = config.BN % (8 * config.cluster_m) == 0
     shares = config.stored_columns <= max(32, 2 * config.BN // config.split_k)
-    return registers and boxes and shares and config.stages >= 2 + config.k_slabs
+    return registers and shares and config.stages >= 2 + config.k_slabs
 
 
 def shapes(seed: int) -> list[ProblemShape]:

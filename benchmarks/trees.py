@@ -17,7 +17,7 @@ from tensorcore_dsl.kernels.host import corrections
 
 NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
 FEW = 6  # timings of a problem that has its whole weight
-LEAVES, DEPTH, TREES, RATE, LEAST = 32, 8, 800, 0.05, 10  # LEAST: timings of a leaf
+LEAVES, DEPTH, TREES, RATE, LEAST = 64, 12, 800, 0.05, 6  # LEAST: timings of a leaf
 OF_PROBLEM = 0.5  # part of a problem's own level that they learn, beside differences in a problem
 FOLDS = 5  # of a cross-validation
 

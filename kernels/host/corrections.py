@@ -1,6 +1,6 @@
 """Corrections of the cost model: regression trees on what it knows of a launch.
 
-What the model leaves out, trees have learned from measured times. Each tree asks up to eight
+What the model leaves out, trees have learned from measured times. Each tree asks up to twelve
 questions about a configuration and the problem, of which none is the problem's size itself (`5
 waves or less? 0.8 of the last one full or less?`), and answers by how much the model's time is
 wrong, in logarithms; the answers of all trees are added up. `python -m benchmarks fit` grows them.

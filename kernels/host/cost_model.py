@@ -139,10 +139,10 @@ def terms(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> dict[str, An
     tiles = _ceil(shape.M, menu.BM * menu.cluster_m) * _ceil(shape.N, menu.BN * menu.cluster_n)
     tiles = tiles * shape.batch
     streamk = menu.streamk_units > 0
-    running = np.where(streamk, menu.streamk_units, np.minimum(tiles, menu.clusters))
+    waves = _ceil(tiles, menu.clusters)
+    running = np.where(streamk, menu.streamk_units, _ceil(tiles, waves))
     busy = running * menu.cluster_size  # CTAs
     steps = _ceil(shape.k_slabs, menu.split_k * menu.k_slabs) * menu.k_slabs
-    waves = _ceil(tiles, menu.clusters)
     step = _step_cycles(menu, shape, costs, busy)
     epilogue = _epilogue_cycles(menu, shape, costs)
     # Whole tiles; of ping-pong, every epilogue but the last hides behind the other's mainloop, if
@@ -280,8 +280,10 @@ def _readers(menu: Menu, shape: ProblemShape, busy: Any) -> Any:
 
 def _epilogue_cycles(menu: Menu, shape: ProblemShape, costs: Costs) -> Any:
     """Cycles in which a consumer stores its rows of a tile."""
-    own = menu.stored_columns
-    boxes = np.where(menu.swapped, _ceil(own, 64), own // np.gcd(own, 128 // shape.out_bytes))
+    own, of_line = menu.stored_columns, SWIZZLE_BYTES // shape.out_bytes
+    eighths = own % of_line // 8  # of what is left of 128 bytes: a box for each power of two
+    left = sum(eighths >> i & 1 for i in range(4))
+    boxes = np.where(menu.swapped, _ceil(own, 64), own // of_line + left)
     box = np.where(shape.store_by_threads, costs.box_by_threads, costs.box)
     of_64_rows = own * costs.column + boxes * box
     return np.where(menu.pingpong, menu.BM // 64, 1) * of_64_rows
