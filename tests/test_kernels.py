@@ -12,9 +12,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.host import families
-from tensorcore_dsl.kernels.host.candidates import MIN_SPLIT_SLABS
+from tensorcore_dsl.kernels.host.candidates import MIN_SPLIT_SLABS, candidates
 from tensorcore_dsl.kernels.host.cost_model import ranking
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, choose_swiglu, is_plain
@@ -172,6 +173,17 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
         slots = config.stages * config.k_slabs * (config.BM + config.BN) * SWIZZLE_BYTES
         assert config.stages >= 3
         assert slots + config.consumers * 2 * 64 * SWIZZLE_BYTES <= 227 * 1024
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out"), [(tc.f16, tc.f16), (tc.e4m3, tc.bf16), (tc.s8, tc.s32), (tc.s8, tc.s8)]
+)
+def test_all_candidates_have_an_instruction(dtype: tc.DType, out: tc.DType) -> None:
+    shape = ProblemShape(4096, 4096, 4096, dtype.itemsize, out_bytes=out.itemsize)
+    widths = {config.BN for config in candidates(shape).configs}
+    assert len(widths) >= 12
+    for width in widths:
+        assert select_wgmma(dtype, dtype, width).shape[1] == width
 
 
 @pytest.mark.parametrize("M", [16, 256])

@@ -118,8 +118,9 @@ def _prepare_scaled(
     stored = stores_without_tma(padding.seen(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
     if config is None:
-        one_slab = lambda config: is_plain(config) and config.k_slabs == 1
-        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1), one_slab))
+        # One instruction multiplies the columns of a tile that have one scale: sixteen or more.
+        suits = lambda config: is_plain(config) and config.k_slabs == 1 and config.BN % 16 == 0
+        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1), suits))
     check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)
@@ -223,7 +224,7 @@ def _prepare_requantised(
     copies = _copies(in_a, in_b, in_d, place_of_d=2)
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
     if config is None:
-        config = choose(ProblemShape(M, N, K, 1), is_plain)
+        config = choose(ProblemShape(M, N, K, 1, out_bytes=1), is_plain)
     check_supported("requantised products", config, "streamk_units", "swapped")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
