@@ -47,9 +47,9 @@ class Multicast:
 class OperandTiles:
     """A or B: its tensor map, its tiles in shared memory, and how TMA fills them.
 
-    axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. boxes: of rows or columns, side by
-    side in one slab of a stage. parts: of such a box along K, each of which TMA loads. landing: a
-    view of the tiles (slab, box, k, row or column), where TMA fills them so: those of the right
+    axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. boxes: of rows or columns, side
+    by side in one slab of a stage. parts: of such a box along K, each of which TMA loads. landing:
+    a view of the tiles (slab, box, k, row or column), where TMA fills them so: those of the right
     operand are then transposed in place to K-major ones, consumers read fragments of those of the
     left one (transposition.py).
     """
@@ -211,7 +211,8 @@ def make_operand(
         box = in_array_order(in_array, loaded // boxes, depth)
     else:
         row_bytes, boxes = SWIZZLE_BYTES, loaded // width
-        parts = largest_divisor(depth // SWIZZLE_LINES, multicast.ctas // gcd(boxes, multicast.ctas))
+        even = gcd(boxes, multicast.ctas)
+        parts = largest_divisor(depth // SWIZZLE_LINES, multicast.ctas // even)
         shape = (slabs, boxes, depth, width)
         if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)

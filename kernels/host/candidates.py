@@ -230,9 +230,9 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     """Which configurations can load the operands as they lie.
 
     An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
-    wide; of columns of 16-bit elements, wgmma may leave out a part of the last box. Fragments of A need registers beside the accumulators, and so
-    do warps that transpose tiles, which `setmaxnreg`, or a third consumer, takes away; stream-K
-    transposes none.
+    wide; of columns of 16-bit elements, wgmma may leave out a part of the last box. Fragments of A
+    need registers beside the accumulators, and so do warps that transpose tiles, which
+    `setmaxnreg`, or a third consumer, takes away; stream-K transposes none.
     """
     width = SWIZZLE_BYTES // shape.itemsize
     loaded = menu.rows % 8 == 0
