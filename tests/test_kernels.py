@@ -20,7 +20,12 @@ from tensorcore_dsl.kernels.host.cost_model import ranking
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, choose_swiglu, is_plain
 from tensorcore_dsl.kernels.host.plan import plan
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, grid_size
+from tensorcore_dsl.kernels.host.problem_shape import (
+    ProblemShape,
+    active_clusters,
+    cluster_tiles,
+    grid_size,
+)
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(7)
@@ -173,6 +178,20 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
         slots = config.stages * config.k_slabs * (config.BM + config.BN) * SWIZZLE_BYTES
         assert config.stages >= 3
         assert slots + config.consumers * 2 * 64 * SWIZZLE_BYTES <= 227 * 1024
+
+
+@pytest.mark.parametrize("config", [
+    HopperConfig(), HopperConfig(cluster_m=2), HopperConfig(cluster_m=2, cluster_n=2),
+    HopperConfig(BM=64, BN=64, cluster_n=8),
+], ids=str)  # fmt: skip
+def test_a_grid_has_no_more_blocks_than_its_waves_need(config: HopperConfig) -> None:
+    most = active_clusters(config)
+    for M in range(1, 9000, 731):
+        tiles = cluster_tiles(config, M, 4096)
+        clusters, left = divmod(grid_size(config, M, 4096), config.cluster_size)
+        waves = -(-tiles // most)
+        assert left == 0 and clusters <= most and -(-tiles // clusters) == waves
+        assert clusters == 1 or -(-tiles // (clusters - 1)) > waves
 
 
 @pytest.mark.parametrize(
