@@ -214,7 +214,7 @@ def test_neither_spills_nor_serialises(
 
 # What it is for.
 
-WORTH = [(4352, 6144, 17664), (175, 8552, 11392)]  # tiles that leave a part of a wave empty
+WORTH = [(4352, 6144, 17664), (4352, 8192, 28672)]  # tiles that leave a part of a wave empty
 NOT_WORTH = [(1024, 1024, 1024), (8192, 8192, 512), (4096, 4096, 1024)]
 
 

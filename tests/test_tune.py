@@ -225,7 +225,6 @@ def test_candidates_fit(M, N, b_k_major):
     assert len(found) == len(set(found)) >= 8
     for config in found:
         assert config.stages >= 2 and as_loaded(config.with_stages(), shape) == config
-        assert b_k_major or config.swapped or -(-config.BN // 64) % config.cluster_m == 0
     assert replace(found[0], BM=128, BN=256, split_k=1, k_slabs=1, pingpong=False).with_stages().stages == 4
 
 

@@ -94,17 +94,15 @@ def make_epilogue_storage(d, config, traits, in_fragments: bool = False):
     """Shared memory and tensor map for D."""
     of_line = SWIZZLE_BYTES // d.dtype.itemsize
     parts = column_parts(config.stored_columns, d.dtype.itemsize, config.swapped)
-    if config.swapped:
-        shape, box = (64 // of_line, parts[0], of_line), lambda n: (n, of_line)
-    else:
-        shape, box = (64, parts[0]), lambda n: (64, n)
-    swizzle = swizzle_of(shape[-1], d.dtype)
-    staging = tc.shared((config.consumers, 2, *shape), d.dtype, swizzle=swizzle)
-    batch = (1,) * (d.ndim - 2)
-    maps = {
-        n: tc.tensor_map(d, batch + box(n), swizzle=swizzle_of(box(n)[1], d.dtype))
-        for n in dict.fromkeys(() if traits.store_by_threads else parts)
-    }
+    blocks = [64 // of_line] if config.swapped else []
+    boxes = {n: (n, of_line) if config.swapped else (64, n) for n in parts}
+    widest = *blocks, *boxes[parts[0]]
+    swizzle = swizzle_of(widest[-1], d.dtype)
+    staging = tc.shared((config.consumers, 2, *widest), d.dtype, swizzle=swizzle)
+    batch, maps = (1,) * (d.ndim - 2), {}
+    if not traits.store_by_threads:
+        for n, box in boxes.items():
+            maps[n] = tc.tensor_map(d, (*batch, *box), swizzle=swizzle_of(box[1], d.dtype))
     return EpilogueStorage(
         d, maps, staging, None, traits.row_reductions, config.swapped, in_fragments,
         reads_d=traits.has_c and not traits.c_is_row,
