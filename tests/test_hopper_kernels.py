@@ -257,6 +257,13 @@ def test_blocks_that_share_few_boxes(orders: str, changes: dict[str, Any], dtype
     assert np.array_equal(found, exact(a, b).astype(dtype))
 
 
+def test_eight_columns_of_one_byte() -> None:
+    """TMA stores no rows of 8 bytes: threads do."""
+    a, b = whole(100, 64, dtype=np.int8), whole(64, 208, dtype=np.int8, order="F")
+    found = kernels.requantised_gemm(a, b, scale=1.0, config=HopperConfig(BM=64, BN=24, stages=2))
+    assert np.array_equal(found, exact(a, b).clip(-128, 127).astype(np.int8))
+
+
 EIGHTS = [
     dict(BN=24), dict(BN=88), dict(BN=136, pingpong=True), dict(BN=88, split_k=2),
     dict(BN=200, BM=128), dict(BN=72, streamk_units=7), dict(BN=120, cluster_n=2),

@@ -21,6 +21,7 @@ from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 from tensorcore_dsl.kernels.hopper.transposition import place_of_row
 
+TMA_BYTES = 16  # of a row of a box, at least
 AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores them
 
 
@@ -100,7 +101,8 @@ def make_epilogue_storage(d, config, traits, in_fragments: bool = False):
     swizzle = swizzle_of(widest[-1], d.dtype)
     staging = tc.shared((config.consumers, 2, *widest), d.dtype, swizzle=swizzle)
     batch, maps = (1,) * (d.ndim - 2), {}
-    if not traits.store_by_threads:
+    narrowest = min(box[1] for box in boxes.values()) * d.dtype.itemsize
+    if not traits.store_by_threads and narrowest >= TMA_BYTES:
         for n, box in boxes.items():
             maps[n] = tc.tensor_map(d, (*batch, *box), swizzle=swizzle_of(box[1], d.dtype))
     return EpilogueStorage(
