@@ -257,6 +257,20 @@ def test_blocks_that_share_few_boxes(orders: str, changes: dict[str, Any], dtype
     assert np.array_equal(found, exact(a, b).astype(dtype))
 
 
+@pytest.mark.parametrize("BN", [216, 232, 240, 256])
+def test_wide_promoted_tiles_are_multiplied_in_equal_parts(BN: int) -> None:
+    a, b = whole(70, 256, dtype=E4M3), whole(256, 480, dtype=E4M3, order="F")
+    found = kernels.gemm(a, b, config=HopperConfig(BM=64, BN=BN, stages=2))
+    assert np.array_equal(found, exact(a, b).astype(found.dtype))
+
+
+@pytest.mark.parametrize(("valid_m", "cluster_n"), [(5, 1), (5, 2), (12, 2)])
+def test_any_number_of_valid_rows(valid_m: int, cluster_n: int) -> None:
+    a, b = whole(5, 200, dtype=F16), whole(200, 336, dtype=F16, order="F")
+    config = HopperConfig(BM=64, BN=64, stages=2, valid_m=valid_m, cluster_n=cluster_n)
+    assert np.array_equal(kernels.gemm(a, b, config=config), exact(a, b).astype(F16))
+
+
 def test_eight_columns_of_one_byte() -> None:
     """TMA stores no rows of 8 bytes: threads do."""
     a, b = whole(100, 64, dtype=np.int8), whole(64, 208, dtype=np.int8, order="F")

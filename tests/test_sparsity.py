@@ -175,6 +175,12 @@ def test_rows_of_b() -> None:
     assert np.array_equal(product(a, b, out_dtype=tc.f32), exact(pruned(a), b))
 
 
+def test_rows_of_b_in_boxes_wider_than_the_tile() -> None:
+    a, b = dense(70, 100, BF16), dense(100, 96, BF16)
+    config = HopperConfig(BM=128, BN=80, stages=2)
+    assert np.array_equal(product(a, b, out_dtype=tc.f32, config=config), exact(pruned(a), b))
+
+
 CONFIGS = {
     "narrow": HopperConfig(BM=64, BN=32, stages=2),
     "cluster": HopperConfig(BM=128, BN=64, stages=2, cluster_m=2),

@@ -32,7 +32,8 @@ class HopperConfig:
     Attributes
     ----------
     BM, BN : int
-        Rows and columns of a CTA's tile of D.
+        Rows and columns of a CTA's tile of D: multiples of 64, and of 8 from 16 to 256, of which s8
+        has 24 and those of 16.
     stages : int
         Stages of the shared-memory pipeline.
     k_slabs : int
@@ -170,16 +171,21 @@ class HopperConfig:
 
         itemsize, out_bytes: of an element of A, and of D.
         """
-        needed = self.accumulator_registers
-        if traits.in_fragments(self, itemsize):
-            needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
-        crowded = needed > FRAGMENT_ROOM[2]
-        if self.split_k > 1 and out_bytes == 4:  # sums of split-K that are stored as they are
-            crowded |= self.accumulator_registers > SPLIT_ROOM
-        if (crowded and self.consumers == 2) or (traits.needs_registers and self.register_limited):
+        limited = traits.needs_registers and self.register_limited
+        if limited or self.is_crowded(traits.in_fragments(self, itemsize), out_bytes):
             transposes = traits.transposes(self, itemsize)
             return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
         return self.registers
+
+    def is_crowded(self, in_fragments: bool, out_bytes: int) -> bool:
+        """Are equal shares too small for fragments of the left operand, or for sums of split-K?"""
+        needed = self.accumulator_registers
+        if in_fragments:
+            needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
+        crowded = needed > FRAGMENT_ROOM[2]
+        if self.split_k > 1 and out_bytes == 4:  # sums that are stored as they are
+            crowded |= self.accumulator_registers > SPLIT_ROOM
+        return self.consumers == 2 and crowded
 
     @property
     def register_limited(self) -> bool:

@@ -69,10 +69,10 @@ class EpilogueStorage:
 
 
 def column_parts(columns: int, itemsize: int, swapped: bool):
-    """Columns that fill 128 bytes, as often as they go in, and what is left.
+    """Columns of each part: as many as fill 128 bytes, as often as they go in, and what is left.
 
-    A row of that is a box of TMA, and a swizzle, of 64, 32 or 16 bytes. Swapped, columns are lines
-    of a box, of which there may be any number.
+    What is left is cut into powers of two, so that each part has a swizzle. Swapped, columns are
+    lines of a box, of which there may be any number.
     """
     width = SWIZZLE_BYTES // itemsize
     parts = [width] * (columns // width)
@@ -231,8 +231,7 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
 
 
 def stage_elements(buffer, values, column: int, storage):
-    """Write eight values of each thread to the buffer, 16 columns of the warp's 16 rows, or four,
-    8 columns.
+    """Write eight values of each thread (16 columns of the warp's 16 rows), or four (8 columns).
 
     Swapped, the buffer has a line for each column; `.trans` stores the columns of each 8x8 matrix
     as its lines.

@@ -202,14 +202,15 @@ def make_operand(
     loaded = valid or extent
     if not k_major and array.dtype.itemsize == 2:
         loaded = -(-loaded // width) * width
-    check_lines(axis, loaded, SWIZZLE_LINES if k_major else width, config)
     if k_major:
-        row_bytes = depth * array.dtype.itemsize
-        boxes = largest_divisor(loaded // SWIZZLE_LINES, multicast.ctas)
+        row_bytes, boxes = depth * array.dtype.itemsize, 1
+        if loaded % SWIZZLE_LINES == 0:
+            boxes = largest_divisor(loaded // SWIZZLE_LINES, multicast.ctas)
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
         box = in_array_order(in_array, loaded // boxes, depth)
     else:
+        check_lines(axis, loaded, width, config)
         row_bytes, boxes = SWIZZLE_BYTES, loaded // width
         even = gcd(boxes, multicast.ctas)
         parts = largest_divisor(depth // SWIZZLE_LINES, multicast.ctas // even)

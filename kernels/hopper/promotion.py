@@ -24,6 +24,7 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
+MAX_PART = 128  # of wider tiles
 MAX_IN_TURNS = 144  # the same for two sets of products
 
 
@@ -45,8 +46,13 @@ def promoted_gemm(
 
 
 def part_width(config: HopperConfig) -> int:
-    """Columns multiplied at a time: their products fit beside all accumulators of the tile."""
-    return config.BN if config.BN <= MAX_SINGLE_PASS else config.BN // -(-config.BN // 128)
+    """Columns multiplied at a time: their products fit beside all accumulators of the tile.
+
+    Equal parts of the tile, for which there is an instruction.
+    """
+    if config.BN <= MAX_SINGLE_PASS:
+        return config.BN
+    return max(width for width in range(8, MAX_PART + 1, 8) if config.BN % width == 0)
 
 
 def promotion_registers(config: HopperConfig, width: int, extra_producers: int = 0):

@@ -90,7 +90,7 @@ def make_sparse_pipeline(
 def load_sparse_stage(pipeline, tile, stage, k, full):
     """Load a stage's tiles of A, its metadata and B, from element `k` of K on."""
     config, stored = pipeline.config, pipeline.a.smem.shape[-1]
-    elements = config.BM * stored + config.BN * pipeline.k_per_stage
+    elements = config.BM * stored + pipeline.b.lines * pipeline.k_per_stage
     full.arrive_expect_tx(elements * pipeline.a.smem.dtype.itemsize + pipeline.metadata.bytes)
     k_tile, map = k // pipeline.k_per_stage, pipeline.metadata
     load_operand(pipeline.a, stage, (), tile.m, k_tile * stored, full)

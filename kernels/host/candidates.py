@@ -216,7 +216,7 @@ def _suits(menu: Menu, shape: ProblemShape) -> Any:
     suits &= (menu.BM * (menu.cluster_m - 1) < M) & (menu.BN * (menu.cluster_n - 1) < N)
     suits &= (menu.BM < M + 64) & (max(N, 64) + 64 >= menu.BN)
     suits &= (menu.split_k == 1) | (shape.k_slabs >= MIN_SPLIT_SLABS * menu.split_k)
-    if shape.itemsize == 1 and shape.out_bytes != 2:  # wgmma of s8 has no odd eights of columns
+    if shape.itemsize == 1 and shape.out_bytes != 2:  # of s8, whose wgmma lacks most odd eights
         suits &= menu.BN % 16 == 0
     if shape.promoted:
         suits &= ~menu.pingpong & (menu.streamk_units == 0)

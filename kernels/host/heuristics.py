@@ -225,6 +225,8 @@ def choose_for(
     if kernel is f32_gemm:
         return choose_f32(problem, HopperConfig)  # type: ignore[no-any-return]
 
+    shape = shape_of(problem)
+
     def is_feasible(config: HopperConfig, needs_registers: bool) -> bool:
         if not is_allowed(problem, config):
             return False
@@ -236,12 +238,14 @@ def choose_for(
             return False  # stream-K exchanges accumulators in f32
         if needs_registers and (config.registers or config.consumers > 2):
             return False  # the accumulators fill all registers that a consumer can have
+        in_fragments = bool((shape.swapped if config.swapped else shape).in_fragments)
         limited = needs_registers and config.register_limited
+        limited |= config.is_crowded(in_fragments, shape.out_bytes)
         return families.gives_registers() if limited else families.is_assembled(config)
 
     for_any_c = needs_registers or problem.reads_c
     first = choose(shape_of(usual), lambda config: is_feasible(config, for_any_c))
-    ranked = ranking(shape_of(problem))
+    ranked = ranking(shape)
     feasible = (config for _, config in ranked if is_feasible(config, needs_registers))
     return _divided_alike(problem, first, feasible)  # type: ignore[no-any-return]
 

@@ -14,7 +14,8 @@ from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, st
 from tensorcore_dsl.kernels.host.grouped_gemm import with_check
 from tensorcore_dsl.kernels.host.launch import NO_ARGS, PreparedCall, launch_nothing, prepared_call
 from tensorcore_dsl.kernels.host.overlap import check_written
-from tensorcore_dsl.kernels.host.plan import plan_hopper
+from tensorcore_dsl.kernels.host.plan import Plan
+from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
 
 DEFAULT = HopperConfig(BN=192).with_stages()
 
@@ -106,6 +107,9 @@ def _prepare_k_grouped(
         config = DEFAULT
     unsupported = ("pingpong", "split_k", "k_slabs", "valid_m", "streamk_units", "mma_in_flight")
     check_supported("groups along K", config, *unsupported, "swapped")
-    plan = plan_hopper(k_grouped_gemm_kernel, config, TRAITS, shape)
+    # Tiles of groups with a long K take longer: as many CTAs as there are, so that few take two.
+    clusters = min(active_clusters(config), cluster_tiles(config, *shape[1:], shape[0]))
+    grid = clusters * config.cluster_size
+    plan = Plan(k_grouped_gemm_kernel, config, TRAITS, grid)
     launch = plan.bind((a, b, offsets, d), stream)
     return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))

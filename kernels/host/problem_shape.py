@@ -80,10 +80,10 @@ def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
 def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """CTAs of a launch.
 
-    The kernels are persistent: at most one CTA per SM, each of which computes many tiles. There are
-    no more CTAs than as many waves of tiles need: others would only save a part of the CTAs their
-    last tile, and take power and bandwidth from them. Split-K has a cluster for each tile, stream-K
-    the CTAs of all its units.
+    The kernels are persistent: at most one CTA per SM, each of which computes many tiles, which
+    take equal time. There are no more CTAs than as many waves of tiles need: more would only spare
+    some of the others their last tile, and take power and bandwidth from all. Split-K has a cluster
+    for each tile, stream-K the CTAs of all its units.
     """
     if config.streamk_units:
         return config.streamk_units * config.cluster_size

@@ -101,6 +101,10 @@ def _prepare_swiglu(
         config = choose_swiglu(M, N, K)
     unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units", "swapped")
     check_supported("products with a gate", config, *unsupported)
+    if config.BN % 16 or config.BN < 32:
+        raise tc.ArgumentError(
+            f"half of a tile's columns are of the gate; BN is 32, 48, 64, ...: {config}"
+        )
     # Each column of D takes two columns of a tile: the gate's and the one that it gates.
     traits = HopperTraits(epilogue=epilogue)
     plan = plan_hopper(swiglu_kernel, config, traits, (M, 2 * N), copies)

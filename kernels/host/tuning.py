@@ -27,7 +27,7 @@ from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.heuristics import ranked_ampere, ranked_f32
+from tensorcore_dsl.kernels.host.heuristics import ranked_ampere, ranked_f32, shape_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import gemm_copies, with_copies
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
@@ -147,16 +147,13 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
     Of both where wgmma needs copies. All sum in an order that `problem.bits` allows.
     """
     allowed = lambda config: is_allowed(problem, config)
-    M, N, K, dtype = problem.M, problem.N, problem.K, problem.multiplied_as
     impossible = obstacles(problem)
-    if dtype == tc.f32:
+    if problem.multiplied_as == tc.f32:
         ranked = [c for c in ranked_f32(problem) if not impossible[family_of(c)] and allowed(c)]
         return ranked[:F32_CANDIDATES]
     copies, found = gemm_copies(problem, "sm90"), list[Any]()
     if not impossible["sm90"]:
-        seen = with_copies(problem, copies)
-        layouts = seen.a_k_major, seen.b_k_major
-        found = hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts), allowed)
+        found = hopper_candidates(shape_of(with_copies(problem, copies)), allowed)
     if not impossible["sm80"] and (copies or not found):
         found += [c for _, c in ranked_ampere(problem) if allowed(c)][:AMPERE_CANDIDATES]
     return found
