@@ -92,7 +92,20 @@ class Machine:
         if self.scheduler is not None:
             self.scheduler.wait(mask, self.ctx.progress)
         self.watchdog.blocked(mask)
-        self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit, blocked=True))
+        cohort = Cohort(mask, self.rounds, True, self.ctx.progress, unit, blocked=True)
+        cohort.events = self._events(at, cohort)
+        self._put(at, cohort)
+
+    def _events(self, at: int, cohort: Cohort) -> int:
+        """Grows when threads that wait at a position may be able to go on."""
+        ctx, instr = self.ctx, self.ctx.instruction(at)
+        if cohort.unit:
+            return ctx.exits
+        if instr is not None and instr.uses_mbarrier:
+            return ctx.mbarriers.changes
+        if instr is not None and "cluster" in instr.effects:
+            return ctx.clusters.met + ctx.exits
+        return ctx.progress
 
     def missing(
         self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False
@@ -190,6 +203,7 @@ class Machine:
             cohort.progress = min(cohort.progress, there.progress)
             cohort.unit = max(cohort.unit, there.unit)
             cohort.blocked = cohort.blocked and there.blocked
+            cohort.events = -1
             cohort.budget = min(cohort.budget or there.budget, there.budget or cohort.budget)
         self.ctx.cohorts[at] = cohort
 
@@ -204,7 +218,9 @@ class Machine:
         cohorts = ctx.cohorts.items()
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
         if not ready:
-            ready = [(c.rounds, at) for at, c in cohorts if c.progress < ctx.progress]
+            late = [(at, c) for at, c in cohorts if c.progress < ctx.progress]
+            ready = [(c.rounds, at) for at, c in late if c.events != self._events(at, c)]
+            ready = ready or [(c.rounds, at) for at, c in late]
         if not ready and self._start_blocks():
             ready = [(self.ctx.cohorts[0].rounds, 0)]
         if not ready:

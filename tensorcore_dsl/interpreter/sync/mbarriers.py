@@ -43,7 +43,8 @@ class Mbarriers:
 
     state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
     used: (CTAs,), rows in use. asks_for: (T, 2), slot and phase that a thread waits for, or -1.
-    arrivers: by step and row, the threads that have arrived.
+    arrivers: by step and row, the threads that have arrived. changes: grows with each change of a
+    barrier.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Mbarriers:
         self.used = np.ones(ctas, np.int64)
         self.asks_for = np.full((chunk.threads, 2), -1, np.int64)
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
+        self.changes = 0
         sanitizer.in_flight.name = self.name
 
     def init(self, bar: Any, count: Any) -> None:
         """Initialise barriers; `count` None invalidates them."""
         chunk, detector = self.chunk, self.sanitizer.detector
+        self.changes += 1
         arrivals = 0 if count is None else count
         addresses, counts = words(bar, chunk.threads), words(arrivals, chunk.threads)
         found = self._note(addresses, chunk.mask)
@@ -114,6 +117,7 @@ class Mbarriers:
         """Let the phase expect `expected` more bytes, then arrive `count` times."""
         chunk, clusters = self.chunk, self.clusters
         chunk.writes += 1
+        self.changes += 1
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
         found = self._note(addresses, chunk.mask)
         self._release(addresses, counts)
@@ -206,6 +210,7 @@ class Mbarriers:
         self, ctas: np.ndarray, addresses: np.ndarray, size: int, threads: np.ndarray
     ) -> np.ndarray:
         """Count `size` bytes for each of some copies; returns the phases that count them."""
+        self.changes += 1
         phases = np.empty(len(ctas), np.int64)
         wrong = _complete_all(ctas, addresses, size, self.index, self.state, phases)
         if wrong:
