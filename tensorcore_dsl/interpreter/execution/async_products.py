@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP
 from tensorcore_dsl.interpreter.core.program import STOP, Fused, Program, Run
 from tensorcore_dsl.interpreter.core.threads import BoundedCache
@@ -17,7 +18,7 @@ from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.lanes.runs import uses_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
-from tensorcore_dsl.isa.descriptor import alike
+from tensorcore_dsl.isa.descriptor import Chunks
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, joined, multiply_all, whole_groups
 
@@ -57,66 +58,151 @@ MAX_CHAINS = 64  # of a position, which are kept
 
 
 class Chain:
-    """Products that follow each other at once, for descriptors that do not change."""
+    """Products that follow each other at once, for descriptors that do not change.
 
-    def __init__(self, operands: Sequence[Sequence[Any]], steps: list[Multiplication]) -> None:
-        self.operands, self.steps = operands, steps
+    positions: of their steps. in_place: may they be computed so?
+    """
+
+    def __init__(self, steps: list[Multiplication], positions: Sequence[int]) -> None:
+        self.steps, self.positions = steps, positions
+        self._keeps = False
         self._joined: list[Multiplication | None] = []
+        self._reads: list[tuple[Chunks, list[tuple[int, np.ndarray]]]] = []
+        self._look()
 
-    @property
-    def in_place(self) -> bool:
-        return all([step.in_place for step in self.steps])
+    def _look(self) -> None:
+        self.in_place = all([step.in_place for step in self.steps])
+        self._in_one = all([step.dropped is None for step in self.steps[1:]])
+
+    def ask(self, keeps: bool) -> None:
+        """Find out who keeps C now; keeps: all do."""
+        if keeps and self._keeps:
+            return
+        for step in self.steps:
+            step.ask()
+        self._keeps = keeps
+        self._look()
 
     def run(self) -> None:
         """Compute all, in place."""
-        first, *others = self.steps
-        whole: Multiplication | None = None
-        if all(step.dropped is None for step in others):
-            self._joined = self._joined or [joined(self.steps)]
-            (whole,) = self._joined
+        first, whole = self.steps[0], self._whole()
         if whole is None:
             multiply_all(self.steps)
             return
         whole.c, whole.dropped = first.c, first.dropped
         multiply_all([whole])
 
+    def _whole(self) -> Multiplication | None:
+        """The product that stands for all, if there is one and no other than the first lacks C."""
+        if not self._in_one:
+            return None
+        self._joined = self._joined or [joined(self.steps)]
+        return self._joined[0]
+
+    def note(self, ctx: Any) -> None:
+        """Let the checks know what the products read."""
+        whole, first = self._whole(), self.steps[0]
+        if whole is None:
+            for at, step in zip(self.positions, self.steps, strict=True):
+                ctx.at_step = at
+                step.note()
+            return
+        ctx.at_step = self.positions[0]
+        self._reads = self._reads or self._joined_reads(whole)
+        for chunks, parts in self._reads:
+            ctx.shared.note_chunks(first.instr, chunks, first.whole, parts)
+
+    def _joined_reads(
+        self, whole: Multiplication
+    ) -> list[tuple[Chunks, list[tuple[int, np.ndarray]]]]:
+        """What all read, and what of it each step does; at once where the operands are alike."""
+        found = []
+        for name, (lines, _) in whole.lines.items():
+            pairs = zip(self.positions, self.steps, strict=True)
+            parts = [(at, step.lines[name][0].chunks.numbers) for at, step in pairs]
+            found.append((lines.chunks, parts))
+        (first, _), *others = found
+        if any(not np.array_equal(chunks.own, first.own) for chunks, _ in others):
+            return found
+        addresses = np.concatenate([chunks.addresses for chunks, _ in found], axis=1)
+        return [(Chunks(addresses, first.own), [part for _, parts in found for part in parts])]
+
 
 class Chains:
-    """The chains that begin at a position of a program, by the descriptors of their warpgroups."""
+    """The chains of products at some positions of a program, by the descriptors of their
+    warpgroups."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine, products: Sequence[AsyncProduct]) -> None:
+        self.products = products
+        self.positions = [product.at for product in products]
         self._known = BoundedCache(MAX_CHAINS)
+        values, threads = machine.registers.values, machine.ctx.threads
+        given, again = ([product.fetch(values) for product in products] for _ in range(2))
+        names = [o.name for o in products[0].instr.operands]
+        words = [x for own in given for x, name in zip(own, names) if name.startswith("desc_")]
+        keeps = [own[names.index("scale_d")] for own in given]
+        self._some_drop = not all(np.ndim(x) or x for x in keeps)
+        keeps = [x for x in keeps if np.ndim(x)]
+        # Registers stay where they are.
+        self._stay = all(map(_are, given, again)) and all(
+            np.shape(x) == (threads,) and x.flags.c_contiguous for x in (*words, *keeps)
+        )
+        self._words, self._flags = (
+            np.array([x.ctypes.data if self._stay else 0 for x in some], np.int64)
+            for some in (words, keeps)
+        )
 
-    def find(
-        self, ctx: Any, instr: Instruction, operands: Sequence[Sequence[Any]],
-        make: Callable[[], list[Multiplication]],
-    ) -> Chain:  # fmt: skip
-        """The chain of products with these operands, which `make` returns if they are new.
+    def find(self, machine: Machine) -> Chain:
+        """The chain of the products of what the registers hold now."""
+        if not self._stay:
+            return self._new(machine)
+        whole = whole_groups(cast(Any, machine.ctx), self.products[0].instr)
+        words = np.empty((len(self._words), len(whole)), np.uint64)
+        found = _held(self._words, self._flags, whole, words)
+        if not found:
+            return self._new(machine)
+        key = words.tobytes(), whole.tobytes()
+        known: Chain = self._known.get(key) or self._known.keep(key, self._new(machine))
+        known.ask(found == ALL_KEEP and not self._some_drop)
+        return known
 
-        Arrays among the operands are the registers themselves: of those that hold no descriptors,
-        what they hold now is looked at when it is needed.
-        """
-        whole = whole_groups(ctx, instr)
-        places = [i for i, o in enumerate(instr.operands) if o.name.startswith("desc_")]
-        words = [given[i] for given in operands for i in places]
-        first = np.empty((len(words), len(whole)), np.uint64)
-        for own, descriptors in zip(first, words, strict=True):
-            if np.shape(descriptors) != (ctx.threads,) or not alike(
-                descriptors.reshape(-1, WARPGROUP), whole, own
-            ):
-                return Chain(operands, make())
-        key = first.tobytes(), whole.tobytes()
-        found: Chain | None = self._known.get(key)
-        if found is not None and all(map(_are, found.operands, operands)):
-            for step in found.steps:
-                step.ask()
-            return found
-        new: Chain = self._known.keep(key, Chain(operands, make()))
-        return new
+    def _new(self, machine: Machine) -> Chain:
+        return Chain([p.multiplication(machine) for p in self.products], self.positions)
 
 
 def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return all(map(operator.is_, some, others))
+
+
+ALIKE, ALL_KEEP = 1, 2
+
+
+@native.compiled
+def _held(descriptors: Any, flags: Any, whole: Any, words: Any) -> int:
+    """Have the warpgroups that are `whole` one word each in all registers of `descriptors`, which
+    `words` (registers, warpgroups) receives? ALL_KEEP: all `flags` of theirs are set, too.
+
+    descriptors, flags: addresses of registers.
+    """
+    for i in range(descriptors.size):
+        held = native.array_at(descriptors[i], (whole.size, WARPGROUP), np.uint64)
+        for group in range(whole.size):
+            words[i, group] = np.uint64(0)
+            if whole[group]:
+                word, wrong = held[group, 0], np.uint64(0)
+                for lane in range(WARPGROUP):
+                    wrong |= held[group, lane] ^ word
+                if wrong != 0:
+                    return 0
+                words[i, group] = word
+    for i in range(flags.size):
+        kept = native.array_at(flags[i], (whole.size, WARPGROUP), np.bool_)
+        for group in range(whole.size):
+            if whole[group]:
+                for lane in range(WARPGROUP):
+                    if not kept[group, lane]:
+                        return ALIKE
+    return ALL_KEEP
 
 
 def chain(
@@ -144,6 +230,8 @@ def _follows(
     last = before[-1]
     after, at = last.at + 1, product.at
     if product.instr is not last.instr or product.place != last.place:
+        return False
+    if product.place in product.use.inputs:
         return False
     if any(head in heads for head in range(after, at + 1)):
         return False
@@ -180,6 +268,8 @@ def _chained(
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
     others = [(executed(part), part.number) for part in between]
+    parts = [(product.use, product.at) for product in products]
+    use = ProductUse.joined([product.use for product in products])
 
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
@@ -193,22 +283,18 @@ def _chained(
         for execute, number in others:
             execute(machine, machine.forms.tables[number])
         if ctx.proxies.tracked:
-            for product in products:
-                ctx.async_mma.issue(product.use, product.at)
+            ctx.async_mma.issue(use, parts)
         registers.wrote_all(writes)
-        given = [product.fetch(registers.values) for product in products]
-        found = machine.chains.setdefault(start, Chains()).find(
-            ctx, products[0].instr, given,
-            lambda: [product.multiplication(machine) for product in products],
-        )  # fmt: skip
-        at_once = found.in_place
-        if at_once:
+        chains = machine.chains.get(start)
+        if chains is None:
+            chains = machine.chains[start] = Chains(machine, products)
+        found = chains.find(machine)
+        if found.in_place:
             found.run()
-        for product, step in zip(products, found.steps, strict=True):
-            ctx.at_step = product.at
-            if at_once:
-                step.note()
-            else:
+            found.note(ctx)
+        else:
+            for product in products:
+                ctx.at_step = product.at
                 product.run(machine)
         ctx.tally.counts[start + 1 : end] += ctx.warps
         return end

@@ -7,7 +7,7 @@ asynchronous readers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -115,8 +115,14 @@ class SharedMemory(accesses.WordMemory):
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)
 
-    def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
-        """Show a read through the async proxy to the checks, as `isa.context` says."""
+    def note_chunks(
+        self, instr: Instruction, chunks: Chunks, whole: np.ndarray,
+        parts: Sequence[tuple[int, np.ndarray]] = (),
+    ) -> None:  # fmt: skip
+        """Show a read through the async proxy to the checks, as `isa.context` says.
+
+        parts: see `Read`; with them, no detector looks for races.
+        """
         addresses, own = chunks.addresses, chunks.own
         chunk, sanitizer = self.chunk, self.sanitizer
         proxies = sanitizer.proxies
@@ -134,9 +140,8 @@ class SharedMemory(accesses.WordMemory):
             if found is not None:
                 found()
         if proxies.tracked:
-            proxies.add(
-                Read(PRODUCT, chunk.at_step, owners, groups, ctas, chunks.numbers, own[owners])
-            )
+            numbers, rows = chunks.numbers, own[owners]
+            proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, numbers, rows, parts))
 
     def _check(
         self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str,

@@ -8,7 +8,7 @@ bytes of a bulk load before some thread has waited for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,8 @@ class Read:
 
     step: where it was issued. owners: the threads that wait for it, or the warpgroups of a matrix
     product. groups: how many groups each owner had committed before. ctas: the CTA of each one's
-    shared memory. chunks: (different reads, chunks) their numbers; rows: that of each owner.
+    shared memory. chunks: (different reads, chunks) their numbers; rows: that of each owner. parts:
+    where it stands for several operations, the step and the chunks of each, which have these rows.
     """
 
     kind: int
@@ -59,18 +60,26 @@ class Read:
     ctas: np.ndarray
     chunks: np.ndarray
     rows: np.ndarray
+    parts: Sequence[tuple[int, np.ndarray]] = ()
 
     def part(self, some: np.ndarray) -> Read:
         """The operation for some of its owners."""
         return Read(
             self.kind, self.step, self.owners[some], self.groups[some], self.ctas[some],
-            self.chunks, self.rows[some],
+            self.chunks, self.rows[some], self.parts,
         )  # fmt: skip
 
     def places(self, address: int, cta: int) -> np.ndarray:
         """(owners,) bool of those for whom it reads the byte at this address of a CTA."""
         there = (self.chunks == address // CHUNK).any(axis=1)
         return np.asarray(there[self.rows] & (self.ctas == cta))
+
+    def step_at(self, address: int, row: int) -> int:
+        """The step where an owner began to read the byte at this address."""
+        for step, chunks in self.parts:
+            if (chunks[self.rows[row]] == address // CHUNK).any():
+                return step
+        return self.step
 
 
 class ProxyFences:
@@ -147,7 +156,7 @@ class ProxyFences:
         """A CTA ends: nothing may still read its shared memory."""
         for read in self.reads:
             if (read.ctas == cta).any():
-                what = self._describe(read, int(np.argmax(read.ctas == cta)))
+                what = self._describe(read, int(np.argmax(read.ctas == cta)), read.step)
                 raise EmulationError(
                     f"block {self.chunk.block_name(cta)} ends while {what} may still read its "
                     f"shared memory: {self._advice(read)}",
@@ -159,7 +168,9 @@ class ProxyFences:
         for read in self.reads:
             reads = read.places(address, cta)
             if reads.any():
-                return f"{self._describe(read, int(np.argmax(reads)))}: {self._advice(read)}"
+                row = int(np.argmax(reads))
+                what = self._describe(read, row, read.step_at(address, row))
+                return f"{what}: {self._advice(read)}"
         return "an asynchronous operation"
 
     def unfenced_store(self, cta: int, address: int) -> str:
@@ -173,10 +184,10 @@ class ProxyFences:
             "before it synchronises"
         )
 
-    def _describe(self, read: Read, row: int) -> str:
-        owner, loc = int(read.owners[row]), self.chunk.loc(read.step)
+    def _describe(self, read: Read, row: int, step: int) -> str:
+        owner, loc = int(read.owners[row]), self.chunk.loc(step)
         if read.kind == PRODUCT:
-            product = self.chunk.instruction(read.step)
+            product = self.chunk.instruction(step)
             assert product is not None
             return f"a {product.opcode} of {self.chunk.warpgroup_name(owner)} at {loc}"
         name = "store" if read.kind == STORE else "copy to another CTA"

@@ -9,8 +9,8 @@ compiler's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -46,27 +46,44 @@ class ProductUse:
     """A product and its registers, by place.
 
     inputs: registers that it reads until it is waited for; those of A are `a`. shape: shape and
-    type of D; products of one shape may share accumulators while in flight.
+    type of D; products of one shape may share accumulators while in flight. Several products with
+    the same accumulators, which are issued at once, are one (`joined`).
     """
 
     instr: Instruction
     ordering: MmaOrdering
     accumulators: int
-    a: int | None
+    a: tuple[int, ...]
     inputs: tuple[int, ...]
 
     @cached_property
     def shape(self) -> str:
         return f"{self.instr.params['shape']}.{self.instr.params['d']}"
 
+    @classmethod
+    def joined(cls, uses: Sequence[ProductUse]) -> ProductUse:
+        """What products with the same accumulators and of the same instruction use."""
+        a = tuple({place: None for use in uses for place in use.a})
+        inputs = tuple({place: None for use in uses for place in use.inputs})
+        return replace(uses[0], a=a, inputs=inputs)
+
+    def meets(self, use: RegisterUse) -> bool:
+        """May a step not use its registers while it is in flight?"""
+        return (
+            self.accumulators in use.reads or self.accumulators in use.writes
+            or not set(self.inputs).isdisjoint(use.writes)
+            or (not use.copies and not set(self.a).isdisjoint(use.reads))
+        )  # fmt: skip
+
 
 @dataclass
 class Product:
-    """A product in flight: its step, the warpgroups that issued it and have not waited for it, and
-    the number of groups that each warpgroup had committed before."""
+    """Products in flight, issued at once: the steps of all of its `parts`, the warpgroups that issued
+    them and have not waited for them, and the number of groups that each warpgroup had committed
+    before."""
 
     use: ProductUse
-    step: int
+    parts: Sequence[tuple[ProductUse, int]]
     groups: np.ndarray
     committed: np.ndarray
 
@@ -137,12 +154,15 @@ class MmaHazards:
                 members = self.chunk.mask & (np.arange(self.chunk.threads) // WARPGROUP == group)
                 self.detector.observe(members, self.detector.column(cta, *key), last)
 
-    def issue(self, use: ProductUse, step: int) -> None:
-        """Check the registers of a product before it runs, and add it to those in flight."""
+    def issue(self, use: ProductUse, parts: Sequence[tuple[ProductUse, int]]) -> None:
+        """Check the registers of products before they run, and add them to those in flight.
+
+        parts: each product's, with its step; use: that of all.
+        """
         groups, _ = self.chunk.units(WARPGROUP)
         unfenced = groups & ~self.fenced
-        for place in (use.accumulators, use.a):
-            if place is not None and place in self.touched:
+        for place in (use.accumulators, *use.a) if self.touched else ():
+            if place in self.touched:
                 unfenced = unfenced | groups & self.touched[place]
         if unfenced.any():
             group, fence = int(np.argmax(unfenced)), use.ordering.fence
@@ -161,30 +181,28 @@ class MmaHazards:
             hazard = product.use.accumulators == use.accumulators and reshaped
             hazard = hazard or product.use.accumulators in use.inputs
             if hazard and (product.groups & groups).any():
-                self._refuse(product, use.instr.mnemonic, groups)
-        self.queue.append(Product(use, step, groups, self.commits))
+                self._refuse(product, product.parts[0][1], use.instr.mnemonic, groups)
+        self.queue.append(Product(use, parts, groups, self.commits))
 
     def access(self, use: RegisterUse) -> None:
         """Check an ordinary step that uses registers of products."""
         groups, _ = self.chunk.units(WARPGROUP)
         for product in self.queue:
-            hazard = product.use.accumulators in use.reads + use.writes
-            hazard = hazard or not set(product.use.inputs).isdisjoint(use.writes)
-            hazard = hazard or (product.use.a in use.reads and not use.copies)
-            if hazard and (product.groups & groups).any():
-                self._refuse(product, use.name, groups, use.loc)
+            if product.use.meets(use) and (product.groups & groups).any():
+                step = next(step for part, step in product.parts if part.meets(use))
+                self._refuse(product, step, use.name, groups, use.loc)
         for place in use.reads + use.writes:
             self.touched[place] = self.touched.get(place, np.zeros_like(groups)) | groups
 
     def _refuse(
-        self, product: Product, what: str, groups: np.ndarray, loc: Loc | None = None
+        self, product: Product, step: int, what: str, groups: np.ndarray, loc: Loc | None = None
     ) -> NoReturn:
         group, ordering = int(np.argmax(product.groups & groups)), product.use.ordering
         uncommitted = product.committed[group] == self.commits[group]
         advice = f"{ordering.commit} and {ordering.wait}" if uncommitted else ordering.wait
         raise EmulationError(
             f"{what}: {self.chunk.warpgroup_name(group)} uses registers that the "
-            f"{product.use.instr.opcode} at {self.chunk.loc(product.step)} still owns: {advice} "
+            f"{product.use.instr.opcode} at {self.chunk.loc(step)} still owns: {advice} "
             "must come between",
             loc,
         )
@@ -196,8 +214,9 @@ def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None
         return None
     places = dict(zip((o.name for o in instr.operands), reads, strict=True))
     inputs = tuple(places[name] for name in instr.ordering.late_inputs if name in places)
+    a = (places["a"],) if "a" in places else ()
     assert instr.tied is not None
-    return ProductUse(instr, instr.ordering, places[instr.tied], places.get("a"), inputs)
+    return ProductUse(instr, instr.ordering, places[instr.tied], a, inputs)
 
 
 def register_use(
