@@ -111,20 +111,23 @@ class _Compiler:
         self.block(kernel.body)
         self.add(Step(steps.finish, None))
         self.program.places = len(self.places)
-        apart = {place for at in self.checks for place in (at, at + 1)}
+        for at, use in self.checks.items():
+            copy = self.program.steps[at]
+            copy.run = steps.watched(copy.run, partial(MmaHazards.access, uses=(use,)))
+        edges = {at for at in range(self.here) if (at in self.checks) != (at - 1 in self.checks)}
         self.program.fused, self.program.rows = runs.runs_of(
-            self.program.steps, self.rows, self.heads | apart, self.program.flags
+            self.program.steps, self.rows, self.heads | edges, self.program.flags
         )
         for part in self.program.fused:
             first = self.program.steps[part.start]
-            first.run = fused(first.run, part)
+            inside = range(part.start, part.end)
+            uses = [self.checks[at] for at in inside if at in self.checks]
+            first.run = fused(first.run, part, uses)
+        apart = {place for at in self.checks for place in (at, at + 1)}
         for region in regions_of(self.program, self.multiplied, self.heads | apart):
             first = self.program.steps[region.start]
             first.run = in_strips(first.run, region)
-        for at, use in self.checks.items():
-            copy = self.program.steps[at]
-            copy.run = steps.watched(copy.run, partial(MmaHazards.access, use=use))
-        chain(self.program, self.products, self.heads)
+        chain(self.program, self.products, self.heads | self.checks.keys())
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
     def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
@@ -316,7 +319,7 @@ class _Compiler:
             return steps.watched(run, lambda mma: mma.issue(product, parts))
         accesses = zip(reads, op.operands), zip(writes, op.results)
         use = mma_hazards.register_use(op.instr.mnemonic, *accesses, self.watched)
-        return run if use is None else steps.watched(run, lambda mma: mma.access(use))
+        return run if use is None else steps.watched(run, lambda mma: mma.access((use,)))
 
     def operand(self, source: nodes.Source, operand: Operand) -> steps.Reader:
         if isinstance(source, nodes.Address):

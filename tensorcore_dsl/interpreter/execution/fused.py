@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
@@ -23,19 +23,22 @@ from tensorcore_dsl.interpreter.lanes.memory import (
     run_with_accesses,
 )
 from tensorcore_dsl.interpreter.lanes.runner import address, perform_all
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa.lanes import COPY, Access
 
 Execute = Callable[[Machine, np.ndarray], None]
 Failure = tuple[int, int]  # a row that failed a check, and there the first mistake
 
 
-def fused(alone: Run, part: Fused) -> Run:
+def fused(alone: Run, part: Fused, uses: Sequence[RegisterUse] = ()) -> Run:
     """All steps of `part`.
 
     `alone` executes the first of them. It is used where other threads stand at one of the next
     positions, and where some threads have not written what is read, so that errors are the same.
+    uses: what the steps use of the registers of asynchronous products.
     """
     start, end, number = part.start, part.end, part.number
+    level, whole = part.level, part.whole
     several, counted = end > start + 1, slice(start + 1, end)
     followed = free = executed(part)
     if part.accesses:
@@ -43,18 +46,21 @@ def fused(alone: Run, part: Fused) -> Run:
 
     def run(machine: Machine) -> int | None:
         ctx, registers, forms = machine.ctx, machine.registers, machine.forms
-        new = registers.partial or not forms.settled[number]
+        key = number, id(ctx.mask)
+        new = key not in registers.settled
         if (
-            ctx.limit < end or part.level > forms.level
-            or (part.whole and ctx.lanes != WARP * ctx.warps)
+            ctx.limit < end or level > forms.level
+            or (whole and ctx.lanes != WARP * ctx.warps)
             or (new and registers.lacks(part.reads))
         ):  # fmt: skip
             return alone(machine)
+        if uses and ctx.proxies.tracked:
+            ctx.async_mma.access(uses)
         execute = free if ctx.sanitizer.detector is None else followed
         execute(machine, forms.tables[number])
         if new:
             registers.wrote_all(part.writes)
-            forms.settled[number] = True
+            registers.settled.keep(key, ctx.mask)
         if several:
             ctx.tally.counts[counted] += ctx.warps
         return AFTER - end
@@ -113,6 +119,12 @@ def _operate(part: Fused, start: int, end: int, machine: Machine, table: np.ndar
         failed = np.empty(1, np.int64)
         wrong = perform_all(table, start, end, mask, everybody, first, last, failed)
         return (int(failed[0]), wrong) if wrong else None
+
+    if ctx.block_team.size == 1:
+        found = some(0, ctx.threads, 0)
+        if found:
+            refuse(machine, part, *found)
+        return
 
     _by_blocks(machine, part, OPERATION_COST * (end - start), some)
 

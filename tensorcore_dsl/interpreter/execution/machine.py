@@ -232,17 +232,18 @@ class Machine:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
         ctx, registers, runs, at = self.ctx, self.registers, self.runs, start
         counts, steps = ctx.tally.counts, ctx.program.steps
+        stop, partial, found = self.stop, registers.partial, registers.found
         self._look_ahead(at + 1)
         if not self.budget:  # else the slice began before it met others, or parted from them
             self.budget, self.marked = LONG_SLICE, (ctx.reads, ctx.writes)
         moved, ctx.aside = False, 0
         try:
             while at < ctx.limit:
-                if self.stop is not None and self.stop.is_set():
+                if stop is not None and stop.is_set():
                     raise KeyboardInterrupt
                 counts[at] += ctx.warps
-                if registers.partial:
-                    registers.check_reads(steps[at])
+                if partial and (at, id(ctx.mask)) not in found:
+                    registers.check_reads(at, steps[at])
                 target = runs[at](self)
                 if target is None:
                     at += 1

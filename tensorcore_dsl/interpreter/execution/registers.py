@@ -17,6 +17,7 @@ from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.interpreter.core.threads import BoundedCache
 
 _LINE = 64  # bytes of a cache line
+MAX_ANSWERS = 1 << 12  # about masks, which are kept
 _APART = 2 * _LINE  # bytes between two places, so that one warp's registers lie in different sets
 
 
@@ -35,9 +36,11 @@ class RegisterFile:
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
-        # Masks of the checks that have found nothing, and of the notes that change nothing again,
-        # by places or step and mask, since a register was forgotten: else only more is written.
-        self._found, self._noted = BoundedCache(), BoundedCache()
+        # Masks of the checks that have found nothing, of the notes that change nothing again, and of
+        # the compiled parts for which both holds, by places, step or part and mask, since a register
+        # was forgotten: else only more is written.
+        self.found, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
+        self.settled = BoundedCache(MAX_ANSWERS)
         self.varying = (program.sizes > 0).astype(np.int64)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
         # With checks nobody reads a register that has not been written.
@@ -124,13 +127,13 @@ class RegisterFile:
         """Have some active threads not written some of these registers?"""
         chunk, partial = self.chunk, self.partial
         key = places, id(chunk.mask)
-        if key in self._found:
+        if key in self.found:
             return False
         for place in places:
             written = partial.get(place, chunk.mask)
             if self.values[place] is None or not chunk.masks.covers(written, chunk.mask):
                 return True
-        self._found.keep(key, chunk.mask)
+        self.found.keep(key, chunk.mask)
         return False
 
     def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
@@ -151,16 +154,13 @@ class RegisterFile:
         if self.values[place] is not None and mask.any():
             left = self.partial.get(place, self.chunk.all_threads) & ~mask
             self.partial[place] = self.chunk.masks.find(left).threads
-            self._found.clear()
-            self._noted.clear()
+            for known in (self.found, self._noted, self.settled):
+                known.clear()
 
-    def check_reads(self, step: Step) -> None:
-        """Raise Uninitialised where a thread that executes `step` has not written what it reads."""
-        chunk = self.chunk
-        key = id(step), id(chunk.mask)
-        if key in self._found:
-            return
-        passed = True
+    def check_reads(self, at: int, step: Step) -> None:
+        """Raise Uninitialised where a thread that executes `step`, number `at`, has not written what
+        it reads; else `found` has the number and the mask."""
+        chunk, passed = self.chunk, True
         for place in step.reads:
             written = self.partial.get(place)
             if written is None or chunk.masks.covers(written, chunk.mask):
@@ -175,4 +175,4 @@ class RegisterFile:
                     + chunk.describe(int(np.argmax(lacking)))
                 )
         if passed:
-            self._found.keep(key, chunk.mask)
+            self.found.keep((at, id(chunk.mask)), chunk.mask)

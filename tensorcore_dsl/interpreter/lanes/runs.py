@@ -164,8 +164,7 @@ TOGETHER = 256  # threads whose registers in a run, and the words that they load
 class Forms:
     """The compiled forms of a program's runs, for the registers of one machine.
 
-    rows: the arrays of all operations; tables: of each run. settled: have the registers that a run
-    writes been written? level: the runs that may execute at once: -1: none. ALONE: those that
+    rows: the arrays of all operations; tables: of each run. level: the runs that may execute at once: -1: none. ALONE: those that
     access no memory. WORDS: also those with loads and stores. COPIES: also those with asynchronous
     copies.
     """
@@ -173,7 +172,6 @@ class Forms:
     def __init__(self, program: Program, addresses: np.ndarray, varying: np.ndarray, threads: int):
         rows = self.rows = located(program.rows, addresses, varying, threads)
         self.tables = [rows[part.rows] for part in program.fused]
-        self.settled = [False] * len(self.tables)
         self.level = COPIES
 
 

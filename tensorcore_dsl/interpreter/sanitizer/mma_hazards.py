@@ -9,6 +9,7 @@ compiler's own.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -184,15 +185,16 @@ class MmaHazards:
                 self._refuse(product, product.parts[0][1], use.instr.mnemonic, groups)
         self.queue.append(Product(use, parts, groups, self.commits))
 
-    def access(self, use: RegisterUse) -> None:
-        """Check an ordinary step that uses registers of products."""
+    def access(self, uses: Sequence[RegisterUse]) -> None:
+        """Check ordinary steps that use registers of products."""
         groups, _ = self.chunk.units(WARPGROUP)
-        for product in self.queue:
+        for use, product in itertools.product(uses, self.queue):
             if product.use.meets(use) and (product.groups & groups).any():
                 step = next(step for part, step in product.parts if part.meets(use))
                 self._refuse(product, step, use.name, groups, use.loc)
-        for place in use.reads + use.writes:
-            self.touched[place] = self.touched.get(place, np.zeros_like(groups)) | groups
+        for place in {place for use in uses for place in use.reads + use.writes}:
+            before = self.touched.get(place, groups)
+            self.touched[place] = groups if before is groups else before | groups
 
     def _refuse(
         self, product: Product, step: int, what: str, groups: np.ndarray, loc: Loc | None = None
