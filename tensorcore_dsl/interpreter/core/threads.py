@@ -10,6 +10,9 @@ import numpy as np
 from tensorcore_dsl.lowering import vectorised
 
 
+_WORD = np.dtype(np.uint32)
+
+
 def scalar(value: Any, thread: Any) -> int:
     """A thread's element of an operand: an array with one for each thread, or one constant."""
     return int(value[thread]) if np.ndim(value) else int(value)
@@ -24,7 +27,7 @@ def taken(values: Any, threads: np.ndarray) -> np.ndarray:
 
 def words(values: Any, threads: int) -> np.ndarray:
     """An operand as (T,) uint32, which nobody changes."""
-    if isinstance(values, np.ndarray) and values.dtype == np.uint32 and values.shape == (threads,):
+    if isinstance(values, np.ndarray) and values.dtype == _WORD and values.shape == (threads,):
         return values if values.flags.c_contiguous else values.copy()
     if isinstance(values, (int, np.integer)):
         return _alike(int(values), threads)

@@ -42,10 +42,10 @@ def compile_program(kernel: nodes.Kernel) -> Program:
 
 def own_memory(base: Any, offset: Any) -> Any:
     """base + offset; addresses of the thread's own CTA without the bits that hold the rank."""
-    bases = np.atleast_1d(base)
-    addresses = np.empty_like(bases)
-    _own_memory(bases, int(offset), addresses)
-    return addresses if np.ndim(base) else addresses[0]
+    bases = base if isinstance(base, np.ndarray) else np.atleast_1d(base)
+    addresses = np.empty(bases.shape, bases.dtype)
+    _own_memory(bases, offset, addresses)
+    return addresses if bases is base else addresses[0]
 
 
 @vectorised
@@ -345,7 +345,7 @@ class _Compiler:
         place = self.value(address.base)
         offset = kind(address.offset % (1 << bits))
         if self.program.ranked and bits == 32:
-            return place, lambda base: own_memory(base, offset)
+            return place, partial(own_memory, offset=int(offset))
         if address.offset == 0:
             return place, None
         return place, lambda base: base + offset

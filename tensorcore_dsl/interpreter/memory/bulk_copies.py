@@ -32,13 +32,21 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
     store_box,
     store_boxes,
 )
-from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Read
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import (
+    CHUNK,
+    SHARE,
+    STORE,
+    Read,
+    add_flights,
+)
 from tensorcore_dsl.interpreter.sanitizer.races import PHASES
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
+from tensorcore_dsl.interpreter.sync.mbarriers import complete_all
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
 MBARRIER = 8  # bytes
+FOUND = 4  # numbers that `_load_all` finds
 
 
 class BulkCopies:
@@ -71,41 +79,53 @@ class BulkCopies:
 
         False, and nothing done, for other loads and for those that will be refused.
         """
-        size, threads = self.clusters.size, self.chunk.here.numbers
-        alike = self._alike(tensor, coordinates)
-        if alike is None:
+        chunk, clusters, threads = self.chunk, self.clusters, self.chunk.here.numbers
+        named = self._named(tensor, threads)
+        if named is None:
             return False
-        box, starts, touching, inside = alike
-        copies = np.empty((4, len(threads) * size), np.int64)
-        dst, bar = (words(x, self.chunk.threads) for x in (dst, bar))
-        masks = bar if mask is None else mask
-        masks = masks if np.ndim(masks) else words(masks, self.chunk.threads)
-        count = _copies(
-            threads, dst, bar, masks, mask is not None, self.chunk.group, size,
-            self.clusters.gone, copies,
+        box, handles = named
+        total, most = chunk.threads, len(threads) * clusters.size
+        storage, proxies, bars = self.storage, self.sanitizer.proxies, self.mbarriers
+        flights, rank = self.sanitizer.in_flight, len(coordinates)
+        dst, bar = words(dst, total), words(bar, total)
+        masks = bar if mask is None else mask if np.ndim(mask) else words(mask, total)
+        starts, touching = np.empty((len(threads), RANK), np.int64), np.empty(len(threads), np.bool_)
+        copies, found = np.empty((4, most), np.int64), np.empty(FOUND, np.int64)
+        useful = self.outside.useful[LOADS, box.name]
+        a, b, c, d, e = (words(axis, total) for axis in (*coordinates, *[0] * (RANK - rank)))
+        done = _load_all(
+            threads, handles, a, b, c, d, e, starts, touching, useful, dst, bar, masks,
+            mask is not None, chunk.group, clusters.size, clusters.gone, copies, box.real, box.plan,
+            box.element, box.mask, box.pitch, storage.data, storage.states, storage.pages,
+            storage.checks, proxies.stamps, proxies.readers, bars.index, bars.state, box.size,
+            flights.room(most), flights.count, chunk.at_step, box.reach, found,
         )  # fmt: skip
-        if count < 0:
+        if done < 0:
             return False
-        own, ctas, targets, _ = copies[:, :count]
-        storage, proxies, failed = self.storage, self.sanitizer.proxies, np.zeros(1, np.int64)
-        wrong = load_boxes(
-            box.real, box.plan, box.element, box.mask, box.pitch, starts[own], ctas, targets,
-            storage.data, storage.states, storage.pages, storage.checks, proxies.stamps,
-            proxies.readers, failed,
-        )  # fmt: skip
-        done = int(failed[0]) if wrong else count
-        own, ctas, targets, barriers = copies[:, :done]
-        self.chunk.writes += len(threads)
-        if not wrong:
-            self.outside.note(LOADS, box, threads, starts, len(coordinates), touching)
-        threads = threads[own]
-        arrived = self.mbarriers.complete_all(ctas, barriers, box.size, threads)
-        self._fly(threads, box, ctas, targets, *arrived)
-        self.chunk.tally.bytes["global", "load"] += inside
+        wrong, uncounted, inside, idle = found.tolist()
+        chunk.writes += len(threads)
+        bars.changes += 1
+        if idle and not wrong:
+            self.outside.note(LOADS, box, threads, starts, rank, touching)
+        if uncounted:
+            bars.refuse_count(uncounted, threads[copies[0]], copies[3])
+        flights.count += done
+        chunk.tally.bytes["shared", "store"] += done * box.size
+        chunk.tally.bytes["global", "load"] += inside
         if wrong:
-            where = int(copies[1, done]), int(self.chunk.here.numbers[copies[0, done]])
+            where = int(copies[1, done]), int(threads[copies[0, done]])
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
         return True
+
+    def _named(self, tensor: Any, threads: np.ndarray) -> tuple[TensorBox, np.ndarray] | None:
+        """The box that the first of the active threads names, and the handles of all; None where a
+        copy is refused, or shown to the detector."""
+        handles = tensor if np.ndim(tensor) else np.full(self.chunk.threads, tensor)
+        index, rest = divmod(int(handles[threads[0]]), 1 << MAP_SHIFT)
+        index -= MAP_BASE
+        if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
+            return None
+        return self.boxes[index], handles
 
     def _alike(
         self, tensor: Any, coordinates: Any
@@ -113,12 +133,11 @@ class BulkCopies:
         """The box that all active threads name, their coordinates, which of them touch the array,
         and all bytes inside it; None where a copy is refused, or shown to the detector."""
         threads, total = self.chunk.here.numbers, self.chunk.threads
-        handles = tensor if np.ndim(tensor) else np.full(total, tensor)
-        index, rest = divmod(int(handles[threads[0]]), 1 << MAP_SHIFT)
-        index -= MAP_BASE
-        if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
+        named = self._named(tensor, threads)
+        if named is None:
             return None
-        box, starts = self.boxes[index], np.empty((len(threads), RANK), np.int64)
+        box, handles = named
+        starts = np.empty((len(threads), RANK), np.int64)
         touching = np.empty(len(threads), np.bool_)
         axes = (*coordinates, *[0] * (RANK - len(coordinates)))
         a, b, c, d, e = (words(axis, total) for axis in axes)
@@ -473,4 +492,51 @@ def _copies(
                 copies[0, count], copies[1, count] = i, first + rank
                 copies[2, count], copies[3, count] = target, barrier
                 count += 1
+    return count
+
+
+@compiled
+def _load_all(
+    threads: Any, handles: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any,
+    starts: Any, touching: Any, useful: Any, targets: Any, barriers: Any, masks: Any,
+    multicast: bool, group: int, size: int, gone: Any, copies: Any, real: int, plan: Any,
+    element: int, mask: int, pitch: int, data: Any, states: Any, pages: Any, checked: bool,
+    stamps: Any, readers: Any, index: Any, state: Any, bytes: int, flights: Any, flying: int,
+    step: int, reach: int, found: Any,
+) -> int:  # fmt: skip
+    """Carry out tensor loads of one array; how many copies, -1 where one is refused before.
+
+    See `place_boxes`, `_copies`, `load_boxes`, `complete_all` and `add_flights`. found: the error
+    of the copy behind those that have been made, and of one that a barrier does not count; the
+    bytes inside the array, and the boxes that have none.
+    """
+    inside = place_boxes(
+        threads, handles, first, second, third, fourth, fifth, plan, element, starts, touching
+    )
+    count = -1
+    if inside >= 0:
+        count = _copies(threads, targets, barriers, masks, multicast, group, size, gone, copies)
+    if count < 0:
+        return -1
+    found[0], found[1], found[2], found[3] = 0, 0, inside, 0
+    failed = np.zeros(1, np.int64)
+    wrong = load_boxes(
+        real, plan, element, mask, pitch, starts, copies[0, :count], copies[1, :count],
+        copies[2, :count], data, states, pages, checked, stamps, readers, failed,
+    )  # fmt: skip
+    if wrong:
+        found[0], count = wrong, failed[0]
+    else:
+        for i in range(threads.size):
+            if touching[i]:
+                useful[threads[i] // group // size] = True
+            else:
+                found[3] += 1
+    own, ctas, phases = copies[0, :count], copies[1, :count], np.empty(count, np.int64)
+    found[1] = complete_all(ctas, copies[3, :count], bytes, index, state, phases)
+    if found[1] == 0:
+        add_flights(
+            flights, flying, threads, own, step, reach, ctas, copies[2, :count], copies[3, :count],
+            phases,
+        )  # fmt: skip
     return count

@@ -300,19 +300,21 @@ def load_box(
 
 @compiled
 def load_boxes(
-    real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, targets: Any,
-    data: Any, states: Any, pages: Any, checked: bool, stamps: Any, readers: Any, failed: Any,
+    real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, own: Any, ctas: Any,
+    targets: Any, data: Any, states: Any, pages: Any, checked: bool, stamps: Any, readers: Any,
+    failed: Any,
 ) -> int:  # fmt: skip
-    """Copy boxes at coordinates `starts`, (boxes, RANK), each to shared memory of one of `ctas`.
+    """Copy boxes at coordinates `starts`, (threads, RANK), each to shared memory of one of `ctas`.
 
-    The arrays are those of the chunk. failed: (1,), the box that fails a check.
+    own: the rows of `starts`. The arrays are those of the chunk. failed: (1,), the box that fails a
+    check.
     """
     box = np.empty((plan.shape[0], plan.shape[1]), np.int64)
     box[:] = plan
     for i in range(ctas.size):
         cta = ctas[i]
         for axis in range(RANK):
-            box[START, axis] = starts[i, axis]
+            box[START, axis] = starts[own[i], axis]
         wrong = load_box(
             real, box, element, mask, pitch, targets[i], data[cta], states[cta], pages[cta],
             checked, stamps[cta], readers[cta],

@@ -233,10 +233,17 @@ class CopiesInFlight:
         slots: np.ndarray, phases: np.ndarray,
     ) -> None:  # fmt: skip
         """Note loads of `size` bytes; the arrays have one item for each."""
-        while len(self._rows) < self.count + len(threads):
-            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-        _add(self._rows, self.count, threads, step, size, ctas, targets, slots, phases)
+        own, rows = np.arange(len(threads)), self.room(len(threads))
+        add_flights(
+            rows, self.count, threads, own, step, size, ctas, targets, slots * 8, phases
+        )
         self.count += len(threads)
+
+    def room(self, more: int) -> np.ndarray:
+        """The rows, of which there are as many behind those in flight."""
+        while len(self._rows) < self.count + more:
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+        return self._rows
 
     def attach(self, source: Read) -> None:
         """The last load ends the read of another CTA's shared memory, too."""
@@ -282,17 +289,20 @@ class CopiesInFlight:
 
 
 @compiled
-def _add(
-    rows: Any, count: int, threads: Any, step: int, size: int, ctas: Any, targets: Any, slots: Any,
-    phases: Any,
+def add_flights(
+    rows: Any, count: int, threads: Any, own: Any, step: int, size: int, ctas: Any, targets: Any,
+    barriers: Any, phases: Any,
 ) -> None:  # fmt: skip
-    """Write the rows from number `count` on. The bytes are those of whole lines of 128."""
-    for i in range(threads.size):
+    """Write the rows from number `count` on. The bytes are those of whole lines of 128.
+
+    own: which of the threads issued each; barriers: addresses.
+    """
+    for i in range(own.size):
         row = count + i
-        rows[row, CTA], rows[row, THREAD], rows[row, STEP] = ctas[i], threads[i], step
+        rows[row, CTA], rows[row, THREAD], rows[row, STEP] = ctas[i], threads[own[i]], step
         rows[row, START] = targets[i] & -128
         rows[row, STOP] = targets[i] + size + 127 & -128
-        rows[row, SLOT], rows[row, PHASE], rows[row, SOURCE] = slots[i], phases[i], 0
+        rows[row, SLOT], rows[row, PHASE], rows[row, SOURCE] = barriers[i] // 8, phases[i], 0
 
 
 @compiled

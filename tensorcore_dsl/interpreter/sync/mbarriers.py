@@ -197,26 +197,17 @@ class Mbarriers:
                 found()
             self.sanitizer.detector.check_init(cta, slot, name, "a bulk copy")
             self.sanitizer.detector.completes(cta, slot, phase)
-        self._count(np.array([cta]), np.array([address]), size, np.array([thread]))
+        self.changes += 1
+        ctas, addresses = np.array([cta]), np.array([address])
+        wrong = complete_all(ctas, addresses, size, self.index, self.state, np.empty(1, np.int64))
+        if wrong:
+            self.refuse_count(wrong, np.array([thread]), addresses)
         return slot, phase
 
-    def complete_all(
-        self, ctas: np.ndarray, addresses: np.ndarray, size: int, threads: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """`complete` for the copies of several threads, which no detector sees."""
-        return addresses // BYTES, self._count(ctas, addresses, size, threads)
-
-    def _count(
-        self, ctas: np.ndarray, addresses: np.ndarray, size: int, threads: np.ndarray
-    ) -> np.ndarray:
-        """Count `size` bytes for each of some copies; returns the phases that count them."""
-        self.changes += 1
-        phases = np.empty(len(ctas), np.int64)
-        wrong = _complete_all(ctas, addresses, size, self.index, self.state, phases)
-        if wrong:
-            at = wrong & 0xFFFFFFFF
-            self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]))
-        return phases
+    def refuse_count(self, wrong: int, threads: np.ndarray, addresses: np.ndarray) -> NoReturn:
+        """Raise the error of `complete_all` for copies of these threads."""
+        at = wrong & 0xFFFFFFFF
+        self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]))
 
     def made_at(self, cta: int, slot: int) -> int | None:
         """The step that initialised a barrier; None where there is none."""
@@ -429,7 +420,7 @@ def _arrive(
 
 
 @compiled
-def _complete_all(
+def complete_all(
     ctas: Any, addresses: Any, size: int, index: Any, state: Any, phases: Any
 ) -> int:  # fmt: skip
     """Count `size` bytes for each of some copies, in `phases`; 0 or the error of a copy."""
