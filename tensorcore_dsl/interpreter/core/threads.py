@@ -9,7 +9,6 @@ import numpy as np
 
 from tensorcore_dsl.lowering import vectorised
 
-
 _WORD = np.dtype(np.uint32)
 
 

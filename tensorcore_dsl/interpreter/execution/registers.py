@@ -36,9 +36,9 @@ class RegisterFile:
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
-        # Masks of the checks that have found nothing, of the notes that change nothing again, and of
-        # the compiled parts for which both holds, by places, step or part and mask, since a register
-        # was forgotten: else only more is written.
+        # Masks of the checks that have found nothing, of the notes that change nothing again, and
+        # of the compiled parts for which both holds, by places, step or part and mask, since a
+        # register was forgotten: else only more is written.
         self.found, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
         self.settled = BoundedCache(MAX_ANSWERS)
         self.varying = (program.sizes > 0).astype(np.int64)
@@ -158,8 +158,8 @@ class RegisterFile:
                 known.clear()
 
     def check_reads(self, at: int, step: Step) -> None:
-        """Raise Uninitialised where a thread that executes `step`, number `at`, has not written what
-        it reads; else `found` has the number and the mask."""
+        """Raise Uninitialised where a thread that executes `step`, number `at`, has not written
+        what it reads; else `found` has the number and the mask."""
         chunk, passed = self.chunk, True
         for place in step.reads:
             written = self.partial.get(place)

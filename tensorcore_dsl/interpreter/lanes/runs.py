@@ -164,9 +164,9 @@ TOGETHER = 256  # threads whose registers in a run, and the words that they load
 class Forms:
     """The compiled forms of a program's runs, for the registers of one machine.
 
-    rows: the arrays of all operations; tables: of each run. level: the runs that may execute at once: -1: none. ALONE: those that
-    access no memory. WORDS: also those with loads and stores. COPIES: also those with asynchronous
-    copies.
+    rows: the arrays of all operations; tables: of each run. level: the runs that may execute at
+    once: -1: none. ALONE: those that access no memory. WORDS: also those with loads and stores.
+    COPIES: also those with asynchronous copies.
     """
 
     def __init__(self, program: Program, addresses: np.ndarray, varying: np.ndarray, threads: int):

@@ -89,8 +89,9 @@ class BulkCopies:
         flights, rank = self.sanitizer.in_flight, len(coordinates)
         dst, bar = words(dst, total), words(bar, total)
         masks = bar if mask is None else mask if np.ndim(mask) else words(mask, total)
-        starts, touching = np.empty((len(threads), RANK), np.int64), np.empty(len(threads), np.bool_)
-        copies, found = np.empty((4, most), np.int64), np.empty(FOUND, np.int64)
+        starts = np.empty((len(threads), RANK), np.int64)
+        touching, found = np.empty(len(threads), np.bool_), np.empty(FOUND, np.int64)
+        copies = np.empty((4, most), np.int64)
         useful = self.outside.useful[LOADS, box.name]
         a, b, c, d, e = (words(axis, total) for axis in (*coordinates, *[0] * (RANK - rank)))
         done = _load_all(
@@ -109,7 +110,7 @@ class BulkCopies:
             self.outside.note(LOADS, box, threads, starts, rank, touching)
         if uncounted:
             bars.refuse_count(uncounted, threads[copies[0]], copies[3])
-        flights.count += done
+        flights.begin(done, box.size)
         chunk.tally.bytes["shared", "store"] += done * box.size
         chunk.tally.bytes["global", "load"] += inside
         if wrong:

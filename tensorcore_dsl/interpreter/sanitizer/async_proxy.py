@@ -245,6 +245,10 @@ class CopiesInFlight:
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
         return self._rows
 
+    def begin(self, more: int, size: int) -> None:
+        """Take the next rows of the `room`, which loads of `size` bytes have filled."""
+        self.count += more
+
     def attach(self, source: Read) -> None:
         """The last load ends the read of another CTA's shared memory, too."""
         number = max(self._sources, default=0) + 1

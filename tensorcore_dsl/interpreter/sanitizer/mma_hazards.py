@@ -79,9 +79,8 @@ class ProductUse:
 
 @dataclass
 class Product:
-    """Products in flight, issued at once: the steps of all of its `parts`, the warpgroups that issued
-    them and have not waited for them, and the number of groups that each warpgroup had committed
-    before."""
+    """Products in flight, issued at once: each one's step, the warpgroups that issued them and have
+    not waited for them, and the number of groups that each warpgroup had committed before."""
 
     use: ProductUse
     parts: Sequence[tuple[ProductUse, int]]

@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.memory.accesses import REAL, SIZE
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
+from tensorcore_dsl.interpreter.sanitizer import async_proxy
 from tensorcore_dsl.interpreter.sync.mbarriers import PHASE
 from tensorcore_dsl.interpreter.timeline.recording import (
     CLUSTER,
@@ -108,7 +109,7 @@ class _Hooks:
         for owner, name, hook in (
             (ctx.mbarriers, "arrive", self.arrive), (ctx.mbarriers, "done", self.done),
             (ctx.mbarriers, "complete", self.complete),
-            (ctx.mbarriers, "complete_all", self.complete_all), (ctx.barriers, "arrive", self.meet),
+            (ctx.sanitizer.in_flight, "begin", self.begin), (ctx.barriers, "arrive", self.meet),
             (ctx.clusters, "arrive", self.cluster_arrive),
             (ctx.clusters, "done", self.cluster_done),
             (ctx.async_copies, "commit", partial(self.commit, "copies")),
@@ -229,15 +230,13 @@ class _Hooks:
         self._completed(cta, slot, phase, size, thread)
         return slot, phase
 
-    def complete_all(
-        self, inner: Callable[..., tuple[np.ndarray, np.ndarray]], ctas: np.ndarray,
-        addresses: np.ndarray, size: int, threads: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        slots, phases = inner(ctas, addresses, size, threads)
-        columns = map(np.ndarray.tolist, (ctas, slots, phases, threads))
-        for cta, slot, phase, thread in zip(*columns):
+    def begin(self, inner: Callable[[int, int], None], more: int, size: int) -> None:
+        inner(more, size)
+        rows = self.ctx.sanitizer.in_flight.rows[-more:] if more else ()
+        for row in rows:
+            which = async_proxy.CTA, async_proxy.SLOT, async_proxy.PHASE, async_proxy.THREAD
+            cta, slot, phase, thread = row[[*which]].tolist()
             self._completed(cta, slot, phase, size, thread)
-        return slots, phases
 
     def _completed(self, cta: int, slot: int, phase: int, size: int, thread: int) -> None:
         """Bytes of a copy have come to an mbarrier."""
