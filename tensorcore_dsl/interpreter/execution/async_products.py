@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -267,7 +267,7 @@ def _chained(
     first product, where the others cannot follow at once.
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
-    others = [(executed(part), part.number) for part in between]
+    others = [(executed(part), part.rows) for part in _merged(between)]
     parts = [(product.use, product.at) for product in products]
     use = ProductUse.joined([product.use for product in products])
 
@@ -280,8 +280,8 @@ def _chained(
             return alone(machine)
         if ctx.active is not None and machine.park(start, unit):
             return STOP
-        for execute, number in others:
-            execute(machine, machine.forms.tables[number])
+        for execute, rows in others:
+            execute(machine, machine.forms.rows[rows])
         if ctx.proxies.tracked:
             ctx.async_mma.issue(use, parts)
         registers.wrote_all(writes)
@@ -300,3 +300,18 @@ def _chained(
         return end
 
     return run
+
+
+def _merged(parts: Sequence[Fused]) -> list[Fused]:
+    """Parts whose rows follow each other as one."""
+    found: list[Fused] = []
+    for part in parts:
+        if not found or found[-1].rows.stop != part.rows.start:
+            found.append(part)
+            continue
+        last = found[-1]
+        found[-1] = replace(
+            last, end=part.end, rows=slice(last.rows.start, part.rows.stop),
+            writes=last.writes | part.writes, positions=last.positions + part.positions,
+        )  # fmt: skip
+    return found

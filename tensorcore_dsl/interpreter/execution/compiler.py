@@ -57,9 +57,10 @@ def _own_memory(bases: Any, offset: int, addresses: Any) -> None:
 
 
 class _Label:
-    """A position that is not known yet; `at` is set when the code gets there."""
+    """A position that is not known yet; `at` is set when the code gets there. used: by a jump."""
 
     at: int = STOP
+    used = False
 
 
 def _independent_runs(block: nodes.Block) -> list[list[Any]]:
@@ -451,7 +452,8 @@ class _Compiler:
         self.branch(inside, end, node.loc)
         self.loops.append((again, end))
         self.block(node.body)
-        self.reach(again)
+        if again.used:
+            self.reach(again)
         run = steps.advance(index, step)
         self._fuse(self._advance(node))
         self.add(Step(run, node.loc, reads=(index, step), writes=(index,)))
@@ -495,6 +497,7 @@ class _Compiler:
             self.goto(self.loops[-1][node.kind == "break"], node.loc)
 
     def goto(self, label: _Label, loc: Loc | None) -> None:
+        label.used = True
         self.add(Step(lambda machine: label.at, loc))
 
     def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:

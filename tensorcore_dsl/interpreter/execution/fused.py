@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -70,7 +69,19 @@ def fused(alone: Run, part: Fused, uses: Sequence[RegisterUse] = ()) -> Run:
 
 def executed(part: Fused) -> Execute:
     """What executes a part without accesses to memory, all of whose operands are written."""
-    return partial(_operate, part, 0, part.rows.stop - part.rows.start)
+    count = part.rows.stop - part.rows.start
+
+    def run(machine: Machine, table: np.ndarray) -> None:
+        ctx = machine.ctx
+        if ctx.block_team.size > 1:
+            _operate(part, 0, count, machine, table)
+            return
+        failed = machine.forms.failed
+        wrong = perform_all(table, 0, count, ctx.mask, ctx.active is None, 0, ctx.threads, failed)
+        if wrong:
+            refuse(machine, part, int(failed[0]), wrong)
+
+    return run
 
 
 def _with_accesses(part: Fused) -> Execute:
@@ -120,11 +131,6 @@ def _operate(part: Fused, start: int, end: int, machine: Machine, table: np.ndar
         wrong = perform_all(table, start, end, mask, everybody, first, last, failed)
         return (int(failed[0]), wrong) if wrong else None
 
-    if ctx.block_team.size == 1:
-        found = some(0, ctx.threads, 0)
-        if found:
-            refuse(machine, part, *found)
-        return
 
     _by_blocks(machine, part, OPERATION_COST * (end - start), some)
 

@@ -387,12 +387,9 @@ def _runs(program: Program, follows: bool) -> list[Run]:
 
 
 def _run_of(at: int, step: Step, follows: bool) -> Run:
-    run = step.run
-    if follows or step.tracked:
-        run = _tracked(at, run)
     if step.changes:
-        run = _changing(at, run)
-    return run
+        return _changing(at, step.run)
+    return _tracked(at, step.run) if follows or step.tracked else step.run
 
 
 def _tracked(at: int, run: Run) -> Run:
@@ -406,9 +403,10 @@ def _tracked(at: int, run: Run) -> Run:
 
 
 def _changing(at: int, run: Run) -> Run:
-    """A step that changes what the accesses of memory do not show."""
+    """A step that changes what the accesses of memory do not show, with a note which one it is."""
 
     def changing(machine: Machine) -> int | None:
+        machine.ctx.at_step = at
         target = run(machine)
         machine.watchdog.changes += target != STOP or machine.asked != at
         machine.asked = -1

@@ -29,9 +29,16 @@ Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to
 def fetch(operands: list[Reader]) -> Fetch:
     """A function from the values of all registers to the operands of one instruction."""
     places = [place for place, _ in operands]
-    if any(change for _, change in operands):
-        pairs = [(place, change or (lambda item: item)) for place, change in operands]
-        return lambda registers: tuple([change(registers[place]) for place, change in pairs])
+    changed = [(i, change) for i, (_, change) in enumerate(operands) if change]
+    if changed:
+
+        def fetched(registers: list[Any]) -> tuple[Any, ...]:
+            found = [registers[place] for place in places]
+            for i, change in changed:
+                found[i] = change(found[i])
+            return tuple(found)
+
+        return fetched
     if not places:
         return lambda registers: ()
     if len(places) == 1:

@@ -166,13 +166,14 @@ class Forms:
 
     rows: the arrays of all operations; tables: of each run. level: the runs that may execute at
     once: -1: none. ALONE: those that access no memory. WORDS: also those with loads and stores.
-    COPIES: also those with asynchronous copies.
+    COPIES: also those with asynchronous copies. failed: (1,), for the row that fails a check.
     """
 
     def __init__(self, program: Program, addresses: np.ndarray, varying: np.ndarray, threads: int):
         rows = self.rows = located(program.rows, addresses, varying, threads)
         self.tables = [rows[part.rows] for part in program.fused]
         self.level = COPIES
+        self.failed = np.empty(1, np.int64)
 
 
 def located(table: np.ndarray, addresses: np.ndarray, varying: np.ndarray, threads: int) -> Any:

@@ -139,23 +139,23 @@ class Mbarriers:
 
     def done(self, bar: Any, parity: Any) -> np.ndarray:
         """(T,) bool: is the phase of this parity over?"""
-        chunk = self.chunk
+        chunk, detector = self.chunk, self.sanitizer.detector
         chunk.reads += 1
         go = np.zeros(chunk.threads, np.bool_)
-        found = self._note(words(bar, chunk.threads), chunk.mask)
+        addresses, parities = words(bar, chunk.threads), words(parity, chunk.threads)
+        found = self._note(addresses, chunk.mask)
         status = _done(
-            words(bar, chunk.threads), words(parity, chunk.threads), chunk.here.numbers,
-            self.index, self.state, go, self.asks_for,
-        )  # fmt: skip
+            addresses, parities, chunk.here.numbers, self.index, self.state, go, self.asks_for
+        )
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
         if found is not None:
             found()
         if status:
             self.sanitizer.in_flight.settle(self.index, self.state[..., SEEN])
-        if self.sanitizer.detector is not None and (go & chunk.mask).any():
-            units, phases = self._phases(words(bar, chunk.threads))
-            self.sanitizer.detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
+        if detector is not None and (go & chunk.mask).any():
+            units, phases = self._phases(addresses)
+            detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
         return go
 
     def _phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
