@@ -158,7 +158,7 @@ class SharedTiles:
     def __init__(self, tiles: Iterable[SharedTile]) -> None:
         self.tiles = tuple(tiles)
         self._passed: set[tuple[Any, ...]] = set()
-        self._chunks: dict[tuple[Any, ...], Chunks] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
         self._held = 0
 
     def chunks(
@@ -172,15 +172,23 @@ class SharedTiles:
         if not alike(np.ascontiguousarray(words), whole, first):
             return find()
         key = (key, first.tobytes(), whole.tobytes())
-        found = self._chunks.get(key)
+        found: Chunks | None = self._kept.get(key)
         if found is None:
             found = find()
-            self._held += 2 * (found.addresses.nbytes + found.own.nbytes)
-            if self._held > MAX_HELD:
-                self._chunks.clear()
-                self._held = 0
-            self._chunks[key] = found
+            self.keep(key, found, [found])
         return found
+
+    def kept(self, key: tuple[Any, ...]) -> Any:
+        """What is kept for a key; None for nothing."""
+        return self._kept.get(key)
+
+    def keep(self, key: tuple[Any, ...], value: Any, tables: Iterable[Chunks]) -> None:
+        """Keep a value, which holds these tables."""
+        self._held += sum(2 * (table.addresses.nbytes + table.own.nbytes) for table in tables)
+        if self._held > MAX_HELD:
+            self._kept.clear()
+            self._held = 0
+        self._kept[key] = value
 
     def element(self, address: int) -> str:
         """The element that a byte of the CTA is of; "" where no tile is known."""

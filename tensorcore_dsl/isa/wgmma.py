@@ -7,7 +7,7 @@ or from registers; PTX has one mnemonic for both, so the table appends `.registe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -173,10 +173,10 @@ class Multiplication:
     out: receives d, contiguous or (as by `tc.emulate`) with the registers of a thread as neighbours.
     loc: the line in the user's source, for errors. `lines` by name: the operands in shared memory,
     and where they go. dropped: the warpgroups that do not keep C, which lies where D will be.
-    parts: the products that this one stands for, if there are several.
+    parts: returns the products that this one stands for, if there are several.
     """
 
-    parts: Sequence[Multiplication] = ()
+    parts: Callable[[], Sequence[Multiplication]] = tuple
 
     def __init__(
         self, ctx: Context, instr: Instruction, c: Any, *operands: Any,
@@ -201,6 +201,18 @@ class Multiplication:
                 self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
         self._c: Any = c if c is out else fragments.image(ctx, instr, "c", c)
         self.ask()
+
+    def moved(
+        self, lines: dict[str, Lines], whole: np.ndarray,
+        parts: Callable[[], Sequence[Multiplication]],
+    ) -> Multiplication:  # fmt: skip
+        """The same for other lines, of other warpgroups, all of which keep C."""
+        other = copy(self)
+        other.whole, other.parts, other.c, other.dropped = whole, parts, self._c, None
+        other.lines = {
+            name: (own, other.buffers.of(name, len(whole), own)) for name, own in lines.items()
+        }
+        return other
 
     def ask(self) -> None:
         """Find out who keeps C now."""
@@ -252,7 +264,7 @@ class Multiplication:
             for lines, out in self.lines.values():
                 lines.load(self.ctx, some, out)
         except TensorCoreError as error:
-            for part in self.parts:  # one of them has the error
+            for part in self.parts():  # one of them has the error
                 part.load(some)
             error.loc = error.loc or self.loc
             raise
@@ -311,15 +323,15 @@ def joined(steps: Sequence[Multiplication]) -> Multiplication | None:
         return None
     if any(step.lines.keys() != {"a", "b"} for step in steps):
         return None
+    found = {name: Lines.joined([step.lines[name][0] for step in steps]) for name in first.lines}
+    lines = {name: own for name, own in found.items() if own is not None}
+    if len(lines) < len(found):
+        return None
     whole = copy(first)
     whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
-    whole.lines, whole.parts = {}, steps
-    for name in first.lines:
-        lines = Lines.joined([step.lines[name][0] for step in steps])
-        if lines is None:
-            return None
-        whole.lines[name] = lines, whole.buffers.of(name, len(first.whole), lines)
     whole.product = _deeper(first.product, len(steps))
+    whole = whole.moved(lines, first.whole, lambda: steps)
+    whole.c, whole.dropped = first.c, first.dropped
     return whole
 
 

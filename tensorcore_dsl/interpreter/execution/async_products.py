@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.lanes.runs import uses_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
-from tensorcore_dsl.isa.descriptor import Chunks
+from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, joined, multiply_all, whole_groups
 
@@ -57,18 +58,32 @@ class AsyncProduct:
 MAX_CHAINS = 64  # of a position, which are kept
 
 
+Reads = list[tuple[Chunks, list[tuple[int, np.ndarray]]]]
+
+
 class Chain:
     """Products that follow each other at once, for descriptors that do not change.
 
-    positions: of their steps. in_place: may they be computed so?
+    positions: of their steps. in_place: may they be computed so? make: makes the products. whole:
+    the one that stands for all, which keep C, and reads: what they read of shared memory; without
+    it, both are made when needed.
     """
 
-    def __init__(self, steps: list[Multiplication], positions: Sequence[int]) -> None:
-        self.steps, self.positions = steps, positions
-        self._keeps = False
-        self._joined: list[Multiplication | None] = []
-        self._reads: list[tuple[Chunks, list[tuple[int, np.ndarray]]]] = []
-        self._look()
+    def __init__(
+        self, make: Callable[[], list[Multiplication]], positions: Sequence[int],
+        whole: Multiplication | None = None, reads: Reads = [],
+    ) -> None:  # fmt: skip
+        self.positions, self.reads = positions, reads
+        self._make, self._whole = make, whole
+        self._steps: list[Multiplication] = []
+        self._keeps = self._joined = self.in_place = self._in_one = whole is not None
+        if whole is None:
+            self._look()
+
+    @property
+    def steps(self) -> list[Multiplication]:
+        self._steps = self._steps or self._make()
+        return self._steps
 
     def _look(self) -> None:
         self.in_place = all([step.in_place for step in self.steps])
@@ -82,41 +97,40 @@ class Chain:
             step.ask()
         self._keeps = keeps
         self._look()
+        if self._whole is not None:
+            self._whole.c, self._whole.dropped = self.steps[0].c, self.steps[0].dropped
 
-    def run(self) -> None:
-        """Compute all, in place."""
-        first, whole = self.steps[0], self._whole()
-        if whole is None:
-            multiply_all(self.steps)
-            return
-        whole.c, whole.dropped = first.c, first.dropped
-        multiply_all([whole])
-
-    def _whole(self) -> Multiplication | None:
+    @property
+    def whole(self) -> Multiplication | None:
         """The product that stands for all, if there is one and no other than the first lacks C."""
         if not self._in_one:
             return None
-        self._joined = self._joined or [joined(self.steps)]
-        return self._joined[0]
+        if not self._joined:
+            self._whole, self._joined = joined(self.steps), True
+        if self._whole is not None and not self.reads:
+            self.reads = self._joined_reads(self._whole)
+        return self._whole
+
+    def run(self) -> None:
+        """Compute all, in place."""
+        whole = self.whole
+        multiply_all(self.steps if whole is None else [whole])
 
     def note(self, ctx: Any) -> None:
         """Let the checks know what the products read."""
-        whole, first = self._whole(), self.steps[0]
+        whole = self.whole
         if whole is None:
             for at, step in zip(self.positions, self.steps, strict=True):
                 ctx.at_step = at
                 step.note()
             return
         ctx.at_step = self.positions[0]
-        self._reads = self._reads or self._joined_reads(whole)
-        for chunks, parts in self._reads:
-            ctx.shared.note_chunks(first.instr, chunks, first.whole, parts)
+        for chunks, parts in self.reads:
+            ctx.shared.note_chunks(whole.instr, chunks, whole.whole, parts)
 
-    def _joined_reads(
-        self, whole: Multiplication
-    ) -> list[tuple[Chunks, list[tuple[int, np.ndarray]]]]:
+    def _joined_reads(self, whole: Multiplication) -> Reads:
         """What all read, and what of it each step does; at once where the operands are alike."""
-        found = []
+        found: Reads = []
         for name, (lines, _) in whole.lines.items():
             pairs = zip(self.positions, self.steps, strict=True)
             parts = [(at, step.lines[name][0].chunks.numbers) for at, step in pairs]
@@ -136,6 +150,7 @@ class Chains:
         self.products = products
         self.positions = [product.at for product in products]
         self._known = BoundedCache(MAX_CHAINS)
+        self._first: Multiplication | None = None  # of the products that stand for a chain
         values, threads = machine.registers.values, machine.ctx.threads
         given, again = ([product.fetch(values) for product in products] for _ in range(2))
         names = [o.name for o in products[0].instr.operands]
@@ -154,20 +169,42 @@ class Chains:
 
     def find(self, machine: Machine) -> Chain:
         """The chain of the products of what the registers hold now."""
+        make = partial(_multiplications, machine, self.products)
         if not self._stay:
-            return self._new(machine)
+            return Chain(make, self.positions)
         whole = whole_groups(cast(Any, machine.ctx), self.products[0].instr)
         words = np.empty((len(self._words), len(whole)), np.uint64)
         found = _held(self._words, self._flags, whole, words)
         if not found:
-            return self._new(machine)
-        key = words.tobytes(), whole.tobytes()
-        known: Chain = self._known.get(key) or self._known.keep(key, self._new(machine))
-        known.ask(found == ALL_KEEP and not self._some_drop)
+            return Chain(make, self.positions)
+        key, keeps = (words.tobytes(), whole.tobytes()), found == ALL_KEEP and not self._some_drop
+        known: Chain | None = self._known.get(key)
+        if known is None:
+            new = self._new(make, (self.positions[0], *key), whole, keeps, machine.ctx.tiles)
+            known = self._known.keep(key, new)
+        known.ask(keeps)
         return known
 
-    def _new(self, machine: Machine) -> Chain:
-        return Chain([p.multiplication(machine) for p in self.products], self.positions)
+    def _new(
+        self, make: Callable[[], list[Multiplication]], key: Any, whole: np.ndarray, keeps: bool,
+        tiles: SharedTiles,
+    ) -> Chain:  # fmt: skip
+        """A chain; with what is kept of it from other launches, if all products keep C."""
+        kept = tiles.kept(key)
+        if self._first is not None and keeps and kept is not None:
+            lines, reads = kept
+            return Chain(make, self.positions, self._first.moved(lines, whole, make), reads)
+        new = Chain(make, self.positions)
+        if new.in_place and new.whole is not None:
+            self._first = new.whole
+            lines = {name: lines for name, (lines, _) in new.whole.lines.items()}
+            tables = [x.chunks for x in lines.values()] + [chunks for chunks, _ in new.reads]
+            tiles.keep(key, (lines, new.reads), tables)
+        return new
+
+
+def _multiplications(machine: Machine, products: Sequence[AsyncProduct]) -> list[Multiplication]:
+    return [product.multiplication(machine) for product in products]
 
 
 def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
