@@ -7,10 +7,10 @@ or from registers; PTX has one mnemonic for both, so the table appends `.registe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,13 @@ class Lines:
         addresses = np.concatenate(tables, axis=-1).reshape(len(tables[0]), -1)
         return replace(first, chunks=Chunks(addresses, own), shape=shape)
 
+    def equals(self, other: Lines) -> bool:
+        """Do both read the same for all warpgroups?"""
+        mine, its = self.chunks, other.chunks
+        alike = (self.shape, self.size, self.across) == (other.shape, other.size, other.across)
+        pairs = (mine.own, its.own), (mine.addresses, its.addresses)
+        return alike and all(np.array_equal(a, b) for a, b in pairs)
+
     def load(self, ctx: Context, some: np.ndarray, out: np.ndarray) -> None:
         """Read them for some warpgroups."""
         ctx.shared.read_chunks(self.instr, self.chunks, some, out, self.size, self.across)
@@ -155,7 +162,7 @@ class Buffers:
     def __init__(self) -> None:
         self.lines: dict[str, np.ndarray] = {}
         self.prepared: Any = None
-        self.arrays: tuple[np.ndarray, ...] = ()  # that it is prepared for
+        self.arrays: Sequence[np.ndarray | None] = ()  # that it is prepared for
         self.chain: Buffers | None = None  # of this product and those that follow it at once
 
     def of(self, name: str, groups: int, lines: Lines) -> np.ndarray:
@@ -173,7 +180,8 @@ class Multiplication:
     out: receives d, contiguous or (as by `tc.emulate`) with the registers of a thread as neighbours.
     loc: the line in the user's source, for errors. `lines` by name: the operands in shared memory,
     and where they go. dropped: the warpgroups that do not keep C, which lies where D will be.
-    parts: returns the products that this one stands for, if there are several.
+    parts: returns the products that this one stands for, if there are several. kept: C where it is
+    kept.
     """
 
     parts: Callable[[], Sequence[Multiplication]] = tuple
@@ -199,24 +207,12 @@ class Multiplication:
                     ctx, instr, name, bits, rows, depths[name], self.whole, transposed
                 )
                 self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
-        self._c: Any = c if c is out else fragments.image(ctx, instr, "c", c)
+        self.kept: Any = c if c is out else fragments.image(ctx, instr, "c", c)
         self.ask()
-
-    def moved(
-        self, lines: dict[str, Lines], whole: np.ndarray,
-        parts: Callable[[], Sequence[Multiplication]],
-    ) -> Multiplication:  # fmt: skip
-        """The same for other lines, of other warpgroups, all of which keep C."""
-        other = copy(self)
-        other.whole, other.parts, other.c, other.dropped = whole, parts, self._c, None
-        other.lines = {
-            name: (own, other.buffers.of(name, len(whole), own)) for name, own in lines.items()
-        }
-        return other
 
     def ask(self) -> None:
         """Find out who keeps C now."""
-        c = self._c
+        c = self.kept
         self.dropped: np.ndarray | None = None
         keep = np.asarray(self.given["scale_d"], bool)
         if not keep.all():
@@ -258,10 +254,11 @@ class Multiplication:
         for lines, _ in self.lines.values():
             self.ctx.shared.note_chunks(self.instr, lines.chunks, self.whole)
 
-    def load(self, some: np.ndarray) -> None:
-        """Read the operands in shared memory for some warpgroups."""
+    def load(self, some: np.ndarray, names: Iterable[str] | None = None) -> None:
+        """Read the operands in shared memory for some warpgroups, only those of these names."""
         try:
-            for lines, out in self.lines.values():
+            for name in self.lines if names is None else names:
+                lines, out = self.lines[name]
                 lines.load(self.ctx, some, out)
         except TensorCoreError as error:
             for part in self.parts():  # one of them has the error
@@ -277,15 +274,7 @@ class Multiplication:
 
     def prepared(self) -> Any:
         """The product of the arrays, which stay where they are."""
-        buffers, arrays = self.buffers, (self.operand("a"), self.operand("b"), self.c, self.out)
-        if list(map(id, arrays)) != list(map(id, buffers.arrays)):
-            from tensorcore_dsl.numerics import products
-
-            buffers.arrays = arrays  # type: ignore[assignment]
-            buffers.prepared = products.in_place(
-                self.product, self.ctx.arch, self.maps, [arrays]  # type: ignore[list-item]
-            )
-        return buffers.prepared
+        return _prepared([self])
 
     def run(self) -> np.ndarray:
         """Load all and compute d."""
@@ -312,33 +301,24 @@ class Multiplication:
         )  # fmt: skip
 
 
-def joined(steps: Sequence[Multiplication]) -> Multiplication | None:
-    """The product with the K of all, each of which takes what the one before it has computed; None
-    if it is another one.
-
-    A product with a larger K is computed in more of the same steps, whose results D can hold.
-    """
-    first = steps[0]
-    if first.product.satfinite or any(step.dropped is not None for step in steps[1:]):
-        return None
-    if any(step.lines.keys() != {"a", "b"} for step in steps):
-        return None
-    found = {name: Lines.joined([step.lines[name][0] for step in steps]) for name in first.lines}
-    lines = {name: own for name, own in found.items() if own is not None}
-    if len(lines) < len(found):
-        return None
-    whole = copy(first)
-    whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
-    whole.product = _deeper(first.product, len(steps))
-    whole = whole.moved(lines, first.whole, lambda: steps)
-    whole.c, whole.dropped = first.c, first.dropped
-    return whole
-
-
 @cache
 def _deeper(product: Any, times: int) -> Any:
     """The product with a K of so many times as much."""
     return replace(product, k=product.k * times)
+
+
+def _prepared(steps: Sequence[Multiplication]) -> Any:
+    """The products of the arrays of `steps`, which stay where they are."""
+    first = steps[0]
+    arrays = [x for s in steps for x in (s.operand("a"), s.operand("b"), s.c, s.out)]
+    buffers: Buffers = first.buffers
+    if list(map(id, arrays)) != list(map(id, buffers.arrays)):
+        from tensorcore_dsl.numerics import products
+
+        buffers.arrays = arrays
+        uses: Any = [arrays[i : i + 4] for i in range(0, len(arrays), 4)]
+        buffers.prepared = products.in_place(first.product, first.ctx.arch, first.maps, uses)
+    return buffers.prepared
 
 
 CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
@@ -372,6 +352,118 @@ def multiply_all(steps: list[Multiplication]) -> None:
 
     cost = COST * product.m * product.n * product.k * len(steps)
     ctx.team.share_mask(first.whole, cost, work)
+
+
+class Together:
+    """Products in place of the same warpgroups, each with a result of its own, both of whose
+    operands are lines. Lines that several of them have are read, and decoded, once.
+    """
+
+    def __init__(self, steps: Sequence[Multiplication]) -> None:
+        from tensorcore_dsl.numerics.products import COST
+
+        self.steps, first = steps, steps[0]
+        self._prepared: Any = None
+        self._loads: list[tuple[Multiplication, list[str]]] = []  # those that read, and which lines
+        places: dict[int, np.ndarray] = {}
+        for step in steps:
+            new = [name for name, (_, out) in step.lines.items() if id(out) not in places]
+            self._loads.append((step, new))
+            places.update((id(out), out) for _, out in step.lines.values())
+        held = sum(step.c.nbytes for step in steps) // len(first.whole)
+        held += sum(out[0].nbytes for out in places.values())
+        self._size = max(BLOCK // held, 1)
+        product = first.product
+        self._cost = COST * product.m * product.n * product.k * len(steps)
+
+    @classmethod
+    def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
+        """Of each group the product with the K of all, each of which takes what the one before it
+        has computed; None if there is no such product.
+
+        A product with a larger K is computed in more of the same steps, whose results D can hold.
+        """
+        firsts, every = [steps[0] for steps in groups], [step for steps in groups for step in steps]
+        alike = len({(step.product, id(step.maps)) for step in every}) == 1 == len(set(map(len, groups)))
+        if not alike or firsts[0].product.satfinite:
+            return None
+        if any(step.lines.keys() != {"a", "b"} for step in every):
+            return None
+        found: list[dict[str, Lines]] = []
+        for steps in groups:
+            own = {}
+            for name in firsts[0].lines:
+                lines = Lines.joined([step.lines[name][0] for step in steps])
+                if lines is None:
+                    return None
+                own[name] = next((x[name] for x in found if x[name].equals(lines)), lines)
+            found.append(own)
+        wholes = []
+        for first in firsts:
+            whole = copy(first)
+            whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
+            whole.product = _deeper(first.product, len(groups[0]))
+            wholes.append(whole)
+        together = cls(_placed(wholes, found, firsts[0].whole, [partial(list, g) for g in groups]))
+        together.ask(firsts)
+        return together
+
+    @property
+    def lines(self) -> list[dict[str, Lines]]:
+        """Those of each product."""
+        return [{name: own for name, (own, _) in step.lines.items()} for step in self.steps]
+
+    def moved(
+        self, lines: list[dict[str, Lines]], whole: np.ndarray,
+        parts: Sequence[Callable[[], Sequence[Multiplication]]],
+    ) -> Together:  # fmt: skip
+        """The same for other lines, of other warpgroups, all of which keep C."""
+        return Together(_placed(self.steps, lines, whole, parts))
+
+    def ask(self, firsts: Iterable[Multiplication]) -> None:
+        """Let C be kept by those who keep that of other products."""
+        for step, first in zip(self.steps, firsts, strict=True):
+            step.c, step.dropped = first.c, first.dropped
+
+    def run(self) -> None:
+        """Compute them, a few warpgroups at a time, whose operands stay in the cache."""
+        first = self.steps[0]
+        self._prepared = self._prepared or _prepared(self.steps)
+        first.ctx.team.share_mask(first.whole, self._cost, self._work)
+
+    def _work(self, some: np.ndarray, number: int) -> None:
+        if np.count_nonzero(some) <= self._size:
+            self._part(some, number)
+            return
+        groups = np.flatnonzero(some)
+        for start in range(0, len(groups), self._size):
+            part = np.zeros_like(some)
+            part[groups[start : start + self._size]] = True
+            self._part(part, number)
+
+    def _part(self, part: np.ndarray, number: int) -> None:
+        for step, names in self._loads:
+            step.load(part, names)
+            step.clear(part)
+        self._prepared.run(part, number=number)
+
+
+def _placed(
+    steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]], whole: np.ndarray,
+    parts: Sequence[Callable[[], Sequence[Multiplication]]],
+) -> list[Multiplication]:  # fmt: skip
+    """The same products of other lines and of other warpgroups, all of which keep C."""
+    places: dict[int, tuple[Lines, np.ndarray]] = {}
+    found = []
+    for step, named, make in zip(steps, lines, parts, strict=True):
+        other = copy(step)
+        other.whole, other.parts, other.c, other.dropped = whole, make, step.kept, None
+        for name, own in named.items():
+            if id(own) not in places:
+                places[id(own)] = own, other.buffers.of(name, len(whole), own)
+        other.lines = {name: places[id(own)] for name, own in named.items()}
+        found.append(other)
+    return found
 
 
 def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any, **where: Any) -> np.ndarray:

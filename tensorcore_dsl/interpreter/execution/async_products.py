@@ -21,7 +21,14 @@ from tensorcore_dsl.interpreter.lanes.runs import uses_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.isa.wgmma import Buffers, Multiplication, joined, multiply_all, whole_groups
+from tensorcore_dsl.isa.wgmma import (
+    Buffers,
+    Lines,
+    Multiplication,
+    Together,
+    multiply_all,
+    whole_groups,
+)
 
 
 @dataclass(frozen=True)
@@ -58,26 +65,26 @@ class AsyncProduct:
 MAX_CHAINS = 64  # of a position, which are kept
 
 
-Reads = list[tuple[Chunks, list[tuple[int, np.ndarray]]]]
+Reads = Sequence[tuple[Chunks, list[tuple[int, np.ndarray]]]]
 
 
 class Chain:
     """Products that follow each other at once, for descriptors that do not change.
 
-    positions: of their steps. in_place: may they be computed so? make: makes the products. whole:
-    the one that stands for all, which keep C, and reads: what they read of shared memory; without
-    it, both are made when needed.
+    in_place: may they be computed so? make: makes the products. of_results: for each result, which
+    of them it takes. together: those that stand for all, which keep C, and reads: what they read of
+    shared memory; without them, both are made when needed.
     """
 
     def __init__(
-        self, make: Callable[[], list[Multiplication]], positions: Sequence[int],
-        whole: Multiplication | None = None, reads: Reads = [],
+        self, make: Callable[[], list[Multiplication]], of_results: Sequence[Sequence[int]],
+        positions: Sequence[int], together: Together | None = None, reads: Reads = (),
     ) -> None:  # fmt: skip
-        self.positions, self.reads = positions, reads
-        self._make, self._whole = make, whole
+        self.of_results, self.positions, self.reads = of_results, positions, reads
+        self._make, self._together = make, together
         self._steps: list[Multiplication] = []
-        self._keeps = self._joined = self.in_place = self._in_one = whole is not None
-        if whole is None:
+        self._keeps = self._joined = self.in_place = self._in_one = together is not None
+        if together is None:
             self._look()
 
     @property
@@ -86,8 +93,9 @@ class Chain:
         return self._steps
 
     def _look(self) -> None:
+        later = [self.steps[i] for _, *others in self.of_results for i in others]
         self.in_place = all([step.in_place for step in self.steps])
-        self._in_one = all([step.dropped is None for step in self.steps[1:]])
+        self._in_one = all([step.dropped is None for step in later])
 
     def ask(self, keeps: bool) -> None:
         """Find out who keeps C now; keeps: all do."""
@@ -97,44 +105,49 @@ class Chain:
             step.ask()
         self._keeps = keeps
         self._look()
-        if self._whole is not None:
-            self._whole.c, self._whole.dropped = self.steps[0].c, self.steps[0].dropped
+        if self._together is not None:
+            self._together.ask([self.steps[first] for first, *_ in self.of_results])
 
     @property
-    def whole(self) -> Multiplication | None:
-        """The product that stands for all, if there is one and no other than the first lacks C."""
+    def together(self) -> Together | None:
+        """What stands for all, if there is that and no other than the first of each lack C."""
         if not self._in_one:
             return None
         if not self._joined:
-            self._whole, self._joined = joined(self.steps), True
-        if self._whole is not None and not self.reads:
-            self.reads = self._joined_reads(self._whole)
-        return self._whole
+            groups = [[self.steps[i] for i in some] for some in self.of_results]
+            self._together, self._joined = Together.joined(groups), True
+            if self._together is not None:
+                self.reads = self._joined_reads(self._together.lines)
+        return self._together
 
     def run(self) -> None:
         """Compute all, in place."""
-        whole = self.whole
-        multiply_all(self.steps if whole is None else [whole])
+        together = self.together
+        if together is None:
+            multiply_all(self.steps)
+        else:
+            together.run()
 
     def note(self, ctx: Any) -> None:
         """Let the checks know what the products read."""
-        whole = self.whole
-        if whole is None:
+        together = self.together
+        if together is None:
             for at, step in zip(self.positions, self.steps, strict=True):
                 ctx.at_step = at
                 step.note()
             return
-        ctx.at_step = self.positions[0]
+        ctx.at_step, first = self.positions[0], together.steps[0]
         for chunks, parts in self.reads:
-            ctx.shared.note_chunks(whole.instr, chunks, whole.whole, parts)
+            ctx.shared.note_chunks(first.instr, chunks, first.whole, parts)
 
-    def _joined_reads(self, whole: Multiplication) -> Reads:
+    def _joined_reads(self, wholes: Sequence[dict[str, Lines]]) -> Reads:
         """What all read, and what of it each step does; at once where the operands are alike."""
-        found: Reads = []
-        for name, (lines, _) in whole.lines.items():
-            pairs = zip(self.positions, self.steps, strict=True)
-            parts = [(at, step.lines[name][0].chunks.numbers) for at, step in pairs]
-            found.append((lines.chunks, parts))
+        found = []
+        for whole, some in zip(wholes, self.of_results, strict=True):
+            for name, lines in whole.items():
+                pairs = [(self.positions[i], self.steps[i]) for i in some]
+                parts = [(at, step.lines[name][0].chunks.numbers) for at, step in pairs]
+                found.append((lines.chunks, parts))
         (first, _), *others = found
         if any(not np.array_equal(chunks.own, first.own) for chunks, _ in others):
             return found
@@ -150,7 +163,11 @@ class Chains:
         self.products = products
         self.positions = [product.at for product in products]
         self._known = BoundedCache(MAX_CHAINS)
-        self._first: Multiplication | None = None  # of the products that stand for a chain
+        self._first: Together | None = None  # what stands for a chain
+        places = [product.place for product in products]
+        self.of_results = [
+            [i for i, own in enumerate(places) if own == place] for place in dict.fromkeys(places)
+        ]
         values, threads = machine.registers.values, machine.ctx.threads
         given, again = ([product.fetch(values) for product in products] for _ in range(2))
         names = [o.name for o in products[0].instr.operands]
@@ -171,21 +188,24 @@ class Chains:
         """The chain of the products of what the registers hold now."""
         make = partial(_multiplications, machine, self.products)
         if not self._stay:
-            return Chain(make, self.positions)
+            return self._new(make)
         whole = whole_groups(cast(Any, machine.ctx), self.products[0].instr)
         words = np.empty((len(self._words), len(whole)), np.uint64)
         found = _held(self._words, self._flags, whole, words)
         if not found:
-            return Chain(make, self.positions)
+            return self._new(make)
         key, keeps = (words.tobytes(), whole.tobytes()), found == ALL_KEEP and not self._some_drop
         known: Chain | None = self._known.get(key)
         if known is None:
-            new = self._new(make, (self.positions[0], *key), whole, keeps, machine.ctx.tiles)
-            known = self._known.keep(key, new)
+            kept = (self.positions[0], *key)
+            known = self._known.keep(key, self._kept(make, kept, whole, keeps, machine.ctx.tiles))
         known.ask(keeps)
         return known
 
-    def _new(
+    def _new(self, make: Callable[[], list[Multiplication]], *known: Any) -> Chain:
+        return Chain(make, self.of_results, self.positions, *known)
+
+    def _kept(
         self, make: Callable[[], list[Multiplication]], key: Any, whole: np.ndarray, keeps: bool,
         tiles: SharedTiles,
     ) -> Chain:  # fmt: skip
@@ -193,14 +213,20 @@ class Chains:
         kept = tiles.kept(key)
         if self._first is not None and keeps and kept is not None:
             lines, reads = kept
-            return Chain(make, self.positions, self._first.moved(lines, whole, make), reads)
-        new = Chain(make, self.positions)
-        if new.in_place and new.whole is not None:
-            self._first = new.whole
-            lines = {name: lines for name, (lines, _) in new.whole.lines.items()}
-            tables = [x.chunks for x in lines.values()] + [chunks for chunks, _ in new.reads]
-            tiles.keep(key, (lines, new.reads), tables)
+            parts = [partial(_some, make, some) for some in self.of_results]
+            return self._new(make, self._first.moved(lines, whole, parts), reads)
+        new = self._new(make)
+        if new.in_place and new.together is not None:
+            self._first = new.together
+            lines = new.together.lines
+            tables = [x.chunks for own in lines for x in own.values()]
+            tiles.keep(key, (lines, new.reads), tables + [chunks for chunks, _ in new.reads])
         return new
+
+
+def _some(make: Callable[[], list[Multiplication]], some: Sequence[int]) -> list[Multiplication]:
+    made = make()
+    return [made[i] for i in some]
 
 
 def _multiplications(machine: Machine, products: Sequence[AsyncProduct]) -> list[Multiplication]:
@@ -266,9 +292,9 @@ def _follows(
     """May a product execute at once with those before it?"""
     last = before[-1]
     after, at = last.at + 1, product.at
-    if product.instr is not last.instr or product.place != last.place:
-        return False
-    if product.place in product.use.inputs:
+    some = [*before, product]
+    inputs = {place for p in some for place in p.use.inputs}
+    if product.instr is not last.instr or not inputs.isdisjoint(p.place for p in some):
         return False
     if any(head in heads for head in range(after, at + 1)):
         return False
@@ -305,8 +331,10 @@ def _chained(
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
     others = [(executed(part), part.rows) for part in _merged(between)]
-    parts = [(product.use, product.at) for product in products]
-    use = ProductUse.joined([product.use for product in products])
+    issues = []
+    for place in dict.fromkeys(product.place for product in products):
+        parts = [(product.use, product.at) for product in products if product.place == place]
+        issues.append((ProductUse.joined([use for use, _ in parts]), parts))
 
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
@@ -320,7 +348,8 @@ def _chained(
         for execute, rows in others:
             execute(machine, machine.forms.rows[rows])
         if ctx.proxies.tracked:
-            ctx.async_mma.issue(use, parts)
+            for use, parts in issues:
+                ctx.async_mma.issue(use, parts)
         registers.wrote_all(writes)
         chains = machine.chains.get(start)
         if chains is None:

@@ -174,14 +174,16 @@ class MmaHazards:
                 )
             raise EmulationError(
                 f"{use.instr.mnemonic}: {self.chunk.warpgroup_name(group)} used its accumulators "
-                f"or A's registers {why}"
+                f"or A's registers {why}",
+                self.chunk.loc(parts[0][1]),
             )
         for product in self.queue:
             reshaped = product.use.shape != use.shape
             hazard = product.use.accumulators == use.accumulators and reshaped
             hazard = hazard or product.use.accumulators in use.inputs
             if hazard and (product.groups & groups).any():
-                self._refuse(product, product.parts[0][1], use.instr.mnemonic, groups)
+                loc = self.chunk.loc(parts[0][1])
+                self._refuse(product, product.parts[0][1], use.instr.mnemonic, groups, loc)
         self.queue.append(Product(use, parts, groups, self.commits))
 
     def access(self, uses: Sequence[RegisterUse]) -> None:
