@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from typing import Any
 
 import ml_dtypes
@@ -204,3 +206,77 @@ def test_products_of_the_same_stages_in_turns(first: int) -> None:
         wanted = sum(products[turn % 2] for turn in range(begin, TURNS))
         rows = slice(64 * group, 64 * group + 64)
         assert np.array_equal(d[rows], np.asarray(wanted)[rows])
+
+
+@tc.kernel
+def halves(
+    a: tc.Array, b: tc.Array, d: tc.Array, first: tc.s32, gap: tc.Const = -1, early: tc.Const = ""
+):  # fmt: skip
+    """One warpgroup computes two halves with the same B; each forgets in a turn of its own."""
+    tc.launch_bounds(128)
+    mma = tc.wgmma.m64n32k32(tc.s8, tc.s8, tc.s32)
+    tile_a = tc.shared((2, 2, 64, 128), tc.s8, swizzle=128)
+    tile_b = tc.shared((2, 32, 128), tc.s8, swizzle=128)
+    t = tc.threadIdx.x
+    for i in tc.range(t, 2 * 128 * 128, 128):
+        if i // 128 != gap:
+            tile_a[i // 16384, i // 8192 % 2, i // 128 % 64, i % 128] = a[i // 128, i % 128]
+    for i in tc.range(t, 2 * 32 * 128, 128):
+        tile_b[i // 4096, i // 128 % 32, i % 128] = b[i // 128, i % 128]
+    tc.fence_proxy_async()
+    tc.barrier()
+    upper, lower = mma.d.zeros(), mma.d.zeros()
+    for turn in tc.range(TURNS):
+        tc.wgmma_fence()
+        keep_upper, keep_lower = turn != first, turn != first + 1
+        upper = tc.wgmma_async(mma, upper, tile_a[turn % 2, 0], tile_b[turn % 2], accumulate=keep_upper)
+        lower = tc.wgmma_async(mma, lower, tile_a[turn % 2, 1], tile_b[turn % 2], accumulate=keep_lower)
+        tc.wgmma_commit()
+        if early == "registers":
+            lower[0] = tc.s32(1)
+        if early == "memory":
+            tile_a[0, 1, 5, t] = tc.s8(0)
+        tc.wgmma_wait(0)
+    for i in tc.static_range(len(upper)):
+        row, col = upper.coordinates(i)
+        d[row, col] = upper[i]
+        d[64 + row, col] = lower[i]
+
+
+def run_halves(first: int, **constants: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What the kernel finds, and the products of each turn."""
+    a, b = numbers((2, 128, 128), "s8", True), numbers((2, 32, 128), "s8", True)
+    d = np.zeros((128, 32), np.int32)
+    halves.emulator("sm_90a")[1, 128](a.reshape(256, 128), b.reshape(64, 128), d, first, **constants)
+    return d, a.astype(np.int32) @ b.astype(np.int32).transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("first", [-2, -1, 0, 1, 4, 6])
+def test_products_with_the_same_b(first: int) -> None:
+    d, products = run_halves(first)
+    for half in range(2):
+        begin = max(first + half, 0) if first + half < TURNS else 0
+        wanted = sum(products[turn % 2] for turn in range(begin, TURNS))
+        rows = slice(64 * half, 64 * half + 64)
+        assert np.array_equal(d[rows], np.asarray(wanted)[rows])
+
+
+@pytest.mark.parametrize("row, half", [(5, "upper"), (64 + 5, "lower"), (192 + 5, "lower")])
+def test_the_half_that_reads_what_nobody_wrote(row: int, half: str) -> None:
+    with pytest.raises(Uninitialised, match="nothing has written byte") as found:
+        run_halves(-2, gap=row)
+    assert line_of(found.value.loc).startswith(f"{half} = tc.wgmma_async")
+
+
+@pytest.mark.parametrize("early", ["registers", "memory"])
+def test_the_half_that_is_in_flight(early: str) -> None:
+    words = {"registers": "uses registers that the wgmma", "memory": "still read by a wgmma"}
+    with pytest.raises(EmulationError, match=words[early]) as found:
+        run_halves(-2, early=early)
+    text = str(found.value)
+    number = int(re.search(r"test_chained_products\.py:(\d+)", text.split("wgmma", 1)[1])[1])  # type: ignore[index]
+    assert linecache.getline(__file__, number).strip().startswith("lower = tc.wgmma_async")
+
+
+def line_of(loc: Any) -> str:
+    return linecache.getline(loc.filename, loc.line).strip()

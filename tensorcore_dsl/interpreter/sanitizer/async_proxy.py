@@ -124,7 +124,8 @@ class ProxyFences:
             key = id(read.owners), id(read.groups)
             if key not in known:
                 over = mask[read.owners] & (read.groups < due[read.owners])
-                known[key] = over, bool(over.any()), bool(over.all())
+                count = np.count_nonzero(over)
+                known[key] = over, count > 0, count == len(over)
             over, some, whole = known[key]
             if not some:
                 left.append(read)
@@ -261,6 +262,8 @@ class CopiesInFlight:
         seen: (CTAs, barriers), how many phases have been seen to end; index: (CTAs, slots), the
         number of the barrier in each slot.
         """
+        if not self.count:
+            return
         ended = np.empty_like(self.rows)
         self.count = _take_ended(self.rows, index, seen, ended)
         ended = ended[: len(ended) - self.count]

@@ -137,7 +137,7 @@ class MmaHazards:
             issued = id(product.groups), id(product.committed)
             if issued not in after:
                 rest = product.groups & ~(groups & (product.committed < due))
-                after[issued] = rest, bool(rest.any())
+                after[issued] = rest, np.count_nonzero(rest) > 0
         left = []
         for product in self.queue:
             rest, some = after[id(product.groups), id(product.committed)]
@@ -164,7 +164,7 @@ class MmaHazards:
         for place in (use.accumulators, *use.a) if self.touched else ():
             if place in self.touched:
                 unfenced = unfenced | groups & self.touched[place]
-        if unfenced.any():
+        if np.count_nonzero(unfenced):
             group, fence = int(np.argmax(unfenced)), use.ordering.fence
             why = f"and did not fence: {fence} comes first"
             if self.fenced[group]:
