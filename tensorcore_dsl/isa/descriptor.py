@@ -131,6 +131,20 @@ class Chunks:
         """Those of the chunks."""
         return self.addresses // CHUNK
 
+    @cached_property
+    def spans(self) -> np.ndarray:
+        """(descriptors, spans, 2): the first number and the one behind the last of chunks that lie
+        side by side; all of them, each once. Empty ones follow the last of a descriptor."""
+        rows = []
+        for numbers in map(np.unique, self.numbers):
+            edges = np.flatnonzero(np.diff(numbers) > 1)
+            firsts, lasts = numbers[np.append(0, edges + 1)], numbers[np.append(edges, -1)]
+            rows.append(np.stack([firsts, lasts + 1], axis=1))
+        out = np.zeros((len(rows), max(map(len, rows)), 2), np.int64)
+        for row, spans in zip(out, rows, strict=True):
+            row[: len(spans)] = spans
+        return out
+
 
 class SharedTile(NamedTuple):
     """A tile of shared memory, as `tc.shared` made it: its bytes in the CTA, the bytes from one

@@ -242,6 +242,7 @@ class Uses:
         """
         if active is None:
             active = np.ones(self.warps, np.bool_)
+        left: Array | None
         if self.plan.blocks is None:
             left = np.broadcast_to(active, (len(self.uses), active.size))
         else:

@@ -140,8 +140,8 @@ class SharedMemory(accesses.WordMemory):
             if found is not None:
                 found()
         if proxies.tracked:
-            numbers, rows = chunks.numbers, own[owners]
-            proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, numbers, rows, parts))
+            reads = chunks.numbers, own[owners], chunks.spans, parts
+            proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, *reads))
 
     def _check(
         self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str,

@@ -49,8 +49,9 @@ class Read:
 
     step: where it was issued. owners: the threads that wait for it, or the warpgroups of a matrix
     product. groups: how many groups each owner had committed before. ctas: the CTA of each one's
-    shared memory. chunks: (different reads, chunks) their numbers; rows: that of each owner. parts:
-    where it stands for several operations, the step and the chunks of each, which have these rows.
+    shared memory. chunks: (different reads, chunks) their numbers; rows: that of each owner. spans:
+    the same as `Chunks.spans`, if they are known. parts: where it stands for several operations,
+    the step and the chunks of each, which have these rows.
     """
 
     kind: int
@@ -60,13 +61,14 @@ class Read:
     ctas: np.ndarray
     chunks: np.ndarray
     rows: np.ndarray
+    spans: np.ndarray | None = None
     parts: Sequence[tuple[int, np.ndarray]] = ()
 
     def part(self, some: np.ndarray) -> Read:
         """The operation for some of its owners."""
         return Read(
             self.kind, self.step, self.owners[some], self.groups[some], self.ctas[some],
-            self.chunks, self.rows[some], self.parts,
+            self.chunks, self.rows[some], self.spans, self.parts,
         )  # fmt: skip
 
     def places(self, address: int, cta: int) -> np.ndarray:
@@ -110,8 +112,14 @@ class ProxyFences:
     def add(self, read: Read) -> None:
         """An operation starts to read."""
         if self.tracked:
-            _count(self.readers, read.ctas, read.chunks, read.rows, 1)
+            self._count(read, 1)
             self.reads.append(read)
+
+    def _count(self, read: Read, change: int) -> None:
+        spans = read.spans
+        if spans is None:
+            spans = np.stack((read.chunks, read.chunks + 1), axis=-1)
+        _count(self.readers, read.ctas, spans, read.rows, change)
 
     def finish(self, kind: int, mask: np.ndarray, due: np.ndarray) -> None:
         """The owners of `mask` have waited for all groups before number `due`."""
@@ -124,21 +132,21 @@ class ProxyFences:
             key = id(read.owners), id(read.groups)
             if key not in known:
                 over = mask[read.owners] & (read.groups < due[read.owners])
-                count = np.count_nonzero(over)
+                count = int(np.count_nonzero(over))
                 known[key] = over, count > 0, count == len(over)
             over, some, whole = known[key]
             if not some:
                 left.append(read)
                 continue
             done = read if whole else read.part(over)
-            _count(self.readers, done.ctas, done.chunks, done.rows, -1)
+            self._count(done, -1)
             if not whole:
                 left.append(read.part(~over))
         self.reads = left
 
     def end(self, read: Read) -> None:
         """An operation is over for all of its owners."""
-        _count(self.readers, read.ctas, read.chunks, read.rows, -1)
+        self._count(read, -1)
         self.reads = [other for other in self.reads if other is not read]
 
     def stamp(self, threads: np.ndarray, ctas: np.ndarray, bytes: np.ndarray) -> None:
@@ -352,12 +360,13 @@ def _land(states: Any, pages: Any, rows: Any) -> None:
 
 
 @compiled
-def _count(readers: Any, ctas: Any, chunks: Any, rows: Any, change: int) -> None:
-    """Add `change` to the readers of `chunks` in `ctas`, of one of the rows for each of these."""
+def _count(readers: Any, ctas: Any, spans: Any, rows: Any, change: int) -> None:
+    """Add `change` to the readers of chunks in `ctas`: of one of the rows of `spans` for each."""
     for i in range(ctas.size):
-        there, numbers = readers[ctas[i]], chunks[rows[i]]
-        for number in range(numbers.size):
-            there[numbers[number]] += change
+        there, row = readers[ctas[i]], rows[i]
+        for span in range(spans.shape[1]):
+            for number in range(spans[row, span, 0], spans[row, span, 1]):
+                there[number] += change
 
 
 @inlined

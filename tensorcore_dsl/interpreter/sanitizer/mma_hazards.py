@@ -137,7 +137,7 @@ class MmaHazards:
             issued = id(product.groups), id(product.committed)
             if issued not in after:
                 rest = product.groups & ~(groups & (product.committed < due))
-                after[issued] = rest, np.count_nonzero(rest) > 0
+                after[issued] = rest, bool(np.count_nonzero(rest))
         left = []
         for product in self.queue:
             rest, some = after[id(product.groups), id(product.committed)]
