@@ -272,10 +272,6 @@ class Multiplication:
             for group in np.flatnonzero(self.dropped & some).tolist():
                 self.c[:, group * THREADS : (group + 1) * THREADS] = 0
 
-    def prepared(self) -> Any:
-        """The product of the arrays, which stay where they are."""
-        return _prepared([self])
-
     def run(self) -> np.ndarray:
         """Load all and compute d."""
         from tensorcore_dsl.numerics import products
@@ -325,33 +321,44 @@ CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
 BLOCK = 1 << 21  # bytes of accumulators and operands that stay in a processor's cache
 
 
-def multiply_all(steps: list[Multiplication]) -> None:
-    """Products in place of the same warpgroups, in this order; each may take what the one before it
-    has computed. A few warpgroups at a time do all of them, so that their operands stay in the
-    cache."""
+def _few_at_a_time(
+    steps: Sequence[Multiplication], held: int, do: Callable[[np.ndarray, int], None]
+) -> None:
+    """Let `do(some, number)` compute products of the same warpgroups, for so many of them at a time
+    that what they hold, bytes of each, stays in the cache."""
     from tensorcore_dsl.numerics.products import COST
 
-    first = steps[0]
-    ctx, product = first.ctx, first.product
-    prepared = [step.prepared() for step in steps]
-    held = first.c.nbytes // len(first.whole)
-    held += sum(out[0].nbytes for step in steps for _, out in step.lines.values())
-    size = max(BLOCK // held, 1)
+    first, size = steps[0], max(BLOCK // held, 1)
 
     def work(some: np.ndarray, number: int) -> None:
+        if np.count_nonzero(some) <= size:
+            do(some, number)
+            return
         groups = np.flatnonzero(some)
         for start in range(0, len(groups), size):
-            part = some
-            if len(groups) > size:
-                part = np.zeros_like(some)
-                part[groups[start : start + size]] = True
-            for step, uses in zip(steps, prepared, strict=True):
-                step.load(part)
-                step.clear(part)
-                uses.run(part, number=number)
+            part = np.zeros_like(some)
+            part[groups[start : start + size]] = True
+            do(part, number)
 
+    product = first.product
     cost = COST * product.m * product.n * product.k * len(steps)
-    ctx.team.share_mask(first.whole, cost, work)
+    first.ctx.team.share_mask(first.whole, cost, work)
+
+
+def multiply_all(steps: list[Multiplication]) -> None:
+    """Products in place of the same warpgroups, in this order; each may take what the one before it
+    has computed."""
+    prepared = [_prepared([step]) for step in steps]
+    held = steps[0].c.nbytes // len(steps[0].whole)
+    held += sum(out[0].nbytes for step in steps for _, out in step.lines.values())
+
+    def do(some: np.ndarray, number: int) -> None:
+        for step, uses in zip(steps, prepared, strict=True):
+            step.load(some)
+            step.clear(some)
+            uses.run(some, number=number)
+
+    _few_at_a_time(steps, held, do)
 
 
 class Together:
@@ -360,8 +367,6 @@ class Together:
     """
 
     def __init__(self, steps: Sequence[Multiplication]) -> None:
-        from tensorcore_dsl.numerics.products import COST
-
         self.steps, first = steps, steps[0]
         self._prepared: Any = None
         self._loads: list[tuple[Multiplication, list[str]]] = []  # those that read, and which lines
@@ -370,11 +375,8 @@ class Together:
             new = [name for name, (_, out) in step.lines.items() if id(out) not in places]
             self._loads.append((step, new))
             places.update((id(out), out) for _, out in step.lines.values())
-        held = sum(step.c.nbytes for step in steps) // len(first.whole)
-        held += sum(out[0].nbytes for out in places.values())
-        self._size = max(BLOCK // held, 1)
-        product = first.product
-        self._cost = COST * product.m * product.n * product.k * len(steps)
+        self._held = sum(step.c.nbytes for step in steps) // len(first.whole)
+        self._held += sum(out[0].nbytes for out in places.values())
 
     @classmethod
     def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
@@ -426,26 +428,15 @@ class Together:
             step.c, step.dropped = first.c, first.dropped
 
     def run(self) -> None:
-        """Compute them, a few warpgroups at a time, whose operands stay in the cache."""
-        first = self.steps[0]
+        """Compute them."""
         self._prepared = self._prepared or _prepared(self.steps)
-        first.ctx.team.share_mask(first.whole, self._cost, self._work)
+        _few_at_a_time(self.steps, self._held, self._some)
 
-    def _work(self, some: np.ndarray, number: int) -> None:
-        if np.count_nonzero(some) <= self._size:
-            self._part(some, number)
-            return
-        groups = np.flatnonzero(some)
-        for start in range(0, len(groups), self._size):
-            part = np.zeros_like(some)
-            part[groups[start : start + self._size]] = True
-            self._part(part, number)
-
-    def _part(self, part: np.ndarray, number: int) -> None:
+    def _some(self, some: np.ndarray, number: int) -> None:
         for step, names in self._loads:
-            step.load(part, names)
-            step.clear(part)
-        self._prepared.run(part, number=number)
+            step.load(some, names)
+            step.clear(some)
+        self._prepared.run(some, number=number)
 
 
 def _placed(
