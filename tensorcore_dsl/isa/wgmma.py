@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -109,35 +108,6 @@ class Lines:
         across = transposed and name == "a"
         shape = (inner, outer) if across else (outer, inner if transposed else size // 4)
         return cls(instr, chunks, shape, element.itemsize if transposed else 4, across)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Lines]) -> Lines | None:
-        """Those of a product with the K of all of `parts`; None for unlike ones."""
-        first, *others = parts
-        alike = (first.shape, first.size, first.across)
-        own, tables = first.chunks.own, [part.chunks.addresses for part in parts]
-        for part in others:
-            if (part.shape, part.size, part.across) != alike:
-                return None
-            if part.chunks.own is not own and not np.array_equal(part.chunks.own, own):
-                return None
-        if len({table.shape for table in tables}) > 1:
-            return None
-        lines, width = first.shape
-        if first.size == 4:
-            shape = lines, width * len(parts)
-            tables = [table.reshape(len(table), lines, -1) for table in tables]
-        else:
-            shape = (lines, width * len(parts)) if first.across else (lines * len(parts), width)
-        addresses = np.concatenate(tables, axis=-1).reshape(len(tables[0]), -1)
-        return replace(first, chunks=Chunks(addresses, own), shape=shape)
-
-    def equals(self, other: Lines) -> bool:
-        """Do both read the same for all warpgroups?"""
-        mine, its = self.chunks, other.chunks
-        alike = (self.shape, self.size, self.across) == (other.shape, other.size, other.across)
-        pairs = (mine.own, its.own), (mine.addresses, its.addresses)
-        return alike and all(np.array_equal(a, b) for a, b in pairs)
 
     def load(self, ctx: Context, some: np.ndarray, out: np.ndarray) -> None:
         """Read them for some warpgroups."""
@@ -297,13 +267,7 @@ class Multiplication:
         )  # fmt: skip
 
 
-@cache
-def _deeper(product: Any, times: int) -> Any:
-    """The product with a K of so many times as much."""
-    return replace(product, k=product.k * times)
-
-
-def _prepared(steps: Sequence[Multiplication]) -> Any:
+def prepared(steps: Sequence[Multiplication]) -> Any:
     """The products of the arrays of `steps`, which stay where they are."""
     first = steps[0]
     arrays = [x for s in steps for x in (s.operand("a"), s.operand("b"), s.c, s.out)]
@@ -321,7 +285,7 @@ CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
 BLOCK = 1 << 21  # bytes of accumulators and operands that stay in a processor's cache
 
 
-def _few_at_a_time(
+def few_at_a_time(
     steps: Sequence[Multiplication], held: int, do: Callable[[np.ndarray, int], None]
 ) -> None:
     """Let `do(some, number)` compute products of the same warpgroups, for so many of them at a time
@@ -348,113 +312,17 @@ def _few_at_a_time(
 def multiply_all(steps: list[Multiplication]) -> None:
     """Products in place of the same warpgroups, in this order; each may take what the one before it
     has computed."""
-    prepared = [_prepared([step]) for step in steps]
+    uses = [prepared([step]) for step in steps]
     held = steps[0].c.nbytes // len(steps[0].whole)
     held += sum(out[0].nbytes for step in steps for _, out in step.lines.values())
 
     def do(some: np.ndarray, number: int) -> None:
-        for step, uses in zip(steps, prepared, strict=True):
+        for step, product in zip(steps, uses, strict=True):
             step.load(some)
             step.clear(some)
-            uses.run(some, number=number)
+            product.run(some, number=number)
 
-    _few_at_a_time(steps, held, do)
-
-
-class Together:
-    """Products in place of the same warpgroups, each with a result of its own, both of whose
-    operands are lines. Lines that several of them have are read, and decoded, once.
-    """
-
-    def __init__(self, steps: Sequence[Multiplication]) -> None:
-        self.steps, first = steps, steps[0]
-        self._prepared: Any = None
-        self._loads: list[tuple[Multiplication, list[str]]] = []  # those that read, and which lines
-        places: dict[int, np.ndarray] = {}
-        for step in steps:
-            new = [name for name, (_, out) in step.lines.items() if id(out) not in places]
-            self._loads.append((step, new))
-            places.update((id(out), out) for _, out in step.lines.values())
-        self._held = sum(step.c.nbytes for step in steps) // len(first.whole)
-        self._held += sum(out[0].nbytes for out in places.values())
-
-    @classmethod
-    def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
-        """Of each group the product with the K of all, each of which takes what the one before it
-        has computed; None if there is no such product.
-
-        A product with a larger K is computed in more of the same steps, whose results D can hold.
-        """
-        firsts, every = [steps[0] for steps in groups], [step for steps in groups for step in steps]
-        alike = len({(step.product, id(step.maps)) for step in every}) == 1 == len(set(map(len, groups)))
-        if not alike or firsts[0].product.satfinite:
-            return None
-        if any(step.lines.keys() != {"a", "b"} for step in every):
-            return None
-        found: list[dict[str, Lines]] = []
-        for steps in groups:
-            own = {}
-            for name in firsts[0].lines:
-                lines = Lines.joined([step.lines[name][0] for step in steps])
-                if lines is None:
-                    return None
-                own[name] = next((x[name] for x in found if x[name].equals(lines)), lines)
-            found.append(own)
-        wholes = []
-        for first in firsts:
-            whole = copy(first)
-            whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
-            whole.product = _deeper(first.product, len(groups[0]))
-            wholes.append(whole)
-        together = cls(_placed(wholes, found, firsts[0].whole, [partial(list, g) for g in groups]))
-        together.ask(firsts)
-        return together
-
-    @property
-    def lines(self) -> list[dict[str, Lines]]:
-        """Those of each product."""
-        return [{name: own for name, (own, _) in step.lines.items()} for step in self.steps]
-
-    def moved(
-        self, lines: list[dict[str, Lines]], whole: np.ndarray,
-        parts: Sequence[Callable[[], Sequence[Multiplication]]],
-    ) -> Together:  # fmt: skip
-        """The same for other lines, of other warpgroups, all of which keep C."""
-        return Together(_placed(self.steps, lines, whole, parts))
-
-    def ask(self, firsts: Iterable[Multiplication]) -> None:
-        """Let C be kept by those who keep that of other products."""
-        for step, first in zip(self.steps, firsts, strict=True):
-            step.c, step.dropped = first.c, first.dropped
-
-    def run(self) -> None:
-        """Compute them."""
-        self._prepared = self._prepared or _prepared(self.steps)
-        _few_at_a_time(self.steps, self._held, self._some)
-
-    def _some(self, some: np.ndarray, number: int) -> None:
-        for step, names in self._loads:
-            step.load(some, names)
-            step.clear(some)
-        self._prepared.run(some, number=number)
-
-
-def _placed(
-    steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]], whole: np.ndarray,
-    parts: Sequence[Callable[[], Sequence[Multiplication]]],
-) -> list[Multiplication]:  # fmt: skip
-    """The same products of other lines and of other warpgroups, all of which keep C."""
-    places: dict[int, tuple[Lines, np.ndarray]] = {}
-    found = []
-    for step, named, make in zip(steps, lines, parts, strict=True):
-        other = copy(step)
-        other.whole, other.parts, other.c, other.dropped = whole, make, step.kept, None
-        for name, own in named.items():
-            if id(own) not in places:
-                places[id(own)] = own, other.buffers.of(name, len(whole), own)
-        other.lines = {name: places[id(own)] for name, own in named.items()}
-        found.append(other)
-    return found
+    few_at_a_time(steps, held, do)
 
 
 def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any, **where: Any) -> np.ndarray:

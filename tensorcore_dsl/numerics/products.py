@@ -27,7 +27,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line
 COST = 0.16  # nanoseconds of a multiply-add in blocks, roughly
-Share = Callable[[Array, float, Callable[[Array, int], Any]], Any]  # mask, cost of one, work
+Share = Callable[[Array, float, Callable[[Array, int], None]], Any]  # mask, cost of one, work
 
 
 def matmul(
@@ -242,12 +242,11 @@ class Uses:
         """
         if active is None:
             active = np.ones(self.warps, np.bool_)
-        left: Array | None
         if self.plan.blocks is None:
             left = np.broadcast_to(active, (len(self.uses), active.size))
         else:
             left = _in_blocks(self, active, extra, share, number)
-        if left is not None and left.any():
+        if left.any():
             self._run_loops(left, extra)
 
     def _run_loops(self, left: Array, extra: Array) -> None:
@@ -270,8 +269,8 @@ class Uses:
 
 def _in_blocks(
     uses: Uses, active: Array, extra: Array, share: Share | None, number: int
-) -> Array | None:
-    """Compute what blocks can; (uses, warps) bool of what remains, None for nothing."""
+) -> Array:
+    """Compute what blocks can; (uses, warps) bool of what remains."""
     plan, product = uses.plan.blocks, uses.product
     assert plan is not None
     left = np.zeros((len(uses.uses), active.size), np.bool_)
@@ -282,15 +281,14 @@ def _in_blocks(
         )
         active = active & ~left[0]
 
-    def part(some: Array, number: int) -> int:
+    def part(some: Array, number: int) -> None:
         decoded = uses.decoded(number)
-        found: int = plan.loop(*uses.in_blocks, some, plan.call, decoded, left, extra, 0, some.size)
-        return found
+        plan.loop(*uses.in_blocks, some, plan.call, decoded, left, extra, 0, some.size)
 
-    if share is not None:
+    if share is None:
+        part(active, number)
+    else:
         share(active, uses.cost, part)
-    elif part(active, number) == 0 and not product.sparse:
-        return None
     return left
 
 

@@ -20,12 +20,12 @@ from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.lanes.runs import uses_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
+from tensorcore_dsl.isa.joined_products import Together
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.isa.wgmma import (
     Buffers,
     Lines,
     Multiplication,
-    Together,
     multiply_all,
     whole_groups,
 )

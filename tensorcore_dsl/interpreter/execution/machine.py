@@ -272,17 +272,20 @@ class Machine:
         self._put(at, Cohort(ctx.mask, rounds, waits, ctx.progress - 1, budget=self.budget))
 
     def _look_ahead(self, at: int) -> None:
-        ctx = self.ctx
-        ctx.limit = min((p for p in ctx.cohorts if p >= at), default=len(self.runs))
+        ctx, limit = self.ctx, len(self.runs)
+        for place in ctx.cohorts:
+            if at <= place < limit:
+                limit = place
+        ctx.limit = limit
         if self.scheduler is not None:
             ctx.limit = min(ctx.limit, self.scheduler.limit(at))
 
     def _overtakes(self, at: int) -> bool:
         """Does a jump ahead pass cohorts that should run first?"""
-        return any(
-            p < at and not c.waiting and c.rounds <= self.rounds
-            for p, c in self.ctx.cohorts.items()
-        )
+        for place, cohort in self.ctx.cohorts.items():
+            if place < at and not cohort.waiting and cohort.rounds <= self.rounds:
+                return True
+        return False
 
     def _slice_ends(self, head: int) -> bool:
         """Count a backward jump; is it time to let others run?"""

@@ -111,9 +111,10 @@ class MmaHazards:
     def fence(self) -> None:
         groups, _ = self.chunk.units(WARPGROUP)
         self.fenced |= groups
-        for place in list(self.touched):
-            self.touched[place] = self.touched[place] & ~groups
-            if not self.touched[place].any():
+        others = ~groups if self.touched else groups
+        for place, users in list(self.touched.items()):
+            left = self.touched[place] = users & others
+            if not np.count_nonzero(left):
                 del self.touched[place]
 
     def commit(self) -> None:

@@ -1,0 +1,146 @@
+"""Products of warpgroups that follow each other, computed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.isa.descriptor import Chunks
+from tensorcore_dsl.isa.wgmma import Buffers, Lines, Multiplication, few_at_a_time, prepared
+
+
+class Together:
+    """Products in place of the same warpgroups, each with a result of its own, both of whose
+    operands are lines. Lines that several of them have are read, and decoded, once.
+    """
+
+    def __init__(self, steps: Sequence[Multiplication]) -> None:
+        self.steps, first = steps, steps[0]
+        self._prepared: Any = None
+        self._loads: list[tuple[Multiplication, list[str]]] = []  # those that read, and which lines
+        places: dict[int, np.ndarray] = {}
+        for step in steps:
+            new = [name for name, (_, out) in step.lines.items() if id(out) not in places]
+            self._loads.append((step, new))
+            places.update((id(out), out) for _, out in step.lines.values())
+        self._held = sum(step.c.nbytes for step in steps) // len(first.whole)
+        self._held += sum(out[0].nbytes for out in places.values())
+
+    @classmethod
+    def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
+        """Of each group the product with the K of all, each of which takes what the one before it
+        has computed; None if there is no such product.
+
+        A product with a larger K is computed in more of the same steps, whose results D can hold.
+        """
+        firsts, every = [steps[0] for steps in groups], [step for steps in groups for step in steps]
+        kinds = {(step.product, id(step.maps)) for step in every}
+        if len(kinds) > 1 or len({*map(len, groups)}) > 1 or firsts[0].product.satfinite:
+            return None
+        if any(step.lines.keys() != {"a", "b"} for step in every):
+            return None
+        found: list[dict[str, Lines]] = []
+        for steps in groups:
+            own = {}
+            for name in firsts[0].lines:
+                lines = _joined([step.lines[name][0] for step in steps])
+                if lines is None:
+                    return None
+                own[name] = next((x[name] for x in found if _equal(x[name], lines)), lines)
+            found.append(own)
+        wholes = []
+        for first in firsts:
+            whole = copy(first)
+            whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
+            whole.product = _deeper(first.product, len(groups[0]))
+            wholes.append(whole)
+        together = cls(_placed(wholes, found, firsts[0].whole, [partial(list, g) for g in groups]))
+        together.ask(firsts)
+        return together
+
+    @property
+    def lines(self) -> list[dict[str, Lines]]:
+        """Those of each product."""
+        return [{name: own for name, (own, _) in step.lines.items()} for step in self.steps]
+
+    def moved(
+        self, lines: list[dict[str, Lines]], whole: np.ndarray,
+        parts: Sequence[Callable[[], Sequence[Multiplication]]],
+    ) -> Together:  # fmt: skip
+        """The same for other lines, of other warpgroups, all of which keep C."""
+        return Together(_placed(self.steps, lines, whole, parts))
+
+    def ask(self, firsts: Iterable[Multiplication]) -> None:
+        """Let C be kept by those who keep that of other products."""
+        for step, first in zip(self.steps, firsts, strict=True):
+            step.c, step.dropped = first.c, first.dropped
+
+    def run(self) -> None:
+        """Compute them."""
+        self._prepared = self._prepared or prepared(self.steps)
+        few_at_a_time(self.steps, self._held, self._some)
+
+    def _some(self, some: np.ndarray, number: int) -> None:
+        for step, names in self._loads:
+            step.load(some, names)
+            step.clear(some)
+        self._prepared.run(some, number=number)
+
+
+def _placed(
+    steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]], whole: np.ndarray,
+    parts: Sequence[Callable[[], Sequence[Multiplication]]],
+) -> list[Multiplication]:  # fmt: skip
+    """The same products of other lines and of other warpgroups, all of which keep C."""
+    places: dict[int, tuple[Lines, np.ndarray]] = {}
+    found = []
+    for step, named, make in zip(steps, lines, parts, strict=True):
+        other = copy(step)
+        other.whole, other.parts, other.c, other.dropped = whole, make, step.kept, None
+        for name, own in named.items():
+            if id(own) not in places:
+                places[id(own)] = own, other.buffers.of(name, len(whole), own)
+        other.lines = {name: places[id(own)] for name, own in named.items()}
+        found.append(other)
+    return found
+
+
+def _joined(parts: Sequence[Lines]) -> Lines | None:
+    """Those of a product with the K of all of `parts`; None for unlike ones."""
+    first, *others = parts
+    alike = (first.shape, first.size, first.across)
+    own, tables = first.chunks.own, [part.chunks.addresses for part in parts]
+    for part in others:
+        if (part.shape, part.size, part.across) != alike:
+            return None
+        if part.chunks.own is not own and not np.array_equal(part.chunks.own, own):
+            return None
+    if len({table.shape for table in tables}) > 1:
+        return None
+    lines, width = first.shape
+    if first.size == 4:
+        shape = lines, width * len(parts)
+        tables = [table.reshape(len(table), lines, -1) for table in tables]
+    else:
+        shape = (lines, width * len(parts)) if first.across else (lines * len(parts), width)
+    addresses = np.concatenate(tables, axis=-1).reshape(len(tables[0]), -1)
+    return replace(first, chunks=Chunks(addresses, own), shape=shape)
+
+
+def _equal(some: Lines, other: Lines) -> bool:
+    """Do both read the same for all warpgroups?"""
+    mine, its = some.chunks, other.chunks
+    alike = (some.shape, some.size, some.across) == (other.shape, other.size, other.across)
+    pairs = (mine.own, its.own), (mine.addresses, its.addresses)
+    return alike and all(np.array_equal(a, b) for a, b in pairs)
+
+
+@cache
+def _deeper(product: Any, times: int) -> Any:
+    """The product with a K of so many times as much."""
+    return replace(product, k=product.k * times)
