@@ -22,13 +22,7 @@ from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
 from tensorcore_dsl.isa.joined_products import Together
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.isa.wgmma import (
-    Buffers,
-    Lines,
-    Multiplication,
-    multiply_all,
-    whole_groups,
-)
+from tensorcore_dsl.isa.wgmma import Buffers, Lines, Multiplication, multiply_all, whole_groups
 
 
 @dataclass(frozen=True)
@@ -174,8 +168,8 @@ class Chains:
         words = [x for own in given for x, name in zip(own, names) if name.startswith("desc_")]
         keeps = [own[names.index("scale_d")] for own in given]
         self._some_drop = not all(np.ndim(x) or x for x in keeps)
-        keeps = [x for x in keeps if np.ndim(x)]
-        # Registers stay where they are.
+        # Constants stay as they are, and registers where they are.
+        words, keeps = ([x for x in some if np.ndim(x)] for some in (words, keeps))
         self._stay = all(map(_are, given, again)) and all(
             np.shape(x) == (threads,) and x.flags.c_contiguous for x in (*words, *keeps)
         )
