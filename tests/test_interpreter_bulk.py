@@ -405,3 +405,27 @@ class TestClusters:
         found = [geometry.cta(32 * cta) for cta in range(12)]
         second = [(2 + x, y, 0) for y in range(3) for x in range(2)]
         assert found == second + [(x, 3 + y, 0) for y in range(3) for x in range(2)]
+
+    @pytest.mark.parametrize("offset, error, text", [
+        (4, Misaligned, r"mbarrier at shared 0x104 \(thread 0 of block 2\): no multiple of 8"),
+        (8, EmulationError, r"no mbarrier lives at shared 0x108 \(thread 0 of block 2\)"),
+    ])  # fmt: skip
+    @pytest.mark.usefixtures("library")
+    def test_a_load_that_no_barrier_counts(self, offset: int, error: Any, text: str) -> None:
+        """In one CTA of four, so that there are more CTAs than copies."""
+        source = np.zeros((1, 64), np.uint32)
+        with pytest.raises(error, match=text):
+            run(beside_its_barrier, 4, 32, source, offset=offset)
+
+
+@tc.kernel
+def beside_its_barrier(source: tc.Array, offset: tc.Const = 0):
+    tc.launch_bounds(32)
+    tc.cluster_size(4)
+    map = tc.tensor_map(source, (1, 64))
+    tile = tc.shared((1, 64), tc.u32, align=128)
+    bar = tc.mbarriers(2)[0]
+    if (tc.cluster_rank() == 2) & (tc.threadIdx.x == 0):
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        tc.emit(hopper.LOAD.format(2), tile.address, map.address, 0, 0, bar.address + offset)

@@ -109,7 +109,7 @@ class BulkCopies:
         if idle and not wrong:
             self.outside.note(LOADS, box, threads, starts, rank, touching)
         if uncounted:
-            bars.refuse_count(uncounted, threads[copies[0]], copies[3])
+            bars.refuse_count(uncounted, threads[copies[0, :done]], copies[3, :done])
         flights.begin(done, box.size)
         chunk.tally.bytes["shared", "store"] += done * box.size
         chunk.tally.bytes["global", "load"] += inside
