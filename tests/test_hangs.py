@@ -571,3 +571,26 @@ def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPat
     line = line_of(busy, "for i in tc.range")
     assert "block 0 warps 1: " in text and f"in the loop at {__file__}:{line}, " in text
     assert "32 of 64 threads have arrived; missing are block 0 warps 1" in text
+
+
+@tc.kernel
+def polls_beside_a_wait(x: tc.Array):
+    """Warp 0 waits for ever, warp 1 polls for ever, once warp 2 has let it go on."""
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+    tc.barrier()
+    if tc.warp_id() == 0:
+        bar.wait(0)
+    elif tc.warp_id() == 1:
+        tc.barrier(1, 64)
+        while strong(x.at(0)) == 0:
+            pass
+    else:
+        tc.barrier(1, 64)
+
+
+def test_threads_that_wait_count_as_asked_when_nothing_they_wait_for_has_changed() -> None:
+    """The moment of a report, which names iterations, does not depend on who is really asked."""
+    with pytest.raises(tc.errors.Deadlock, match="147 iterations so far"):
+        polls_beside_a_wait.emulator("sm_90a")[1, 96](np.zeros(1, np.int32))

@@ -221,12 +221,24 @@ class Machine:
             late = [(at, c) for at, c in cohorts if c.progress < ctx.progress]
             ready = [(c.rounds, at) for at, c in late if c.events != self._events(at, c)]
             ready = ready or [(c.rounds, at) for at, c in late]
+            first = min(ready, default=(0, 0))
+            for at, cohort in late:
+                if (cohort.rounds, at) < first:
+                    self._pass_over(at, cohort)
         if not ready and self._start_blocks():
             ready = [(self.ctx.cohorts[0].rounds, 0)]
         if not ready:
             self._refuse_deadlock()
         at = min(ready)[1]
         return at, ctx.cohorts.pop(at)
+
+    def _pass_over(self, at: int, cohort: Cohort) -> None:
+        """Do to threads that wait what asking them in vain does."""
+        ctx, instr = self.ctx, self.ctx.instruction(at)
+        cohort.progress = ctx.progress
+        self.watchdog.blocked(cohort.mask)
+        ctx.tally.counts[at] += ctx.masks.find(cohort.mask).warps
+        ctx.reads += instr is not None and instr.uses_mbarrier
 
     def _run_cohort(self, start: int) -> None:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
