@@ -325,16 +325,14 @@ def _chained(
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
     others = [(executed(part), part.rows) for part in _merged(between)]
-    issues = []
-    for place in dict.fromkeys(product.place for product in products):
-        parts = [(product.use, product.at) for product in products if product.place == place]
-        issues.append((ProductUse.joined([use for use, _ in parts]), parts))
+    parts = [(product.use, product.at) for product in products]
+    use = ProductUse.joined([own for own, _ in parts])
 
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
         if (
             ctx.limit < end or machine.forms.level < 0 or ctx.sanitizer.detector is not None
-            or registers.lacks(reads)
+            or registers.lacks(reads) or (ctx.proxies.tracked and not ctx.async_mma.allows(use))
         ):  # fmt: skip
             return alone(machine)
         if ctx.active is not None and machine.park(start, unit):
@@ -342,8 +340,7 @@ def _chained(
         for execute, rows in others:
             execute(machine, machine.forms.rows[rows])
         if ctx.proxies.tracked:
-            for use, parts in issues:
-                ctx.async_mma.issue(use, parts)
+            ctx.async_mma.add(use, parts)
         registers.wrote_all(writes)
         chains = machine.chains.get(start)
         if chains is None:

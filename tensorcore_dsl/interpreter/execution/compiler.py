@@ -316,8 +316,8 @@ class _Compiler:
         """The step with the checks of registers that asynchronous products use."""
         product = mma_hazards.product_use(op.instr, reads)
         if product is not None:
-            parts = ((product, self.here),)
-            return steps.watched(run, lambda mma: mma.issue(product, parts))
+            at = self.here
+            return steps.watched(run, lambda mma: mma.issue(product, at))
         accesses = zip(reads, op.operands), zip(writes, op.results)
         use = mma_hazards.register_use(op.instr.mnemonic, *accesses, self.watched)
         return run if use is None else steps.watched(run, lambda mma: mma.access((use,)))

@@ -10,7 +10,7 @@ compiler's own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
@@ -47,15 +47,15 @@ class ProductUse:
     """A product and its registers, by place.
 
     inputs: registers that it reads until it is waited for; those of A are `a`. shape: shape and
-    type of D; products of one shape may share accumulators while in flight. Several products with
-    the same accumulators, which are issued at once, are one (`joined`).
+    type of D; products of one shape may share accumulators while in flight. Several products of one
+    instruction that are issued at once are one (`joined`).
     """
 
     instr: Instruction
     ordering: MmaOrdering
-    accumulators: int
-    a: tuple[int, ...]
-    inputs: tuple[int, ...]
+    accumulators: frozenset[int]
+    a: frozenset[int]
+    inputs: frozenset[int]
 
     @cached_property
     def shape(self) -> str:
@@ -63,18 +63,25 @@ class ProductUse:
 
     @classmethod
     def joined(cls, uses: Sequence[ProductUse]) -> ProductUse:
-        """What products with the same accumulators and of the same instruction use."""
-        a = tuple({place: None for use in uses for place in use.a})
-        inputs = tuple({place: None for use in uses for place in use.inputs})
-        return replace(uses[0], a=a, inputs=inputs)
+        """What products of the same instruction use."""
+        accumulators, a, inputs = (
+            frozenset[int]().union(*every)
+            for every in zip(*[(use.accumulators, use.a, use.inputs) for use in uses], strict=True)
+        )
+        return replace(uses[0], accumulators=accumulators, a=a, inputs=inputs)
 
     def meets(self, use: RegisterUse) -> bool:
         """May a step not use its registers while it is in flight?"""
-        return (
-            self.accumulators in use.reads or self.accumulators in use.writes
-            or not set(self.inputs).isdisjoint(use.writes)
-            or (not use.copies and not set(self.a).isdisjoint(use.reads))
-        )  # fmt: skip
+        return not (
+            self.accumulators.isdisjoint(use.reads + use.writes)
+            and self.inputs.isdisjoint(use.writes)
+            and (use.copies or self.a.isdisjoint(use.reads))
+        )
+
+    def excludes(self, use: ProductUse) -> bool:
+        """May a product not be issued while it is in flight?"""
+        shared = use.inputs if self.shape == use.shape else use.inputs | use.accumulators
+        return not self.accumulators.isdisjoint(shared)
 
 
 @dataclass
@@ -155,16 +162,10 @@ class MmaHazards:
                 members = self.chunk.mask & (np.arange(self.chunk.threads) // WARPGROUP == group)
                 self.detector.observe(members, self.detector.column(cta, *key), last)
 
-    def issue(self, use: ProductUse, parts: Sequence[tuple[ProductUse, int]]) -> None:
-        """Check the registers of products before they run, and add them to those in flight.
-
-        parts: each product's, with its step; use: that of all.
-        """
+    def issue(self, use: ProductUse, step: int) -> None:
+        """Check the registers of a product before it runs, and add it to those in flight."""
         groups, _ = self.chunk.units(WARPGROUP)
-        unfenced = groups & ~self.fenced
-        for place in (use.accumulators, *use.a) if self.touched else ():
-            if place in self.touched:
-                unfenced = unfenced | groups & self.touched[place]
+        unfenced = self._unfenced(use, groups)
         if np.count_nonzero(unfenced):
             group, fence = int(np.argmax(unfenced)), use.ordering.fence
             why = f"and did not fence: {fence} comes first"
@@ -175,17 +176,37 @@ class MmaHazards:
                 )
             raise EmulationError(
                 f"{use.instr.mnemonic}: {self.chunk.warpgroup_name(group)} used its accumulators "
-                f"or A's registers {why}",
-                self.chunk.loc(parts[0][1]),
+                f"or A's registers {why}"
             )
-        for product in self.queue:
-            reshaped = product.use.shape != use.shape
-            hazard = product.use.accumulators == use.accumulators and reshaped
-            hazard = hazard or product.use.accumulators in use.inputs
-            if hazard and (product.groups & groups).any():
-                loc = self.chunk.loc(parts[0][1])
-                self._refuse(product, product.parts[0][1], use.instr.mnemonic, groups, loc)
+        for product in self._owners_of(use, groups):
+            owner = next(step for part, step in product.parts if part.excludes(use))
+            self._refuse(product, owner, use.instr.mnemonic, groups)
+        self.add(use, ((use, step),))
+
+    def allows(self, use: ProductUse) -> bool:
+        """Do the registers of products pass the checks of `issue`?"""
+        groups, _ = self.chunk.units(WARPGROUP)
+        unfenced = np.count_nonzero(self._unfenced(use, groups))
+        return not unfenced and not any(self._owners_of(use, groups))
+
+    def add(self, use: ProductUse, parts: Sequence[tuple[ProductUse, int]]) -> None:
+        """Products are in flight now; parts: each one's registers and step, use: those of all."""
+        groups, _ = self.chunk.units(WARPGROUP)
         self.queue.append(Product(use, parts, groups, self.commits))
+
+    def _unfenced(self, use: ProductUse, groups: np.ndarray) -> np.ndarray:
+        """Those of `groups` that must fence before they issue a product."""
+        unfenced = groups & ~self.fenced
+        for place in use.accumulators | use.a if self.touched else ():
+            if place in self.touched:
+                unfenced = unfenced | groups & self.touched[place]
+        return unfenced
+
+    def _owners_of(self, use: ProductUse, groups: np.ndarray) -> Iterator[Product]:
+        """The products in flight that must be waited for before `groups` issue another one."""
+        for product in self.queue:
+            if product.use.excludes(use) and (product.groups & groups).any():
+                yield product
 
     def access(self, uses: Sequence[RegisterUse]) -> None:
         """Check ordinary steps that use registers of products."""
@@ -217,10 +238,10 @@ def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None
     if instr.ordering is None:
         return None
     places = dict(zip((o.name for o in instr.operands), reads, strict=True))
-    inputs = tuple(places[name] for name in instr.ordering.late_inputs if name in places)
-    a = (places["a"],) if "a" in places else ()
     assert instr.tied is not None
-    return ProductUse(instr, instr.ordering, places[instr.tied], a, inputs)
+    named = {instr.tied}, {"a"}, {*instr.ordering.late_inputs}
+    uses = [frozenset(places[name] for name in names if name in places) for names in named]
+    return ProductUse(instr, instr.ordering, *uses)
 
 
 def register_use(
