@@ -594,3 +594,20 @@ def test_threads_that_wait_count_as_asked_when_nothing_they_wait_for_has_changed
     """The moment of a report, which names iterations, does not depend on who is really asked."""
     with pytest.raises(tc.errors.Deadlock, match="147 iterations so far"):
         polls_beside_a_wait.emulator("sm_90a")[1, 96](np.zeros(1, np.int32))
+
+
+@tc.kernel
+def polls_beside_lanes_that_wait(x: tc.Array):
+    """A lane polls for ever, while those beside it have gone on to the barrier."""
+    if tc.threadIdx.x == 0:
+        while strong(x.at(0)) == 0:
+            tc.emit("nanosleep.u32", 20)
+    tc.barrier()
+
+
+@pytest.mark.parametrize("order", [*ORDERS, "up"])
+def test_lanes_that_wait_outside_of_loops(order: Any) -> None:
+    """In some orders they stay one by one, and nobody marks them as waiting."""
+    emulator = polls_beside_lanes_that_wait.emulator("sm_90a", order=order)
+    with pytest.raises(tc.errors.Deadlock, match=r"bar\.sync at (.*\n)+  who waits for whom"):
+        emulator[1, 64](np.zeros(1, np.int32))

@@ -364,8 +364,10 @@ class Machine:
         groups = [] if here is None else [here]
         for at, cohort in sorted(ctx.cohorts.items()):
             state = "waits" if cohort.blocked else "ready"
-            repeats = not cohort.blocked and watchdog.repeats_all(cohort.mask)
-            groups.append(Group(at, cohort.mask, "repeats" if repeats else state))
+            if not cohort.blocked and watchdog.repeats_all(cohort.mask):  # outside of loops: waits
+                inside = any(p <= at < loop.end for p, loop in ctx.program.loops.items())
+                state = "repeats" if inside else "waits"
+            groups.append(Group(at, cohort.mask, state))
         return HangReport(
             ctx, self.registers.values, groups, watchdog.iterations, self._pending()
         ).text()
