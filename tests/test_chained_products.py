@@ -278,5 +278,59 @@ def test_the_half_that_is_in_flight(early: str) -> None:
     assert linecache.getline(__file__, number).strip().startswith("lower = tc.wgmma_async")
 
 
+@tc.kernel
+def mistakes(out: tc.Array, gap: tc.Const = 64, touched: tc.Const = False, apart: tc.Const = 0):
+    """Two products with results of their own. gap: the row of A that nobody writes; touched: no
+    fence behind the second result; apart: the second A of half of the threads, in bytes."""
+    tc.launch_bounds(128)
+    mma = tc.wgmma.m64n8k32(tc.s8, tc.s8, tc.s32)
+    tile_a, tile_b = tc.shared((64, 128), tc.s8, swizzle=128), tc.shared((8, 128), tc.s8, swizzle=128)
+    t = tc.threadIdx.x
+    for row in tc.range(64):
+        if row != gap:
+            tile_a[row, t] = tc.s8(1)
+    for row in tc.range(8):
+        tile_b[row, t] = tc.s8(1)
+    tc.fence_proxy_async()
+    tc.barrier()
+    upper, lower = mma.d.zeros(), mma.d.zeros()
+    tc.wgmma_fence()
+    if touched:
+        lower = mma.d.zeros()
+    left, right = tile_a.address >> 4, tile_b.address >> 4
+    upper = mma(upper, descriptor(left), descriptor(right), True)
+    lower = mma(lower, descriptor(left + t // 64 * (apart // 16)), descriptor(right), True)
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    out[t] = upper[0] + lower[0]
+
+
+def descriptor(start: Any) -> Any:
+    return tc.emit("mov.b64.pack", (start & 0x3FFF).bits(tc.b32), tc.u32(1024 // 16 | 1 << 30))
+
+
+def test_no_mistake() -> None:
+    out = np.zeros(128, np.int32)
+    mistakes.emulator("sm_90a")[1, 128](out)
+    assert (out == 64).all()
+
+
+@pytest.mark.parametrize(
+    "constants, kind, words, half",
+    [
+        (dict(touched=True), EmulationError, "did not fence since", "lower"),
+        (dict(apart=1024), EmulationError, "desc_a differs within a warpgroup", "lower"),
+        (dict(gap=5, touched=True), Uninitialised, "nothing has written", "upper"),
+        (dict(gap=5, apart=1024), Uninitialised, "nothing has written", "upper"),
+    ],
+)
+def test_the_first_of_two_mistakes(
+    constants: dict[str, Any], kind: type[Exception], words: str, half: str
+) -> None:
+    with pytest.raises(kind, match=words) as found:
+        mistakes.emulator("sm_90a")[1, 128](np.zeros(128, np.int32), **constants)
+    assert line_of(found.value.loc).startswith(f"{half} = mma")  # type: ignore[attr-defined]
+
+
 def line_of(loc: Any) -> str:
     return linecache.getline(loc.filename, loc.line).strip()

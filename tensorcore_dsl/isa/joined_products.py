@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class Together:
             whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
             whole.product = _deeper(first.product, len(groups[0]))
             wholes.append(whole)
-        together = cls(_placed(wholes, found, firsts[0].whole, [partial(list, g) for g in groups]))
+        together = cls(_placed(wholes, found, firsts[0].whole))
         together.ask(firsts)
         return together
 
@@ -68,12 +68,9 @@ class Together:
         """Those of each product."""
         return [{name: own for name, (own, _) in step.lines.items()} for step in self.steps]
 
-    def moved(
-        self, lines: list[dict[str, Lines]], whole: np.ndarray,
-        parts: Sequence[Callable[[], Sequence[Multiplication]]],
-    ) -> Together:  # fmt: skip
+    def moved(self, lines: list[dict[str, Lines]], whole: np.ndarray) -> Together:
         """The same for other lines, of other warpgroups, all of which keep C."""
-        return Together(_placed(self.steps, lines, whole, parts))
+        return Together(_placed(self.steps, lines, whole))
 
     def ask(self, firsts: Iterable[Multiplication]) -> None:
         """Let C be kept by those who keep that of other products."""
@@ -93,15 +90,14 @@ class Together:
 
 
 def _placed(
-    steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]], whole: np.ndarray,
-    parts: Sequence[Callable[[], Sequence[Multiplication]]],
-) -> list[Multiplication]:  # fmt: skip
+    steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]], whole: np.ndarray
+) -> list[Multiplication]:
     """The same products of other lines and of other warpgroups, all of which keep C."""
     places: dict[int, tuple[Lines, np.ndarray]] = {}
     found = []
-    for step, named, make in zip(steps, lines, parts, strict=True):
+    for step, named in zip(steps, lines, strict=True):
         other = copy(step)
-        other.whole, other.parts, other.c, other.dropped = whole, make, step.kept, None
+        other.whole, other.c, other.dropped = whole, step.kept, None
         for name, own in named.items():
             if id(own) not in places:
                 places[id(own)] = own, other.buffers.of(name, len(whole), own)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.errors import Divergence, TensorCoreError
+from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.descriptor import Chunks, Descriptor
@@ -148,19 +148,14 @@ class Multiplication:
     """d = scale_a * a * scale_b * b + (c if scale_d else +0), for the active warpgroups.
 
     out: receives d, contiguous or (as by `tc.emulate`) with the registers of a thread as neighbours.
-    loc: the line in the user's source, for errors. `lines` by name: the operands in shared memory,
-    and where they go. dropped: the warpgroups that do not keep C, which lies where D will be.
-    parts: returns the products that this one stands for, if there are several. kept: C where it is
-    kept.
+    `lines` by name: the operands in shared memory, and where they go. dropped: the warpgroups that
+    do not keep C, which lies where D will be. kept: C where it is kept.
     """
-
-    parts: Callable[[], Sequence[Multiplication]] = tuple
 
     def __init__(
         self, ctx: Context, instr: Instruction, c: Any, *operands: Any,
-        out: np.ndarray | None = None, buffers: Buffers | None = None, loc: Any = None,
+        out: np.ndarray | None = None, buffers: Buffers | None = None,
     ) -> None:  # fmt: skip
-        self.loc = loc
         given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
         self.ctx, self.instr, self.given, self.out = ctx, instr, given, out
         self.whole = whole_groups(ctx, instr)
@@ -226,15 +221,9 @@ class Multiplication:
 
     def load(self, some: np.ndarray, names: Iterable[str] | None = None) -> None:
         """Read the operands in shared memory for some warpgroups, only those of these names."""
-        try:
-            for name in self.lines if names is None else names:
-                lines, out = self.lines[name]
-                lines.load(self.ctx, some, out)
-        except TensorCoreError as error:
-            for part in self.parts():  # one of them has the error
-                part.load(some)
-            error.loc = error.loc or self.loc
-            raise
+        for name in self.lines if names is None else names:
+            lines, out = self.lines[name]
+            lines.load(self.ctx, some, out)
 
     def clear(self, some: np.ndarray) -> None:
         """Set C, which lies where D will be, to zero in those of `some` that do not keep it."""

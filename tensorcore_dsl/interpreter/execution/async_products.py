@@ -6,10 +6,12 @@ import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
 
+from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP
 from tensorcore_dsl.interpreter.core.program import STOP, Fused, Program, Run
@@ -46,13 +48,16 @@ class AsyncProduct:
         operands = self.fetch(registers.values)
         buffers = machine.buffers.setdefault(self.at, Buffers())
         home = registers.home(self.place)
-        return Multiplication(
-            ctx, self.instr, *operands, out=home, buffers=buffers, loc=self.loc
-        )
+        return Multiplication(ctx, self.instr, *operands, out=home, buffers=buffers)
 
     def run(self, machine: Machine) -> None:
         """Execute it alone."""
-        self.multiplication(machine).run()
+        machine.ctx.at_step = self.at
+        try:
+            self.multiplication(machine).run()
+        except TensorCoreError as error:
+            error.loc = error.loc or self.loc
+            raise
         machine.registers.wrote_all(frozenset({self.place}))
 
 
@@ -146,7 +151,8 @@ class Chain:
         if any(not np.array_equal(chunks.own, first.own) for chunks, _ in others):
             return found
         addresses = np.concatenate([chunks.addresses for chunks, _ in found], axis=1)
-        return [(Chunks(addresses, first.own), [part for _, parts in found for part in parts])]
+        every = sorted((part for _, parts in found for part in parts), key=itemgetter(0))
+        return [(Chunks(addresses, first.own), every)]
 
 
 class Chains:
@@ -178,6 +184,14 @@ class Chains:
             for some in (words, keeps)
         )
 
+    def run(self, machine: Machine) -> bool:
+        """Compute the products, if they may be computed in place; may they?"""
+        found = self.find(machine)
+        if found.in_place:
+            found.run()
+            found.note(machine.ctx)
+        return found.in_place
+
     def find(self, machine: Machine) -> Chain:
         """The chain of the products of what the registers hold now."""
         make = partial(_multiplications, machine, self.products)
@@ -207,8 +221,7 @@ class Chains:
         kept = tiles.kept(key)
         if self._first is not None and keeps and kept is not None:
             lines, reads = kept
-            parts = [partial(_some, make, some) for some in self.of_results]
-            return self._new(make, self._first.moved(lines, whole, parts), reads)
+            return self._new(make, self._first.moved(lines, whole), reads)
         new = self._new(make)
         if new.in_place and new.together is not None:
             self._first = new.together
@@ -216,11 +229,6 @@ class Chains:
             tables = [x.chunks for own in lines for x in own.values()]
             tiles.keep(key, (lines, new.reads), tables + [chunks for chunks, _ in new.reads])
         return new
-
-
-def _some(make: Callable[[], list[Multiplication]], some: Sequence[int]) -> list[Multiplication]:
-    made = make()
-    return [made[i] for i in some]
 
 
 def _multiplications(machine: Machine, products: Sequence[AsyncProduct]) -> list[Multiplication]:
@@ -328,6 +336,10 @@ def _chained(
     parts = [(product.use, product.at) for product in products]
     use = ProductUse.joined([own for own, _ in parts])
 
+    def one_by_one(machine: Machine) -> None:
+        for product in products:
+            product.run(machine)
+
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
         if (
@@ -345,14 +357,13 @@ def _chained(
         chains = machine.chains.get(start)
         if chains is None:
             chains = machine.chains[start] = Chains(machine, products)
-        found = chains.find(machine)
-        if found.in_place:
-            found.run()
-            found.note(ctx)
-        else:
-            for product in products:
-                ctx.at_step = product.at
-                product.run(machine)
+        try:
+            at_once = chains.run(machine)
+        except TensorCoreError:
+            one_by_one(machine)  # one of them has the error
+            raise
+        if not at_once:
+            one_by_one(machine)
         ctx.tally.counts[start + 1 : end] += ctx.warps
         return end
 

@@ -131,7 +131,6 @@ def _operate(part: Fused, start: int, end: int, machine: Machine, table: np.ndar
         wrong = perform_all(table, start, end, mask, everybody, first, last, failed)
         return (int(failed[0]), wrong) if wrong else None
 
-
     _by_blocks(machine, part, OPERATION_COST * (end - start), some)
 
 
