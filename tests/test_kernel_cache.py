@@ -29,6 +29,7 @@ from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic
 from tensorcore_dsl.environment import disk_cache, distributions
+from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import Kernel
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
@@ -168,10 +169,15 @@ def test_everything_comes_back(directory):
     made = Cubin(
         "name", "sm_90a", "the text é", b"\x7fELF\0\xff", "the log", block_shared=70000,
         threads=384, cluster=(2, 1, 1),
-        tensor_maps=(TensorMap(0, (1, 0), (64, 128), 128), TensorMap(1, (0,), (8,))),
+        tensor_maps=(
+            TensorMap(0, (1, 0), (64, 128), 128, Loc("file.py", 3, 4, 9, "load")),
+            TensorMap(1, (0,), (8,)),
+        ),
     )  # fmt: skip
     kernel_cache.store("ab" * 32, made, diagnostics)
-    assert kernel_cache.load("ab" * 32) == (made, diagnostics)
+    found = kernel_cache.load("ab" * 32)
+    assert found == (made, diagnostics)
+    assert [m.loc for m in found[0].tensor_maps] == [m.loc for m in made.tensor_maps]
     assert kernel_cache.load("cd" * 32) is None
 
 

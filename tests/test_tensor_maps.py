@@ -472,7 +472,8 @@ def test_emulated_maps():
 
 def test_emulation_checks_as_the_gpu_does():
     a, b = matrices()
-    with pytest.raises(ArgumentError, match="argument 'b': it starts at address"):
+    with pytest.raises(ArgumentError, match="argument 'b': it starts at address") as error:
         copy.emulate[1, 32](a, aligned((128, 128), np.float16, 8), 0)
+    assert "tensor_map(" in error.value.loc.excerpt()
     with pytest.raises(LaunchError, match=r"block \(64, 1, 1\) was asked for"):
         copy.emulate[1, 64](a, b, 0)

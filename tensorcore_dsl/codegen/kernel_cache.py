@@ -17,6 +17,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic
 from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.cache_directory import cache_directory
+from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.nodes import TensorMap
 
 # The text of an entry: types by name; a tuple is a list of these, a set one of them.
@@ -27,7 +28,7 @@ HEAD = {
     "block_shared": int,
     "threads": {int, type(None)},
     "cluster": {(int, int, int), type(None)},
-    "tensor_maps": [(int, [int], [int], int)],
+    "tensor_maps": [(int, [int], [int], int, {(str, int, int, int, str), type(None)})],
     "checks": bool,
     "diagnostics": [(str, str, int)],
 }
@@ -76,8 +77,8 @@ def _read(data: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
         block_shared=head["block_shared"], threads=head["threads"],
         cluster=head["cluster"] and tuple(head["cluster"]),
         tensor_maps=tuple(
-            TensorMap(argument, tuple(axes), tuple(box), swizzle)
-            for argument, axes, box, swizzle in head["tensor_maps"]
+            TensorMap(argument, tuple(axes), tuple(box), swizzle, loc and Loc(*loc))
+            for argument, axes, box, swizzle, loc in head["tensor_maps"]
         ),
         checks=head["checks"],
     )  # fmt: skip
@@ -109,8 +110,17 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
         "block_shared": cubin.block_shared,
         "threads": cubin.threads,
         "cluster": cubin.cluster,
-        "tensor_maps": [(m.argument, m.axes, m.box, m.swizzle) for m in cubin.tensor_maps],
+        "tensor_maps": [
+            (m.argument, m.axes, m.box, m.swizzle, _place(m.loc)) for m in cubin.tensor_maps
+        ],
         "checks": cubin.checks,
         "diagnostics": diagnostics,
     }
     disk_cache.store(entry, ptx + log + cubin.code, json.dumps(head))
+
+
+def _place(loc: Loc | None) -> tuple[str, int, int, int, str] | None:
+    """A location without its call sites."""
+    if loc is None:
+        return None
+    return loc.filename, loc.line, loc.column, loc.end_column, loc.function

@@ -201,13 +201,15 @@ class TensorMap:
     """A tensor map that the launch encodes (`cuTensorMapEncodeTiled`).
 
     argument: the kernel's run-time argument that it describes; axes: that array's axes, innermost
-    first; box: elements of one copy along these axes; swizzle: bytes, 0 for none.
+    first; box: elements of one copy along these axes; swizzle: bytes, 0 for none; loc: where the
+    kernel first asks for it.
     """
 
     argument: int
     axes: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+    loc: Loc | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
             f"argument {array.name} is contiguous along axis {first} (its strides are "
             f"{_strides(array)}), where the box {tuple(box)} has {box[first]}"
         )
-    wanted = nodes.TensorMap(argument, axes, tuple(box[d] for d in axes), swizzle)
+    of_axes = tuple(box[d] for d in axes)
+    wanted = nodes.TensorMap(argument, axes, of_axes, swizzle, builder().locate())
     for param in kernel.params:
         if param.tensor_map == wanted:
             return TensorMap(Scalar(param.value), array, axes, tuple(box), swizzle)

@@ -49,7 +49,7 @@ class Tiled(NamedTuple):
 def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
     """`array` as `tensor_map` describes it; ArgumentError if TMA cannot read it."""
     for complaint in _complaints(array, tensor_map):
-        raise ArgumentError(f"{name}: {complaint}")
+        raise ArgumentError(f"{name}: {complaint}", tensor_map.loc)
     size = storage_bits(array.type.dtype) // 8
     extents = tuple(array.shape[axis] for axis in tensor_map.axes)
     strides: list[int] = []
