@@ -19,6 +19,7 @@ from tensorcore_dsl.kernels.hopper.s8_gemm import s8_gemm
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
 from tensorcore_dsl.kernels.host.launch import is_recording
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # Name of a family -> class of its configurations: "sm80" uses mma.sync, "sm90" wgmma and TMA.
 FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
@@ -104,9 +105,13 @@ def is_read_by_tma(x: Description) -> bool:
     return x.type.align >= 16 and is_matrix and not has_negative_stride(x)
 
 
-def is_assembled(config: HopperConfig) -> bool:
-    """Whether consumers get the registers that the configuration gives them."""
-    return not config.registers or gives_registers()
+def is_assembled(config: HopperConfig, shape: ProblemShape | None = None) -> bool:
+    """Whether consumers get the registers that the configuration gives them, for a problem."""
+    uneven = bool(config.registers)
+    if shape is not None:
+        in_fragments = bool(shape.seen_by(config.swapped).in_fragments)
+        uneven |= config.is_crowded(in_fragments, shape.out_bytes)
+    return not uneven or gives_registers()
 
 
 def gives_registers() -> bool:

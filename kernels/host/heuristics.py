@@ -238,10 +238,8 @@ def choose_for(
             return False  # stream-K exchanges accumulators in f32
         if needs_registers and (config.registers or config.consumers > 2):
             return False  # the accumulators fill all registers that a consumer can have
-        in_fragments = bool((shape.swapped if config.swapped else shape).in_fragments)
         limited = needs_registers and config.register_limited
-        limited |= config.is_crowded(in_fragments, shape.out_bytes)
-        return families.gives_registers() if limited else families.is_assembled(config)
+        return families.gives_registers() if limited else families.is_assembled(config, shape)
 
     for_any_c = needs_registers or problem.reads_c
     first = choose(shape_of(usual), lambda config: is_feasible(config, for_any_c))

@@ -163,7 +163,7 @@ def hopper_candidates(
     shape: ProblemShape, allowed: Callable[[HopperConfig], bool] = lambda config: True
 ) -> list[HopperConfig]:
     """The configurations that the cost model ranks highest, and the best of stream-K."""
-    ranked = dict.fromkeys(c for _, c in ranking(shape) if is_assembled(c) and allowed(c))
+    ranked = dict.fromkeys(c for _, c in ranking(shape) if is_assembled(c, shape) and allowed(c))
     streamk = [config for _, config in streamk_ranking(shape) if allowed(config)]
     return list(dict.fromkeys([*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]))
 
