@@ -80,24 +80,21 @@ class BulkCopies:
         False, and nothing done, for other loads and for those that will be refused.
         """
         chunk, clusters, threads = self.chunk, self.clusters, self.chunk.here.numbers
-        named = self._named(tensor, threads)
-        if named is None:
+        given = self._given(tensor, coordinates)
+        if given is None:
             return False
-        box, handles = named
+        box, named, starts, touching = given
         total, most = chunk.threads, len(threads) * clusters.size
         storage, proxies, bars = self.storage, self.sanitizer.proxies, self.mbarriers
-        flights, rank = self.sanitizer.in_flight, len(coordinates)
+        flights = self.sanitizer.in_flight
         dst, bar = words(dst, total), words(bar, total)
         masks = bar if mask is None else mask if np.ndim(mask) else words(mask, total)
-        starts = np.empty((len(threads), RANK), np.int64)
-        touching, found = np.empty(len(threads), np.bool_), np.empty(FOUND, np.int64)
-        copies = np.empty((4, most), np.int64)
+        found, copies = np.empty(FOUND, np.int64), np.empty((4, most), np.int64)
         useful = self.outside.useful[LOADS, box.name]
-        a, b, c, d, e = (words(axis, total) for axis in (*coordinates, *[0] * (RANK - rank)))
         done = _load_all(
-            threads, handles, a, b, c, d, e, starts, touching, useful, dst, bar, masks,
-            mask is not None, chunk.group, clusters.size, clusters.gone, copies, box.real, box.plan,
-            box.element, box.mask, box.pitch, storage.data, storage.states, storage.pages,
+            threads, *named, starts, touching, useful, dst, bar, masks, mask is not None,
+            chunk.group, clusters.size, clusters.gone, copies, box.real, box.plan, box.element,
+            box.mask, box.pitch, storage.data, storage.states, storage.pages,
             storage.checks, proxies.stamps, proxies.readers, bars.index, bars.state, box.size,
             flights.room(most), flights.count, chunk.at_step, box.reach, found,
         )  # fmt: skip
@@ -107,7 +104,7 @@ class BulkCopies:
         chunk.writes += len(threads)
         bars.changes += 1
         if idle and not wrong:
-            self.outside.note(LOADS, box, threads, starts, rank, touching)
+            self.outside.note(LOADS, box, threads, starts, len(coordinates), touching)
         if uncounted:
             bars.refuse_count(uncounted, threads[copies[0, :done]], copies[3, :done])
         flights.begin(done, box.size)
@@ -118,33 +115,36 @@ class BulkCopies:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
         return True
 
-    def _named(self, tensor: Any, threads: np.ndarray) -> tuple[TensorBox, np.ndarray] | None:
-        """The box that the first of the active threads names, and the handles of all; None where a
-        copy is refused, or shown to the detector."""
-        handles = tensor if np.ndim(tensor) else np.full(self.chunk.threads, tensor)
+    def _given(
+        self, tensor: Any, coordinates: Any
+    ) -> tuple[TensorBox, tuple[Any, Any, Any, Any, Any, Any], np.ndarray, np.ndarray] | None:
+        """The box that the first of the active threads names; handles and coordinates, and room for
+        the starts of boxes and for which of them touch the array, as `place_boxes` takes them.
+
+        None where a copy is refused, or shown to the detector.
+        """
+        threads, total = self.chunk.here.numbers, self.chunk.threads
+        handles = tensor if np.ndim(tensor) else np.full(total, tensor)
         index, rest = divmod(int(handles[threads[0]]), 1 << MAP_SHIFT)
         index -= MAP_BASE
         if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
             return None
-        return self.boxes[index], handles
+        axes = (*coordinates, *[0] * (RANK - len(coordinates)))
+        a, b, c, d, e = (words(axis, total) for axis in axes)
+        named, starts = (handles, a, b, c, d, e), np.empty((len(threads), RANK), np.int64)
+        return self.boxes[index], named, starts, np.empty(len(threads), np.bool_)
 
     def _alike(
         self, tensor: Any, coordinates: Any
     ) -> tuple[TensorBox, np.ndarray, np.ndarray, int] | None:
         """The box that all active threads name, their coordinates, which of them touch the array,
         and all bytes inside it; None where a copy is refused, or shown to the detector."""
-        threads, total = self.chunk.here.numbers, self.chunk.threads
-        named = self._named(tensor, threads)
-        if named is None:
+        given = self._given(tensor, coordinates)
+        if given is None:
             return None
-        box, handles = named
-        starts = np.empty((len(threads), RANK), np.int64)
-        touching = np.empty(len(threads), np.bool_)
-        axes = (*coordinates, *[0] * (RANK - len(coordinates)))
-        a, b, c, d, e = (words(axis, total) for axis in axes)
-        inside = place_boxes(
-            threads, handles, a, b, c, d, e, box.plan, box.element, starts, touching
-        )
+        box, named, starts, touching = given
+        threads = self.chunk.here.numbers
+        inside = place_boxes(threads, *named, box.plan, box.element, starts, touching)
         return None if inside < 0 else (box, starts, touching, inside)
 
     def _store_alike(self, tensor: Any, coordinates: Any, src: Any) -> bool:
