@@ -417,6 +417,37 @@ class TestClusters:
         with pytest.raises(error, match=text):
             run(beside_its_barrier, 4, 32, source, offset=offset)
 
+    @pytest.mark.usefixtures("library")
+    def test_a_phase_that_expects_its_bytes_last_releases_at_once(self) -> None:
+        """The store is still read when the phase ends, and waited for behind that."""
+        source, out = np.arange(32, dtype=np.int32), np.zeros(32, np.int32)
+        with pytest.raises(EmulationError, match="these bytes are still read by a bulk store"):
+            run(released_too_early, 1, 64, source.reshape(1, 32), out.reshape(1, 32))
+
+
+@tc.kernel
+def released_too_early(source: tc.Array, out: tc.Array):
+    """Warp 0 loads tile[1] and lets its phase expect the bytes behind that."""
+    tc.launch_bounds(64)
+    tile, full = tc.shared((2, 32), tc.s32, align=128), tc.mbarriers(1)[0]
+    warp, lane = tc.warp_id(), tc.lane_id()
+    if tc.threadIdx.x == 0:
+        full.init(1)
+        tc.fence_mbarrier_init()
+    if warp == 0:
+        tile[0, lane] = lane
+    tc.fence_proxy_async()
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        tc.emit(hopper.BULK_STORE, out.at(0, 0).address, tile.at(0, 0).address, 128)
+        tc.tma_store_commit()
+        tc.emit(hopper.BULK_LOAD, tile.at(1, 0).address, source.at(0, 0).address, 128, full.address)
+        full.arrive_expect_tx(128)
+        tc.tma_store_wait(0)
+    if warp == 1:
+        full.wait(0)
+        tile[0, lane] = 100 + lane
+
 
 @tc.kernel
 def beside_its_barrier(source: tc.Array, offset: tc.Const = 0):

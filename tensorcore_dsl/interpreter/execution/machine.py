@@ -107,6 +107,18 @@ class Machine:
             return ctx.clusters.met + ctx.exits
         return ctx.progress
 
+    def _has_news(self, at: int, cohort: Cohort) -> bool:
+        """May threads that wait at a position be able to go on since they were last asked?"""
+        ctx, instr, events = self.ctx, self.ctx.instruction(at), self._events(at, cohort)
+        if events == cohort.events:
+            return False
+        if not cohort.blocked or cohort.unit or instr is None or not instr.uses_mbarrier:
+            return True
+        if ctx.mbarriers.has_news(ctx.masks.find(cohort.mask).numbers):
+            return True
+        cohort.events = events
+        return False
+
     def missing(
         self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False
     ) -> Mask:
@@ -219,7 +231,7 @@ class Machine:
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
         if not ready:
             late = [(at, c) for at, c in cohorts if c.progress < ctx.progress]
-            ready = [(c.rounds, at) for at, c in late if c.events != self._events(at, c)]
+            ready = [(c.rounds, at) for at, c in late if self._has_news(at, c)]
             ready = ready or [(c.rounds, at) for at, c in late]
             first = min(ready, default=(0, 0))
             for at, cohort in late:

@@ -122,20 +122,20 @@ class Mbarriers:
         found = self._note(addresses, chunk.mask)
         self._release(addresses, counts)
         rows = np.zeros(self.state.shape[1], np.bool_)
-        wrong = _arrive(
+        status = _arrive(
             addresses, counts, sizes, chunk.here.numbers, self.index, self.state, clusters.size,
             clusters.gone, rows,
         )  # fmt: skip
-        if wrong:
-            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, count)
+        if status > 1:
+            self._refuse(status >> 32, status & 0xFFFFFFFF, bar, count)
         for row in np.flatnonzero(rows).tolist():
             before = self.arrivers.setdefault((chunk.at_step, row), chunk.mask)
             if before is not chunk.mask:
                 self.arrivers[chunk.at_step, row] = chunk.masks.union(before, chunk.mask)
         if found is not None:
             found()
-        if self.sanitizer.proxies.reads:  # a thread released too early shall run at once
-            chunk.step_aside()
+        if status and self.sanitizer.proxies.reads:
+            chunk.step_aside()  # a thread released too early shall run at once
 
     def done(self, bar: Any, parity: Any) -> np.ndarray:
         """(T,) bool: is the phase of this parity over?"""
@@ -157,6 +157,10 @@ class Mbarriers:
             units, phases = self._phases(addresses)
             detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
         return go
+
+    def has_news(self, threads: np.ndarray) -> bool:
+        """Is a phase over that one of these waiting threads, given by number, last asked for?"""
+        return bool(_has_news(threads, self.index, self.state, self.asks_for))
 
     def _phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
@@ -380,12 +384,13 @@ def _arrive(
     addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
     gone: Any, rows: Any,
 ) -> int:  # fmt: skip
-    """Count the arrivals and expected bytes of the active threads; 0 or an error.
+    """Count the arrivals and expected bytes of the active threads; returns 1 where they may release
+    a thread, 0 where all phases wait for bytes that are now expected, or an error.
 
     active: their numbers. rows: becomes true for the rows of `state` that have arrivals.
     """
     ctas, slots = index.shape
-    group = addresses.size // ctas
+    group, releases = addresses.size // ctas, 0
     for i in range(active.size):
         thread = active[i]
         address, count = int(addresses[thread]), int(counts[thread])
@@ -413,10 +418,13 @@ def _arrive(
             return error_at(OVERRUN, thread)
         rows[row] = True
         state[cta, row, PENDING] -= count
-        if state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0:
+        ended = state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0
+        if ended:
             state[cta, row, PHASE] += 1
             state[cta, row, PENDING] = state[cta, row, COUNT]
-    return 0
+        if ended or int(expected[thread]) == 0:
+            releases = 1
+    return releases
 
 
 @compiled
@@ -481,3 +489,19 @@ def _done(
         elif asks_for[thread, 1] != phase:
             return error_at(LOST, thread)
     return news
+
+
+@compiled
+def _has_news(threads: Any, index: Any, state: Any, asks_for: Any) -> bool:
+    """Is there a thread that would not wait on as it did when it asked?"""
+    ctas = index.shape[0]
+    group = asks_for.shape[0] // ctas
+    for i in range(threads.size):
+        thread = threads[i]
+        cta, slot, phase = thread // group, asks_for[thread, 0], asks_for[thread, 1]
+        if slot < 0:
+            return True
+        row = index[cta, slot]
+        if state[cta, row, COUNT] == 0 or state[cta, row, PHASE] != phase:
+            return True
+    return False
