@@ -48,9 +48,9 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     run = ProcessPool.run
 
-    def noted(self: ProcessPool, chunk: Any, firsts: range, ctas: int, count: int, *more: Any) -> Report:
-        made.append(min(count, len(firsts)))
-        return run(self, chunk, firsts, ctas, count, *more)
+    def noted(self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any) -> Report:
+        made.append(count)
+        return run(self, chunk, jobs, count, *more)
 
     monkeypatch.setattr(launch, "cores", lambda: 3)
     monkeypatch.setattr(launch, "_is_long", lambda *_: True)
@@ -111,6 +111,13 @@ class TestLaunches:
         report = b.run(out, grid=9, block=64)
         assert three == [3] and np.array_equal(out, np.arange(64 * 9) // 64)
         assert str(report) == str(b.run(out, grid=9, block=64, workers=1)) and three == [3]
+
+    def test_make_no_process_without_a_chunk(self, three: list[int]) -> None:
+        """The first block of a first launch runs in this process, which loads the loops."""
+        b = Builder(("out", u64))
+        b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(64)), 1)
+        b.run(np.zeros(64 * 3, np.uint32), grid=3, block=64)
+        assert three == [2]
 
     def test_name_the_first_block_that_fails(self, three: list[int]) -> None:
         """Every block from 10 on fails."""
@@ -263,6 +270,20 @@ class Adds:
         return Report()
 
 
+@dataclass
+class Waits:
+    """A chunk that notes its process in an array, the first CTA when all others have done so."""
+
+    array: np.ndarray
+
+    def __call__(self, first: int, ctas: int, _: Event) -> Report:
+        end = time.monotonic() + 20
+        while first == 0 and not self.array[1:].all() and time.monotonic() < end:
+            time.sleep(0.001)
+        self.array[first] = os.getpid()
+        return Report()
+
+
 class TestProcesses:
     pool: ProcessPool
 
@@ -285,8 +306,8 @@ class TestProcesses:
 
     def run(self, chunk: Any, ctas: int = 10, size: int = 2, count: int = 3) -> tuple[Report, int]:
         ended: list[int] = []
-        firsts = range(0, ctas, size)
-        return self.pool.run(chunk, firsts, ctas, count, Event(), ended.append), sum(ended)
+        jobs = [(first, min(size, ctas - first)) for first in range(0, ctas, size)]
+        return self.pool.run(chunk, jobs, min(count, len(jobs)), Event(), ended.append), sum(ended)
 
     def numbers(self) -> list[int]:
         return [worker.number for worker in self.pool.workers]
@@ -296,6 +317,14 @@ class TestProcesses:
         for _ in range(2):
             found, ended = self.run(report, ctas, size, count)
             assert found.bytes["global", "load"] == ended == ctas
+
+    def test_who_is_done_first_gets_the_next_chunk(self) -> None:
+        """The first chunk ends only when others have run all that follow."""
+        (told,) = self.pool.arena.take([GlobalPointer(np.zeros(9, np.int64), "x")])
+        jobs = [(first, 1) for first in range(9)]
+        self.pool.run(Waits(told.array), jobs, 2, Event(), lambda _: None)
+        first, *others = told.array.tolist()
+        assert first and first not in others and len({*others}) == 1
 
     def test_stay_for_what_follows(self) -> None:
         self.run(report)
@@ -443,7 +472,7 @@ class TestProcessPools:
         """It does not end those of the other process either."""
         first = self.pool()
         assert first is not None
-        first.run(report, range(0, 10, 2), 10, 3, Event(), lambda _: None)
+        first.run(report, [(0, 5), (5, 5)], 2, Event(), lambda _: None)
         if not (number := os.fork()):
             os._exit(self.pool() is first)
         assert os.waitpid(number, 0)[1] == 0

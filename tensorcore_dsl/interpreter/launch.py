@@ -150,8 +150,10 @@ def run(
             first = min(prod(cluster or (1,)), ctas)
             total += launch(0, first, stop)
             progress.advance(first)
+        at_once = min(at_once, max(-(-(ctas - first) // size), 1))
         run = pool.run if pool and at_once > 1 else _run_chunks
-        total += run(launch, range(first, ctas, size), ctas, at_once, stop, progress.advance)
+        jobs = ((at, min(size, ctas - at)) for at in range(first, ctas, size))
+        total += run(launch, jobs, at_once, stop, progress.advance)
         program.seconds = (_seconds() - began) * at_once / ctas
         return total
 
@@ -221,16 +223,15 @@ class _Launch:
 
 
 def _run_chunks(
-    chunk: processes.Chunk, firsts: range, ctas: int, workers: int, stop: Event,
+    chunk: processes.Chunk, jobs: Iterable[processes.Job], workers: int, stop: Event,
     advance: Callable[[int], None],
 ) -> Report:  # fmt: skip
-    """The sum of the reports of `chunk`, for chunks of a launch of `ctas` that begin at `firsts`.
+    """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
 
     They run in threads. Of the chunks that fail, the first one's error is raised. advance: is told
     of each number of CTAs that have ended.
     """
     total, pending = Report(), deque[Future[Report]]()
-    jobs = ((first, min(firsts.step, ctas - first)) for first in firsts)
 
     def run(first: int, ctas: int) -> Report:
         report = chunk(first, ctas, stop)

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from threading import Event
@@ -48,6 +48,7 @@ MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this
 
 # Runs CTAs, from the first one on, so many of them, until an event is set.
 Chunk = Callable[[int, int, Event], Report]
+Job = tuple[int, int]  # the first CTA of a chunk, and how many it has
 
 
 # -- when ----------------------------------------------------------------------------------------
@@ -160,13 +161,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Worker:
-    """A process that runs the chunks which begin at `firsts`.
+    """A process that runs one chunk after the other.
 
-    ended: how many of them have. newest: programs with lower serial numbers are known to it.
+    job: the chunk that it runs, None for none. newest: programs with lower serial numbers are known
+    to it.
     """
 
     def __init__(self, arena: Arena) -> None:
-        self.firsts, self.ended = range(0), 0
+        self.job: Job | None = None
         self.answers, end = Pipe()
         self._status: int | None = None
         with end, _changing, COMPILING, warnings.catch_warnings():
@@ -196,19 +198,14 @@ class _Worker:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
-    @property
-    def at(self) -> int | None:
-        """The first CTA of the chunk that it runs, None for none."""
-        return self.firsts[self.ended] if self.ended < len(self.firsts) else None
-
-    def begin(self, chunk: bytes, firsts: range, size: int, ctas: int) -> None:
-        """Let it run the chunks of a launch of `ctas` that begin at `firsts`."""
-        self.firsts, self.ended = firsts, 0
+    def begin(self, job: Job, launch: bytes | None = None) -> None:
+        """Let it run a chunk, of a launch that is new to it or of the one before."""
+        self.job = job
         with suppress(ConnectionError):  # it has ended, as its answer tells
-            self.answers.send((chunk, firsts, size, ctas))
+            self.answers.send((job, launch))
 
     def answer(self) -> Report | BaseException:
-        """The report of the chunk, or its error, after which it runs no other one."""
+        """The report of the chunk, or its error."""
         try:
             found: Report | BaseException = self.answers.recv()
         except (EOFError, ConnectionError):
@@ -216,7 +213,7 @@ class _Worker:
                 f"a process that emulated blocks ended with exit code {self.status()}; is there "
                 f"enough memory? {VARIABLE}=off uses none"
             )
-        self.ended = len(self.firsts) if isinstance(found, BaseException) else self.ended + 1
+        self.job = None
         return found
 
     def signal(self, number: int) -> None:
@@ -232,7 +229,7 @@ class _Worker:
 def _work(end: Connection, arena: Arena) -> NoReturn:
     """Run the chunks that are asked for, until nobody has asked for a while."""
     try:
-        stop = Event()
+        stop, data, chunk = Event(), b"", None
         _leave(end.fileno())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
         os.environ[NOTICE] = "off"  # each one would say what it compiles
@@ -241,9 +238,11 @@ def _work(end: Connection, arena: Arena) -> NoReturn:
         with suppress(EOFError, ConnectionError):
             while (left := arena.used + IDLE_SECONDS - time.monotonic()) > 0:
                 if end.poll(min(left, IDLE_SECONDS)):
-                    data, firsts, size, ctas = end.recv()
-                    stop.clear()
-                    _run(data, arena, firsts, size, ctas, stop, end)
+                    job, launch = end.recv()
+                    if launch is not None:
+                        stop.clear()
+                        data, chunk = launch, None
+                    chunk = _run(data, chunk, job, arena, stop, end)
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -269,22 +268,19 @@ def _leave(own: int) -> None:
 
 
 def _run(
-    data: bytes, arena: Arena, firsts: range, size: int, ctas: int, stop: Event, end: Connection
-) -> None:
-    """Run chunks until one fails."""
-    chunk: Chunk | None = None
-    for first in firsts:
-        try:
-            chunk = chunk or _Unpickler(data, arena).load()
-            answer: Any = chunk(first, min(size, ctas - first), stop)
-        except BaseException as error:
-            answer = error
-        try:
-            end.send(answer)
-        except Exception as error:  # an error that cannot be sent
-            end.send(EmulationError(f"{type(answer).__name__}: {answer} ({error})"))
-        if isinstance(answer, BaseException):
-            return
+    data: bytes, chunk: Chunk | None, job: Job, arena: Arena, stop: Event, end: Connection
+) -> Chunk | None:
+    """Run a chunk, which is read from `data` if it is None, and returned."""
+    try:
+        chunk = chunk or _Unpickler(data, arena).load()
+        answer: Any = chunk(*job, stop)
+    except BaseException as error:
+        answer = error
+    try:
+        end.send(answer)
+    except Exception as error:  # an error that cannot be sent
+        end.send(EmulationError(f"{type(answer).__name__}: {answer} ({error})"))
+    return chunk
 
 
 def _free_memory() -> int:
@@ -329,47 +325,47 @@ class ProcessPool:
                 worker.end()
 
     def run(
-        self, chunk: Chunk, firsts: range, ctas: int, count: int, stop: Event,
+        self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
         advance: Callable[[int], None],
     ) -> Report:  # fmt: skip
-        """The sum of the reports of `chunk`, for chunks of a launch of `ctas` that begin at
-        `firsts`, in `count` processes.
+        """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
+
+        `count` processes, of which each has a job, take the next one when they are done.
 
         Of the chunks that fail, the first one's error is raised; those behind it are ended. stop:
         asks a chunk to end. advance: is told of each number of CTAs that have ended.
         """
         try:
-            return self._run(chunk, firsts, ctas, count, stop, advance)
+            return self._run(chunk, jobs, count, stop, advance)
         except BaseException:
             self._broken = True  # another interrupt may leave some that write to the arena
             self.end()
             raise
 
     def _run(
-        self, chunk: Chunk, firsts: range, ctas: int, count: int, stop: Event,
+        self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
         advance: Callable[[int], None],
     ) -> Report:  # fmt: skip
-        size, total, failed = firsts.step, Report(), dict[int, BaseException]()
-        workers, own = self._begin(chunk, firsts, ctas, min(count, len(firsts)))
+        total, failed, left = Report(), dict[int, BaseException](), iter(jobs)
+        workers = self._begin(chunk, left, count)
+        if not workers:  # the system refuses all
+            for job in left:
+                total += chunk(*job, stop)
+                advance(job[1])
         try:
-            for mine in own:
-                try:
-                    total += chunk(mine, min(size, ctas - mine), stop)
-                except Exception as error:
-                    failed[mine] = error
-                    break
-                advance(min(size, ctas - mine))
-            while running := _running(workers, min(failed, default=ctas)):
+            while running := _running(workers, min(failed, default=math.inf)):
                 for ready in wait([worker.answers for worker in running]):
                     worker = next(w for w in running if w.answers is ready)
-                    first = worker.at
-                    found = worker.answer()
-                    assert first is not None
+                    assert worker.job is not None
+                    (first, ctas), found = worker.job, worker.answer()
                     if isinstance(found, BaseException):
                         failed[first] = found
-                    else:
-                        total += found
-                        advance(min(size, ctas - first))
+                        continue
+                    total += found
+                    advance(ctas)
+                    following = None if failed else next(left, None)
+                    if following is not None:
+                        worker.begin(following)
         except KeyboardInterrupt as error:
             _note_place(error, workers)
             raise
@@ -377,11 +373,9 @@ class ProcessPool:
             raise failed[min(failed)]
         return total
 
-    def _begin(
-        self, chunk: Chunk, firsts: range, ctas: int, count: int
-    ) -> tuple[list[_Worker], list[int]]:
-        """Hand chunks to `count` processes; the first CTAs of chunks for which the system refuses
-        some."""
+    def _begin(self, chunk: Chunk, jobs: Iterator[Job], count: int) -> list[_Worker]:
+        """Let up to `count` processes, as many as the system grants, begin with one of `jobs`
+        each."""
         data = io.BytesIO()
         pickler = _Pickler(data, self.arena)
         pickler.dump(chunk)
@@ -389,33 +383,27 @@ class ProcessPool:
             self.workers.remove(worker)
             worker.signal(signal.SIGKILL)
             worker.end()
-        used: list[_Worker] = []
-        own: list[int] = []
-        for number in range(count):
-            if len(used) == len(self.workers):
-                try:
-                    self.workers.append(_Worker(self.arena))
-                except OSError:
-                    own += firsts[number::count]
-                    continue
-            worker = self.workers[len(used)]
-            worker.begin(data.getvalue(), firsts[number::count], firsts.step, ctas)
-            used.append(worker)
-        return used, sorted(own)
+        for _ in range(count - len(self.workers)):
+            with suppress(OSError):
+                self.workers.append(_Worker(self.arena))
+        used = self.workers[:count]
+        for worker, job in zip(used, jobs):
+            worker.begin(job, data.getvalue())
+        return used
 
 
-def _running(workers: Sequence[_Worker], end: int) -> list[_Worker]:
+def _running(workers: Sequence[_Worker], end: float) -> list[_Worker]:
     """Those that run a chunk before CTA `end`."""
-    return [worker for worker in workers if worker.at is not None and worker.at < end]
+    return [worker for worker in workers if worker.job is not None and worker.job[0] < end]
 
 
 def _note_place(error: KeyboardInterrupt, workers: Sequence[_Worker]) -> None:
     """Add where the first chunk stood that the interrupt has ended."""
-    running = sorted((w.at, i) for i, w in enumerate(workers) if w.at is not None)
+    running = sorted((w.job, i) for i, w in enumerate(workers) if w.job is not None)
     for _, i in running:
         workers[i].signal(signal.SIGINT)
     for _, i in running:
-        while workers[i].at is not None and workers[i].answers.poll(PATIENCE):
+        if workers[i].answers.poll(PATIENCE):
             found = workers[i].answer()
             if isinstance(found, KeyboardInterrupt) and hasattr(error, "add_note"):
                 error.add_note(str(found))
