@@ -21,7 +21,7 @@ MAX_UNITS = 1024  # of stream-K; each has a workspace
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
 FRAGMENT_REGISTERS = 16  # of a thread, for a slab of 64 rows of A in 32 bits (transposition.py)
 FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments in equal shares
-SPLIT_ROOM = 72  # accumulators in equal shares of two consumers, with sums of split-K in 32 bits
+SPLIT_ROOM = 72  # accumulators in equal shares of two consumers, with sums of split-K stored apart
 TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # where the producer's warps transpose tiles
 
 
@@ -172,18 +172,22 @@ class HopperConfig:
         itemsize, out_bytes: of an element of A, and of D.
         """
         limited = traits.needs_registers and self.register_limited
-        if limited or self.is_crowded(traits.in_fragments(self, itemsize), out_bytes):
+        apart = out_bytes == 4 or traits.store_by_threads
+        if limited or self.is_crowded(traits.in_fragments(self, itemsize), apart):
             transposes = traits.transposes(self, itemsize)
             return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
         return self.registers
 
-    def is_crowded(self, in_fragments: bool, out_bytes: int) -> bool:
-        """Are equal shares too small for fragments of the left operand, or for sums of split-K?"""
+    def is_crowded(self, in_fragments: bool, apart: bool) -> bool:
+        """Are equal shares too small for fragments of the left operand, or for sums of split-K?
+
+        apart: sums are stored in 32 bits, or by threads, not in pairs by TMA.
+        """
         needed = self.accumulator_registers
         if in_fragments:
             needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
         crowded = needed > FRAGMENT_ROOM[2]
-        if self.split_k > 1 and out_bytes == 4:  # sums that are stored as they are
+        if self.split_k > 1 and apart:
             crowded |= self.accumulator_registers > SPLIT_ROOM
         return self.consumers == 2 and crowded
 
