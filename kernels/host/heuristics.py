@@ -16,6 +16,7 @@ from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import families, operands, padding, tuning_cache
+from tensorcore_dsl.kernels.host.ampere_heuristics import COSTS as AMPERE_COSTS
 from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_ranking
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
@@ -26,13 +27,16 @@ from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.summation import division
 
-# To compare families, fitted to 73 problems of operands that wgmma cannot read as they lie, on an
-# H200. How many times as long as the models say a product takes whose operands were just copied,
-# and how many microseconds more; the factor of an mma.sync kernel, by the bytes that one of its
-# copies moves at least. Microseconds of its launch, and bytes of operands in a microsecond.
-THROUGH_COPIES, BEHIND_COPIES = 1.05, 1.7
-NARROW = ((16, 1.2), (4, 1.4), (0, 2.5))
-READ_LAUNCH, READ_RATE = 2.5, 4e6
+# To compare families, fitted to 171 problems on an H200, 100 of which need copies for wgmma.
+# How many times as long as the model says a product takes whose operands were just copied. Of an
+# mma.sync kernel: microseconds of its launch among others; how many times as long as the model says
+# the rest takes, by the bytes that one copy moves at least; bytes of results in a microsecond;
+# microseconds of a launch that only reads, and bytes of operands in one.
+THROUGH_COPIES = 1.09
+MMA_LAUNCH = 0.63
+NARROW = ((16, 1.17), (0, 1.41))
+STORE_RATE = 5.9e5
+READ_LAUNCH, READ_RATE = 1.73, 3.5e6
 
 PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
@@ -69,10 +73,8 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     shape = shape_of(problem)
     if not copies and not (shape.in_fragments or shape.transposed):
         return True
-    without = choose_copies(problem, "sm80")
-    seen = padding.with_copies(problem, without)
-    product = max(ranked_ampere(seen)[0][0] * _slowdown(seen), _read_time(seen))
-    time = padding.copy_time(problem, without) + product
+    others = choose_copies(problem, "sm80")
+    time = padding.copy_time(problem, others) + _mma_time(padding.with_copies(problem, others))
     return _wgmma_time(problem, copies) < time
 
 
@@ -81,7 +83,18 @@ def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float
     product = 1e6 * ranking(shape_of(padding.with_copies(problem, copies)))[0][0]
     if not copies:
         return product
-    return padding.copy_time(problem, copies) + THROUGH_COPIES * product + BEHIND_COPIES
+    return padding.copy_time(problem, copies) + THROUGH_COPIES * product
+
+
+def _mma_time(problem: GemmProblem) -> float:
+    """Expected microseconds of the product by mma.sync."""
+    narrowest = min(alignment(problem))
+    factor = next(factor for align, factor in NARROW if narrowest >= align)
+    product = ranked_ampere(problem)[0][0] - AMPERE_COSTS[problem.multiplied_as].launch
+    result = problem.M * problem.N * problem.d.type.dtype.itemsize / STORE_RATE
+    elements = problem.K * (problem.M + problem.N)
+    read = READ_LAUNCH + elements * problem.dtype.itemsize / READ_RATE
+    return max(MMA_LAUNCH + factor * product + result, read)
 
 
 def choose_copies(
@@ -113,17 +126,6 @@ def aligned(problem: GemmProblem) -> GemmProblem:
     packed = problem.packed
     a, b = (x._replace(type=replace(x.type, align=16)) for x in (packed.a, packed.b))
     return replace(packed, a=a, b=b)
-
-
-def _slowdown(problem: GemmProblem) -> float:
-    """Factor of an mma.sync kernel that copies less than 16 bytes at once, beside its model's."""
-    return next(factor for align, factor in NARROW if min(alignment(problem)) >= align)
-
-
-def _read_time(problem: GemmProblem) -> float:
-    """Microseconds in which an mma.sync kernel reads its operands once, with its launch."""
-    elements = problem.K * (problem.M + problem.N)
-    return READ_LAUNCH + elements * problem.dtype.itemsize / READ_RATE
 
 
 def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
