@@ -21,7 +21,7 @@ MAX_UNITS = 1024  # of stream-K; each has a workspace
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
 FRAGMENT_REGISTERS = 16  # of a thread, for a slab of 64 rows of A in 32 bits (transposition.py)
 FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments in equal shares
-SPLIT_ROOM = 72  # accumulators in equal shares of two consumers, with sums of split-K stored apart
+SPLIT_ROOM = 64  # accumulators in equal shares of two consumers, with sums of split-K stored apart
 TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # where the producer's warps transpose tiles
 
 
