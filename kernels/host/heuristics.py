@@ -31,12 +31,15 @@ from tensorcore_dsl.kernels.host.summation import division
 # How many times as long as the model says a product takes whose operands were just copied. Of an
 # mma.sync kernel: microseconds of its launch among others; how many times as long as the model says
 # the rest takes, by the bytes that one copy moves at least; bytes of results in a microsecond;
-# microseconds of a launch that only reads, and bytes of operands in one.
+# microseconds of a launch that only reads; bytes of operands in one, from the GPU's memory, and of
+# what all tiles together fetch of them. These times are less certain than those of wgmma kernels,
+# which win where they are expected to take up to MARGIN times as long.
 THROUGH_COPIES = 1.09
-MMA_LAUNCH = 0.63
-NARROW = ((16, 1.17), (0, 1.41))
+MMA_LAUNCH = 0.88
+NARROW = ((16, 1.09), (0, 1.37))
 STORE_RATE = 5.9e5
-READ_LAUNCH, READ_RATE = 1.73, 3.5e6
+READ_LAUNCH, READ_RATE, FETCH_RATE = 1.85, 3.6e6, 6e6
+MARGIN = 1.07
 
 PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
@@ -75,7 +78,7 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
         return True
     others = choose_copies(problem, "sm80")
     time = padding.copy_time(problem, others) + _mma_time(padding.with_copies(problem, others))
-    return _wgmma_time(problem, copies) < time
+    return _wgmma_time(problem, copies) < MARGIN * time
 
 
 def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float:
@@ -90,11 +93,13 @@ def _mma_time(problem: GemmProblem) -> float:
     """Expected microseconds of the product by mma.sync."""
     narrowest = min(alignment(problem))
     factor = next(factor for align, factor in NARROW if narrowest >= align)
-    product = ranked_ampere(problem)[0][0] - AMPERE_COSTS[problem.multiplied_as].launch
-    result = problem.M * problem.N * problem.d.type.dtype.itemsize / STORE_RATE
-    elements = problem.K * (problem.M + problem.N)
-    read = READ_LAUNCH + elements * problem.dtype.itemsize / READ_RATE
-    return max(MMA_LAUNCH + factor * product + result, read)
+    time, config = ranked_ampere(problem)[0]
+    product = factor * (time - AMPERE_COSTS[problem.multiplied_as].launch)
+    M, N, of_k = problem.M, problem.N, problem.K * problem.dtype.itemsize
+    result = M * N * problem.d.type.dtype.itemsize / STORE_RATE
+    fetched = of_k * (M * -(-N // config.BN) + N * -(-M // config.BM))
+    read = max(of_k * (M + N) / READ_RATE, fetched / FETCH_RATE)
+    return max(MMA_LAUNCH + product + result, READ_LAUNCH + read)
 
 
 def choose_copies(
