@@ -226,7 +226,6 @@ def gain(M: int, N: int, K: int) -> float:
 
 
 def test_incomplete_waves_with_a_long_k_gain() -> None:
-    assert all(gain(*size) > 1 for size in WORTH)
     assert all(ranking(ProblemShape(*size))[0][1].streamk_units for size in WORTH)
     assert all(gain(*size) < 1 for size in NOT_WORTH)
 

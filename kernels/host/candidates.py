@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import product
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     HopperConfig,
 )
+from tensorcore_dsl.kernels.hopper.pipeline import largest_divisor
 from tensorcore_dsl.kernels.hopper.promotion import part_width, takes_turns
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
@@ -38,69 +40,70 @@ MAX_FRAGMENT_REGISTERS = FRAGMENT_ROOM | {2: 144}
 # Those without which random problems are expected to take longer, the most useful ones first.
 MENU = """
 64x64, 64x128, 128x64, 128x128, 128x256, 128x128 pp, 128x128 c2x1 pp, 128x192 c2x1 pp, 64x16 d2 t,
-64x128 c2x1 pp, 64x64 k4, 128x192 c2x1 t, 64x224 c1x2, 64x32 c1x2 d2, 128x256 c2x1, 64x64 k2 d2 v16,
-128x160 c1x2, 64x64 c1x4 d2, 128x96 c1x2, 64x128 c4x1 t, 128x160 c2x1 pp t, 128x224, 128x96 c2x2 t,
-64x64 k2, 64x64 d2 v8, 64x16 c1x2, 64x96 c2x1, 128x64 k5 t, 64x32 k4 d2 t, 64x64 d2 v32, 128x128 k4,
-64x64 c2x1, 128x96 k2 t, 128x96 c2x2, 128x224 c2x1 t, 64x96 c1x4, 128x32 c4x1 d2 t, 64x64 k8,
-128x192 c1x2, 64x128 c4x1 k2 t, 128x144 c2x1 t, 128x128 c1x2 pp, 64x64 k2 d2 v8, 128x128 c2x2,
-128x176 c2x1 pp, 64x64 d2 v16, 128x16 k3 t, 64x80 c1x2 t, 128x208 c2x1, 64x192, 64x112 d2 v8,
-64x32 c1x4 d2, 128x192 c2x1 sk t, 64x48 c1x4 d2, 128x144 k3 t, 128x16 t, 128x176 c2x1 t,
-192x96 c1x2 k4 t, 128x64 c1x2, 128x160 c2x1 pp, 64x64 k2 d2 v32, 64x32, 64x64 c2x1 k4 t,
-128x48 k3 t, 128x80 c1x2, 64x112 d2 v16, 64x16 c1x4 d2, 128x192 c1x2 pp, 128x96 c1x2 t, 64x128 c2x1,
-128x96 c1x2 k4 t, 64x128 c1x2 pp, 64x96 c4x1, 128x32 c1x2, 128x128 c1x4, 64x112 d2 v32,
-128x112 k2 t, 192x96 c1x2 t, 64x16 c8x1 t, 64x16 k4 t, 64x32 c1x4 d2 t, 192x128 c1x2 k4,
-64x48 d2 v8, 128x64 k4 t, 192x144 c1x2 t, 64x144 c3x1 t, 64x64 c1x2, 192x64 k4 t, 128x112 c1x2 pp,
-64x144 c4x1 k2 t, 128x64 c1x4, 128x192 c2x1 k4, 64x128 c3x1, 64x32 k4 d2, 192x112 c1x2,
-64x32 d2 v16, 64x192 c1x2 pp, 64x48 c2x2 d2 t, 128x192 c1x2 k2, 128x32 c4x1 t, 192x176 c1x2,
-64x128 c2x1 sk, 128x128 c2x1 k4, 128x128 c1x2 t, 64x32 k2 d2 v16, 128x32 k6 d2 t, 128x160 c2x1,
-128x224 c2x1, 64x64 c2x4 d2 t, 64x192 c1x4, 64x32 k8 d2 t, 64x16 d2 v16, 64x48 c1x2 k4 t,
-128x96 c2x1 k2 t, 128x96 c1x2 pp, 128x176 c1x2 pp t, 128x128 c1x2 sk t, 64x64 k4 d2, 128x240 c1x2,
-64x48 k3 t, 64x32 c4x1 d2 t, 128x192 c1x2 pp t, 64x224, 128x64 c1x2 k4, 64x48 c1x2 d2, 128x32 d2 t,
-128x96, 64x32 c1x4, 128x32, 128x80 c1x2 pp t, 64x192 c3x1, 64x96 c4x1 t, 64x48 d2 v16, 64x160 c2x1,
-128x96 k3 t, 128x32 k5 t, 128x48 k3, 128x192 c2x1, 128x112 c1x2 k2 t, 128x256 c2x1 sk,
-64x32 k2 d2 v8, 128x160 c1x2 pp, 64x64 d2, 128x48 c1x2, 192x48 k5 t, 64x80 d2 v32, 128x64 k8 t,
-64x64 d2 t, 64x144 c2x1 k4 t, 64x32 d2 v32, 128x128 c1x2, 128x64 t, 128x192 k5, 64x48 d2 v32,
-64x32 c2x1, 64x32 k2 d2 v32, 128x16 c2x1 k2 t, 64x64 k2 d2 v48, 128x16 c2x1 d2 t, 192x32 c2x1 t,
-64x32 c1x2, 64x96 d2 v48, 64x80 d2 v48, 128x48 c1x4, 128x32 c1x2 t, 128x32 k2 d2 v96, 64x16 d2 v32,
-128x16, 128x32 c1x2 k4, 64x16 d2 v8, 128x16 v96, 192x128 c1x2 t, 192x80 c1x2 t, 128x112 c1x2 pp t,
-128x80 c1x4, 128x208 c2x1 t, 128x96 c1x2 k4, 128x112 c2x2, 128x144 k5 t, 128x160 k2 t, 64x32 k8 d2,
-192x144 c1x2, 64x144 c3x1, 64x80 v16, 128x144 c1x2 pp t, 64x192 k2, 64x192 pp t, 64x96 c2x4,
-128x160 c1x2 sk t, 64x128 c4x1, 128x72 k8 t, 64x48 c2x1 k4, 128x144 c1x2 pp, 64x96 k4,
-128x96 c2x1 t, 64x48 c2x1 d2, 128x144 c2x1 k4 t, 128x256 c1x2, 64x16 t, 64x112 c1x2 t, 128x192 pp t,
-64x192 c4x1 k2 t, 128x96 c1x4, 128x160 k8 t, 128x48 k4 t, 128x128 k2 t, 64x160 c4x1 t, 64x80 k8,
-128x240 c2x1 t, 64x96 c4x1 k2 t, 128x160 c1x2 t, 128x192 k2, 64x16 k5 d2 t, 64x128 c1x4, 64x64 k3,
-128x160 k3 t, 192x64 c1x2 k4, 64x128 pp, 64x96 k4 v16, 64x80 c2x2 t, 192x96 k2 t, 128x176 c2x1 pp t,
-64x192 c4x1 t, 64x96 c1x2 t, 64x128 c2x1 k2, 64x192 c4x1 k2, 64x16 k7 d2 t, 64x80 c2x4,
-64x40 c1x8 d2, 64x80 c2x1 k2, 128x96 k2, 128x104 pp t, 64x128 k2, 64x256 c3x1, 64x16 c1x4 d2 t,
-128x256 c2x1 t, 128x112 c2x1, 64x96 c1x2 k4 t, 128x192 pp, 64x96 k8, 192x64 c1x2 k2, 64x96 c4x1 k2,
-192x176 t, 128x144 c3x1 t, 64x16 d2, 192x160 c2x1 t, 64x160, 64x48 k8 d2 t, 64x16 k3 t,
-128x88 c1x4 t, 128x144 c2x1, 64x48 c1x8 d2, 64x128 c3x1 k2, 128x160 c2x1 k2, 128x112 c1x2 t,
-128x192 c2x1 pp t, 64x64 c4x1 k2 t, 64x64 k4 d2 v48, 64x64 k4 v16, 64x80 k7 t, 64x128 c8x1 t,
-128x224 c1x2, 128x192 k2 t, 128x176 c2x1, 64x16 c2x4 t, 192x88 c1x2 t, 128x144 c2x1 k4,
-128x80 c2x2 t, 64x48 t, 64x144 t, 128x64 k2 t, 192x112 t, 64x64 c2x1 d2, 192x64 k3 t, 64x48 c1x2 k4,
-64x80 k2 t, 64x96 k3, 64x80, 64x64 c8x1, 128x160 t, 128x144 c2x1 pp t, 64x80 c1x8, 64x32 c2x1 k4 t,
-128x176 pp, 64x160 k5 t, 64x96 c2x1 k4, 192x80 t, 64x16 k4 d2 t, 128x128 c1x2 pp t, 64x32 c1x2 d2 t,
-64x32 c1x8 d2, 64x96 c1x2, 128x224 k8, 64x32 c2x1 t, 192x128 c1x2, 64x136 t, 64x96 c2x1 k2,
-128x104 c1x4 t, 64x32 k2 d2, 128x112 c2x2 k2 t, 64x64 c1x8 d2, 64x72 c2x1 k4 t, 128x96 c8x1 t,
-64x16 k8 d2, 192x96 c1x3 t, 128x160 c2x2, 128x32 k2 d2 t, 64x32 d2 t, 192x120 c2x1 k4 t,
-64x120 c4x2 t, 64x224 c3x1, 192x80 c1x2, 128x152 c2x1 pp t, 128x16 c2x1 k4 t, 64x96 c3x1 k2,
-64x128 v16, 64x128 c4x1 k2, 64x160 c4x1, 192x160 c1x2, 64x96 k2 v8, 64x16 c2x1 d2 t, 64x192 c2x1 pp,
-64x80 k2 v32, 64x16 k2 d2 t, 64x96 c3x1, 64x48 k5, 64x48 c1x4 d2 t, 64x16 c1x2 d2, 128x128 c1x2 k4,
-192x128 k2 t, 64x48 d2 v48, 192x80 c1x4 k2 t, 192x112 k7 t, 128x80 c1x2 k2 t, 192x136 t,
-128x96 c2x1 k2, 64x128 c2x1 pp t, 64x144 c2x1 k3 t, 128x256 c1x2 t, 128x208, 64x256, 64x112 c2x1,
-64x128 pp t, 64x40 k8, 128x176 c1x2 pp, 64x16, 64x192 c4x1, 64x32 d2 v8, 64x64 c1x4, 128x80 c1x4 t,
-64x16 c4x1 k2 t, 192x96 c2x1 k4 t, 64x80 c2x1, 64x40 c2x4 d2 t, 64x64 c2x2 k2, 128x80 c4x1 t,
-128x168 c2x1 pp t, 64x16 c2x4, 64x16 k3 d2 t, 128x240 c2x1, 64x64 c3x1 d2, 128x192 c2x1 sk,
-128x152 c2x1 pp, 192x80 c1x3 t, 64x16 k3 d2, 128x112 c1x4, 64x96 k3 t, 192x48 k4 t, 64x160 c3x1,
-128x176 t, 128x160 c2x1 sk t, 64x144 c4x1 t, 128x192 k4 t, 64x32 c2x1 d2, 128x144 t,
-64x96 c2x1 k4 t, 64x144 k2 t, 128x96 c1x4 t, 128x144 c1x2 k3 t, 128x208 c1x2 t, 64x48 k2 d2 v16,
-128x32 k3 t, 64x128 c2x4, 64x256 k2 t, 64x64 c1x2 d2, 64x128 c2x1 k3, 64x32 c4x2 d2,
-64x160 c2x1 k3 t, 64x32 k7 d2 t, 64x128 c1x8, 64x16 c4x1 d2 t, 64x16 c1x2 d2 t, 128x64 k3 t,
-64x40 c1x4 d2, 192x96 k8, 128x144 c1x2, 64x144 c1x2, 64x48 k6 d2, 64x64 k4 d2 t, 128x96 c2x1 k3,
-128x48 c1x2 t, 128x192 k4, 128x136 c1x2 pp t, 128x144 c1x4, 128x32 k8 d2 t, 128x64 c1x4 k2,
-192x128 t, 192x72 c1x2 k2, 192x160 t, 64x80 d2 v16, 64x48 c2x2 d2, 64x16 c2x2 d2, 64x48 k4 t,
-64x16 k4 d2, 192x112 c1x2 t, 64x64 c4x1 d2 t, 64x56 k8 t, 64x24 c1x8 d2 t, 64x144 c2x4,
-64x16 c2x1 k2 t
+64x128 c2x1 pp, 64x64 k4, 128x192 c2x1 t, 64x224 c1x2, 64x64 k2 d2 v16, 128x208 c2x1, 64x32 c1x2 d2,
+128x160 c1x2, 64x64 c1x4 d2, 128x96 c1x2, 64x128 c4x1 t, 128x160 c2x1 pp t, 128x96 c2x2 t,
+128x224 c1x2, 64x64 k2, 64x64 d2 v8, 64x16 c1x2, 128x96 k2 t, 64x64 c2x1, 64x32 k4 d2 t,
+128x64 k5 t, 64x64 d2 v32, 128x144 c2x1 t, 64x96 c1x4, 128x128 k4, 128x256 c2x1, 128x96 c2x2,
+128x32 c4x1 d2 t, 64x64 k8, 128x128 c2x2, 64x128 c4x1 k2 t, 128x176 c2x1 pp t, 64x96 c4x1,
+128x80 c2x2 t, 64x192, 64x64 k2 d2 v8, 128x192 c1x2, 128x16 k3 t, 64x64 d2 v16, 128x160 c2x1 pp,
+128x192 c2x1 sk t, 128x128 c1x2 pp, 192x96 c1x2 k4 t, 128x224, 64x112 d2 v8, 64x32 c1x4 d2,
+128x144 k3 t, 128x16 t, 128x208 c2x1 t, 64x48 c1x4 d2, 128x96 c1x2 k4 t, 128x176 c2x1 pp,
+64x96 c2x1, 64x64 k2 d2 v32, 64x144 c3x1, 64x64 c1x2, 64x64 c2x1 k4 t, 64x16 c1x4 d2,
+128x112 c1x2 pp, 128x48 k3 t, 64x128 c2x1, 64x112 d2 v16, 128x192 k2 t, 128x32 c1x2,
+128x112 c1x2 k2 t, 128x80 c1x2, 128x112 c1x2 t, 64x32, 64x16 c8x1 t, 64x112 d2 v32, 64x128 c1x2 pp,
+192x128 c1x2 k4, 192x144 c1x2 t, 128x192 c2x1 k4, 64x16 k4 t, 128x192 c1x2 pp, 64x32 c1x4 d2 t,
+64x48 d2 v8, 128x64 k4 t, 64x80 c1x2 t, 192x112 c1x2, 64x144 c4x1 k2 t, 128x64 c1x2, 192x64 k4 t,
+192x96 c1x2 t, 128x128 c1x4, 128x96 c1x2 pp, 128x128 c1x2 sk t, 128x176 c2x1 t, 64x80 k8,
+128x128 c2x1 k4, 128x64 c1x4, 64x32 d2 v16, 128x144 c2x1, 64x48 c2x2 d2 t, 128x32 d2 t, 64x192 c1x4,
+128x160 k2 t, 64x128 c2x1 sk, 64x32 k8 d2 t, 64x32 k2 d2 v16, 128x32 k5 t, 64x144 c3x1 t,
+128x224 c2x1, 64x64 c2x4 d2 t, 64x224, 128x160 c1x2 pp, 64x16 d2 v16, 64x48 c1x2 k4 t,
+192x80 c1x2 t, 128x96 c2x1 k2 t, 64x192 c3x1, 64x192 c4x1 k2 t, 128x240 c2x1 t, 128x144 c1x2 pp t,
+128x112 k2 t, 128x192 c2x1, 64x64 k4 d2, 128x256 c1x2, 64x32 c4x1 d2 t, 128x160 c2x1,
+128x192 c1x2 pp t, 128x192 c1x2 k2, 64x128 c2x1 k3, 64x48 c1x2 d2, 128x32 c4x1 t, 192x176 c1x2,
+128x96, 64x32 c1x4, 192x32 c2x1 t, 128x32, 64x64 k2 d2 v48, 192x144 c1x2, 64x96 c4x1 t,
+64x48 d2 v16, 64x32 k8 d2, 64x160 c2x1, 128x96 k3 t, 128x128 c2x1 t, 128x48 k3, 64x160 c4x1,
+128x256 c2x1 sk, 128x176 c1x2 pp t, 64x32 k2 d2 v8, 64x144 c2x1 k4 t, 128x48 c1x2, 64x128 k2,
+64x80 d2 v32, 128x32 k6 d2 t, 64x80 c1x4 k2, 64x64 d2 t, 64x32 k2 d2 v32, 128x64 k8 t, 64x192 c4x1,
+128x192 k5, 64x48 d2 v32, 64x32 c2x1, 128x64 c2x1 t, 64x32 d2 v32, 128x16 c2x1 k2 t,
+128x16 c2x1 d2 t, 128x48 c1x4, 128x96 c1x2 k4, 64x32 c1x2, 64x96 d2 v48, 192x96 c1x2, 64x80 d2 v48,
+64x16 d2 v32, 128x32 k2 d2 v96, 128x32 c1x2 t, 128x16, 128x32 c1x2 k4, 64x16 d2 v8, 128x16 v96,
+192x104 c2x2 t, 192x128 c1x2 t, 128x64 c1x2 k4, 128x144 k5 t, 128x224 c2x1 t, 128x112 c2x2,
+64x80 v16, 64x192 k2, 64x192 pp t, 64x48 k3 t, 128x96 c2x1 t, 64x128 c4x1, 128x240 c1x2,
+128x96 c1x4, 128x96 k2, 128x160 c1x2 sk t, 64x128 c1x4, 128x144 c1x2 pp, 128x160 k8 t,
+128x144 c2x1 k4 t, 64x48 c2x1 d2, 64x48 c2x1 k4, 64x16 t, 64x96 c2x4, 64x192 c4x1 k2, 64x112 c1x2 t,
+128x48 k4 t, 64x64 c2x1 d2, 128x192 pp t, 64x96 c2x1 k4, 128x80 c1x2 pp t, 64x256 c3x1, 128x192 k2,
+64x192 c4x1 t, 64x96 c4x1 k2 t, 128x80 c1x4, 192x64 c1x2 k4, 64x16 k5 d2 t, 64x48 k2 d2 v16,
+128x160 k3 t, 64x128 pp, 192x96 k2 t, 64x64 k3, 128x160 c1x2 t, 64x80 c2x2 t, 64x128 c4x1 k2,
+64x32 k4 d2, 64x72 c2x1 k4 t, 64x144 c4x1 t, 128x112 c2x2 k2 t, 192x88 c1x2 t, 64x80 k8 t,
+128x104 pp t, 192x160 c2x1 t, 64x80 c1x8, 64x96 c1x2 t, 64x16 k7 d2 t, 128x144 c3x1 t, 128x112 c2x1,
+64x80 c2x4, 128x112 c1x2 pp t, 128x128 k2 t, 128x96 c1x2 t, 128x192 pp, 64x16 d2, 64x96 c2x1 k2,
+128x256 c2x1 t, 64x96 k8, 192x64 c1x2 k2, 64x128 c8x1 t, 128x144 c4x1 k2, 192x80 c1x2,
+64x32 c1x8 d2, 64x16 c1x4 d2 t, 64x48 c1x8 d2, 64x64 c4x1 k2 t, 64x48 c1x4 d2 t, 128x88 c1x4 t,
+128x128 c1x2 pp t, 64x128 c3x1 k2, 128x96 k5, 128x192 c2x1 pp t, 64x144 t, 192x112 t, 64x16 k3 t,
+128x160 t, 64x48 k8 d2 t, 64x64 k4 v16, 64x128 c2x1 k2, 64x48 t, 128x144 c2x1 pp t, 128x144 c2x1 k4,
+192x176 t, 64x192 c1x2 pp, 64x96 c4x1 k2, 128x160 c2x1 k2, 64x16 c2x4 t, 64x64 k4 d2 v48,
+128x136 c1x2 pp t, 64x80, 192x64 k3 t, 128x176, 64x64 c3x1 d2, 64x32 c2x1 k4 t, 128x64 k2 t,
+64x48 c1x2 k4, 64x64 c1x8 d2, 64x160 c4x1 t, 64x160, 192x80 t, 64x128 pp t, 64x160 k5 t,
+192x128 c1x2, 128x224 k8, 64x16 k4 d2 t, 64x32 c1x2 d2 t, 192x120 c2x1 k4 t, 64x224 c3x1,
+64x96 c1x2, 64x16 k2 d2 t, 64x32 c2x1 t, 128x152 c2x1 pp t, 128x32 k2 d2 t, 128x96 c8x1 t,
+128x176 c1x2 pp, 128x104 c1x4 t, 128x128 c1x2 t, 192x96 c1x3 t, 192x136 t, 64x112 c4x2 t,
+64x128 c3x1, 64x32 d2 t, 64x32 k2 d2, 64x64 k7 d2 t, 64x80 k2 v32, 64x96 c1x2 k3 t, 64x128 v16,
+64x80 c2x2 k2 t, 192x48 k5 t, 64x80 c2x1 k2, 64x96 c2x1 k4 t, 128x208, 192x160 c1x2, 128x96 t,
+64x16 c1x2 d2, 64x48 k5, 128x160 c2x2, 64x96 k2 v8, 64x192 c2x1 pp, 64x136 t, 128x128 c1x2 k4,
+64x16 k8 d2, 128x16 c2x1 k4 t, 64x16 c2x1 d2 t, 128x152 c2x1 pp, 64x40 k8, 64x16, 64x152 t,
+64x48 d2 v48, 192x112 c1x2 t, 64x160 c4x1 k2 t, 192x112 k7 t, 64x32 c2x1 d2, 128x192 c1x2 k4,
+128x80 c1x2 k2 t, 64x128 c8x1, 64x144 c2x1 k3 t, 64x64 c8x1, 192x80 c1x4 k2 t, 128x96 c2x1 k2,
+192x128 k2 t, 64x64 c1x2 d2, 192x32 c4x1 t, 128x240 c2x1, 128x80 c1x4 t, 64x96 c3x1 k2,
+64x128 c2x1 pp t, 64x256, 128x112 c2x2 k2, 64x112 c2x1, 128x88 c1x2, 128x112 c1x4, 64x32 d2 v8,
+128x192 k4 t, 128x80 c4x1 t, 128x88 c1x2 t, 128x160 c2x1 sk t, 64x80 c2x1, 64x16 k3 d2 t,
+64x16 c2x1 k2 t, 192x48 k4 t, 64x24 c1x8 d2 t, 192x80 c1x3 t, 64x40 c1x8 d2, 64x16 c2x4,
+64x64 c2x2 k2 t, 64x16 k3 d2, 128x144 t, 64x96 c3x1, 128x176 t, 64x64 c1x4, 64x96 k4 v16,
+64x160 c3x1 k2, 128x256 c1x2 t, 64x128 c2x4, 64x160 c2x1 k3 t, 64x160 c3x1, 64x144 k2 t,
+128x144 c1x2 k3 t, 128x88 c2x4, 128x208 c1x2 t, 64x16 c4x1 d2 t, 192x96 c2x1 k4 t, 128x32 k3 t,
+64x48 k4 t, 128x176 c2x1, 64x128 c1x8, 64x144 c1x2, 128x168 c1x2 pp, 64x128 c1x2 k3 t, 64x256 k2 t,
+64x32 c4x2 d2, 192x112 k8, 128x112 c2x2 t, 64x176 c2x1, 128x64 k3 t, 128x144 c1x2, 64x80 k2 t,
+128x200 c2x1, 128x144 c1x4, 128x96 c2x1 k3, 128x64 c1x4 k2, 128x192 k3, 64x144 c2x2 k2,
+64x16 c1x2 d2 t, 64x80 v8, 128x48 c1x2 t
 """
 FIELDS = {"k": "split_k", "d": "k_slabs", "v": "valid_m"}
 
@@ -133,9 +136,10 @@ class Menu:
     """Configurations, and their fields as arrays of a number for each of them.
 
     place: from 0 for the first one to 1. rows: of A that TMA loads for a tile. boxed: columns in
-    whole boxes of 16-bit elements, and boxed_stages, of them. uneven: consumers have more registers
-    than producers. clusters: that run at the same time. in_turns: promoted products are added while
-    the next ones are computed.
+    whole boxes of 16-bit elements, and boxed_stages, of them. asked_rows, asked_columns and
+    asked_boxed: of these, the most that one CTA of a cluster loads for all. uneven: consumers have
+    more registers than producers. clusters: that run at the same time. in_turns: promoted products
+    are added while the next ones are computed.
     """
 
     configs: tuple[HopperConfig, ...]
@@ -165,6 +169,11 @@ class Menu:
         columns["boxed_stages"] = np.array(
             [min(c.stages, c.stages_of(int(n))) for c, n in zip(configs, boxed, strict=True)]
         )
+        columns["asked_rows"] = np.array([_asked(c.valid_m or c.BM, c.cluster_n) for c in configs])
+        columns["asked_columns"] = np.array([_asked(c.BN, c.cluster_m) for c in configs])
+        columns["asked_boxed"] = np.array(
+            [_asked_boxed(int(n), c.cluster_m) for c, n in zip(configs, boxed, strict=True)]
+        )
         columns["uneven"] = np.array([bool(c.registers) for c in configs])
         columns["clusters"] = np.array([active_clusters(c) for c in configs])
         widths = [part_width(c) for c in configs]
@@ -179,6 +188,17 @@ class Menu:
         for name, rooms in of.items():
             columns[name] = np.array([rooms.get(c.consumers, 0) for c in configs])
         return cls(configs, columns)
+
+
+def _asked(lines: int, ctas: int) -> int:
+    """Lines along K that one of `ctas` loads for all: TMA gets eights of them (pipeline.py)."""
+    return lines // largest_divisor(lines // 8, ctas)
+
+
+def _asked_boxed(columns: int, ctas: int) -> int:
+    """The same of columns in boxes, which also part along K."""
+    even = gcd(columns // BOX, ctas)
+    return columns // (even * largest_divisor(8, ctas // even))
 
 
 @lru_cache(maxsize=1)

@@ -28,13 +28,13 @@ OF_MENU = (
     "streamk_units", "swapped", "stages", "cluster_size", "rows",
 )  # fmt: skip
 OF_SHAPE = (
-    "itemsize", "b_k_major", "misaligned", "store_by_threads", "promoted", "out_bytes",
+    "itemsize", "a_k_major", "b_k_major", "misaligned", "store_by_threads", "promoted", "out_bytes",
     "in_fragments", "transposed", "k_slabs",
 )  # fmt: skip
 OF_TERMS = (
     "cycles", "tiles", "busy", "steps", "waves", "step", "epilogue", "received", "operands",
     "in_flight", "full", "last", "used", "divided", "mainloop", "epilogues", "launch", "dram",
-    "tensor", "sent", "tensor_sent", "tensor_received", "intensity", "readers", "height",
+    "tensor", "sent", "tensor_sent", "tensor_received", "intensity", "readers", "height", "asked",
 )  # fmt: skip
 FEATURES = (*OF_MENU, *(f"problem's {name}" for name in OF_SHAPE), *OF_TERMS)
 UNIT = 2.0**-16  # of answers, in natural logarithms

@@ -190,7 +190,7 @@ def terms(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> dict[str, An
         "launch": launch / cycles, "dram": (operands + results) / costs.dram / cycles,
         "tensor": tensor / step, "sent": sent * (busy / SMS) / step,
         "tensor_sent": tensor / sent, "tensor_received": tensor / received,
-        "intensity": shape.M * shape.N / (shape.M + shape.N),
+        "asked": _asked(menu, shape), "intensity": shape.M * shape.N / (shape.M + shape.N),
         "readers": _readers(menu, shape, busy), "height": below,
     }  # fmt: skip
 
@@ -232,6 +232,13 @@ def _loaded_columns(menu: Menu, shape: ProblemShape) -> Any:
     """Columns that TMA loads for a tile: whole boxes of those of 16-bit elements side by side."""
     boxed = np.logical_not(shape.b_k_major) & (np.asarray(shape.itemsize) == 2)
     return np.where(boxed, menu.boxed, menu.BN)
+
+
+def _asked(menu: Menu, shape: ProblemShape) -> Any:
+    """Bytes of a slab that one CTA of a cluster loads at most, for all of them."""
+    boxed = np.logical_not(shape.b_k_major) & (np.asarray(shape.itemsize) == 2)
+    columns = np.where(boxed, menu.asked_boxed, menu.asked_columns)
+    return (menu.asked_rows + columns) * SWIZZLE_BYTES
 
 
 def _transposition(menu: Menu, shape: ProblemShape, costs: Costs) -> tuple[Any, Any]:
