@@ -172,22 +172,20 @@ class HopperConfig:
         itemsize, out_bytes: of an element of A, and of D.
         """
         limited = traits.needs_registers and self.register_limited
-        apart = out_bytes == 4 or traits.store_by_threads
-        if limited or self.is_crowded(traits.in_fragments(self, itemsize), apart):
+        in_fragments = traits.in_fragments(self, itemsize)
+        if limited or self.is_crowded(in_fragments, out_bytes, traits.store_by_threads):
             transposes = traits.transposes(self, itemsize)
             return TRANSPOSER_CONSUMER_REGISTERS if transposes else PRODUCER_CONSUMER_REGISTERS
         return self.registers
 
-    def is_crowded(self, in_fragments: bool, apart: bool) -> bool:
-        """Are equal shares too small for fragments of the left operand, or for sums of split-K?
-
-        apart: sums are stored in 32 bits, or by threads, not in pairs by TMA.
-        """
+    def is_crowded(self, in_fragments: bool, out_bytes: int, store_by_threads: bool) -> bool:
+        """Are equal shares too small for fragments of the left operand, or for sums of split-K that
+        are stored in 32 bits, or by threads, not in pairs by TMA?"""
         needed = self.accumulator_registers
         if in_fragments:
             needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
         crowded = needed > FRAGMENT_ROOM[2]
-        if self.split_k > 1 and apart:
+        if self.split_k > 1 and (out_bytes == 4 or store_by_threads):
             crowded |= self.accumulator_registers > SPLIT_ROOM
         return self.consumers == 2 and crowded
 

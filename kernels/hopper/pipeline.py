@@ -203,17 +203,14 @@ def make_operand(
     if not k_major and array.dtype.itemsize == 2:
         loaded = -(-loaded // width) * width
     if k_major:
-        row_bytes, boxes = depth * array.dtype.itemsize, 1
-        if loaded % SWIZZLE_LINES == 0:
-            boxes = largest_divisor(loaded // SWIZZLE_LINES, multicast.ctas)
+        row_bytes, boxes = depth * array.dtype.itemsize, boxes_along_k(loaded, multicast.ctas)
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
         box = in_array_order(in_array, loaded // boxes, depth)
     else:
         check_lines(axis, loaded, width, config)
         row_bytes, boxes = SWIZZLE_BYTES, loaded // width
-        even = gcd(boxes, multicast.ctas)
-        parts = largest_divisor(depth // SWIZZLE_LINES, multicast.ctas // even)
+        parts = parts_of_boxes(boxes, depth, multicast.ctas)
         shape = (slabs, boxes, depth, width)
         if array.dtype.itemsize == 4:  # depth and width are equal: blocks are transposed in place
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
@@ -226,6 +223,16 @@ def make_operand(
         box = in_array_order(in_array, width, depth // parts)
     map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=row_bytes)
     return OperandTiles(map, smem, k_major, boxes, multicast, in_array, parts, landing)
+
+
+def boxes_along_k(lines: int, ctas: int) -> int:
+    """Boxes of lines along K for CTAs that share them: eights of lines, or all in one box."""
+    return largest_divisor(lines // SWIZZLE_LINES, ctas) if lines % SWIZZLE_LINES == 0 else 1
+
+
+def parts_of_boxes(boxes: int, depth: int, ctas: int) -> int:
+    """Parts along K of each box, `depth` deep, where CTAs that share boxes have no whole ones."""
+    return largest_divisor(depth // SWIZZLE_LINES, ctas // gcd(boxes, ctas))
 
 
 def largest_divisor(n: int, most: int) -> int:

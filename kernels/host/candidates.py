@@ -22,7 +22,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     HopperConfig,
 )
-from tensorcore_dsl.kernels.hopper.pipeline import largest_divisor
+from tensorcore_dsl.kernels.hopper.pipeline import boxes_along_k, parts_of_boxes
 from tensorcore_dsl.kernels.hopper.promotion import part_width, takes_turns
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, active_clusters
@@ -169,8 +169,12 @@ class Menu:
         columns["boxed_stages"] = np.array(
             [min(c.stages, c.stages_of(int(n))) for c, n in zip(configs, boxed, strict=True)]
         )
-        columns["asked_rows"] = np.array([_asked(c.valid_m or c.BM, c.cluster_n) for c in configs])
-        columns["asked_columns"] = np.array([_asked(c.BN, c.cluster_m) for c in configs])
+        columns["asked_rows"] = np.array(
+            [int(n) // boxes_along_k(int(n), c.cluster_n) for c, n in zip(configs, columns["rows"])]
+        )
+        columns["asked_columns"] = np.array(
+            [c.BN // boxes_along_k(c.BN, c.cluster_m) for c in configs]
+        )
         columns["asked_boxed"] = np.array(
             [_asked_boxed(int(n), c.cluster_m) for c, n in zip(configs, boxed, strict=True)]
         )
@@ -190,15 +194,10 @@ class Menu:
         return cls(configs, columns)
 
 
-def _asked(lines: int, ctas: int) -> int:
-    """Lines along K that one of `ctas` loads for all: TMA gets eights of them (pipeline.py)."""
-    return lines // largest_divisor(lines // 8, ctas)
-
-
 def _asked_boxed(columns: int, ctas: int) -> int:
-    """The same of columns in boxes, which also part along K."""
-    even = gcd(columns // BOX, ctas)
-    return columns // (even * largest_divisor(8, ctas // even))
+    """Columns that one of `ctas` loads for all of them, in boxes that may be parted along K."""
+    boxes = columns // BOX
+    return columns // (gcd(boxes, ctas) * parts_of_boxes(boxes, BOX, ctas))
 
 
 @lru_cache(maxsize=1)

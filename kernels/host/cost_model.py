@@ -230,14 +230,17 @@ def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> An
 
 def _loaded_columns(menu: Menu, shape: ProblemShape) -> Any:
     """Columns that TMA loads for a tile: whole boxes of those of 16-bit elements side by side."""
-    boxed = np.logical_not(shape.b_k_major) & (np.asarray(shape.itemsize) == 2)
-    return np.where(boxed, menu.boxed, menu.BN)
+    return np.where(_is_boxed(shape), menu.boxed, menu.BN)
+
+
+def _is_boxed(shape: ProblemShape) -> Any:
+    """Whether TMA loads columns of B in boxes of those side by side."""
+    return np.logical_not(shape.b_k_major) & (np.asarray(shape.itemsize) == 2)
 
 
 def _asked(menu: Menu, shape: ProblemShape) -> Any:
     """Bytes of a slab that one CTA of a cluster loads at most, for all of them."""
-    boxed = np.logical_not(shape.b_k_major) & (np.asarray(shape.itemsize) == 2)
-    columns = np.where(boxed, menu.asked_boxed, menu.asked_columns)
+    columns = np.where(_is_boxed(shape), menu.asked_boxed, menu.asked_columns)
     return (menu.asked_rows + columns) * SWIZZLE_BYTES
 
 
