@@ -27,6 +27,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.transposition import make_ready
 
+PIECES = 4, 5, 3, 6, 7, 2, 1  # boxes of a CTA's share of a K-major tile, the best number first
 SWIZZLE_LINES = 8  # of 128 bytes, over which the swizzle repeats: tiles are cut between them
 
 
@@ -47,8 +48,9 @@ class Multicast:
 class OperandTiles:
     """A or B: its tensor map, its tiles in shared memory, and how TMA fills them.
 
-    axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. boxes: of rows or columns, side
-    by side in one slab of a stage. parts: of such a box along K, each of which TMA loads. landing:
+    axis: 0, if the array is M x K, as A; 1, if it is K x N, as B. extent: its rows or columns.
+    boxes: of rows or columns, side by side in one slab of a stage. pieces: neighbouring boxes that
+    the same CTA loads. parts: of such a box along K, each of which TMA loads. landing:
     a view of the tiles (slab, box, k, row or column), where TMA fills them so: those of the right
     operand are then transposed in place to K-major ones, consumers read fragments of those of the
     left one (transposition.py).
@@ -60,6 +62,8 @@ class OperandTiles:
     boxes: int
     multicast: Multicast
     axis: int
+    extent: Any = None
+    pieces: int = 1
     parts: int = 1
     landing: Any = None
 
@@ -189,21 +193,25 @@ def make_operand(
 
     The array is A or B, or the other one where these are swapped.
 
-    K-major tiles are rows of 128 bytes of K, which TMA loads in boxes of 8 rows or more. MN-major
-    tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each block is a box, of
-    the last of which wgmma may read a part, or several ones of 8 k or more. Those of 32-bit
-    elements are to be transposed in place (landing). There are as many boxes as CTAs that share the
-    tile, where it can be divided so, or fewer. valid: rows that TMA loads, where a tile has fewer
-    than `extent`. smem: the tiles, where they are a part of others.
+    K-major tiles are rows of 128 bytes of K, which TMA loads in boxes of 8 rows or more, a few for
+    each CTA, for the sake of those outside of the array (load_operand). MN-major tiles are blocks
+    of 128 bytes of rows or columns, `depth` deep along K; each block is a box, of the last of which
+    wgmma may read a part, or several ones of 8 k or more. Those of 32-bit elements are to be
+    transposed in place (landing). CTAs that share a tile load equal shares of it, where it can be
+    divided so; else fewer of them load. valid: rows that TMA loads, where a tile has fewer than
+    `extent`. smem: the tiles, where they are a part of others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
-    width, landing, parts = SWIZZLE_BYTES // array.dtype.itemsize, None, 1
+    width, landing, pieces, parts = SWIZZLE_BYTES // array.dtype.itemsize, None, 1, 1
     in_array = 1 - axis if config.swapped else axis
     loaded = valid or extent
     if not k_major and array.dtype.itemsize == 2:
         loaded = -(-loaded // width) * width
     if k_major:
-        row_bytes, boxes = depth * array.dtype.itemsize, boxes_along_k(loaded, multicast.ctas)
+        row_bytes, shares = depth * array.dtype.itemsize, boxes_along_k(loaded, multicast.ctas)
+        if shares == multicast.ctas:  # else some CTAs load nothing, by predicates: one is enough
+            pieces = pieces_of(loaded // shares)
+        boxes = shares * pieces
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
         box = in_array_order(in_array, loaded // boxes, depth)
@@ -222,12 +230,21 @@ def make_operand(
             smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
         box = in_array_order(in_array, width, depth // parts)
     map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=row_bytes)
-    return OperandTiles(map, smem, k_major, boxes, multicast, in_array, parts, landing)
+    size = array.shape[-2:][in_array]
+    return OperandTiles(
+        map, smem, k_major, boxes, multicast, in_array, size, pieces, parts, landing
+    )  # fmt: skip
 
 
 def boxes_along_k(lines: int, ctas: int) -> int:
-    """Boxes of lines along K for CTAs that share them: eights of lines, or all in one box."""
+    """Shares of lines along K for CTAs that load them: eights of lines, or all in one share."""
     return largest_divisor(lines // SWIZZLE_LINES, ctas) if lines % SWIZZLE_LINES == 0 else 1
+
+
+def pieces_of(lines: int) -> int:
+    """Boxes of the lines along K that a CTA loads: about four, of 16 lines or more."""
+    allowed = [n for n in PIECES if lines % (n * SWIZZLE_LINES) == 0 and lines >= 16 * n]
+    return allowed[0] if allowed else 1
 
 
 def parts_of_boxes(boxes: int, depth: int, ctas: int) -> int:
@@ -323,17 +340,21 @@ def load_operand(operand, slab, batch, origin, k, full):
     """Load this CTA's boxes of a tile by TMA, multicast to all CTAs that need them.
 
     origin: first row or column. k: first element along K. Of a tile that n CTAs share, each loads
-    1/n, and the n multicasts together fill the tile in all of them; where there are fewer boxes,
+    1/n, and the n multicasts together fill the tile in all of them; where there are fewer shares,
     the last CTAs load less, or nothing. The bytes that arrive are the same in all of them.
+
+    TMA takes twice as long to fill rows with zeros as to load them, and all CTAs would wait for
+    those whose tiles reach beyond the array. Boxes that lie outside as a whole are loaded from row
+    or column 0 instead: what they hold goes into elements outside of D only.
     """
     batch = batch[: len(operand.map.box) - 2]  # () where one matrix serves the whole batch
     multicast, parts = operand.multicast, operand.parts
     rows, depth = in_array_order(operand.axis, *operand.map.box[len(batch) :])
-    count = operand.boxes * parts
-    of_cta = -(-count // multicast.ctas)
+    shares = operand.boxes // operand.pieces * parts
+    of_cta = -(-shares // multicast.ctas) * operand.pieces
     for i in tc.static_range(of_cta):
         number = multicast.index * of_cta + i
-        pred = None if count % multicast.ctas == 0 else number < count
+        pred = None if shares % multicast.ctas == 0 else number < operand.boxes * parts
         box, part = (number, 0) if parts == 1 else (number // parts, number % parts)
         if operand.landing is not None:
             target = operand.landing[slab, box]
@@ -343,7 +364,9 @@ def load_operand(operand, slab, batch, origin, k, full):
             target = operand.smem[slab, box]
         if parts > 1:
             target = target[part * depth : part * depth + depth]
-        index = (*batch, *in_array_order(operand.axis, origin + box * rows, k + part * depth))
+        first = origin + box * rows
+        first = tc.select(first < operand.extent, first, 0)
+        index = (*batch, *in_array_order(operand.axis, first, k + part * depth))
         tc.tma_load(target, operand.map, index, full, multicast=multicast.mask, pred=pred)
 
 
