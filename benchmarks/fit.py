@@ -27,7 +27,7 @@ from benchmarks.tables import Table, progress
 from benchmarks.trees import FEW, NEAR, boosted, cross_validated, measured, regrets, slower
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import corrections, heuristics, padding
-from tensorcore_dsl.kernels.host.candidates import Menu, as_loaded, configuration, is_candidate
+from tensorcore_dsl.kernels.host.candidates import Menu, configuration, is_candidate, loaded_columns
 from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, cycles, terms
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
@@ -40,7 +40,7 @@ OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the los
 # The search
 STEP, MIN_STEP, SWEEPS = 0.25, 0.005, 14
 # The menu
-SIZE, PROBLEMS = 160, 2000
+SIZE, PROBLEMS, MOST_STAGES = 160, 2000, 12
 MEASURED = 2.0  # weight of a measured problem beside a random one
 SLOW = 2.0  # times the least: what a problem costs without a configuration of its own
 CORRECTED = 400  # configurations of the space that the trees correct, at most
@@ -74,8 +74,8 @@ class Timings:
                 shape = heuristics.shape_of(problem_of(case))
             for trial in result["trials"]:
                 config = HopperConfig(**trial["config"])
-                most = as_loaded(config.with_stages(), shape).stages
-                if config.split_k > 1 and config.stages < most:
+                most = config.stages_of(loaded_columns(config, shape), buffers=2)
+                if config.split_k > 1 and config.stages < min(most, MOST_STAGES):
                     continue  # measured when partial sums left room for fewer stages
                 seen = shape.swapped if config.swapped else shape
                 rows.append((len(self.cases), seen, config, trial["seconds"]))

@@ -300,7 +300,10 @@ def test_tiles_of_an_odd_number_of_eight_columns(changes: dict[str, Any], swappe
 def test_slots_fill_shared_memory(name: str) -> None:
     config = HopperConfig(**FEATURES[name]).with_stages(99)
     slot = (config.BM + config.BN) * 128 * config.k_slabs
-    assert 0 <= 227 * 1024 - 1024 - config.epilogue_bytes - config.stages * slot < slot
+    buffers = config.staging_buffers(config.BN)
+    free = 227 * 1024 - 1024 - config.stages * slot
+    assert 0 <= free - config.epilogue_bytes(1) < slot
+    assert (buffers == 2) == (config.epilogue_bytes(2) <= free)
     assert HopperConfig(**FEATURES[name]).with_stages(2).stages == 2
 
 

@@ -194,18 +194,23 @@ class HopperConfig:
         """Is the equal share of 168 registers too small for such an epilogue (measured)?"""
         return self.consumers == 2 and self.accumulator_registers > 80
 
-    @property
-    def epilogue_bytes(self) -> int:
-        """Shared memory of the epilogue: two staging buffers per consumer, and split-K partials.
+    def epilogue_bytes(self, buffers: int = 2) -> int:
+        """Shared memory of the epilogue: staging buffers of each consumer, and split-K partials.
 
         Partials that fit into the stages of one operand lie there.
         """
         own = self.split_k > 1 and self.partials_over(self.stages) is None
-        return self._staging_bytes + self._partial_bytes * own
+        return self._staging_bytes(buffers) + self._partial_bytes * own
 
-    @property
-    def _staging_bytes(self) -> int:
-        return self.consumers * 2 * 64 * SWIZZLE_BYTES
+    def staging_buffers(self, columns: int) -> int:
+        """Staging buffers of a consumer: two, which take turns, where they cost no stage, or one.
+
+        columns: of a stage, see `stages_of`.
+        """
+        return 2 if self.stages <= self.stages_of(columns, buffers=2) else 1
+
+    def _staging_bytes(self, buffers: int) -> int:
+        return self.consumers * buffers * 64 * SWIZZLE_BYTES
 
     @property
     def _partial_bytes(self) -> int:
@@ -220,12 +225,12 @@ class HopperConfig:
 
     @property
     def max_stages(self) -> int:
-        """Stages that fit into shared memory beside the epilogue."""
+        """Stages that fit into shared memory beside an epilogue with one staging buffer."""
         return self.stages_of(self.BN)
 
-    def stages_of(self, columns: int) -> int:
+    def stages_of(self, columns: int, buffers: int = 1) -> int:
         """The same where a stage has this many columns, BN or more in whole boxes of TMA."""
-        free = SMEM_BYTES - self._staging_bytes - SMEM_RESERVED
+        free = SMEM_BYTES - self._staging_bytes(buffers) - SMEM_RESERVED
         of_stage = (self.BM + columns) * SWIZZLE_BYTES * self.k_slabs
         if self.split_k > 1 and self.partials_over(free // of_stage) is None:
             free -= self._partial_bytes
@@ -260,6 +265,12 @@ class HopperTraits:
     acc_dtype: Any = None
     epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: RowReductions | None = None
+
+    def stage_columns(self, config: HopperConfig, itemsize: int) -> int:
+        """Columns of a stage: of an operand of 16 bits that is not K-major, in whole boxes."""
+        k_major = self.a_k_major if config.swapped else self.b_k_major
+        width = SWIZZLE_BYTES // itemsize
+        return config.BN if k_major or itemsize != 2 else -(-config.BN // width) * width
 
     def in_fragments(self, config: HopperConfig, itemsize: int) -> bool:
         """Are fragments read of the left operand, B where the two are swapped?"""

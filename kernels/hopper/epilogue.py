@@ -1,14 +1,14 @@
 """Epilogue of the Hopper GEMMs: scale and activate the accumulators, convert, stage, store by TMA.
 
-Each consumer warpgroup stores 64 rows at a time, through two staging buffers of its own, which take
-turns at parts of the columns:
+Each consumer warpgroup stores 64 rows at a time, part by part of the columns, through two staging
+buffers of its own, which take turns, or one where a second one would cost a stage:
 
     barrier      all 128 threads; the TMA store that last read this buffer is done with it
     stmatrix     each thread writes its elements into the swizzled buffer (16-bit D; others by st)
     fence        the writes become visible to the async proxy, which TMA reads through; where C may
                  be D, the loads of its elements come before the store, too
     barrier      all threads have written
-    TMA store    one thread issues it; it overlaps with the next part, in the other buffer
+    TMA store    one thread issues it; it overlaps with the next part, if that has another buffer
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ AT_ONCE = 4  # elements, pairs or vectors that a thread reads before it stores t
 class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
-    maps: by the columns of a part, empty where TMA cannot write D. staging: (consumer, 2, 64 rows,
-    columns), rows of at most 128 bytes. partials: of split-K, see make_partials; else None.
-    row_reductions: see row_reduction.py. swapped: rows of a tile are columns of D; staging is
-    (consumer, 2, parts of its 64 rows, columns of the tile, rows). in_fragments: rows of
+    maps: by the columns of a part, empty where TMA cannot write D. staging: (consumer, buffer,
+    64 rows, columns), rows of at most 128 bytes. partials: of split-K, see make_partials; else
+    None. row_reductions: see row_reduction.py. swapped: rows of a tile are columns of D; staging is
+    (consumer, buffer, parts of its 64 rows, columns of the tile, rows). in_fragments: rows of
     accumulators have the places of transposition.place_of_row. reads_d: threads may load elements
     that they then store, as C may be D.
     """
@@ -58,9 +58,14 @@ class EpilogueStorage:
         """Columns of each part of so many that passes through a staging buffer at a time."""
         return column_parts(columns, self.d.dtype.itemsize, self.swapped)
 
-    def buffer(self, consumer, number: int, columns: int):
-        """A staging buffer for a part of the columns."""
-        buffer = self.staging[consumer, number]
+    @property
+    def buffers(self) -> int:
+        """Staging buffers of a consumer."""
+        return self.staging.shape[1]
+
+    def buffer(self, consumer, part: int, columns: int):
+        """The staging buffer of a part of the columns."""
+        buffer = self.staging[consumer, part % self.buffers]
         if self.swapped:
             return buffer[:, :columns]
         return buffer.with_parts(
@@ -91,15 +96,15 @@ def swizzle_of(columns: int, dtype):
     return row_bytes if row_bytes >= 32 else 0
 
 
-def make_epilogue_storage(d, config, traits, in_fragments: bool = False):
-    """Shared memory and tensor map for D."""
+def make_epilogue_storage(d, config, traits, in_fragments: bool = False, buffers: int = 2):
+    """Shared memory and tensor map for D. buffers: of staging, for each consumer."""
     of_line = SWIZZLE_BYTES // d.dtype.itemsize
     parts = column_parts(config.stored_columns, d.dtype.itemsize, config.swapped)
     blocks = [64 // of_line] if config.swapped else []
     boxes = {n: (n, of_line) if config.swapped else (64, n) for n in parts}
     widest = *blocks, *boxes[parts[0]]
     swizzle = swizzle_of(widest[-1], d.dtype)
-    staging = tc.shared((config.consumers, 2, *widest), d.dtype, swizzle=swizzle)
+    staging = tc.shared((config.consumers, buffers, *widest), d.dtype, swizzle=swizzle)
     batch, maps = (1,) * (d.ndim - 2), {}
     narrowest = min(box[1] for box in boxes.values()) * d.dtype.itemsize
     if not traits.store_by_threads and narrowest >= TMA_BYTES:
@@ -194,9 +199,10 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
     reduced = None if reductions is None else reductions.identity()
     for part in tc.static_range(len(parts)):
         begin, columns = sum(parts[:part]), parts[part]
-        buffer = storage.buffer(consumer, part % 2, columns)
+        buffer = storage.buffer(consumer, part, columns)
         # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
         # the buffer that the next 64 rows start with: then none may.
+        same = storage.buffers == 1 or (part == 0 and len(parts) % 2 == 1)
         if thread == 0:
             tc.tma_store_wait(0 if part == 0 and len(parts) % 2 else 1, read=True)
         consumer_barrier(consumer)

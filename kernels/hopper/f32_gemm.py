@@ -87,7 +87,8 @@ def f32_fragments_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     in_fragments = traits.in_fragments(config, a.dtype.itemsize)
-    storage = make_epilogue_storage(d, config, traits, in_fragments)
+    buffers = config.staging_buffers(2 * config.BN)
+    storage = make_epilogue_storage(d, config, traits, in_fragments, buffers)
     pipeline = make_fragments_pipeline(a, b, config, traits)
     run_warpgroups(
         pipeline, select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),

@@ -31,7 +31,7 @@ PREFETCH = 4  # stages whose scales are in flight
 def with_scales(config: HopperConfig) -> HopperConfig:
     """The configuration with as many of its stages as fit together with their scales."""
     scale_bytes = 4 * (config.BM + config.BN // gcd(config.BN, BLOCK))
-    free = SMEM_BYTES - config.epilogue_bytes - 2 * SMEM_RESERVED
+    free = SMEM_BYTES - config.epilogue_bytes() - 2 * SMEM_RESERVED
     stages = free // ((config.BM + config.BN) * SWIZZLE_BYTES + scale_bytes)
     return replace(config, stages=min(config.stages, stages))
 

@@ -38,7 +38,8 @@ def swiglu_kernel(
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(x.dtype, gate.dtype, config.BN)
     halved = replace(config, BN=config.BN // 2)
-    storage = make_epilogue_storage(d, halved, traits)
+    buffers = config.staging_buffers(config.BN)
+    storage = make_epilogue_storage(d, halved, traits, buffers=buffers)
     pipeline = make_gated_pipeline(x, gate, up, config)
     run_warpgroups(
         pipeline, mma, TileScheduler(d.shape, halved), storage,

@@ -275,10 +275,14 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
 
 def as_loaded(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
     """The configuration with no more stages than have room for the boxes of B, as it lies."""
+    most = config.stages_of(loaded_columns(config, shape))
+    return replace(config, stages=min(config.stages, most))
+
+
+def loaded_columns(config: HopperConfig, shape: ProblemShape) -> int:
+    """Columns of a stage: those of the tile, or of whole boxes of B, as it lies."""
     seen = shape.swapped if config.swapped else shape
-    if seen.b_k_major or seen.itemsize != 2:
-        return config
-    return replace(config, stages=min(config.stages, config.stages_of(-(-config.BN // BOX) * BOX)))
+    return config.BN if seen.b_k_major or seen.itemsize != 2 else -(-config.BN // BOX) * BOX
 
 
 def fits(config: HopperConfig, shape: ProblemShape) -> bool:
@@ -300,7 +304,7 @@ def sparse_candidates(M: int, N: int, format: Format, b_k_major: bool) -> Iterat
         boxes = b_k_major or BN % (width * cluster_m) == 0
         if boxes and BM * (cluster_m - 1) < M and BN * (cluster_n - 1) < N:
             config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n)
-            available = SMEM_BYTES - config.epilogue_bytes - 2048
+            available = SMEM_BYTES - config.epilogue_bytes() - 2048
             yield replace(config, stages=min(8, available // sparse_stage_bytes(config, format)))
 
 
