@@ -204,7 +204,7 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
         # the buffer that the next 64 rows start with: then none may.
         same = storage.buffers == 1 or (part == 0 and len(parts) % 2 == 1)
         if thread == 0:
-            tc.tma_store_wait(0 if part == 0 and len(parts) % 2 else 1, read=True)
+            tc.tma_store_wait(0 if same else 1, read=True)
         consumer_barrier(consumer)
         for first in tc.static_range(begin // 2, (begin + columns) // 2, 8):
             count = min(8, (begin + columns) // 2 - first)

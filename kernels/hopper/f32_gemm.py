@@ -36,7 +36,7 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_operand,
 )
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_shape
+from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.transposition import (
     PART,
     TRANSPOSERS,
@@ -92,7 +92,7 @@ def f32_fragments_gemm(
     pipeline = make_fragments_pipeline(a, b, config, traits)
     run_warpgroups(
         pipeline, select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
-        TileScheduler(covered_shape(d, config), config), storage,
+        make_tile_scheduler(covered_shape(d, config), config), storage,
         make_epilogue_op(c, alpha, beta, traits),
         produce=partial(produce, load_stage=load_stage), consume=consume_fragments,
         registers=fragments_registers(config), extra_producer=split_stages,

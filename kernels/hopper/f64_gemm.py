@@ -42,7 +42,7 @@ from tensorcore_dsl.kernels.hopper.f64_operands import (
     make_operand,
 )
 from tensorcore_dsl.kernels.hopper.streamk_gemm import TilePart, load_acquire, make_scheduler
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, make_tile_scheduler
 
 
 @tc.kernel
@@ -55,7 +55,7 @@ def f64_gemm(
     With split-K, d has the sums of the parts, split_k x M x N.
     """
     tc.launch_bounds(config.threads, resident_ctas(config))
-    work = OwnParts(TileScheduler(d.shape, config), k_tiles_of(a, config))
+    work = OwnParts(make_tile_scheduler(d.shape, config), k_tiles_of(a, config))
     ring = make_ring(a, b, work, config, traits)
     multiply(ring, Output(c, d, alpha, beta, config, traits))
 
@@ -73,7 +73,7 @@ def f64_streamk_gemm(
     it. Both are the workspace.
     """
     tc.launch_bounds(config.threads, resident_ctas(config))
-    work = make_scheduler(TileScheduler(d.shape, config), k_tiles_of(a, config))
+    work = make_scheduler(make_tile_scheduler(d.shape, config), k_tiles_of(a, config))
     ring = make_ring(a, b, work, config, traits)
     output = Output(c, d, alpha, beta, config, traits)
     multiply(ring, FixUp(output, work, partials, flags))

@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilog
 from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, promotion_registers
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 BLOCK = 128  # elements of K, and columns of B, that share a scale
@@ -74,7 +74,7 @@ def block_fp8_gemm(
 
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, config), storage,
+        pipeline, mma, make_tile_scheduler(d.shape, config), storage,
         make_epilogue_op(None, 1, 0, traits),
         consume=partial(consume_promoted, width=width, scales=scales),
         registers=promotion_registers(config, width, 1),

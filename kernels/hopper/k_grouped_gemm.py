@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, Hopper
 from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.mainloop import load_stage, mma_stage, select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 TRAITS = HopperTraits(a_k_major=False, b_k_major=False)
@@ -32,7 +32,7 @@ def k_grouped_gemm_kernel(
     buffers = config.staging_buffers(traits.stage_columns(config, a.dtype.itemsize))
     storage = make_epilogue_storage(d, config, traits, buffers=buffers)
     pipeline = make_pipeline(a, b, config, traits)
-    scheduler = KGroupScheduler(TileScheduler(d.shape, config), offsets)
+    scheduler = KGroupScheduler(make_tile_scheduler(d.shape, config), offsets)
     run_warpgroups(
         pipeline, mma, scheduler, storage, make_epilogue_op(None, 1, 0, traits),
         produce=produce_groups, consume=consume_groups,
@@ -62,6 +62,7 @@ def produce_groups(pipeline, scheduler):
     The walk over the ring is that of `mainloop.produce`; the range of k differs from tile to tile.
     A stage that leaves its group loads what lies behind, and TMA writes zeros behind the last row.
     """
+    tc.griddep_wait()  # the previous kernel of the stream may write the offsets
     stage, phase = tc.u32(0), tc.u32(1)  # phase 1: all stages of a new pipeline are empty
     for index in scheduler.work():
         tile, first, end = scheduler.at(index)

@@ -50,8 +50,12 @@ def load_stage(pipeline, tile, stage, k, full):
 def produce(pipeline, scheduler, load_stage=load_stage):
     """Load the tiles of all of this CTA's work, one after the other. One thread runs this."""
     stage, phase = tc.u32(0), tc.u32(1)  # phase 1: all stages of a new pipeline are empty
+    waited = tc.s32(0)
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
+        if waited == 0:  # a branch: the assembler would move the wait ahead of these divisions
+            tc.griddep_wait()
+            waited = 1
         stage, phase = load_k_tiles(pipeline, tile, stage, phase, load_stage)
 
 

@@ -20,7 +20,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_shape
+from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
@@ -39,7 +39,7 @@ def promoted_gemm(
     pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     run_warpgroups(
-        pipeline, mma, TileScheduler(covered_shape(d, config), config), storage,
+        pipeline, mma, make_tile_scheduler(covered_shape(d, config), config), storage,
         make_epilogue_op(c, alpha, beta, traits),
         consume=partial(consume_promoted, width=width, **consumer_options),
         registers=promotion_registers(config, width),

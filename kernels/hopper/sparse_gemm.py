@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_operand,
 )
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 KEEP_FIRST = 0x44444444  # metadata that keep the first elements of every chunk
@@ -43,7 +43,7 @@ def sparse_gemm_kernel(
     storage = make_epilogue_storage(d, config, traits)
     pipeline = make_sparse_pipeline(a, metadata, b, format, config, traits)
     run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, config), storage,
+        pipeline, mma, make_tile_scheduler(d.shape, config), storage,
         make_epilogue_op(c, alpha, beta, traits),
         partial(produce, load_stage=load_sparse_stage),
         partial(consume, mma_stage=sparse_mma_stage),

@@ -26,7 +26,12 @@ from tensorcore_dsl.kernels.hopper.mainloop import (
     select_wgmma,
 )
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile, covered_shape
+from tensorcore_dsl.kernels.hopper.tile_scheduler import (
+    TileScheduler,
+    WorkTile,
+    covered_shape,
+    make_tile_scheduler,
+)
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 
@@ -48,7 +53,8 @@ def streamk_gemm(
     buffers = config.staging_buffers(traits.stage_columns(config, a.dtype.itemsize))
     storage = make_epilogue_storage(d, config, traits, in_fragments, buffers)
     pipeline = make_pipeline(a, b, config, traits)
-    scheduler = make_scheduler(TileScheduler(covered_shape(d, config), config), pipeline.end_k_tile)
+    tiles = make_tile_scheduler(covered_shape(d, config), config)
+    scheduler = make_scheduler(tiles, pipeline.end_k_tile)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, produce_parts,
@@ -132,6 +138,7 @@ def make_scheduler(tiles, k_tiles):
 
 def produce_parts(pipeline, scheduler):
     """Load what this unit multiplies. One thread runs this."""
+    tc.griddep_wait()
     stage, phase = tc.u32(0), tc.u32(1)
     for index in scheduler.part_indices():
         part = scheduler.part_at(index)

@@ -24,7 +24,7 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_barriers,
     make_operand,
 )
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 
@@ -42,7 +42,7 @@ def swiglu_kernel(
     storage = make_epilogue_storage(d, halved, traits, buffers=buffers)
     pipeline = make_gated_pipeline(x, gate, up, config)
     run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, halved), storage,
+        pipeline, mma, make_tile_scheduler(d.shape, halved), storage,
         make_epilogue_op(None, 1, 0, traits),
         partial(produce, load_stage=load_gated_stage), store=store_gated_rows,
     )  # fmt: skip

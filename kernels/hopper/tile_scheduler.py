@@ -48,10 +48,16 @@ class TileScheduler:
 
     The CTAs of a cluster take neighbouring tiles (cluster_m below each other, cluster_n beside
     each other), and the same tiles for each part of K (split_k).
+
+    shape: of D. rows, cols: of cluster tiles of one matrix. group_rows: of rows in a group, see
+    `tile_at`. All three are u32, whose divisions take half as long as those of s32.
     """
 
     shape: Any
     config: Any
+    rows: Any
+    cols: Any
+    group_rows: Any
 
     def tile_indices(self, consumer: Any = None) -> Any:
         """Indices of this CTA's tiles; with `consumer`, of one consumer of the ping-pong pair."""
@@ -59,17 +65,10 @@ class TileScheduler:
 
     def count(self) -> Any:
         """Cluster tiles of all matrices."""
-        rows, cols = self.extent()
-        count = rows * cols
+        count = (self.rows * self.cols).to(tc.s32)
         for matrices in self.shape[:-2]:
             count = count * matrices
         return count
-
-    def extent(self) -> Any:
-        """Rows and columns of cluster tiles of one matrix."""
-        high, wide = self.config.BM * self.config.cluster_m, self.config.BN * self.config.cluster_n
-        M, N = self.shape[-2:]
-        return (M + (high - 1)) // high, (N + (wide - 1)) // wide
 
     def tile_at(self, index: Any) -> WorkTile:
         """Coordinates of this CTA's tile of a cluster tile.
@@ -79,23 +78,35 @@ class TileScheduler:
         Groups have group_m rows or more, less than two times as many, and almost the same number:
         a low one would read all of B for little work.
         """
-        config = self.config
-        rows, cols = self.extent()
+        config, index = self.config, tc.u32(index)
         batch: tuple[Any, ...] = ()
         if len(self.shape) == 3:
-            batch = (index // (rows * cols),)
-            index = index % (rows * cols)
-        groups = max(rows // config.group_m, 1)
-        of_group = (rows + (groups - 1)) // groups
-        tiles_of_group = cols * of_group
-        first_row = index // tiles_of_group * of_group
-        height = min(rows - first_row, of_group)  # the last group may be lower
-        inside = index % tiles_of_group
-        row = (first_row + inside % height) * config.cluster_m
-        col = inside // height * config.cluster_n
+            matrix = index // (self.rows * self.cols)
+            batch = (matrix.to(tc.s32),)
+            index = index - matrix * (self.rows * self.cols)
+        tiles_of_group = self.cols * self.group_rows
+        group = index // tiles_of_group
+        first_row, inside = group * self.group_rows, index - group * tiles_of_group
+        height = min(self.rows - first_row, self.group_rows)  # the last group may be lower
+        col = inside // height
+        row = (first_row + (inside - col * height)).to(tc.s32) * config.cluster_m
+        col = col.to(tc.s32) * config.cluster_n
         ctas = config.cluster_m * config.cluster_n
         if ctas > 1:
             place = tc.cluster_rank() if config.split_k == 1 else tc.cluster_rank() % ctas
             row = row + place % config.cluster_m
             col = col + place // config.cluster_m
         return WorkTile(row * config.BM, col * config.BN, batch, batch, batch)
+
+
+def make_tile_scheduler(shape: Any, config: Any) -> TileScheduler:
+    """The scheduler over the tiles of D, or of its transpose.
+
+    Kernels make it before they wait for the previous kernel of the stream, so that its divisions
+    overlap with that one's end.
+    """
+    high, wide = config.BM * config.cluster_m, config.BN * config.cluster_n
+    M, N = shape[-2:]
+    rows, cols = (tc.u32(M) + (high - 1)) // high, (tc.u32(N) + (wide - 1)) // wide
+    groups = max(rows // config.group_m, 1)
+    return TileScheduler(shape, config, rows, cols, (rows + (groups - 1)) // groups)

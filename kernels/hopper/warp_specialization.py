@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
 )
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, covered_shape
+from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.transposition import TRANSPOSERS, transpose_stages
 
 
@@ -34,7 +34,7 @@ def warp_specialized_gemm(
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize)
-    scheduler = TileScheduler(covered_shape(d, config), config)
+    scheduler = make_tile_scheduler(covered_shape(d, config), config)
     run_warpgroups(
         pipeline, mma, scheduler, storage, epilogue_op, registers=registers,
         extra_producer=None if pipeline.ready is None else transpose_stages,
@@ -49,28 +49,32 @@ def run_warpgroups(
     """Divide the warpgroups of the CTA: warpgroup 0 produces, the others consume and store D.
 
     storage: of the epilogue, see epilogue.EpilogueStorage. epilogue_op: function of elements, see
-    epilogue.make_epilogue_op. produce, consume: mainloops; store: writes 64 rows of accumulators.
+    epilogue.make_epilogue_op. produce, consume: mainloops; `produce` calls griddep_wait itself.
+    store: writes 64 rows of accumulators.
     registers: per thread of producer and consumer; () takes those of the configuration.
     extra_producer(pipeline, scheduler): what the next `extra_warps` warps of the producer run.
     """
     config = pipeline.config
     if config.split_k > 1:
         storage = replace(storage, partials=make_partials(pipeline, mma.d.dtype))
-    # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
-    # the stream; what it wrote may be read only from here on.
-    tc.griddep_wait()
+    # Programmatic dependent launch: all set-up above, and what `produce` does before it waits, may
+    # overlap the end of the previous kernel of the stream. What that one wrote may be read, and
+    # what it read may be written, only behind griddep_wait.
     tc.griddep_launch_dependents()
 
     def producer():
         if tc.threadIdx.x == 0:
-            produce(pipeline, scheduler)
+            produce(pipeline, scheduler)  # it waits before its first load
         if extra_producer is not None and 1 <= tc.warp_id() <= extra_warps:
+            tc.griddep_wait()
             extra_producer(pipeline, scheduler)
         if config.split_k > 1:
             # Matches the consumers' one in epilogue.write_partials: split-K has one tile per CTA.
             tc.cluster_sync()
 
     def consumers(consumer):
+        tc.griddep_wait()
+
         def store_tile(acc, tile, row):
             store(acc, consumer, storage, tile, row, epilogue_op, config)
 
