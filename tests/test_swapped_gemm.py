@@ -118,7 +118,7 @@ def test_what_is_refused(name: str) -> None:
 
 
 def test_choices_with_row_reductions_are_not_swapped() -> None:
-    a, b = operand(32, 64), operand(64, 48)
+    a, b = operand(72, 64), operand(64, 300)
     found = [
         kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swapped
         for rows in ((), (kernels.RowReduction("sum"),))
