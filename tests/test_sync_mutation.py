@@ -25,7 +25,8 @@ from tests.sync_mutants import applied, mutants_of, survives
 OVERLAP = {
     "multiply: tc.griddep_wait() (griddepcontrol.wait): deleted",
     "multiply: tc.griddep_launch_dependents() (griddepcontrol.launch_dependents): deleted",
-    "run_warpgroups: tc.griddep_wait() (griddepcontrol.wait): deleted",
+    "produce: tc.griddep_wait() (griddepcontrol.wait): deleted",
+    "consumers: tc.griddep_wait() (griddepcontrol.wait): deleted",
     "run_warpgroups: tc.griddep_launch_dependents() (griddepcontrol.launch_dependents): deleted",
 }
 # Consumers that take tiles in turn use these barriers, the others none.

@@ -55,7 +55,7 @@ def produce(pipeline, scheduler, load_stage=load_stage):
         tile = scheduler.tile_at(index)
         if waited == 0:  # a branch: the assembler would move the wait ahead of these divisions
             tc.griddep_wait()
-            waited = 1
+            waited = tc.s32(1)
         stage, phase = load_k_tiles(pipeline, tile, stage, phase, load_stage)
 
 
