@@ -157,7 +157,8 @@ class Compilers:
                     self._futures[key] = self._pool.submit(compile_ahead, case, config)
 
     def _key(self, case: Case, config: Any) -> Any:
-        return case.dtype, case.precise, case.layout, config
+        problem = problem_of(case)
+        return case.precise, problem.a.type, problem.b.type, problem.d.type, config
 
     def __len__(self) -> int:
         return len(self._futures)

@@ -31,7 +31,8 @@ LAUNCH = 3.4  # microseconds of both kernels until the first product, and after 
 HOST, SECOND = 7.2, 3.4  # microseconds in which the host launches a kernel, and a second one
 EXPOSED = 1.21  # times as long take tiles of operands in parts, as not all is hidden
 SHARED_BYTES = 189  # of shared memory that an SM reads and writes in a cycle
-HOPPER_TILES = tuple(product((64, 128), (32, 64, 96, 128, 192, 256)))
+HOPPER_COLUMNS = 32, 64, 96, 128, 192, 256
+HOPPER_TILES = tuple(product((64, 128), HOPPER_COLUMNS))
 SPLITS = (1, 2, 3, 4, 6, 8)  # of which both kernels of wgmma have tiles
 HOPPER_CLUSTERS = (*((1, 1, split_k) for split_k in SPLITS), (2, 1, 1), (1, 2, 1))
 FRAGMENTS_TILES = tuple(product((64, 128, 192), (16, 32, 48, 64, 96, 128)))
@@ -110,7 +111,9 @@ def invariant_split(N: int, K: int) -> int:
 def hopper_candidates(M: int, N: int, K: int) -> Iterator[HopperConfig]:
     """Tiles, with the clusters that share operands or K."""
     for (BM, BN), (cluster_m, cluster_n, split_k) in product(HOPPER_TILES, HOPPER_CLUSTERS):
-        if (cluster_m > 1 and M <= BM) or (cluster_n > 1 and N <= BN) or BN % (16 * split_k):
+        if (cluster_m > 1 and M <= BM) or (cluster_n > 1 and N <= BN):
+            continue
+        if not has_tiles(BN, split_k):
             continue
         config = HopperConfig(
             BM, BN, k_slabs=2, cluster_m=cluster_m, cluster_n=cluster_n, split_k=split_k,
@@ -118,6 +121,11 @@ def hopper_candidates(M: int, N: int, K: int) -> Iterator[HopperConfig]:
         )  # fmt: skip
         if config.max_stages >= 2 and (split_k == 1 or 2 * split_k * STEP <= K):
             yield config.with_stages()
+
+
+def has_tiles(BN: int, split_k: int) -> bool:
+    """Whether the kernel of operands in parts has tiles of so many columns, by so many CTAs."""
+    return BN in HOPPER_COLUMNS and BN % (16 * split_k) == 0
 
 
 def fragments_candidates(

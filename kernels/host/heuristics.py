@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_r
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import ranking, sparse_cycles
-from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
+from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking, has_tiles
 from tensorcore_dsl.kernels.host.f64_heuristics import f64_ranking
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
@@ -63,13 +63,16 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
     if only_sm90 and not_sm90:
         others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
-    if only_sm90 or (family is None and not not_sm90 and _prefers_sm90(problem)):
+    if only_sm90 or (family is None and not not_sm90 and _prefers_sm90(problem.packed)):
         return "sm90", config
     return "sm80", config
 
 
 def _prefers_sm90(problem: GemmProblem) -> bool:
-    """Whether the wgmma kernels are the choice for a problem that both families can run."""
+    """Whether the wgmma kernels are the choice for a problem that both families can run.
+
+    It is asked of operands without gaps, so that these change no bits: families divide K otherwise.
+    """
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_f32(problem), HopperConfig)
     copies = choose_copies(problem, "sm90")
@@ -160,15 +163,17 @@ def ranked_f32(problem: GemmProblem) -> Iterator[Any]:
 
 
 def _is_f32_feasible(problem: GemmProblem, config: Any) -> bool:
-    """Whether threads get their registers; rows of D are no columns of tiles if they are reduced.
+    """Whether threads get their registers, and rows of D can be reduced.
 
+    These must be rows of tiles, of which the kernel for operands of any alignment has those of as
+    many columns.
     """
     if isinstance(config, AmpereConfig):
         return True
+    if problem.row_reductions and (config.swapped or not has_tiles(config.BN, config.split_k)):
+        return False
     if config.k_slabs == 2:
         return has_promotion_registers(config)
-    if config.swapped and problem.row_reductions:
-        return False
     return not fragments_registers(config) or families.gives_registers()
 
 

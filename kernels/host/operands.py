@@ -91,8 +91,9 @@ class GemmProblem:
 
     @property
     def packed(self) -> GemmProblem:
-        """The same of operands without gaps."""
-        return replace(self, a=packed(self.a), b=packed(self.b), d=packed(self.d))
+        """The same of operands without gaps; of a single row or column, K is contiguous."""
+        a, b, d = packed(self.a, -1), packed(self.b, -2), packed(self.d, -1)
+        return replace(self, a=a, b=b, d=d)
 
     @property
     def batch(self) -> int | None:
@@ -182,10 +183,15 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
     return c._replace(type=kind, shape=shape, strides=strides)
 
 
-def packed(x: Description) -> Description:
-    """The same operand without gaps, at an aligned address; rows or columns stay contiguous."""
+def packed(x: Description, axis: int) -> Description:
+    """The same operand without gaps, at an aligned address; rows or columns stay contiguous.
+
+    axis: which one, -1 or -2, is contiguous in a single row or column.
+    """
     *batch, rows, cols = x.shape
     by_columns = x.type.unit[-2] and not x.type.unit[-1]
+    if 1 in (rows, cols):
+        by_columns = axis == -2
     line = rows if by_columns else cols
     strides = (rows * cols,) * len(batch) + ((1, line) if by_columns else (line, 1))
     align = math.gcd(16, line * x.type.dtype.itemsize)

@@ -99,11 +99,12 @@ def operand_copy(
 ) -> Copy | None:
     """The copy of an operand for TMA and wgmma.
 
-    k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits. wgmma takes
-    those of 16 as they are, and tf32_gemm transposes its tiles.
+    k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits, and of 32 in
+    a single row or column. wgmma takes those of 16 as they are, and tf32_gemm transposes its tiles.
     """
     dtype, unit = x.type.dtype, x.type.unit[-2:]
-    k_only = dtype.bits == 8 if k_only is None else k_only
+    if k_only is None:
+        k_only = dtype.bits == 8 or (dtype.bits == 32 and 1 in x.shape[-2:])
     axis = k_axis if k_only or unit[k_axis] or not any(unit) else ROWS + COLUMNS - k_axis
     elements = VECTOR // dtype.itemsize
     lines = "rows" if axis == ROWS else "columns"
