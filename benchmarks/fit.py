@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from benchmarks import fit_f64, landscape
+from benchmarks import fit_mma, landscape
 from benchmarks.gemm_cases import Case
 from benchmarks.harness import RECORDED, Report
 from benchmarks.regret import TYPES, percent, problem_of
@@ -71,9 +71,12 @@ class Timings:
         for result in results:
             case = Case.of(result)
             with tc.target("cpu", "sm_90a"):
-                shape = heuristics.shape_of(problem_of(case))
+                problem = problem_of(case)
+                shape = heuristics.shape_of(problem)
             for trial in result["trials"]:
                 config = HopperConfig(**trial["config"])
+                if heuristics.choose_copies(problem, "sm90", config):
+                    continue  # which the time includes
                 most = config.stages_of(loaded_columns(config, shape), buffers=2)
                 if config.split_k > 1 and config.stages < min(most, MOST_STAGES):
                     continue  # measured when partial sums left room for fewer stages
@@ -292,29 +295,35 @@ def run(options: argparse.Namespace) -> Report:
     timings = Timings(measured(options.results))
     costs = COSTS if options.keep else fitted(timings)
     trees = grown(timings, costs)
-    of_f64 = fit_f64.Timings(measured(options.results, f64=True))
-    trees_of_f64 = of_f64.grown()
+    others = {
+        name: fit_mma.Timings(model, measured(options.results, name))
+        for name, model in fit_mma.MODELS.items()
+    }
+    grown_by_name = {"wgmma": trees} | {name: of.grown() for name, of in others.items()}
     if options.write:
-        np.savez_compressed(corrections.PATHS["wgmma"], **trees)
-        np.savez_compressed(corrections.PATHS["f64"], **trees_of_f64)
+        for name, arrays in grown_by_name.items():
+            np.savez_compressed(corrections.PATHS[name], **arrays)
         corrections.stored_trees.cache_clear()
     texts = space()
     random = expected_losses(texts, shapes(options.seed), costs)
-    found, weights = measured_losses(texts, timings)
+    of_measured, weights = measured_losses(texts, timings)
     weights = np.concatenate([np.ones(len(random)), MEASURED * weights])
-    menu = chosen(texts, np.vstack([random, found]), weights, options.size)
+    menu = chosen(texts, np.vstack([random, of_measured]), weights, options.size)
     losses = random[:, [texts.index(text) for text in menu]].min(1)
     report.summary |= {"target": "cpu", "costs": asdict(costs), "menu": ", ".join(menu)}
-    for name, values in (
-        ("regret, before", timings.regret(timings.expected(COSTS))),
-        ("regret, fitted", timings.regret(timings.expected(costs))),
-        ("regret, corrected", timings.regret(corrected(timings, costs, trees))),
-        ("regret, unseen", timings.regret(unseen(timings, costs))),
-        ("regret of f64, model", of_f64.regret(of_f64.expected)),
-        ("regret of f64, corrected", of_f64.regret(of_f64.corrected(trees_of_f64))),
-        ("regret of f64, unseen", of_f64.regret(of_f64.cross_validated())),
-        ("expected loss by the menu", losses),
-    ):  # fmt: skip
+    found = {
+        "regret, before": timings.regret(timings.expected(COSTS)),
+        "regret, fitted": timings.regret(timings.expected(costs)),
+        "regret, corrected": timings.regret(corrected(timings, costs, trees)),
+        "regret, unseen": timings.regret(unseen(timings, costs)),
+    }
+    for name, of in others.items():
+        its = corrections.Trees.of(grown_by_name[name])
+        found[f"regret of {name}, model"] = of.regret(of.expected)
+        found[f"regret of {name}, corrected"] = of.regret(of.corrected(its))
+        found[f"regret of {name}, unseen"] = of.regret(of.cross_validated())
+    found["expected loss by the menu"] = losses
+    for name, values in found.items():
         about = {"median": np.median(values), "mean": values.mean(), "worst": values.max()}
         about["p95"] = np.quantile(values, 0.95)
         numbers = {key: float(value) for key, value in about.items()}

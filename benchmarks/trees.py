@@ -18,15 +18,21 @@ from tensorcore_dsl.kernels.host import corrections
 NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
 FEW = 6  # timings of a problem that has its whole weight
 LEAVES, DEPTH, TREES, RATE, LEAST = 64, 12, 800, 0.05, 6  # LEAST: timings of a leaf
-OF_PROBLEM = 0.5  # part of a problem's own level that they learn, beside differences in a problem
+OF_PROBLEM = 0.5
 FOLDS = 5  # of a cross-validation
 
 
-def measured(directory: Path, f64: bool = False) -> list[dict[str, Any]]:
-    """Problems with timings: those of f64, or all others."""
+def measured(directory: Path, model: str = "wgmma") -> list[dict[str, Any]]:
+    """Problems with timings of the kernels that a model is of: "wgmma", "f64" or "mma"."""
     files = sorted(directory.glob("regret-*.json"))
     results = [r for file in files for r in json.loads(file.read_text("utf-8"))["results"]]
-    return [r for r in results if r.get("trials") and (r["dtype"] == "f64") == f64]
+    return [r for r in results if r.get("trials") and _model_of(r) == model]
+
+
+def _model_of(result: dict[str, Any]) -> str:
+    if result["dtype"] == "f64":
+        return "f64"
+    return "mma" if result.get("family") == "sm80" else "wgmma"
 
 
 def slower(index: Any, seconds: Any) -> Any:
@@ -49,18 +55,20 @@ def regrets(index: Any, seconds: Any, expected: Any) -> Any:
 
 
 def boosted(
-    index: Any, seconds: Any, expected: Any, rows: Any, learnt: Any = True, **parameters: Any
-) -> dict[str, Any]:
+    index: Any, seconds: Any, expected: Any, rows: Any, learnt: Any = True,
+    of_problem: float = OF_PROBLEM,
+) -> dict[str, Any]:  # fmt: skip
     """Trees of the features `rows` that tell the logarithm of measured over expected times.
 
-    index: the problem of each timing. learnt: a mask. parameters: those of lightgbm that differ.
+    index: the problem of each timing. learnt: a mask. of_problem: part of a problem's own level
+    that they learn, beside differences in a problem.
     """
     import lightgbm
 
     errors, count = np.log(seconds) - np.log(expected), np.bincount(index)
     weights = np.exp(-slower(index, seconds) / NEAR) * np.minimum(FEW / count, 1)[index]
     level = np.bincount(index, weights * errors) / np.bincount(index, weights)
-    errors = errors - (1 - OF_PROBLEM) * level[index]
+    errors = errors - (1 - of_problem) * level[index]
     chosen = np.broadcast_to(learnt, errors.shape)
     data = lightgbm.Dataset(rows[chosen], label=errors[chosen], weight=weights[chosen])
     booster = lightgbm.train({
@@ -68,7 +76,7 @@ def boosted(
         "learning_rate": RATE, "min_data_in_leaf": LEAST, "lambda_l2": 1.0,
         "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "seed": 0,
         "deterministic": True, "force_row_wise": True, "num_threads": 2, "verbose": -1,
-        "num_iterations": TREES, **parameters,
+        "num_iterations": TREES,
     }, data)  # fmt: skip
     return stored([tree["tree_structure"] for tree in booster.dump_model()["tree_info"]])
 

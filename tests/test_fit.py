@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import fit, fit_f64, trees
+from benchmarks import fit, fit_mma, trees
 from benchmarks.gemm_cases import Case
 from benchmarks.harness import RECORDED
 from tensorcore_dsl.kernels.host import corrections
@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, terms
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 TEXTS = ["64x64", "64x128", "128x64", "128x128", "128x256", "128x128 pp", "64x64 k2", "64x32 d2"]
-SIZES = [(64, 512, 512), (500, 1000, 1500), (1000, 4000, 300), (2048, 2048, 8192)]
+SIZES = [(64, 512, 512), (500, 1000, 1504), (1000, 4000, 304), (2048, 2048, 8192)]
 
 
 def made_up(costs: Any, sizes: Any = SIZES) -> fit.Timings:
@@ -49,13 +49,13 @@ def test_the_recorded_choices_are_those_of_the_model() -> None:
     assert np.median(corrected) < 0.001 and corrected.mean() < regret.mean() / 2
 
 
-def test_the_recorded_choices_of_f64_are_those_of_its_trees() -> None:
-    timings = fit_f64.Timings(trees.measured(RECORDED, f64=True))
+@pytest.mark.parametrize(("name", "part"), [("f64", 1 / 4), ("mma", 1 / 10)])
+def test_the_recorded_choices_of_mma_sync_are_those_of_its_trees(name: str, part: float) -> None:
+    timings = fit_mma.Timings(fit_mma.MODELS[name], trees.measured(RECORDED, name))
     assert len(timings.seconds) > 1000
-    stored = corrections.stored_trees("f64")
-    corrected = timings.expected * corrections.factors(timings.rows, stored)
-    regret = timings.regret(corrected)
-    assert np.median(regret) == 0 and regret.mean() < timings.regret(timings.expected).mean() / 4
+    regret = timings.regret(timings.corrected(corrections.stored_trees(name)))
+    assert np.median(regret) == 0
+    assert regret.mean() < part * timings.regret(timings.expected).mean()
 
 
 def test_the_fit_finds_what_times_were_made_with() -> None:
@@ -123,6 +123,7 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[""] for row in choices.rows] == [
         "regret, before", "regret, fitted", "regret, corrected", "regret, unseen",
         "regret of f64, model", "regret of f64, corrected", "regret of f64, unseen",
+        "regret of mma, model", "regret of mma, corrected", "regret of mma, unseen",
         "expected loss by the menu",
     ]  # fmt: skip
     assert len(costs.rows) == len(vars(COSTS)) and menu.rows[0][""].count(",") == 19

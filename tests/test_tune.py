@@ -70,7 +70,7 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
     a, b = operands()
     d = np.zeros((512, 256), BF16)
     rule = plan(a, b, None, d).config
-    wanted = {"BN": 32, "cluster_n": 4, "swapped": False}
+    wanted = {"BN": 32, "cluster_n": 2, "swapped": False}
     found = tune(a, b, timer=timer(slow_but(wanted)), device=GPU)
     assert {name: vars(found.best)[name] for name in wanted} == wanted
     assert found.seconds == 1.0 and found.best != rule
@@ -78,7 +78,7 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
     assert plan(a, b, None, d).config == found.best
     read_again()  # as in a later process
     assert plan(a, b, None, d).config == found.best
-    assert json.loads(cache.read_text())[found.key]["config"]["cluster_n"] == 4
+    assert json.loads(cache.read_text())[found.key]["config"]["cluster_n"] == wanted["cluster_n"]
     tuning_cache.forget()
     assert plan(a, b, None, d).config == rule and not cache.exists()
 

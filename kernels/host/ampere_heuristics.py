@@ -1,8 +1,9 @@
 """Heuristics for the mma.sync kernels: tiles, parts of K, and what each costs.
 
 The constants are fitted to 2,088 configurations of 13 problems of bf16, tf32, f64 and s8, timed on
-an H200 beyond its L2 cache; those of f32 to 272 configurations of 70 problems. The choice takes 1
-to 5 percent longer than the best configuration of these problems.
+an H200 beyond its L2 cache; those of f32 to 272 configurations of 70 problems. Regression trees
+correct what this leaves out, as those of corrections.py do, of types other than f32 and f64: mostly
+what lines cost that are no multiples of 16 bytes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import ceil
 from typing import Any
+
+import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.host.corrections import factors, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
 CYCLES = 1.7e3  # of an SM, in a microsecond
@@ -27,7 +32,7 @@ TILES = (
     (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16),
 )  # fmt: skip
 # Tiles whose warps hold so many accumulators that registers are left for copies of 16 bytes alone;
-# those of f64 for the first one.
+# of the first one for those of 4 bytes, and for f64.
 WIDE_TILES = ((128, 64, 64, 32), (128, 128, 64, 64), (256, 128, 64, 64), (128, 256, 64, 64))
 SPLITS = (1, 2, 4, 8, 16)
 
@@ -71,23 +76,42 @@ COSTS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Lines:
+    """How operands lie, and the result.
+
+    aligned: bytes that one copy of A, and of B, moves. k_major: whether K is contiguous in A, in B.
+    out_bytes: of an element of D.
+    """
+
+    aligned: tuple[int, int] = (16, 16)
+    k_major: tuple[bool, bool] = (True, True)
+    out_bytes: int = 4
+
+
 @lru_cache(maxsize=1024)
 def ampere_ranking(
-    dtype: Any, M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16), parts: bool = True,
+    dtype: Any, M: int, N: int, K: int, lines: Lines = Lines(), parts: bool = True,
     shared_bytes: int = SHARED_BYTES,
 ) -> tuple[tuple[float, AmpereConfig], ...]:  # fmt: skip
     """(expected microseconds, configuration) of every candidate, the fastest first.
 
-    dtype: the type in which elements are multiplied. aligned: see `ampere_time`. parts: K may be
-    split. shared_bytes: of shared memory that a CTA may have.
+    dtype: the type in which elements are multiplied. parts: K may be split. shared_bytes: of shared
+    memory that a CTA may have.
     """
-    wide = WIDE_TILES if dtype != tc.f64 and min(aligned) >= 16 else WIDE_TILES[:1]
-    ranked = [
-        (ampere_time(dtype, config, M, N, K, aligned), config)
+    narrowest = min(lines.aligned)
+    wide = WIDE_TILES[: 0 if narrowest < 4 else 1 if narrowest < 16 or dtype == tc.f64 else None]
+    configs = [
+        config
         for config in ampere_candidates(dtype, K, (*wide, *TILES))
         if (parts or config.split_k == 1) and _tile_bytes(config) <= shared_bytes
     ]
-    return tuple(sorted(ranked, key=lambda entry: entry[0]))
+    terms = [ampere_terms(dtype, config, M, N, K, lines) for config in configs]
+    times = np.array([each["time"] for each in terms])
+    if dtype not in (tc.f32, tc.f64):
+        features = np.array([list(each.values()) for each in terms])
+        times *= factors(features, stored_trees("mma"))
+    return tuple((float(times[i]), configs[i]) for i in np.argsort(times, kind="stable"))
 
 
 def ampere_candidates(
@@ -102,31 +126,49 @@ def ampere_candidates(
             yield AmpereConfig(BM, BN, step, WM, WN, stages, split_k=split_k)
 
 
-def ampere_time(
-    dtype: Any, config: AmpereConfig, M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16)
-) -> float:
-    """Microseconds of the product, and of the sum of its parts.
+def ampere_terms(
+    dtype: Any, config: AmpereConfig, M: int, N: int, K: int, lines: Lines = Lines()
+) -> dict[str, float]:
+    """Expected microseconds of the product and the sum of its parts, "time", and what they are of.
 
-    aligned: bytes that one copy of A, and of B, moves.
+    These are the features of the trees.
     """
-    costs = COSTS[dtype]
+    costs, aligned = COSTS[dtype], lines.aligned
     BM, BN, split_k, warps = config.BM, config.BN, config.split_k, config.threads // 32
-    ctas = -(-M // BM) * -(-N // BN) * split_k
+    tiles = ceil(M / BM) * ceil(N / BN)
+    ctas = tiles * split_k
     room = max(min(WARPS // warps, SHARED_BYTES // _tile_bytes(config)), 1)
-    resident = min(-(-ctas // SMS), room)  # CTAs of an SM at a time
-    rounds = -(-ctas // (SMS * resident))
+    resident = min(ceil(ctas / SMS), room)  # CTAs of an SM at a time
+    rounds = ceil(ctas / (SMS * resident))
     copies = (BM / aligned[0] + BN / aligned[1]) * 4  # instructions of warps in a step
-    products = BM * BN * config.BK / costs.rate
-    products += costs.fragment * warps * (config.WM + config.WN)
+    tensor = BM * BN * config.BK / costs.rate
+    products = tensor + costs.fragment * warps * (config.WM + config.WN)
     latency = costs.latency + costs.arrival * copies / warps
     step = max((products + costs.copy * copies) * resident, latency)
-    steps = -(-K // config.BK)
-    steps = -(-steps // split_k)
+    steps = ceil(K / config.BK)
+    own = ceil(steps / split_k)
+    compute = rounds * (own * step / CYCLES + costs.tile)
     memory = costs.itemsize * K * (M + N) / costs.memory
     total = 0.0
     if split_k > 1:
         total = costs.total + costs.accumulator * (split_k + 1) * M * N / costs.total_rate
-    return costs.launch + max(rounds * (steps * step / CYCLES + costs.tile), memory) + total
+    time = costs.launch + max(compute, memory) + total
+    fetched = costs.itemsize * K * (M * ceil(N / BN) + N * ceil(M / BM)) / costs.memory
+    return {
+        "time": time, "itemsize": costs.itemsize, "BM": BM, "BN": BN, "WM": config.WM,
+        "WN": config.WN, "stages": config.stages, "split_k": split_k, "warps": warps,
+        "a_aligned": aligned[0], "b_aligned": aligned[1], "a_k_major": lines.k_major[0],
+        "b_k_major": lines.k_major[1], "out_bytes": lines.out_bytes,
+        "out_aligned": N * lines.out_bytes % 16, "resident": resident, "room": room,
+        "rounds": rounds, "tiles": tiles, "busy": ctas / SMS,
+        "last": (ctas - 1) % (SMS * resident) / SMS / resident, "own": own, "steps": steps,
+        "copies": copies / warps, "in_flight": resident * (config.stages - 1) * (BM + BN),
+        "latency": latency / step, "tensor": tensor * resident / step, "compute": compute / time,
+        "memory": memory / time, "fetched": fetched / time, "total": total / time,
+        "stored": M * N * lines.out_bytes / time,
+        "used": M * N * K / (tiles * BM * BN * steps * config.BK),
+        "intensity": M * N / (M + N), "ratio": M / N,
+    }  # fmt: skip
 
 
 def _tile_bytes(config: AmpereConfig) -> int:

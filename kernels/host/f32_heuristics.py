@@ -21,8 +21,9 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS
 from tensorcore_dsl.kernels.host.ampere_heuristics import (
     CYCLES,
+    Lines,
     ampere_candidates,
-    ampere_time,
+    ampere_terms,
 )
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
 
@@ -80,7 +81,7 @@ def f32_ranking(
     """(expected microseconds on the GPU, configuration) of every candidate, the fastest first.
 
     Of those that take less time than the host takes to launch them, the first are those with one
-    kernel. aligned: see ampere_time. k_major: whether K is contiguous in A, in B, if TMA reads
+    kernel. aligned: see Lines. k_major: whether K is contiguous in A, in B, if TMA reads
     both as they lie; else None.
     """
     fragments: list[Ranked] = []
@@ -89,7 +90,8 @@ def f32_ranking(
             fragments.append((fragments_time(config, M, N, K, batch, k_major), config))
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
     candidates = ampere_candidates(tc.f32, K)
-    ampere = [(ampere_time(tc.f32, c, M, N, K, aligned), c) for c in candidates]
+    lines = Lines(aligned)
+    ampere = [(ampere_terms(tc.f32, c, M, N, K, lines)["time"], c) for c in candidates]
     both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper, *fragments]
     return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
 

@@ -16,8 +16,7 @@ from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import families, operands, padding, tuning_cache
-from tensorcore_dsl.kernels.host.ampere_heuristics import COSTS as AMPERE_COSTS
-from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_ranking
+from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, Lines, ampere_ranking
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import ranking, sparse_cycles
@@ -27,19 +26,9 @@ from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.summation import division
 
-# To compare families, fitted to 171 problems on an H200, 100 of which need copies for wgmma.
-# How many times as long as the model says a product takes whose operands were just copied. Of an
-# mma.sync kernel: microseconds of its launch among others; how many times as long as the model says
-# the rest takes, by the bytes that one copy moves at least; bytes of results in a microsecond;
-# microseconds of a launch that only reads; bytes of operands in one, from the GPU's memory, and of
-# what all tiles together fetch of them. These times are less certain than those of wgmma kernels,
-# which win where they are expected to take up to MARGIN times as long.
-THROUGH_COPIES = 1.09
-MMA_LAUNCH = 0.88
-NARROW = ((16, 1.09), (0, 1.37))
-STORE_RATE = 5.9e5
-READ_LAUNCH, READ_RATE, FETCH_RATE = 1.85, 3.6e6, 6e6
-MARGIN = 1.07
+# How many times as long as the model says a product by wgmma takes whose operands were just copied.
+# It is fitted to 617 problems on an H200, most of which need copies for wgmma.
+THROUGH_COPIES = 1.07
 
 PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
@@ -80,8 +69,8 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     if not copies and not (shape.in_fragments or shape.transposed):
         return True
     others = choose_copies(problem, "sm80")
-    time = padding.copy_time(problem, others) + _mma_time(padding.with_copies(problem, others))
-    return _wgmma_time(problem, copies) < MARGIN * time
+    product, _ = ranked_ampere(padding.with_copies(problem, others))[0]
+    return _wgmma_time(problem, copies) < padding.copy_time(problem, others) + product
 
 
 def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float:
@@ -90,19 +79,6 @@ def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float
     if not copies:
         return product
     return padding.copy_time(problem, copies) + THROUGH_COPIES * product
-
-
-def _mma_time(problem: GemmProblem) -> float:
-    """Expected microseconds of the product by mma.sync."""
-    narrowest = min(alignment(problem))
-    factor = next(factor for align, factor in NARROW if narrowest >= align)
-    time, config = ranked_ampere(problem)[0]
-    product = factor * (time - AMPERE_COSTS[problem.multiplied_as].launch)
-    M, N, of_k = problem.M, problem.N, problem.K * problem.dtype.itemsize
-    result = M * N * problem.d.type.dtype.itemsize / STORE_RATE
-    fetched = of_k * (M * -(-N // config.BN) + N * -(-M // config.BM))
-    read = max(of_k * (M + N) / READ_RATE, fetched / FETCH_RATE)
-    return max(MMA_LAUNCH + product + result, READ_LAUNCH + read)
 
 
 def choose_copies(
@@ -332,11 +308,16 @@ def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...
 
     Partial sums of split-K are never f16.
     """
-    aligned = alignment(problem)
     if problem.multiplied_as == tc.f64 and families.has_wgmma():
-        return f64_ranking(problem.M, problem.N, problem.K, aligned)
+        return f64_ranking(problem.M, problem.N, problem.K, alignment(problem))
     room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
     parts = problem.accumulate != tc.f16
     return ampere_ranking(
-        problem.multiplied_as, problem.M, problem.N, problem.K, aligned, parts, room
+        problem.multiplied_as, problem.M, problem.N, problem.K, lines_of(problem), parts, room
     )
+
+
+def lines_of(problem: GemmProblem) -> Lines:
+    """How the operands of a problem lie, and its result."""
+    k_major = problem.a_k_major, problem.b_k_major
+    return Lines(alignment(problem), k_major, problem.d.type.dtype.itemsize)
