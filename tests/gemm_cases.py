@@ -39,7 +39,11 @@ SIZES = (
 )
 
 
-SPLIT_F64 = AmpereConfig(BM=32, BN=32, BK=32, WM=16, WN=16, stages=3, split_k=2)
+# Where the choice may change, how K is divided was recorded.
+RECORDED_CONFIGS = {
+    "f64": AmpereConfig(BM=32, BN=32, BK=32, WM=16, WN=16, stages=3, split_k=2),
+    "tf32": AmpereConfig(BM=32, BN=32, BK=32, WM=16, WN=16, stages=4),
+}
 GROUPS, BATCH = (0, 1, 70, 0, 129, 64), 3  # rows of groups; matrices of a batch
 
 
@@ -89,7 +93,7 @@ def _cases() -> list[Case]:
     layouts = ("nn", "nt", "tn", "tt")
     for dtype, (place, size) in itertools.product(MMA_DTYPES, enumerate(SIZES)):
         for layout in layouts if place < 3 else layouts[place % 4 : place % 4 + 1]:
-            config = SPLIT_F64 if (dtype, size) == ("f64", SIZES[-1]) else None
+            config = RECORDED_CONFIGS.get(dtype) if size == SIZES[-1] else None
             found.append(Case(dtype, *size, layout, config=config))
         if place < 2:
             found.append(Case(dtype, *size, "nt", alpha=3, beta=-2))
