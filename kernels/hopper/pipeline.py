@@ -53,7 +53,8 @@ class OperandTiles:
     the same CTA loads. parts: of such a box along K, each of which TMA loads. landing:
     a view of the tiles (slab, box, k, row or column), where TMA fills them so: those of the right
     operand are then transposed in place to K-major ones, consumers read fragments of those of the
-    left one (transposition.py).
+    left one (transposition.py). at_edge: the same tiles in smaller boxes, where they reach beyond
+    the array; None if boxes are the same everywhere.
     """
 
     map: Any
@@ -66,6 +67,7 @@ class OperandTiles:
     pieces: int = 1
     parts: int = 1
     landing: Any = None
+    at_edge: Any = None
 
     @property
     def lines(self):
@@ -193,8 +195,8 @@ def make_operand(
 
     The array is A or B, or the other one where these are swapped.
 
-    K-major tiles are rows of 128 bytes of K, which TMA loads in boxes of 8 rows or more, a few for
-    each CTA, for the sake of those outside of the array (load_operand). MN-major tiles are blocks
+    K-major tiles are rows of 128 bytes of K, which TMA loads in boxes of 8 rows or more: one for
+    each CTA, or a few where a tile reaches beyond the array (load_operand). MN-major tiles are blocks
     of 128 bytes of rows or columns, `depth` deep along K; each block is a box, of the last of which
     wgmma may read a part, or several ones of 8 k or more. Those of 32-bit elements are to be
     transposed in place (landing). CTAs that share a tile load equal shares of it, where it can be
@@ -202,19 +204,25 @@ def make_operand(
     `extent`. smem: the tiles, where they are a part of others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
-    width, landing, pieces, parts = SWIZZLE_BYTES // array.dtype.itemsize, None, 1, 1
+    width, landing, parts, at_edge = SWIZZLE_BYTES // array.dtype.itemsize, None, 1, None
     in_array = 1 - axis if config.swapped else axis
     loaded = valid or extent
     if not k_major and array.dtype.itemsize == 2:
         loaded = -(-loaded // width) * width
+    size, matrix = array.shape[-2:][in_array], (1,) * (array.ndim - 2)
     if k_major:
-        row_bytes, shares = depth * array.dtype.itemsize, boxes_along_k(loaded, multicast.ctas)
-        if shares == multicast.ctas:  # else some CTAs load nothing, by predicates: one is enough
-            pieces = pieces_of(loaded // shares)
-        boxes = shares * pieces
+        row_bytes, boxes = depth * array.dtype.itemsize, boxes_along_k(loaded, multicast.ctas)
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
-        box = in_array_order(in_array, loaded // boxes, depth)
+        lines = loaded // boxes
+        box, pieces = in_array_order(in_array, lines, depth), pieces_of(lines)
+        # Else some CTAs load nothing, by predicates: of these, one box is enough.
+        if pieces > 1 and boxes == multicast.ctas:
+            smaller = in_array_order(in_array, lines // pieces, depth)
+            map = tc.tensor_map(array, matrix + smaller, swizzle=row_bytes)
+            at_edge = OperandTiles(
+                map, smem, k_major, boxes * pieces, multicast, in_array, size, pieces
+            )
     else:
         check_lines(axis, loaded, width, config)
         row_bytes, boxes = SWIZZLE_BYTES, loaded // width
@@ -229,11 +237,10 @@ def make_operand(
         else:
             smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
         box = in_array_order(in_array, width, depth // parts)
-    map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=row_bytes)
-    size = array.shape[-2:][in_array]
+    map = tc.tensor_map(array, matrix + box, swizzle=row_bytes)
     return OperandTiles(
-        map, smem, k_major, boxes, multicast, in_array, size, pieces, parts, landing
-    )  # fmt: skip
+        map, smem, k_major, boxes, multicast, in_array, size, 1, parts, landing, at_edge
+    )
 
 
 def boxes_along_k(lines: int, ctas: int) -> int:
@@ -342,6 +349,17 @@ def load_operand(operand, slab, batch, origin, k, full):
     origin: first row or column. k: first element along K. Of a tile that n CTAs share, each loads
     1/n, and the n multicasts together fill the tile in all of them; where there are fewer shares,
     the last CTAs load less, or nothing. The bytes that arrive are the same in all of them.
+    """
+    if operand.at_edge is None:
+        load_boxes(operand, slab, batch, origin, k, full, True)
+    elif origin + operand.lines <= operand.extent:
+        load_boxes(operand, slab, batch, origin, k, full, False)
+    else:
+        load_boxes(operand.at_edge, slab, batch, origin, k, full, True)
+
+
+def load_boxes(operand, slab, batch, origin, k, full, may_be_outside: bool):
+    """The same in the boxes of `operand`.
 
     TMA takes twice as long to fill rows with zeros as to load them, and all CTAs would wait for
     those whose tiles reach beyond the array. Boxes that lie outside as a whole are loaded from row
@@ -365,7 +383,8 @@ def load_operand(operand, slab, batch, origin, k, full):
         if parts > 1:
             target = target[part * depth : part * depth + depth]
         first = origin + box * rows
-        first = tc.select(first < operand.extent, first, 0)
+        if may_be_outside:
+            first = tc.select(first < operand.extent, first, 0)
         index = (*batch, *in_array_order(operand.axis, first, k + part * depth))
         tc.tma_load(target, operand.map, index, full, multicast=multicast.mask, pred=pred)
 
