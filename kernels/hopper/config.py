@@ -236,6 +236,14 @@ class HopperConfig:
             free -= self._partial_bytes
         return free // of_stage
 
+    def loaded_columns(self, k_major: bool, itemsize: int) -> int:
+        """Columns of a stage: those of the tile, or of whole boxes of TMA.
+
+        The latter of the right operand where it has 16 bits and is not K-major.
+        """
+        width = SWIZZLE_BYTES // itemsize
+        return self.BN if k_major or itemsize != 2 else -(-self.BN // width) * width
+
     def with_stages(self, most: int = 12) -> HopperConfig:
         """The same configuration with as many stages as fit, `most` at most."""
         return replace(self, stages=min(most, self.max_stages))
@@ -266,11 +274,10 @@ class HopperTraits:
     epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: RowReductions | None = None
 
-    def stage_columns(self, config: HopperConfig, itemsize: int) -> int:
-        """Columns of a stage: of an operand of 16 bits that is not K-major, in whole boxes."""
+    def staging_buffers(self, config: HopperConfig, itemsize: int) -> int:
+        """Staging buffers of a consumer, see `HopperConfig.staging_buffers`."""
         k_major = self.a_k_major if config.swapped else self.b_k_major
-        width = SWIZZLE_BYTES // itemsize
-        return config.BN if k_major or itemsize != 2 else -(-config.BN // width) * width
+        return config.staging_buffers(config.loaded_columns(k_major, itemsize))
 
     def in_fragments(self, config: HopperConfig, itemsize: int) -> bool:
         """Are fragments read of the left operand, B where the two are swapped?"""

@@ -28,7 +28,7 @@ def grouped_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    buffers = config.staging_buffers(traits.stage_columns(config, a.dtype.itemsize))
+    buffers = traits.staging_buffers(config, a.dtype.itemsize)
     storage = make_epilogue_storage(d, config, traits, buffers=buffers)
     pipeline = make_pipeline(a, b, config, traits)
     tc.griddep_wait()  # the previous kernel of the stream may write the offsets

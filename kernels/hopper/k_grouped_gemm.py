@@ -29,7 +29,7 @@ def k_grouped_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    buffers = config.staging_buffers(traits.stage_columns(config, a.dtype.itemsize))
+    buffers = traits.staging_buffers(config, a.dtype.itemsize)
     storage = make_epilogue_storage(d, config, traits, buffers=buffers)
     pipeline = make_pipeline(a, b, config, traits)
     scheduler = KGroupScheduler(make_tile_scheduler(d.shape, config), offsets)

@@ -34,7 +34,7 @@ def promoted_gemm(
     """The body of a kernel with promotion. consumer_options: of `consume_promoted`."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    buffers = config.staging_buffers(traits.stage_columns(config, a.dtype.itemsize))
+    buffers = traits.staging_buffers(config, a.dtype.itemsize)
     storage = make_epilogue_storage(d, config, traits, buffers=buffers)
     pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)

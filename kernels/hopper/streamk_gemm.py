@@ -50,7 +50,7 @@ def streamk_gemm(
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     in_fragments = traits.in_fragments(config, a.dtype.itemsize)
-    buffers = config.staging_buffers(traits.stage_columns(config, a.dtype.itemsize))
+    buffers = traits.staging_buffers(config, a.dtype.itemsize)
     storage = make_epilogue_storage(d, config, traits, in_fragments, buffers)
     pipeline = make_pipeline(a, b, config, traits)
     tiles = make_tile_scheduler(covered_shape(d, config), config)

@@ -29,7 +29,7 @@ def warp_specialized_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     in_fragments = traits.in_fragments(config, a.dtype.itemsize)
-    buffers = config.staging_buffers(traits.stage_columns(config, a.dtype.itemsize))
+    buffers = traits.staging_buffers(config, a.dtype.itemsize)
     storage = make_epilogue_storage(d, config, traits, in_fragments, buffers)
     pipeline = make_pipeline(a, b, config, traits)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)

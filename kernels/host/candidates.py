@@ -282,7 +282,7 @@ def as_loaded(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
 def loaded_columns(config: HopperConfig, shape: ProblemShape) -> int:
     """Columns of a stage: those of the tile, or of whole boxes of B, as it lies."""
     seen = shape.swapped if config.swapped else shape
-    return config.BN if seen.b_k_major or seen.itemsize != 2 else -(-config.BN // BOX) * BOX
+    return config.loaded_columns(seen.b_k_major, seen.itemsize)
 
 
 def fits(config: HopperConfig, shape: ProblemShape) -> bool:
