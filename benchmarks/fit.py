@@ -230,6 +230,8 @@ def _is_built(text: str) -> bool:
     if config.split_k > 1:
         needed = config.accumulator_registers + config.stored_columns // 2
         registers &= needed <= SPLIT_REGISTERS[config.consumers]
+        # Unequal shares of B take predicates, and registers that clusters in both directions lack.
+        registers &= 1 in (config.cluster_m, config.cluster_n) or config.BN % 16 == 0
     shares = config.stored_columns <= max(32, 2 * config.BN // config.split_k)
     return registers and shares and config.stages >= 2 + config.k_slabs
 

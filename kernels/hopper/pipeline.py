@@ -196,11 +196,11 @@ def make_operand(
     The array is A or B, or the other one where these are swapped.
 
     K-major tiles are rows of 128 bytes of K, which TMA loads in boxes of 8 rows or more: one for
-    each CTA, or a few where a tile reaches beyond the array (load_operand). MN-major tiles are blocks
-    of 128 bytes of rows or columns, `depth` deep along K; each block is a box, of the last of which
-    wgmma may read a part, or several ones of 8 k or more. Those of 32-bit elements are to be
-    transposed in place (landing). CTAs that share a tile load equal shares of it, where it can be
-    divided so; else fewer of them load. valid: rows that TMA loads, where a tile has fewer than
+    each CTA, or a few where a tile reaches beyond the array (load_operand). MN-major tiles are
+    blocks of 128 bytes of rows or columns, `depth` deep along K; each block is a box, of the last
+    of which wgmma may read a part, or several ones of 8 k or more. Those of 32-bit elements are to
+    be transposed in place (landing). CTAs that share a tile load equal shares of it, where it can
+    be divided so; else fewer of them load. valid: rows that TMA loads, where a tile has fewer than
     `extent`. smem: the tiles, where they are a part of others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
