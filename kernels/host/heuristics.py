@@ -162,7 +162,9 @@ def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> A
     So neither gaps, alignment nor the layout of C change bits.
     """
     order = division(problem, usual)
-    return next(config for config in ranked if division(problem, config) == order)
+    found = next((config for config in ranked if division(problem, config) == order), None)
+    assert found is not None, f"nothing divides K of {problem} as {usual} does"
+    return found
 
 
 def alignment(problem: GemmProblem) -> tuple[int, int]:
@@ -267,8 +269,8 @@ def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
         return seconds + GATED_TILE * tiles / SMS
 
     ranked = (config for _, config in sorted(ranking(shape), key=time))
-    fits = lambda config: config.pingpong and config.BN % 32 == 0 and families.is_assembled(config)
-    return next(filter(fits, ranked), PINGPONG)
+    suits = lambda config: config.pingpong and config.BN % 32 == 0 and families.is_assembled(config)
+    return next(filter(suits, ranked), PINGPONG)
 
 
 def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True) -> HopperConfig:

@@ -184,9 +184,9 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
 
 
 def packed(x: Description, axis: int) -> Description:
-    """The same operand without gaps, at an aligned address; rows or columns stay contiguous.
+    """The same operand without gaps, at an aligned address.
 
-    axis: which one, -1 or -2, is contiguous in a single row or column.
+    Columns stay contiguous, else rows are. axis: which one, -1 or -2, is in a single row or column.
     """
     *batch, rows, cols = x.shape
     by_columns = x.type.unit[-2] and not x.type.unit[-1]

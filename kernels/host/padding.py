@@ -85,10 +85,11 @@ def gemm_copies(
 
 def strided_copy(place: int, name: str, x: Description) -> Copy | None:
     """The copy of an operand that has neither contiguous rows nor columns, or reversed ones."""
-    if any(x.type.unit[-2:]) and not has_negative_stride(x):
+    by_columns, by_rows = x.type.unit[-2:]
+    if (by_columns or by_rows) and not has_negative_stride(x):
         return None
     return Copy(
-        place, ROWS,
+        place, COLUMNS if by_columns and not by_rows else ROWS,
         f"neither rows nor columns of {name} are contiguous in ascending order; one of them has "
         f"to be",
     )  # fmt: skip
@@ -99,12 +100,11 @@ def operand_copy(
 ) -> Copy | None:
     """The copy of an operand for TMA and wgmma.
 
-    k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits, and of 32 in
-    a single row or column. wgmma takes those of 16 as they are, and tf32_gemm transposes its tiles.
+    k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits, and of single
+    rows or columns. wgmma takes types of 16 bits as they are, and tf32_gemm transposes its tiles.
     """
     dtype, unit = x.type.dtype, x.type.unit[-2:]
-    if k_only is None:
-        k_only = dtype.bits == 8 or (dtype.bits == 32 and 1 in x.shape[-2:])
+    k_only = dtype.bits == 8 or 1 in x.shape[-2:] if k_only is None else k_only
     axis = k_axis if k_only or unit[k_axis] or not any(unit) else ROWS + COLUMNS - k_axis
     elements = VECTOR // dtype.itemsize
     lines = "rows" if axis == ROWS else "columns"
