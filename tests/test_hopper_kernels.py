@@ -296,6 +296,26 @@ def test_tiles_of_an_odd_number_of_eight_columns(changes: dict[str, Any], swappe
         assert np.array_equal(d, exact(a, b).astype(out))
 
 
+AT_EDGES = [
+    dict(BM=128, BN=128), dict(BM=128, BN=64, cluster_m=2), dict(BM=64, BN=128, cluster_n=2),
+    dict(BM=128, BN=64, swapped=True, cluster_m=2), dict(BM=64, BN=128, valid_m=32),
+    dict(BM=320, BN=32), dict(BM=384, BN=32, pingpong=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", AT_EDGES, ids=str)
+def test_tiles_at_the_edge_are_loaded_in_smaller_boxes(changes: dict[str, Any]) -> None:
+    """Beside tiles inside of the operands; those of more lines than a box has in smaller ones, too."""
+    config = HopperConfig(**{"stages": 2, **changes})
+    M = 30 if config.valid_m else config.BM * config.cluster_m + 40
+    for batch in ((), (2,)):
+        a, b = whole(*batch, M, 72, dtype=F16), whole(*batch, 300, 72, dtype=F16).swapaxes(-1, -2)
+        if batch and config.valid_m:
+            continue
+        found = kernels.gemm(a, b, config=config)
+        assert np.array_equal(found, exact(a, b).astype(F16))
+
+
 @pytest.mark.parametrize("name", FEATURES)
 def test_slots_fill_shared_memory(name: str) -> None:
     config = HopperConfig(**FEATURES[name]).with_stages(99)

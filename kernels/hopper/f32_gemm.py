@@ -114,7 +114,7 @@ def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
     tiles_a = make_operand(left[0], 0, config.BM, SLAB, left[1], config)
     tiles_b = make_operand(right[0], 1, config.BN, SLAB, right[1], replace(config, k_slabs=2))
     ready = make_ready(config)
-    maps = tiles_a.map, tiles_b.map
+    maps = tiles_a.maps + tiles_b.maps
     full, empty, order = make_barriers(maps, config, by_warp=True)
     first, last = k_tile_range(a.shape[-1], SLAB, config)
     return Pipeline(

@@ -28,6 +28,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 from tensorcore_dsl.kernels.hopper.transposition import make_ready
 
 PIECES = 4, 5, 3, 6, 7, 2, 1  # boxes of a CTA's share of a K-major tile, the best number first
+MAX_BOX = 256  # lines of a box of TMA
 SWIZZLE_LINES = 8  # of 128 bytes, over which the swizzle repeats: tiles are cut between them
 
 
@@ -68,6 +69,11 @@ class OperandTiles:
     parts: int = 1
     landing: Any = None
     at_edge: Any = None
+
+    @property
+    def maps(self):
+        """All tensor maps of the array."""
+        return (self.map,) if self.at_edge is None else (self.map, self.at_edge.map)
 
     @property
     def lines(self):
@@ -158,7 +164,7 @@ def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_produc
     if 0 < config.valid_m < config.BM:
         zero_fill(tiles_a.smem, config)
     ready = None if tiles_b.landing is None else make_ready(config)
-    maps, by_warp = (tiles_a.map, tiles_b.map), extra_producers > 0 or tiles_a.landing is not None
+    maps, by_warp = tiles_a.maps + tiles_b.maps, extra_producers > 0 or tiles_a.landing is not None
     full, empty, order = make_barriers(maps, config, extra_producers, by_warp)
     k_per_stage = k_per_slab * config.k_slabs
     first, last = k_tile_range(a.shape[-1], k_per_stage, config)
@@ -215,14 +221,17 @@ def make_operand(
         if smem is None:
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
         lines = loaded // boxes
-        box, pieces = in_array_order(in_array, lines, depth), pieces_of(lines)
-        # Else some CTAs load nothing, by predicates: of these, one box is enough.
+        pieces = pieces_of(lines)
+        box = in_array_order(in_array, lines, depth)
+        # Where CTAs have no equal shares, some load nothing, by predicates: one box is enough.
         if pieces > 1 and boxes == multicast.ctas:
             smaller = in_array_order(in_array, lines // pieces, depth)
             map = tc.tensor_map(array, matrix + smaller, swizzle=row_bytes)
             at_edge = OperandTiles(
                 map, smem, k_major, boxes * pieces, multicast, in_array, size, pieces
             )
+            if lines > MAX_BOX:
+                return at_edge
     else:
         check_lines(axis, loaded, width, config)
         row_bytes, boxes = SWIZZLE_BYTES, loaded // width

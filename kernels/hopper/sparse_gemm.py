@@ -81,7 +81,7 @@ def make_sparse_pipeline(
     words = tc.shared((stages, *shape), tc.s32, align=128)
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
     k_tiles = (b.shape[0] + (depth - 1)) // depth
-    full, empty, order = make_barriers((tiles_a.map, tiles_b.map, map), config, by_warp=True)
+    full, empty, order = make_barriers((*tiles_a.maps, *tiles_b.maps, map), config, by_warp=True)
     return SparsePipeline(
         tiles_a, tiles_b, full, empty, order, depth, 0, k_tiles, config, map, words, format
     )

@@ -63,7 +63,7 @@ def make_gated_pipeline(x, gate, up, config: HopperConfig):
     smem = tc.shared((config.stages, config.BN, depth), gate.dtype, swizzle=SWIZZLE_BYTES)
     left = make_operand(gate, 1, half, depth, True, config, smem=smem[:, :half])
     right = make_operand(up, 1, half, depth, True, config, smem=smem[:, half:])
-    full, empty, order = make_barriers((tiles_x.map, left.map, right.map), config)
+    full, empty, order = make_barriers(tiles_x.maps + left.maps + right.maps, config)
     first, last = k_tile_range(x.shape[1], depth, config)
     both = OperandTiles(left.map, smem, True, left.boxes, left.multicast, left.axis)
     return GatedPipeline(
