@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.host import corrections
 NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
 FEW = 6  # timings of a problem that has its whole weight
 LEAVES, DEPTH, TREES, RATE, LEAST = 64, 12, 800, 0.05, 6  # LEAST: timings of a leaf
-OF_PROBLEM = 0.5
+OF_PROBLEM = 0.5  # see boosted
 FOLDS = 5  # of a cross-validation
 
 
