@@ -145,18 +145,17 @@ def test_threads_store_rows_that_end_within_a_unit_of_tma(
 
 
 def laid_out(
-    shape: tuple[int, int], kind: Any, by_rows: bool, gap: int, skipped: int, step: int = 1
+    shape: tuple[int, int], kind: Any, by_rows: bool, gap: int, skipped: int, step: int
 ) -> np.ndarray:
     """A matrix that has no memory of its own: of lines with a gap behind each, from an element on.
 
-    step: 2 takes every second element of a line; -1 the lines from the last one on.
+    step: of lines; -1 takes them from the last one on.
     """
     memory = np.zeros(16 + skipped, kind)
     memory = memory[-memory.ctypes.data % 16 // kind.itemsize + skipped :]
     lines, length = shape if by_rows else shape[::-1]
-    strides = (length * max(step, 1) + gap) * kind.itemsize, max(step, 1) * kind.itemsize
-    found = np.lib.stride_tricks.as_strided(memory, (lines, length), strides)
-    found = found[::step] if step < 0 else found
+    strides = (length + gap) * kind.itemsize, kind.itemsize
+    found = np.lib.stride_tricks.as_strided(memory, (lines, length), strides)[::step]
     return found if by_rows else found.T
 
 
