@@ -26,6 +26,7 @@ from benchmarks.regret import TYPES, percent, problem_of
 from benchmarks.tables import Table, progress
 from benchmarks.trees import FEW, NEAR, boosted, cross_validated, measured, regrets, slower
 from tensorcore_dsl.kernels import HopperConfig
+from tensorcore_dsl.kernels.hopper.config import MOST_STAGES
 from tensorcore_dsl.kernels.host import corrections, heuristics, padding
 from tensorcore_dsl.kernels.host.candidates import Menu, configuration, is_candidate, loaded_columns
 from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, cycles, terms
@@ -40,7 +41,7 @@ OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the los
 # The search
 STEP, MIN_STEP, SWEEPS = 0.25, 0.005, 14
 # The menu
-SIZE, PROBLEMS, MOST_STAGES = 160, 2000, 12
+SIZE, PROBLEMS = 160, 2000
 MEASURED = 2.0  # weight of a measured problem beside a random one
 SLOW = 2.0  # times the least: what a problem costs without a configuration of its own
 CORRECTED = 400  # configurations of the space that the trees correct, at most

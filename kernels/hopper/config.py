@@ -14,6 +14,7 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
 SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
 SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
+MOST_STAGES = 12  # of a configuration that asks for no more
 WARPGROUP = 128  # threads
 MAX_UNITS = 1024  # of stream-K; each has a workspace
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
@@ -244,7 +245,7 @@ class HopperConfig:
         width = SWIZZLE_BYTES // itemsize
         return self.BN if k_major or itemsize != 2 else -(-self.BN // width) * width
 
-    def with_stages(self, most: int = 12) -> HopperConfig:
+    def with_stages(self, most: int = MOST_STAGES) -> HopperConfig:
         """The same configuration with as many stages as fit, `most` at most."""
         return replace(self, stages=min(most, self.max_stages))
 

@@ -15,11 +15,9 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-import numpy as np
-
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.host.corrections import factors, stored_trees
+from tensorcore_dsl.kernels.host.corrections import ranked, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
 CYCLES = 1.7e3  # of an SM, in a microsecond
@@ -107,11 +105,7 @@ def ampere_ranking(
         if (parts or config.split_k == 1) and _tile_bytes(config) <= shared_bytes
     ]
     terms = [ampere_terms(dtype, config, M, N, K, lines) for config in configs]
-    times = np.array([each["time"] for each in terms])
-    if dtype not in (tc.f32, tc.f64):
-        features = np.array([list(each.values()) for each in terms])
-        times *= factors(features, stored_trees("mma"))
-    return tuple((float(times[i]), configs[i]) for i in np.argsort(times, kind="stable"))
+    return ranked(configs, terms, None if dtype in (tc.f32, tc.f64) else stored_trees("mma"))
 
 
 def ampere_candidates(

@@ -11,6 +11,8 @@ roots alone, and answers are integers: sums and choices are the same on every ma
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -99,3 +101,23 @@ def factors(features: Any, trees: Trees | None = None) -> Any:
     """How many times as long as the model expects; trees: the stored ones of wgmma."""
     x = (trees or stored_trees())(features) * UNIT
     return 1 + x * (1 + x / 2 * (1 + x / 3))  # of exp(x) what is computed alike everywhere
+
+
+def ranked(
+    configs: Any, terms: Sequence[dict[str, float]], trees: Trees | None = None,
+    near: float = math.inf,
+) -> tuple[tuple[float, Any], ...]:  # fmt: skip
+    """(expected time, configuration), the fastest first.
+
+    terms: what a model knows of each configuration, the features of the trees, with its "time".
+    trees: None leaves times as they are. near: times the least one, up to which times are corrected
+    each for itself, and longer ones as the slowest of these.
+    """
+    times = np.array([each["time"] for each in terms])
+    if trees is not None:
+        is_near = times <= near * times.min()
+        features = [list(each.values()) for each, close in zip(terms, is_near) if close]
+        found = factors(np.array(features), trees)
+        times[is_near] *= found
+        times[~is_near] *= found.max()
+    return tuple((float(times[i]), configs[i]) for i in np.argsort(times, kind="stable"))

@@ -17,7 +17,7 @@ from math import log, sqrt
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.config import MOST_STAGES, HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS
 from tensorcore_dsl.kernels.host.ampere_heuristics import (
     CYCLES,
@@ -144,7 +144,8 @@ def fragments_candidates(
         if not k_major[not swapped] and BN % (32 * cluster_m):
             continue  # its columns are transposed, in blocks of 32
         config = HopperConfig(BM, BN, cluster_m=cluster_m, split_k=split_k, swapped=swapped)
-        yield replace(config, stages=min(12, config.stages_of(2 * BN)))  # two slabs of columns
+        most = config.stages_of(2 * BN)  # two slabs of columns
+        yield replace(config, stages=min(MOST_STAGES, most))
 
 
 def host_time(config: HopperConfig | AmpereConfig) -> float:

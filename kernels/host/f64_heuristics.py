@@ -13,11 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
-import numpy as np
-
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.f64_gemm import resident_ctas
-from tensorcore_dsl.kernels.host.corrections import factors, stored_trees
+from tensorcore_dsl.kernels.host.corrections import ranked, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
 CYCLES = 1.75e3  # of an SM, in a microsecond
@@ -82,13 +80,7 @@ def f64_ranking(
     """(expected microseconds, configuration) of every candidate, the fastest first."""
     configs = tuple(f64_candidates(M, N, K))
     terms = [f64_terms(config, M, N, K, aligned) for config in configs]
-    times = np.array([each["time"] for each in terms])
-    near = times <= NEAR * times.min()
-    features = np.array([list(each.values()) for each, is_near in zip(terms, near) if is_near])
-    found = factors(features, stored_trees("f64"))
-    times[near] *= found
-    times[~near] *= found.max()
-    return tuple((float(times[i]), configs[i]) for i in np.argsort(times, kind="stable"))
+    return ranked(configs, terms, stored_trees("f64"), NEAR)
 
 
 @lru_cache(maxsize=1)
