@@ -14,9 +14,9 @@ first one as complete, so the producer finds all stages empty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import (
@@ -54,8 +54,8 @@ class OperandTiles:
     the same CTA loads. parts: of such a box along K, each of which TMA loads. landing:
     a view of the tiles (slab, box, k, row or column), where TMA fills them so: those of the right
     operand are then transposed in place to K-major ones, consumers read fragments of those of the
-    left one (transposition.py). at_edge: the same tiles in smaller boxes, where they reach beyond
-    the array; None if boxes are the same everywhere.
+    left one (transposition.py). at_edge: the same tiles in smaller boxes, for those that reach
+    beyond the array; None if boxes are the same everywhere.
     """
 
     map: Any
@@ -80,6 +80,10 @@ class OperandTiles:
         """Rows or columns that TMA loads for a tile."""
         return self.boxes * self.map.box[-2:][self.axis]
 
+    def holds(self, origin):
+        """Does a tile whose first row or column is `origin` need no smaller boxes?"""
+        return True if self.at_edge is None else origin + self.lines <= self.extent
+
 
 @dataclass
 class Pipeline:
@@ -101,6 +105,16 @@ class Pipeline:
     end_k_tile: Any
     config: HopperConfig
     ready: Any = field(default=None, kw_only=True)
+
+    of_columns: ClassVar[tuple[str, ...]] = ("b",)  # operands that hold the columns of tiles
+
+    def at_edge(self, of_rows: bool, of_columns: bool):
+        """The same stages filled in smaller boxes, for tiles that reach beyond A, or beyond B.
+
+        See OperandTiles.at_edge.
+        """
+        names = ("a",) * of_rows + self.of_columns * of_columns
+        return replace(self, **{name: getattr(self, name).at_edge for name in names})
 
     @property
     def mma_in_flight(self):
@@ -358,17 +372,6 @@ def load_operand(operand, slab, batch, origin, k, full):
     origin: first row or column. k: first element along K. Of a tile that n CTAs share, each loads
     1/n, and the n multicasts together fill the tile in all of them; where there are fewer shares,
     the last CTAs load less, or nothing. The bytes that arrive are the same in all of them.
-    """
-    if operand.at_edge is None:
-        load_boxes(operand, slab, batch, origin, k, full, True)
-    elif origin + operand.lines <= operand.extent:
-        load_boxes(operand, slab, batch, origin, k, full, False)
-    else:
-        load_boxes(operand.at_edge, slab, batch, origin, k, full, True)
-
-
-def load_boxes(operand, slab, batch, origin, k, full, may_be_outside: bool):
-    """The same in the boxes of `operand`.
 
     TMA takes twice as long to fill rows with zeros as to load them, and all CTAs would wait for
     those whose tiles reach beyond the array. Boxes that lie outside as a whole are loaded from row
@@ -392,7 +395,7 @@ def load_boxes(operand, slab, batch, origin, k, full, may_be_outside: bool):
         if parts > 1:
             target = target[part * depth : part * depth + depth]
         first = origin + box * rows
-        if may_be_outside:
+        if operand.at_edge is None:  # else the tile lies inside
             first = tc.select(first < operand.extent, first, 0)
         index = (*batch, *in_array_order(operand.axis, first, k + part * depth))
         tc.tma_load(target, operand.map, index, full, multicast=multicast.mask, pred=pred)

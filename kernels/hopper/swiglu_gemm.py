@@ -7,6 +7,7 @@ the parts.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
@@ -54,6 +55,8 @@ class GatedPipeline(Pipeline):
 
     gate: OperandTiles
     up: OperandTiles
+
+    of_columns: ClassVar[tuple[str, ...]] = ("gate", "up")
 
 
 def make_gated_pipeline(x, gate, up, config: HopperConfig):
