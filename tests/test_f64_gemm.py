@@ -239,7 +239,7 @@ def test_what_is_chosen() -> None:
     """Flat tiles for few rows, tall ones for few columns, parts of K for few tiles."""
     assert config(8, 8192, 8192).BM == 16 and config(8192, 8, 8192).BN == 16
     assert config(64, 64, 8192).split_k >= 8
-    assert config(800, 1536, 11584).streamk_units and not config(8192, 8192, 512).split_k > 1
+    assert config(512, 7296, 7162).streamk_units and not config(8192, 8192, 512).split_k > 1
     large = config(8192, 8192, 8192)
     assert large.BM * large.BN >= 128 * 64
 
@@ -254,3 +254,18 @@ def test_candidates_are_for_the_kernel() -> None:
             assert candidate.stages >= 2 and candidate.streamk_units % 132 == 0
     assert any(candidate.streamk_units for candidate in f64_candidates(1000, 1000, 10_000))
     assert len({candidate for _, candidate in f64_ranking(512, 512, 512)}) > 50
+
+
+def test_four_lanes_have_elements_that_lie_side_by_side() -> None:
+    """Where rows are not aligned for pairs: each store of a warp writes 32 bytes of eight rows."""
+
+    @tc.kernel
+    def spread(pairs: tc.Array, out: tc.Array):
+        lane = tc.lane_id()
+        groups = hopper.side_by_side((pairs[lane, 0], pairs[lane, 1]))
+        for group in tc.static_range(2):
+            out[lane // 4, group, lane % 4] = groups[group]
+
+    pairs, out = np.arange(64.0).reshape(32, 2), np.zeros((8, 2, 4))
+    spread[1, 32](pairs, out)
+    assert np.array_equal(out, pairs.reshape(8, 2, 4))

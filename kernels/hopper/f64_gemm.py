@@ -452,23 +452,44 @@ class Output:
         if self.traits.full or self.traits.epilogue is not None:
             store_pair(sums, row, col, *given)
         else:
-            store_inside(sums, row, col, *given)
+            store_inside(sums, row, col, e, *given)
 
 
-def store_inside(sums, row, col, c, d, alpha, beta, traits: AmpereTraits):
-    """Store the elements (row, col) and (row, col + 1) as far as D has them, without branches."""
+def store_inside(sums, row, col, e: int, c, d, alpha, beta, traits: AmpereTraits):
+    """Store the elements (row, col) and (row, col + 1) as far as D has them, without branches.
+
+    e: which of the lane's pairs in these 16 columns they are.
+    """
     rows, cols = d.shape
     left, right = (row < rows) & (col < cols), (row < rows) & (col + 1 < cols)
-    in_pairs = traits.vec_d >= 16
     places = (row, col), (row, col + 1)
     addends = [
         c.at(*at).load(pred=p)
         for at, p in zip(places, (left, right), strict=True) if traits.has_c
     ]
     values = finished(sums, addends, places, alpha, beta, traits)
-    if in_pairs:
+    if traits.vec_d >= 16:
         d.at(row, col).store(values, pred=right)
         d.at(row, col).store(values[0], pred=left & (col + 1 == cols))
-    else:
-        d.at(row, col).store(values[0], pred=left)
-        d.at(row, col + 1).store(values[1], pred=right)
+        return
+    t = tc.lane_id() % 4
+    block = col - 2 * line_of(2 * t + e)
+    for lane, value in zip((0, 2), side_by_side(values), strict=True):
+        at = block + 2 * line_of(2 * lane + e) + t
+        d.at(row, at).store(value, pred=(row < rows) & (at < cols))
+
+
+def side_by_side(pair):
+    """One element of each of two groups of four in a row, of which lane t has the t-th.
+
+    Lanes 0 and 1 hold the pairs of one group, lanes 2 and 3 those of the other: so four lanes store
+    32 bytes that lie side by side, where rows are not aligned for pairs.
+    """
+    left, right = pair
+    t = tc.lane_id() % 4
+    is_odd, is_low = t % 2 == 1, t < 2
+    other = tc.shfl_xor(tc.select(is_odd, left, right), 1)
+    near, far = tc.select(is_odd, other, left), tc.select(is_odd, right, other)
+    other = tc.shfl_xor(tc.select(is_low, far, near), 2)
+    return tc.select(is_low, near, other), tc.select(is_low, other, far)
+
