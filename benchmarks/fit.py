@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
+from heapq import heappop, heappush
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,13 @@ from benchmarks.trees import FEW, NEAR, boosted, cross_validated, measured, regr
 from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.hopper.config import MOST_STAGES
 from tensorcore_dsl.kernels.host import corrections, heuristics, padding
-from tensorcore_dsl.kernels.host.candidates import Menu, configuration, is_candidate, loaded_columns
+from tensorcore_dsl.kernels.host.candidates import (
+    MENU,
+    Menu,
+    configuration,
+    is_candidate,
+    loaded_columns,
+)
 from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, Costs, cycles, terms
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
@@ -41,7 +48,7 @@ OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the los
 # The search
 STEP, MIN_STEP, SWEEPS = 0.25, 0.005, 14
 # The menu
-SIZE, PROBLEMS = 160, 2000
+SIZE, PROBLEMS = 1000, 2000
 MEASURED = 2.0  # weight of a measured problem beside a random one
 SLOW = 2.0  # times the least: what a problem costs without a configuration of its own
 CORRECTED = 400  # configurations of the space that the trees correct, at most
@@ -57,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="of the menu's problems (default: 0)")
     add("--keep", action="store_true", help="keep the constants, and choose a menu alone")
     add("--write", action="store_true",
-        help="write the trees to kernels/host/*_corrections.npz")  # fmt: skip
+        help="write the trees and the menu to kernels/host")  # fmt: skip
 
 
 # -- what was measured ---------------------------------------------------------------------------
@@ -283,11 +290,24 @@ def chosen(texts: Sequence[str], losses: Any, weights: Any, size: int) -> list[s
     Useful is what lessens the loss, of which large ones count more.
     """
     order = [texts.index(text) for text in ALWAYS]
-    least = np.minimum(losses[:, order].min(1), SLOW - 1)
+    columns = np.asfortranarray(losses)
+    least = np.minimum(columns[:, order].min(1), SLOW - 1)
+
+    def cost(losses: Any) -> float:
+        return float(weights @ (losses + 4 * losses**2))
+
+    # What a text gains becomes no more with others before it: so the last known gain is a bound.
+    bounds = [(-np.inf, i) for i in range(len(texts)) if i not in order]
     while len(order) < size:
-        with_one = np.minimum(least[:, None], losses)
-        order.append(int(np.argmin(weights @ (with_one + 4 * with_one**2))))
-        least = np.minimum(least, losses[:, order[-1]])
+        before = cost(least)
+        while True:
+            i = heappop(bounds)[1]
+            gain = before - cost(np.minimum(least, columns[:, i]))
+            if not bounds or (-gain, i) <= bounds[0]:
+                break
+            heappush(bounds, (-gain, i))
+        order.append(i)
+        least = np.minimum(least, columns[:, i])
     return [texts[i] for i in order]
 
 
@@ -312,6 +332,8 @@ def run(options: argparse.Namespace) -> Report:
     of_measured, weights = measured_losses(texts, timings)
     weights = np.concatenate([np.ones(len(random)), MEASURED * weights])
     menu = chosen(texts, np.vstack([random, of_measured]), weights, options.size)
+    if options.write:
+        MENU.write_text("\n".join(menu) + "\n", "ascii")
     losses = random[:, [texts.index(text) for text in menu]].min(1)
     report.summary |= {"target": "cpu", "costs": asdict(costs), "menu": ", ".join(menu)}
     found = {

@@ -101,7 +101,7 @@ def test_stored_trees_answer_as_those_that_were_grown() -> None:
 
 
 def test_the_menu_is_part_of_the_space() -> None:
-    menu = MENU.replace("\n", " ").strip().split(", ")
+    menu = MENU.read_text("ascii").splitlines()
     assert set(menu) <= set(fit.space()) and len(set(menu)) == len(menu) > 100
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import product
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,76 +36,10 @@ PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}  # consumers -> accumulators and pr
 # The same of accumulators and fragments of A: two consumers get more registers than producers.
 MAX_FRAGMENT_REGISTERS = FRAGMENT_ROOM | {2: 144}
 
-# BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk: stream-K;
-# t: swapped.
-# Those without which random problems are expected to take longer, the most useful ones first.
-MENU = """
-64x64, 64x128, 128x64, 128x128, 128x256, 128x128 pp, 128x128 c2x1 pp, 128x176 c2x1 pp, 64x16 d2 t,
-64x128 c2x1 pp, 128x176 c2x1 t, 64x64 c1x4 d2, 64x64 k4, 128x192 c2x1 pp t, 128x160 c1x2 pp,
-64x64 k2 d2 v16, 128x256 c2x1, 128x224, 64x16 c1x4 d2, 64x64 k2, 64x96 c2x1, 64x112 d2 v8,
-128x128 c1x2 pp, 64x160 c4x1 t, 128x224 c2x1 t, 64x192 c3x1, 64x96 c1x4, 64x64 d2 v32, 64x64 c2x1,
-64x192, 64x48 d2 v16, 128x64 c1x4, 128x160 c2x1, 64x32, 64x112 d2 v16, 64x64 k8, 128x128 k4,
-128x192 c2x1, 128x128 c2x2, 128x160 c2x1 pp t, 128x64 k5 t, 64x96 c4x1 t, 64x16 k3 d2 t,
-64x144 c3x1, 128x160 c2x1 sk t, 64x48 c1x4 d2, 64x192 c4x1, 192x80 c1x4, 128x64 c1x4 k2,
-64x112 d2 v32, 64x128 c1x2 pp, 64x192 c4x1 k2 t, 64x64 k2 d2 v8, 128x88 c1x2 t, 128x224 c2x1,
-64x64 d2 v8, 128x128 c1x2 sk t, 64x160 c2x1, 128x160 c1x2 t, 64x96 c4x1 k2 t, 64x64 k2 d2 v32,
-64x256 c1x4, 64x32 c1x2, 64x16 c4x1 d2 t, 128x64 k4 t, 64x192 pp t, 128x160 c2x1 pp, 128x160 k2 t,
-128x176, 64x32 c1x4 d2 t, 128x160 k5 t, 64x96 c4x1, 64x64 c2x1 k4 t, 128x64 c1x2, 128x160 k3 t,
-128x128 c1x4, 64x64 c2x4 d2 t, 128x16 d2 t, 128x128 c4x1 k2 t, 64x32 c2x1 t, 192x144 c1x2 t,
-64x144 c2x1 k4 t, 64x192 c1x2 pp, 64x32 c2x1 k4 t, 64x112 c4x2 t, 64x64 d2 v16, 64x96 c2x1 k2,
-64x192 c4x1 t, 64x16 c1x2, 64x64 d2 t, 192x96 c1x2 t, 64x48 c1x4 d2 t, 128x128 c1x2 t,
-64x192 c2x1 k4 t, 64x32 c4x1 d2 t, 64x192 c2x1, 64x144 c3x1 t, 128x176 c2x1 pp t, 64x64 k3,
-128x240 c2x1 t, 64x16 k4 d2, 128x160 t, 64x144 c4x1 k2 t, 128x160 c1x2, 64x128 pp, 64x16 c1x2 d2 t,
-64x48 d2 v8, 192x80 c1x2 t, 64x64 c1x2 d2, 128x160 c2x1 k2, 64x192 k2, 128x128 c2x1 k4, 64x144 c1x2,
-64x16 k2 d2 t, 64x96 k8, 128x128 c2x2 k2, 192x80 c1x2, 128x64 c1x2 k4, 128x88 c1x4 t,
-128x112 c1x2 t, 128x64 c2x1 t, 128x64 k8 t, 64x32 k8 d2, 128x256 c2x1 sk, 128x160 c1x2 k4,
-192x144 c1x2, 64x48 k3 t, 128x88 c2x2, 64x192 c4x1 k2, 64x48 k2 d2 v16, 64x32 c1x4 d2, 64x64 c1x2,
-64x16 t, 64x192 k5, 128x64 k3 t, 64x96 c2x4 t, 64x24 c4x1 d2 t, 128x128 c2x1 k4 t, 64x48 k8 d2 t,
-128x240 c1x2, 128x208 c2x1 t, 128x16 k3 d2 t, 64x48 c2x1 k4, 64x256 c1x2, 64x16 c8x1 t,
-64x16 d2 v16, 128x176 t, 128x192 k2 t, 192x144 t, 64x80 v16, 64x16 k8 d2 t, 128x160 k4 t,
-64x64 k4 d2, 64x96 c4x1 k2, 128x160 k8 t, 192x80 c2x1 k2 t, 128x256 c2x1 sk t, 64x64 c4x1 k2 t,
-128x96 c2x2 k2 t, 128x128 c1x2 k4, 192x136 c1x2 t, 64x192 c2x1 pp, 64x48 c1x2 d2, 128x160 c1x2 pp t,
-64x56 c1x2 d2 t, 64x112 c1x2 t, 128x256 c1x2, 128x96 c1x4 k2, 128x176 c1x2 pp, 64x144 c4x1 t,
-64x160 c4x1 k2 t, 64x144 t, 64x96 c2x1 k4, 128x128 c2x1 t, 64x96 c2x4, 64x160, 128x160 c2x2,
-64x80 c1x8, 64x16 k4 t, 192x72 c1x2 t, 64x96 c1x2 t, 128x128 c1x2 pp t, 128x160 c2x1 k4,
-128x128 c2x1 k2, 192x40 c4x1 k2 t, 64x40 k5 d2, 64x32 k2 d2 t, 64x192 k4, 128x168 c1x2 t,
-128x16 k5 d2 t, 64x32 k2 v16, 64x48 c2x1, 192x72 c1x2 k4 t, 128x112 c2x2, 64x40 k5 d2 t, 128x64 t,
-64x192 c1x4, 128x128 c1x4 k2, 192x160 c1x2 sk, 64x216 c4x1, 64x32 c2x1, 192x88 c1x2, 128x160 c1x8,
-64x192 c1x4 k2, 128x64 c1x3 k2 t, 64x200 c2x1 t, 192x88 c4x1 t, 64x192 v16, 128x128 c1x2 sk,
-64x64 k4 v16, 64x192 c2x1 sk t, 64x216 t, 64x96 c3x1, 64x48 k5 d2 t, 128x128 k2 t, 128x144 c1x2 pp,
-128x160 c4x1 t, 128x64 k3, 64x48 c2x2 d2 t, 64x112, 64x64 c1x8 d2, 192x88 c1x2 t, 128x120 k5,
-64x16 c1x2 d2, 64x112 c2x2 k2 t, 128x112 c2x2 k2 t, 128x192 c2x1 t, 64x16 k8 d2, 128x96 c4x1 k2 t,
-192x112 c1x2, 64x24 c1x8 d2 t, 64x96 k3, 128x224 c1x2, 64x96 c2x1 k4 t, 64x16 k4 d2 t, 64x48 d2 v32,
-64x112 c2x1, 64x160 k5 t, 64x48 k5, 64x192 k5 t, 128x120 c1x4 k2 t, 64x96 c1x8, 64x16 c1x4 d2 t,
-64x16, 128x96 c4x1 t, 64x96 k4 v16, 128x64 k6 t, 64x64 c2x1 k2, 64x48 k2 d2 v32, 64x112 c1x8,
-64x64 d2, 128x64 k2, 128x128 k5 t, 128x128 k3 t, 64x144 c3x1 k2, 64x32 c1x4, 64x16 d2 v32, 64x256,
-64x144 c1x2 k2 t, 128x192 k4, 64x96 c2x2 k2 t, 64x208 c2x1, 128x176 c2x4, 64x64 k2 d2 v48,
-64x96 d2 v48, 128x128 c2x1 pp t, 128x64 c4x2, 128x88, 64x16 d2 v8, 128x160 c2x1 sk, 64x256 k2,
-128x256 c1x2 sk t, 128x120 c1x4 t, 128x224 c2x2 t, 192x144 c1x4 t, 64x192 c1x2 pp t, 64x200 c1x2 t,
-64x176 c4x2 t, 64x192 c2x4 t, 128x64 c1x2 sk, 64x200 c4x2, 64x176 c2x1 t, 64x48 c1x2 k4 t,
-128x176 c2x1, 64x160 c4x1, 128x176 c1x2 pp t, 128x224 k8, 64x48 c2x1 d2, 64x144 k2 t, 64x208 t,
-64x64 c8x1, 128x88 c1x2, 128x256 c2x1 t, 192x80 t, 192x112 c1x2 t, 192x160 t, 64x40 c1x8 d2,
-128x128 k2, 128x160 c2x1 k3, 64x128 c1x2 pp t, 128x120 c1x2 pp t, 128x16 c2x1 d2 t,
-64x128 c4x1 k2 t, 128x160 c1x2 sk t, 64x96 v16, 128x192 c2x1 pp, 64x32 k8 t, 64x136 t,
-64x256 c3x1 k2, 128x160 c1x3 t, 64x40 c1x2 d2 t, 128x144 c2x1 t, 128x96 c1x4, 64x144 c2x1 k4,
-64x40 k8, 64x64 k4 d2 v32, 64x16 c2x1 d2 t, 64x128 c2x1 pp t, 128x64 c1x4 t, 64x16 c2x4 t,
-64x160 c3x1, 64x176 k2 t, 64x64 c2x1 d2, 64x208 c4x1 t, 64x16 c4x1 k2 t, 192x80 c1x4 k2 t,
-192x160 c1x2, 64x48 c1x8 d2, 64x160 c2x1 k2, 64x256 c3x1, 192x96 k2, 64x24 c1x2 d2 t,
-128x168 c2x1 pp t, 64x176 c2x1, 64x160 c1x4, 64x128 c8x1 t, 64x48 c1x2 k4, 64x96 c1x2, 192x176 c1x2,
-192x80 k7, 64x16 c1x2 k4 t, 128x128 c1x2, 128x32 c2x1 t, 64x64 k4 d2 v48, 128x160 c2x1 t, 64x16 d2,
-128x192 c2x1 sk t, 64x200 c2x1, 128x96 c1x2 t, 192x72 k2, 64x144 c8x1, 64x160 c2x2 t,
-64x160 c2x1 k4 t, 128x256 c1x2 t, 64x64 c1x4 d2 t, 64x72 c2x1 k4 t, 192x80 c1x3 t, 64x192 k3,
-64x104 c1x2 t, 64x40 c2x4 d2 t, 64x64 d2 v48, 64x160 c4x1 k2, 128x64 c1x2 k4 t, 64x96 c4x2 t,
-128x200 c2x1, 128x136 c1x2 pp t, 128x224 c1x4, 64x160 c1x2 t, 128x96 c1x2 k4, 128x112 c8x1 t,
-128x128 c2x2 t, 64x32 k2 t, 64x96 k3 t, 64x144 c2x1, 64x48 d2 v48, 64x96 c1x4 k2, 192x144 c2x1 t,
-64x120 c3x1, 64x136 c1x2 t, 128x184 c1x2 t, 64x80 k2 d2 v16, 128x192 pp, 192x128 c1x4 k2,
-64x72 c1x2, 64x144 c2x1 k3 t, 128x240 c2x1, 64x96 k2 v8, 128x72 c1x2 k4 t, 64x32 c4x1 k2 t, 64x48 t,
-64x48 v16, 64x112 c2x2 t, 64x16 c2x4, 128x200 c2x1 t, 64x32 k4 d2, 64x64 c2x4, 64x64 k4 d2 v16,
-64x16 k3 t, 64x176, 64x128 pp t, 64x176 v16, 64x160 k2, 64x48 c2x2 d2, 64x144 c2x4, 64x160 k2 v16,
-128x144 c2x1 pp, 128x112 c1x2, 64x56 c2x4 d2 t, 192x136 c1x2, 64x56 c1x8 d2, 128x160 k2,
-64x64 c2x1 t, 64x112 c4x1, 128x168 c2x1 k3 t, 64x32 d2 v16, 192x160 c1x2 sk t, 192x176 t,
-128x216 c1x2 t
-"""
+# Configurations without which random problems are expected to take longer, the most useful ones
+# first: BMxBN; c: cluster_m x cluster_n; k: split_k; d: k_slabs; v: valid_m; pp: ping-pong; sk:
+# stream-K; t: swapped. `python -m benchmarks fit --write` chooses them.
+MENU = Path(__file__).with_name("menu.txt")
 FIELDS = {"k": "split_k", "d": "k_slabs", "v": "valid_m"}
 
 
@@ -203,7 +138,7 @@ def _asked_boxed(columns: int, ctas: int) -> int:
 @lru_cache(maxsize=1)
 def menu() -> Menu:
     """All configurations."""
-    return Menu.of(tuple(map(configuration, MENU.replace("\n", " ").strip(" ,").split(", "))))
+    return Menu.of(tuple(map(configuration, MENU.read_text("ascii").splitlines())))
 
 
 def candidates(shape: ProblemShape) -> Menu:

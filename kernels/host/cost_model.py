@@ -30,7 +30,7 @@ from tensorcore_dsl.kernels.host.problem_shape import (
 
 CLOCK = 1.6e9  # SM cycles per second under load
 TENSOR = 32  # elements of D per cycle and SM that advance by one 128-byte slab of K
-LATER = 0.05  # part of the time that the last one of the menu has to gain beside the first
+LATER = 0.03  # part of the time that the last one of the menu has to gain beside the first
 CORRECTED = 32  # configurations that are corrected, at most
 NEAR = 1.3  # times the least expected time: of those that are
 KEPT = 3e7  # bytes that the L2 cache keeps until they are read again
