@@ -46,15 +46,17 @@ from tensorcore_dsl.kernels.host.families import obstacles
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.warming import kernels_of
 
-COUNT, BEST, ROUNDS = 60, 16, 4
+COUNT, BEST, ROUNDS = 60, 16, 8
 SAMPLE = 0.003  # seconds of a sample, at least
+NEAR, PASSES = 4, 6  # samples before and behind one, and steps, that tell the GPU's speed then
 PLAUSIBLE = 1.4  # times the least expected time, of the first of a kind
 HOPELESS = 1.5  # times the fastest: measured once
 WORST = 12  # rows of the table
 ORDER = {
-    "order": f"{ROUNDS} rounds, forwards and backwards, and the mean of them: a GPU that gets "
-    f"slower from round to round gives no place an advantage; what takes {HOPELESS} times as long "
-    "as the fastest takes part in the first one only"
+    "order": f"{ROUNDS} rounds, each in a random order, and the median of them, less the speed of "
+    "the GPU at that time: a GPU that gets slower and faster, as its power allows, gives no place "
+    f"an advantage; what takes {HOPELESS} times as long as the fastest takes part in the first "
+    "round only"
 }
 TYPES = ("bf16", "e4m3", "s8", "tf32", "f16")
 
@@ -231,14 +233,15 @@ def measure(
         prepared = baseline.prepare(case, separate)
         launches.append(sampler(prepared.launch))
     samples = sampled(launches)
+    times = at_one_speed(samples)
     result["trials"] = [
-        {"tile": tile(config), "seconds": float(np.mean(times)), "samples": times,
+        {"tile": tile(config), "seconds": times[i], "samples": [x for at, x in samples if at == i],
          "config": differing(config)}
-        for config, times in zip(found, samples)
+        for i, config in enumerate(found)
     ]  # fmt: skip
     if prepared is not None:
         if len(launches) > len(found):
-            result["reference"] = float(np.mean(samples[-1]))
+            result["reference"] = times[-1]
         prepared.close()
     return result
 
@@ -265,18 +268,38 @@ class Sampler:
         return partial(loop.seconds, self._first.replays)
 
 
-def sampled(launches: Sequence[Callable[[], float]]) -> list[list[float]]:
-    """Samples in turns; those that are much slower than the fastest take part once."""
+def sampled(launches: Sequence[Callable[[], float]]) -> list[tuple[int, float]]:
+    """(which of the launches, seconds) in the order in which the samples were taken.
+
+    Launches that are much slower than the fastest take part in the first round only.
+    """
     for launch in launches:  # a warm-up
         launch()
-    samples = [[launch()] for launch in launches]
-    fastest = min(times[0] for times in samples)
-    order = [i for i, times in enumerate(samples) if times[0] < HOPELESS * fastest]
-    for _ in range(1, ROUNDS):
-        order.reverse()
-        for i in order:
-            samples[i].append(launches[i]())
+    rng, order = np.random.default_rng(len(launches)), np.arange(len(launches))
+    samples: list[tuple[int, float]] = []
+    for turn in range(ROUNDS):
+        samples += [(int(i), launches[i]()) for i in rng.permutation(order)]
+        if turn == 0:
+            first = [seconds for _, seconds in sorted(samples)]
+            order = np.flatnonzero(np.less(first, HOPELESS * min(first)))
     return samples
+
+
+def at_one_speed(samples: Sequence[tuple[int, float]]) -> list[float]:
+    """Seconds of each launch, as if the GPU had had one speed all the time.
+
+    Neighbouring samples are of different launches. How much longer than usual they took, in the
+    median, is the GPU's speed then.
+    """
+    which = np.array([i for i, _ in samples])
+    logs = np.log([seconds for _, seconds in samples])
+    speed = np.zeros(len(logs))
+    for _ in range(PASSES):
+        usual = np.array([np.median((logs - speed)[which == i]) for i in range(which.max() + 1)])
+        longer = logs - usual[which]
+        near = (slice(max(0, i - NEAR), i + NEAR + 1) for i in range(len(logs)))
+        speed = np.array([np.median(longer[part]) for part in near])
+    return [float(x) for x in np.exp(usual)]
 
 
 def differing(config: Any) -> dict[str, Any]:
