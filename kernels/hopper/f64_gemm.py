@@ -270,7 +270,9 @@ def multiply(ring, output):
     A warp multiplies a stage in blocks: 16 of its rows by all its columns, over a step of an
     instruction's depth. While a block multiplies, the rows of the next one are loaded, and during
     the last block of a step each column of the next step behind the last use of the one before.
-    So it is across stages and tiles, too. What else there is to do for a stage lies between the
+    So it is across stages and tiles, too. Blocks of a step are multiplied in serpentine order, so
+    that neighbouring instructions share a fragment, which takes less power; the next step begins
+    with the columns that were loaded first. What else there is to do for a stage lies between the
     blocks, and hardly branches: the assembler mixes it with instructions that multiply.
     """
     # Of depth 4, twice as many would read the accumulators; of 16, fragments fill the registers.
@@ -278,6 +280,7 @@ def multiply(ring, output):
     rows, cols, depth = mma.shape
     steps, high, wide = config.BK // depth, config.WM // rows, config.WN // WIDTH
     blocks = [(step, i) for step in range(steps) for i in range(high)]
+    backwards = [n for n, (step, i) in enumerate(blocks) if (i + step * (high - 1)) % 2 == 1]
     warps_m = config.BM // config.WM
     warp_m, warp_n = tc.warp_id() % warps_m * config.WM, tc.warp_id() // warps_m * config.WN
 
@@ -322,11 +325,13 @@ def multiply(ring, output):
                 next_step, next_i = blocks[(number + 1) % len(blocks)]
                 stage = following if is_last else read
                 next_fa = load_rows(stage, next_step, next_i)
-                for j in tc.static_range(wide):
-                    for side in tc.static_range(2):
-                        at = 2 * j + side
-                        acc[i][at] = mma(fa, fb[j][side], acc[i][at])
-                    if i == high - 1:
+                order = [(j, side) for j in range(wide) for side in range(2)]
+                if number in backwards:
+                    order.reverse()
+                for place, (j, side) in enumerate(order):
+                    at = 2 * j + side
+                    acc[i][at] = mma(fa, fb[j][side], acc[i][at])
+                    if i == high - 1 and place % 2 == 1:
                         fb[j] = load_columns(stage, next_step, j)
                 fa = next_fa
                 if number == ring.loads_behind(len(blocks)):
