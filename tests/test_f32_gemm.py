@@ -11,7 +11,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
-from tensorcore_dsl.kernels.host.ampere_heuristics import ampere_candidates
+from tensorcore_dsl.kernels.host.ampere_heuristics import ampere_candidates, vector_ranking
 from tensorcore_dsl.kernels.host.f32_heuristics import (
     f32_ranking,
     fragments_candidates,
@@ -216,7 +216,7 @@ def test_candidates_are_valid_and_ranked() -> None:
         assert times == sorted(times)
         found = hopper_candidates, fragments_candidates
         count = sum(len([*of_kind(M, N, K)]) for of_kind in found)
-        count += len([*ampere_candidates(tc.f32, K)])
+        count += len([*ampere_candidates(tc.f32, K)]) + len(vector_ranking(M, N, K, (True, True)))
         assert count == len(ranked) == len({config for _, config in ranked})
 
 

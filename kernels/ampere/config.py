@@ -10,10 +10,18 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
+VECTOR_WARPS = 8  # of a CTA that multiplies vectors
+MAX_VECTORS = 4  # rows or columns of a tile of vectors, at most
+
 
 @dataclass(frozen=True)
 class AmpereConfig:
     """Tile sizes and pipeline depth; all are compile-time constants of a kernel.
+
+    Tiles of up to 4 rows or columns are products of vectors in f32, which use no tensor cores
+    (vector_gemm.py). Eight warps share such a tile: WM and WN are BM and BN, BK is 256 where K is
+    contiguous in the larger operand, else 8 in tiles of 32 or 64 lines, 16 in those of 16, 32 in
+    those of 8; stages are elements of a line that a thread loads at once.
 
     Attributes
     ----------
@@ -70,7 +78,24 @@ class AmpereConfig:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
+        if self.is_of_vectors:
+            return 32 * VECTOR_WARPS
         return 32 * (self.BM // self.WM) * (self.BN // self.WN)
+
+    @property
+    def is_of_vectors(self) -> bool:
+        """Whether tiles have so few rows or columns that no tensor cores multiply them."""
+        return self.vectors <= MAX_VECTORS
+
+    @property
+    def vectors(self) -> int:
+        """Rows or columns of a tile, whichever are fewer."""
+        return min(self.BM, self.BN)
+
+    @property
+    def lines(self) -> int:
+        """Rows or columns of a tile, whichever are more."""
+        return max(self.BM, self.BN)
 
     def rows_at_once(self, extent: int, k_major: bool, itemsize: int, vec: int) -> int:
         """Rows of a tile in shared memory of which the CTA's threads copy a vector at a time.

@@ -9,14 +9,14 @@ what lines cost that are no multiples of 16 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import ceil
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, VECTOR_WARPS, AmpereConfig
 from tensorcore_dsl.kernels.host.corrections import ranked, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
@@ -33,6 +33,11 @@ TILES = (
 # of the first one for those of 4 bytes, and for f64.
 WIDE_TILES = ((128, 64, 64, 32), (128, 128, 64, 64), (256, 128, 64, 64), (128, 256, 64, 64))
 SPLITS = (1, 2, 4, 8, 16)
+# Lines of a tile of vectors, where K is contiguous in them, and where they lie beside each other.
+LINES_ALONG_K, LINES_BESIDE = (2, 4, 8), (8, 16, 32, 64)
+LOADS_ALONG_K, LOADS_BESIDE = (2, 4, 8), (8, 16)  # elements of a line that a thread loads at once
+LEAST_LINES, LEAST_K = 64, 256  # of a product of vectors: others fill no tile
+WARP = 32
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,83 @@ def ampere_ranking(
         if (parts or config.split_k == 1) and _tile_bytes(config) <= shared_bytes
     ]
     terms = [ampere_terms(dtype, config, M, N, K, lines) for config in configs]
-    return ranked(configs, terms, None if dtype in (tc.f32, tc.f64) else stored_trees("mma"))
+    found = ranked(configs, terms, None if dtype in (tc.f32, tc.f64) else stored_trees("mma"))
+    if dtype != tc.tf32:
+        return found
+    return tuple(sorted([*found, *vector_ranking(M, N, K, lines.k_major)], key=lambda x: x[0]))
+
+
+def vector_ranking(
+    M: int, N: int, K: int, k_major: tuple[bool, bool]
+) -> list[tuple[float, AmpereConfig]]:
+    """(expected microseconds, configuration) of tiles of vectors, where M or N is so small."""
+    vectors, lines = min(M, N), max(M, N)
+    if vectors > MAX_VECTORS or lines < LEAST_LINES or K < LEAST_K:
+        return []
+    along_k = k_major[1] if M < N else k_major[0]
+    height = 1 << (vectors - 1).bit_length()
+    found = []
+    widths, loads = (LINES_ALONG_K, LOADS_ALONG_K) if along_k else (LINES_BESIDE, LOADS_BESIDE)
+    for width, stages in product(widths, loads):
+        if width > height:
+            sizes = (height, width) if M < N else (width, height)
+            config = replace(vector_config(*sizes, k_major), stages=stages)
+            found.append((vector_time(config, M, N, K), config))
+    return found
+
+
+@dataclass(frozen=True)
+class VectorCosts:
+    """What products of vectors cost, in microseconds; fitted to 490 configurations of 64 problems.
+
+    launch: of a product. group: of a group of loads that a CTA waits for; beside: times as long
+    where lines lie beside each other. tile: of a tile beside its groups. load: of an SM, for a load
+    of a warp. sum: for the sum of a tile's elements over lanes. In bytes of a microsecond: memory,
+    of the operands; two_lines: times as many with tiles of two lines. registers: of a thread,
+    beside those for loads and sums.
+    """
+
+    launch: float = 1.22
+    group: float = 0.43
+    beside: float = 1.71
+    tile: float = 0.212
+    load: float = 0.00182
+    sum: float = 0.0206
+    memory: float = 4.09e6
+    two_lines: float = 1.1
+    registers: float = 40.8
+
+
+VECTORS = VectorCosts()
+REGISTERS, MOST_CTAS = 1 << 16, 8  # of an SM
+
+
+def vector_time(config: AmpereConfig, M: int, N: int, K: int) -> float:
+    """Expected microseconds of a product of vectors."""
+    costs, stages, lines = VECTORS, config.stages, config.lines
+    along_k = config.BK == WARP * VECTOR_WARPS
+    own = lines if along_k else max(lines // WARP, 1)  # lines of a thread
+    registers = costs.registers + 2 * stages * (own + config.vectors) + config.vectors * own
+    room = max(min(MOST_CTAS, int(REGISTERS / (config.threads * registers))), 1)
+    ctas = ceil(max(M, N) / lines)
+    resident = min(ceil(ctas / SMS), room)
+    rounds = ceil(ctas / (SMS * resident))
+    groups = ceil(ceil(K / config.BK) / stages)
+    loads = ((own + config.vectors) * groups + 1) * stages
+    busy = costs.load * VECTOR_WARPS * resident * loads
+    waiting = costs.group * (1 if along_k else costs.beside) * groups + costs.tile
+    sums = costs.sum * resident * config.vectors * own if along_k else 0.0
+    compute = rounds * ((busy**4 + waiting**4) ** 0.25 + sums)
+    rate = costs.memory * (costs.two_lines if lines == 2 else 1)
+    memory = COSTS[tc.f32].itemsize * K * (M + N) / rate
+    return costs.launch + float((compute**4 + memory**4) ** 0.25)
+
+
+def vector_config(BM: int, BN: int, k_major: tuple[bool, bool]) -> AmpereConfig:
+    """The configuration of tiles of vectors; k_major: whether K is contiguous in A, in B."""
+    along_k = k_major[1] if BM < BN else k_major[0]
+    at_once = WARP if along_k else WARP // min(max(BM, BN), WARP)  # elements of K, by a warp
+    return AmpereConfig(BM, BN, VECTOR_WARPS * at_once, BM, BN, stages=4)
 
 
 def ampere_candidates(

@@ -24,6 +24,7 @@ from tensorcore_dsl.kernels.host.ampere_heuristics import (
     Lines,
     ampere_candidates,
     ampere_terms,
+    vector_ranking,
 )
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
 
@@ -75,23 +76,21 @@ Ranking = tuple[Ranked, ...]
 
 @lru_cache(maxsize=1024)
 def f32_ranking(
-    M: int, N: int, K: int, batch: int = 1, aligned: tuple[int, int] = (16, 16),
-    k_major: tuple[bool, bool] | None = (True, True),
-) -> Ranking:  # fmt: skip
+    M: int, N: int, K: int, batch: int = 1, lines: Lines = Lines(), by_tma: bool = True
+) -> Ranking:
     """(expected microseconds on the GPU, configuration) of every candidate, the fastest first.
 
     Of those that take less time than the host takes to launch them, the first are those with one
-    kernel. aligned: see Lines. k_major: whether K is contiguous in A, in B, if TMA reads
-    both as they lie; else None.
+    kernel. by_tma: TMA reads both operands as they lie.
     """
     fragments: list[Ranked] = []
-    if k_major is not None:
-        for config in fragments_candidates(M, N, K, k_major):
-            fragments.append((fragments_time(config, M, N, K, batch, k_major), config))
+    if by_tma:
+        for config in fragments_candidates(M, N, K, lines.k_major):
+            fragments.append((fragments_time(config, M, N, K, batch, lines.k_major), config))
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
     candidates = ampere_candidates(tc.f32, K)
-    lines = Lines(aligned)
     ampere = [(ampere_terms(tc.f32, c, M, N, K, lines)["time"], c) for c in candidates]
+    ampere += vector_ranking(M, N, K, lines.k_major)
     both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper, *fragments]
     return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, target_arch
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm, fragments_registers
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
@@ -67,13 +67,22 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     """
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_f32(problem), HopperConfig)
-    copies = choose_copies(problem, "sm90")
-    shape = shape_of(problem)
-    if not copies and not (shape.in_fragments or shape.transposed):
+    if not is_open(problem):
         return True
+    copies = choose_copies(problem, "sm90")
     others = choose_copies(problem, "sm80")
     product, _ = ranked_ampere(padding.with_copies(problem, others))[0]
     return _wgmma_time(problem, copies) < padding.copy_time(problem, others) + product
+
+
+def is_open(problem: GemmProblem) -> bool:
+    """Whether kernels without wgmma may be faster: wgmma needs copies of the operands, or has to
+    transpose their tiles, which others take as they lie; or there are kernels for so few rows or
+    columns."""
+    if problem.multiplied_as == tc.tf32 and min(problem.M, problem.N) <= MAX_VECTORS:
+        return True
+    shape = shape_of(problem)
+    return bool(choose_copies(problem, "sm90") or shape.in_fragments or shape.transposed)
 
 
 def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float:
@@ -136,8 +145,7 @@ def ranked_f32(problem: GemmProblem) -> Iterator[Any]:
     """Configurations of both families for f32, the fastest first."""
     shape = problem.M, problem.N, problem.K, problem.batch or 1
     readable = families.is_read_by_tma(problem.a) and families.is_read_by_tma(problem.b)
-    k_major = (problem.a_k_major, problem.b_k_major) if readable else None
-    ranking = f32_ranking(*shape, alignment(problem), k_major)
+    ranking = f32_ranking(*shape, lines_of(problem), readable)
     return (config for _, config in ranking if _is_f32_feasible(problem, config))
 
 

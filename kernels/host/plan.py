@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, target_arch
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS, f32_fragments_gemm, f32_gemm
@@ -19,11 +19,17 @@ from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host import families, heuristics, operands, padding
+from tensorcore_dsl.kernels.host.ampere_heuristics import (
+    LINES_ALONG_K,
+    LINES_BESIDE,
+    vector_config,
+)
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
 from tensorcore_dsl.kernels.host.families import (
     SM80,
     SM90,
+    VECTORS,
     has_wgmma,
     stores_without_tma,
 )
@@ -364,6 +370,8 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     if config is None:
         config = heuristics.choose_ampere(problem)
     grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
+    if config.is_of_vectors:
+        return _plan_vectors(problem, config, grid)
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
     kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
@@ -392,6 +400,30 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     return Plan(
         kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype
     )
+
+
+def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:
+    """The plan of the kernels without tensor cores."""
+    if problem.multiplied_as not in VECTORS:
+        raise tc.ArgumentError(
+            f"tiles of up to {MAX_VECTORS} rows or columns are for f32 and tf32, not for "
+            f"{problem.multiplied_as}: {config}"
+        )
+    needed = vector_config(config.BM, config.BN, (problem.a_k_major, problem.b_k_major))
+    if config != replace(needed, stages=config.stages, group_m=config.group_m):
+        raise tc.ArgumentError(
+            f"these operands take {needed} for tiles of {config.BM} x {config.BN}, not {config}"
+        )
+    if config.vectors.bit_count() != 1 or config.lines not in (*LINES_ALONG_K, *LINES_BESIDE):
+        raise tc.ArgumentError(
+            f"tiles of vectors have 1, 2 or 4 rows or columns, of 2, 4, 8, 16, 32 or 64 elements: "
+            f"{config}"
+        )
+    traits = AmpereTraits(
+        a_k_major=problem.a_k_major, b_k_major=problem.b_k_major, full=False,
+        scaled=problem.alpha != 1, has_c=problem.reads_c, epilogue=problem.epilogue,
+    )  # fmt: skip
+    return Plan(VECTORS[problem.multiplied_as], config, traits, grid)
 
 
 def takes_ring(problem: GemmProblem, config: AmpereConfig) -> bool:

@@ -1,0 +1,176 @@
+"""D = alpha A B + beta C of few rows or columns, in f32 without tensor cores.
+
+Such a product takes as long as the larger operand takes to be read. Plain loads read lines of any
+alignment at the speed of the memory, where copies to shared memory would move single elements. The
+few rows of A (or columns of B) are called vectors here, and the columns of B (rows of A) lines.
+
+All warps of a CTA have the same lines, and share K. Where K is contiguous in the lines, thread t
+multiplies the elements t, t + 256, t + 512, ... of each; its neighbours read its neighbours. Where
+the lines lie beside each other, so do the lanes that read them: of a tile of 8 or 16 lines, 4 or 2
+elements of K at a time, of more lines one. So an element of D is the sum of `config.BK` chains of
+fused multiply-adds, each in the order of K. The chains of a warp are added in pairs whose lanes are
+16 apart, then 8, and so on, those of the warps from the first one on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import VECTOR_WARPS, AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.mainloop import cta_tile
+from tensorcore_dsl.kernels.epilogue_arithmetic import finished
+
+WARP = 32
+TF32_BITS = 0xFFFFE000  # of an f32: those that tensor cores read
+
+
+@tc.kernel
+def f32_vector_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """A is M x K, B is K x N. Grid: one CTA for each tile of D."""
+    multiply_vectors(a, b, c, d, alpha, beta, config, traits, lambda x: x)
+
+
+@tc.kernel
+def tf32_vector_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """The same of the upper 19 bits of each element, as tensor cores read tf32."""
+    multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_tf32)
+
+
+def as_tf32(x):
+    """An f32 without the bits that tensor cores do not read."""
+    return (x.bits(tc.u32) & TF32_BITS).bits(tc.f32)
+
+
+def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, operand):
+    """The body of both kernels; operand: what becomes of an element of A or B before it is used."""
+    tc.launch_bounds(config.threads)
+    if tc.arch_number() >= 90:  # it may start before the kernel ahead of it has ended
+        tc.griddep_wait()
+        tc.griddep_launch_dependents()
+    m0, n0 = cta_tile(a.shape[0], b.shape[1], config)
+    if config.BM < config.BN:
+        vectors, lines, first = (a, m0), b.T, n0
+    else:
+        vectors, lines, first = (b.T, n0), a, m0
+    count, width = config.vectors, config.lines
+    shared = tc.shared((VECTOR_WARPS, count * width), tc.f32)  # sums of the warps
+    of_warp = shared[tc.warp_id()]
+    k_major = traits.b_k_major if config.BM < config.BN else traits.a_k_major
+    if k_major:
+        chains_of_k(vectors, lines, first, of_warp, config, operand)
+    else:
+        chains_of_lines(vectors, lines, first, of_warp, config, operand)
+    tc.barrier()  # what a warp has written is read by others
+    for at in tc.range(tc.threadIdx.x, count * width, config.threads):
+        r, i = at // width, at % width
+        total = shared[0, at]
+        for other in tc.static_range(1, VECTOR_WARPS):
+            total = total + shared[other, at]
+        row, col = (m0 + r, n0 + i) if config.BM < config.BN else (m0 + i, n0 + r)
+        if (row < d.shape[0]) & (col < d.shape[1]):
+            addends = [c[row, col]] if traits.has_c else ()
+            (value,) = finished([total], addends, [(row, col)], alpha, beta, traits)
+            d[row, col] = value.to(d.dtype)
+
+
+def chains_of_k(vectors, lines, first, of_warp, config: AmpereConfig, operand):
+    """Store the sums of this warp where K is contiguous in the lines, vector by vector."""
+    limit, K = lines.shape
+    k0 = tc.threadIdx.x
+    of_lines = [lines.at(min(first + i, limit - 1), k0) for i in range(config.lines)]
+    of_vectors = pointers_of(vectors, k0, config)
+    acc = accumulate(of_lines, of_vectors, 1, vectors[0].strides[1], K - k0, config, operand)
+    total, lanes = sum_of_lanes([x for sums in acc for x in sums])
+    if tc.lane_id() % lanes == 0:
+        of_warp[tc.lane_id() // lanes] = total
+
+
+def sum_of_lanes(values):
+    """The sums of 2, 4, ... 32 values over all lanes, and how many lanes in a row have each.
+
+    As long as there are several, a lane keeps one half of them and hands over the other half, so
+    that there are fewer shuffles. Of lanes 16, 8, 4, 2, 1 apart each pair is added once.
+    """
+    lane, distance = tc.lane_id(), WARP
+    while distance > 1:
+        distance //= 2
+        if len(values) > 1:
+            half, is_upper = len(values) // 2, lane & distance != 0
+            pairs = list(zip(values[:half], values[half:], strict=True))
+            kept = [tc.select(is_upper, y, x) for x, y in pairs]
+            given = [tc.select(is_upper, x, y) for x, y in pairs]
+            lanes = distance
+        else:
+            kept = given = values
+        values = [x + tc.shfl_xor(y, distance) for x, y in zip(kept, given, strict=True)]
+    return values[0], lanes
+
+
+def chains_of_lines(vectors, lines, first, of_warp, config: AmpereConfig, operand):
+    """The same where the lines lie beside each other: lanes in a row have lines in a row."""
+    limit, K = lines.shape
+    beside = min(config.lines, WARP)
+    k0 = tc.warp_id() * (WARP // beside) + tc.lane_id() // beside
+    column = tc.lane_id() % beside
+    own = [first + i * beside + column for i in range(config.lines // beside)]
+    of_lines = [lines.at(min(line, limit - 1), k0) for line in own]
+    of_vectors = pointers_of(vectors, k0, config)
+    steps = lines.strides[1], vectors[0].strides[1]
+    acc = accumulate(of_lines, of_vectors, *steps, K - k0, config, operand)
+    distance = WARP // 2
+    while distance >= beside:
+        acc = [[x + tc.shfl_xor(x, distance) for x in sums] for sums in acc]
+        distance //= 2
+    if tc.lane_id() < beside:
+        for r, sums in enumerate(acc):
+            for i, total in enumerate(sums):
+                of_warp[r * config.lines + i * beside + column] = total
+
+
+def pointers_of(vectors, k0, config: AmpereConfig):
+    """Where each vector of the tile begins for this thread; those beyond the last are it again."""
+    matrix, first = vectors
+    limit = matrix.shape[0]
+    return [matrix.at(min(first + r, limit - 1), k0) for r in range(config.vectors)]
+
+
+def accumulate(
+    of_lines, of_vectors, line_step, vector_step, left, config: AmpereConfig, operand
+):
+    """acc[r][i] = sum of vector r times line i, over every BK-th of the `left` elements of K.
+
+    A group of `stages` elements of each is loaded while those in front of them are multiplied.
+    """
+    BK, group = config.BK, config.stages
+
+    def load(start):
+        """The elements of a group; zeros beyond the end of K."""
+        found: list[list[Any]] = []
+        for u in range(group):
+            k = (start + u) * BK
+            inside = k < left
+            found.append(
+                [operand((p + k * line_step).load(pred=inside)) for p in of_lines]
+                + [operand((p + k * vector_step).load(pred=inside)) for p in of_vectors]
+            )
+        return found
+
+    acc = [[tc.f32(0) for _ in of_lines] for _ in of_vectors]
+    loaded = load(0)
+    for step in tc.range((left + (BK * group - 1)) // (BK * group)):
+        later = load((step + 1) * group)
+        for elements in loaded:
+            own, shared = elements[: len(of_lines)], elements[len(of_lines) :]
+            acc = [
+                [tc.fma(x, y, total) for x, total in zip(own, sums, strict=True)]
+                for y, sums in zip(shared, acc, strict=True)
+            ]
+        loaded = later
+    return acc

@@ -1,0 +1,238 @@
+"""Products of few rows or columns in f32, without tensor cores: bits, layouts, the choice."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from ctypes.util import find_library
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tensorcore_dsl.kernels.host.ampere_heuristics import vector_config, vector_ranking
+from tensorcore_dsl.kernels.host.warming import kernels_of
+
+F32 = np.float32
+WARPS, LANES = 8, 32
+# Rows, columns, K, the tile. K contiguous in the larger operand, and lines beside each other.
+ALONG_K = [
+    (1, 37, 300, (1, 2)), (2, 19, 1000, (2, 4)), (3, 21, 257, (4, 8)), (33, 1, 515, (8, 1)),
+    (70, 4, 64, (8, 4)), (5, 11, 256, (4, 8)),
+]  # fmt: skip
+BESIDE = [
+    (1, 37, 300, (1, 32)), (2, 70, 99, (2, 64)), (3, 21, 57, (4, 8)), (33, 1, 515, (16, 1)),
+    (70, 4, 7, (32, 4)), (5, 11, 33, (4, 16)),
+]  # fmt: skip
+
+libm = ctypes.CDLL(find_library("m") or "libm.so.6")
+libm.fmaf.restype, libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+fma = np.frompyfunc(libm.fmaf, 3, 1)
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    with tc.target("cpu", "sm_90a"):
+        yield
+
+
+def matrix(rows: int, cols: int, order: Any = "C") -> np.ndarray:
+    values = np.random.default_rng([rows, cols]).standard_normal((rows, cols))
+    return np.asarray(values.astype(F32), order=order)
+
+
+def problem(M: int, N: int, K: int, along_k: bool) -> tuple[np.ndarray, np.ndarray]:
+    """A and B, of which the larger one has K contiguous, or its lines beside each other."""
+    a_order = "C" if along_k or M < N else "F"
+    b_order = "F" if along_k or M >= N else "C"
+    return matrix(M, K, a_order), matrix(K, N, b_order)
+
+
+def tile(sizes: tuple[int, int], along_k: bool, stages: int = 2) -> AmpereConfig:
+    return replace(vector_config(*sizes, (along_k, along_k)), stages=stages)
+
+
+def sums(a: np.ndarray, b: np.ndarray, chains: int) -> np.ndarray:
+    """A B as the kernels' description says: chains, pairs of lanes, warps."""
+    K = a.shape[1]
+    found = np.zeros((chains, a.shape[0], b.shape[1]), F32)
+    for k in range(K):
+        chain = found[k % chains]
+        chain[...] = fma(a[:, k : k + 1], b[k : k + 1], chain).astype(F32)
+    of_warps = found.reshape(WARPS, chains // WARPS, *found.shape[1:])
+    while of_warps.shape[1] > 1:
+        half = of_warps.shape[1] // 2
+        of_warps = of_warps[:, :half] + of_warps[:, half:]
+    total = of_warps[0, 0]
+    for warp in of_warps[1:]:
+        total = total + warp[0]
+    return total
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("along_k", [True, False])
+def test_the_bits(along_k: bool, stages: int) -> None:
+    for M, N, K, sizes in ALONG_K if along_k else BESIDE:
+        a, b = problem(M, N, K, along_k)
+        config = tile(sizes, along_k, stages)
+        found = kernels.gemm(a, b, config=config)
+        assert np.array_equal(found, sums(a, b, config.BK)), (M, N, K, config)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+def test_tf32_drops_what_tensor_cores_do_not_read(along_k: bool) -> None:
+    for M, N, K, sizes in ALONG_K if along_k else BESIDE:
+        a, b = problem(M, N, K, along_k)
+        config = tile(sizes, along_k)
+        found = kernels.gemm(a, b, config=config, precision="tf32")
+        cut = lambda x: (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(F32)
+        assert np.array_equal(found, sums(cut(a), cut(b), config.BK)), (M, N, K, config)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.parametrize("sizes", [(1, 8), (8, 1)], ids=str)
+def test_what_becomes_of_the_sums(along_k: bool, sizes: tuple[int, int]) -> None:
+    """alpha, C and an epilogue; operands with gaps between lines, at any address."""
+    M, N, K = (1, 45, 300) if sizes[0] == 1 else (45, 1, 300)
+    a, b = problem(M, N, K, along_k)
+    wide_a, wide_b = (np.zeros((x.shape[0] + 1, x.shape[1] + 3), F32, "CF"[x.flags.f_contiguous])
+                      for x in (a, b))  # fmt: skip
+    wide_a[1:, 3:], wide_b[1:, 3:] = a, b
+    config = tile(sizes, along_k)
+    total = sums(a, b, config.BK)
+    c = matrix(M, N)
+    found = kernels.gemm(
+        wide_a[1:, 3:], wide_b[1:, 3:], c, config=config, alpha=0.5, beta=-2,
+        epilogue=lambda value, row, col: value + col.to(tc.f32),
+    )  # fmt: skip
+    scaled = fma(c, F32(-2), total * F32(0.5)).astype(F32)
+    assert np.array_equal(found, scaled + np.arange(N, dtype=F32))
+
+
+def test_values_that_are_no_numbers() -> None:
+    """An infinity times nothing but zeros beyond K gives no NaN."""
+    a, b = problem(1, 64, 300, True)
+    a[0, 299] = np.inf
+    b[299] = np.abs(b[299])
+    found = kernels.gemm(a, b, config=tile((1, 4), True))
+    assert np.all(found == np.inf)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.parametrize("sizes", [(1, 8), (8, 2)], ids=str)
+def test_neither_races_nor_bank_conflicts(along_k: bool, sizes: tuple[int, int]) -> None:
+    M, N, K = (1, 21, 300) if sizes[0] == 1 else (21, 2, 300)
+    (a, b), d = problem(M, N, K, along_k), np.zeros((M, N), F32)
+    plan = kernels.plan(a, b, None, d, config=tile(sizes, along_k))
+    arguments, options = (a, b, d, d, 1.0, 0.0), dict(plan.options)
+    found = plan.kernel.check(plan.grid, plan.config.threads)(*arguments, **options)
+    assert not found.findings
+    emulator = plan.kernel.emulator("sm_90a", profile=True)
+    report = emulator[plan.grid, plan.config.threads](*arguments, **options)
+    shared = [t for (_, space, _), t in report.lines.items() if space == "shared"]
+    assert shared and sum(t.excess for t in shared) == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("along_k", [True, False])
+def test_they_assemble(along_k: bool, arch: str, monkeypatch: Any, tmp_path: Any) -> None:
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
+    (a, b), d = problem(3, 64, 300, along_k), np.zeros((3, 64), F32)
+    for precision in ("f32", "tf32"):
+        given = {"out": d, "config": tile((4, 8), along_k), "precision": precision}
+        for bound in kernels_of([(a, b, given)], arch):
+            bound.compile()
+    assert any(tmp_path.rglob("*.cubin"))
+
+
+def planned(M: int, N: int, K: int, **options: Any) -> Any:
+    a, b = np.empty((M, K), F32), np.empty((K, N), F32, "F")
+    return kernels.plan(a, b, None, np.empty((M, N), F32), **options)
+
+
+def test_what_is_chosen() -> None:
+    """Few rows or columns of a product that fills the GPU; other kernels where sums have to be
+    those of other rows, or where there are few lines or a short K."""
+    assert planned(1, 28672, 4096).config.is_of_vectors
+    assert planned(9000, 2, 4099).config.is_of_vectors
+    assert planned(1, 4096, 4097, precision="tf32").config.is_of_vectors
+    assert planned(1, 4096, 4097, family="sm80").config.is_of_vectors
+    for config in (
+        planned(8, 4096, 4097).config, planned(1, 32, 4096).config, planned(1, 4096, 128).config,
+        planned(1, 4096, 4096, bits="batch_invariant").config, planned(1, 4096, 4096, family="sm90"
+        ).config,
+    ):  # fmt: skip
+        assert isinstance(config, HopperConfig) or not config.is_of_vectors
+    # Where K is long and few lines lie beside each other, tensor cores divide K further.
+    a, b = np.empty((200, 15920), F32, "F"), np.empty((15920, 1), F32)
+    with tc.target("cpu", "sm_80"):
+        assert not kernels.plan(a, b, None, None).config.is_of_vectors
+
+
+def test_candidates() -> None:
+    for sizes in ((1, 4096, 4096), (4096, 3, 1000), (4, 100, 300)):
+        for k_major in ((True, True), (False, False)):
+            ranked = vector_ranking(*sizes, k_major)
+            assert ranked and len({config for _, config in ranked}) == len(ranked)
+            assert all(time > 0 and config.is_of_vectors for time, config in ranked)
+    assert not vector_ranking(5, 4096, 4096, (True, True))
+
+
+def test_gaps_do_not_change_the_choice() -> None:
+    """Rows at multiples of 16 bytes could be read by other kernels."""
+    a, b = np.empty((1, 4097), F32), np.empty((4097, 4096), F32, "F")
+    wide = np.empty((4100, 4096), F32, "F")[:4097]
+    assert kernels.explain_bits(kernels.plan(a, b, None, None)) == kernels.explain_bits(
+        kernels.plan(a, wide, None, None)
+    )
+
+
+def test_the_bits_are_explained() -> None:
+    plan = planned(1, 4096, 4097)
+    text = kernels.explain_bits(plan)
+    assert "every 256th element in a chain of its own" in text
+    assert "lanes 16, then 8, then 4, then 2, then 1 apart" in text
+    assert "one fused multiply-add of f32 for each product" in text
+    a, b = problem(1, 64, 300, False)
+    beside = kernels.explain_bits(kernels.plan(a, b, None, None, config=tile((1, 16), False)))
+    assert "every 16th element" in beside and "lanes 16 apart" in beside
+    whole = kernels.explain_bits(kernels.plan(a, b, None, None, config=tile((1, 32), False)))
+    assert "every 8th element" in whole and "lanes" not in whole
+
+
+@pytest.mark.parametrize(
+    ("dtype", "config", "message"),
+    [
+        (np.float16, AmpereConfig(1, 4, 256, 1, 4, 2), "for f32 and tf32, not for f16"),
+        (F32, AmpereConfig(1, 4, 8, 1, 4, 2), "these operands take .*BK=256"),
+        (F32, AmpereConfig(1, 4, 256, 1, 2, 2), "these operands take .*WN=4"),
+        (F32, AmpereConfig(3, 8, 256, 3, 8, 2), "1, 2 or 4 rows or columns"),
+        (F32, AmpereConfig(1, 128, 256, 1, 128, 2), "of 2, 4, 8, 16, 32 or 64 elements"),
+        (F32, AmpereConfig(1, 4, 256, 1, 4, 2, split_k=2), "these operands take"),
+    ],
+)
+def test_what_is_refused(dtype: Any, config: AmpereConfig, message: str) -> None:
+    a, b = np.empty((1, 512), dtype), np.empty((512, 64), dtype, "F")
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.plan(a, b, None, None, config=config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["f32", "tf32"])
+@pytest.mark.parametrize("along_k", [True, False])
+def test_the_gpu_gives_the_same_bits(along_k: bool, precision: str) -> None:
+    torch = pytest.importorskip("torch")
+    for M, N, K, sizes in ALONG_K if along_k else BESIDE:
+        a, b = problem(M, N, K, along_k)
+        config = tile(sizes, along_k)
+        wanted = kernels.gemm(a, b, config=config, precision=precision)
+        with tc.target("cuda"):
+            of_gpu = [torch.from_numpy(x).cuda() if x.flags.c_contiguous
+                      else torch.from_numpy(x.T).cuda().T for x in (a, b)]  # fmt: skip
+            found = kernels.gemm(*of_gpu, config=config, precision=precision)
+        assert np.array_equal(found.cpu().numpy(), wanted)
