@@ -75,6 +75,7 @@ class Timings:
 
     def __init__(self, results: Iterable[dict[str, Any]]) -> None:
         self.cases: list[Case] = []
+        learnt_with: list[float] = []
         rows: list[tuple[int, ProblemShape, HopperConfig, float]] = []
         for result in results:
             case = Case.of(result)
@@ -90,9 +91,11 @@ class Timings:
                     continue  # measured when partial sums left room for fewer stages
                 seen = shape.swapped if config.swapped else shape
                 rows.append((len(self.cases), seen, config, trial["seconds"]))
+                learnt_with.append(result.get("weight", 1.0))
             if rows and rows[-1][0] == len(self.cases):
                 self.cases.append(case)
         index, shapes, configs, seconds = zip(*rows, strict=True)
+        self.learnt_with = np.array(learnt_with)  # weights
         self.index, self.seconds = np.array(index), np.array(seconds)
         names = [field.name for field in fields(ProblemShape)]
         columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
@@ -172,7 +175,9 @@ def features(timings: Timings, costs: Costs) -> Any:
 def grown(timings: Timings, costs: Costs, learnt: Any = True) -> dict[str, Any]:
     """Trees that correct the model, as corrections.py stores them, of the timings of a mask."""
     expected, rows = timings.expected(costs), features(timings, costs)
-    return boosted(timings.index, timings.seconds, expected, rows, learnt)
+    return boosted(
+        timings.index, timings.seconds, expected, rows, learnt, weights=timings.learnt_with
+    )
 
 
 def corrected(timings: Timings, costs: Costs, trees: dict[str, Any] | None = None) -> Any:

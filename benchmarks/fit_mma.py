@@ -48,23 +48,29 @@ class Timings:
     """Measured seconds of configurations, the problem of each, and what its model knows of it."""
 
     def __init__(self, model: Model, results: Iterable[dict[str, Any]]) -> None:
-        index, seconds, rows = [], [], []
+        index, seconds, rows, weights = [], [], [], []
         for number, result in enumerate(results):
             with tc.target("cpu", "sm_90a"):
                 problem = problem_of(Case.of(result))
             for trial in result["trials"]:
-                terms = model.terms(AmpereConfig(**trial["config"]), problem)
+                config = AmpereConfig(**trial["config"])
+                if config.is_of_vectors:  # whose model has no trees
+                    continue
+                terms = model.terms(config, problem)
                 index.append(number)
                 seconds.append(trial["seconds"])
                 rows.append(list(terms.values()))
+                weights.append(result.get("weight", 1.0))
         self.model = model
         self.index, self.seconds, self.rows = map(np.array, (index, seconds, rows))
+        self.weights = np.array(weights)
         self.expected = self.rows[:, 0] * 1e-6
 
     def grown(self, learnt: Any = True) -> dict[str, Any]:
         return boosted(
-            self.index, self.seconds, self.expected, self.rows, learnt, self.model.of_problem
-        )
+            self.index, self.seconds, self.expected, self.rows, learnt, self.model.of_problem,
+            self.weights,
+        )  # fmt: skip
 
     def corrected(self, trees: corrections.Trees) -> Any:
         """Expected seconds by these trees."""

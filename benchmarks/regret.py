@@ -1,8 +1,9 @@
-"""How good the choice among wgmma configurations is: the chosen one beside all plausible ones.
+"""How good the choice among configurations is: the chosen one beside all plausible ones.
 
 Random problems of the landscape that wgmma kernels run. Of each problem the configurations that the
-cost model ranks first, and the first of every kind, are measured beside cuBLASLt's best algorithm.
-The regret of a choice is its time over that of the fastest one measured, less one.
+cost model ranks first, and the first of every kind, are measured beside cuBLASLt's best algorithm;
+where mma.sync may be faster, as wgmma needs copies of the operands, its first ones are, too. The
+regret of a choice is its time over that of the fastest one measured, less one.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ from benchmarks.harness import GPU_STATE, Report, ask_gpu, attempt, failure, geo
 from benchmarks.operands import Operands, draw, operands
 from benchmarks.tables import Table, duration, number, progress
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host import heuristics
+from tensorcore_dsl.kernels.host import heuristics, padding
 from tensorcore_dsl.kernels.host.cost_model import ranking
-from tensorcore_dsl.kernels.host.families import obstacles
+from tensorcore_dsl.kernels.host.families import family_of, obstacles
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.warming import kernels_of
 
 COUNT, BEST, ROUNDS = 60, 16, 8
+BEST_MMA = 5  # configurations of mma.sync that are measured, where they may be faster
 SAMPLE = 0.003  # seconds of a sample, at least
+# Seconds of a launch that is so large that power limits the GPU, and seconds of its samples: as
+# short ones, those that follow each other would run at the speed that their mean power allows.
+LONG, LONG_SAMPLE, LONG_ROUNDS, LONG_HOPELESS = 1.5e-4, 0.03, 4, 1.15
 NEAR, PASSES = 4, 6  # samples before and behind one, and steps, that tell the GPU's speed then
 PLAUSIBLE = 1.4  # times the least expected time, of the first of a kind
 HOPELESS = 1.5  # times the fastest: measured once
@@ -111,16 +116,24 @@ def chosen(case: Case) -> Any:
 
 
 def configurations(case: Case, best: int) -> list[Any]:
-    """What is measured: the choice, the best of the ranking, and the first of every kind."""
+    """What is measured: the choice, the best of the ranking, and the first of every kind.
+
+    Where mma.sync may be faster than wgmma, the best of its configurations, too.
+    """
+    others: list[Any] = []
     with tc.target("cpu", "sm_90a"):
-        shape = heuristics.shape_of(problem_of(case))
+        problem = problem_of(case)
+        copies = heuristics.choose_copies(problem, "sm90")
+        shape = heuristics.shape_of(padding.with_copies(problem, copies))
+        if heuristics.is_open(problem):
+            others = [config for _, config in heuristics.ranked_ampere(problem)[:BEST_MMA]]
     expected = ranking(shape)
     ranked = [config for _, config in expected]
     kinds: dict[Any, Any] = {}
     for seconds, config in expected:
         if seconds < PLAUSIBLE * expected[0][0]:
             kinds.setdefault(kind_of(config), config)
-    return list(dict.fromkeys([chosen(case), *ranked[:best], *kinds.values()]))
+    return list(dict.fromkeys([chosen(case), *ranked[:best], *kinds.values(), *others]))
 
 
 def kind_of(config: Any) -> tuple[Any, ...]:
@@ -225,6 +238,8 @@ def measure(
         except Exception as failed:
             failures.append({"config": asdict(config), **failure(failed)})
             torch.cuda.synchronize()
+    if not found or found[0] != configs[0]:
+        raise RuntimeError(f"the choice could not be measured: {failures[0]}")
     result: dict[str, Any] = {"sets": sets, "failures": failures, "compilers_s": waited}
     result["prepared_s"] = time.perf_counter() - begin
     prepared = None
@@ -232,11 +247,11 @@ def measure(
         separate = replace(data, d=[torch.zeros_like(d) for d in data.d])
         prepared = baseline.prepare(case, separate)
         launches.append(sampler(prepared.launch))
-    samples = sampled(launches)
+    samples = sampled(launches, *((LONG_ROUNDS, LONG_HOPELESS) if sampler.is_long else ()))
     times = at_one_speed(samples)
     result["trials"] = [
         {"tile": tile(config), "seconds": times[i], "samples": [x for at, x in samples if at == i],
-         "config": differing(config)}
+         "family": family_of(config), "config": differing(config)}
         for i, config in enumerate(found)
     ]  # fmt: skip
     if prepared is not None:
@@ -252,36 +267,52 @@ def ours(data: Operands, config: Any, i: int) -> None:
 
 
 class Sampler:
-    """Graphs of as many launches as the first one needs, for a problem's other configurations."""
+    """Graphs of as many launches as the first one needs, for a problem's other configurations.
+
+    is_long: whether the first launch is so large that power limits the GPU. Launches that no graph
+    can capture are refused: the host might be slower than they are.
+    """
 
     def __init__(self, torch: Any, sets: int) -> None:
-        self._torch, self._sets, self._first = torch, sets, None
+        self._torch, self._sets, self._first, self.is_long = torch, sets, None, False
 
     def __call__(self, launch: Launch) -> Callable[[], float]:
         """A function that returns the seconds of one launch."""
         if self._first is None:
-            self._first = first = TimedLaunch(self._torch, launch, self._sets)
-            first.replays = max(1, round(first.replays * SAMPLE / SAMPLE_OF_BENCHMARKS))
+            first = TimedLaunch(self._torch, launch, self._sets)
+            _check_captured(first.loop)
+            self._first = first
+            self.is_long = first.sample() > LONG
+            sample = LONG_SAMPLE if self.is_long else SAMPLE
+            first.replays = max(1, round(first.replays * sample / SAMPLE_OF_BENCHMARKS))
             return first.sample
         launch(0)
         loop = Loop(self._torch, launch, self._sets, self._first.loop.count)
+        _check_captured(loop)
         return partial(loop.seconds, self._first.replays)
 
 
-def sampled(launches: Sequence[Callable[[], float]]) -> list[tuple[int, float]]:
+def _check_captured(loop: Loop) -> None:
+    if loop.graph is None:
+        raise RuntimeError(f"no graph captured the launches: {loop.error}")
+
+
+def sampled(
+    launches: Sequence[Callable[[], float]], rounds: int = ROUNDS, hopeless: float = HOPELESS
+) -> list[tuple[int, float]]:
     """(which of the launches, seconds) in the order in which the samples were taken.
 
-    Launches that are much slower than the fastest take part in the first round only.
+    Launches that take `hopeless` times as long as the fastest take part in the first round only.
     """
     for launch in launches:  # a warm-up
         launch()
     rng, order = np.random.default_rng(len(launches)), np.arange(len(launches))
     samples: list[tuple[int, float]] = []
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         samples += [(int(i), launches[i]()) for i in rng.permutation(order)]
         if turn == 0:
             first = [seconds for _, seconds in sorted(samples)]
-            order = np.flatnonzero(np.less(first, HOPELESS * min(first)))
+            order = np.flatnonzero(np.less(first, hopeless * min(first)))
     return samples
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.regret import LONG
 from benchmarks.tables import progress
 from tensorcore_dsl.kernels.host import corrections
 
@@ -19,20 +20,35 @@ NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
 FEW = 6  # timings of a problem that has its whole weight
 LEAVES, DEPTH, TREES, RATE, LEAST = 64, 12, 800, 0.05, 6  # LEAST: timings of a leaf
 OF_PROBLEM = 0.5  # see boosted
+# Weight of problems that take `LONG`, of runs that measured each configuration too shortly for the
+# power that it takes to tell: see regret.py.
+SHORTLY_MEASURED = 0.2
 FOLDS = 5  # of a cross-validation
 
 
 def measured(directory: Path, model: str = "wgmma") -> list[dict[str, Any]]:
-    """Problems with timings of the kernels that a model is of: "wgmma", "f64" or "mma"."""
-    files = sorted(directory.glob("regret-*.json"))
-    results = [r for file in files for r in json.loads(file.read_text("utf-8"))["results"]]
-    return [r for r in results if r.get("trials") and _model_of(r) == model]
+    """Problems with timings of the kernels that a model is of: "wgmma", "f64" or "mma".
+
+    Their `weight` is what the trees learn them with.
+    """
+    found = []
+    for file in sorted(directory.glob("regret-*.json")):
+        document = json.loads(file.read_text("utf-8"))
+        for result in document["results"]:
+            trials = [t for t in result.get("trials", ()) if _model_of(result, t) == model]
+            if trials:
+                is_long = min(trial["seconds"] for trial in trials) > LONG
+                shortly = is_long and "order" not in document["method"]
+                weight = SHORTLY_MEASURED if shortly else 1.0
+                found.append(result | {"trials": trials, "weight": weight})
+    return found
 
 
-def _model_of(result: dict[str, Any]) -> str:
-    if result["dtype"] == "f64":
-        return "f64"
-    return "mma" if result.get("family") == "sm80" else "wgmma"
+def _model_of(result: dict[str, Any], trial: dict[str, Any]) -> str:
+    if result["dtype"] in ("f32", "f64"):
+        return str(result["dtype"])
+    family = trial.get("family") or result.get("family")
+    return "mma" if family == "sm80" else "wgmma"
 
 
 def slower(index: Any, seconds: Any) -> Any:
@@ -56,17 +72,18 @@ def regrets(index: Any, seconds: Any, expected: Any) -> Any:
 
 def boosted(
     index: Any, seconds: Any, expected: Any, rows: Any, learnt: Any = True,
-    of_problem: float = OF_PROBLEM,
+    of_problem: float = OF_PROBLEM, weights: Any = 1.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Trees of the features `rows` that tell the logarithm of measured over expected times.
 
     index: the problem of each timing. learnt: a mask. of_problem: part of a problem's own level
-    that they learn, beside differences in a problem.
+    that they learn, beside differences in a problem. weights: of the timings, or of all.
     """
     import lightgbm
 
     errors, count = np.log(seconds) - np.log(expected), np.bincount(index)
-    weights = np.exp(-slower(index, seconds) / NEAR) * np.minimum(FEW / count, 1)[index]
+    near = np.exp(-slower(index, seconds) / NEAR)
+    weights = near * np.minimum(FEW / count, 1)[index] * weights
     level = np.bincount(index, weights * errors) / np.bincount(index, weights)
     errors = errors - (1 - of_problem) * level[index]
     chosen = np.broadcast_to(learnt, errors.shape)
