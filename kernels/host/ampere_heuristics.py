@@ -137,24 +137,26 @@ def vector_ranking(
 
 @dataclass(frozen=True)
 class VectorCosts:
-    """What products of vectors cost, in microseconds; fitted to 490 configurations of 64 problems.
+    """What products of vectors cost, in microseconds; fitted to 560 configurations of 78 problems.
 
     launch: of a product. group: of a group of loads that a CTA waits for; beside: times as long
     where lines lie beside each other. tile: of a tile beside its groups. load: of an SM, for a load
     of a warp. sum: for the sum of a tile's elements over lanes. In bytes of a microsecond: memory,
-    of the operands; two_lines: times as many with tiles of two lines. registers: of a thread,
-    beside those for loads and sums.
+    of the operands; times as many with tiles of two_lines, and with narrow ones, which read less
+    than 128 bytes of lines that lie beside each other. registers: of a thread, beside those for
+    loads and sums.
     """
 
-    launch: float = 1.22
-    group: float = 0.43
-    beside: float = 1.71
-    tile: float = 0.212
-    load: float = 0.00182
-    sum: float = 0.0206
-    memory: float = 4.09e6
+    launch: float = 1.35
+    group: float = 0.407
+    beside: float = 1.68
+    tile: float = 0.102
+    load: float = 0.00196
+    sum: float = 0.0173
+    memory: float = 4.3e6
     two_lines: float = 1.1
-    registers: float = 40.8
+    narrow: float = 0.622
+    registers: float = 24.4
 
 
 VECTORS = VectorCosts()
@@ -177,7 +179,11 @@ def vector_time(config: AmpereConfig, M: int, N: int, K: int) -> float:
     waiting = costs.group * (1 if along_k else costs.beside) * groups + costs.tile
     sums = costs.sum * resident * config.vectors * own if along_k else 0.0
     compute = rounds * ((busy**4 + waiting**4) ** 0.25 + sums)
-    rate = costs.memory * (costs.two_lines if lines == 2 else 1)
+    rate = costs.memory
+    if along_k:
+        rate *= costs.two_lines if lines == 2 else 1
+    elif lines < WARP:
+        rate *= costs.narrow
     memory = COSTS[tc.f32].itemsize * K * (M + N) / rate
     return costs.launch + float((compute**4 + memory**4) ** 0.25)
 
