@@ -93,12 +93,12 @@ def chains_of_k(vectors, lines, first, of_warp, config: AmpereConfig, operand):
 
 
 def sum_of_lanes(values):
-    """The sums of 2, 4, ... 32 values over all lanes, and how many lanes in a row have each.
+    """The sums of 1, 2, 4, ... 32 values over all lanes, and how many lanes in a row have each.
 
     As long as there are several, a lane keeps one half of them and hands over the other half, so
     that there are fewer shuffles. Of lanes 16, 8, 4, 2, 1 apart each pair is added once.
     """
-    lane, distance = tc.lane_id(), WARP
+    lane, distance, lanes = tc.lane_id(), WARP, WARP
     while distance > 1:
         distance //= 2
         if len(values) > 1:
