@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,28 @@ def test_the_recorded_choices_are_those_of_the_model() -> None:
     assert np.median(regret) < 0.018 and regret.mean() < 0.04
     corrected = timings.regret(fit.corrected(timings, COSTS))
     assert np.median(corrected) < 0.001 and corrected.mean() < regret.mean() / 2
+
+
+def test_which_timings_a_model_learns(tmp_path: Path) -> None:
+    """Those of its family; of large launches that were measured shortly, with less weight."""
+    trial = lambda family, seconds: {"config": {}, "seconds": seconds, "family": family}
+    both = [trial("sm90", 1e-3), trial("sm80", 2e-3)]
+    results = [
+        {"dtype": "bf16", "trials": both}, {"dtype": "bf16", "trials": [trial("sm90", 1e-5)]},
+        {"dtype": "f64", "trials": both}, {"dtype": "f32", "trials": both}, {"dtype": "s8"},
+        {"dtype": "tf32", "family": "sm80", "trials": [{"config": {}, "seconds": 1e-3}]},
+    ]  # fmt: skip
+    for name, method in (("a", {}), ("b", {"order": "random"})):
+        document = {"method": method, "results": results}
+        (tmp_path / f"regret-{name}.json").write_text(json.dumps(document), "utf-8")
+    found = {
+        model: [(len(r["trials"]), r["weight"]) for r in trees.measured(tmp_path, model)]
+        for model in ("wgmma", "mma", "f64")
+    }
+    less = trees.SHORTLY_MEASURED
+    assert found["wgmma"] == [(1, less), (1, 1.0), (1, 1.0), (1, 1.0)]
+    assert found["mma"] == [(1, less), (1, less), (1, 1.0), (1, 1.0)]
+    assert found["f64"] == [(2, less), (2, 1.0)]
 
 
 @pytest.mark.parametrize(("name", "part"), [("f64", 1 / 4), ("mma", 1 / 10)])

@@ -14,7 +14,7 @@ from benchmarks import __main__ as command
 from benchmarks import kernel_count, landscape, regret
 from benchmarks.gemm_cases import Case
 from benchmarks.operands import Operands
-from tensorcore_dsl.kernels import HopperConfig
+from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 
 FEW_ROWS = Case("bf16", 16, 4096, 4096)
 PROMOTED = Case("e4m3", 512, 2048, 4096, precise=True)
@@ -27,6 +27,23 @@ def test_plausible_configurations_are_measured(case: Case) -> None:
     assert found[0] == regret.chosen(case)
     assert len(found) == len(set(found)) >= 8
     assert len({regret.kind_of(config) for config in found}) >= 4
+
+
+def test_both_families_are_measured_where_either_may_be_faster() -> None:
+    """Lines of 1001 elements need copies for wgmma; rows of a single vector have own kernels."""
+    for case in (Case("tf32", 46, 1000, 1001), Case("bf16", 46, 1000, 1001)):
+        found = regret.configurations(case, 4)
+        assert {type(config) for config in found} == {HopperConfig, AmpereConfig}
+    assert any(c.is_of_vectors for c in regret.configurations(Case("tf32", 1, 4096, 4096), 4)
+               if isinstance(c, AmpereConfig))  # fmt: skip
+    assert all(isinstance(c, HopperConfig) for c in regret.configurations(FEW_ROWS, 4))
+
+
+def test_launches_that_no_graph_captured_are_refused() -> None:
+    """Else the host's time would count."""
+    regret._check_captured(argparse.Namespace(graph=object(), error=""))
+    with pytest.raises(RuntimeError, match="no graph captured the launches: it is broken"):
+        regret._check_captured(argparse.Namespace(graph=None, error="it is broken"))
 
 
 def test_problems_are_those_that_wgmma_runs() -> None:
