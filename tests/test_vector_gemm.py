@@ -192,17 +192,32 @@ def test_gaps_do_not_change_the_choice() -> None:
     )
 
 
+def test_lines_that_share_elements() -> None:
+    """Both strides of B are 1: it counts as one with K contiguous."""
+    values = np.arange(3000, dtype=F32) % 17
+    b = np.lib.stride_tricks.sliding_window_view(values, 1000)[:512]
+    a = np.ones((1, 512), F32)
+    for precision in ("f32", "tf32"):
+        assert np.array_equal(kernels.gemm(a, b, precision=precision), a @ b)
+
+
+def test_rows_of_one_order_stay_with_wgmma() -> None:
+    """Vectors sum in another order, so that they are no reason to leave it."""
+    options = {"precision": "tf32", "bits": "batch_invariant"}
+    assert isinstance(planned(1, 4096, 4096, **options).config, HopperConfig)
+
+
 def test_the_bits_are_explained() -> None:
     plan = planned(1, 4096, 4097)
     text = kernels.explain_bits(plan)
-    assert "every 256th element in a chain of its own" in text
+    assert "upwards in 256 chains, each of one element in 256;" in text
     assert "lanes 16, then 8, then 4, then 2, then 1 apart" in text
     assert "one fused multiply-add of f32 for each product" in text
     a, b = problem(1, 64, 300, False)
     beside = kernels.explain_bits(kernels.plan(a, b, None, None, config=tile((1, 16), False)))
-    assert "every 16th element" in beside and "lanes 16 apart" in beside
+    assert "in 16 chains" in beside and "lanes 16 apart" in beside
     whole = kernels.explain_bits(kernels.plan(a, b, None, None, config=tile((1, 32), False)))
-    assert "every 8th element" in whole and "lanes" not in whole
+    assert "in 8 chains" in whole and "lanes" not in whole
 
 
 @pytest.mark.parametrize(
@@ -212,7 +227,9 @@ def test_the_bits_are_explained() -> None:
         (F32, AmpereConfig(1, 4, 8, 1, 4, 2), "these operands take .*BK=256"),
         (F32, AmpereConfig(1, 4, 256, 1, 2, 2), "these operands take .*WN=4"),
         (F32, AmpereConfig(3, 8, 256, 3, 8, 2), "1, 2 or 4 rows or columns"),
-        (F32, AmpereConfig(1, 128, 256, 1, 128, 2), "of 2, 4, 8, 16, 32 or 64 elements"),
+        (F32, AmpereConfig(1, 128, 256, 1, 128, 2), "with these operands 2, 4, 8 elements"),
+        (F32, AmpereConfig(1, 64, 256, 1, 64, 2), "with these operands 2, 4, 8 elements"),
+        (F32, AmpereConfig(4, 16, 256, 4, 16, 2), "with these operands 2, 4, 8 elements"),
         (F32, AmpereConfig(1, 4, 256, 1, 4, 2, split_k=2), "these operands take"),
     ],
 )

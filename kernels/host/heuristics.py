@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import gcd
@@ -71,7 +72,8 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
         return True
     copies = choose_copies(problem, "sm90")
     others = choose_copies(problem, "sm80")
-    product, _ = ranked_ampere(padding.with_copies(problem, others))[0]
+    ranked = ranked_ampere(padding.with_copies(problem, others))
+    product = next((time for time, config in ranked if is_allowed(problem, config)), math.inf)
     return _wgmma_time(problem, copies) < padding.copy_time(problem, others) + product
 
 

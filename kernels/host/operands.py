@@ -186,10 +186,11 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
 def packed(x: Description, axis: int) -> Description:
     """The same operand without gaps, at an aligned address.
 
-    Columns stay contiguous, else rows are. axis: which one, -1 or -2, is in a single row or column.
+    Columns stay contiguous, else rows are. axis: which one, -1 or -2, is in a single row or column,
+    and where both are (elements that several rows share).
     """
     *batch, rows, cols = x.shape
-    by_columns = x.type.unit[-2] and not x.type.unit[-1]
+    by_columns = x.type.unit[-2] and (axis == -2 or not x.type.unit[-1])
     if 1 in (rows, cols):
         by_columns = axis == -2
     line = rows if by_columns else cols

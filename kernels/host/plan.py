@@ -414,10 +414,12 @@ def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan
         raise tc.ArgumentError(
             f"these operands take {needed} for tiles of {config.BM} x {config.BN}, not {config}"
         )
-    if config.vectors.bit_count() != 1 or config.lines not in (*LINES_ALONG_K, *LINES_BESIDE):
+    along_k = problem.b_k_major if config.BM < config.BN else problem.a_k_major
+    allowed = LINES_ALONG_K if along_k else LINES_BESIDE
+    if config.vectors.bit_count() != 1 or config.lines not in allowed:
         raise tc.ArgumentError(
-            f"tiles of vectors have 1, 2 or 4 rows or columns, of 2, 4, 8, 16, 32 or 64 elements: "
-            f"{config}"
+            f"tiles of vectors have 1, 2 or 4 rows or columns, and with these operands "
+            f"{', '.join(map(str, allowed))} elements of each: {config}"
         )
     traits = AmpereTraits(
         a_k_major=problem.a_k_major, b_k_major=problem.b_k_major, full=False,

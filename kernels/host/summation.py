@@ -91,8 +91,8 @@ class Summation:
             apart = ", then ".join(str(16 >> level) for level in range(levels))
             within = f"in pairs of lanes {apart} apart, then those of the warps " if apart else ""
             return (
-                f"every {self.chains}th element in a chain of its own, upwards; the chains are "
-                f"added {within}from the first one on"
+                f"upwards in {self.chains} chains, each of one element in {self.chains}; the "
+                f"chains are added {within}from the first one on"
             )
         text = "upwards"
         if self.promoted:
