@@ -50,8 +50,8 @@ from tensorcore_dsl.kernels.host.warming import kernels_of
 COUNT, BEST, ROUNDS = 60, 16, 8
 BEST_MMA = 5  # configurations of mma.sync that are measured, where they may be faster
 SAMPLE = 0.003  # seconds of a sample, at least
-# Seconds of a launch that is so large that power limits the GPU, and seconds of its samples: as
-# short ones, those that follow each other would run at the speed that their mean power allows.
+# Launches of more seconds than LONG are limited by power. Their samples take LONG_SAMPLE seconds:
+# shorter ones would all run at the speed that the mean power of all configurations allows.
 LONG, LONG_SAMPLE, LONG_ROUNDS, LONG_HOPELESS = 1.5e-4, 0.03, 4, 1.15
 NEAR, PASSES = 4, 6  # samples before and behind one, and steps, that tell the GPU's speed then
 PLAUSIBLE = 1.4  # times the least expected time, of the first of a kind
@@ -61,7 +61,8 @@ ORDER = {
     "order": f"{ROUNDS} rounds, each in a random order, and the median of them, less the speed of "
     "the GPU at that time: a GPU that gets slower and faster, as its power allows, gives no place "
     f"an advantage; what takes {HOPELESS} times as long as the fastest takes part in the first "
-    "round only"
+    f"round only; of launches of more than {LONG * 1e6:g} us samples of {LONG_SAMPLE * 1e3:g} ms, "
+    f"{LONG_ROUNDS} rounds and {LONG_HOPELESS} times"
 }
 TYPES = ("bf16", "e4m3", "s8", "tf32", "f16")
 

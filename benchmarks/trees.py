@@ -20,8 +20,8 @@ NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
 FEW = 6  # timings of a problem that has its whole weight
 LEAVES, DEPTH, TREES, RATE, LEAST = 64, 12, 800, 0.05, 6  # LEAST: timings of a leaf
 OF_PROBLEM = 0.5  # see boosted
-# Weight of problems that take `LONG`, of runs that measured each configuration too shortly for the
-# power that it takes to tell: see regret.py.
+# Weight of problems of long launches in runs whose samples were so short that the power which a
+# configuration takes made no difference: see LONG in regret.py.
 SHORTLY_MEASURED = 0.2
 FOLDS = 5  # of a cross-validation
 

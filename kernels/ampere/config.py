@@ -10,6 +10,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
+WARP = 32
 VECTOR_WARPS = 8  # of a CTA that multiplies vectors
 MAX_VECTORS = 4  # rows or columns of a tile of vectors, at most
 

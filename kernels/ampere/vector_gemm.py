@@ -17,11 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.config import VECTOR_WARPS, AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.config import VECTOR_WARPS, WARP, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.mainloop import cta_tile
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
-WARP = 32
 TF32_BITS = 0xFFFFE000  # of an f32: those that tensor cores read
 
 

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, VECTOR_WARPS, AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, VECTOR_WARPS, WARP, AmpereConfig
 from tensorcore_dsl.kernels.host.corrections import ranked, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
@@ -37,7 +37,6 @@ SPLITS = (1, 2, 4, 8, 16)
 LINES_ALONG_K, LINES_BESIDE = (2, 4, 8), (8, 16, 32, 64)
 LOADS_ALONG_K, LOADS_BESIDE = (2, 4, 8), (8, 16)  # elements of a line that a thread loads at once
 LEAST_LINES, LEAST_K = 64, 256  # of a product of vectors: others fill no tile
-WARP = 32
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def vector_ranking(
     vectors, lines = min(M, N), max(M, N)
     if vectors > MAX_VECTORS or lines < LEAST_LINES or K < LEAST_K:
         return []
-    along_k = k_major[1] if M < N else k_major[0]
+    along_k = runs_along_k(M, N, k_major)
     height = 1 << (vectors - 1).bit_length()
     found = []
     widths, loads = (LINES_ALONG_K, LOADS_ALONG_K) if along_k else (LINES_BESIDE, LOADS_BESIDE)
@@ -188,9 +187,14 @@ def vector_time(config: AmpereConfig, M: int, N: int, K: int) -> float:
     return costs.launch + float((compute**4 + memory**4) ** 0.25)
 
 
+def runs_along_k(rows: int, cols: int, k_major: tuple[bool, bool]) -> bool:
+    """Whether K is contiguous in the operand that the lines are of; k_major: see Lines."""
+    return k_major[rows < cols]
+
+
 def vector_config(BM: int, BN: int, k_major: tuple[bool, bool]) -> AmpereConfig:
     """The configuration of tiles of vectors; k_major: whether K is contiguous in A, in B."""
-    along_k = k_major[1] if BM < BN else k_major[0]
+    along_k = runs_along_k(BM, BN, k_major)
     at_once = WARP if along_k else WARP // min(max(BM, BN), WARP)  # elements of K, by a warp
     return AmpereConfig(BM, BN, VECTOR_WARPS * at_once, BM, BN, stages=4)
 

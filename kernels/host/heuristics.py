@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import gcd
+from math import gcd, inf
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -73,7 +72,7 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
     copies = choose_copies(problem, "sm90")
     others = choose_copies(problem, "sm80")
     ranked = ranked_ampere(padding.with_copies(problem, others))
-    product = next((time for time, config in ranked if is_allowed(problem, config)), math.inf)
+    product = next((time for time, config in ranked if is_allowed(problem, config)), inf)
     return _wgmma_time(problem, copies) < padding.copy_time(problem, others) + product
 
 

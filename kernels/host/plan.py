@@ -22,6 +22,7 @@ from tensorcore_dsl.kernels.host import families, heuristics, operands, padding
 from tensorcore_dsl.kernels.host.ampere_heuristics import (
     LINES_ALONG_K,
     LINES_BESIDE,
+    runs_along_k,
     vector_config,
 )
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
@@ -409,12 +410,13 @@ def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan
             f"tiles of up to {MAX_VECTORS} rows or columns are for f32 and tf32, not for "
             f"{problem.multiplied_as}: {config}"
         )
-    needed = vector_config(config.BM, config.BN, (problem.a_k_major, problem.b_k_major))
+    k_major = problem.a_k_major, problem.b_k_major
+    needed = vector_config(config.BM, config.BN, k_major)
     if config != replace(needed, stages=config.stages, group_m=config.group_m):
         raise tc.ArgumentError(
             f"these operands take {needed} for tiles of {config.BM} x {config.BN}, not {config}"
         )
-    along_k = problem.b_k_major if config.BM < config.BN else problem.a_k_major
+    along_k = runs_along_k(config.BM, config.BN, k_major)
     allowed = LINES_ALONG_K if along_k else LINES_BESIDE
     if config.vectors.bit_count() != 1 or config.lines not in allowed:
         raise tc.ArgumentError(
