@@ -18,7 +18,8 @@ from tensorcore_dsl.kernels.host import corrections
 
 NEAR = 0.2  # times that are longer than the best by this part count by 1 / e
 FEW = 6  # timings of a problem that has its whole weight
-LEAVES, DEPTH, TREES, RATE, LEAST = 64, 12, 800, 0.05, 6  # LEAST: timings of a leaf
+LEAVES, DEPTH, TREES, RATE, LEAST = 128, 12, 1500, 0.03, 10  # LEAST: timings of a leaf
+RIDGE = 10.0  # draws answers of leaves with few timings towards 0
 OF_PROBLEM = 0.5  # see boosted
 # Weight of problems of long launches in runs whose samples were so short that the power which a
 # configuration takes made no difference: see LONG in regret.py.
@@ -90,7 +91,7 @@ def boosted(
     data = lightgbm.Dataset(rows[chosen], label=errors[chosen], weight=weights[chosen])
     booster = lightgbm.train({
         "objective": "regression", "num_leaves": LEAVES, "max_depth": DEPTH,
-        "learning_rate": RATE, "min_data_in_leaf": LEAST, "lambda_l2": 1.0,
+        "learning_rate": RATE, "min_data_in_leaf": LEAST, "lambda_l2": RIDGE,
         "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "seed": 0,
         "deterministic": True, "force_row_wise": True, "num_threads": 2, "verbose": -1,
         "num_iterations": TREES,
