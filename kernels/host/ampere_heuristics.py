@@ -1,4 +1,4 @@
-"""Heuristics for the mma.sync kernels: tiles, parts of K, and what each costs.
+"""Heuristics for kernels of mma.sync, and of vectors: tiles, parts of K, and what each costs.
 
 The constants are fitted to 2,088 configurations of 13 problems of bf16, tf32, f64 and s8, timed on
 an H200 beyond its L2 cache; those of f32 to 272 configurations of 70 problems. Regression trees

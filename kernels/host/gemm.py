@@ -99,7 +99,7 @@ def gemm(
         order for all M, batches and places in them: a row of D depends on its row of A, on B and on
         the options alone.
     family : {"sm80", "sm90"}, optional
-        Kernels with mma.sync, or with wgmma. None: the choice of `plan`.
+        Kernels with mma.sync or without tensor cores, or with wgmma. None: the choice of `plan`.
     config : AmpereConfig or HopperConfig, optional
         The tile and its pipeline. None: the choice of `plan`.
     stream : stream, optional

@@ -42,7 +42,8 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
 
     If the caller leaves it open, sm_90a uses wgmma for every problem whose operands TMA can read,
     and for others where copies and wgmma take less time than mma.sync; of f32 products, small ones
-    use mma.sync. Emulation chooses as a GPU does, so that it gives its bits.
+    use mma.sync, and those of 1 to 4 rows or columns may use no tensor cores, which are of the
+    family sm80, too. Emulation chooses as a GPU does, so that it gives its bits.
     """
     obstacles = families.obstacles(problem)
     not_sm80, not_sm90 = obstacles["sm80"], obstacles["sm90"]
@@ -315,7 +316,7 @@ def misalignment(x: Description) -> float:
 
 
 def choose_ampere(problem: GemmProblem) -> AmpereConfig:
-    """The configuration of the mma.sync kernel for a problem."""
+    """The configuration of the kernel of the family sm80 for a problem."""
     if problem.multiplied_as == tc.f32:
         return choose_f32(problem, AmpereConfig)  # type: ignore[no-any-return]
     usual = ranked_ampere(problem.packed)
