@@ -51,8 +51,9 @@ COUNT, BEST, ROUNDS = 60, 16, 8
 BEST_MMA = 5  # configurations of mma.sync that are measured, where they may be faster
 SAMPLE = 0.003  # seconds of a sample, at least
 # Launches of more seconds than LONG are limited by power. Their samples take LONG_SAMPLE seconds:
-# shorter ones would all run at the speed that the mean power of all configurations allows.
-LONG, LONG_SAMPLE, LONG_ROUNDS, LONG_HOPELESS = 1.5e-4, 0.03, 4, 1.15
+# shorter ones would run at the speed that the mean power of all configurations allows, and those of
+# 30 ms while the GPU is still changing its speed.
+LONG, LONG_SAMPLE, LONG_ROUNDS, LONG_HOPELESS = 1.5e-4, 0.1, 4, 1.15
 NEAR, PASSES = 4, 6  # samples before and behind one, and steps, that tell the GPU's speed then
 PLAUSIBLE = 1.4  # times the least expected time, of the first of a kind
 HOPELESS = 1.5  # times the fastest: measured once
