@@ -37,8 +37,8 @@ SPLITS = (1, 2, 4, 8, 16)
 LINES_ALONG_K, LINES_BESIDE = (2, 4, 8), (8, 16, 32, 64)
 LOADS_ALONG_K, LOADS_BESIDE = (2, 4, 8), (8, 16)  # elements of a line that a thread loads at once
 LEAST_LINES, LEAST_K = 64, 256  # of a product of vectors: others fill no tile
-# Times as long as expected, which products of vectors may take where wgmma can read the operands:
-# the time of wgmma is known within a few percent, that of vectors only within 16.
+# Where wgmma can read the operands, products of vectors count as taking so many times as long as
+# expected: the time of wgmma is known within a few percent, that of vectors only within 16.
 VECTORS_DOUBT = 1.15
 
 
@@ -148,8 +148,8 @@ class VectorCosts:
     where lines lie beside each other. tile: of a tile beside its groups. load: of an SM, for a load
     of a warp. sum: for the sum of a tile's elements over lanes. In bytes of a microsecond: memory,
     of the operands; times as many with tiles of two_lines, and with narrow ones, which read less
-    than 128 bytes of lines that lie beside each other. several: times as long for two to
-    four vectors. registers: of a thread, beside those for loads and sums.
+    than 128 bytes of lines that lie beside each other. several: times as long for two to four
+    vectors. registers: of a thread, beside those for loads and sums.
     """
 
     launch: float = 1.27

@@ -3,9 +3,8 @@
 One wgmma kernel needs the parts of both operands in memory (split_f32.py), the other one and the
 mma.sync kernel split what they read. So the first suits products that reuse both operands, the
 second those of few rows or columns, the last small ones; products of 1 to 4 rows or columns may use
-no tensor cores (ampere_heuristics.py). The constants are fitted to 3,777
-configurations of 116 problems, and those of kernels that split what they read to 1,210 of 70, timed
-on an H200.
+no tensor cores (ampere_heuristics.py). The constants are fitted to 3,777 configurations of 116
+problems, and those of kernels that split what they read to 1,210 of 70, timed on an H200.
 """
 
 from __future__ import annotations
