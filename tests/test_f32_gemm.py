@@ -216,7 +216,7 @@ def test_candidates_are_valid_and_ranked() -> None:
         assert times == sorted(times)
         found = hopper_candidates, fragments_candidates
         count = sum(len([*of_kind(M, N, K)]) for of_kind in found)
-        count += len([*ampere_candidates(tc.f32, K)]) + len(vector_ranking(M, N, K, (True, True)))
+        count += len([*ampere_candidates(tc.f32, K)]) + len(vector_ranking(tc.f32, M, N, K, (True, True)))
         assert count == len(ranked) == len({config for _, config in ranked})
 
 

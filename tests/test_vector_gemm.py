@@ -1,4 +1,4 @@
-"""Products of few rows or columns in f32, without tensor cores: bits, layouts, the choice."""
+"""Products of few rows or columns without tensor cores: bits, layouts, the choice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.host.ampere_heuristics import vector_config, vector_
 from tensorcore_dsl.kernels.host.warming import kernels_of
 
 F32 = np.float32
-WARPS, LANES = 8, 32
+TYPES = {tc.f16: tc.f16.numpy, tc.bf16: tc.bf16.numpy, tc.f32: np.dtype(F32)}
 # Rows, columns, K, the tile. K contiguous in the larger operand, and lines beside each other.
 ALONG_K = [
     (1, 37, 300, (1, 2)), (2, 19, 1000, (2, 4)), (3, 21, 257, (4, 8)), (33, 1, 515, (8, 1)),
@@ -40,30 +40,33 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-def matrix(rows: int, cols: int, order: Any = "C") -> np.ndarray:
+def matrix(rows: int, cols: int, order: Any = "C", dtype: Any = F32) -> np.ndarray:
     values = np.random.default_rng([rows, cols]).standard_normal((rows, cols))
-    return np.asarray(values.astype(F32), order=order)
+    return np.asarray(values.astype(dtype), order=order)
 
 
-def problem(M: int, N: int, K: int, along_k: bool) -> tuple[np.ndarray, np.ndarray]:
+def problem(
+    M: int, N: int, K: int, along_k: bool, dtype: Any = F32
+) -> tuple[np.ndarray, np.ndarray]:
     """A and B, of which the larger one has K contiguous, or its lines beside each other."""
     a_order = "C" if along_k or M < N else "F"
     b_order = "F" if along_k or M >= N else "C"
-    return matrix(M, K, a_order), matrix(K, N, b_order)
+    return matrix(M, K, a_order, dtype), matrix(K, N, b_order, dtype)
 
 
-def tile(sizes: tuple[int, int], along_k: bool, stages: int = 2) -> AmpereConfig:
-    return replace(vector_config(*sizes, (along_k, along_k)), stages=stages)
+def tile(sizes: tuple[int, int], along_k: bool, stages: int = 2, warps: int = 8) -> AmpereConfig:
+    return replace(vector_config(*sizes, (along_k, along_k), warps), stages=stages)
 
 
-def sums(a: np.ndarray, b: np.ndarray, chains: int) -> np.ndarray:
+def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
     """A B as the kernels' description says: chains, pairs of lanes, warps."""
-    K = a.shape[1]
+    chains, warps = config.BK, config.threads // 32
+    K, a, b = a.shape[1], a.astype(F32), b.astype(F32)
     found = np.zeros((chains, a.shape[0], b.shape[1]), F32)
     for k in range(K):
         chain = found[k % chains]
         chain[...] = fma(a[:, k : k + 1], b[k : k + 1], chain).astype(F32)
-    of_warps = found.reshape(WARPS, chains // WARPS, *found.shape[1:])
+    of_warps = found.reshape(warps, chains // warps, *found.shape[1:])
     while of_warps.shape[1] > 1:
         half = of_warps.shape[1] // 2
         of_warps = of_warps[:, :half] + of_warps[:, half:]
@@ -73,14 +76,17 @@ def sums(a: np.ndarray, b: np.ndarray, chains: int) -> np.ndarray:
     return total
 
 
-@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(("stages", "warps"), [(1, 8), (2, 16), (4, 8)])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_the_bits(along_k: bool, stages: int) -> None:
+def test_the_bits(along_k: bool, stages: int, warps: int, dtype: Any) -> None:
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
-        a, b = problem(M, N, K, along_k)
-        config = tile(sizes, along_k, stages)
-        found = kernels.gemm(a, b, config=config)
-        assert np.array_equal(found, sums(a, b, config.BK)), (M, N, K, config)
+        a, b = problem(M, N, K, along_k, TYPES[dtype])
+        config = tile(sizes, along_k, stages, 8 if along_k else warps)
+        found = kernels.gemm(a, b, config=config, out_dtype=tc.f32)
+        assert np.array_equal(found, sums(a, b, config)), (M, N, K, config)
+        rounded = kernels.gemm(a, b, config=config)
+        assert np.array_equal(rounded, found.astype(TYPES[dtype]))
 
 
 @pytest.mark.parametrize("along_k", [True, False])
@@ -90,7 +96,7 @@ def test_tf32_drops_what_tensor_cores_do_not_read(along_k: bool) -> None:
         config = tile(sizes, along_k)
         found = kernels.gemm(a, b, config=config, precision="tf32")
         cut = lambda x: (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(F32)
-        assert np.array_equal(found, sums(cut(a), cut(b), config.BK)), (M, N, K, config)
+        assert np.array_equal(found, sums(cut(a), cut(b), config)), (M, N, K, config)
 
 
 @pytest.mark.parametrize("along_k", [True, False])
@@ -103,7 +109,7 @@ def test_what_becomes_of_the_sums(along_k: bool, sizes: tuple[int, int]) -> None
                       for x in (a, b))  # fmt: skip
     wide_a[1:, 3:], wide_b[1:, 3:] = a, b
     config = tile(sizes, along_k)
-    total = sums(a, b, config.BK)
+    total = sums(a, b, config)
     c = matrix(M, N)
     found = kernels.gemm(
         wide_a[1:, 3:], wide_b[1:, 3:], c, config=config, alpha=0.5, beta=-2,
@@ -157,7 +163,7 @@ def planned(M: int, N: int, K: int, **options: Any) -> Any:
 
 def test_what_is_chosen() -> None:
     """Few rows or columns of a product that fills the GPU; other kernels where sums have to be
-    those of other rows, or where there are few lines or a short K."""
+    those of other rows, or in f16, or where there are few lines or a short K."""
     assert planned(1, 28672, 4096).config.is_of_vectors
     assert planned(9000, 2, 4099).config.is_of_vectors
     assert planned(1, 4096, 4097, precision="tf32").config.is_of_vectors
@@ -168,19 +174,20 @@ def test_what_is_chosen() -> None:
         ).config,
     ):  # fmt: skip
         assert isinstance(config, HopperConfig) or not config.is_of_vectors
-    # Where K is long and few lines lie beside each other, tensor cores divide K further.
-    a, b = np.empty((200, 15920), F32, "F"), np.empty((15920, 1), F32)
-    with tc.target("cpu", "sm_80"):
-        assert not kernels.plan(a, b, None, None).config.is_of_vectors
+    for dtype, others in ((tc.f16, {"accumulate": tc.f16}), (tc.bf16, {"bits": "batch_invariant"})):
+        a, b = np.empty((1, 6583), TYPES[dtype]), np.empty((6583, 100), TYPES[dtype], "F")
+        assert kernels.plan(a, b, None, None).config.is_of_vectors
+        config = kernels.plan(a, b, None, None, **others).config
+        assert isinstance(config, HopperConfig) or not config.is_of_vectors
 
 
 def test_candidates() -> None:
     for sizes in ((1, 4096, 4096), (4096, 3, 1000), (4, 100, 300)):
         for k_major in ((True, True), (False, False)):
-            ranked = vector_ranking(*sizes, k_major)
+            ranked = vector_ranking(tc.f32, *sizes, k_major)
             assert ranked and len({config for _, config in ranked}) == len(ranked)
             assert all(time > 0 and config.is_of_vectors for time, config in ranked)
-    assert not vector_ranking(5, 4096, 4096, (True, True))
+    assert not vector_ranking(tc.f32, 5, 4096, 4096, (True, True))
 
 
 def test_gaps_do_not_change_the_choice() -> None:
@@ -223,7 +230,7 @@ def test_the_bits_are_explained() -> None:
 @pytest.mark.parametrize(
     ("dtype", "config", "message"),
     [
-        (np.float16, AmpereConfig(1, 4, 256, 1, 4, 2), "for f32 and tf32, not for f16"),
+        (np.int8, AmpereConfig(1, 4, 256, 1, 4, 2), "for f16, bf16, f32, tf32, not for s8"),
         (F32, AmpereConfig(1, 4, 8, 1, 4, 2), "these operands take .*BK=256"),
         (F32, AmpereConfig(1, 4, 256, 1, 2, 2), "these operands take .*WN=4"),
         (F32, AmpereConfig(3, 8, 256, 3, 8, 2), "1, 2 or 4 rows or columns"),
@@ -240,13 +247,14 @@ def test_what_is_refused(dtype: Any, config: AmpereConfig, message: str) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["f32", "tf32"])
+@pytest.mark.parametrize("precision", ["f32", "tf32", None])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_the_gpu_gives_the_same_bits(along_k: bool, precision: str) -> None:
+def test_the_gpu_gives_the_same_bits(along_k: bool, precision: str | None) -> None:
+    """precision: None for f16."""
     torch = pytest.importorskip("torch")
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
-        a, b = problem(M, N, K, along_k)
-        config = tile(sizes, along_k)
+        a, b = problem(M, N, K, along_k, F32 if precision else np.float16)
+        config = tile(sizes, along_k, warps=8 if along_k else 16)
         wanted = kernels.gemm(a, b, config=config, precision=precision)
         with tc.target("cuda"):
             of_gpu = [torch.from_numpy(x).cuda() if x.flags.c_contiguous

@@ -11,18 +11,19 @@ from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 WARP = 32
-VECTOR_WARPS = 8  # of a CTA that multiplies vectors
 MAX_VECTORS = 4  # rows or columns of a tile of vectors, at most
+ALONG_K = 256  # elements of K in a step of tiles of vectors, at least, whose lanes lie along K
 
 
 @dataclass(frozen=True)
 class AmpereConfig:
     """Tile sizes and pipeline depth; all are compile-time constants of a kernel.
 
-    Tiles of up to 4 rows or columns are products of vectors in f32, which use no tensor cores
-    (vector_gemm.py). Eight warps share such a tile: WM and WN are BM and BN, BK is 256 where K is
-    contiguous in the larger operand, else 8 in tiles of 32 or 64 lines, 16 in those of 16, 32 in
-    those of 8; stages are elements of a line that a thread loads at once.
+    Tiles of up to 4 rows or columns are products of vectors, which use no tensor cores
+    (vector_gemm.py). WM and WN are BM and BN, BK is what all warps of a tile read of K at once: 256
+    elements, by eight warps, where K is contiguous in the larger operand, else 8 in tiles of 32 or
+    64 lines, 16 in those of 16, 32 in those of 8, or twice as many by sixteen warps; stages are
+    elements of a line that a thread loads at once.
 
     Attributes
     ----------
@@ -80,7 +81,7 @@ class AmpereConfig:
     def threads(self) -> int:
         """Threads of a CTA."""
         if self.is_of_vectors:
-            return 32 * VECTOR_WARPS
+            return WARP * self.vector_warps
         return 32 * (self.BM // self.WM) * (self.BN // self.WN)
 
     @property
@@ -97,6 +98,16 @@ class AmpereConfig:
     def lines(self) -> int:
         """Rows or columns of a tile, whichever are more."""
         return max(self.BM, self.BN)
+
+    @property
+    def of_k_at_once(self) -> int:
+        """Elements of K that a warp reads at once of a line, of tiles of vectors."""
+        return WARP if self.BK >= ALONG_K else WARP // min(self.lines, WARP)
+
+    @property
+    def vector_warps(self) -> int:
+        """Warps that share the K of a tile of vectors."""
+        return self.BK // self.of_k_at_once
 
     def rows_at_once(self, extent: int, k_major: bool, itemsize: int, vec: int) -> int:
         """Rows of a tile in shared memory of which the CTA's threads copy a vector at a time.

@@ -1,11 +1,12 @@
-"""D = alpha A B + beta C of few rows or columns, in f32 without tensor cores.
+"""D = alpha A B + beta C of few rows or columns, without tensor cores.
 
-Such a product takes as long as the larger operand takes to be read. Plain loads read lines of any
-alignment at the speed of the memory, where copies to shared memory would move single elements. The
-few rows of A (or columns of B) are called vectors here, and the columns of B (rows of A) lines.
+Elements are multiplied in f32. Such a product takes as long as the larger operand takes to be read.
+Plain loads read lines of any alignment at the speed of the memory, where copies to shared memory
+would move single elements. The few rows of A (or columns of B) are called vectors here, and the
+columns of B (rows of A) lines.
 
-All warps of a CTA have the same lines, and share K. Where K is contiguous in the lines, thread t
-multiplies the elements t, t + 256, t + 512, ... of each; its neighbours read its neighbours. Where
+The warps of a CTA have the same lines, and share K. Where K is contiguous in the lines, thread t
+multiplies the elements t, t + BK, t + 2 BK, ... of each; its neighbours read its neighbours. Where
 the lines lie beside each other, so do the lanes that read them: of a tile of 8 or 16 lines, 4 or 2
 elements of K at a time, of more lines one. So an element of D is the sum of `config.BK` chains of
 fused multiply-adds, each in the order of K. The chains of a warp are added in pairs whose lanes are
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.config import VECTOR_WARPS, WARP, AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.config import WARP, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.mainloop import cta_tile
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
@@ -25,12 +26,12 @@ TF32_BITS = 0xFFFFE000  # of an f32: those that tensor cores read
 
 
 @tc.kernel
-def f32_vector_gemm(
+def vector_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N. Grid: one CTA for each tile of D."""
-    multiply_vectors(a, b, c, d, alpha, beta, config, traits, lambda x: x)
+    """A is M x K, B is K x N, of f32, f16 or bf16. Grid: one CTA for each tile of D."""
+    multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_f32)
 
 
 @tc.kernel
@@ -38,8 +39,13 @@ def tf32_vector_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
-    """The same of the upper 19 bits of each element, as tensor cores read tf32."""
+    """The same of the upper 19 bits of each f32, as tensor cores read tf32."""
     multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_tf32)
+
+
+def as_f32(x):
+    """The value of an element, in f32."""
+    return x.to(tc.f32)
 
 
 def as_tf32(x):
@@ -58,8 +64,8 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
         vectors, lines, first = (a, m0), b.T, n0
     else:
         vectors, lines, first = (b.T, n0), a, m0
-    count, width = config.vectors, config.lines
-    shared = tc.shared((VECTOR_WARPS, count * width), tc.f32)  # sums of the warps
+    count, width, warps = config.vectors, config.lines, config.vector_warps
+    shared = tc.shared((warps, count * width), tc.f32)  # sums of the warps
     of_warp = shared[tc.warp_id()]
     k_major = traits.b_k_major if config.BM < config.BN else traits.a_k_major
     if k_major:
@@ -70,7 +76,7 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
     for at in tc.range(tc.threadIdx.x, count * width, config.threads):
         r, i = at // width, at % width
         total = shared[0, at]
-        for other in tc.static_range(1, VECTOR_WARPS):
+        for other in tc.static_range(1, warps):
             total = total + shared[other, at]
         row, col = (m0 + r, n0 + i) if config.BM < config.BN else (m0 + i, n0 + r)
         if (row < d.shape[0]) & (col < d.shape[1]):
@@ -156,8 +162,8 @@ def accumulate(
             k = (start + u) * BK
             inside = k < left
             found.append(
-                [operand((p + k * line_step).load(pred=inside)) for p in of_lines]
-                + [operand((p + k * vector_step).load(pred=inside)) for p in of_vectors]
+                [(p + k * line_step).load(pred=inside) for p in of_lines]
+                + [(p + k * vector_step).load(pred=inside) for p in of_vectors]
             )
         return found
 
@@ -165,7 +171,8 @@ def accumulate(
     loaded = load(0)
     for step in tc.range((left + (BK * group - 1)) // (BK * group)):
         later = load((step + 1) * group)
-        for elements in loaded:
+        for raw in loaded:
+            elements = [operand(x) for x in raw]  # only here, so that nothing waits for `later`
             own, shared = elements[: len(of_lines)], elements[len(of_lines) :]
             acc = [
                 [tc.fma(x, y, total) for x, total in zip(own, sums, strict=True)]

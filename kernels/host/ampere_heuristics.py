@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, VECTOR_WARPS, WARP, AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import ALONG_K, MAX_VECTORS, WARP, AmpereConfig
 from tensorcore_dsl.kernels.host.corrections import ranked, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 
@@ -33,12 +33,14 @@ TILES = (
 # of the first one for those of 4 bytes, and for f64.
 WIDE_TILES = ((128, 64, 64, 32), (128, 128, 64, 64), (256, 128, 64, 64), (128, 256, 64, 64))
 SPLITS = (1, 2, 4, 8, 16)
-# Lines of a tile of vectors, where K is contiguous in them, and where they lie beside each other.
-LINES_ALONG_K, LINES_BESIDE = (2, 4, 8), (8, 16, 32, 64)
-LOADS_ALONG_K, LOADS_BESIDE = (2, 4, 8), (8, 16)  # elements of a line that a thread loads at once
+# Tiles of vectors, where K is contiguous in the lines, and where these lie beside each other: how
+# many lines, elements of a line that a thread loads at once, and warps they may have.
+TILES_ALONG_K = (2, 4, 8), (2, 4, 8), (8,)
+TILES_BESIDE = (8, 16, 32, 64), (8, 16), (8, 16)
 LEAST_LINES, LEAST_K = 64, 256  # of a product of vectors: others fill no tile
+MULTIPLIED_AS_VECTORS = tc.f16, tc.bf16, tc.tf32  # beside f32, whose ranking has all its kernels
 # Where wgmma can read the operands, products of vectors count as taking so many times as long as
-# expected: the time of wgmma is known within a few percent, that of vectors only within 16.
+# expected: the time of wgmma is known within a few percent, that of vectors only within 17.
 VECTORS_DOUBT = 1.15
 
 
@@ -101,8 +103,8 @@ def ampere_ranking(
 ) -> tuple[tuple[float, AmpereConfig], ...]:  # fmt: skip
     """(expected microseconds, configuration) of every candidate, the fastest first.
 
-    dtype: the type in which elements are multiplied. parts: K may be split. shared_bytes: of shared
-    memory that a CTA may have.
+    dtype: the type in which elements are multiplied. parts: partial sums are as wide as the
+    accumulator of a product. shared_bytes: of shared memory that a CTA may have.
     """
     narrowest = min(lines.aligned)
     wide = WIDE_TILES[: 0 if narrowest < 4 else 1 if narrowest < 16 or dtype == tc.f64 else None]
@@ -113,16 +115,16 @@ def ampere_ranking(
     ]
     terms = [ampere_terms(dtype, config, M, N, K, lines) for config in configs]
     found = ranked(configs, terms, None if dtype in (tc.f32, tc.f64) else stored_trees("mma"))
-    if dtype != tc.tf32:
+    if dtype not in MULTIPLIED_AS_VECTORS or not parts:
         return found
-    vectors = vector_ranking(M, N, K, lines.k_major)
+    vectors = vector_ranking(dtype, M, N, K, lines.k_major)
     doubt = VECTORS_DOUBT if narrowest >= 16 else 1.0
     found = (*found, *((time * doubt, config) for time, config in vectors))
     return tuple(sorted(found, key=lambda x: x[0]))
 
 
 def vector_ranking(
-    M: int, N: int, K: int, k_major: tuple[bool, bool]
+    dtype: Any, M: int, N: int, K: int, k_major: tuple[bool, bool]
 ) -> list[tuple[float, AmpereConfig]]:
     """(expected microseconds, configuration) of tiles of vectors, where M or N is so small."""
     vectors, lines = min(M, N), max(M, N)
@@ -131,58 +133,67 @@ def vector_ranking(
     along_k = runs_along_k(M, N, k_major)
     height = 1 << (vectors - 1).bit_length()
     found = []
-    widths, loads = (LINES_ALONG_K, LOADS_ALONG_K) if along_k else (LINES_BESIDE, LOADS_BESIDE)
-    for width, stages in product(widths, loads):
+    for width, stages, warps in product(*(TILES_ALONG_K if along_k else TILES_BESIDE)):
         if width > height:
             sizes = (height, width) if M < N else (width, height)
-            config = replace(vector_config(*sizes, k_major), stages=stages)
-            found.append((vector_time(config, M, N, K), config))
+            config = replace(vector_config(*sizes, k_major, warps), stages=stages)
+            if config.threads * vector_registers(config) <= REGISTERS:
+                found.append((vector_time(dtype, config, M, N, K), config))
     return found
 
 
 @dataclass(frozen=True)
 class VectorCosts:
-    """What products of vectors cost, in microseconds; fitted to 1,061 timings of 153 problems.
+    """What products of vectors cost, in microseconds; fitted to 1,138 timings of 110 problems.
 
     launch: of a product. group: of a group of loads that a CTA waits for; beside: times as long
-    where lines lie beside each other. tile: of a tile beside its groups. load: of an SM, for a load
-    of a warp. sum: for the sum of a tile's elements over lanes. In bytes of a microsecond: memory,
-    of the operands; times as many with tiles of two_lines, and with narrow ones, which read less
-    than 128 bytes of lines that lie beside each other. several: times as long for two to four
-    vectors. registers: of a thread, beside those for loads and sums.
+    where lines lie beside each other. load: of an SM, for a load of a warp. sum: for the sum of a
+    tile's elements over lanes. In bytes of a microsecond: memory, of the operands; times as many
+    with tiles of two_lines, and with narrow ones, of less than 32 lines that lie beside each other.
+    several: times as long for two to four vectors. registers: of a thread, beside those for loads
+    and sums.
     """
 
-    launch: float = 1.27
-    group: float = 0.407
-    beside: float = 1.8
-    tile: float = 0.0909
-    load: float = 0.00196
-    sum: float = 0.0182
-    memory: float = 4.3e6
+    launch: float = 1.12
+    group: float = 0.492
+    beside: float = 1.38
+    load: float = 0.00205
+    sum: float = 0.0287
+    memory: float = 4.12e6
     two_lines: float = 1.1
-    narrow: float = 0.622
-    several: float = 1.1
+    narrow: float = 0.647
+    several: float = 1.07
     registers: float = 24.4
 
 
 VECTORS = VectorCosts()
-REGISTERS, MOST_CTAS = 1 << 16, 8  # of an SM
+REGISTERS, MOST_THREADS = 1 << 16, 2048  # of an SM
 
 
-def vector_time(config: AmpereConfig, M: int, N: int, K: int) -> float:
+def lines_of_thread(config: AmpereConfig) -> int:
+    """Lines of a tile of vectors that a thread reads."""
+    return config.lines if config.BK >= ALONG_K else max(config.lines // WARP, 1)
+
+
+def vector_registers(config: AmpereConfig) -> float:
+    """Registers of a thread, for a tile of vectors."""
+    own, vectors = lines_of_thread(config), config.vectors
+    return VECTORS.registers + 2 * config.stages * (own + vectors) + vectors * own
+
+
+def vector_time(dtype: Any, config: AmpereConfig, M: int, N: int, K: int) -> float:
     """Expected microseconds of a product of vectors."""
     costs, stages, lines = VECTORS, config.stages, config.lines
-    along_k = config.BK == WARP * VECTOR_WARPS
-    own = lines if along_k else max(lines // WARP, 1)  # lines of a thread
-    registers = costs.registers + 2 * stages * (own + config.vectors) + config.vectors * own
-    room = max(min(MOST_CTAS, int(REGISTERS / (config.threads * registers))), 1)
+    along_k, own = config.BK >= ALONG_K, lines_of_thread(config)
+    of_registers = int(REGISTERS / (config.threads * vector_registers(config)))
+    room = max(min(MOST_THREADS // config.threads, of_registers), 1)  # CTAs of an SM
     ctas = ceil(max(M, N) / lines)
     resident = min(ceil(ctas / SMS), room)
     rounds = ceil(ctas / (SMS * resident))
     groups = ceil(ceil(K / config.BK) / stages)
     loads = ((own + config.vectors) * groups + 1) * stages
-    busy = costs.load * VECTOR_WARPS * resident * loads
-    waiting = costs.group * (1 if along_k else costs.beside) * groups + costs.tile
+    busy = costs.load * config.vector_warps * resident * loads
+    waiting = costs.group * (1 if along_k else costs.beside) * groups
     sums = costs.sum * resident * config.vectors * own if along_k else 0.0
     compute = rounds * ((busy**4 + waiting**4) ** 0.25 + sums)
     rate = costs.memory
@@ -190,7 +201,7 @@ def vector_time(config: AmpereConfig, M: int, N: int, K: int) -> float:
         rate *= costs.two_lines if lines == 2 else 1
     elif lines < WARP:
         rate *= costs.narrow
-    memory = COSTS[tc.f32].itemsize * K * (M + N) / rate
+    memory = COSTS[dtype].itemsize * K * (M + N) / rate
     time = float((compute**4 + memory**4) ** 0.25)
     return costs.launch + time * (costs.several if config.vectors > 1 else 1)
 
@@ -200,11 +211,13 @@ def runs_along_k(rows: int, cols: int, k_major: tuple[bool, bool]) -> bool:
     return k_major[rows < cols]
 
 
-def vector_config(BM: int, BN: int, k_major: tuple[bool, bool]) -> AmpereConfig:
+def vector_config(
+    BM: int, BN: int, k_major: tuple[bool, bool], warps: int = 8
+) -> AmpereConfig:
     """The configuration of tiles of vectors; k_major: whether K is contiguous in A, in B."""
     along_k = runs_along_k(BM, BN, k_major)
     at_once = WARP if along_k else WARP // min(max(BM, BN), WARP)  # elements of K, by a warp
-    return AmpereConfig(BM, BN, VECTOR_WARPS * at_once, BM, BN, stages=4)
+    return AmpereConfig(BM, BN, warps * at_once, BM, BN, stages=4)
 
 
 def ampere_candidates(

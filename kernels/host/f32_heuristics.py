@@ -90,7 +90,7 @@ def f32_ranking(
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
     candidates = ampere_candidates(tc.f32, K)
     ampere = [(ampere_terms(tc.f32, c, M, N, K, lines)["time"], c) for c in candidates]
-    ampere += vector_ranking(M, N, K, lines.k_major)
+    ampere += vector_ranking(tc.f32, M, N, K, lines.k_major)
     both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper, *fragments]
     return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
 

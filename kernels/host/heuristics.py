@@ -81,7 +81,7 @@ def is_open(problem: GemmProblem) -> bool:
     """Whether kernels without wgmma may be faster: wgmma needs copies of the operands, or has to
     transpose their tiles, which others take as they lie; or there are kernels for so few rows or
     columns."""
-    if problem.multiplied_as == tc.tf32 and min(problem.M, problem.N) <= MAX_VECTORS:
+    if problem.multiplied_as in families.VECTORS and min(problem.M, problem.N) <= MAX_VECTORS:
         return True
     shape = shape_of(problem)
     return bool(choose_copies(problem, "sm90") or shape.in_fragments or shape.transposed)

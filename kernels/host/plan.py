@@ -20,8 +20,8 @@ from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host import families, heuristics, operands, padding
 from tensorcore_dsl.kernels.host.ampere_heuristics import (
-    LINES_ALONG_K,
-    LINES_BESIDE,
+    TILES_ALONG_K,
+    TILES_BESIDE,
     runs_along_k,
     vector_config,
 )
@@ -407,21 +407,24 @@ def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan
     """The plan of the kernels without tensor cores."""
     if problem.multiplied_as not in VECTORS:
         raise tc.ArgumentError(
-            f"tiles of up to {MAX_VECTORS} rows or columns are for f32 and tf32, not for "
-            f"{problem.multiplied_as}: {config}"
+            f"tiles of up to {MAX_VECTORS} rows or columns are for "
+            f"{', '.join(map(str, VECTORS))}, not for {problem.multiplied_as}: {config}"
         )
+    if problem.accumulate == tc.f16:
+        raise tc.ArgumentError(f"tiles of vectors are summed in f32, not in f16: {config}")
     k_major = problem.a_k_major, problem.b_k_major
-    needed = vector_config(config.BM, config.BN, k_major)
+    along_k = runs_along_k(config.BM, config.BN, k_major)
+    lines, _, warps = TILES_ALONG_K if along_k else TILES_BESIDE
+    own = config.vector_warps if config.vector_warps in warps else warps[0]
+    needed = vector_config(config.BM, config.BN, k_major, own)
     if config != replace(needed, stages=config.stages, group_m=config.group_m):
         raise tc.ArgumentError(
             f"these operands take {needed} for tiles of {config.BM} x {config.BN}, not {config}"
         )
-    along_k = runs_along_k(config.BM, config.BN, k_major)
-    allowed = LINES_ALONG_K if along_k else LINES_BESIDE
-    if config.vectors.bit_count() != 1 or config.lines not in allowed:
+    if config.vectors.bit_count() != 1 or config.lines not in lines:
         raise tc.ArgumentError(
             f"tiles of vectors have 1, 2 or 4 rows or columns, and with these operands "
-            f"{', '.join(map(str, allowed))} elements of each: {config}"
+            f"{', '.join(map(str, lines))} elements of each: {config}"
         )
     traits = AmpereTraits(
         a_k_major=problem.a_k_major, b_k_major=problem.b_k_major, full=False,

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import TensorCoreArithmetic, target_arch, tensor_core_arithmetic
-from tensorcore_dsl.kernels.ampere.config import VECTOR_WARPS, AmpereConfig
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
@@ -35,8 +35,9 @@ class Summation:
     terms: tf32 products of an f32 product, small ones first; 1 of other types.
     promoted: elements of K that tensor cores sum from zero, before f32 additions add them to the
         sum; 0: tensor cores add up the whole of each part of K.
-    chains: of products of vectors, without tensor cores: how many chains of fused multiply-adds
-        make the sum, each of every `chains`-th element of K; 0 of others.
+    chains, warps: of products of vectors, without tensor cores: how many chains of fused
+        multiply-adds make the sum, each of every `chains`-th element of K, and of how many warps
+        they are; 0 of others.
     parts: where the parts of K begin. Each is summed from zero; they are added up from the left.
     place: of stream-K, where the parts of an element depend on its place in D: units, elements of K
         in a step, rows and columns of a tile, group_m, the shape of D and K; otherwise ().
@@ -51,6 +52,7 @@ class Summation:
     terms: int = 1
     promoted: int = 0
     chains: int = 0
+    warps: int = 0
     parts: tuple[int, ...] = (0,)
     place: tuple[int, ...] = ()
     row_parts: int = 0
@@ -87,9 +89,10 @@ class Summation:
         if not self.dtype.is_float:
             return "any, as the sums are exact modulo 2^32"
         if self.chains:
-            levels = (self.chains // VECTOR_WARPS).bit_length() - 1
+            levels = (self.chains // self.warps).bit_length() - 1
             apart = ", then ".join(str(16 >> level) for level in range(levels))
-            within = f"in pairs of lanes {apart} apart, then those of the warps " if apart else ""
+            of_warps = f"in pairs of lanes {apart} apart, then those of the {self.warps} warps "
+            within = of_warps if apart else ""
             return (
                 f"upwards in {self.chains} chains, each of one element in {self.chains}; the "
                 f"chains are added {within}from the first one on"
@@ -136,7 +139,7 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
     """The order in which the kernel of a configuration sums a problem, on the current target."""
     dtype, in_f16 = problem.multiplied_as, problem.accumulate == tc.f16
     hopper, arch = isinstance(config, HopperConfig), target_arch().name
-    parts, place, row_parts, chains = division(problem, config)
+    parts, place, row_parts, chains, warps = division(problem, config)
     if chains:
         depth, arithmetic = 1, FUSED_MULTIPLY_ADDS
     else:
@@ -145,19 +148,20 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
         dtype, problem.d.type.dtype, depth, arithmetic,
         terms=3 if dtype == tc.f32 and not chains else 1,
         promoted=0 if chains else _promoted(config, problem, depth), chains=chains,
-        parts=parts, place=place, row_parts=row_parts,
+        warps=warps, parts=parts, place=place, row_parts=row_parts,
         scaled=problem.alpha != 1, adds_c=problem.reads_c, epilogue=problem.epilogue,
     )  # fmt: skip
 
 
 def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
-    """`parts`, `place`, `row_parts`, `chains` of a Summation: what configurations decide."""
+    """What configurations decide of a Summation: `parts`, `place`, `row_parts`, `chains`, `warps`.
+    """
     if not problem.dtype.is_float:  # sums are exact modulo 2^32
-        return (0,), (), 0, 0
+        return (0,), (), 0, 0, 0
     if isinstance(config, AmpereConfig) and config.is_of_vectors:
-        return (0,), (), 0, config.BK
+        return (0,), (), 0, config.BK, config.vector_warps
     parts = _parts(config, problem.multiplied_as, problem.K)
-    return parts, _place(config, problem), _row_parts(config, problem), 0
+    return parts, _place(config, problem), _row_parts(config, problem), 0, 0
 
 
 @lru_cache
