@@ -135,8 +135,8 @@ def vector_ranking(
     found = []
     for width, stages, warps in product(*(TILES_ALONG_K if along_k else TILES_BESIDE)):
         if width > height:
-            sizes = (height, width) if M < N else (width, height)
-            config = replace(vector_config(*sizes, k_major, warps), stages=stages)
+            BM, BN = (height, width) if M < N else (width, height)
+            config = replace(vector_config(BM, BN, k_major, warps), stages=stages)
             if config.threads * vector_registers(config) <= REGISTERS:
                 found.append((vector_time(dtype, config, M, N, K), config))
     return found
