@@ -17,8 +17,8 @@ from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 from tensorcore_dsl.kernels.host.ampere_heuristics import vector_config, vector_ranking
 from tensorcore_dsl.kernels.host.warming import kernels_of
 
-F32 = np.float32
-TYPES = {tc.f16: tc.f16.numpy, tc.bf16: tc.bf16.numpy, tc.f32: np.dtype(F32)}
+F32, F64 = np.float32, np.float64
+TYPES = {tc.f16: tc.f16.numpy, tc.bf16: tc.bf16.numpy, tc.f32: np.dtype(F32), tc.f64: np.dtype(F64)}
 # Rows, columns, K, the tile. K contiguous in the larger operand, and lines beside each other.
 ALONG_K = [
     (1, 37, 300, (1, 2)), (2, 19, 1000, (2, 4)), (3, 21, 257, (4, 8)), (33, 1, 515, (8, 1)),
@@ -31,7 +31,9 @@ BESIDE = [
 
 libm = ctypes.CDLL(find_library("m") or "libm.so.6")
 libm.fmaf.restype, libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
-fma = np.frompyfunc(libm.fmaf, 3, 1)
+libm.fma.restype, libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+FMA = {F32: np.frompyfunc(libm.fmaf, 3, 1), F64: np.frompyfunc(libm.fma, 3, 1)}
+fma = FMA[F32]
 
 
 @pytest.fixture(autouse=True)
@@ -60,12 +62,12 @@ def tile(sizes: tuple[int, int], along_k: bool, stages: int = 2, warps: int = 8)
 
 def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
     """A B as the kernels' description says: chains, pairs of lanes, warps."""
-    chains, warps = config.BK, config.threads // 32
-    K, a, b = a.shape[1], a.astype(F32), b.astype(F32)
-    found = np.zeros((chains, a.shape[0], b.shape[1]), F32)
+    chains, warps, kind = config.BK, config.threads // 32, F64 if a.dtype == F64 else F32
+    K, a, b = a.shape[1], a.astype(kind), b.astype(kind)
+    found = np.zeros((chains, a.shape[0], b.shape[1]), kind)
     for k in range(K):
         chain = found[k % chains]
-        chain[...] = fma(a[:, k : k + 1], b[k : k + 1], chain).astype(F32)
+        chain[...] = FMA[kind](a[:, k : k + 1], b[k : k + 1], chain).astype(kind)
     of_warps = found.reshape(warps, chains // warps, *found.shape[1:])
     while of_warps.shape[1] > 1:
         half = of_warps.shape[1] // 2
@@ -83,7 +85,7 @@ def test_the_bits(along_k: bool, stages: int, warps: int, dtype: Any) -> None:
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
         a, b = problem(M, N, K, along_k, TYPES[dtype])
         config = tile(sizes, along_k, stages, 8 if along_k else warps)
-        found = kernels.gemm(a, b, config=config, out_dtype=tc.f32)
+        found = kernels.gemm(a, b, config=config, out_dtype=tc.f64 if dtype == tc.f64 else tc.f32)
         assert np.array_equal(found, sums(a, b, config)), (M, N, K, config)
         rounded = kernels.gemm(a, b, config=config)
         assert np.array_equal(rounded, found.astype(TYPES[dtype]))
@@ -129,6 +131,15 @@ def test_values_that_are_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("along_k", [True, False])
+def test_nan_of_f64_is_canonical(along_k: bool) -> None:
+    """Which factor of a fused multiply-add comes first, the assembler decides."""
+    a, b = problem(1, 64, 300, along_k, F64)
+    a.view(np.uint64)[0, 7], b.view(np.uint64)[7, :32] = 0x7FF8000000000001, 0xFFF8000000000002
+    found = kernels.gemm(a, b, config=tile((1, 8), along_k))
+    assert np.all(found.view(np.uint64) == 0x7FF8000000000000)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
 @pytest.mark.parametrize("sizes", [(1, 8), (8, 2)], ids=str)
 def test_neither_races_nor_bank_conflicts(along_k: bool, sizes: tuple[int, int]) -> None:
     M, N, K = (1, 21, 300) if sizes[0] == 1 else (21, 2, 300)
@@ -149,9 +160,11 @@ def test_they_assemble(along_k: bool, arch: str, monkeypatch: Any, tmp_path: Any
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     (a, b), d = problem(3, 64, 300, along_k), np.zeros((3, 64), F32)
-    for precision in ("f32", "tf32"):
-        given = {"out": d, "config": tile((4, 8), along_k), "precision": precision}
-        for bound in kernels_of([(a, b, given)], arch):
+    of_f64 = [x.astype(F64, order="K") for x in (a, b, d)]
+    for precision in ("f32", "tf32", None):
+        x, y, out = (a, b, d) if precision else of_f64
+        given = {"out": out, "config": tile((4, 8), along_k), "precision": precision}
+        for bound in kernels_of([(x, y, given)], arch):
             bound.compile()
     assert any(tmp_path.rglob("*.cubin"))
 
@@ -230,7 +243,7 @@ def test_the_bits_are_explained() -> None:
 @pytest.mark.parametrize(
     ("dtype", "config", "message"),
     [
-        (np.int8, AmpereConfig(1, 4, 256, 1, 4, 2), "for f16, bf16, f32, tf32, not for s8"),
+        (np.int8, AmpereConfig(1, 4, 256, 1, 4, 2), "for f16, bf16, f32, tf32, f64, not for s8"),
         (F32, AmpereConfig(1, 4, 8, 1, 4, 2), "these operands take .*BK=256"),
         (F32, AmpereConfig(1, 4, 256, 1, 2, 2), "these operands take .*WN=4"),
         (F32, AmpereConfig(3, 8, 256, 3, 8, 2), "1, 2 or 4 rows or columns"),
@@ -247,17 +260,23 @@ def test_what_is_refused(dtype: Any, config: AmpereConfig, message: str) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["f32", "tf32", None])
+@pytest.mark.parametrize("precision", ["f32", "tf32", "f64", None])
 @pytest.mark.parametrize("along_k", [True, False])
 def test_the_gpu_gives_the_same_bits(along_k: bool, precision: str | None) -> None:
-    """precision: None for f16."""
+    """precision: None for f16, "f64" for that, of values with NaN of several payloads."""
     torch = pytest.importorskip("torch")
+    dtype = {"f64": F64, None: np.float16}.get(precision, F32)
+    precision = None if precision == "f64" else precision
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
-        a, b = problem(M, N, K, along_k, F32 if precision else np.float16)
+        a, b = problem(M, N, K, along_k, dtype)
+        if dtype == F64:
+            for x, first in ((a, 0x7FF8000000000001), (b, 0xFFF8000000001000)):
+                places = np.random.default_rng(K).integers(x.size, size=4)
+                x.view(np.uint64).flat[places] = first + np.arange(4, dtype=np.uint64)
         config = tile(sizes, along_k, warps=8 if along_k else 16)
         wanted = kernels.gemm(a, b, config=config, precision=precision)
         with tc.target("cuda"):
             of_gpu = [torch.from_numpy(x).cuda() if x.flags.c_contiguous
                       else torch.from_numpy(x.T).cuda().T for x in (a, b)]  # fmt: skip
             found = kernels.gemm(*of_gpu, config=config, precision=precision)
-        assert np.array_equal(found.cpu().numpy(), wanted)
+        assert np.array_equal(found.cpu().numpy().view(np.uint8), wanted.view(np.uint8))

@@ -1,20 +1,22 @@
 """D = alpha A B + beta C of few rows or columns, without tensor cores.
 
-Elements are multiplied in f32. Such a product takes as long as the larger operand takes to be read.
-Plain loads read lines of any alignment at the speed of the memory, where copies to shared memory
-would move single elements. The few rows of A (or columns of B) are called vectors here, and the
-columns of B (rows of A) lines.
+Elements are multiplied in f32, those of f64 in f64. Such a product takes as long as the larger
+operand takes to be read. Plain loads read lines of any alignment at the speed of the memory, where
+copies to shared memory would move single elements. The few rows of A (or columns of B) are called
+vectors here, and the columns of B (rows of A) lines.
 
 The warps of a CTA have the same lines, and share K. Where K is contiguous in the lines, thread t
 multiplies the elements t, t + BK, t + 2 BK, ... of each; its neighbours read its neighbours. Where
 the lines lie beside each other, so do the lanes that read them: of a tile of 8 or 16 lines, 4 or 2
 elements of K at a time, of more lines one. So an element of D is the sum of `config.BK` chains of
 fused multiply-adds, each in the order of K. The chains of a warp are added in pairs whose lanes are
-16 apart, then 8, and so on, those of the warps from the first one on.
+16 apart, then 8, and so on, those of the warps from the first one on. A sum of f64 that is no
+number is the canonical NaN.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -35,6 +37,15 @@ def vector_gemm(
 
 
 @tc.kernel
+def f64_vector_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
+    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """The same of f64."""
+    multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_f64)
+
+
+@tc.kernel
 def tf32_vector_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
@@ -48,13 +59,18 @@ def as_f32(x):
     return x.to(tc.f32)
 
 
+def as_f64(x):
+    """An f64 as it is."""
+    return x.to(tc.f64)
+
+
 def as_tf32(x):
     """An f32 without the bits that tensor cores do not read."""
     return (x.bits(tc.u32) & TF32_BITS).bits(tc.f32)
 
 
 def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, operand):
-    """The body of both kernels; operand: what becomes of an element of A or B before it is used."""
+    """The body of all kernels; operand: what becomes of an element of A or B before it is used."""
     tc.launch_bounds(config.threads)
     if tc.arch_number() >= 90:  # it may start before the kernel ahead of it has ended
         tc.griddep_wait()
@@ -65,7 +81,8 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
     else:
         vectors, lines, first = (b.T, n0), a, m0
     count, width, warps = config.vectors, config.lines, config.vector_warps
-    shared = tc.shared((warps, count * width), tc.f32)  # sums of the warps
+    of_sums = sum_type(operand)
+    shared = tc.shared((warps, count * width), of_sums)  # sums of the warps
     of_warp = shared[tc.warp_id()]
     k_major = traits.b_k_major if config.BM < config.BN else traits.a_k_major
     if k_major:
@@ -78,11 +95,18 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
         total = shared[0, at]
         for other in tc.static_range(1, warps):
             total = total + shared[other, at]
+        if of_sums == tc.f64:  # the assembler orders the factors, and so chooses among several NaN
+            total = tc.select(total == total, total, math.nan)
         row, col = (m0 + r, n0 + i) if config.BM < config.BN else (m0 + i, n0 + r)
         if (row < d.shape[0]) & (col < d.shape[1]):
             addends = [c[row, col]] if traits.has_c else ()
             (value,) = finished([total], addends, [(row, col)], alpha, beta, traits)
             d[row, col] = value.to(d.dtype)
+
+
+def sum_type(operand):
+    """The type in which a kernel with such operands sums."""
+    return tc.f64 if operand is as_f64 else tc.f32
 
 
 def chains_of_k(vectors, lines, first, of_warp, config: AmpereConfig, operand):
@@ -167,7 +191,7 @@ def accumulate(
             )
         return found
 
-    acc = [[tc.f32(0) for _ in of_lines] for _ in of_vectors]
+    acc = [[sum_type(operand)(0) for _ in of_lines] for _ in of_vectors]
     loaded = load(0)
     for step in tc.range((left + (BK * group - 1)) // (BK * group)):
         later = load((step + 1) * group)

@@ -38,7 +38,8 @@ SPLITS = (1, 2, 4, 8, 16)
 TILES_ALONG_K = (2, 4, 8), (2, 4, 8), (8,)
 TILES_BESIDE = (8, 16, 32, 64), (8, 16), (8, 16)
 LEAST_LINES, LEAST_K = 64, 256  # of a product of vectors: others fill no tile
-MULTIPLIED_AS_VECTORS = tc.f16, tc.bf16, tc.tf32  # beside f32, whose ranking has all its kernels
+# Beside f32, whose ranking has all its kernels.
+MULTIPLIED_AS_VECTORS = tc.f16, tc.bf16, tc.tf32, tc.f64
 # Where wgmma can read the operands, products of vectors count as taking so many times as long as
 # expected: the time of wgmma is known within a few percent, that of vectors only within 17.
 VECTORS_DOUBT = 1.15
@@ -96,11 +97,14 @@ class Lines:
     out_bytes: int = 4
 
 
+Ranking = tuple[tuple[float, AmpereConfig], ...]
+
+
 @lru_cache(maxsize=1024)
 def ampere_ranking(
     dtype: Any, M: int, N: int, K: int, lines: Lines = Lines(), parts: bool = True,
     shared_bytes: int = SHARED_BYTES,
-) -> tuple[tuple[float, AmpereConfig], ...]:  # fmt: skip
+) -> Ranking:  # fmt: skip
     """(expected microseconds, configuration) of every candidate, the fastest first.
 
     dtype: the type in which elements are multiplied. parts: partial sums are as wide as the
@@ -115,12 +119,19 @@ def ampere_ranking(
     ]
     terms = [ampere_terms(dtype, config, M, N, K, lines) for config in configs]
     found = ranked(configs, terms, None if dtype in (tc.f32, tc.f64) else stored_trees("mma"))
-    if dtype not in MULTIPLIED_AS_VECTORS or not parts:
-        return found
+    return with_vectors(found, dtype, M, N, K, lines) if parts else found
+
+
+def with_vectors(
+    found: Ranking, dtype: Any, M: int, N: int, K: int, lines: Lines = Lines()
+) -> Ranking:
+    """A ranking with tiles of vectors, where M or N is so small and the type is not f32."""
     vectors = vector_ranking(dtype, M, N, K, lines.k_major)
-    doubt = VECTORS_DOUBT if narrowest >= 16 else 1.0
-    found = (*found, *((time * doubt, config) for time, config in vectors))
-    return tuple(sorted(found, key=lambda x: x[0]))
+    if dtype not in MULTIPLIED_AS_VECTORS or not vectors:
+        return found
+    doubt = VECTORS_DOUBT if min(lines.aligned) >= 16 and dtype != tc.f64 else 1.0
+    both = (*found, *((time * doubt, config) for time, config in vectors))
+    return tuple(sorted(both, key=lambda x: x[0]))
 
 
 def vector_ranking(
@@ -137,14 +148,15 @@ def vector_ranking(
         if width > height:
             BM, BN = (height, width) if M < N else (width, height)
             config = replace(vector_config(BM, BN, k_major, warps), stages=stages)
-            if config.threads * vector_registers(config) <= REGISTERS:
+            if config.threads * vector_registers(dtype, config) <= REGISTERS:
                 found.append((vector_time(dtype, config, M, N, K), config))
     return found
 
 
 @dataclass(frozen=True)
 class VectorCosts:
-    """What products of vectors cost, in microseconds; fitted to 1,138 timings of 110 problems.
+    """What products of vectors cost, in microseconds; fitted to 1,138 timings of 110 problems, of
+    f64 to 530 of 75.
 
     launch: of a product. group: of a group of loads that a CTA waits for; beside: times as long
     where lines lie beside each other. load: of an SM, for a load of a warp. sum: for the sum of a
@@ -167,6 +179,10 @@ class VectorCosts:
 
 
 VECTORS = VectorCosts()
+VECTORS_F64 = VectorCosts(
+    launch=1.27, group=0.542, beside=1.32, load=0.00287, sum=0.04, memory=3.85e6, two_lines=1.13,
+    narrow=0.761, several=0.967,
+)  # fmt: skip
 REGISTERS, MOST_THREADS = 1 << 16, 2048  # of an SM
 
 
@@ -175,17 +191,19 @@ def lines_of_thread(config: AmpereConfig) -> int:
     return config.lines if config.BK >= ALONG_K else max(config.lines // WARP, 1)
 
 
-def vector_registers(config: AmpereConfig) -> float:
+def vector_registers(dtype: Any, config: AmpereConfig) -> float:
     """Registers of a thread, for a tile of vectors."""
     own, vectors = lines_of_thread(config), config.vectors
-    return VECTORS.registers + 2 * config.stages * (own + vectors) + vectors * own
+    elements = 2 * config.stages * (own + vectors) + vectors * own
+    return VECTORS.registers + elements * (2 if dtype == tc.f64 else 1)
 
 
 def vector_time(dtype: Any, config: AmpereConfig, M: int, N: int, K: int) -> float:
     """Expected microseconds of a product of vectors."""
-    costs, stages, lines = VECTORS, config.stages, config.lines
+    costs = VECTORS_F64 if dtype == tc.f64 else VECTORS
+    stages, lines = config.stages, config.lines
     along_k, own = config.BK >= ALONG_K, lines_of_thread(config)
-    of_registers = int(REGISTERS / (config.threads * vector_registers(config)))
+    of_registers = int(REGISTERS / (config.threads * vector_registers(dtype, config)))
     room = max(min(MOST_THREADS // config.threads, of_registers), 1)  # CTAs of an SM
     ctas = ceil(max(M, N) / lines)
     resident = min(ceil(ctas / SMS), room)

@@ -11,7 +11,7 @@ from tensorcore_dsl import host
 from tensorcore_dsl.host import Description, current_target
 from tensorcore_dsl.kernels.ampere import gemm as ampere
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
-from tensorcore_dsl.kernels.ampere.vector_gemm import tf32_vector_gemm, vector_gemm
+from tensorcore_dsl.kernels.ampere.vector_gemm import f64_vector_gemm, tf32_vector_gemm, vector_gemm
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
@@ -36,6 +36,7 @@ SM80 = {
 # The same of few rows or columns, without tensor cores.
 VECTORS = {
     tc.f16: vector_gemm, tc.bf16: vector_gemm, tc.f32: vector_gemm, tc.tf32: tf32_vector_gemm,
+    tc.f64: f64_vector_gemm,
 }  # fmt: skip
 SM90 = {
     tc.f16: bf16_gemm,

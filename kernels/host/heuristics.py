@@ -16,7 +16,12 @@ from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import families, operands, padding, tuning_cache
-from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, Lines, ampere_ranking
+from tensorcore_dsl.kernels.host.ampere_heuristics import (
+    SHARED_BYTES,
+    Lines,
+    ampere_ranking,
+    with_vectors,
+)
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import ranking, sparse_cycles
@@ -331,7 +336,9 @@ def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...
     Partial sums of split-K are never f16.
     """
     if problem.multiplied_as == tc.f64 and families.has_wgmma():
-        return f64_ranking(problem.M, problem.N, problem.K, alignment(problem))
+        sizes = problem.M, problem.N, problem.K
+        ranking = f64_ranking(*sizes, alignment(problem))
+        return with_vectors(ranking, tc.f64, *sizes, lines_of(problem))
     room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
     parts = problem.accumulate != tc.f16
     return ampere_ranking(

@@ -140,7 +140,7 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
     dtype, in_f16 = problem.multiplied_as, problem.accumulate == tc.f16
     hopper, arch = isinstance(config, HopperConfig), target_arch().name
     parts, place, row_parts, chains, warps = division(problem, config)
-    if chains:
+    if chains and dtype != tc.f64:  # whose tensor cores do the same
         depth, arithmetic = 1, FUSED_MULTIPLY_ADDS
     else:
         depth, arithmetic = _instruction(dtype, in_f16, hopper, arch)
