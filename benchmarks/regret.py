@@ -41,6 +41,7 @@ from benchmarks.harness import GPU_STATE, Report, ask_gpu, attempt, failure, geo
 from benchmarks.operands import Operands, draw, operands
 from benchmarks.tables import Table, duration, number, progress
 from tensorcore_dsl import kernels
+from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.host import heuristics, padding
 from tensorcore_dsl.kernels.host.cost_model import ranking
 from tensorcore_dsl.kernels.host.families import family_of, obstacles
@@ -92,14 +93,16 @@ def problems(seed: int, count: int, dtypes: Sequence[str]) -> list[Case]:
 
 
 def arrays(case: Case) -> tuple[Any, Any, Any]:
-    """A, B and D of the case, uninitialised; nobody touches their memory."""
+    """A, B and D of the case as kernels get them, uninitialised; nobody touches their memory."""
 
     def matrix(rows: int, cols: int, order: str) -> Any:
         return np.empty((rows, cols), case.element.numpy, order="C" if order == "row" else "F")
 
     a_order, b_order = case.orders
-    d = np.empty((case.M, case.N), case.out.numpy)
-    return matrix(case.M, case.K, a_order), matrix(case.K, case.N, b_order), d
+    a, b = matrix(case.M, case.K, a_order), matrix(case.K, case.N, b_order)
+    a = padding.with_line_stride(a, describe(a), padding.ROWS)
+    b = padding.with_line_stride(b, describe(b), padding.COLUMNS)
+    return a, b, np.empty((case.M, case.N), case.out.numpy)
 
 
 def problem_of(case: Case) -> GemmProblem:
