@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -54,7 +54,7 @@ class Costs:
     in cycles: fragment, for a row of fragments that a warp loads; copy, for the copies of a warp's
     instruction; arrival, of latency, for each of those that a warp makes. In microseconds: launch,
     of a product; tile, of a round of tiles; total, of the sum of parts. In bytes of a microsecond:
-    total_rate, of that sum; memory, of the operands.
+    total_rate, of that sum; memory, of the operands; stored_rate, of D, where trees do not know it.
     """
 
     itemsize: int
@@ -69,6 +69,7 @@ class Costs:
     total: float = 2.7
     total_rate: float = 2.84e6
     memory: float = 7.1e6
+    stored_rate: float = inf
 
 
 COSTS = {
@@ -79,7 +80,7 @@ COSTS = {
     tc.s8: Costs(1, 4, 1824, 583),
     tc.f32: Costs(
         4, 4, 257, 933, fragment=2.38, copy=5.0, arrival=6.83, launch=1.79, tile=0.115, total=1.87,
-        total_rate=1.04e6, memory=9e6,
+        total_rate=1.04e6, memory=9e6, stored_rate=1.5e6,
     ),
 }  # fmt: skip
 
@@ -273,9 +274,10 @@ def ampere_terms(
     own = ceil(steps / split_k)
     compute = rounds * (own * step / CYCLES + costs.tile)
     memory = costs.itemsize * K * (M + N) / costs.memory
-    total = 0.0
     if split_k > 1:
         total = costs.total + costs.accumulator * (split_k + 1) * M * N / costs.total_rate
+    else:
+        total = lines.out_bytes * M * N / costs.stored_rate
     time = costs.launch + max(compute, memory) + total
     fetched = costs.itemsize * K * (M * ceil(N / BN) + N * ceil(M / BM)) / costs.memory
     return {
