@@ -99,6 +99,27 @@ def test_entries_are_for_their_problem_alone(hopper):
     assert isinstance(plan(a, b, None, d, family="sm80").config, kernels.AmpereConfig)
 
 
+def test_operands_that_are_copied_have_entries_of_their_own(hopper):
+    """Rows of the copy of A[::2, ::2] are contiguous, those of an A of columns are not."""
+    b = np.ones((512, 2), np.float32)
+    of_columns = np.ones((1024, 512), np.float32, "F")
+    strided = np.ones((2048, 1024), np.float32)[::2, ::2]
+    for a in (of_columns, strided):
+        seconds = lambda c: 2.0 - getattr(c, "is_of_vectors", False)
+        found = tune(a, b, timer=timer(seconds), device=GPU)
+        assert plan(a, b, None, None).config == found.best and found.best.is_of_vectors
+    assert "strided" in found.key
+
+
+def test_vectors_are_tried(hopper):
+    a, b = np.ones((1, 4096), np.float32), np.ones((4096, 4096), np.float32, "F")
+    for dtype, precision in ((np.float32, "f32"), (np.float32, "tf32"), (np.float64, None)):
+        x, y = a.astype(dtype), b.astype(dtype)
+        clock = timer(lambda c: 2.0 - getattr(c, "is_of_vectors", False))
+        best = tune(x, y, timer=clock, device=GPU, precision=precision).best
+        assert best.is_of_vectors and plan(x, y, None, None, precision=precision).config == best
+
+
 def test_another_gpu_has_entries_of_its_own(hopper, monkeypatch):
     a, b = operands()
     config = HopperConfig(BN=32, stages=5)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description
+from tensorcore_dsl.host import Description, describe
 from tensorcore_dsl.kernels.host.arrays import restrided
 from tensorcore_dsl.kernels.host.families import has_negative_stride
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -59,6 +59,14 @@ def with_line_stride(x: Any, description: Description, axis: int) -> Any:
     strides = list(description.strides)
     strides[single] = -(-description.shape[axis] // VECTOR) * VECTOR
     return restrided(x, tuple(strides))
+
+
+def described_lines(
+    a: Any, b: Any, in_a: Description, in_b: Description
+) -> tuple[Description, Description]:
+    """Descriptions of A and B with these line strides, as the kernels of `gemm` get them."""
+    lines = with_line_stride(a, in_a, ROWS), with_line_stride(b, in_b, COLUMNS)
+    return describe(lines[0]), describe(lines[1])
 
 
 # -- what is needed -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe, target_arch
+from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
@@ -180,8 +180,7 @@ def plan(
         raise tc.ArgumentError(f"no kernel runs for a product of {in_a.shape} and {in_b.shape}")
     check_row_reductions(row_reductions)
     names = named_arguments(epilogue_args)
-    in_a = describe(padding.with_line_stride(a, in_a, padding.ROWS))
-    in_b = describe(padding.with_line_stride(b, in_b, padding.COLUMNS))
+    in_a, in_b = padding.described_lines(a, b, in_a, in_b)
     problem = GemmProblem(
         in_a, in_b, in_c and operands.broadcast(in_c, in_d.shape), in_d,
         *operands.convert_scalars(in_a.type.dtype, alpha, beta), accumulate,

@@ -27,9 +27,9 @@ from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.heuristics import ranked_ampere, ranked_f32, shape_of
+from tensorcore_dsl.kernels.host.heuristics import is_open, ranked_ampere, ranked_f32, shape_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.padding import gemm_copies, with_copies
+from tensorcore_dsl.kernels.host.padding import described_lines, gemm_copies, with_copies
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
@@ -100,7 +100,8 @@ def tune(
     d, in_d = operands.result_array(a, out, dtype, (M, N))
     operands.check_precision(dtype, precision)
     operands.check_bits(bits)
-    problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits)
+    lines = described_lines(a, b, in_a, in_b)
+    problem = GemmProblem(*lines, in_c, in_d, precision=precision, bits=bits)
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
         gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue,
@@ -144,18 +145,19 @@ def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list
 def default_candidates(problem: GemmProblem) -> list[Any]:
     """Configurations of the wgmma kernels where they can run the problem, else of mma.sync.
 
-    Of both where wgmma needs copies. All sum in an order that `problem.bits` allows.
+    Of both where either may be faster. All sum in an order that `problem.bits` allows.
     """
     allowed = lambda config: is_allowed(problem, config)
     impossible = obstacles(problem)
+    seen = with_copies(problem, gemm_copies(problem, "sm80"))
     if problem.multiplied_as == tc.f32:
-        ranked = [c for c in ranked_f32(problem) if not impossible[family_of(c)] and allowed(c)]
+        ranked = [c for c in ranked_f32(seen) if not impossible[family_of(c)] and allowed(c)]
         return ranked[:F32_CANDIDATES]
     copies, found = gemm_copies(problem, "sm90"), list[Any]()
     if not impossible["sm90"]:
         found = hopper_candidates(shape_of(with_copies(problem, copies)), allowed)
-    if not impossible["sm80"] and (copies or not found):
-        found += [c for _, c in ranked_ampere(problem) if allowed(c)][:AMPERE_CANDIDATES]
+    if not impossible["sm80"] and (not found or is_open(problem)):
+        found += [c for _, c in ranked_ampere(seen) if allowed(c)][:AMPERE_CANDIDATES]
     return found
 
 

@@ -13,6 +13,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import JsonStore, cuda_driver
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of
 from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
+from tensorcore_dsl.kernels.host.padding import strided_copy
 
 STORE = JsonStore("gemm-tuning.json")
 
@@ -20,17 +21,20 @@ STORE = JsonStore("gemm-tuning.json")
 def key(problem: GemmProblem, device: str) -> str:
     """Element types, size and layouts of a problem, and the name of the GPU.
 
-    Operands that TMA cannot read have another key, since other kernels run them, and so have
-    batch-invariant products.
+    Operands that TMA cannot read have another key, since other kernels run them, and so have those
+    that are always copied, and batch-invariant products.
     """
     layout = f"{'row' if problem.a_k_major else 'col'}.{'col' if problem.b_k_major else 'row'}"
-    aligned = all(x.type.align == 16 for x in (problem.a, problem.b, problem.d))
-    return (
-        f"{problem.multiplied_as}->{problem.d.type.dtype} "
-        f"{problem.M}x{problem.N}x{problem.K} {layout}"
-        f"{'' if aligned else ' unaligned'}{'' if problem.bits == ANY else f' {problem.bits}'}"
-        f" on {device}"
-    )
+    marks = {
+        "unaligned": any(x.type.align != 16 for x in (problem.a, problem.b, problem.d)),
+        "strided": any(strided_copy(0, "", x) for x in (problem.a, problem.b)),
+        problem.bits: problem.bits != ANY,
+    }
+    return " ".join((
+        f"{problem.multiplied_as}->{problem.d.type.dtype}",
+        f"{problem.M}x{problem.N}x{problem.K}", layout, *(x for x in marks if marks[x]),
+        f"on {device}",
+    ))  # fmt: skip
 
 
 def device_name() -> str:
