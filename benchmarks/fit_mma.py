@@ -24,11 +24,12 @@ class Model:
     """A model, and how its trees grow.
 
     terms: of a configuration and a problem. of_problem: part of a problem's own level that trees
-    learn.
+    learn. size: of the trees, see `boosted`; of larger ones, choices gain nothing.
     """
 
     terms: Callable[[AmpereConfig, GemmProblem], dict[str, float]]
     of_problem: float = OF_PROBLEM
+    size: float = 0.5
 
 
 def _terms(config: AmpereConfig, problem: GemmProblem) -> dict[str, float]:
@@ -69,7 +70,7 @@ class Timings:
     def grown(self, learnt: Any = True) -> dict[str, Any]:
         return boosted(
             self.index, self.seconds, self.expected, self.rows, learnt, self.model.of_problem,
-            self.weights,
+            self.weights, self.model.size,
         )  # fmt: skip
 
     def corrected(self, trees: corrections.Trees) -> Any:

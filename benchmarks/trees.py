@@ -73,12 +73,13 @@ def regrets(index: Any, seconds: Any, expected: Any) -> Any:
 
 def boosted(
     index: Any, seconds: Any, expected: Any, rows: Any, learnt: Any = True,
-    of_problem: float = OF_PROBLEM, weights: Any = 1.0,
+    of_problem: float = OF_PROBLEM, weights: Any = 1.0, size: float = 1.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Trees of the features `rows` that tell the logarithm of measured over expected times.
 
     index: the problem of each timing. learnt: a mask. of_problem: part of a problem's own level
-    that they learn, beside differences in a problem. weights: of the timings, or of all.
+    that they learn, beside differences in a problem. weights: of the timings, or of all. size: how
+    many times LEAVES and TREES they have.
     """
     import lightgbm
 
@@ -90,11 +91,11 @@ def boosted(
     chosen = np.broadcast_to(learnt, errors.shape)
     data = lightgbm.Dataset(rows[chosen], label=errors[chosen], weight=weights[chosen])
     booster = lightgbm.train({
-        "objective": "regression", "num_leaves": LEAVES, "max_depth": DEPTH,
+        "objective": "regression", "num_leaves": int(size * LEAVES), "max_depth": DEPTH,
         "learning_rate": RATE, "min_data_in_leaf": LEAST, "lambda_l2": RIDGE,
         "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "seed": 0,
         "deterministic": True, "force_row_wise": True, "num_threads": 2, "verbose": -1,
-        "num_iterations": TREES,
+        "num_iterations": int(size * TREES),
     }, data)  # fmt: skip
     return stored([tree["tree_structure"] for tree in booster.dump_model()["tree_info"]])
 
