@@ -43,7 +43,7 @@ from benchmarks.tables import Table, duration, number, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.host import heuristics, padding
-from tensorcore_dsl.kernels.host.cost_model import ranking
+from tensorcore_dsl.kernels.host.cost_model import ranking_with_slices
 from tensorcore_dsl.kernels.host.families import family_of, obstacles
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.warming import kernels_of
@@ -132,7 +132,7 @@ def configurations(case: Case, best: int) -> list[Any]:
         shape = heuristics.shape_of(padding.with_copies(problem, copies))
         if heuristics.is_open(problem):
             others = [config for _, config in heuristics.ranked_ampere(problem)[:BEST_MMA]]
-    expected = ranking(shape)
+    expected = ranking_with_slices(shape)
     ranked = [config for _, config in expected]
     kinds: dict[Any, Any] = {}
     for seconds, config in expected:
@@ -145,7 +145,7 @@ def kind_of(config: Any) -> tuple[Any, ...]:
     """Configurations of a kind differ in their columns alone."""
     return (
         config.BM, config.pingpong, config.cluster_m, config.cluster_n, config.split_k,
-        config.k_slabs, config.valid_m > 0, config.streamk_units > 0,
+        config.k_slabs, config.valid_m > 0, config.streamk_units > 0, config.slices,
     )  # fmt: skip
 
 

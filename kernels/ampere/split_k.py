@@ -1,4 +1,4 @@
-"""Second kernel of split-K with `mma.sync`: D = epilogue(alpha (partial sums) + beta C).
+"""Second kernel of split-K, of parts in memory: D = epilogue(alpha (partial sums) + beta C).
 
 There is one for each type of accumulators.
 """

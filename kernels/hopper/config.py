@@ -62,6 +62,9 @@ class HopperConfig:
     swapped : bool
         A and B change places: the rows of a tile are columns of D, and its columns are rows of D,
         so that few rows of D fill tiles that are not a multiple of 64 wide. The bits are the same.
+    slices : int
+        Parts of K whose sums lie in memory until a second kernel adds them up (parallel split-K).
+        They may be more than a cluster has CTAs. Each CTA has one tile of one slice.
 
     Examples
     --------
@@ -83,14 +86,16 @@ class HopperConfig:
     valid_m: int = 0
     streamk_units: int = 0
     swapped: bool = False
+    slices: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least_one = (self.cluster_m, self.cluster_n, self.split_k, self.k_slabs, self.group_m)
-        if min(self.streamk_units, self.valid_m, self.stages) < 0 or min(at_least_one) < 1:
+        positive = "cluster_m", "cluster_n", "split_k", "k_slabs", "group_m", "slices"
+        others = self.streamk_units, self.valid_m, self.stages
+        if min(others) < 0 or min(getattr(self, name) for name in positive) < 1:
             raise tc.ArgumentError(
-                f"cluster_m, cluster_n, split_k, k_slabs and group_m are 1 or more, stages, "
-                f"valid_m and streamk_units 0 or more: {self}"
+                f"{', '.join(positive[:-1])} and {positive[-1]} are 1 or more, stages, valid_m and "
+                f"streamk_units 0 or more: {self}"
             )
         if self.BM < 64 or self.BM % 64 or not 16 <= self.BN <= 256:
             raise tc.ArgumentError(f"BM is 64, 128, ..., and BN 16 to 256: {self}")
@@ -109,6 +114,12 @@ class HopperConfig:
         if self.streamk_units and (self.pingpong or self.split_k > 1 or self.valid_m):
             raise tc.ArgumentError(
                 f"stream-K takes neither pingpong, nor split_k, nor valid_m: {self}"
+            )
+        others = self.pingpong, self.split_k > 1, self.streamk_units, self.valid_m, self.swapped
+        if self.slices > 1 and any(others):
+            raise tc.ArgumentError(
+                "slices go with neither pingpong, nor split_k, nor streamk_units, nor valid_m, nor "
+                f"swapped: {self}"
             )
 
     @property

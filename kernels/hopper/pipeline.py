@@ -358,12 +358,18 @@ def zero_fill(smem, config: HopperConfig):
 
 
 def k_tile_range(K, k_per_stage: int, config: HopperConfig):
-    """First and past-the-last k_tile that this CTA sums; split-K divides them evenly."""
+    """First and past-the-last k_tile that this CTA sums; split-K divides them evenly.
+
+    With slices, the CTAs of each lie behind those of the one before it in the grid.
+    """
     k_tiles = (K + (k_per_stage - 1)) // k_per_stage
-    if config.split_k == 1:
+    if config.slices > 1:
+        parts, part = config.slices, tc.blockIdx.x // (tc.gridDim.x // config.slices)
+    elif config.split_k > 1:
+        parts, part = config.split_k, tc.cluster_rank() // config.multicast_ctas
+    else:
         return 0, k_tiles
-    part = tc.cluster_rank() // config.multicast_ctas
-    return part * k_tiles // config.split_k, (part + 1) * k_tiles // config.split_k
+    return part * k_tiles // parts, (part + 1) * k_tiles // parts
 
 
 def load_operand(operand, slab, batch, origin, k, full):

@@ -24,7 +24,7 @@ from tensorcore_dsl.kernels.host.ampere_heuristics import (
 )
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
-from tensorcore_dsl.kernels.host.cost_model import ranking, sparse_cycles
+from tensorcore_dsl.kernels.host.cost_model import ranking, ranking_with_slices, sparse_cycles
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking, has_tiles
 from tensorcore_dsl.kernels.host.f64_heuristics import f64_ranking
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -94,7 +94,8 @@ def is_open(problem: GemmProblem) -> bool:
 
 def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float:
     """Expected microseconds of copies and of the product of these by wgmma."""
-    product = 1e6 * ranking(shape_of(padding.with_copies(problem, copies)))[0][0]
+    seen = shape_of(padding.with_copies(problem, copies))
+    product = 1e6 * ranking_with_slices(seen)[0][0]
     if not copies:
         return product
     return padding.copy_time(problem, copies) + THROUGH_COPIES * product
@@ -240,6 +241,8 @@ def choose_for(
             return False
         if config.swapped and problem.row_reductions:
             return False  # rows of D are columns of its tiles
+        if config.slices > 1 and (problem.row_reductions or problem.accumulate == tc.f16):
+            return False  # slices are summed in f32, by a kernel for elements
         if kernel is promoted_fp8_gemm:
             return has_promotion_registers(config)
         if config.streamk_units and problem.accumulate == tc.f16:
@@ -250,8 +253,9 @@ def choose_for(
         return families.gives_registers() if limited else families.is_assembled(config, shape)
 
     for_any_c = needs_registers or problem.reads_c
-    first = choose(shape_of(usual), lambda config: is_feasible(config, for_any_c))
-    ranked = ranking(shape)
+    usual_ranking = ranking_with_slices(shape_of(usual))
+    first = next(config for _, config in usual_ranking if is_feasible(config, for_any_c))
+    ranked = ranking_with_slices(shape)
     feasible = (config for _, config in ranked if is_feasible(config, needs_registers))
     return _divided_alike(problem, first, feasible)  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS, f32_fragments_gemm, f32_gemm
 from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, resident_ctas
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
@@ -59,10 +59,10 @@ class Plan:
 
     extra: values of further Const parameters. streamk: element type of the accumulators that
     stream-K exchanges, None for other kernels. split_operands: the kernel takes the parts of f32
-    operands (split_f32.py). partial_sums: the traits of D and C, where the kernel stores partial
-    sums of split-K, which are of partial_dtype. partials: shape and element type of the partial
-    results of row reductions, if there are any. copies: of operands that the kernel cannot read as
-    they lie; the traits are those of the copies. problem: what was planned, of `gemm`.
+    operands (split_f32.py). partial_sums: the traits of D and C, where the kernel stores the sums
+    of `parts` parts of K, which are of partial_dtype. partials: shape and element type of the
+    partial results of row reductions, if there are any. copies: of operands that the kernel cannot
+    read as they lie; the traits are those of the copies. problem: what was planned, of `gemm`.
     """
 
     kernel: Any
@@ -74,6 +74,7 @@ class Plan:
     split_operands: bool = False
     partial_sums: AmpereTraits | None = None
     partial_dtype: Any = None
+    parts: int = 1
     partials: tuple[tuple[int, ...], Any] | None = None
     copies: tuple[padding.Copy, ...] = ()
     problem: GemmProblem | None = field(default=None, repr=False, compare=False)
@@ -109,7 +110,7 @@ class Plan:
         if self.partial_sums is not None:
             plan = replace(self, partial_sums=None)
             product = lambda arguments: plan.bind(arguments, stream)
-            parts, dtype = self.config.split_k, self.partial_dtype
+            parts, dtype = self.parts, self.partial_dtype
             return bind_split_k(product, arguments, parts, dtype, self.partial_sums, stream)
         workspace = self.workspace(arguments[0], stream)
         epilogue = self.traits.epilogue
@@ -266,6 +267,8 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
         kernel = _f32_kernel(problem, config, traits)
         if kernel is f32_gemm:  # of parts of both operands
             traits = replace(traits, a_k_major=True, b_k_major=True)
+    if config.slices > 1:
+        return _plan_slices(problem, kernel, config, traits)
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
     if config.swapped:
@@ -307,6 +310,37 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
             f"32 where K is not contiguous in the operand that they are of: {config}"
         )
     return f32_fragments_gemm
+
+
+def _plan_slices(
+    problem: GemmProblem, kernel: Any, config: HopperConfig, traits: HopperTraits
+) -> Plan:
+    """The plan of a wgmma kernel that stores the sums of slices of K, in D's place."""
+    refused = {
+        f"products of {problem.dtype} with sums in f32": kernel is promoted_fp8_gemm,
+        "products of f32": problem.multiplied_as == tc.f32,
+        "sums in f16": problem.accumulate == tc.f16,
+        "row_reductions": bool(problem.row_reductions),
+        "batches": problem.batch is not None,
+    }
+    if any(refused.values()):
+        what = next(name for name, is_given in refused.items() if is_given)
+        raise tc.ArgumentError(f"slices are not for {what}: {config}")
+    k_tiles = -(-problem.K * problem.dtype.itemsize // (SWIZZLE_BYTES * config.k_slabs))
+    if config.slices > k_tiles:
+        raise tc.ArgumentError(
+            f"K is {problem.K}, {k_tiles} k_tiles: not every slice has one: {config}"
+        )
+    dtype = operands.accumulator_dtype(problem.dtype)
+    of_slices = replace(
+        traits, store_by_threads=problem.N * dtype.itemsize % 16 != 0, scaled=False, has_c=False,
+        c_in_pairs=False, c_is_row=False, epilogue=None,
+    )  # fmt: skip
+    return replace(
+        plan_hopper(kernel, config, of_slices, problem.d.shape),
+        partial_sums=_ampere_traits(problem, AmpereConfig()), partial_dtype=dtype,
+        parts=config.slices,
+    )  # fmt: skip
 
 
 def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
@@ -400,8 +434,9 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     vec_d = 16 if problem.N * dtype.itemsize % 16 == 0 else dtype.itemsize
     of_parts = replace(traits, has_c=False, scaled=False, epilogue=None, vec_d=vec_d)
     return Plan(
-        kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype
-    )
+        kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype,
+        parts=config.split_k,
+    )  # fmt: skip
 
 
 def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:

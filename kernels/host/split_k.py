@@ -1,4 +1,4 @@
-"""Split-K of the mma.sync kernels: partial sums in memory, which a second kernel adds up."""
+"""Split-K with partial sums in memory, which a second kernel adds up."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tensorcore_dsl.host import (
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
-from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
+from tensorcore_dsl.kernels.host.cost_model import ranking_with_slices, streamk_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.heuristics import is_open, ranked_ampere, ranked_f32, shape_of
@@ -165,7 +165,9 @@ def hopper_candidates(
     shape: ProblemShape, allowed: Callable[[HopperConfig], bool] = lambda config: True
 ) -> list[HopperConfig]:
     """The configurations that the cost model ranks highest, and the best of stream-K."""
-    ranked = dict.fromkeys(c for _, c in ranking(shape) if is_assembled(c, shape) and allowed(c))
+    ranked = dict.fromkeys(
+        c for _, c in ranking_with_slices(shape) if is_assembled(c, shape) and allowed(c)
+    )
     streamk = [config for _, config in streamk_ranking(shape) if allowed(config)]
     return list(dict.fromkeys([*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]))
 
