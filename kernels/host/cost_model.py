@@ -351,7 +351,11 @@ def streamk_ranking(shape: ProblemShape) -> Ranking:
 
 @lru_cache(maxsize=1024)
 def sliced_ranking(shape: ProblemShape) -> Ranking:
-    """The same of configurations with as many slices of K as have SMs at a time."""
+    """The same of configurations with as many slices of K as have SMs at a time.
+
+    Of each way to divide K there is one at least, so that operands with gaps find the one that
+    those without take.
+    """
     if shape.batch > 1 or shape.promoted or shape.in_fragments or shape.transposed:
         return ()
     every = candidates(shape)
@@ -371,7 +375,10 @@ def sliced_ranking(shape: ProblemShape) -> Ranking:
     product = terms(menu, of_slices.seen_by(menu.swapped), COSTS)["cycles"] / CLOCK
     total = SLICES_LAUNCH + (slices + 1) * size / SLICES_RATE
     seconds = (product + 1e-6 * total) * SLICES_DOUBT
-    order = np.argsort(seconds, kind="stable")[:MOST_SLICED]
+    order = np.argsort(seconds, kind="stable")
+    ways = slices * menu.k_slabs.max() + menu.k_slabs
+    firsts = np.unique(ways[order], return_index=True)[1]
+    order = order[np.union1d(firsts, np.arange(min(MOST_SLICED, len(order))))]
     configs = [replace(menu.configs[i], slices=int(slices[i])) for i in order]
     return tuple((float(seconds[i]), as_loaded(c, shape)) for i, c in zip(order, configs))
 

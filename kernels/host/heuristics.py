@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from math import gcd, inf
 from typing import Any
 
@@ -23,7 +24,7 @@ from tensorcore_dsl.kernels.host.ampere_heuristics import (
     with_vectors,
 )
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
-from tensorcore_dsl.kernels.host.candidates import fits, sparse_candidates
+from tensorcore_dsl.kernels.host.candidates import as_loaded, fits, sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import ranking, ranking_with_slices, sparse_cycles
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking, has_tiles
 from tensorcore_dsl.kernels.host.f64_heuristics import f64_ranking
@@ -243,6 +244,7 @@ def choose_for(
             return False  # rows of D are columns of its tiles
         if config.slices > 1 and (problem.row_reductions or problem.accumulate == tc.f16):
             return False  # slices are summed in f32, by a kernel for elements
+        needs_registers &= config.slices == 1  # else that kernel has the epilogue
         if kernel is promoted_fp8_gemm:
             return has_promotion_registers(config)
         if config.streamk_units and problem.accumulate == tc.f16:
@@ -257,7 +259,7 @@ def choose_for(
     first = next(config for _, config in usual_ranking if is_feasible(config, for_any_c))
     ranked = ranking_with_slices(shape)
     feasible = (config for _, config in ranked if is_feasible(config, needs_registers))
-    return _divided_alike(problem, first, feasible)  # type: ignore[no-any-return]
+    return _divided_alike(problem, first, chain(feasible, [as_loaded(first, shape)]))  # type: ignore[no-any-return]
 
 
 def choose_promoted(
