@@ -115,8 +115,8 @@ class HopperConfig:
             raise tc.ArgumentError(
                 f"stream-K takes neither pingpong, nor split_k, nor valid_m: {self}"
             )
-        others = self.pingpong, self.split_k > 1, self.streamk_units, self.valid_m, self.swapped
-        if self.slices > 1 and any(others):
+        apart = self.pingpong, self.split_k > 1, self.streamk_units, self.valid_m, self.swapped
+        if self.slices > 1 and any(apart):
             raise tc.ArgumentError(
                 "slices go with neither pingpong, nor split_k, nor streamk_units, nor valid_m, nor "
                 f"swapped: {self}"
