@@ -164,7 +164,7 @@ class VectorCosts:
     tile's elements over lanes. In bytes of a microsecond: memory, of the operands; times as many
     with tiles of two_lines, and with narrow ones, of less than 32 lines that lie beside each other.
     several: times as long for two to four vectors. registers: of a thread, beside those for loads
-    and sums.
+    and sums; addresses: times as many of these for two lines of a thread beside each other.
     """
 
     launch: float = 1.12
@@ -177,6 +177,7 @@ class VectorCosts:
     narrow: float = 0.647
     several: float = 1.07
     registers: float = 24.4
+    addresses: float = 1.17
 
 
 VECTORS = VectorCosts()
@@ -195,7 +196,9 @@ def lines_of_thread(config: AmpereConfig) -> int:
 def vector_registers(dtype: Any, config: AmpereConfig) -> float:
     """Registers of a thread, for a tile of vectors."""
     own, vectors = lines_of_thread(config), config.vectors
-    elements = 2 * config.stages * (own + vectors) + vectors * own
+    elements: float = 2 * config.stages * (own + vectors) + vectors * own
+    if own > 1 and config.BK < ALONG_K:
+        elements *= VECTORS.addresses
     return VECTORS.registers + elements * (2 if dtype == tc.f64 else 1)
 
 
