@@ -215,8 +215,8 @@ def test_few_rows_are_all_rows(orders: str) -> None:
 
 
 REFUSED = [
-    (dict(group_m=0), "k_slabs and group_m are 1 or more"),
-    (dict(k_slabs=0), "k_slabs and group_m are 1 or more"),
+    (dict(group_m=0), "group_m and slices are 1 or more"),
+    (dict(k_slabs=0), "group_m and slices are 1 or more"),
     (dict(BM=96), "BM is 64, 128, ..., and BN 16 to 256"),
     (dict(BN=264), "BM is 64, 128, ..., and BN 16 to 256"),
     (dict(BN=8), "BM is 64, 128, ..., and BN 16 to 256"),

@@ -48,8 +48,8 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         "decompress takes what compress gives, a SparseMatrix, not a ndarray",
     ),
     "no workers": (lambda: HopperConfig(streamk_units=-1), "valid_m and streamk_units 0 or more: HopperConfig(BM=128"),
-    "no cluster": (lambda: HopperConfig(cluster_m=0), "k_slabs and group_m are 1 or more"),
-    "nothing to split": (lambda: HopperConfig(split_k=0), "k_slabs and group_m are 1 or more"),
+    "no cluster": (lambda: HopperConfig(cluster_m=0), "group_m and slices are 1 or more"),
+    "nothing to split": (lambda: HopperConfig(split_k=0), "group_m and slices are 1 or more"),
     "more slots than memory": (
         lambda: kernels.gemm(A, B, config=HopperConfig(stages=50)),
         "bytes of shared memory a block; sm_90a allows 232448 (227 KiB)",

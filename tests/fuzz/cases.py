@@ -45,7 +45,15 @@ def run_case(family: str, seed: int, seconds: float) -> str:
 
     A program that does not end within `seconds` of processor time is interrupted, as by Ctrl-C.
     """
-    case = prepare(family)
+    try:
+        return _run_timed(prepare(family), family, seed, seconds)
+    except Alarm:  # the time was over as the case ended
+        return ""
+
+
+def _run_timed(
+    case: Callable[[random.Random], None], family: str, seed: int, seconds: float
+) -> str:
     signal.signal(signal.SIGPROF, _ring)
     signal.setitimer(signal.ITIMER_PROF, seconds, 5)  # again, should one be lost
     try:
