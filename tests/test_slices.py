@@ -131,6 +131,16 @@ def test_they_go_alone(other: Any) -> None:
         HopperConfig(BM=64, BN=64, slices=2, **other)
 
 
+def test_other_products_have_none() -> None:
+    config = HopperConfig(BM=64, BN=64, slices=2).with_stages(4)
+    x, w = np.ones((64, 512), np.float16), np.ones((512, 64), np.float16)
+    groups = np.ones((1, 512, 64), np.float16)
+    with pytest.raises(tc.ArgumentError, match="products with a gate takes no slices=2"):
+        kernels.swiglu(x, w, w, config=config)
+    with pytest.raises(tc.ArgumentError, match="groups of rows takes no slices=2"):
+        kernels.grouped_gemm(x, groups, np.array([0, 64], np.int32), config=config)
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("kind", TYPES)

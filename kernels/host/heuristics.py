@@ -301,8 +301,10 @@ def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True
 
 
 def is_plain(config: HopperConfig) -> bool:
-    """Cooperative, of two consumers at most; no split-K, stream-K, skinny A, swapped operands."""
+    """Cooperative, of two consumers at most; no split-K, slices of K, stream-K, skinny A, swapped
+    operands."""
     special = config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units
+    special = special or config.slices > 1
     special = special or config.swapped
     return not special and config.consumers <= 2
 
