@@ -95,11 +95,18 @@ def is_open(problem: GemmProblem) -> bool:
 
 def _wgmma_time(problem: GemmProblem, copies: tuple[padding.Copy, ...]) -> float:
     """Expected microseconds of copies and of the product of these by wgmma."""
-    seen = shape_of(padding.with_copies(problem, copies))
-    product = 1e6 * ranking_with_slices(seen)[0][0]
+    ranked = ranking_with_slices(shape_of(padding.with_copies(problem, copies)))
+    suits = lambda config: _takes_slices(problem, config) and is_allowed(problem, config)
+    product = 1e6 * next((time for time, config in ranked if suits(config)), inf)
     if not copies:
         return product
     return padding.copy_time(problem, copies) + THROUGH_COPIES * product
+
+
+def _takes_slices(problem: GemmProblem, config: HopperConfig) -> bool:
+    """Whether a second kernel can add up the slices of K, if there are any: it adds f32 or s32, and
+    reduces no rows."""
+    return config.slices == 1 or not (problem.row_reductions or problem.accumulate == tc.f16)
 
 
 def choose_copies(
@@ -238,13 +245,11 @@ def choose_for(
     shape = shape_of(problem)
 
     def is_feasible(config: HopperConfig, needs_registers: bool) -> bool:
-        if not is_allowed(problem, config):
+        if not is_allowed(problem, config) or not _takes_slices(problem, config):
             return False
         if config.swapped and problem.row_reductions:
             return False  # rows of D are columns of its tiles
-        if config.slices > 1 and (problem.row_reductions or problem.accumulate == tc.f16):
-            return False  # slices are summed in f32, by a kernel for elements
-        needs_registers &= config.slices == 1  # else that kernel has the epilogue
+        needs_registers &= config.slices == 1  # else the second kernel has the epilogue
         if kernel is promoted_fp8_gemm:
             return has_promotion_registers(config)
         if config.streamk_units and problem.accumulate == tc.f16:

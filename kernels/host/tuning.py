@@ -24,7 +24,7 @@ from tensorcore_dsl.host import (
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
-from tensorcore_dsl.kernels.host.cost_model import ranking_with_slices, streamk_ranking
+from tensorcore_dsl.kernels.host.cost_model import ranking, sliced_ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.heuristics import is_open, ranked_ampere, ranked_f32, shape_of
@@ -35,7 +35,8 @@ from tensorcore_dsl.kernels.user_functions import Epilogue
 
 F32_CANDIDATES = 24  # of both families
 AMPERE_CANDIDATES = 12
-HOPPER_CANDIDATES, STREAMK_CANDIDATES = 16, 4  # wgmma configurations: the cost model's best
+# wgmma configurations: the cost model's best, of all, of stream-K and of those with slices of K
+HOPPER_CANDIDATES, STREAMK_CANDIDATES, SLICED_CANDIDATES = 16, 4, 6
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
 
 Launch = Callable[[], Any]
@@ -164,12 +165,13 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
 def hopper_candidates(
     shape: ProblemShape, allowed: Callable[[HopperConfig], bool] = lambda config: True
 ) -> list[HopperConfig]:
-    """The configurations that the cost model ranks highest, and the best of stream-K."""
-    ranked = dict.fromkeys(
-        c for _, c in ranking_with_slices(shape) if is_assembled(c, shape) and allowed(c)
-    )
+    """The configurations that the cost model ranks highest, the best of stream-K, and those with
+    slices of K."""
+    ranked = dict.fromkeys(c for _, c in ranking(shape) if is_assembled(c, shape) and allowed(c))
     streamk = [config for _, config in streamk_ranking(shape) if allowed(config)]
-    return list(dict.fromkeys([*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]))
+    sliced = [config for _, config in sliced_ranking(shape) if allowed(config)]
+    others = streamk[:STREAMK_CANDIDATES] + sliced[:SLICED_CANDIDATES]
+    return list(dict.fromkeys([*ranked][:HOPPER_CANDIDATES] + others))
 
 
 def event_timer(a: Any) -> Timer:
