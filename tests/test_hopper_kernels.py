@@ -228,6 +228,14 @@ REFUSED = [
 ]
 
 
+def test_columns_of_s8() -> None:
+    a, b = np.zeros((64, 128), np.int8), np.zeros((128, 64), np.int8, "F")
+    with tc.target("cpu", "sm_90a"):
+        with pytest.raises(tc.ArgumentError, match="s8 products take BN of 24 and multiples of 16"):
+            kernels.plan(a, b, None, None, config=HopperConfig(BM=64, BN=40).with_stages(4))
+        assert kernels.plan(a, b, None, None, config=HopperConfig(BM=64, BN=24).with_stages(4))
+
+
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
 def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tc.ArgumentError, match=message) as error:

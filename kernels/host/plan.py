@@ -263,6 +263,8 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     if config is None:
         config = heuristics.choose_for(problem, kernel, needs_registers, usual)
+    if not problem.dtype.is_float and config.BN % 16 and config.BN != 24:
+        raise tc.ArgumentError(f"s8 products take BN of 24 and multiples of 16: {config}")
     if kernel is f32_gemm:
         kernel = _f32_kernel(problem, config, traits)
         if kernel is f32_gemm:  # of parts of both operands
