@@ -270,7 +270,9 @@ def test_scales() -> None:
 
 def forget_rankings() -> None:
     of_f32 = f32_heuristics.f32_ranking, f32_heuristics.invariant_split
-    for ranked in (candidates.menu, cost_model.ranking, ampere_heuristics.ampere_ranking, *of_f32):
+    of_slices = cost_model.sliced_ranking, cost_model.ranking_with_slices
+    others = candidates.menu, cost_model.ranking, ampere_heuristics.ampere_ranking
+    for ranked in (*others, *of_slices, *of_f32):
         ranked.cache_clear()
 
 
