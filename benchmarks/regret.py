@@ -100,8 +100,7 @@ def arrays(case: Case) -> tuple[Any, Any, Any]:
 
     a_order, b_order = case.orders
     a, b = matrix(case.M, case.K, a_order), matrix(case.K, case.N, b_order)
-    a = padding.with_line_stride(a, describe(a), padding.ROWS)
-    b = padding.with_line_stride(b, describe(b), padding.COLUMNS)
+    a, b = padding.with_line_strides(a, b, describe(a), describe(b))
     return a, b, np.empty((case.M, case.N), case.out.numpy)
 
 

@@ -188,9 +188,8 @@ def _prepare(
         launch = launch_with_c(launch, in_c, shape, place=2)
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
-    view_a = partial(padding.with_line_stride, description=in_a, axis=padding.ROWS)
-    view_b = partial(padding.with_line_stride, description=in_b, axis=padding.COLUMNS)
-    new_a, new_b = view_a(a), view_b(b)
+    views = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
+    new_a, new_b = views(a, b)
     problem = replace(given, a=describe(new_a), b=describe(new_b))
     new_c = d if in_c is None else c if in_c.shape == shape else broadcast_to(c, shape)
     arguments = (new_a, new_b, new_c, d, *scalars, *extra.values)
@@ -199,7 +198,7 @@ def _prepare(
     launch = plan.bind(arguments, stream, rows, row_out)
     if new_a is not a or new_b is not b:
         of_views = launch
-        launch = lambda a, b, *others: of_views(view_a(a), view_b(b), *others)
+        launch = lambda a, b, *others: of_views(*views(a, b), *others)
     launch = launch_with_c(launch, in_c, shape, place=2)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe
+from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.host.arrays import restrided
 from tensorcore_dsl.kernels.host.families import has_negative_stride
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -61,12 +61,11 @@ def with_line_stride(x: Any, description: Description, axis: int) -> Any:
     return restrided(x, tuple(strides))
 
 
-def described_lines(
+def with_line_strides(
     a: Any, b: Any, in_a: Description, in_b: Description
-) -> tuple[Description, Description]:
-    """Descriptions of A and B with these line strides, as the kernels of `gemm` get them."""
-    lines = with_line_stride(a, in_a, ROWS), with_line_stride(b, in_b, COLUMNS)
-    return describe(lines[0]), describe(lines[1])
+) -> tuple[Any, Any]:
+    """A and B as the kernels of `gemm` get them: of each, K is the axis to call contiguous."""
+    return with_line_stride(a, in_a, ROWS), with_line_stride(b, in_b, COLUMNS)
 
 
 # -- what is needed -----------------------------------------------------------------------------

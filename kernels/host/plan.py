@@ -9,7 +9,7 @@ from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, target_arch
+from tensorcore_dsl.host import Description, describe, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
@@ -74,10 +74,14 @@ class Plan:
     split_operands: bool = False
     partial_sums: AmpereTraits | None = None
     partial_dtype: Any = None
-    parts: int = 1
     partials: tuple[tuple[int, ...], Any] | None = None
     copies: tuple[padding.Copy, ...] = ()
     problem: GemmProblem | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parts(self) -> int:
+        """Parts of K, in a cluster or in memory."""
+        return int(self.config.split_k * self.config.slices)
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -181,7 +185,7 @@ def plan(
         raise tc.ArgumentError(f"no kernel runs for a product of {in_a.shape} and {in_b.shape}")
     check_row_reductions(row_reductions)
     names = named_arguments(epilogue_args)
-    in_a, in_b = padding.described_lines(a, b, in_a, in_b)
+    in_a, in_b = map(describe, padding.with_line_strides(a, b, in_a, in_b))
     problem = GemmProblem(
         in_a, in_b, in_c and operands.broadcast(in_c, in_d.shape), in_d,
         *operands.convert_scalars(in_a.type.dtype, alpha, beta), accumulate,
@@ -341,7 +345,6 @@ def _plan_slices(
     return replace(
         plan_hopper(kernel, config, of_slices, problem.d.shape),
         partial_sums=_ampere_traits(problem, AmpereConfig()), partial_dtype=dtype,
-        parts=config.slices,
     )  # fmt: skip
 
 
@@ -436,9 +439,8 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     vec_d = 16 if problem.N * dtype.itemsize % 16 == 0 else dtype.itemsize
     of_parts = replace(traits, has_c=False, scaled=False, epilogue=None, vec_d=vec_d)
     return Plan(
-        kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype,
-        parts=config.split_k,
-    )  # fmt: skip
+        kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype
+    )
 
 
 def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:

@@ -206,9 +206,7 @@ def _step(config: Config, dtype: Any) -> int:
 
 def _parts(config: Config, dtype: Any, K: int) -> tuple[int, ...]:
     """Where the parts of split-K begin."""
-    step, split_k = _step(config, dtype), config.split_k
-    if isinstance(config, HopperConfig):
-        split_k *= config.slices
+    step, split_k = _step(config, dtype), config.split_k * config.slices
     steps = -(-K // step)
     return tuple(part * steps // split_k * step for part in range(split_k))
 

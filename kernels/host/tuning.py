@@ -29,7 +29,7 @@ from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembl
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.heuristics import is_open, ranked_ampere, ranked_f32, shape_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.padding import described_lines, gemm_copies, with_copies
+from tensorcore_dsl.kernels.host.padding import gemm_copies, with_copies, with_line_strides
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
@@ -101,8 +101,8 @@ def tune(
     d, in_d = operands.result_array(a, out, dtype, (M, N))
     operands.check_precision(dtype, precision)
     operands.check_bits(bits)
-    lines = described_lines(a, b, in_a, in_b)
-    problem = GemmProblem(*lines, in_c, in_d, precision=precision, bits=bits)
+    in_a, in_b = map(describe, with_line_strides(a, b, in_a, in_b))
+    problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits)
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
         gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue,
