@@ -84,8 +84,6 @@ class Timings:
                 shape = heuristics.shape_of(problem)
             for trial in result["trials"]:
                 config = HopperConfig(**trial["config"])
-                if config.slices > 1:  # which have no trees
-                    continue
                 if heuristics.choose_copies(problem, "sm90", config):
                     continue  # which the time includes
                 most = config.stages_of(loaded_columns(config, shape), buffers=2)

@@ -28,7 +28,7 @@ MODELS = "wgmma", "f64", "mma"
 PATHS = {name: Path(__file__).with_name(f"{name}_corrections.npz") for name in MODELS}
 OF_MENU = (
     "BM", "BN", "cluster_m", "cluster_n", "split_k", "k_slabs", "valid_m", "pingpong",
-    "streamk_units", "swapped", "stages", "cluster_size", "rows",
+    "streamk_units", "swapped", "stages", "cluster_size", "rows", "slices",
 )  # fmt: skip
 OF_SHAPE = (
     "itemsize", "a_k_major", "b_k_major", "misaligned", "store_by_threads", "promoted", "out_bytes",

@@ -36,12 +36,10 @@ NEAR = 1.3  # times the least expected time: of those that are
 KEPT = 3e7  # bytes that the L2 cache keeps until they are read again
 SLICES = 2, 3, 4, 6, 8, 12, 16, 24, 32  # of K, whose sums lie in memory
 SLICE_SLABS = 4  # of K in each, at least
-MOST_SLICED = 16  # configurations with slices that are ranked
+MOST_SLICED = 16  # configurations with slices that are corrected, and ranked
 # Of the kernel that adds up slices: microseconds, and bytes that it reads and writes in one. Fitted
 # to 150 timings of 45 problems, within 7 % (root mean square).
 SLICES_LAUNCH, SLICES_RATE = 1.0, 1.2e7
-# Times as long as expected, as which products with slices count: no trees correct these.
-SLICES_DOUBT = 1.08
 TRANSPOSED_ROWS = 96  # rows or columns that warps transpose in a round
 TRANSPOSED_ACCESSES = 4  # as which each of them counts in shared memory
 
@@ -142,8 +140,11 @@ def terms(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> dict[str, An
     """The expected cycles of configurations whose tiles cover the product, and what they are of.
 
     These are the features of the corrections (corrections.py), in FEATURES: sizes of tiles, what a
-    launch has of them, and parts of the expected time.
+    launch has of them, and parts of the expected time. Slices of K count as a batch, whose results
+    another kernel adds up.
     """
+    sum_of_slices = _sum_of_slices(menu, shape)
+    shape = _slices_of(menu, shape)
     tiles = _ceil(shape.M, menu.BM * menu.cluster_m) * _ceil(shape.N, menu.BN * menu.cluster_n)
     tiles = tiles * shape.batch
     streamk = menu.streamk_units > 0
@@ -180,6 +181,7 @@ def terms(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> dict[str, An
     apart = np.maximum(shared * edges - operands, 0) * np.maximum(1 - KEPT / operands, 0)
     dram = (moved + np.where(streamk, costs.apart * apart, 0)) / costs.dram
     launch = _launch_cycles(menu, shape, costs, busy, waves)
+    launch = launch + sum_of_slices
     cycles = np.sqrt(compute**2 + dram**2) + launch
     loaded = _loaded_columns(menu, shape)
     tensor = menu.BM * menu.BN / TENSOR
@@ -201,6 +203,25 @@ def terms(menu: Menu, shape: ProblemShape, costs: Costs = COSTS) -> dict[str, An
         "asked": _asked(menu, shape), "intensity": shape.M * shape.N / (shape.M + shape.N),
         "readers": _readers(menu, shape, busy), "height": below,
     }  # fmt: skip
+
+
+def _slices_of(menu: Menu, shape: ProblemShape) -> ProblemShape:
+    """The products of slices of K, as arrays, where there are any."""
+    sliced = menu.slices > 1
+    if not sliced.any():
+        return shape
+    of_slab = SWIZZLE_BYTES // shape.itemsize
+    return replace(
+        shape, K=np.where(sliced, _ceil(shape.k_slabs, menu.slices) * of_slab, shape.K),
+        batch=shape.batch * menu.slices, out_bytes=np.where(sliced, 4, shape.out_bytes),
+        store_by_threads=np.where(sliced, shape.N * 4 % 16 != 0, shape.store_by_threads),
+    )  # fmt: skip
+
+
+def _sum_of_slices(menu: Menu, shape: ProblemShape) -> Any:
+    """Cycles of the kernel that adds up slices of K."""
+    moved = (menu.slices + 1) * (shape.batch * shape.M * shape.N * 4)
+    return np.where(menu.slices > 1, (SLICES_LAUNCH + moved / SLICES_RATE) * CLOCK / 1e6, 0)
 
 
 def _step_cycles(menu: Menu, shape: ProblemShape, costs: Costs, busy: Any) -> Any:
@@ -367,14 +388,8 @@ def sliced_ranking(shape: ProblemShape) -> Ranking:
     menu, slices = menu.select(fitting > 0), np.array(SLICES)[fitting[fitting > 0] - 1]
     if not len(slices):
         return ()
-    of_slab, size = SWIZZLE_BYTES // shape.itemsize, shape.M * shape.N * 4
-    of_slices = replace(
-        shape, K=_ceil(shape.k_slabs, slices) * of_slab, batch=slices, out_bytes=4,
-        has_epilogue=False, store_by_threads=shape.N * 4 % 16 != 0,
-    )  # fmt: skip
-    product = terms(menu, of_slices.seen_by(menu.swapped), COSTS)["cycles"] / CLOCK
-    total = SLICES_LAUNCH + (slices + 1) * size / SLICES_RATE
-    seconds = (product + 1e-6 * total) * SLICES_DOUBT
+    menu = replace(menu, columns=menu.columns | {"slices": slices})
+    seconds = cycles(menu, shape, most=MOST_SLICED) / CLOCK
     order = np.argsort(seconds, kind="stable")
     ways = slices * menu.k_slabs.max() + menu.k_slabs
     firsts = np.unique(ways[order], return_index=True)[1]
