@@ -41,8 +41,12 @@ def _terms_of_f64(config: AmpereConfig, problem: GemmProblem) -> dict[str, float
     return f64_terms(config, problem.M, problem.N, problem.K, heuristics.alignment(problem))
 
 
-# Times of "mma" are compared with those of wgmma, so that the level of each problem counts whole.
-MODELS = {"f64": Model(_terms_of_f64), "mma": Model(_terms, of_problem=1.0)}
+# Times of "mma" and "f32" are compared with those of wgmma, so that the level of each problem counts
+# whole. Of f32 there are few timings.
+MODELS = {
+    "f64": Model(_terms_of_f64), "mma": Model(_terms, of_problem=1.0),
+    "f32": Model(_terms, of_problem=1.0, size=0.25),
+}  # fmt: skip
 
 
 class Timings:
@@ -50,11 +54,14 @@ class Timings:
 
     def __init__(self, model: Model, results: Iterable[dict[str, Any]]) -> None:
         index, seconds, rows, weights = [], [], [], []
-        for number, result in enumerate(results):
+        number = 0
+        for result in results:
             with tc.target("cpu", "sm_90a"):
                 problem = problem_of(Case.of(result))
-            for trial in result["trials"]:
-                config = AmpereConfig(**trial["config"])
+            configs = [AmpereConfig(**trial["config"]) for trial in result["trials"]]
+            if all(config.is_of_vectors for config in configs):
+                continue
+            for trial, config in zip(result["trials"], configs, strict=True):
                 if config.is_of_vectors:  # whose model has no trees
                     continue
                 terms = model.terms(config, problem)
@@ -62,6 +69,7 @@ class Timings:
                 seconds.append(trial["seconds"])
                 rows.append(list(terms.values()))
                 weights.append(result.get("weight", 1.0))
+            number += 1
         self.model = model
         self.index, self.seconds, self.rows = map(np.array, (index, seconds, rows))
         self.weights = np.array(weights)

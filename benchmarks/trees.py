@@ -28,7 +28,7 @@ FOLDS = 5  # of a cross-validation
 
 
 def measured(directory: Path, model: str = "wgmma") -> list[dict[str, Any]]:
-    """Problems with timings of the kernels that a model is of: "wgmma", "f64" or "mma".
+    """Problems with timings of the kernels that a model is of, of those of corrections.MODELS.
 
     Their `weight` is what the trees learn them with.
     """
@@ -46,9 +46,11 @@ def measured(directory: Path, model: str = "wgmma") -> list[dict[str, Any]]:
 
 
 def _model_of(result: dict[str, Any], trial: dict[str, Any]) -> str:
-    if result["dtype"] in ("f32", "f64"):
-        return str(result["dtype"])
+    if result["dtype"] == "f64":
+        return "f64"
     family = trial.get("family") or result.get("family")
+    if result["dtype"] == "f32":
+        return "f32" if family == "sm80" else "f32 by wgmma"
     return "mma" if family == "sm80" else "wgmma"
 
 

@@ -2,8 +2,8 @@
 
 The constants are fitted to 2,088 configurations of 13 problems of bf16, tf32, f64 and s8, timed on
 an H200 beyond its L2 cache; those of f32 to 272 configurations of 70 problems. Regression trees
-correct what this leaves out, as those of corrections.py do, of types other than f32 and f64: mostly
-what lines cost that are no multiples of 16 bytes.
+correct what this leaves out, as those of corrections.py do, of types other than f64 (of f32 see
+f32_heuristics.py): mostly what lines cost that are no multiples of 16 bytes.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ import numpy as np
 from tensorcore_dsl.kernels.host.candidates import Menu
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
-# By what they correct: the models of wgmma configurations (cost_model.py), of f64's, of mma.sync.
-MODELS = "wgmma", "f64", "mma"
+# By what they correct: the models of wgmma configurations (cost_model.py), of f64's, of mma.sync,
+# and of mma.sync for f32.
+MODELS = "wgmma", "f64", "mma", "f32"
 PATHS = {name: Path(__file__).with_name(f"{name}_corrections.npz") for name in MODELS}
 OF_MENU = (
     "BM", "BN", "cluster_m", "cluster_n", "split_k", "k_slabs", "valid_m", "pingpong",

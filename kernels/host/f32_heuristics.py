@@ -4,7 +4,8 @@ One wgmma kernel needs the parts of both operands in memory (split_f32.py), the 
 mma.sync kernel split what they read. So the first suits products that reuse both operands, the
 second those of few rows or columns, the last small ones; products of 1 to 4 rows or columns may use
 no tensor cores (ampere_heuristics.py). The constants are fitted to 3,777 configurations of 116
-problems, and those of kernels that split what they read to 1,210 of 70, timed on an H200.
+problems, and those of kernels that split what they read to 1,210 of 70, timed on an H200; trees
+correct those of mma.sync (corrections.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tensorcore_dsl.kernels.host.ampere_heuristics import (
     ampere_terms,
     vector_ranking,
 )
+from tensorcore_dsl.kernels.host.corrections import ranked, stored_trees
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
 
 STEP = 32  # elements of K in a step of either kernel
@@ -88,10 +90,13 @@ def f32_ranking(
         for config in fragments_candidates(M, N, K, lines.k_major):
             fragments.append((fragments_time(config, M, N, K, batch, lines.k_major), config))
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
-    candidates = ampere_candidates(tc.f32, K)
-    ampere = [(ampere_terms(tc.f32, c, M, N, K, lines)["time"], c) for c in candidates]
-    ampere += vector_ranking(tc.f32, M, N, K, lines.k_major)
-    both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper, *fragments]
+    others: list[Ranked] = []
+    if batch == 1:
+        configs = list(ampere_candidates(tc.f32, K))
+        terms = [ampere_terms(tc.f32, config, M, N, K, lines) for config in configs]
+        others += ranked(configs, terms, stored_trees("f32"))
+        others += vector_ranking(tc.f32, M, N, K, lines.k_major)
+    both = [*others, *hopper, *fragments]
     return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
 
 
