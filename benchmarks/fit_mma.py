@@ -41,8 +41,8 @@ def _terms_of_f64(config: AmpereConfig, problem: GemmProblem) -> dict[str, float
     return f64_terms(config, problem.M, problem.N, problem.K, heuristics.alignment(problem))
 
 
-# Times of "mma" and "f32" are compared with those of wgmma, so that the level of each problem counts
-# whole. Of f32 there are few timings.
+# Times of "mma" and "f32" are compared with those of wgmma, so that the level of each problem
+# counts whole. Of f32 there are few timings.
 MODELS = {
     "f64": Model(_terms_of_f64), "mma": Model(_terms, of_problem=1.0),
     "f32": Model(_terms, of_problem=1.0, size=0.25),

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,11 @@ def merged(documents: Sequence[Document]) -> Report:
     suite: Any = suites.SUITES.get(kept["suite"], []) if is_gemm else examples.EXAMPLES
     order = {case: n for n, case in enumerate(suite)}
     place = lambda case: order.get(case if is_gemm else case[0], len(order))
-    asked: Document = {"groups": []} if is_gemm else {"only": list(examples.EXAMPLES)}
+    asked: Document = {"only": list(examples.EXAMPLES)}
+    if is_gemm:
+        of_parts = [part["options"].get("dtypes", []) for part in parts]
+        dtypes = list(dict.fromkeys(chain.from_iterable(of_parts))) if all(of_parts) else []
+        asked = {"groups": [], "dtypes": dtypes, "count": len(results)}
     report = Report(
         last["benchmark"], {**last["options"], **asked}, last["method"], last["machine"],
         [results[case] for case in sorted(results, key=place)],

@@ -902,7 +902,8 @@ def test_results_go_to_the_working_directory(tmp_path, monkeypatch):
 def part(day, group, median, left_out=False, **machine):
     gpu = {"name": "NVIDIA H200", "driver": "580.1", "power_limit_w": 700.0}
     about = {"gpu": gpu, "versions": {"torch": "2"}, **machine}
-    report = Report("gemm-hopper", {"groups": [group]}, {"reference": "cuBLASLt 13"}, about)
+    options = {"groups": [group], "dtypes": ["bf16"]}
+    report = Report("gemm-hopper", options, {"reference": "cuBLASLt 13"}, about)
     report.date = datetime(2026, 1, day, tzinfo=timezone.utc)
     report.summary |= {"target": "cuda", "suite": "hopper", "tuned": 0}
     report.summary["ceilings"] = {"flops": {"bf16": day * 1e14}, "failures": {}, "bytes": 4e12}
@@ -924,6 +925,7 @@ def test_parts_become_one_report(tmp_path, capsys):
     paths = [str(each.save(tmp_path / "parts")) for each in parts]
     status, (found,) = run(tmp_path, "merge", *paths[::-1], "--no-plot")
     assert status == 0 and found["date"].startswith("2026-01-05")
+    assert found["options"]["dtypes"] == ["bf16"] and found["options"]["count"] == 5
     assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + [
         "batched bf16",
         "grouped bf16",

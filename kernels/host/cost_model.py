@@ -211,11 +211,13 @@ def _slices_of(menu: Menu, shape: ProblemShape) -> ProblemShape:
     if not sliced.any():
         return shape
     of_slab = SWIZZLE_BYTES // shape.itemsize
-    return replace(
-        shape, K=np.where(sliced, _ceil(shape.k_slabs, menu.slices) * of_slab, shape.K),
-        batch=shape.batch * menu.slices, out_bytes=np.where(sliced, 4, shape.out_bytes),
-        store_by_threads=np.where(sliced, shape.N * 4 % 16 != 0, shape.store_by_threads),
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "K": np.where(sliced, _ceil(shape.k_slabs, menu.slices) * of_slab, shape.K),
+        "batch": shape.batch * menu.slices,
+        "out_bytes": np.where(sliced, 4, shape.out_bytes),
+        "store_by_threads": np.where(sliced, shape.N * 4 % 16 != 0, shape.store_by_threads),
+    }
+    return replace(shape, **fields)
 
 
 def _sum_of_slices(menu: Menu, shape: ProblemShape) -> Any:
