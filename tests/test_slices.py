@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,9 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperConfig
+from tensorcore_dsl.kernels.host import cost_model
+from tensorcore_dsl.kernels.host.candidates import Menu, configuration
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 # Element type, options of gemm, and the type of sums.
@@ -139,6 +143,22 @@ def test_other_products_have_none() -> None:
         kernels.swiglu(x, w, w, config=config)
     with pytest.raises(tc.ArgumentError, match="groups of rows takes no slices=2"):
         kernels.grouped_gemm(x, groups, np.array([0, 64], np.int32), config=config)
+
+
+def test_what_they_are_expected_to_cost() -> None:
+    """That of a batch of products of f32, and of a kernel that reads them all and writes D once;
+    the trees correct the sum."""
+    shape, slices = ProblemShape(100, 200, 4096), 4
+    whole = configuration("64x64")
+    sliced = Menu.of((whole, replace(whole, slices=slices)))
+    alone, found = cost_model.terms(sliced, shape)["cycles"]
+    batch = replace(shape, K=shape.K // slices, batch=slices, out_bytes=4)
+    (product,) = cost_model.terms(Menu.of((whole,)), batch)["cycles"]
+    (again,) = cost_model.terms(Menu.of((whole,)), shape)["cycles"]
+    moved = (slices + 1) * shape.M * shape.N * 4
+    total = cost_model.SLICES_LAUNCH + moved / cost_model.SLICES_RATE
+    assert alone == again and found == pytest.approx(product + total * 1e-6 * cost_model.CLOCK)
+    assert not np.any(cost_model.cycles(sliced, shape) == (alone, found))
 
 
 @pytest.mark.gpu
