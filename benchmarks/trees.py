@@ -28,7 +28,7 @@ FOLDS = 5  # of a cross-validation
 
 
 def measured(directory: Path, model: str = "wgmma") -> list[dict[str, Any]]:
-    """Problems with timings of the kernels that a model is of, of those of corrections.MODELS.
+    """Problems with timings of the kernels of one model; model: one of corrections.MODELS.
 
     Their `weight` is what the trees learn them with.
     """
@@ -50,7 +50,7 @@ def _model_of(result: dict[str, Any], trial: dict[str, Any]) -> str:
         return "f64"
     family = trial.get("family") or result.get("family")
     if result["dtype"] == "f32":
-        return "f32" if family == "sm80" else "f32 by wgmma"
+        return "f32" if family == "sm80" else "f32 by wgmma"  # which has no trees
     return "mma" if family == "sm80" else "wgmma"
 
 

@@ -138,6 +138,17 @@ def test_useful_configurations_come_first(monkeypatch: pytest.MonkeyPatch) -> No
     assert fit.chosen(texts, losses, np.array([1.0, 9.0, 1.0]), 2) == ["a", "c"]
 
 
+def test_slices_speak_for_the_configuration_they_are_made_of() -> None:
+    case = Case("bf16", 64, 512, 8192)
+    whole = [configuration(text) for text in ("64x64", "64x128")]
+    trials = [
+        {"config": vars(config), "seconds": seconds}
+        for config, seconds in zip((*whole, replace(whole[1], slices=4)), (2.0, 4.0, 1.0))
+    ]
+    losses, _ = fit.measured_losses(TEXTS, fit.Timings([vars(case) | {"trials": trials}]))
+    assert losses[0, :2].tolist() == [1, 0] and np.all(np.isinf(losses[0, 2:]))
+
+
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(fit, "PROBLEMS", 12)

@@ -54,7 +54,7 @@ class Costs:
     in cycles: fragment, for a row of fragments that a warp loads; copy, for the copies of a warp's
     instruction; arrival, of latency, for each of those that a warp makes. In microseconds: launch,
     of a product; tile, of a round of tiles; total, of the sum of parts. In bytes of a microsecond:
-    total_rate, of that sum; memory, of the operands; stored_rate, of D, where trees do not know it.
+    total_rate, of that sum; memory, of the operands; stored_rate, of D, of f32 alone.
     """
 
     itemsize: int
@@ -119,7 +119,7 @@ def ampere_ranking(
         if (parts or config.split_k == 1) and _tile_bytes(config) <= shared_bytes
     ]
     terms = [ampere_terms(dtype, config, M, N, K, lines) for config in configs]
-    found = ranked(configs, terms, None if dtype in (tc.f32, tc.f64) else stored_trees("mma"))
+    found = ranked(configs, terms, None if dtype == tc.f64 else stored_trees("mma"))
     return with_vectors(found, dtype, M, N, K, lines) if parts else found
 
 

@@ -36,7 +36,7 @@ NEAR = 1.3  # times the least expected time: of those that are
 KEPT = 3e7  # bytes that the L2 cache keeps until they are read again
 SLICES = 2, 3, 4, 6, 8, 12, 16, 24, 32  # of K, whose sums lie in memory
 SLICE_SLABS = 4  # of K in each, at least
-MOST_SLICED = 16  # configurations with slices that are corrected, and ranked
+MOST_SLICED = 16  # configurations with slices: corrected at most, and ranked at least
 # Of the kernel that adds up slices: microseconds, and bytes that it reads and writes in one. Fitted
 # to 150 timings of 45 problems, within 7 % (root mean square).
 SLICES_LAUNCH, SLICES_RATE = 1.0, 1.2e7

@@ -80,9 +80,9 @@ Ranking = tuple[Ranked, ...]
 def f32_ranking(
     M: int, N: int, K: int, batch: int = 1, lines: Lines = Lines(), by_tma: bool = True
 ) -> Ranking:
-    """(expected microseconds on the GPU, configuration) of every candidate, the fastest first.
+    """(expected microseconds on the GPU, configuration) of every candidate, the best first.
 
-    The order is that of the mean of two times: in a CUDA graph, and where the host launches the
+    These have the least mean of two times: in a CUDA graph, and where the host launches the
     kernels, which takes `host_time` at least. by_tma: TMA reads both operands as they lie.
     """
     fragments: list[Ranked] = []
