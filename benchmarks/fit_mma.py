@@ -54,14 +54,11 @@ class Timings:
 
     def __init__(self, model: Model, results: Iterable[dict[str, Any]]) -> None:
         index, seconds, rows, weights = [], [], [], []
-        number = 0
-        for result in results:
+        for number, result in enumerate(results):
             with tc.target("cpu", "sm_90a"):
                 problem = problem_of(Case.of(result))
-            configs = [AmpereConfig(**trial["config"]) for trial in result["trials"]]
-            if all(config.is_of_vectors for config in configs):
-                continue
-            for trial, config in zip(result["trials"], configs, strict=True):
+            for trial in result["trials"]:
+                config = AmpereConfig(**trial["config"])
                 if config.is_of_vectors:  # whose model has no trees
                     continue
                 terms = model.terms(config, problem)
@@ -69,9 +66,9 @@ class Timings:
                 seconds.append(trial["seconds"])
                 rows.append(list(terms.values()))
                 weights.append(result.get("weight", 1.0))
-            number += 1
         self.model = model
-        self.index, self.seconds, self.rows = map(np.array, (index, seconds, rows))
+        self.index = np.unique(index, return_inverse=True)[1]  # of problems with tiles, one by one
+        self.seconds, self.rows = map(np.array, (seconds, rows))
         self.weights = np.array(weights)
         self.expected = self.rows[:, 0] * 1e-6
 

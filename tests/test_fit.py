@@ -46,7 +46,9 @@ def test_the_recorded_choices_are_those_of_the_model() -> None:
     timings = fit.Timings(trees.measured(RECORDED))
     assert len(timings.cases) > 200 and len(timings.seconds) > 2000
     regret = timings.regret(timings.expected(COSTS))
-    assert np.median(regret) < 0.019 and regret.mean() < 0.042
+    whole = timings.menu.slices == 1
+    of_whole = trees.regrets(*(x[whole] for x in (timings.index, timings.seconds, timings.expected(COSTS))))
+    assert np.median(of_whole) < 0.019 and of_whole.mean() < 0.04
     corrected = timings.regret(fit.corrected(timings, COSTS))
     assert np.median(corrected) < 0.001 and corrected.mean() < regret.mean() / 2
 
@@ -74,10 +76,14 @@ def test_which_timings_a_model_learns(tmp_path: Path) -> None:
     assert found["f32"] == [(1, less), (1, 1.0)]
 
 
-@pytest.mark.parametrize(("name", "part"), [("f64", 1 / 4), ("mma", 1 / 10), ("f32", 1 / 4)])
-def test_the_recorded_choices_of_mma_sync_are_those_of_its_trees(name: str, part: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "part", "least"), [("f64", 1 / 4, 1000), ("mma", 1 / 10, 1000), ("f32", 1 / 4, 700)]
+)
+def test_the_recorded_choices_of_mma_sync_are_those_of_its_trees(
+    name: str, part: float, least: int
+) -> None:
     timings = fit_mma.Timings(fit_mma.MODELS[name], trees.measured(RECORDED, name))
-    assert len(timings.seconds) > 700
+    assert len(timings.seconds) > least
     regret = timings.regret(timings.corrected(corrections.stored_trees(name)))
     assert np.median(regret) == 0
     assert regret.mean() < part * timings.regret(timings.expected).mean()

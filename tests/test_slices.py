@@ -146,7 +146,7 @@ def test_other_products_have_none() -> None:
 
 
 def test_what_they_are_expected_to_cost() -> None:
-    """That of a batch of products that store f32, and of a kernel that reads them all and writes D once;
+    """That of a batch of products that store f32, and of a kernel that reads these and writes D;
     the trees correct the sum."""
     shape, slices = ProblemShape(100, 200, 4096), 4
     whole = configuration("64x64")
