@@ -38,11 +38,10 @@ SPLITS = (1, 2, 4, 8, 16)
 TILES_ALONG_K = (2, 4, 8), (2, 4, 8), (8,)
 TILES_BESIDE = (8, 16, 32, 64), (8, 16), (8, 16)
 LEAST_LINES, LEAST_K = 64, 256  # of a product of vectors: others fill no tile
-# Beside f32, whose ranking has all its kernels.
-MULTIPLIED_AS_VECTORS = tc.f16, tc.bf16, tc.tf32, tc.f64
-# Where wgmma can read the operands, products of vectors count as taking so many times as long as
-# expected: the time of wgmma is known within a few percent, that of vectors only within 17.
-VECTORS_DOUBT = 1.15
+# Where wgmma can read the operands of these types, products of vectors count as taking so many
+# times as long as expected: the time of wgmma is known within a few percent, that of vectors only
+# within 17.
+VECTORS_DOUBT, DOUBTED = 1.15, (tc.f16, tc.bf16, tc.tf32)
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,9 @@ class Lines:
     out_bytes: int = 4
 
 
+# The trees of a type; f64 has some where its kernels are those of Hopper (f64_heuristics.py).
+TREES = {dtype: "mma" for dtype in COSTS if dtype != tc.f64} | {tc.f32: "f32"}
+
 Ranking = tuple[tuple[float, AmpereConfig], ...]
 
 
@@ -111,26 +113,32 @@ def ampere_ranking(
     dtype: the type in which elements are multiplied. parts: partial sums are as wide as the
     accumulator of a product. shared_bytes: of shared memory that a CTA may have.
     """
-    narrowest = min(lines.aligned)
-    wide = WIDE_TILES[: 0 if narrowest < 4 else 1 if narrowest < 16 or dtype == tc.f64 else None]
+    tiles = *_wide_tiles(dtype, min(lines.aligned)), *TILES
     configs = [
         config
-        for config in ampere_candidates(dtype, K, (*wide, *TILES))
+        for config in ampere_candidates(dtype, K, tiles)
         if (parts or config.split_k == 1) and _tile_bytes(config) <= shared_bytes
     ]
     terms = [ampere_terms(dtype, config, M, N, K, lines) for config in configs]
-    found = ranked(configs, terms, None if dtype == tc.f64 else stored_trees("mma"))
+    found = ranked(configs, terms, stored_trees(TREES[dtype]) if dtype in TREES else None)
     return with_vectors(found, dtype, M, N, K, lines) if parts else found
+
+
+def _wide_tiles(dtype: Any, aligned: int) -> tuple[tuple[int, int, int, int], ...]:
+    """The wide tiles of a type, where one copy moves so many bytes."""
+    if dtype == tc.f32 or aligned < 4:
+        return ()
+    return WIDE_TILES if aligned >= 16 and dtype != tc.f64 else WIDE_TILES[:1]
 
 
 def with_vectors(
     found: Ranking, dtype: Any, M: int, N: int, K: int, lines: Lines = Lines()
 ) -> Ranking:
-    """A ranking with tiles of vectors, where M or N is so small and the type is not f32."""
+    """A ranking with tiles of vectors, where M or N is so small."""
     vectors = vector_ranking(dtype, M, N, K, lines.k_major)
-    if dtype not in MULTIPLIED_AS_VECTORS or not vectors:
+    if not vectors:
         return found
-    doubt = VECTORS_DOUBT if min(lines.aligned) >= 16 and dtype != tc.f64 else 1.0
+    doubt = VECTORS_DOUBT if min(lines.aligned) >= 16 and dtype in DOUBTED else 1.0
     both = (*found, *((time * doubt, config) for time, config in vectors))
     return tuple(sorted(both, key=lambda x: x[0]))
 
@@ -140,7 +148,7 @@ def vector_ranking(
 ) -> list[tuple[float, AmpereConfig]]:
     """(expected microseconds, configuration) of tiles of vectors, where M or N is so small."""
     vectors, lines = min(M, N), max(M, N)
-    if vectors > MAX_VECTORS or lines < LEAST_LINES or K < LEAST_K:
+    if dtype not in VECTORS or vectors > MAX_VECTORS or lines < LEAST_LINES or K < LEAST_K:
         return []
     along_k = runs_along_k(M, N, k_major)
     height = 1 << (vectors - 1).bit_length()
@@ -180,11 +188,12 @@ class VectorCosts:
     addresses: float = 1.17
 
 
-VECTORS = VectorCosts()
-VECTORS_F64 = VectorCosts(
-    launch=1.27, group=0.542, beside=1.32, load=0.00287, sum=0.04, memory=3.85e6, two_lines=1.13,
-    narrow=0.761, several=0.967,
-)  # fmt: skip
+VECTORS = dict.fromkeys((tc.f16, tc.bf16, tc.tf32, tc.f32), VectorCosts()) | {
+    tc.f64: VectorCosts(
+        launch=1.27, group=0.542, beside=1.32, load=0.00287, sum=0.04, memory=3.85e6,
+        two_lines=1.13, narrow=0.761, several=0.967,
+    )
+}  # fmt: skip
 REGISTERS, MOST_THREADS = 1 << 16, 2048  # of an SM
 
 
@@ -195,16 +204,16 @@ def lines_of_thread(config: AmpereConfig) -> int:
 
 def vector_registers(dtype: Any, config: AmpereConfig) -> float:
     """Registers of a thread, for a tile of vectors."""
-    own, vectors = lines_of_thread(config), config.vectors
+    costs, own, vectors = VECTORS[dtype], lines_of_thread(config), config.vectors
     elements: float = 2 * config.stages * (own + vectors) + vectors * own
     if own > 1 and config.BK < ALONG_K:
-        elements *= VECTORS.addresses
-    return VECTORS.registers + elements * (2 if dtype == tc.f64 else 1)
+        elements *= costs.addresses
+    return costs.registers + elements * (2 if dtype == tc.f64 else 1)
 
 
 def vector_time(dtype: Any, config: AmpereConfig, M: int, N: int, K: int) -> float:
     """Expected microseconds of a product of vectors."""
-    costs = VECTORS_F64 if dtype == tc.f64 else VECTORS
+    costs = VECTORS[dtype]
     stages, lines = config.stages, config.lines
     along_k, own = config.BK >= ALONG_K, lines_of_thread(config)
     of_registers = int(REGISTERS / (config.threads * vector_registers(dtype, config)))

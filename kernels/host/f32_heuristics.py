@@ -20,14 +20,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import MOST_STAGES, HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS
-from tensorcore_dsl.kernels.host.ampere_heuristics import (
-    CYCLES,
-    Lines,
-    ampere_candidates,
-    ampere_terms,
-    vector_ranking,
-)
-from tensorcore_dsl.kernels.host.corrections import ranked, stored_trees
+from tensorcore_dsl.kernels.host.ampere_heuristics import CYCLES, Lines, ampere_ranking
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
 
 STEP = 32  # elements of K in a step of either kernel
@@ -90,12 +83,7 @@ def f32_ranking(
         for config in fragments_candidates(M, N, K, lines.k_major):
             fragments.append((fragments_time(config, M, N, K, batch, lines.k_major), config))
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
-    others: list[Ranked] = []
-    if batch == 1:
-        configs = list(ampere_candidates(tc.f32, K))
-        terms = [ampere_terms(tc.f32, config, M, N, K, lines) for config in configs]
-        others += ranked(configs, terms, stored_trees("f32"))
-        others += vector_ranking(tc.f32, M, N, K, lines.k_major)
+    others = ampere_ranking(tc.f32, M, N, K, lines) if batch == 1 else ()
     both = [*others, *hopper, *fragments]
     launched = lambda entry: max(entry[0], host_time(entry[1]))
     return tuple(sorted(both, key=lambda entry: (launched(entry) + entry[0], entry[0])))
