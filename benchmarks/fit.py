@@ -45,6 +45,9 @@ MOST = 0.6  # loss of a choice, at most
 FAR = 0.5  # difference between problems, at most
 SUITE = 8  # weight of problems that are not random
 OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the loss
+# Bandwidth of a GPU's memory, in those of the GPU that the constants are of.
+H200 = "NVIDIA H200"
+MEMORY = {H200: 1.0, "NVIDIA H100 80GB HBM3": 0.7}
 # The search
 STEP, MIN_STEP, SWEEPS = 0.25, 0.005, 14
 # The menu
@@ -70,15 +73,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # -- what was measured ---------------------------------------------------------------------------
 
 
+def bandwidth_of(gpu: str) -> float:
+    """That of a GPU's memory, in those of an H200's."""
+    if gpu not in MEMORY:
+        raise ValueError(
+            f"timings of {gpu!r}: the bandwidth of its memory is not known, only that of "
+            f"{', '.join(MEMORY)}; add it to MEMORY in benchmarks/fit.py"
+        )
+    return MEMORY[gpu]
+
+
 class Timings:
     """Measured seconds of configurations, and the problem of each."""
 
     def __init__(self, results: Iterable[dict[str, Any]]) -> None:
         self.cases: list[Case] = []
         learnt_with: list[float] = []
+        memory: list[float] = []
         rows: list[tuple[int, ProblemShape, HopperConfig, float]] = []
         for result in results:
-            case = Case.of(result)
+            case, bandwidth = Case.of(result), bandwidth_of(result.get("gpu", H200))
             with tc.target("cpu", "sm_90a"):
                 problem = problem_of(case)
                 shape = heuristics.shape_of(problem)
@@ -92,10 +106,12 @@ class Timings:
                 seen = shape.swapped if config.swapped else shape
                 rows.append((len(self.cases), seen, config, trial["seconds"]))
                 learnt_with.append(result.get("weight", 1.0))
+                memory.append(bandwidth)
             if rows and rows[-1][0] == len(self.cases):
                 self.cases.append(case)
         index, shapes, configs, seconds = zip(*rows, strict=True)
         self.learnt_with = np.array(learnt_with)  # weights
+        self._memory = np.array(memory)
         self.index, self.seconds = np.array(index), np.array(seconds)
         names = [field.name for field in fields(ProblemShape)]
         columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
@@ -112,8 +128,15 @@ class Timings:
         """Sums of each problem."""
         return np.bincount(self.index, values)
 
+    def terms(self, costs: Costs) -> dict[str, Any]:
+        """What the model tells of each timing; costs: of an H200.
+
+        The memory of the GPU that was measured has its own bandwidth.
+        """
+        return terms(self.menu, self.shapes, replace(costs, dram=costs.dram * self._memory))
+
     def expected(self, costs: Costs) -> Any:
-        return terms(self.menu, self.shapes, costs)["cycles"] / CLOCK
+        return self.terms(costs)["cycles"] / CLOCK
 
     def regret(self, expected: Any) -> Any:
         return regrets(self.index, self.seconds, expected)
@@ -168,8 +191,7 @@ def fitted(timings: Timings, costs: Costs = COSTS) -> Costs:
 
 def features(timings: Timings, costs: Costs) -> Any:
     """What the trees know of each timing."""
-    expected = terms(timings.menu, timings.shapes, costs)
-    return corrections.features(timings.menu, timings.shapes, expected)
+    return corrections.features(timings.menu, timings.shapes, timings.terms(costs))
 
 
 def grown(timings: Timings, costs: Costs, learnt: Any = True) -> dict[str, Any]:
@@ -351,6 +373,9 @@ def run(options: argparse.Namespace) -> Report:
         "regret, corrected": timings.regret(corrected(timings, costs, trees)),
         "regret, unseen": timings.regret(unseen(timings, costs)),
     }
+    if results := measured(options.results, held_out=True):
+        held_out = Timings(results)
+        found["regret, held out"] = held_out.regret(corrected(held_out, costs, trees))
     for name, of in others.items():
         its = corrections.Trees.of(grown_by_name[name])
         found[f"regret of {name}, model"] = of.regret(of.expected)

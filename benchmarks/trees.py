@@ -27,21 +27,27 @@ SHORTLY_MEASURED = 0.2
 FOLDS = 5  # of a cross-validation
 
 
-def measured(directory: Path, model: str = "wgmma") -> list[dict[str, Any]]:
+def measured(
+    directory: Path, model: str = "wgmma", held_out: bool = False
+) -> list[dict[str, Any]]:
     """Problems with timings of the kernels of one model; model: one of corrections.MODELS.
 
-    Their `weight` is what the trees learn them with.
+    Their `weight` is what the trees learn them with, their `gpu` the name of what they ran on.
+    held_out: those of the files that nothing is learned of, which tell how good choices are.
     """
     found = []
     for file in sorted(directory.glob("regret-*.json")):
         document = json.loads(file.read_text("utf-8"))
+        if document["options"].get("held_out", False) != held_out:
+            continue
+        gpu = document["machine"]["gpu"]["name"]
         for result in document["results"]:
             trials = [t for t in result.get("trials", ()) if _model_of(result, t) == model]
             if trials:
                 is_long = min(trial["seconds"] for trial in trials) > LONG
                 shortly = is_long and "order" not in document["method"]
                 weight = SHORTLY_MEASURED if shortly else 1.0
-                found.append(result | {"trials": trials, "weight": weight})
+                found.append(result | {"trials": trials, "weight": weight, "gpu": gpu})
     return found
 
 

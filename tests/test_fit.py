@@ -15,6 +15,8 @@ import pytest
 from benchmarks import fit, fit_mma, trees
 from benchmarks.gemm_cases import Case
 from benchmarks.harness import RECORDED
+from benchmarks.regret import chosen
+from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.host import corrections
 from tensorcore_dsl.kernels.host.candidates import MENU, Menu, configuration
 from tensorcore_dsl.kernels.host.cost_model import CLOCK, COSTS, terms
@@ -53,6 +55,19 @@ def test_the_recorded_choices_are_those_of_the_model() -> None:
     assert np.median(corrected) < 0.001 and corrected.mean() < regret.mean() / 2
 
 
+def test_choices_are_good_where_nothing_was_learned() -> None:
+    """Random problems that an H200 has measured, and that the trees and the menu never saw."""
+    losses = []
+    results = trees.measured(RECORDED, held_out=True)
+    for result in results:
+        seconds = {HopperConfig(**trial["config"]): trial["seconds"] for trial in result["trials"]}
+        choice = chosen(Case.of(result))
+        if choice in seconds:
+            losses.append(seconds[choice] / min(seconds.values()) - 1)
+    assert len(losses) > 0.9 * len(results) > 500
+    assert np.median(losses) < 0.01 and np.quantile(losses, 0.95) < 0.05
+
+
 def test_which_timings_a_model_learns(tmp_path: Path) -> None:
     """Those of its family; of large launches that were measured shortly, with less weight."""
     trial = lambda family, seconds: {"config": {}, "seconds": seconds, "family": family}
@@ -62,8 +77,11 @@ def test_which_timings_a_model_learns(tmp_path: Path) -> None:
         {"dtype": "f64", "trials": both}, {"dtype": "f32", "trials": both}, {"dtype": "s8"},
         {"dtype": "tf32", "family": "sm80", "trials": [{"config": {}, "seconds": 1e-3}]},
     ]  # fmt: skip
-    for name, method in (("a", {}), ("b", {"order": "random"})):
-        document = {"method": method, "results": results}
+    for name, method, options in (
+        ("a", {}, {}), ("b", {"order": "random"}, {}), ("c", {}, {"held_out": True}),
+    ):  # fmt: skip
+        machine = {"gpu": {"name": f"NVIDIA {name}"}}
+        document = {"options": options, "method": method, "machine": machine, "results": results}
         (tmp_path / f"regret-{name}.json").write_text(json.dumps(document), "utf-8")
     found = {
         model: [(len(r["trials"]), r["weight"]) for r in trees.measured(tmp_path, model)]
@@ -74,6 +92,25 @@ def test_which_timings_a_model_learns(tmp_path: Path) -> None:
     assert found["mma"] == [(1, less), (1, less), (1, 1.0), (1, 1.0)]
     assert found["f64"] == [(2, less), (2, 1.0)]
     assert found["f32"] == [(1, less), (1, 1.0)]
+    gpus = [r["gpu"] for r in trees.measured(tmp_path)]
+    assert gpus == ["NVIDIA a"] * 2 + ["NVIDIA b"] * 2
+    assert [r["gpu"] for r in trees.measured(tmp_path, held_out=True)] == ["NVIDIA c"] * 2
+
+
+def test_timings_are_expected_of_the_gpu_that_was_measured() -> None:
+    """Its memory decides how long a product takes that is limited by it, and no other."""
+    results = [
+        vars(Case("bf16", *size, group="landscape bf16"))
+        | {"trials": [{"config": vars(configuration(text)), "seconds": 1.0}]}
+        for size, text in (((64, 8192, 8192), "64x64"), (SIZES[3], "128x256"))
+    ]
+    expected = {
+        gpu: fit.Timings([r | {"gpu": gpu} for r in results]).expected(COSTS) for gpu in fit.MEMORY
+    }
+    by_memory, by_products = expected["NVIDIA H100 80GB HBM3"] / expected[fit.H200]
+    assert 1.2 < by_memory < 1 / 0.7 and 1 <= by_products < 1.05
+    with pytest.raises(ValueError, match="timings of 'GPU': .* not known, only that of NVIDIA H200, "):
+        fit.Timings([results[0] | {"gpu": "GPU"}])
 
 
 @pytest.mark.parametrize(
@@ -164,6 +201,7 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     choices, costs, menu = fit.tables(report.json())
     assert [row[""] for row in choices.rows] == [
         "regret, before", "regret, fitted", "regret, corrected", "regret, unseen",
+        "regret, held out",
         "regret of f64, model", "regret of f64, corrected", "regret of f64, unseen",
         "regret of mma, model", "regret of mma, corrected", "regret of mma, unseen",
         "regret of f32, model", "regret of f32, corrected", "regret of f32, unseen",
