@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import log, sqrt
+from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
@@ -83,8 +84,9 @@ def f32_ranking(
         for config in fragments_candidates(M, N, K, lines.k_major):
             fragments.append((fragments_time(config, M, N, K, batch, lines.k_major), config))
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
-    others = ampere_ranking(tc.f32, M, N, K, lines) if batch == 1 else ()
-    both = [*others, *hopper, *fragments]
+    dtype: Any = tc.f32
+    others = ampere_ranking(dtype, M, N, K, lines) if batch == 1 else ()
+    both: list[Ranked] = [*others, *hopper, *fragments]
     launched = lambda entry: max(entry[0], host_time(entry[1]))
     return tuple(sorted(both, key=lambda entry: (launched(entry) + entry[0], entry[0])))
 
