@@ -4,7 +4,8 @@ Times are those of `python -m benchmarks regret --record`. The constants are the
 choices of the model lose least, and its times differ least from those measured, in logarithms. The
 menu holds the configurations of a wide space without which random problems, or those that were
 measured, would take longer. Trees correct what the fitted model leaves out
-(kernels/host/corrections.py); how well, problems tell that they have not seen.
+(kernels/host/corrections.py); how well, problems tell that they have not seen: in a
+cross-validation, and those of files that are held out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ MOST = 0.6  # loss of a choice, at most
 FAR = 0.5  # difference between problems, at most
 SUITE = 8  # weight of problems that are not random
 OF_DIFFERENCES, OF_LEVEL, OF_CHANGES = 0.5, 0.15, 2e-4  # weights beside the loss
-# Bandwidth of a GPU's memory, in those of the GPU that the constants are of.
+# Bandwidth of each GPU's memory; 1 is that of an H200, to which the constants are fitted.
 H200 = "NVIDIA H200"
 MEMORY = {H200: 1.0, "NVIDIA H100 80GB HBM3": 0.7}
 # The search
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def bandwidth_of(gpu: str) -> float:
-    """That of a GPU's memory, in those of an H200's."""
+    """Bandwidth of a GPU's memory, times that of an H200's."""
     if gpu not in MEMORY:
         raise ValueError(
             f"timings of {gpu!r}: the bandwidth of its memory is not known, only that of "
@@ -89,7 +90,7 @@ class Timings:
     def __init__(self, results: Iterable[dict[str, Any]]) -> None:
         self.cases: list[Case] = []
         learnt_with: list[float] = []
-        memory: list[float] = []
+        bandwidths: list[float] = []
         rows: list[tuple[int, ProblemShape, HopperConfig, float]] = []
         for result in results:
             case, bandwidth = Case.of(result), bandwidth_of(result.get("gpu", H200))
@@ -106,12 +107,12 @@ class Timings:
                 seen = shape.swapped if config.swapped else shape
                 rows.append((len(self.cases), seen, config, trial["seconds"]))
                 learnt_with.append(result.get("weight", 1.0))
-                memory.append(bandwidth)
+                bandwidths.append(bandwidth)
             if rows and rows[-1][0] == len(self.cases):
                 self.cases.append(case)
         index, shapes, configs, seconds = zip(*rows, strict=True)
         self.learnt_with = np.array(learnt_with)  # weights
-        self._memory = np.array(memory)
+        self._bandwidths = np.array(bandwidths)
         self.index, self.seconds = np.array(index), np.array(seconds)
         names = [field.name for field in fields(ProblemShape)]
         columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
@@ -129,11 +130,11 @@ class Timings:
         return np.bincount(self.index, values)
 
     def terms(self, costs: Costs) -> dict[str, Any]:
-        """What the model tells of each timing; costs: of an H200.
+        """What the model tells of each timing, by the memory of the GPU that was measured.
 
-        The memory of the GPU that was measured has its own bandwidth.
+        costs: those of an H200.
         """
-        return terms(self.menu, self.shapes, replace(costs, dram=costs.dram * self._memory))
+        return terms(self.menu, self.shapes, replace(costs, dram=costs.dram * self._bandwidths))
 
     def expected(self, costs: Costs) -> Any:
         return self.terms(costs)["cycles"] / CLOCK

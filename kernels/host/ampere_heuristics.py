@@ -2,8 +2,8 @@
 
 The constants are fitted to 2,088 configurations of 13 problems of bf16, tf32, f64 and s8, timed on
 an H200 beyond its L2 cache; those of f32 to 272 configurations of 70 problems. Regression trees
-correct what this leaves out, as those of corrections.py do, of types other than f64 (of f32 see
-f32_heuristics.py): mostly what lines cost that are no multiples of 16 bytes.
+correct what this leaves out (corrections.py), f32's by trees of their own, f64's not here: mostly
+what lines cost that are no multiples of 16 bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TILES = (
     (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16),
 )  # fmt: skip
 # Tiles whose warps hold so many accumulators that registers are left for copies of 16 bytes alone;
-# of the first one for those of 4 bytes, and for f64.
+# of the first one for those of 4 bytes, and for f64. f32 has none.
 WIDE_TILES = ((128, 64, 64, 32), (128, 128, 64, 64), (256, 128, 64, 64), (128, 256, 64, 64))
 SPLITS = (1, 2, 4, 8, 16)
 # Tiles of vectors, where K is contiguous in the lines, and where these lie beside each other: how
@@ -97,7 +97,7 @@ class Lines:
     out_bytes: int = 4
 
 
-# The trees of a type; f64 has some where its kernels are those of Hopper (f64_heuristics.py).
+# The trees that correct a type. f64 has none here; of its kernels on Hopper see f64_heuristics.py.
 TREES = {dtype: "mma" for dtype in COSTS if dtype != tc.f64} | {tc.f32: "f32"}
 
 Ranking = tuple[tuple[float, AmpereConfig], ...]
@@ -148,7 +148,7 @@ def vector_ranking(
 ) -> list[tuple[float, AmpereConfig]]:
     """(expected microseconds, configuration) of tiles of vectors, where M or N is so small."""
     vectors, lines = min(M, N), max(M, N)
-    if dtype not in VECTORS or vectors > MAX_VECTORS or lines < LEAST_LINES or K < LEAST_K:
+    if dtype not in VECTOR_COSTS or vectors > MAX_VECTORS or lines < LEAST_LINES or K < LEAST_K:
         return []
     along_k = runs_along_k(M, N, k_major)
     height = 1 << (vectors - 1).bit_length()
@@ -188,7 +188,8 @@ class VectorCosts:
     addresses: float = 1.17
 
 
-VECTORS = dict.fromkeys((tc.f16, tc.bf16, tc.tf32, tc.f32), VectorCosts()) | {
+# By the type in which elements are multiplied.
+VECTOR_COSTS = dict.fromkeys((tc.f16, tc.bf16, tc.tf32, tc.f32), VectorCosts()) | {
     tc.f64: VectorCosts(
         launch=1.27, group=0.542, beside=1.32, load=0.00287, sum=0.04, memory=3.85e6,
         two_lines=1.13, narrow=0.761, several=0.967,
@@ -204,7 +205,7 @@ def lines_of_thread(config: AmpereConfig) -> int:
 
 def vector_registers(dtype: Any, config: AmpereConfig) -> float:
     """Registers of a thread, for a tile of vectors."""
-    costs, own, vectors = VECTORS[dtype], lines_of_thread(config), config.vectors
+    costs, own, vectors = VECTOR_COSTS[dtype], lines_of_thread(config), config.vectors
     elements: float = 2 * config.stages * (own + vectors) + vectors * own
     if own > 1 and config.BK < ALONG_K:
         elements *= costs.addresses
@@ -213,7 +214,7 @@ def vector_registers(dtype: Any, config: AmpereConfig) -> float:
 
 def vector_time(dtype: Any, config: AmpereConfig, M: int, N: int, K: int) -> float:
     """Expected microseconds of a product of vectors."""
-    costs = VECTORS[dtype]
+    costs = VECTOR_COSTS[dtype]
     stages, lines = config.stages, config.lines
     along_k, own = config.BK >= ALONG_K, lines_of_thread(config)
     of_registers = int(REGISTERS / (config.threads * vector_registers(dtype, config)))
