@@ -106,8 +106,6 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
         valid_metadata(pipeline.words.at(stage, block + i, thread * words).load(words))
         for i in range(len(acc))
     ]
-    # TMA overwrites the words, through the async proxy, once all warps have released the stage.
-    tc.fence_proxy_async()
     tc.wgmma_fence()
     for i in tc.static_range(len(acc)):
         acc[i] = tc.wgmma_async(
@@ -115,6 +113,9 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
             b_major="k" if pipeline.b.k_major else "mn",
             metadata=metadata[i],
         )  # fmt: skip
+    # TMA overwrites the words, through the async proxy, once all warps have released the stage. The
+    # products run while the warp waits for this fence.
+    tc.fence_proxy_async()
 
 
 def valid_metadata(words):
