@@ -57,13 +57,13 @@ SAMPLE = 0.003  # seconds of a sample, at least
 LONG, LONG_SAMPLE, LONG_ROUNDS, LONG_HOPELESS = 1.5e-4, 0.1, 4, 1.15
 NEAR, PASSES = 4, 6  # samples before and behind one, and steps, that tell the GPU's speed then
 PLAUSIBLE = 1.4  # times the least expected time, of the first of a kind
-HOPELESS = 1.5  # times the fastest: measured once
+HOPELESS = 1.5  # times the fastest: measured twice
 WORST = 12  # rows of the table
 ORDER = {
     "order": f"{ROUNDS} rounds, each in a random order, and the median of them, less the speed of "
     "the GPU at that time: a GPU that gets slower and faster, as its power allows, gives no place "
-    f"an advantage; what takes {HOPELESS} times as long as the fastest takes part in the first "
-    f"round only; of launches of more than {LONG * 1e6:g} us samples of {LONG_SAMPLE * 1e3:g} ms, "
+    f"an advantage; what takes {HOPELESS} times as long as the fastest takes part in the first two "
+    f"rounds only; of launches of more than {LONG * 1e6:g} us samples of {LONG_SAMPLE * 1e3:g} ms, "
     f"{LONG_ROUNDS} rounds and {LONG_HOPELESS} times"
 }
 TYPES = ("bf16", "e4m3", "s8", "tf32", "f16")
@@ -306,7 +306,8 @@ def sampled(
 ) -> list[tuple[int, float]]:
     """(which of the launches, seconds) in the order in which the samples were taken.
 
-    Launches that take `hopeless` times as long as the fastest take part in the first round only.
+    Launches that take `hopeless` times as long as the fastest in both of the first two rounds take
+    part in no other one. One round does not tell: power may slow a GPU down for one sample.
     """
     for launch in launches:  # a warm-up
         launch()
@@ -314,9 +315,9 @@ def sampled(
     samples: list[tuple[int, float]] = []
     for turn in range(rounds):
         samples += [(int(i), launches[i]()) for i in rng.permutation(order)]
-        if turn == 0:
-            first = [seconds for _, seconds in sorted(samples)]
-            order = np.flatnonzero(np.less(first, hopeless * min(first)))
+        if turn == 1:
+            first = np.array([seconds for _, seconds in sorted(samples)]).reshape(-1, 2)
+            order = np.flatnonzero(first.min(axis=1) < hopeless * first.min())
     return samples
 
 
