@@ -306,8 +306,8 @@ def sampled(
 ) -> list[tuple[int, float]]:
     """(which of the launches, seconds) in the order in which the samples were taken.
 
-    Launches that take `hopeless` times as long as the fastest in both of the first two rounds take
-    part in no other one. One round does not tell: power may slow a GPU down for one sample.
+    Launches that take `hopeless` times as long as the round's fastest one, in both of the first two
+    rounds, take part in no other one. One does not tell: power may slow a GPU down for a sample.
     """
     for launch in launches:  # a warm-up
         launch()
@@ -316,8 +316,13 @@ def sampled(
     for turn in range(rounds):
         samples += [(int(i), launches[i]()) for i in rng.permutation(order)]
         if turn == 1:
-            first = np.array([seconds for _, seconds in sorted(samples)]).reshape(-1, 2)
-            order = np.flatnonzero(first.min(axis=1) < hopeless * first.min())
+            count = len(launches)
+            first, second = (
+                np.array([seconds for _, seconds in sorted(of_round)])
+                for of_round in (samples[:count], samples[count:])
+            )
+            hopeful = (first < hopeless * first.min()) | (second < hopeless * second.min())
+            order = np.flatnonzero(hopeful)
     return samples
 
 

@@ -113,8 +113,8 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
             b_major="k" if pipeline.b.k_major else "mn",
             metadata=metadata[i],
         )  # fmt: skip
-    # TMA overwrites the words, through the async proxy, once all warps have released the stage. The
-    # products run while the warp waits for this fence.
+    # Orders this thread's reads of the words before TMA overwrites them, through the async proxy,
+    # once all warps have released the stage. The products run while the warp waits for the fence.
     tc.fence_proxy_async()
 
 
