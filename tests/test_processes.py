@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import multiprocessing
 import os
@@ -559,6 +560,31 @@ class TestMemory:
         assert occupied() >= before + x.size
         arena.give_back()
         assert occupied() < before + x.size // 2 and arena.used == 5.0
+
+    def test_what_arguments_share_is_copied_back_once(
+        self, arena: Arena, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A kernel's tensor maps name arrays that pointers name, too."""
+        whole = np.zeros((6, 8), np.int32)
+        two, apart = whole[:2], np.zeros(4, np.int64)
+        given = [GlobalPointer(whole[1:3], "c"), TensorMapArgument(two, "a", (1, 0), (8, 1)),
+                 GlobalPointer(two, "a"), GlobalPointer(whole[4], "b"),
+                 GlobalPointer(whole[3], "d", writable=False), GlobalPointer(apart, "e")]  # fmt: skip
+        moved: Any = arena.take(given)
+        for argument in moved:
+            argument.array[...] = 7
+        copied: list[int] = []
+        copy = ctypes.memmove
+
+        def noted(to: int, start: int, size: int) -> None:
+            copied.append(size)
+            copy(to, start, size)
+
+        monkeypatch.setattr("ctypes.memmove", noted)
+        arena.give_back()
+        row = whole[0].nbytes
+        assert sorted(copied) == [row, apart.nbytes, 3 * row]
+        assert whole[:, 0].tolist() == [7, 7, 7, 0, 7, 0] and (apart == 7).all()
 
     def test_what_is_not_written_is_not_copied_back(self, arena: Arena) -> None:
         x = np.arange(8)

@@ -22,14 +22,22 @@ Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 class _Region:
     """Memory from `low` to `high`, where arrays lie, as `views` of it.
 
-    offset: in the arena. written: the arrays that a kernel may write.
+    offset: in the arena. written: from where to where a kernel may write, in order; nothing is
+    there twice, though arguments often name an array more than once.
     """
 
     low: int
     high: int
     owner: int  # address of the array that the others are views of
-    written: list[np.ndarray]
+    written: list[tuple[int, int]]
     offset: int = 0
+
+    def may_be_written(self, low: int, high: int) -> None:
+        """Note memory that begins behind that of all earlier calls, or with it."""
+        if self.written and low <= self.written[-1][1]:
+            low, last = self.written.pop()
+            high = max(high, last)
+        self.written.append((low, high))
 
 
 def _owner(array: np.ndarray) -> int:
@@ -50,12 +58,12 @@ def _regions(arguments: Sequence[Any]) -> list[_Region]:
         (low, high), array = span(argument.array), argument.array
         if low == high:
             continue
-        written = [array] if argument.writable and array.flags.writeable else []
         if regions and low < regions[-1].high:
             regions[-1].high = max(regions[-1].high, high)
-            regions[-1].written += written
         else:
-            regions.append(_Region(low, high, _owner(array), written))
+            regions.append(_Region(low, high, _owner(array), []))
+        if argument.writable and array.flags.writeable:
+            regions[-1].may_be_written(low, high)
     end = 0
     for region in regions:
         shift = (region.low - region.owner) % ALIGNMENT
@@ -112,7 +120,7 @@ class Arena:
     def give_back(self) -> None:
         """Write what a kernel may have changed to the arrays that were taken."""
         for region in self._regions:
-            for low, high in map(span, region.written):
+            for low, high in region.written:
                 ctypes.memmove(low, self._start + region.offset + low - region.low, high - low)
         if any(region.offset + region.high - region.low > KEPT for region in self._regions):
             self._memory.madvise(mmap.MADV_REMOVE, HEADER)
