@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter import launch, processes
 from tensorcore_dsl.interpreter.arena import Arena
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Report
+from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.memory.global_memory import (
     ALIGNMENT,
@@ -35,6 +36,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
     TensorMapArgument,
 )
 from tensorcore_dsl.interpreter.processes import ProcessPool
+from tests.fuzz.ways import helped
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, STORE_GLOBAL, Builder, u64
 from tests.test_robust_launch import interrupted
 
@@ -49,9 +51,11 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     run = ProcessPool.run
 
-    def noted(self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any) -> Report:
+    def noted(
+        self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any, **named: Any
+    ) -> Report:
         made.append(count)
-        return run(self, chunk, jobs, count, *more)
+        return run(self, chunk, jobs, count, *more, **named)
 
     monkeypatch.setattr(launch, "cores", lambda: 3)
     monkeypatch.setattr(launch, "_is_long", lambda *_: True)
@@ -83,6 +87,14 @@ class TestProducts:
             three.clear()
             assert found.tobytes() == kernels.gemm(a, b.T).tobytes()
             assert not three
+
+    @pytest.mark.parametrize("kind,arch", [("bf16", "sm_90a"), ("f16", "sm_80"), ("f64", "sm_90a")])
+    def test_have_the_same_bits_where_threads_help(self, kind: str, arch: str) -> None:
+        a, b = matrices(kind, (300, 128), (272, 128))
+        with tc.target("cpu", arch):
+            found = kernels.gemm(a, b.T)
+            with helped():
+                assert found.tobytes() == kernels.gemm(a, b.T).tobytes()
 
     def test_c_may_be_overwritten_within_a_larger_array(
         self, three: list[int], monkeypatch: pytest.MonkeyPatch
@@ -272,6 +284,21 @@ class Adds:
 
 
 @dataclass
+class NotesTeam:
+    """A chunk that notes how many threads it may use, the first CTA once others have no work."""
+
+    array: np.ndarray
+    team: Team
+
+    def __call__(self, first: int, ctas: int, _: Event) -> Report:
+        end = time.monotonic() + 20
+        while first == 0 and self.team.size < 4 and time.monotonic() < end:
+            time.sleep(0.001)
+        self.array[first] = self.team.size
+        return Report()
+
+
+@dataclass
 class Waits:
     """A chunk that notes its process in an array, the first CTA when all others have done so."""
 
@@ -326,6 +353,24 @@ class TestProcesses:
         self.pool.run(Waits(told.array), jobs, 2, Event(), lambda _: None)
         first, *others = told.array.tolist()
         assert first and first not in others and len({*others}) == 1
+
+    def test_processors_without_work_help_the_others(self) -> None:
+        """With four processors, the last of three chunks may use four threads, and one of two two;
+        a process has a team of its own."""
+        (told,) = self.pool.arena.take([GlobalPointer(np.zeros(3, np.int64), "x")])
+        jobs = [(first, 1) for first in range(3)]
+        chunk = NotesTeam(told.array, ALONE)
+        self.pool.run(chunk, jobs, 3, Event(), lambda _: None, 4)
+        first, *others = told.array.tolist()
+        assert first == 4 and {*others} <= {1, 2, 4}
+        self.pool.run(chunk, [(1, 1)], 1, Event(), lambda _: None, 1)
+        assert told.array[1] == 1
+
+    @pytest.mark.parametrize(
+        "processors,running,helpers", [(2, 2, 0), (2, 1, 1), (16, 15, 1), (16, 5, 3), (16, 1, 3)]
+    )
+    def test_helpers(self, processors: int, running: int, helpers: int) -> None:
+        assert processes._helpers(processors, running) == helpers
 
     def test_stay_for_what_follows(self) -> None:
         self.run(report)

@@ -80,6 +80,7 @@ class Arena:
         self._memory = mmap.mmap(-1, HEADER + max(size, LEAST), flags=flags)
         whole = np.frombuffer(self._memory, np.uint8)
         self._clock, self.bytes = whole[:8].view(np.float64), whole[HEADER:]
+        self._counts = memoryview(self._memory)[8:16].cast("q")
         self._start = span(self.bytes)[0]
         self._regions: list[_Region] = []
 
@@ -91,6 +92,15 @@ class Arena:
     @used.setter
     def used(self, when: float) -> None:
         self._clock[0] = when
+
+    @property
+    def helpers(self) -> int:
+        """Threads that each worker process may use beside its own."""
+        return self._counts[0]
+
+    @helpers.setter
+    def helpers(self, count: int) -> None:
+        self._counts[0] = count
 
     @staticmethod
     def room(arguments: Sequence[Any]) -> int:

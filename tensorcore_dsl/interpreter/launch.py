@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from threading import Event
 from typing import Any
@@ -151,7 +151,7 @@ def run(
             total += launch(0, first, stop)
             progress.advance(first)
         at_once = min(at_once, max(-(-(ctas - first) // size), 1))
-        run = pool.run if pool and at_once > 1 else _run_chunks
+        run = partial(pool.run, processors=most_workers) if pool and at_once > 1 else _run_chunks
         jobs = ((at, min(size, ctas - at)) for at in range(first, ctas, size))
         total += run(launch, jobs, at_once, stop, progress.advance)
         program.seconds = (_seconds() - began) * at_once / ctas
@@ -163,8 +163,8 @@ class _Launch:
     """What the chunks of a launch have in common, and what runs them.
 
     static, dynamic: bytes of shared memory. ordered: CTAs see what others write. resident: CTAs
-    that run at a time, where CTAs wait for others. Processes get all but what serves threads: the
-    team, and what they have in memory.
+    that run at a time, where CTAs wait for others. Processes have the arrays of a launch where they
+    see them, and a team of their own.
     """
 
     program: Program
@@ -187,7 +187,7 @@ class _Launch:
     history: LaunchHistory | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k not in ("team", "memory")}
+        return {k: v for k, v in vars(self).items() if k != "memory"}
 
     @cached_property
     def memory(self) -> tuple[Arguments, list[Any]]:

@@ -37,6 +37,7 @@ from tensorcore_dsl.interpreter.arena import LEAST, Arena
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import PROGRAMS, Program, next_serial
 from tensorcore_dsl.interpreter.core.report import Report
+from tensorcore_dsl.interpreter.core.team import Team
 from tensorcore_dsl.lowering.forms import COMPILING
 
 VARIABLE = "TENSORCORE_DSL_PROCESSES"
@@ -44,7 +45,10 @@ _SIGNAL_AT_END = 1  # PR_SET_PDEATHSIG
 PATIENCE = 2.0  # seconds for the other processes to say where they stood
 REUSE_SECONDS = 2.0  # for which workers without work are used again
 IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
+MAX_THREADS = 4  # of a worker: more would wait for the lock of its interpreter
 MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
+
+_TEAM = "team"
 
 # Runs CTAs, from the first one on, so many of them, until an event is set.
 Chunk = Callable[[int, int, Event], Report]
@@ -137,8 +141,21 @@ def shutdown() -> None:
 # -- processes -----------------------------------------------------------------------------------
 
 
+class _Threads(Team):
+    """The threads of a worker: one, and more while processors have no work."""
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(1)
+        self._arena = arena
+
+    @property
+    def size(self) -> int:
+        return 1 + self._arena.helpers
+
+
 class _Pickler(pickle.Pickler):
-    """Writes programs as numbers, and arrays in the arena as places."""
+    """Writes programs as numbers, arrays in the arena as places, and teams, of which each process
+    has its own, as nothing but that."""
 
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -148,15 +165,19 @@ class _Pickler(pickle.Pickler):
         if isinstance(item, Program):
             self.newest = max(self.newest, item.serial)
             return item.serial
+        if isinstance(item, Team):
+            return _TEAM
         return self.arena.place(item) if type(item) is np.ndarray else None
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, arena: Arena) -> None:
+    def __init__(self, data: bytes, arena: Arena, team: Team) -> None:
         super().__init__(io.BytesIO(data))
-        self.arena = arena
+        self.arena, self.team = arena, team
 
     def persistent_load(self, name: Any) -> Any:
+        if name == _TEAM:
+            return self.team
         return PROGRAMS[name] if isinstance(name, int) else self.arena.view(name)
 
 
@@ -171,15 +192,16 @@ class _Worker:
         self.job: Job | None = None
         self.answers, end = Pipe()
         self._status: int | None = None
-        with end, _changing, COMPILING, warnings.catch_warnings():
-            if len(set(_launches)) > 1:
-                raise BlockingIOError("another thread has begun to emulate")
-            self.newest = next_serial()
-            # Python and others warn where there are threads, such as those of BLAS, because what
-            # they lock stays locked. The process uses nothing that these lock.
-            warnings.simplefilter("ignore")
-            # No process of `multiprocessing`: copies of this one would end it with their own.
-            self.number = os.fork()
+        with end:
+            with _changing, COMPILING, warnings.catch_warnings():
+                if len(set(_launches)) > 1:
+                    raise BlockingIOError("another thread has begun to emulate")
+                self.newest = next_serial()
+                # Python and others warn where there are threads, such as those of BLAS, because
+                # what they lock stays locked. The process uses nothing that these lock.
+                warnings.simplefilter("ignore")
+                # No process of `multiprocessing`: copies of this one would end it with their own.
+                self.number = os.fork()
             if not self.number:
                 _work(end, arena)
 
@@ -229,7 +251,7 @@ class _Worker:
 def _work(end: Connection, arena: Arena) -> NoReturn:
     """Run the chunks that are asked for, until nobody has asked for a while."""
     try:
-        stop, data, chunk = Event(), b"", None
+        stop, data, chunk, team = Event(), b"", None, _Threads(arena)
         _leave(end.fileno())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
         os.environ[NOTICE] = "off"  # each one would say what it compiles
@@ -242,7 +264,7 @@ def _work(end: Connection, arena: Arena) -> NoReturn:
                     if launch is not None:
                         stop.clear()
                         data, chunk = launch, None
-                    chunk = _run(data, chunk, job, arena, stop, end)
+                    chunk = _run(data, chunk, job, arena, team, stop, end)
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -268,11 +290,12 @@ def _leave(own: int) -> None:
 
 
 def _run(
-    data: bytes, chunk: Chunk | None, job: Job, arena: Arena, stop: Event, end: Connection
-) -> Chunk | None:
+    data: bytes, chunk: Chunk | None, job: Job, arena: Arena, team: Team, stop: Event,
+    end: Connection,
+) -> Chunk | None:  # fmt: skip
     """Run a chunk, which is read from `data` if it is None, and returned."""
     try:
-        chunk = chunk or _Unpickler(data, arena).load()
+        chunk = chunk or _Unpickler(data, arena, team).load()
         answer: Any = chunk(*job, stop)
     except BaseException as error:
         answer = error
@@ -326,17 +349,18 @@ class ProcessPool:
 
     def run(
         self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
-        advance: Callable[[int], None],
+        advance: Callable[[int], None], processors: int = 1,
     ) -> Report:  # fmt: skip
         """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
 
-        `count` processes, of which each has a job, take the next one when they are done.
+        `count` processes, of which each has a job, take the next one when they are done. Where
+        there are more `processors` than jobs, those that have one use several threads.
 
         Of the chunks that fail, the first one's error is raised; those behind it are ended. stop:
         asks a chunk to end. advance: is told of each number of CTAs that have ended.
         """
         try:
-            return self._run(chunk, jobs, count, stop, advance)
+            return self._run(chunk, jobs, count, stop, advance, processors)
         except BaseException:
             self._broken = True  # another interrupt may leave some that write to the arena
             self.end()
@@ -344,9 +368,10 @@ class ProcessPool:
 
     def _run(
         self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
-        advance: Callable[[int], None],
+        advance: Callable[[int], None], processors: int,
     ) -> Report:  # fmt: skip
         total, failed, left = Report(), dict[int, BaseException](), iter(jobs)
+        self.arena.helpers = 0
         workers = self._begin(chunk, left, count)
         if not workers:  # the system refuses all
             for job in left:
@@ -354,6 +379,7 @@ class ProcessPool:
                 advance(job[1])
         try:
             while running := _running(workers, min(failed, default=math.inf)):
+                self.arena.helpers = _helpers(processors, len(running))
                 for ready in wait([worker.answers for worker in running]):
                     worker = next(w for w in running if w.answers is ready)
                     assert worker.job is not None
@@ -390,6 +416,12 @@ class ProcessPool:
         for worker, job in zip(used, jobs):
             worker.begin(job, data.getvalue())
         return used
+
+
+def _helpers(processors: int, running: int) -> int:
+    """Threads that each of the running workers may use beside its own, so that all processors have
+    work."""
+    return min(-(-processors // running), MAX_THREADS) - 1
 
 
 def _running(workers: Sequence[_Worker], end: float) -> list[_Worker]:

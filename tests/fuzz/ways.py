@@ -65,6 +65,17 @@ def apart() -> Iterator[None]:
 
 
 @contextmanager
+def helped() -> Iterator[None]:
+    """The same, and in each process three threads share all steps that can be shared."""
+    with apart(), patch.object(processes, "_helpers", lambda *_: 2), patch.object(team, "PART", 1):
+        processes.shutdown()  # of those that know another PART
+        try:
+            yield
+        finally:
+            processes.shutdown()
+
+
+@contextmanager
 def shared(chunks: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
     """Four threads share all steps that can be shared, and take turns as often as they can."""
     interval = sys.getswitchinterval()
@@ -108,6 +119,7 @@ WAYS: dict[str, Callable[[int], AbstractContextManager[Any]]] = {
     "alone": lambda seed: options(workers=1),
     "chunks": lambda seed: small_chunks(),
     "processes": lambda seed: apart(),
+    "helped": lambda seed: helped(),
     "shared": lambda seed: shared(),
     "shared chunks": lambda seed: shared(small_chunks),
     "strips": lambda seed: in_strips(),

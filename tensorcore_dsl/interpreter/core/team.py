@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-PART = 300_000  # nanoseconds of work that are worth another thread
+PART = 150_000  # nanoseconds of work that are worth another thread
 OPERATION_COST, ACCESS_COST = 0.5, 8.0  # nanoseconds of a thread, roughly
 
 
@@ -82,9 +82,14 @@ class Team:
     """
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self._size = size
         self._helpers: list[_Helper] = []
         self._used = Lock()
+
+    @property
+    def size(self) -> int:
+        """Threads that may work now."""
+        return self._size
 
     def share(self, count: int, cost: float, work: Callable[[int, int, int], Any]) -> list[Any]:
         """What `work(first, stop, number)` returns for ranges of `count` units, in their order.
