@@ -225,6 +225,9 @@ class Chains:
         new = self._new(make)
         if new.in_place and new.together is not None:
             self._first = new.together
+            if kept is not None:
+                _, new.reads = kept  # whose spans are known
+                return new
             lines = new.together.lines
             tables = [x.chunks for own in lines for x in own.values()]
             tiles.keep(key, (lines, new.reads), tables + [chunks for chunks, _ in new.reads])
