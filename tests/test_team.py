@@ -38,6 +38,25 @@ def test_parts_are_in_order_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) ->
         assert four.share_blocks(64, 32, 1, lambda *given: given) == [(0, 32, 0), (32, 64, 1)]
 
 
+@pytest.mark.parametrize("granted", [0, 1, 3])
+def test_the_system_may_refuse_threads(granted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "PART", 1)
+    left, start = [granted], threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with Team(4) as four:
+        for _ in range(2):
+            parts = four.share(12, 1, lambda first, stop, number: (first, stop, number))
+            size = 12 // (granted + 1)
+            assert parts == [(size * i, size * (i + 1), i) for i in range(granted + 1)]
+
+
 def test_little_work_is_not_divided() -> None:
     with Team(4) as four:
         assert four.share(100, 10, lambda *given: given) == [(0, 100, 0)]

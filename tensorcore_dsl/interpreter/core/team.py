@@ -107,8 +107,11 @@ class Team:
     def _divided(
         self, count: int, parts: int, work: Callable[[int, int, int], Any]
     ) -> list[Any]:
-        while len(self._helpers) < parts - 1:
-            self._helpers.append(_Helper())
+        try:
+            while len(self._helpers) < parts - 1:
+                self._helpers.append(_Helper())
+        except RuntimeError:  # the system refuses another thread
+            parts = len(self._helpers) + 1
         edges = [count * i // parts for i in range(parts + 1)]
         helpers = self._helpers[: parts - 1]
         jobs = [_Job(partial(work, edges[i], edges[i + 1], i)) for i in range(1, parts)]
