@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.interpreter import launch, processes
 from tensorcore_dsl.interpreter.arena import Arena
+from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
@@ -36,6 +38,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
     TensorMapArgument,
 )
 from tensorcore_dsl.interpreter.processes import ProcessPool
+from tensorcore_dsl.lowering.forms import COMPILING
 from tests.fuzz.ways import helped
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, STORE_GLOBAL, Builder, u64
 from tests.test_robust_launch import interrupted
@@ -55,6 +58,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any, **named: Any
     ) -> Report:
         made.append(count)
+        assert named == {"processors": 3}
         return run(self, chunk, jobs, count, *more, **named)
 
     monkeypatch.setattr(launch, "cores", lambda: 3)
@@ -89,12 +93,16 @@ class TestProducts:
             assert not three
 
     @pytest.mark.parametrize("kind,arch", [("bf16", "sm_90a"), ("f16", "sm_80"), ("f64", "sm_90a")])
-    def test_have_the_same_bits_where_threads_help(self, kind: str, arch: str) -> None:
+    def test_have_the_same_bits_where_threads_help(
+        self, kind: str, arch: str, three: list[int]
+    ) -> None:
         a, b = matrices(kind, (300, 128), (272, 128))
         with tc.target("cpu", arch):
             found = kernels.gemm(a, b.T)
+            three.clear()
             with helped():
                 assert found.tobytes() == kernels.gemm(a, b.T).tobytes()
+            assert three
 
     def test_c_may_be_overwritten_within_a_larger_array(
         self, three: list[int], monkeypatch: pytest.MonkeyPatch
@@ -299,6 +307,29 @@ class NotesTeam:
 
 
 @dataclass
+class TakesLocks:
+    """A chunk whose threads note whether each of them could take all locks."""
+
+    array: np.ndarray
+    team: Team
+
+    def __call__(self, first: int, ctas: int, _: Event) -> Report:
+        locks: list[Any] = [COMPILING, processes._changing, memory_pool._changing]
+
+        def take(start: int, stop: int, number: int) -> None:
+            taken = [lock for lock in locks if lock.acquire(timeout=5)]
+            for lock in taken:
+                lock.release()
+            self.array[number] = len(taken) == len(locks)
+
+        end = time.monotonic() + 20
+        while self.team.size < 4 and time.monotonic() < end:
+            time.sleep(0.001)
+        self.team.share(4, 1e9, take)
+        return Report()
+
+
+@dataclass
 class Waits:
     """A chunk that notes its process in an array, the first CTA when all others have done so."""
 
@@ -366,11 +397,76 @@ class TestProcesses:
         self.pool.run(chunk, [(1, 1)], 1, Event(), lambda _: None, 1)
         assert told.array[1] == 1
 
-    @pytest.mark.parametrize(
-        "processors,running,helpers", [(2, 2, 0), (2, 1, 1), (16, 15, 1), (16, 5, 3), (16, 1, 3)]
-    )
-    def test_helpers(self, processors: int, running: int, helpers: int) -> None:
-        assert processes._helpers(processors, running) == helpers
+    def test_launches_begin_without_help(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        begin, helpers = ProcessPool._begin, list[int]()
+
+        def noted(pool: ProcessPool, *given: Any) -> Any:
+            helpers.append(pool.arena.helpers)
+            return begin(pool, *given)
+
+        monkeypatch.setattr(ProcessPool, "_begin", noted)
+        self.pool.arena.helpers = 3
+        self.run(report)
+        assert helpers == [0]
+
+    def test_threads_of_a_process_may_take_all_locks(self) -> None:
+        """The process that was copied held some of them."""
+        (told,) = self.pool.arena.take([GlobalPointer(np.zeros(4, np.bool_), "x")])
+        self.pool.arena.helpers = 3
+        chunk = TakesLocks(told.array, ALONE)
+        self.pool.run(chunk, [(0, 1), (1, 1)], 2, Event(), lambda _: None, 8)
+        assert told.array.all()
+
+    @pytest.mark.parametrize("processors,running,most,helpers", [
+        (2, 2, 2, 0), (2, 1, 2, 1), (16, 16, 16, 0), (16, 15, 16, 1), (16, 5, 16, 3),
+        (16, 1, 16, 3), (16, 14, 14, 0), (16, 13, 14, 1), (16, 5, 5, 2), (1, 2, 2, 0),
+    ])  # fmt: skip
+    def test_helpers(self, processors: int, running: int, most: int, helpers: int) -> None:
+        """Before a worker has ended, threads have processors of their own."""
+        assert processes._helpers(processors, running, most) == helpers
+
+    def test_an_interrupt_before_it_runs_does_not_end_in_the_users_program(self) -> None:
+        """Control-C reaches copies, too: one must not go on with what follows the launch."""
+        code = """
+import os, signal
+from threading import Event
+from tensorcore_dsl.interpreter.core.report import Report
+from tensorcore_dsl.interpreter.processes import ProcessPool
+
+def report(*_):
+    return Report()
+
+def interrupted(fork=os.fork):
+    number = fork()
+    if not number:
+        os.kill(os.getpid(), signal.SIGINT)
+    return number
+
+os.fork = interrupted
+try:
+    ProcessPool(0).run(report, [(0, 1), (1, 1)], 2, Event(), lambda _: None)
+finally:
+    print("ended", flush=True)
+"""
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+    def test_an_interrupt_while_it_is_made_leaves_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mask = signal.pthread_sigmask
+
+        def interrupted(how: int, signals: Any) -> Any:
+            found = mask(how, signals)
+            if how == signal.SIG_SETMASK:
+                raise KeyboardInterrupt
+            return found
+
+        monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            self.run(report)
+        assert not self.pool.workers  # and the fixture finds no child
 
     def test_stay_for_what_follows(self) -> None:
         self.run(report)

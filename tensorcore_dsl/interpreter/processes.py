@@ -144,6 +144,8 @@ def shutdown() -> None:
 class _Threads(Team):
     """The threads of a worker: one, and more while processors have no work."""
 
+    part = 150_000  # half of what others need: the processors would have nothing to do
+
     def __init__(self, arena: Arena) -> None:
         super().__init__(1)
         self._arena = arena
@@ -154,8 +156,8 @@ class _Threads(Team):
 
 
 class _Pickler(pickle.Pickler):
-    """Writes programs as numbers, arrays in the arena as places, and teams, of which each process
-    has its own, as nothing but that."""
+    """Writes programs as numbers, arrays in the arena as places, and a team as a mark, since each
+    process has its own."""
 
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -193,17 +195,38 @@ class _Worker:
         self.answers, end = Pipe()
         self._status: int | None = None
         with end:
-            with _changing, COMPILING, warnings.catch_warnings():
-                if len(set(_launches)) > 1:
-                    raise BlockingIOError("another thread has begun to emulate")
-                self.newest = next_serial()
-                # Python and others warn where there are threads, such as those of BLAS, because
-                # what they lock stays locked. The process uses nothing that these lock.
-                warnings.simplefilter("ignore")
-                # No process of `multiprocessing`: copies of this one would end it with their own.
-                self.number = os.fork()
+            self.number = self._fork()
             if not self.number:
                 _work(end, arena)
+
+    def _fork(self) -> int:
+        """Copy this process; returns as `os.fork`, in the copy with interrupts held back.
+
+        There no interrupt may arrive before `_work` handles it: it would leave this function, and
+        the user's program would run twice.
+        """
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        number = -1
+        try:
+            try:
+                with _changing, COMPILING, warnings.catch_warnings():
+                    if len(set(_launches)) > 1:
+                        raise BlockingIOError("another thread has begun to emulate")
+                    self.newest = next_serial()
+                    # Python and others warn where there are threads, such as those of BLAS, because
+                    # what they lock stays locked. The process uses nothing that these lock.
+                    warnings.simplefilter("ignore")
+                    # No process of `multiprocessing`: copies of this one would end it with theirs.
+                    number = os.fork()
+            finally:
+                if number:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        except BaseException:  # an interrupt, which was held back
+            if number > 0:
+                os.kill(number, signal.SIGKILL)
+                os.waitpid(number, 0)
+            raise
+        return number
 
     def serves(self, newest: int) -> bool:
         """Is it there, and does it know the program with a serial number?"""
@@ -254,6 +277,7 @@ def _work(end: Connection, arena: Arena) -> NoReturn:
         stop, data, chunk, team = Event(), b"", None, _Threads(arena)
         _leave(end.fileno())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.environ[NOTICE] = "off"  # each one would say what it compiles
         gc.disable()  # do not finalise objects of the parent
         memory_pool.forget()  # to write to memory of the other process is as slow as to new memory
@@ -267,8 +291,10 @@ def _work(end: Connection, arena: Arena) -> NoReturn:
                     chunk = _run(data, chunk, job, arena, team, stop, end)
         os._exit(0)
     except BaseException:
-        traceback.print_exc()
-        os._exit(1)
+        try:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
 
 def _leave(own: int) -> None:
@@ -354,7 +380,7 @@ class ProcessPool:
         """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
 
         `count` processes, of which each has a job, take the next one when they are done. Where
-        there are more `processors` than jobs, those that have one use several threads.
+        fewer of them run than there are `processors`, each may use several threads.
 
         Of the chunks that fail, the first one's error is raised; those behind it are ended. stop:
         asks a chunk to end. advance: is told of each number of CTAs that have ended.
@@ -370,7 +396,7 @@ class ProcessPool:
         self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
         advance: Callable[[int], None], processors: int,
     ) -> Report:  # fmt: skip
-        total, failed, left = Report(), dict[int, BaseException](), iter(jobs)
+        total, failed, left, most = Report(), dict[int, BaseException](), iter(jobs), 0
         self.arena.helpers = 0
         workers = self._begin(chunk, left, count)
         if not workers:  # the system refuses all
@@ -379,7 +405,8 @@ class ProcessPool:
                 advance(job[1])
         try:
             while running := _running(workers, min(failed, default=math.inf)):
-                self.arena.helpers = _helpers(processors, len(running))
+                most = max(most, len(running))
+                self.arena.helpers = _helpers(processors, len(running), most)
                 for ready in wait([worker.answers for worker in running]):
                     worker = next(w for w in running if w.answers is ready)
                     assert worker.job is not None
@@ -418,10 +445,13 @@ class ProcessPool:
         return used
 
 
-def _helpers(processors: int, running: int) -> int:
-    """Threads that each of the running workers may use beside its own, so that all processors have
-    work."""
-    return min(-(-processors // running), MAX_THREADS) - 1
+def _helpers(processors: int, running: int, most: int) -> int:
+    """Threads that each of the running workers, of which there were `most`, may use beside its own.
+
+    All processors have work once a worker has none; before, no two threads share one.
+    """
+    threads = processors // running if running == most else -(-processors // running)
+    return min(max(threads, 1), MAX_THREADS) - 1
 
 
 def _running(workers: Sequence[_Worker], end: float) -> list[_Worker]:
