@@ -12,7 +12,7 @@ from fragment_kernels import F16, F64, S8, TF32, short
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.interpreter import launch
-from tensorcore_dsl.interpreter.core import team
+from tensorcore_dsl.interpreter.core.team import Team
 from tensorcore_dsl.interpreter.execution import strips
 from tensorcore_dsl.interpreter.execution.strips import Strips
 from tensorcore_dsl.kernel import specialisation
@@ -93,7 +93,7 @@ def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tup
         if ways in ("tiny", "shared"):
             patch.setattr(strips, "STRIP", 1)
         if "shared" in ways:
-            patch.setattr(team, "PART", 1)
+            patch.setattr(Team, "part", 1)
         try:
             report = chain.emulator("sm_90a")[BLOCKS, THREADS](a, b, x, out, mma=mma, **given)
         except tc.EmulationError as found:

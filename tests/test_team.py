@@ -23,12 +23,12 @@ def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """So many cores, of which each takes a part of every step, and one chunk at a time."""
     monkeypatch.setattr(launch, "cores", lambda: request.param)
     monkeypatch.setattr(launch, "AT_ONCE", 1)
-    monkeypatch.setattr(team, "PART", 1)
+    monkeypatch.setattr(Team, "part", 1)
     return int(request.param)
 
 
 def test_parts_are_in_order_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "PART", 1)
+    monkeypatch.setattr(Team, "part", 1)
     with Team(4) as four:
         parts = four.share(10, 1, lambda first, stop, number: (first, stop, number))
         assert parts == [(0, 2, 0), (2, 5, 1), (5, 7, 2), (7, 10, 3)]
@@ -40,7 +40,7 @@ def test_parts_are_in_order_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("granted", [0, 1, 3])
 def test_the_system_may_refuse_threads(granted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "PART", 1)
+    monkeypatch.setattr(Team, "part", 1)
     left, start = [granted], threading.Thread.start
 
     def refused(thread: threading.Thread) -> None:
@@ -63,7 +63,7 @@ def test_little_work_is_not_divided() -> None:
 
 
 def test_an_error_of_any_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "PART", 1)
+    monkeypatch.setattr(Team, "part", 1)
 
     def work(first: int, stop: int, number: int) -> None:
         if number == 2:
@@ -75,7 +75,7 @@ def test_an_error_of_any_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_interrupts_leave_nobody_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their memory is freed behind an interrupt, also behind one that comes while others work."""
-    monkeypatch.setattr(team, "PART", 1)
+    monkeypatch.setattr(Team, "part", 1)
     begun, ended = threading.Event(), list[int]()
     wait = team._Job.wait
     interrupts = iter([KeyboardInterrupt("first"), KeyboardInterrupt("second")])

@@ -22,8 +22,8 @@ Place = tuple[int, tuple[int, ...], "np.dtype[Any]", tuple[int, ...], bool]
 class _Region:
     """Memory from `low` to `high`, where arrays lie, as `views` of it.
 
-    offset: in the arena. written: from where to where a kernel may write, in order; nothing is
-    there twice, though arguments often name an array more than once.
+    offset: in the arena. written: where a kernel may write, from and to real addresses, ascending
+    and disjoint, though arguments often name an array more than once.
     """
 
     low: int
@@ -33,7 +33,7 @@ class _Region:
     offset: int = 0
 
     def may_be_written(self, low: int, high: int) -> None:
-        """Note memory that begins behind that of all earlier calls, or with it."""
+        """Add memory to `written`; the calls come in ascending order of `low`."""
         if self.written and low <= self.written[-1][1]:
             low, last = self.written.pop()
             high = max(high, last)

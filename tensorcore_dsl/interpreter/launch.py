@@ -163,8 +163,8 @@ class _Launch:
     """What the chunks of a launch have in common, and what runs them.
 
     static, dynamic: bytes of shared memory. ordered: CTAs see what others write. resident: CTAs
-    that run at a time, where CTAs wait for others. Processes have the arrays of a launch where they
-    see them, and a team of their own.
+    that run at a time, where CTAs wait for others. A worker process makes `memory` anew, from the
+    arrays that processes share, and has a team of its own.
     """
 
     program: Program

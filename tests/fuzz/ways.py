@@ -2,8 +2,8 @@
 
 Random whole products (product_cases.py) are emulated in each of `WAYS`, and all must give the bits
 of the first one, those of every NaN included. A way changes how the emulator works, not what it
-is asked for: threads, processes, small chunks, shared steps, strips, checks, orders of threads, the
-loops of products, and what new memory holds. `--only 17,23` runs some cases, `--ways order,races`
+is asked for: threads, processes, also with threads in each, small chunks, shared steps, strips,
+checks, orders of threads, the loops of products, and what new memory holds. `--only 17,23` runs some cases, `--ways order,races`
 some ways.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter import launch, processes
-from tensorcore_dsl.interpreter.core import team
+from tensorcore_dsl.interpreter.core.team import Team
 from tensorcore_dsl.interpreter.execution import strips
 from tensorcore_dsl.kernel import specialisation
 from tensorcore_dsl.numerics.plans import binary64_loops
@@ -67,8 +67,11 @@ def apart() -> Iterator[None]:
 @contextmanager
 def helped() -> Iterator[None]:
     """The same, and in each process three threads share all steps that can be shared."""
-    with apart(), patch.object(processes, "_helpers", lambda *_: 2), patch.object(team, "PART", 1):
-        processes.shutdown()  # of those that know another PART
+    with (
+        apart(), patch.object(processes, "_helpers", lambda *_: 2),
+        patch.object(processes._Threads, "part", 1),
+    ):  # fmt: skip
+        processes.shutdown()  # those that there are know another part
         try:
             yield
         finally:
@@ -79,7 +82,7 @@ def helped() -> Iterator[None]:
 def shared(chunks: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
     """Four threads share all steps that can be shared, and take turns as often as they can."""
     interval = sys.getswitchinterval()
-    with chunks(), patch.object(launch, "cores", lambda: 4), patch.object(team, "PART", 1):
+    with chunks(), patch.object(launch, "cores", lambda: 4), patch.object(Team, "part", 1):
         sys.setswitchinterval(1e-6)
         try:
             yield

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-PART = 150_000  # nanoseconds of work that are worth another thread
 OPERATION_COST, ACCESS_COST = 0.5, 8.0  # nanoseconds of a thread, roughly
 
 
@@ -79,7 +78,11 @@ class Team:
 
     Their work is compiled loops, which release the interpreter's lock. One chunk uses the pool at a
     time; the others execute their loops alone meanwhile.
+
+    part: nanoseconds of work that are worth another thread.
     """
+
+    part = 300_000
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -94,9 +97,9 @@ class Team:
     def share(self, count: int, cost: float, work: Callable[[int, int, int], Any]) -> list[Any]:
         """What `work(first, stop, number)` returns for ranges of `count` units, in their order.
 
-        cost: nanoseconds of a unit, roughly. number: that of the part, below `size`.
+        cost: nanoseconds of a unit, roughly. number: that of the part, below their number.
         """
-        parts = min(self.size, count, int(count * cost / PART))
+        parts = min(self.size, count, int(count * cost / self.part))
         if parts < 2 or not self._used.acquire(blocking=False):
             return [work(0, count, 0)]
         try:
