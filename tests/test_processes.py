@@ -8,10 +8,9 @@ import multiprocessing
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ from tensorcore_dsl.interpreter.processes import ProcessPool
 from tensorcore_dsl.lowering.forms import COMPILING
 from tests.fuzz.ways import helped
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, STORE_GLOBAL, Builder, u64
-from tests.test_robust_launch import interrupted
+from tests.test_robust_launch import ended, interrupted, start
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are copied on Linux alone"
@@ -55,11 +54,11 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     run = ProcessPool.run
 
     def noted(
-        self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any, **named: Any
+        self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any, processors: int
     ) -> Report:
         made.append(count)
-        assert named == {"processors": 3}
-        return run(self, chunk, jobs, count, *more, **named)
+        assert processors == 3
+        return run(self, chunk, jobs, count, *more, processors)
 
     monkeypatch.setattr(launch, "cores", lambda: 3)
     monkeypatch.setattr(launch, "_is_long", lambda *_: True)
@@ -291,6 +290,13 @@ class Adds:
         return Report()
 
 
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Return after 20 seconds at the latest."""
+    end = time.monotonic() + 20
+    while not reached() and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 @dataclass
 class NotesTeam:
     """A chunk that notes how many threads it may use, the first CTA once others have no work."""
@@ -299,9 +305,7 @@ class NotesTeam:
     team: Team
 
     def __call__(self, first: int, ctas: int, _: Event) -> Report:
-        end = time.monotonic() + 20
-        while first == 0 and self.team.size < 4 and time.monotonic() < end:
-            time.sleep(0.001)
+        wait_until(lambda: first > 0 or self.team.size == 4)
         self.array[first] = self.team.size
         return Report()
 
@@ -322,9 +326,7 @@ class TakesLocks:
                 lock.release()
             self.array[number] = len(taken) == len(locks)
 
-        end = time.monotonic() + 20
-        while self.team.size < 4 and time.monotonic() < end:
-            time.sleep(0.001)
+        wait_until(lambda: self.team.size == 4)
         self.team.share(4, 1e9, take)
         return Report()
 
@@ -336,9 +338,7 @@ class Waits:
     array: np.ndarray
 
     def __call__(self, first: int, ctas: int, _: Event) -> Report:
-        end = time.monotonic() + 20
-        while first == 0 and not self.array[1:].all() and time.monotonic() < end:
-            time.sleep(0.001)
+        wait_until(lambda: first > 0 or bool(self.array[1:].all()))
         self.array[first] = os.getpid()
         return Report()
 
@@ -448,9 +448,9 @@ try:
 finally:
     print("ended", flush=True)
 """
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+        process = start(code)
+        out, text = ended(process)
+        assert (process.returncode, out) == (0, "ended\n"), text
 
     def test_an_interrupt_while_it_is_made_leaves_none(
         self, monkeypatch: pytest.MonkeyPatch

@@ -78,16 +78,16 @@ class Arena:
     def __init__(self, size: int) -> None:
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         self._memory = mmap.mmap(-1, HEADER + max(size, LEAST), flags=flags)
-        whole = np.frombuffer(self._memory, np.uint8)
-        self._clock, self.bytes = whole[:8].view(np.float64), whole[HEADER:]
-        self._counts = memoryview(self._memory)[8:16].cast("q")
+        header = memoryview(self._memory)
+        self._clock, self._helpers = header[:8].cast("d"), header[8:16].cast("q")
+        self.bytes = np.frombuffer(self._memory, np.uint8)[HEADER:]
         self._start = span(self.bytes)[0]
         self._regions: list[_Region] = []
 
     @property
     def used(self) -> float:
         """When arrays were last here, by a clock that is the same in all processes."""
-        return float(self._clock[0])
+        return self._clock[0]
 
     @used.setter
     def used(self, when: float) -> None:
@@ -96,11 +96,11 @@ class Arena:
     @property
     def helpers(self) -> int:
         """Threads that each worker process may use beside its own."""
-        return self._counts[0]
+        return self._helpers[0]
 
     @helpers.setter
     def helpers(self, count: int) -> None:
-        self._counts[0] = count
+        self._helpers[0] = count
 
     @staticmethod
     def room(arguments: Sequence[Any]) -> int:

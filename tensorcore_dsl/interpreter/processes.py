@@ -45,10 +45,9 @@ _SIGNAL_AT_END = 1  # PR_SET_PDEATHSIG
 PATIENCE = 2.0  # seconds for the other processes to say where they stood
 REUSE_SECONDS = 2.0  # for which workers without work are used again
 IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
-MAX_THREADS = 4  # of a worker: more would wait for the lock of its interpreter
 MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
-
-_TEAM = "team"
+MAX_THREADS = 4  # of a worker: more would wait for the lock of its interpreter
+_TEAM = "team"  # stands for a team in what is sent
 
 # Runs CTAs, from the first one on, so many of them, until an event is set.
 Chunk = Callable[[int, int, Event], Report]
@@ -183,8 +182,22 @@ class _Unpickler(pickle.Unpickler):
         return PROGRAMS[name] if isinstance(name, int) else self.arena.view(name)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back interrupts until the end.
+
+    They stay held in processes that are made meanwhile, until `_work` handles them: before, one
+    would leave the launch there, and a second copy of the user's program would go on.
+    """
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 class _Worker:
-    """A process that runs one chunk after the other.
+    """A process that runs one chunk after the other. It is made with interrupts held back.
 
     job: the chunk that it runs, None for none. newest: programs with lower serial numbers are known
     to it.
@@ -195,38 +208,17 @@ class _Worker:
         self.answers, end = Pipe()
         self._status: int | None = None
         with end:
-            self.number = self._fork()
+            with _changing, COMPILING, warnings.catch_warnings():
+                if len(set(_launches)) > 1:
+                    raise BlockingIOError("another thread has begun to emulate")
+                self.newest = next_serial()
+                # Python and others warn where there are threads, such as those of BLAS, because
+                # what they lock stays locked. The process uses nothing that these lock.
+                warnings.simplefilter("ignore")
+                # No process of `multiprocessing`: copies of this one would end it with their own.
+                self.number = os.fork()
             if not self.number:
                 _work(end, arena)
-
-    def _fork(self) -> int:
-        """Copy this process; returns as `os.fork`, in the copy with interrupts held back.
-
-        There no interrupt may arrive before `_work` handles it: it would leave this function, and
-        the user's program would run twice.
-        """
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        number = -1
-        try:
-            try:
-                with _changing, COMPILING, warnings.catch_warnings():
-                    if len(set(_launches)) > 1:
-                        raise BlockingIOError("another thread has begun to emulate")
-                    self.newest = next_serial()
-                    # Python and others warn where there are threads, such as those of BLAS, because
-                    # what they lock stays locked. The process uses nothing that these lock.
-                    warnings.simplefilter("ignore")
-                    # No process of `multiprocessing`: copies of this one would end it with theirs.
-                    number = os.fork()
-            finally:
-                if number:
-                    signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        except BaseException:  # an interrupt, which was held back
-            if number > 0:
-                os.kill(number, signal.SIGKILL)
-                os.waitpid(number, 0)
-            raise
-        return number
 
     def serves(self, newest: int) -> bool:
         """Is it there, and does it know the program with a serial number?"""
@@ -396,7 +388,7 @@ class ProcessPool:
         self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
         advance: Callable[[int], None], processors: int,
     ) -> Report:  # fmt: skip
-        total, failed, left, most = Report(), dict[int, BaseException](), iter(jobs), 0
+        total, failed, left = Report(), dict[int, BaseException](), iter(jobs)
         self.arena.helpers = 0
         workers = self._begin(chunk, left, count)
         if not workers:  # the system refuses all
@@ -405,8 +397,7 @@ class ProcessPool:
                 advance(job[1])
         try:
             while running := _running(workers, min(failed, default=math.inf)):
-                most = max(most, len(running))
-                self.arena.helpers = _helpers(processors, len(running), most)
+                self.arena.helpers = _helpers(processors, len(running), len(workers))
                 for ready in wait([worker.answers for worker in running]):
                     worker = next(w for w in running if w.answers is ready)
                     assert worker.job is not None
@@ -436,9 +427,10 @@ class ProcessPool:
             self.workers.remove(worker)
             worker.signal(signal.SIGKILL)
             worker.end()
-        for _ in range(count - len(self.workers)):
-            with suppress(OSError):
-                self.workers.append(_Worker(self.arena))
+        with _interrupts_held():
+            for _ in range(count - len(self.workers)):
+                with suppress(OSError):
+                    self.workers.append(_Worker(self.arena))
         used = self.workers[:count]
         for worker, job in zip(used, jobs):
             worker.begin(job, data.getvalue())
