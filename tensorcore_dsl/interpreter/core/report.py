@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from operator import add
@@ -89,10 +89,15 @@ class Report:
 
 
 class Tally:
-    """The counters of one chunk; `counts` has the number of warps that executed each step."""
+    """The counters of one chunk.
+
+    counts: by step, how many warps executed it alone, and as the first of several; behind: by the
+    first and the end of the others of these, how many warps executed them.
+    """
 
     def __init__(self, steps: int, profile: bool) -> None:
-        self.counts = np.zeros(steps, np.int64)
+        self.counts = [0] * steps
+        self.behind: defaultdict[tuple[int, int], int] = defaultdict(int)
         self.bytes: Counter[tuple[str, str]] = Counter()
         self.profile = profile
         self.traffic: dict[tuple[int, str, str], Traffic] = {}
@@ -110,9 +115,17 @@ class Tally:
             key = (at, space, verb)
             self.traffic[key] = self.traffic.get(key, Traffic()) + traffic
 
+    def executed(self) -> list[int]:
+        """By step, how many warps executed it."""
+        counts = np.array(self.counts)
+        for (start, end), warps in self.behind.items():
+            counts[start:end] += warps
+        found: list[int] = counts.tolist()
+        return found
+
     def report(self, steps: Sequence[Step]) -> Report:
         instructions: Counter[str] = Counter()
-        for step, count in zip(steps, self.counts.tolist(), strict=True):
+        for step, count in zip(steps, self.executed(), strict=True):
             if count and step.counted:
                 instructions[step.counted] += count
         lines: dict[tuple[str, str, str], Traffic] = {}

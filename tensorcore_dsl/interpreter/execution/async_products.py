@@ -367,7 +367,7 @@ def _chained(
             raise
         if not at_once:
             one_by_one(machine)
-        ctx.tally.counts[start + 1 : end] += ctx.warps
+        ctx.tally.behind[start + 1, end] += ctx.warps
         return end
 
     return run

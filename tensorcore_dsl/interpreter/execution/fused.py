@@ -38,7 +38,7 @@ def fused(alone: Run, part: Fused, uses: Sequence[RegisterUse] = ()) -> Run:
     """
     start, end, number = part.start, part.end, part.number
     level, whole = part.level, part.whole
-    several, counted = end > start + 1, slice(start + 1, end)
+    several, behind = end > start + 1, (start + 1, end)
     followed = free = executed(part)
     if part.accesses:
         followed, free = _in_stretches(part), _with_accesses(part)
@@ -61,7 +61,7 @@ def fused(alone: Run, part: Fused, uses: Sequence[RegisterUse] = ()) -> Run:
             registers.wrote_all(part.writes)
             registers.settled.keep(key, ctx.mask)
         if several:
-            ctx.tally.counts[counted] += ctx.warps
+            ctx.tally.behind[behind] += ctx.warps
         return AFTER - end
 
     return run

@@ -138,7 +138,7 @@ def at_once(alone: Run, together: Products) -> Run:
         if ctx.active is not None and machine.park(at, 32):
             return STOP
         execute(machine)
-        ctx.tally.counts[at + 1 : end] += ctx.warps
+        ctx.tally.behind[at + 1, end] += ctx.warps
         return end
 
     return run

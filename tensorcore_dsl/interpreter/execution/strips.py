@@ -123,7 +123,7 @@ def in_strips(alone: Run, region: Region) -> Run:
                 strips = machine.strips[start] = Strips(machine, region)
         strips.run()
         account(machine)
-        ctx.tally.counts[start + 1 : end] += ctx.warps
+        ctx.tally.behind[start + 1, end] += ctx.warps
         return AFTER - end
 
     return run
