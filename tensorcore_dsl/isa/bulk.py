@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST, Context
 from tensorcore_dsl.isa.memory import no_effect
 from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, Row, row
 
@@ -89,7 +89,10 @@ def wait_bulk(ctx: Context, instr: Instruction, pending: int) -> None:
 
 
 def map_address(ctx: Context, instr: Instruction, address: Any, rank: Any) -> Any:
-    return ctx.clusters.address(address, rank)
+    """Addresses of the same offset in the CTAs of these ranks; no access may use that of a rank
+    that does not exist."""
+    upper = np.minimum(rank, np.uint32(FARTHEST)) + np.uint32(1) << np.uint32(CLUSTER_SHIFT)
+    return address & np.uint32((1 << CLUSTER_SHIFT) - 1) | upper
 
 
 def cluster_arrive(ctx: Context, instr: Instruction) -> None:

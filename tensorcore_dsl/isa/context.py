@@ -147,9 +147,6 @@ class AsyncMma(Protocol):
 class Clusters(Protocol):
     """The CTAs of the thread's cluster."""
 
-    def address(self, address: Any, rank: Any) -> np.ndarray:
-        """The same address in the shared memory of CTA `rank` of the cluster."""
-
     def arrive(self) -> None: ...
     def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
@@ -212,4 +209,5 @@ class Context(Protocol):
 
 
 CLUSTER_SHIFT = 24
+FARTHEST = 0xFD  # the greatest rank that fits into an address, which has the rank plus one
 OWN = 0xFF  # where the rank would be, in addresses of a CTA's own memory; see `Program.ranked`

@@ -10,7 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 from tensorcore_dsl.dtypes import named
-from tensorcore_dsl.isa import bounds, convert, matrix, memory, semantics, warp
+from tensorcore_dsl.isa import bounds, bulk, convert, matrix, memory, semantics, warp
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST
 from tensorcore_dsl.isa.spec import LOAD, STORE, Instruction
 
 
@@ -18,7 +19,7 @@ class Elementary(NamedTuple):
     """An operation on words of `bits` bits: the numbers of its operands, and that of its result.
 
     result: -1 for none. function: of the function unit, for the operation "unit". literals: the
-    numbers of operands that are immediate.
+    numbers of operands that are immediate. constants: what the operation takes behind these.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Elementary(NamedTuple):
     result: int = 0
     function: str = ""
     literals: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()
 
 
 class Access(NamedTuple):
@@ -223,9 +225,14 @@ def _reduce(instr: Instruction) -> Operations:
     return (Elementary(f"redux.{sign}{op}", 32, (0,)),)
 
 
+def _map_address(instr: Instruction) -> Operations:
+    return (Elementary("map address", 32, (0, 1), constants=(CLUSTER_SHIFT, FARTHEST)),)
+
+
 _RULES = {
     semantics.integer: _integer, semantics.boolean: _boolean, semantics.floating: _floating,
     semantics.compare: _compare, semantics.select: _select, semantics.copy: _copy,
     semantics.pack: _pack, semantics.unpack: _unpack, convert.single: _convert, convert.pair: _convert_pair,
     bounds.execute: _check, warp.shuffle: _shuffle, warp.vote: _vote, warp.reduce: _reduce,
+    bulk.map_address: _map_address,
 }  # fmt: skip

@@ -284,6 +284,7 @@ def _of_conversions() -> dict[tuple[str, int], Operation]:
         ("s32 to f32", 32): Operation(32, (32,), _to_float("sitofp")),
         ("u32 to f32", 32): Operation(32, (32,), _to_float("uitofp")),
         ("field", 32): Operation(32, (32, 32, 32), _field),
+        ("map address", 32): Operation(32, (32, 32), _map_address, literals=2),
     }
     for sign in "su":
         for bits in (16, 32):
@@ -312,6 +313,20 @@ def _everywhere(builder: Any, number: Any) -> Any:
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(_INDEX, 0))
     order = ir.Constant(ir.VectorType(_INDEX, LANES), [0] * LANES)
     return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), order)
+
+
+# -- addresses of clusters ---------------------------------------------------------------------
+
+
+def _map_address(builder: Any, address: Any, rank: Any, shift: Any, farthest: Any) -> Any:
+    """The bits of an address below `shift`, above them the rank, at most `farthest`, plus one."""
+    shift, farthest = (
+        _everywhere(builder, builder.trunc(x, ir.IntType(32))) for x in (shift, farthest)
+    )
+    upper = builder.add(_extreme("<", "u")(builder, rank, farthest), constant(32, 1))
+    ones = builder.shl(constant(32, 0xFFFFFFFF), shift)
+    offset = builder.and_(address, builder.not_(ones))
+    return builder.or_(offset, builder.shl(upper, shift))
 
 
 # -- exchange between the lanes of a warp, all of which take part ----------------------------------

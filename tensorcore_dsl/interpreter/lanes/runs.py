@@ -59,7 +59,7 @@ def instruction_rows(
     for op in operations(instr):
         target = NOTHING if op.result < 0 else results[op.result]
         numbers = for_lanes(op.function) if op.function else [
-            (immediate or {})[i] for i in op.literals
+            *((immediate or {})[i] for i in op.literals), *op.constants
         ]  # fmt: skip
         slots = [target, *(operands[i] for i in op.operands)]
         found.append(row(op.name, op.bits, slots, numbers))

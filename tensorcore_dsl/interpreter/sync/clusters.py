@@ -8,17 +8,14 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
-from tensorcore_dsl.interpreter.core.shadow import OFFSET
-from tensorcore_dsl.interpreter.core.threads import words
 from tensorcore_dsl.interpreter.sanitizer.races import CLUSTERS
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import advice
-from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lowering import vectorised
 
 REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
-NOBODY = OWN - 2  # the greatest rank that fits into an address
 
 
 class Clusters:
@@ -58,16 +55,6 @@ class Clusters:
         if rank > self.size:
             self.refuse_rank(rank - 1, who)
         return self.cta(own, rank)
-
-    def address(self, address: Any, rank: Any) -> np.ndarray:
-        """mapa: addresses of the same offset in the CTAs of these ranks.
-
-        A rank that does not exist gives an address that no access may use.
-        """
-        threads = self.chunk.threads
-        found = np.empty(threads, np.uint32)
-        _addresses(words(address, threads), words(rank, threads), found)
-        return found
 
     def refuse_rank(self, rank: int, who: str) -> NoReturn:
         raise EmulationError(
@@ -162,14 +149,6 @@ class Clusters:
                         f"{instr.opcode if instr else ''} at {loc} was executed by a part of a "
                         "warpgroup: all of its four warps must", loc,
                     )  # fmt: skip
-
-
-@vectorised
-def _addresses(addresses: Any, ranks: Any, out: Any) -> None:
-    """`Clusters.address` of (T,) uint32 addresses and ranks."""
-    for thread in range(out.size):
-        rank = min(int(ranks[thread]), NOBODY) + 1
-        out[thread] = int(addresses[thread]) & OFFSET | rank << CLUSTER_SHIFT
 
 
 @vectorised
