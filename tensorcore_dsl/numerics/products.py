@@ -246,7 +246,7 @@ class Uses:
             left = np.broadcast_to(active, (len(self.uses), active.size))
         else:
             left = _in_blocks(self, active, extra, share, number)
-        if left.any():
+        if np.count_nonzero(left):
             self._run_loops(left, extra)
 
     def _run_loops(self, left: Array, extra: Array) -> None:

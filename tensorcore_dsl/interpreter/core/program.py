@@ -65,6 +65,16 @@ class Step:
         return "" if self.instr is None or check else self.instr.mnemonic
 
     @cached_property
+    def uses_mbarrier(self) -> bool:
+        """Does it initialise, arrive at or wait for an mbarrier?"""
+        return self.instr is not None and self.instr.uses_mbarrier
+
+    @cached_property
+    def meets_cluster(self) -> bool:
+        """Does it arrive at the barrier of the cluster, or wait for it?"""
+        return self.instr is not None and "cluster" in self.instr.effects
+
+    @cached_property
     def tracked(self) -> bool:
         """Does the step start or await something whose later messages name this step?"""
         return self.instr is not None and not _TRACKED.isdisjoint(self.instr.effects)
@@ -77,7 +87,7 @@ class Step:
         """
         if self.instr is None or "convergent" in self.instr.effects:
             return False
-        if self.instr.uses_mbarrier:
+        if self.uses_mbarrier:
             return not self.instr.results and "blocking" not in self.instr.effects
         return not _CHANGING.isdisjoint(self.instr.effects)
 

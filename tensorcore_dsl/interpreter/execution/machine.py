@@ -98,21 +98,21 @@ class Machine:
 
     def _events(self, at: int, cohort: Cohort) -> int:
         """Grows when threads that wait at a position may be able to go on."""
-        ctx, instr = self.ctx, self.ctx.instruction(at)
+        ctx, step = self.ctx, self.ctx.program.steps[at]
         if cohort.unit:
             return ctx.exits
-        if instr is not None and instr.uses_mbarrier:
+        if step.uses_mbarrier:
             return ctx.mbarriers.changes
-        if instr is not None and "cluster" in instr.effects:
+        if step.meets_cluster:
             return ctx.clusters.met + ctx.exits
         return ctx.progress
 
     def _has_news(self, at: int, cohort: Cohort) -> bool:
         """May threads that wait at a position be able to go on since they were last asked?"""
-        ctx, instr, events = self.ctx, self.ctx.instruction(at), self._events(at, cohort)
+        ctx, events = self.ctx, self._events(at, cohort)
         if events == cohort.events:
             return False
-        if not cohort.blocked or cohort.unit or instr is None or not instr.uses_mbarrier:
+        if not cohort.blocked or cohort.unit or not ctx.program.steps[at].uses_mbarrier:
             return True
         if ctx.mbarriers.has_news(ctx.masks.find(cohort.mask).numbers):
             return True
@@ -246,11 +246,11 @@ class Machine:
 
     def _pass_over(self, at: int, cohort: Cohort) -> None:
         """Do to threads that wait what asking them in vain does."""
-        ctx, instr = self.ctx, self.ctx.instruction(at)
+        ctx = self.ctx
         cohort.progress = ctx.progress
         self.watchdog.blocked(cohort.mask)
         ctx.tally.counts[at] += ctx.masks.find(cohort.mask).warps
-        ctx.reads += instr is not None and instr.uses_mbarrier
+        ctx.reads += ctx.program.steps[at].uses_mbarrier
 
     def _run_cohort(self, start: int) -> None:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""

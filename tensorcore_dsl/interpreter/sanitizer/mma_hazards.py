@@ -132,8 +132,10 @@ class MmaHazards:
         nobody changes the arrays."""
         before, commits, found = self._owners
         if before is not whole or commits is not self.commits:
-            numbers = np.flatnonzero(whole)
-            ctas = numbers * WARPGROUP // self.chunk.group
+            numbers, ctas, _ = found
+            if before is not whole:
+                numbers = np.flatnonzero(whole)
+                ctas = numbers * WARPGROUP // self.chunk.group
             found = numbers, ctas, self.commits[numbers]
             self._owners = whole, self.commits, found
         return found

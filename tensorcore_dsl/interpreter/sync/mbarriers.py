@@ -128,7 +128,7 @@ class Mbarriers:
         )  # fmt: skip
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, count)
-        for row in np.flatnonzero(rows).tolist():
+        for row in rows.nonzero()[0].tolist():
             before = self.arrivers.setdefault((chunk.at_step, row), chunk.mask)
             if before is not chunk.mask:
                 self.arrivers[chunk.at_step, row] = chunk.masks.union(before, chunk.mask)
