@@ -176,6 +176,19 @@ for block in (1, 32, 256):
         program = compile_program(Builder(("a", u64)).kernel)
         assert launch._chunks(program, ctas, 256, 2, cluster, 0)[0] == expected
 
+    @pytest.mark.parametrize("ctas, workers, sizes", [
+        (200, 2, [100, 100]), (300, 2, [75] * 4), (132, 2, [66, 66]), (264, 2, [66] * 4),
+        (10, 4, [3, 3, 3, 1]), (3, 3, [1] * 3), (2400, 2, [120] * 20),
+    ])  # fmt: skip
+    def test_workers_have_as_many_blocks(
+        self, ctas: int, workers: int, sizes: list[int]
+    ) -> None:
+        """Blocks of 256 threads, of which a chunk may have 128."""
+        program = compile_program(Builder(("a", u64)).kernel)
+        size, at_once = launch._chunks(program, ctas, 256, workers, 1, 0, apart=True)
+        assert at_once == workers
+        assert [min(size, ctas - at) for at in range(0, ctas, size)] == sizes
+
 
 class TestErrors:
     def test_the_first_chunk_that_fails_is_named(self) -> None:

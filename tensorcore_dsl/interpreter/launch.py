@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import prod
 from threading import Event
 from typing import Any
@@ -64,6 +64,7 @@ SHORT = 0.05  # the same where workers of an earlier launch are there
 COPIED = 1e9  # bytes of arrays that are copied to shared memory, and back, in a second
 MANY_THREADS = 1 << 15  # of a launch that is likely to take as long
 SETS = 1 << 15  # bytes: at a multiple of them lines of memory often meet in one set of a cache
+STEPS = 0.25  # of the time of the largest chunk: what steps take whatever the number of CTAs
 FEW = 16  # clusters, of which one more would be too much
 AT_ONCE = 2  # chunks that run at a time in threads: more would wait for the interpreter's lock
 AHEAD = 4  # chunks for each worker that run or wait to run
@@ -371,16 +372,34 @@ def _chunks(
             usual, least = WIDE_CHUNK, MIN_WIDE_CHUNK
         usual *= max(workers // at_once, 1)  # each step is shared by so many
         wanted = min(max(usual, REGISTERS // max(program.register_bytes, 1)), MAX_THREADS)
-        size = min(wanted // threads, SHARED // max(shared, 1))
+        largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)
         each = max(-(-ctas // min(workers, at_once)), 0 if apart else least // threads)
-        chunk = min(size, each)
-        if FEW * cluster < chunk < ctas and 4 * chunk * threads % SETS == 0:
-            # The registers of a thread lie as many words apart as the chunk has threads, and would
-            # meet in a few sets of a processor's cache: there is one cluster more, or less.
-            chunk = min(size // cluster - 1 | 1, -(-each // cluster) | 1) * cluster
-        size = chunk
+        size = _even(ctas, min(workers, at_once), min(each + cluster, largest), threads, cluster)
     size = -(-max(size, 1) // cluster) * cluster
     return size, min(workers, at_once, -(-ctas // size))
+
+
+@lru_cache(256)
+def _even(ctas: int, workers: int, largest: int, threads: int, cluster: int) -> int:
+    """CTAs of a chunk, as many of `largest` as let the busiest of so many workers have the least to
+    do, or hardly more."""
+
+    def meets(size: int) -> bool:
+        """The registers of a thread lie as many words apart as the chunk has threads: do they meet
+        in a few sets of a processor's cache?"""
+        return FEW * cluster < size < ctas and 4 * size * threads % SETS == 0
+
+    def longest(size: int) -> float:
+        whole, rest = divmod(ctas, size)
+        rounds, more = divmod(whole, workers)
+        last = size if more else rest
+        return rounds * (size + STEPS * largest) + last + STEPS * largest * (last > 0)
+
+    most = max(largest // cluster, 1)
+    sizes = [cluster * count for count in range(most, (most - 1) // 2, -1)]
+    times = {size: longest(size) for size in sizes if not meets(size)} or {sizes[0]: 0.0}
+    least = min(times.values())
+    return next(size for size, time in times.items() if time <= 1.002 * least)
 
 
 def _seconds() -> float:
