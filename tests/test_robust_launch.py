@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, OutOfBounds
 from tensorcore_dsl.interpreter import compile_program, launch
+from tensorcore_dsl.interpreter.core.program import Program
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, Builder, u64
 
 SCRIPT = """
@@ -188,6 +190,33 @@ for block in (1, 32, 256):
         size, at_once = launch._chunks(program, ctas, 256, workers, 1, 0, apart=True)
         assert at_once == workers
         assert [min(size, ctas - at) for at in range(0, ctas, size)] == sizes
+
+    def test_sums_of_products_stay_in_the_caches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each product of f64 adds to 16 bytes of a thread."""
+        programs, chunks = [], launch._chunks
+
+        def noted(program: Program, *more: Any) -> tuple[int, int]:
+            programs.append(program)
+            return chunks(program, *more)
+
+        monkeypatch.setattr(launch, "_chunks", noted)
+        for count in (1, 8, 32, 64):
+            add_products.emulate[1, 32](np.zeros((16, 32)), count)
+        assert [program.sum_bytes for program in programs] == [16, 128, 512, 1024]
+        threads = [32 * chunks(p, 10**6, 32, 2, 1, 0, apart=True)[0] for p in programs]
+        assert threads[1:] == [launch.CHUNK, 3072, 2048]
+
+
+MMA = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
+
+
+@tc.kernel
+def add_products(out, count: tc.Const):  # type: ignore[no-untyped-def]
+    sums = [MMA.d.zeros() for _ in range(count)]
+    for _ in range(3):
+        for i in tc.static_range(count):
+            sums[i] = MMA(MMA.a.zeros(), MMA.b.zeros(), sums[i])
+    out[0, tc.threadIdx.x] = sums[0][0]
 
 
 class TestErrors:

@@ -52,6 +52,7 @@ CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enou
 WIDE_CHUNK = 1 << 15  # the same of a kernel whose warps have roles: few of them are at one step
 MIN_CHUNK = 2048  # smallest chunk: below, the cost of each step outweighs another worker
 MIN_WIDE_CHUNK = 8192  # the same of a kernel whose warps have roles
+SUMS = 3 << 19  # bytes to which the products of all warps of a chunk add: they stay in the caches
 MAX_THREADS = 1 << 15  # of a chunk of threads that have few registers
 REGISTERS = 1 << 21  # bytes of the registers of these
 MAX_CLUSTER = 16
@@ -370,6 +371,8 @@ def _chunks(
         usual, least = CHUNK, MIN_CHUNK
         if program.has_roles:
             usual, least = WIDE_CHUNK, MIN_WIDE_CHUNK
+        if program.sum_bytes:
+            usual = min(usual, max(SUMS // program.sum_bytes, MIN_CHUNK))
         usual *= max(workers // at_once, 1)  # each step is shared by so many
         wanted = min(max(usual, REGISTERS // max(program.register_bytes, 1)), MAX_THREADS)
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)

@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.ir.nodes import Block, For, Kernel, Mark, Op, While, walk
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import SharedTiles
+from tensorcore_dsl.isa.fragments import multiply
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
@@ -206,6 +207,15 @@ class Program:
         """Does a loop multiply matrices?"""
         inside = (node for loop in self._loops for node in walk(Block([loop])))
         return any(isinstance(node, Op) and node.instr.shape for node in inside)
+
+    @cached_property
+    def sum_bytes(self) -> int:
+        """Bytes of a thread's registers to which products of warps add."""
+        sums = {
+            self.values[node.results[0]] for node in walk(self.kernel.body)
+            if isinstance(node, Op) and node.instr.execute is multiply
+        }  # fmt: skip
+        return int(self.sizes[[*sums]].sum())
 
     @property
     def _loops(self) -> list[For | While]:
