@@ -193,6 +193,7 @@ for block in (1, 32, 256):
 
     def test_sums_of_products_stay_in_the_caches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each product of f64 adds to 16 bytes of a thread."""
+        assert 1 << 16 <= launch.cache_bytes() < 1 << 28
         programs, chunks = [], launch._chunks
 
         def noted(program: Program, *more: Any) -> tuple[int, int]:
@@ -203,8 +204,10 @@ for block in (1, 32, 256):
         for count in (1, 8, 32, 64):
             add_products.emulate[1, 32](np.zeros((16, 32)), count)
         assert [program.sum_bytes for program in programs] == [16, 128, 512, 1024]
-        threads = [32 * chunks(p, 10**6, 32, 2, 1, 0, apart=True)[0] for p in programs]
-        assert threads[1:] == [launch.CHUNK, 3072, 2048]
+        for size, threads in ((1, [4096, 3072, 2048]), (2, [4096, 4096, 3072])):
+            monkeypatch.setattr(launch, "cache_bytes", lambda size=size: size << 20)
+            found = [32 * chunks(p, 10**6, 32, 2, 1, 0, apart=True)[0] for p in programs[1:]]
+            assert found == threads
 
 
 MMA = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)

@@ -1,11 +1,16 @@
-"""The processors that this process may use, and what they leave out while they compile."""
+"""The processors that this process may use, their caches, and what they leave out while they
+compile."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+CACHE = 1 << 20  # bytes, where the system does not say
 
 
 def cores() -> int:
@@ -20,6 +25,16 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@cache
+def cache_bytes() -> int:
+    """Bytes of the second-level cache of a processor."""
+    for place in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        with suppress(OSError, ValueError):
+            if int((place / "level").read_text()) == 2:
+                return int((place / "size").read_text().strip().removesuffix("K")) << 10
+    return CACHE
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import arch as archs
-from tensorcore_dsl.environment.processors import cores
+from tensorcore_dsl.environment.processors import cache_bytes, cores
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter import processes
 from tensorcore_dsl.interpreter.arena import Arena
@@ -52,7 +52,7 @@ CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enou
 WIDE_CHUNK = 1 << 15  # the same of a kernel whose warps have roles: few of them are at one step
 MIN_CHUNK = 2048  # smallest chunk: below, the cost of each step outweighs another worker
 MIN_WIDE_CHUNK = 8192  # the same of a kernel whose warps have roles
-SUMS = 3 << 19  # bytes to which the products of all warps of a chunk add: they stay in the caches
+SUMS = 1.5  # second-level caches, which hold what the products of all warps of a chunk add to
 MAX_THREADS = 1 << 15  # of a chunk of threads that have few registers
 REGISTERS = 1 << 21  # bytes of the registers of these
 MAX_CLUSTER = 16
@@ -372,7 +372,7 @@ def _chunks(
         if program.has_roles:
             usual, least = WIDE_CHUNK, MIN_WIDE_CHUNK
         if program.sum_bytes:
-            usual = min(usual, max(SUMS // program.sum_bytes, MIN_CHUNK))
+            usual = min(usual, max(int(SUMS * cache_bytes()) // program.sum_bytes, MIN_CHUNK))
         usual *= max(workers // at_once, 1)  # each step is shared by so many
         wanted = min(max(usual, REGISTERS // max(program.register_bytes, 1)), MAX_THREADS)
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)
