@@ -393,6 +393,7 @@ def _even(ctas: int, workers: int, largest: int, threads: int, cluster: int) -> 
         return FEW * cluster < size < ctas and 4 * size * threads % SETS == 0
 
     def longest(size: int) -> float:
+        """The time of the busiest worker, in that of a CTA."""
         whole, rest = divmod(ctas, size)
         rounds, more = divmod(whole, workers)
         last = size if more else rest
