@@ -1,5 +1,4 @@
-"""The processors that this process may use, their caches, and what they leave out while they
-compile."""
+"""The processors that this process may use, their caches, and what compilations leave out."""
 
 from __future__ import annotations
 
