@@ -191,6 +191,12 @@ for block in (1, 32, 256):
         assert at_once == workers
         assert [min(size, ctas - at) for at in range(0, ctas, size)] == sizes
 
+    @pytest.mark.parametrize("ctas, chunks", [(1, 1), (32, 1), (64, 1), (100, 2)])
+    def test_threads_share_no_small_launch(self, ctas: int, chunks: int) -> None:
+        """64 blocks of a warp are the least that is worth another thread."""
+        program = compile_program(Builder(("a", u64)).kernel)
+        assert launch._chunks(program, ctas, 32, 2, 1, 0)[1] == chunks
+
     def test_sums_of_products_stay_in_the_caches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each product of f64 adds to 16 bytes of a thread."""
         assert 1 << 16 <= launch.cache_bytes() < 1 << 28

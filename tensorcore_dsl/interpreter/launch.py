@@ -376,16 +376,19 @@ def _chunks(
         usual *= max(workers // at_once, 1)  # each step is shared by so many
         wanted = min(max(usual, REGISTERS // max(program.register_bytes, 1)), MAX_THREADS)
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)
-        each = max(-(-ctas // min(workers, at_once)), 0 if apart else least // threads)
-        size = _even(ctas, min(workers, at_once), min(each + cluster, largest), threads, cluster)
+        smallest, workers = 0 if apart else least // threads, min(workers, at_once)
+        each = max(-(-ctas // workers), smallest)
+        size = _even(ctas, workers, smallest, min(each + cluster, largest), threads, cluster)
     size = -(-max(size, 1) // cluster) * cluster
     return size, min(workers, at_once, -(-ctas // size))
 
 
 @lru_cache(256)
-def _even(ctas: int, workers: int, largest: int, threads: int, cluster: int) -> int:
-    """CTAs of a chunk, as many of `largest` as let the busiest of so many workers have the least to
-    do, or hardly more."""
+def _even(
+    ctas: int, workers: int, smallest: int, largest: int, threads: int, cluster: int
+) -> int:
+    """CTAs of a chunk, from `smallest` (or half of `largest`) to `largest`: as many as let the
+    busiest of so many workers have the least to do, or hardly more."""
 
     def meets(size: int) -> bool:
         """The registers of a thread lie as many words apart as the chunk has threads: do they meet
@@ -400,7 +403,8 @@ def _even(ctas: int, workers: int, largest: int, threads: int, cluster: int) -> 
         return rounds * (size + STEPS * largest) + last + STEPS * largest * (last > 0)
 
     most = max(largest // cluster, 1)
-    sizes = [cluster * count for count in range(most, (most - 1) // 2, -1)]
+    fewest = min(max((most + 1) // 2, smallest // cluster), most)
+    sizes = [cluster * count for count in range(most, fewest - 1, -1)]
     times = {size: longest(size) for size in sizes if not meets(size)} or {sizes[0]: 0.0}
     least = min(times.values())
     return next(size for size, time in times.items() if time <= 1.002 * least)

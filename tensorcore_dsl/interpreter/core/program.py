@@ -19,7 +19,6 @@ from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.ir.nodes import Block, For, Kernel, Mark, Op, While, walk
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import SharedTiles
-from tensorcore_dsl.isa.fragments import multiply
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
@@ -213,7 +212,8 @@ class Program:
         """Bytes of a thread's registers to which products of warps add."""
         sums = {
             self.values[node.results[0]] for node in walk(self.kernel.body)
-            if isinstance(node, Op) and node.instr.execute is multiply
+            if isinstance(node, Op) and node.instr.threads == 32
+            and node.instr.shape and "d" in node.instr.params
         }  # fmt: skip
         return int(self.sizes[[*sums]].sum())
 
