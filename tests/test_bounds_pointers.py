@@ -158,6 +158,129 @@ def beyond_the_launch(bad: tc.Const):
     tile[tc.threadIdx.x, 0] = 1.0
 
 
+# -- instructions by name: all bytes of an access ---------------------------------------------------
+
+BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+BULK_ADD = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32"
+BOX_LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+
+
+@twin(OutOfBounds, "128 bytes from byte 0 on leave a shared f32 tile of 28, which has 112 bytes", (4, 32))
+def bulk_load(x, bad: tc.Const):
+    tile, other, bar = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32), tc.mbarriers(1)[0]
+    other[tc.threadIdx.x] = 7.0
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(128 if bad else 112)
+        tc.emit(BULK_LOAD, tile.at(0), x.at(1, 0), 128 if bad else 112, bar.address)  # here
+    tc.barrier()
+    bar.wait(0)
+
+
+@twin(OutOfBounds, "byte 127 leaves a shared f32 tile of 28, which has 112 bytes", (4, 32), np.uint32(112))
+def bulk_load_of_a_run_time_size(x, n: tc.u32, bad: tc.Const):
+    tile, other, bar = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32), tc.mbarriers(1)[0]
+    other[tc.threadIdx.x] = 7.0
+    if tc.threadIdx.x == 0:
+        size = n + 16 if bad else n
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(size)
+        tc.emit(BULK_LOAD, tile.at(0), x.at(1, 0), size, bar.address)  # here
+    tc.barrier()
+    bar.wait(0)
+
+
+@twin(OutOfBounds, "32 elements from 104 on leave 'x', which spans 128 elements", (4, 32))
+def bulk_load_past_the_array(x, bad: tc.Const):
+    tile, bar = tc.shared(64, tc.f32, align=128), tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(128)
+        tc.emit(BULK_LOAD, tile.at(0), x.at(3 if bad else 1, 8), 128, bar.address)  # here
+    tc.barrier()
+    bar.wait(0)
+
+
+@twin(OutOfBounds, "128 bytes from byte 64 on leave a shared f32 tile of 2x16, which has 128 bytes", (4, 32))
+def bulk_store(x, bad: tc.Const):
+    tile, other = tc.shared((2, 16), tc.f32, align=128), tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x // 16, tc.threadIdx.x % 16] = 1.0
+    other[tc.threadIdx.x] = 7.0
+    tc.fence_proxy_async()
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        tc.emit(BULK_STORE, x.at(2, 0), tile.at(1 if bad else 0, 0), 128)  # here
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+@twin(
+    OutOfBounds, "32 elements from index 0 on leave axis 1 of 'x', which has extent 16", (4, 16),
+    dtype=np.uint32,
+)  # fmt: skip
+def bulk_reduction_past_a_row(x, bad: tc.Const):
+    tile = tc.shared(32, tc.u32, align=128)
+    tile[tc.threadIdx.x] = 1
+    tc.fence_proxy_async()
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        row = x[1]
+        tc.emit(BULK_ADD, row.at(0), tile.at(0), 128 if bad else 64)  # here
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+@twin(OutOfBounds, "256 bytes from byte 0 on leave a shared f32 tile of 4x8, which has 128 bytes", (8, 32))
+def tensor_load(x, bad: tc.Const):
+    boxes = tc.tensor_map(x, (8 if bad else 4, 8))
+    tile, other, bar = tc.shared((4, 8), tc.f32, align=128), tc.shared(32, tc.f32), tc.mbarriers(1)[0]
+    other[tc.threadIdx.x] = 7.0
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(boxes.bytes)
+        tc.emit(BOX_LOAD, tile.at(0, 0), boxes.address, 0, 0, bar.address)  # here
+    tc.barrier()
+    bar.wait(0)
+
+
+@twin(OutOfBounds, "4 elements from index 4 on leave axis 0 of 'x', which has extent 6", (6,), np.int32(4))
+def store_with_a_policy(x, i, bad: tc.Const):
+    if tc.threadIdx.x == 0:
+        policy = tc.emit("createpolicy.fractional.L2::evict_last.b64")
+        values = [tc.f32(1).bits(tc.b32)] * 4
+        tc.emit("st.global.L2::cache_hint.v4.b32", x.at(i if bad else i - 4), values, policy)  # here
+
+
+@twin(OutOfBounds, "4 elements from index 4 on leave axis 0 of 'x', which has extent 6", (6,), np.int32(4))
+def vector_reduction(x, i, bad: tc.Const):
+    if tc.threadIdx.x == 0:
+        tc.emit("red.global.add.v4.f32", x.at(i if bad else i - 4), [tc.f32(1)] * 4)  # here
+
+
+@twin(OutOfBounds, "16 bytes from byte 24 on leave a shared f32 tile of 8, which has 32 bytes", (64,))
+def copy_by_name(x, bad: tc.Const):
+    tile, other = tc.shared(8, tc.f32), tc.shared(8, tc.f32)
+    other[tc.threadIdx.x % 8] = 1.0
+    if tc.threadIdx.x == 0:
+        start = tile.at(0) + (6 if bad else 4)
+        tc.emit("cp.async.ca.shared.global", start, x.at(0), 16 if bad else 8)  # here
+        tc.cp_async_wait(0)
+
+
+@twin(OutOfBounds, "4 elements from index 64 on leave axis 0 of 'x', which has extent 64", (64,), np.int32(64))
+def copy_that_skips(x, n, bad: tc.Const):
+    tile = tc.shared(8, tc.f32)
+    if tc.threadIdx.x == 0:
+        skip = n != 64 if bad else n == 64
+        tc.emit("cp.async.cg.shared.global.ignore", tile.at(0), x.at(n), 16, skip)  # here
+        tc.cp_async_wait(0)
+
+
 @pytest.mark.parametrize("case", twin, ids=str)
 def test_bad(case: Twin) -> None:
     case.check_bad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,8 +18,8 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.arch import ARCHS, Requires
 from tensorcore_dsl.dtypes import bf16, e2m1, e3m2, e4m3, e5m2, f16, f32, f64, s8, s32, u8
 from tensorcore_dsl.errors import EmulationError, LayoutError, UnknownInstruction
-from tensorcore_dsl.isa import block_scale, sparse
-from tensorcore_dsl.isa.spec import Instruction, row
+from tensorcore_dsl.isa import block_scale, memory, sparse
+from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
 from tensorcore_dsl.layout import Layout
 from tests import manual_tables as manual
 from tests import nvjitlink12
@@ -295,6 +296,103 @@ def test_operands_have_the_registers_of_their_layouts() -> None:
                 assert operand.registers == operand.layout.registers
                 assert operand.dtype is operand.layout.dtype
         assert instr.tied is None or registers(instr, instr.tied) == (instr.results[0].registers,)
+
+
+# -- what rows declare of their addresses --------------------------------------------------------
+
+
+def word_in_text(mnemonic: str) -> tuple[str, int, int, str, str]:
+    """Space, bytes, bytes of a scalar, order and scope of ld, st, atom and red, by the manual's
+    grammar (9.7.9.8, .11, 9.7.13.5, .6)."""
+    opcode, *parts = mnemonic.split(".")
+    bits, packed = re.fullmatch(r"(?:b|u|s|f|bf)(\d+)(x2)?", parts[-1]).groups()
+    vector = next((int(part[1:]) for part in parts if re.fullmatch(r"v[248]", part)), 1)
+    space = next(part for part in parts if part.split("::")[0] in ("global", "shared"))
+    default = ("relaxed", "gpu") if opcode in ("atom", "red") else ("", "")
+    default = ("volatile", "sys") if "volatile" in parts else default
+    orders = [part for part in parts if part in ("relaxed", "acquire", "release", "acq_rel")]
+    scopes = [part for part in parts if part in ("cta", "cluster", "gpu", "sys")]
+    scalar = int(bits) // 8
+    size = scalar * vector * (2 if packed else 1)
+    return space, size, scalar, (*orders, default[0])[0], (*scopes, default[1])[0]
+
+
+def test_words_have_the_bytes_order_and_scope_of_their_text() -> None:
+    count = 0
+    for instr in isa.instructions():
+        if instr.opcode not in ("ld", "st", "atom", "red"):
+            continue
+        (access,) = instr.accesses
+        declared = access.space, access.bytes, access.scalar, access.order, access.scope
+        assert declared == word_in_text(instr.mnemonic), instr
+        verb = {"ld": "load", "st": "store"}.get(instr.opcode, "update")
+        assert (access.verb, access.operand, access.completion) == (verb, "p", "")
+        assert instr.strong == bool(access.order) == ("volatile" in instr.effects)
+        count += 1
+    assert count > 4000
+
+
+def test_matrices_are_rows_of_16_bytes_at_one_lane_each() -> None:
+    for instr in isa.instructions():
+        if instr.opcode in ("ldmatrix", "stmatrix"):
+            shape, number = re.search(r"\.(m\d+n\d+)\.x([124])", instr.mnemonic).groups()
+            rows = 16 if instr.opcode == "ldmatrix" and shape == "m16n16" else 8
+            (access,) = instr.accesses
+            assert (access.bytes, access.lanes) == (16, rows * int(number)), instr
+
+
+def test_copies_name_what_completes_them() -> None:
+    for instr in isa.instructions():
+        parts = instr.mnemonic.split(".")
+        moving = [access for access in instr.accesses if access.moves]
+        if parts[0] != "cp" or not instr.accesses or "prefetch" in parts:
+            continue
+        group = "bulk_group" if "bulk_group" in parts else "async_group"
+        completion = "mbarrier" if "mbarrier::complete_tx::bytes" in parts else group
+        assert {access.completion for access in moving} == {completion}, instr
+        spaces = [part for part in parts if part.split("::")[0] in ("global", "shared")]
+        assert [access.space for access in moving] == spaces
+        writes = [access.writes for access in moving]
+        assert writes == [True, False] and not instr.strong
+
+
+def test_every_address_is_declared() -> None:
+    for instr in isa.instructions():
+        addresses = {operand.name for operand in instr.operands if operand.kind == "addr"}
+        assert addresses <= {access.operand for access in instr.accesses}, instr
+        verbs = {effect for access in instr.accesses for effect in access.effects}
+        waits = instr.mnemonic.startswith("cp.async.wait") or "wgmma" in instr.mnemonic
+        assert waits or instr.effects & {"load", "store"} <= verbs, instr
+
+
+ASYNC_STORE = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32"
+
+
+def instruction_of(**declared: Any) -> Instruction:
+    made = row(ASYNC_STORE, "p:[u32], b:b32, bar:[u32]", "9.7.9.12", memory.no_effect, **declared)
+    return next(made.instructions())
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"effects": VOLATILE | {"store"}}, "does not say what it accesses"),
+        ({"access": "store p shared::cluster 1*b32 mbarrier"}, "does not say what it accesses"),
+        ({"access": "store p shared::cluster 1*b32 strong"}, "bad access"),
+        ({"access": "store p nowhere 1*b32"}, "bad access"),
+    ],
+)
+def test_a_row_says_what_it_accesses(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        instruction_of(**declared)
+
+
+def test_a_store_that_completes_later_is_not_strong() -> None:
+    instr = instruction_of(
+        access="store p shared::cluster 1*b32 mbarrier; sync bar shared::cluster 8"
+    )
+    assert not instr.strong and instr.runs_behind and instr.counts_bytes and instr.word is None
+    assert instr.effects == {"store", "volatile"} and instr.accesses[0].bytes == 4
 
 
 # -- rows against the assembler ----------------------------------------------------------------

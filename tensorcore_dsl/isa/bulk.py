@@ -19,8 +19,20 @@ CLUSTER = VOLATILE | {"cluster"}
 BAR = "9.7.13.15"
 BARRIER = VOLATILE | {"tracked"}
 WAIT = BLOCKING | {"mbarrier", "tracked"}
-COPY = VOLATILE | {"load", "store", "bulk"}
+COPY = VOLATILE | {"bulk"}
 SHARED_COPY = COPY | {"async_proxy"}
+
+# What the rows do at their addresses (`access.Access`). A load counts bytes at the mbarrier `bar`.
+COUNTED, PEER_COUNTED = "; sync bar shared::cta 8", "; sync bar shared::cluster 8"
+LOAD = "store dst shared::cluster size mbarrier; load src global size mbarrier" + COUNTED
+SHARE = "store dst shared::cluster size mbarrier; load src shared::cta size mbarrier" + PEER_COUNTED
+STORE = "store dst global size bulk_group; load src shared::cta size bulk_group"
+REDUCE = "update dst global size*{t} relaxed.gpu bulk_group; load src shared::cta size bulk_group"
+TENSOR_LOAD = "store dst shared::cluster box mbarrier; load map global box mbarrier" + COUNTED
+TENSOR_STORE = "store map global box bulk_group; load src shared::cta box bulk_group"
+TENSOR_REDUCE = "update map global box*b32 relaxed.gpu bulk_group; load src shared::cta box bulk_group"
+OWN, PEER = "sync bar shared::cta 8", "sync bar shared::cluster 8"
+ARRIVE, OBSERVE, PEER_ARRIVE = OWN + " release.cta", OWN + " acquire.cta", PEER + " release.cluster"
 
 
 # -- semantics ---------------------------------------------------------------------------------
@@ -129,14 +141,14 @@ def _tensor_rows() -> list[Row]:
         source: Any = common | {"effects": SHARED_COPY}
         first = "{dst}, " + listed + ", {bar}"
         rows += [
-            row(into + done, load, "9.7.9.25.5.2", load_tensor, template=first, multicast="-", **common),
-            row(into + done + ".L2::cache_hint", load + ", policy:b64", "9.7.9.25.5.2", load_tensor, template=first + ", {policy}", multicast="-", **common),
-            row(into + done + ".multicast::cluster", load + ", mask:b16", "9.7.9.25.5.2", load_tensor, template=first + ", {mask}", multicast="yes", **common),
-            row(into + done + ".multicast::cluster.L2::cache_hint", load + ", mask:b16, policy:b64", "9.7.9.25.5.2", load_tensor, template=first + ", {mask}, {policy}", multicast="yes", **common),
-            row(out, store, "9.7.9.25.5.2", store_tensor, template=listed + ", {src}", **source),
-            row(out + ".L2::cache_hint", store + ", policy:b64", "9.7.9.25.5.2", store_tensor, template=listed + ", {src}, {policy}", **source),
-            row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, template=listed + ", {src}", op="add min max inc dec and or xor", **source),
-            row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile", f"map:u64, {declared[:-1]}", "9.7.9.25.5.4", no_effect, template=listed, **common),
+            row(into + done, load, "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first, multicast="-", **common),
+            row(into + done + ".L2::cache_hint", load + ", policy:b64", "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first + ", {policy}", multicast="-", **common),
+            row(into + done + ".multicast::cluster", load + ", mask:b16", "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first + ", {mask}", multicast="yes", **common),
+            row(into + done + ".multicast::cluster.L2::cache_hint", load + ", mask:b16, policy:b64", "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first + ", {mask}, {policy}", multicast="yes", **common),
+            row(out, store, "9.7.9.25.5.2", store_tensor, access=TENSOR_STORE, template=listed + ", {src}", **source),
+            row(out + ".L2::cache_hint", store + ", policy:b64", "9.7.9.25.5.2", store_tensor, access=TENSOR_STORE, template=listed + ", {src}, {policy}", **source),
+            row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, access=TENSOR_REDUCE, template=listed + ", {src}", op="add min max inc dec and or xor", **source),
+            row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile", f"map:u64, {declared[:-1]}", "9.7.9.25.5.4", no_effect, access="hint map global box", template=listed, **common),
         ]  # fmt: skip
     return rows
 
@@ -145,28 +157,28 @@ REGISTERS = f"count:#u32({'|'.join(map(str, range(24, 257, 8)))})"
 
 # fmt: off
 MBARRIERS = [
-    row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=BARRIER,  requires="80", ptx="7.8"),
-    row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=BARRIER,  requires="80", ptx="7.8"),
-    row("mbarrier.arrive.shared::cta.b64",              "bar:[u32]",                            BAR, arrive,        effects=BARRIER,  requires="90", ptx="8.0", template="_, {bar}"),
-    row("mbarrier.arrive.shared::cta.b64.count",        "bar:[u32], count:u32",                 BAR, arrive,        effects=BARRIER,  requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cta.b64 _, {bar}, {count}"),
-    row("mbarrier.arrive.expect_tx.shared::cta.b64",    "bar:[u32], bytes:u32",                 BAR, arrive_expect, effects=BARRIER,  requires="90", ptx="8.0", template="_, {bar}, {bytes}"),
-    row("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", "bar:[u32], bytes:u32",               BAR, expect,        effects=BARRIER,  requires="90", ptx="8.0"),
-    row("mbarrier.arrive.release.cluster.shared::cluster.b64", "bar:[u32]",                     BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="_, {bar}"),
-    row("mbarrier.arrive.shared::cluster.b64",          "bar:[u32]",                            BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="_, {bar}"),
-    row("mbarrier.arrive.shared::cluster.b64.count",    "bar:[u32], count:u32",                 BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cluster.b64 _, {bar}, {count}"),
-    row("mbarrier.arrive.release.cluster.shared::cluster.b64.count", "bar:[u32], count:u32",    BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="!mbarrier.arrive.release.cluster.shared::cluster.b64 _, {bar}, {count}"),
-    row("mbarrier.try_wait.parity.shared::cta.b64",     "p:pred = bar:[u32], parity:u32",       BAR, wait,          effects=WAIT,     requires="90", ptx="7.8"),
-    row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=BARRIER,  requires="80", ptx="7.8"),
+    row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=BARRIER, access=OWN, requires="80", ptx="7.8"),
+    row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=BARRIER, access=OWN, requires="80", ptx="7.8"),
+    row("mbarrier.arrive.shared::cta.b64",              "bar:[u32]",                            BAR, arrive,        effects=BARRIER, access=ARRIVE, requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.shared::cta.b64.count",        "bar:[u32], count:u32",                 BAR, arrive,        effects=BARRIER, access=ARRIVE, requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cta.b64 _, {bar}, {count}"),
+    row("mbarrier.arrive.expect_tx.shared::cta.b64",    "bar:[u32], bytes:u32",                 BAR, arrive_expect, effects=BARRIER, access=ARRIVE, requires="90", ptx="8.0", template="_, {bar}, {bytes}"),
+    row("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", "bar:[u32], bytes:u32",               BAR, expect,        effects=BARRIER, access=OWN + " relaxed.cta", requires="90", ptx="8.0"),
+    row("mbarrier.arrive.release.cluster.shared::cluster.b64", "bar:[u32]",                     BAR, arrive,        effects=CLUSTER, access=PEER_ARRIVE, requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.shared::cluster.b64",          "bar:[u32]",                            BAR, arrive,        effects=CLUSTER, access=PEER + " release.cta", requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.shared::cluster.b64.count",    "bar:[u32], count:u32",                 BAR, arrive,        effects=CLUSTER, access=PEER + " release.cta", requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cluster.b64 _, {bar}, {count}"),
+    row("mbarrier.arrive.release.cluster.shared::cluster.b64.count", "bar:[u32], count:u32",    BAR, arrive,        effects=CLUSTER, access=PEER_ARRIVE, requires="90", ptx="8.0", template="!mbarrier.arrive.release.cluster.shared::cluster.b64 _, {bar}, {count}"),
+    row("mbarrier.try_wait.parity.shared::cta.b64",     "p:pred = bar:[u32], parity:u32",       BAR, wait,          effects=WAIT, access=OBSERVE, requires="90", ptx="7.8"),
+    row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=BARRIER, access=OBSERVE, requires="80", ptx="7.8"),
 ]
 BULK = [
-    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
-    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",     "dst:[u32], src:[u64], size:u32, bar:[u32], mask:b16",   "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="yes"),
-    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",         "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
-    row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, effects=SHARED_COPY, requires="90", ptx="8.0"),
-    row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f32 f64"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f16 bf16"),
+    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
+    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",     "dst:[u32], src:[u64], size:u32, bar:[u32], mask:b16",   "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="yes"),
+    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",         "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
+    row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, access=SHARE, effects=SHARED_COPY, requires="90", ptx="8.0"),
+    row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, access=STORE, effects=SHARED_COPY, requires="90", ptx="8.0"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f32 f64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f16 bf16"),
     row("cp.async.bulk.commit_group",                                                               "",                                                      "9.7.9.25.3.1", commit_bulk, effects=VOLATILE, requires="90", ptx="8.0"),
     row("cp.async.bulk.wait_group{read}",                                                           "n:#u32",                                                "9.7.9.25.3.2", wait_bulk,  effects=VOLATILE, requires="90", ptx="8.0", read="- .read"),
     row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     no_effect,  effects=VOLATILE, requires="90", ptx="8.0", template="[{map}]"),

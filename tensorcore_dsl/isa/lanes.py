@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tensorcore_dsl.dtypes import named
 from tensorcore_dsl.isa import bounds, bulk, convert, matrix, memory, semantics, warp
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST
-from tensorcore_dsl.isa.spec import LOAD, STORE, Instruction
+from tensorcore_dsl.isa.spec import Instruction
 
 
 class Elementary(NamedTuple):
@@ -86,8 +86,9 @@ def access(instr: Instruction) -> Access | None:
         return Access(LOAD_TRANSPOSED if p.get("trans") else LOAD_MATRICES, 16)
     if execute is memory.copy_async and (operands == 3 or p.get("kind") == ".zfill"):
         return Access(COPY, 16) if instr.operands[-1].name != "policy" else None
-    loads = execute is memory.load and operands == 1 and instr.effects == LOAD
-    stores = execute is memory.store and operands == 2 and instr.effects == STORE
+    plain = "volatile" not in instr.effects
+    loads = execute is memory.load and operands == 1 and plain
+    stores = execute is memory.store and operands == 2 and plain
     if not (loads or stores) or instr.space not in ("global", "shared") or p["t"] == "b8":
         return None
     kind = (LOAD_GLOBAL if instr.space == "global" else LOAD_SHARED) + stores

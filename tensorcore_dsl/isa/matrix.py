@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, row
+from tensorcore_dsl.isa.spec import WARP, Instruction, row
 from tensorcore_dsl.isa.warp import LANES, active, warps
 from tensorcore_dsl.lowering import compiled
 
@@ -134,22 +134,24 @@ def transpose(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
     return np.ascontiguousarray(elements.swapaxes(1, 2)).view(np.uint32).ravel()
 
 
-SYNC = WARP | LOAD
+# The lanes whose addresses name rows of 16 bytes: one a row of each matrix.
+LOAD8, LOAD16 = "load p shared 16 lanes={x}*8", "load p shared 16 lanes={x}*16"
+STORE8 = "store p shared 16 lanes={x}*8"
 FAMILY8 = "100f 110f 120f"
 
 # fmt: off
 ROWS = (
     #   mnemonic                                                 operands                   section         execute  axes
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32 = p:[u32]",         "9.7.14.5.15",  load, shape="m8n8", x="1", trans="- .trans", t="b16", effects=SYNC, requires="75", ptx="6.5", template="{{{d}}}, {p}"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{x} = p:[u32]",     "9.7.14.5.15",  load, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=SYNC, requires="75", ptx="6.5"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{n} = p:[u32]",     "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", effects=SYNC, requires=FAMILY8, ptx="8.6"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.b8x16.{src}_{pad}", "d:b32*{n} = p:[u32]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=SYNC, requires=FAMILY8, ptx="8.6"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32 = p:[u32]",      "9.7.14.5.15",  load, shape="m8n16", x="1", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=SYNC, requires=FAMILY8, ptx="8.6", template="{{{d}}}, {p}"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32*{x} = p:[u32]",  "9.7.14.5.15",  load, shape="m8n16", x="2 4", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=SYNC, requires=FAMILY8, ptx="8.6"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m8n8", x="1", trans="- .trans", t="b16", effects=WARP | STORE, requires="90", ptx="7.8", template="{p}, {{{r}}}"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=WARP | STORE, requires="90", ptx="7.8"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m16n8", x="1", trans=".trans", t="b8", effects=WARP | STORE, requires=FAMILY8, ptx="8.6", template="{p}, {{{r}}}"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m16n8", x="2 4", trans=".trans", t="b8", effects=WARP | STORE, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32 = p:[u32]",         "9.7.14.5.15",  load, shape="m8n8", x="1", trans="- .trans", t="b16", effects=WARP, access=LOAD8, requires="75", ptx="6.5", template="{{{d}}}, {p}"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{x} = p:[u32]",     "9.7.14.5.15",  load, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=WARP, access=LOAD8, requires="75", ptx="6.5"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{n} = p:[u32]",     "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.b8x16.{src}_{pad}", "d:b32*{n} = p:[u32]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32 = p:[u32]",      "9.7.14.5.15",  load, shape="m8n16", x="1", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6", template="{{{d}}}, {p}"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32*{x} = p:[u32]",  "9.7.14.5.15",  load, shape="m8n16", x="2 4", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m8n8", x="1", trans="- .trans", t="b16", effects=WARP, access=STORE8, requires="90", ptx="7.8", template="{p}, {{{r}}}"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=WARP, access=STORE8, requires="90", ptx="7.8"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m16n8", x="1", trans=".trans", t="b8", effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6", template="{p}, {{{r}}}"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m16n8", x="2 4", trans=".trans", t="b8", effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6"),
     row("movmatrix.sync.aligned.{shape}.trans.b16",              "d:b32 = a:b32",           "9.7.14.5.17",  transpose, shape="m8n8", effects=WARP, requires="75", ptx="7.8"),
 )
 # fmt: on

@@ -12,12 +12,22 @@ import numpy as np
 
 from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import Context, Memory
-from tensorcore_dsl.isa.spec import LOAD, STORE, VOLATILE, Instruction, row
+from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
 
-RMW = LOAD | STORE | VOLATILE
-ORDERED_LOAD = LOAD | VOLATILE
-ORDERED_STORE = STORE | VOLATILE
-COPY = LOAD | STORE | VOLATILE
+COPIES = VOLATILE | {"load", "store"}  # of a wait for copies
+
+# What a row does with words of its axes, {n} of type {t}, at the address p (`access.Access`).
+LOAD, STORE = "load p {s} {n}*{t}", "store p {s} {n}*{t}"
+GLOBAL_LOAD, GLOBAL_STORE = (text.replace("{s}", "global") for text in (LOAD, STORE))
+SHARED_LOAD, SHARED_STORE = (text.replace("{s}", "shared") for text in (LOAD, STORE))
+CLUSTER_LOAD, CLUSTER_STORE = (text.replace("{s}", "shared::cluster") for text in (LOAD, STORE))
+# Atomics without an order are relaxed, without a scope of the GPU (9.7.13.5).
+WORD_UPDATE = "update p {s} 1*{t} relaxed{sem}"
+CLUSTER_UPDATE = WORD_UPDATE.replace("{s}", "shared::cluster")
+VECTOR_UPDATE = "update p global {n}*{t} relaxed{sem}"
+COPY = "store dst shared size async_group; load src global size async_group"
+ZERO_FILLED = "store dst shared size async_group; load src global valid async_group"
+SKIPPED = f"{COPY} unless=skip"
 
 # Word in memory, its register, and vector lengths (at most 16 bytes).
 WORDS = (
@@ -146,48 +156,48 @@ IN_CLUSTER: Any = {"requires": "90", "ptx": "7.8"}  # shared::cluster: shared me
 # fmt: off
 LOADS = [
     #   mnemonic                                          operands                    section     execute  axes
-    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2="-", v_t_r_n=WORDS, effects=LOAD),
-    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
-    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
-    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2="-", v_t_r_n=WORDS, effects=LOAD, requires="70", ptx="7.4"),
-    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
-    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
-    row("ld.global{e}{f}{v}.{t}",                         "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, effects=LOAD, requires="100", ptx="8.8"),
-    row("ld.global{e}.L2::cache_hint{v}.{t}",             "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.8", load, e=f"- {EVICT}", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
-    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2="-", v_t_r_n=WORDS, effects=LOAD, requires="32", ptx="3.1"),
-    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
-    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
-    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2="-", v_t_r_n=WORDS, effects=LOAD, requires="70", ptx="7.4"),
-    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
-    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
-    row("ld.global.nc{e}{f}{v}.{t}",                      "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, effects=LOAD, requires="100", ptx="8.8"),
-    row("ld.global.nc{e}.L2::cache_hint{v}.{t}",          "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.9", load, e=f"- {EVICT}", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
-    row("ld.shared{v}.{t}",                               "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, effects=LOAD),
-    row("ld.volatile.{s}{v}.{t}",                         "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, ptx="1.1"),
-    row("ld.{sem}.{scope}.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, requires="70", ptx="6.0"),
-    row("ld.{sem}.cluster.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, requires="90", ptx="7.8"),
-    row("ld.shared::cluster{v}.{t}",                      "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, effects=LOAD, **IN_CLUSTER),
-    row("ld.volatile.shared::cluster{v}.{t}",             "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, effects=ORDERED_LOAD, **IN_CLUSTER),
-    row("ld.{sem}.{scope}.shared::cluster{v}.{t}",        "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta cluster gpu sys", v_t_r_n=WORDS, effects=ORDERED_LOAD, **IN_CLUSTER),
+    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD),
+    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
+    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="70", ptx="7.4"),
+    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
+    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    row("ld.global{e}{f}{v}.{t}",                         "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, access=GLOBAL_LOAD, requires="100", ptx="8.8"),
+    row("ld.global{e}.L2::cache_hint{v}.{t}",             "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.8", load, e=f"- {EVICT}", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="32", ptx="3.1"),
+    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
+    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2="-", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="70", ptx="7.4"),
+    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="75", ptx="7.4"),
+    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    row("ld.global.nc{e}{f}{v}.{t}",                      "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, access=GLOBAL_LOAD, requires="100", ptx="8.8"),
+    row("ld.global.nc{e}.L2::cache_hint{v}.{t}",          "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.9", load, e=f"- {EVICT}", v_t_r_n=WORDS, access=GLOBAL_LOAD, requires="80", ptx="7.4"),
+    row("ld.shared{v}.{t}",                               "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, access=SHARED_LOAD),
+    row("ld.volatile.{s}{v}.{t}",                         "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " volatile.sys", ptx="1.1"),
+    row("ld.{sem}.{scope}.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " {sem}.{scope}", requires="70", ptx="6.0"),
+    row("ld.{sem}.cluster.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", s_a=SPACE, v_t_r_n=WORDS, access=LOAD + " {sem}.cluster", requires="90", ptx="7.8"),
+    row("ld.shared::cluster{v}.{t}",                      "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, access=CLUSTER_LOAD, **IN_CLUSTER),
+    row("ld.volatile.shared::cluster{v}.{t}",             "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, access=CLUSTER_LOAD + " volatile.sys", **IN_CLUSTER),
+    row("ld.{sem}.{scope}.shared::cluster{v}.{t}",        "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta cluster gpu sys", v_t_r_n=WORDS, access=CLUSTER_LOAD + " {sem}.{scope}", **IN_CLUSTER),
 ]
 
 STORES = [
-    row("st.global{c}{v}.{t}",                            "p:[u64], b:{r}*{n}",       "9.7.9.11", store, c="- .wb .cg .cs .wt", v_t_r_n=WORDS, effects=STORE),
-    row("st.global{e}{v}.{t}",                            "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=EVICT, v_t_r_n=WORDS, effects=STORE, requires="70", ptx="7.4"),
-    row("st.global{e}{f}{v}.{t}",                         "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, effects=STORE, requires="100", ptx="8.8"),
-    row("st.global{e}.L2::cache_hint{v}.{t}",             "p:[u64], b:{r}*{n}, policy:b64", "9.7.9.11", store, e=f"- {EVICT}", v_t_r_n=WORDS, effects=STORE, requires="80", ptx="7.4"),
-    row("st.shared{v}.{t}",                               "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, effects=STORE),
-    row("st.volatile.{s}{v}.{t}",                         "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, ptx="1.1"),
-    row("st.{sem}.{scope}.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, requires="70", ptx="6.0"),
-    row("st.{sem}.cluster.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, requires="90", ptx="7.8"),
-    row("st.shared::cluster{v}.{t}",                      "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, effects=STORE, **IN_CLUSTER),
-    row("st.volatile.shared::cluster{v}.{t}",             "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, effects=ORDERED_STORE, **IN_CLUSTER),
-    row("st.{sem}.{scope}.shared::cluster{v}.{t}",        "p:[u32], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta cluster gpu sys", v_t_r_n=WORDS, effects=ORDERED_STORE, **IN_CLUSTER),
+    row("st.global{c}{v}.{t}",                            "p:[u64], b:{r}*{n}",       "9.7.9.11", store, c="- .wb .cg .cs .wt", v_t_r_n=WORDS, access=GLOBAL_STORE),
+    row("st.global{e}{v}.{t}",                            "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=EVICT, v_t_r_n=WORDS, access=GLOBAL_STORE, requires="70", ptx="7.4"),
+    row("st.global{e}{f}{v}.{t}",                         "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, access=GLOBAL_STORE, requires="100", ptx="8.8"),
+    row("st.global{e}.L2::cache_hint{v}.{t}",             "p:[u64], b:{r}*{n}, policy:b64", "9.7.9.11", store, e=f"- {EVICT}", v_t_r_n=WORDS, access=GLOBAL_STORE, requires="80", ptx="7.4"),
+    row("st.shared{v}.{t}",                               "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, access=SHARED_STORE),
+    row("st.volatile.{s}{v}.{t}",                         "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, s_a=SPACE, v_t_r_n=WORDS, access=STORE + " volatile.sys", ptx="1.1"),
+    row("st.{sem}.{scope}.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, access=STORE + " {sem}.{scope}", requires="70", ptx="6.0"),
+    row("st.{sem}.cluster.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", s_a=SPACE, v_t_r_n=WORDS, access=STORE + " {sem}.cluster", requires="90", ptx="7.8"),
+    row("st.shared::cluster{v}.{t}",                      "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, access=CLUSTER_STORE, **IN_CLUSTER),
+    row("st.volatile.shared::cluster{v}.{t}",             "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, access=CLUSTER_STORE + " volatile.sys", **IN_CLUSTER),
+    row("st.{sem}.{scope}.shared::cluster{v}.{t}",        "p:[u32], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta cluster gpu sys", v_t_r_n=WORDS, access=CLUSTER_STORE + " {sem}.{scope}", **IN_CLUSTER),
 ]
 
 HINTS = [
-    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L1 L2", effects=VOLATILE, ptx="2.0"),
-    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L2::evict_last L2::evict_normal", effects=VOLATILE, requires="80", ptx="7.4"),
+    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L1 L2", access="hint p global 1", ptx="2.0"),
+    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L2::evict_last L2::evict_normal", access="hint p global 1", requires="80", ptx="7.4"),
     row("createpolicy.fractional.{p}{q}.b64",             "policy:b64 =",             "9.7.9.18", policy, p="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", q="- .L2::evict_first .L2::evict_unchanged", requires="80", ptx="7.4"),
 ]
 
@@ -195,27 +205,27 @@ PREFETCH_SIZE = ".L2::64B .L2::128B .L2::256B"
 PREFETCH = f"- {PREFETCH_SIZE}"
 CP_ASYNC = "9.7.9.25.3.1"
 ASYNC = [
-    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2="-", effects=COPY, requires="80", ptx="7.0"),
-    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2="-", effects=COPY, requires="80", ptx="7.0"),
-    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2=PREFETCH_SIZE, effects=COPY, requires="80", ptx="7.4"),
-    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2=PREFETCH_SIZE, effects=COPY, requires="80", ptx="7.4"),
-    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2="-", kind=".zfill", effects=COPY, requires="80", ptx="7.0",
+    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2="-", access=COPY, requires="80", ptx="7.0"),
+    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2="-", access=COPY, requires="80", ptx="7.0"),
+    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2=PREFETCH_SIZE, access=COPY, requires="80", ptx="7.4"),
+    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2=PREFETCH_SIZE, access=COPY, requires="80", ptx="7.4"),
+    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2="-", kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.0",
         template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
+    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.4",
         template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2="-", kind=".zfill", effects=COPY, requires="80", ptx="7.0",
+    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2="-", kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.0",
         template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
+    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", access=ZERO_FILLED, requires="80", ptx="7.4",
         template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), skip:pred", CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", effects=COPY, requires="80", ptx="7.5",
+    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), skip:pred", CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", access=SKIPPED, requires="80", ptx="7.5",
         template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {skip}"),
-    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), skip:pred",    CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", effects=COPY, requires="80", ptx="7.5",
+    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), skip:pred",    CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", access=SKIPPED, requires="80", ptx="7.5",
         template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {skip}"),
-    row("cp.async.ca.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(4|8|16), policy:b64", CP_ASYNC, copy_async, l2=PREFETCH, effects=COPY, requires="80", ptx="7.4"),
-    row("cp.async.cg.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(16), policy:b64",   CP_ASYNC, copy_async, l2=PREFETCH, effects=COPY, requires="80", ptx="7.4"),
+    row("cp.async.ca.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(4|8|16), policy:b64", CP_ASYNC, copy_async, l2=PREFETCH, access=COPY, requires="80", ptx="7.4"),
+    row("cp.async.cg.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(16), policy:b64",   CP_ASYNC, copy_async, l2=PREFETCH, access=COPY, requires="80", ptx="7.4"),
     row("cp.async.commit_group",                          "",                         "9.7.9.25.3.2", commit_group, effects=VOLATILE, requires="80", ptx="7.0"),
-    row("cp.async.wait_group",                            "n:#u32",                   "9.7.9.25.3.3", wait_group, effects=COPY, requires="80", ptx="7.0"),
-    row("cp.async.wait_all",                              "",                         "9.7.9.25.3.3", wait_group, effects=COPY, requires="80", ptx="7.0"),
+    row("cp.async.wait_group",                            "n:#u32",                   "9.7.9.25.3.3", wait_group, effects=COPIES, requires="80", ptx="7.0"),
+    row("cp.async.wait_all",                              "",                         "9.7.9.25.3.3", wait_group, effects=COPIES, requires="80", ptx="7.0"),
 ]
 
 # Each line makes `atom` (a result, four orderings) and `red` (no result, two orderings).
@@ -240,25 +250,25 @@ VECTOR_ATOMICS = [
 ]
 ATOM, RED = "9.7.13.5", "9.7.13.6"
 ATOMIC = [
-    row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64", sem=SEM, effects=RMW, requires="60", ptx="6.0"),
-    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b32 b64", sem=SEM, effects=RMW, requires="60", ptx="6.0"),
-    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16",     sem=SEM, effects=RMW, requires="70", ptx="6.3"),
-    row("atom{sem}.shared::cluster.exch.{t}", "d:{t} = p:[u32], b:{t}",        ATOM, atomic, op="exch", t="b32 b64",     sem=CLUSTER_SEM, effects=RMW, **IN_CLUSTER),
-    row("atom{sem}.shared::cluster.cas.{t}",  "d:{t} = p:[u32], b:{t}, c:{t}", ATOM, atomic, op="cas",  t="b16 b32 b64", sem=CLUSTER_SEM, effects=RMW, **IN_CLUSTER),
+    row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64", sem=SEM, access=WORD_UPDATE, requires="60", ptx="6.0"),
+    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b32 b64", sem=SEM, access=WORD_UPDATE, requires="60", ptx="6.0"),
+    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16",     sem=SEM, access=WORD_UPDATE, requires="70", ptx="6.3"),
+    row("atom{sem}.shared::cluster.exch.{t}", "d:{t} = p:[u32], b:{t}",        ATOM, atomic, op="exch", t="b32 b64",     sem=CLUSTER_SEM, access=CLUSTER_UPDATE, **IN_CLUSTER),
+    row("atom{sem}.shared::cluster.cas.{t}",  "d:{t} = p:[u32], b:{t}, c:{t}", ATOM, atomic, op="cas",  t="b16 b32 b64", sem=CLUSTER_SEM, access=CLUSTER_UPDATE, **IN_CLUSTER),
 ]
 for _op, _types, _tail, _sm, _ptx in ATOMICS:
-    _flags: Any = {"op": _op, "t": _types, "s_a": SPACE, "effects": RMW, "requires": _sm, "ptx": _ptx}
+    _flags: Any = {"op": _op, "t": _types, "s_a": SPACE, "access": WORD_UPDATE, "requires": _sm, "ptx": _ptx}
     ATOMIC += [
         row("atom{sem}.{s}.{op}" + _tail + ".{t}", "d:{t} = p:[{a}], b:{t}", ATOM, atomic, sem=SEM, **_flags),
         row("red{sem}.{s}.{op}" + _tail + ".{t}",  "p:[{a}], b:{t}",         RED,  reduce, sem=RED_SEM, **_flags),
     ]
-    _flags = {"op": _op, "t": _types, "effects": RMW, **IN_CLUSTER}
+    _flags = {"op": _op, "t": _types, "access": CLUSTER_UPDATE, **IN_CLUSTER}
     ATOMIC += [
         row("atom{sem}.shared::cluster.{op}" + _tail + ".{t}", "d:{t} = p:[u32], b:{t}", ATOM, atomic, sem=CLUSTER_SEM, **_flags),
         row("red{sem}.shared::cluster.{op}" + _tail + ".{t}",  "p:[u32], b:{t}",         RED,  reduce, sem=CLUSTER_RED_SEM, **_flags),
     ]
 for _op, _vec, _types, _tail, _ptx in VECTOR_ATOMICS:
-    _flags = {"op": _op, "v_n": _vec, "t": _types, "effects": RMW, "requires": "90", "ptx": _ptx}
+    _flags = {"op": _op, "v_n": _vec, "t": _types, "access": VECTOR_UPDATE, "requires": "90", "ptx": _ptx}
     ATOMIC += [
         row("atom{sem}.global.{op}" + _tail + ".{v}.{t}", "d:{t}*{n} = p:[u64], b:{t}*{n}", ATOM, atomic, sem=SEM, **_flags),
         row("red{sem}.global.{op}" + _tail + ".{v}.{t}",  "p:[u64], b:{t}*{n}",             RED,  reduce, sem=RED_SEM, **_flags),

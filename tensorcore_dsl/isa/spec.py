@@ -18,6 +18,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError, public
+from tensorcore_dsl.isa.access import SCOPES, Access, parse_accesses
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.tracing import emitter
 
@@ -115,8 +116,6 @@ class MmaOrdering:
     late_inputs: tuple[str, ...]
 
 
-SPACES = ("global", "shared", "shared::cta", "shared::cluster")
-
 # Effects of an instruction, for the optimiser, the verifier and the interpreter. Further effects:
 # "convergent" (all threads of a mask execute it together), "barrier" (orders the memory accesses of
 # the participants), "async" (takes effect at a wait), "inplace" (the text names only the result's
@@ -124,8 +123,6 @@ SPACES = ("global", "shared", "shared::cta", "shared::cluster")
 # "tracked" (the interpreter follows it until it is complete), "async_proxy" (reads shared memory
 # through the async proxy), "print" (writes to the standard output).
 PURE = frozenset[str]()
-LOAD = frozenset({"load"})
-STORE = frozenset({"store"})
 WARP = frozenset({"warp"})  # all 32 lanes take part
 VOLATILE = frozenset({"volatile"})  # never moved, merged or removed
 BLOCKING = frozenset({"blocking", "volatile"})  # execute() returns which threads continue
@@ -171,6 +168,7 @@ class Instruction:
     section: str
     execute: Execute = field(repr=False)
     effects: frozenset[str] = PURE
+    accesses: tuple[Access, ...] = ()  # at its addresses, in the order of its operands
     template: str = ""
     tied: str | None = None  # the operand that should share the result's registers
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -195,29 +193,11 @@ class Instruction:
     @property
     def space(self) -> str:
         """State space of the first address: global, shared, shared::cta, shared::cluster, or ""."""
-        return next((p for p in self.mnemonic.split(".") if p in SPACES), "")
+        return self.accesses[0].space if self.accesses else ""
 
     def in_registers(self, operand: Operand) -> str:
         """Mnemonic of the variant that takes a descriptor operand from registers; "" for none."""
         return f"{self.mnemonic}.registers" if operand.name == "desc_a" else ""
-
-    @property
-    def word_bytes(self) -> int:
-        """Bytes that each thread loads or stores at its address; 1 where its text does not say."""
-        if self.opcode in ("ldmatrix", "stmatrix"):
-            return 16
-        width = re.search(r"\.[bsuf](\d+)$", self.mnemonic)
-        if self.opcode not in ("ld", "st", "atom", "red") or not width:
-            return 1
-        moved = self.operands[-1:] if self.opcode == "st" else self.results
-        return int(width[1]) // 8 * max((o.registers for o in moved), default=1)
-
-    @property
-    def scalar_bytes(self) -> int:
-        """Bytes of each scalar that it loads or stores: parts of vectors and packed types are
-        accesses of their own (memory consistency model)."""
-        width = re.search(r"\.(?:[bsuf]|bf)(\d+)(?:x2)?$", self.mnemonic)
-        return int(width[1]) // 8 if width else 1
 
     @property
     def lines(self) -> tuple[int, int, int] | None:
@@ -231,21 +211,14 @@ class Instruction:
         return lines, length * layout.dtype.storage_bits // 8, length
 
     @property
-    def addressing_lanes(self) -> int:
-        """The lanes of a warp whose addresses are used."""
-        matrices = re.search(r"^(?:ld|st)matrix\..*\.x([124])", self.mnemonic)
-        return 8 * int(matrices[1]) if matrices else 32
-
-    @property
     def accesses_memory(self) -> bool:
         """Does it read or write at its addresses: not so prefetches and conversions of addresses?"""
-        return not self.effects.isdisjoint({"load", "store", "async", "bulk", "mbarrier"})
+        return not self.effects.isdisjoint({"load", "store", "async", "mbarrier"})
 
     @property
     def writes_global(self) -> bool:
         """Does it write global memory, at its first operand?"""
-        fetches = "prefetch" in self.mnemonic.split(".")
-        return self.space == "global" and "store" in self.effects and not fetches
+        return self.space == "global" and self.accesses[0].writes
 
     @property
     def passes_addresses(self) -> bool:
@@ -271,16 +244,15 @@ class Instruction:
         return ("aligned" in parts or parts[0] == "bar") and not other
 
     @property
-    def strong(self) -> bool:
-        """Is it an atomic, or a load or a store that is not weak (memory consistency model)?"""
-        if self.uses_mbarrier:
-            return not {"init", "inval"} & {*self.mnemonic.split(".")}
-        return "volatile" in self.effects and self.accesses_words
+    def word(self) -> Access | None:
+        """The access of each thread to words at an address of its own, performed at once."""
+        first = self.accesses[0] if self.accesses and "warp" not in self.effects else None
+        return first if first and first.moves and not first.completion else None
 
     @property
-    def atomic(self) -> bool:
-        """Does each of its threads read, modify and write words?"""
-        return self.opcode in ("atom", "red")
+    def strong(self) -> bool:
+        """Is it an atomic, or a load or a store that is not weak (memory consistency model)?"""
+        return any(a.order and not a.completion for a in self.accesses)
 
     @property
     def read_only(self) -> bool:
@@ -291,7 +263,8 @@ class Instruction:
     def fences_init(self) -> bool:
         """Does it make initialised mbarriers visible to the async proxy and to the cluster?"""
         proxies = self.opcode == "fence" and "space" in self.params
-        return "mbarrier_init" in self.mnemonic.split(".") or (proxies and self.space != "global")
+        proxies = proxies and self.params["space"] != ".global"
+        return "mbarrier_init" in self.mnemonic.split(".") or proxies
 
     @property
     def fences(self) -> bool:
@@ -318,13 +291,15 @@ class Instruction:
         parts = self.mnemonic.split(".")
         if self.fences and {"release", "acquire"}.isdisjoint(parts):
             return True
-        return not {way, "acq_rel", "sc"}.isdisjoint(parts[1:])
+        orders = [a.order for a in self.accesses] or parts[1:]
+        return not {way, "acq_rel", "sc"}.isdisjoint(orders)
 
     @property
     def scope(self) -> str:
-        """The threads that a strong access or a fence reaches: cta, cluster or gpu (also sys)."""
-        found = [part for part in self.mnemonic.split(".") if part in ("cta", "cluster")]
-        return found[0] if found else "gpu"
+        """The threads that a strong access or a fence reaches: cta, cluster, gpu or sys."""
+        if self.accesses:
+            return next((a.scope for a in self.accesses if a.scope), "")
+        return next((p for p in self.mnemonic.split(".") if p in SCOPES), "gpu")
 
     @property
     def relaxed(self) -> bool:
@@ -334,12 +309,12 @@ class Instruction:
     @property
     def runs_behind(self) -> bool:
         """Is it a copy or a product that goes on while its threads do?"""
-        return self.ordering is not None or ("bulk" in self.effects and self.accesses_memory)
+        return self.ordering is not None or any(a.bulk for a in self.accesses)
 
     @property
     def counts_bytes(self) -> bool:
         """Does an mbarrier count the bytes that it moves?"""
-        return "bulk" in self.effects and any(o.name == "bar" for o in self.operands)
+        return any(a.completion == "mbarrier" for a in self.accesses)
 
     @property
     def synchronises(self) -> bool:
@@ -359,19 +334,12 @@ class Instruction:
     @property
     def runs_late(self) -> bool:
         """Is it a copy of single threads, which takes effect at a wait?"""
-        return self.mnemonic.startswith("cp.async") and "load" in self.effects and (
-            "bulk" not in self.effects and len(self.operands) > 1
-        )
+        return any(a.completion == "async_group" for a in self.accesses)
 
     @property
     def reduces(self) -> bool:
         """Is it a bulk copy that reduces into its target?"""
-        return "bulk" in self.effects and "op" in self.params
-
-    @property
-    def accesses_words(self) -> bool:
-        """Does each of its threads load or store words at an address of its own?"""
-        return self.opcode in ("ld", "st", "atom", "red")
+        return any(a.verb == "update" and a.completion for a in self.accesses)
 
     @property
     def summary(self) -> str:
@@ -382,8 +350,7 @@ class Instruction:
     @property
     def accesses_cluster(self) -> bool:
         """Does it load or store words in the shared memory of other CTAs of the cluster?"""
-        words = not self.effects.isdisjoint({"load", "store"}) and "bulk" not in self.effects
-        return words and self.space == "shared::cluster"
+        return self.word is not None and self.space == "shared::cluster"
 
     @property
     def uses_mbarrier(self) -> bool:
@@ -456,7 +423,8 @@ class Row:
     In the signature `d:f32 = a:f32*4, n:#u32(1|2), p:[u64]`, `*4` is a vector of four registers,
     `#` an immediate with its allowed values, and brackets an address. `template` is the text of the
     operands where it differs from the plain list; with a leading `!` it is the whole statement, for
-    mnemonics with several variants (`mov.b32`).
+    mnemonics with several variants (`mov.b32`). `access` says what happens at the addresses
+    (`Access`): a row with addresses, or with loads or stores among its effects, must say it.
     """
 
     mnemonic: str
@@ -467,6 +435,7 @@ class Row:
     section: str
     execute: Execute
     effects: frozenset[str] = PURE
+    access: str = ""
     template: str = ""
     where: Callable[[Mapping[str, str]], bool] = lambda axes: True
     note: str = ""
@@ -488,17 +457,23 @@ class Row:
 
     def _instruction(self, axes: dict[str, str]) -> Instruction:
         left, _, right = self.signature.format_map(axes).rpartition("=")
+        operands, accesses = parse_operands(right), parse_accesses(self.access.format_map(axes))
+        silent = {o.name for o in operands if o.kind == "addr"} - {a.operand for a in accesses}
+        moves = not accesses and len(operands) > 1 and self.effects & {"load", "store"}
+        assert not silent and not moves, f"{self.mnemonic}: access= does not say what it accesses"
         return Instruction(
             mnemonic=self.mnemonic.format_map(axes), results=parse_operands(left),
-            operands=parse_operands(right), requires=Requires(self.requires),
-            version=self.version, section=self.section, execute=self.execute, effects=self.effects,
+            operands=operands, requires=Requires(self.requires), version=self.version,
+            section=self.section, execute=self.execute, accesses=accesses,
+            effects=self.effects.union(*(a.effects for a in accesses)),
             template=_fill(self.template, axes), tied=self.tied, params=axes, note=self.note,
         )  # fmt: skip
 
 
 def row(
     mnemonic: str, signature: str, section: str, execute: Execute, *,
-    requires: str = "20", ptx: str = "1.0", effects: frozenset[str] = PURE, template: str = "",
+    requires: str = "20", ptx: str = "1.0", effects: frozenset[str] = PURE, access: str = "",
+    template: str = "",
     where: Callable[[Mapping[str, str]], bool] = lambda axes: True, note: str = "",
     tied: str | None = None, **axes: str | Iterable[str],
 ) -> Row:  # fmt: skip
@@ -506,7 +481,7 @@ def row(
     major, minor = ptx.split(".")
     return Row(
         mnemonic, signature, axes, requires, (int(major), int(minor)), section, execute,
-        effects, template, where, note, tied,
+        effects, access, template, where, note, tied,
     )  # fmt: skip
 
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
+from tensorcore_dsl.isa.access import parse_accesses
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, Operand
+from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 from tensorcore_dsl.layout import Formula, Layout
 
 from tensorcore_dsl.isa.fragments import (  # isort: skip
@@ -178,8 +179,11 @@ class Fragments:
 
     def _common(self, shape: str, order: str, space: str, tight: bool, ptx: str) -> dict[str, Any]:
         params: dict[str, Any] = dict(group="memory", shape=shape, order=order, space=space)
+        verb = ptx.split(".")[1]
+        accesses = parse_accesses(f"{verb} p {space} lines")
         return dict(
             mnemonic=f"{ptx}.packed" if tight else ptx, requires=Requires(self.requires),
+            effects=WARP.union(*(a.effects for a in accesses)), accesses=accesses,
             version=self.ptx, params=params | ({"ptx": ptx} if tight else {}), note=NOTE,
         )  # fmt: skip
 
@@ -190,7 +194,7 @@ class Fragments:
         return Instruction(
             results=(operand("r", fragment(role, shape, dtype)),),
             operands=(_address(space), *_stride_operand(tight)), section=LOAD_SECTION, execute=load,
-            effects=WARP | LOAD, template=f"!{ptx} {{r}}, {{p}}" + ("" if tight else ", {stride}"),
+            template=f"!{ptx} {{r}}, {{p}}" + ("" if tight else ", {stride}"),
             **self._common(shape, order, space, tight, ptx),
         )  # fmt: skip
 
@@ -199,7 +203,7 @@ class Fragments:
         return Instruction(
             results=(),
             operands=(_address(space), operand("r", fragment("c", shape, dtype)), *_stride_operand(tight)),
-            section=STORE_SECTION, execute=store, effects=WARP | STORE,
+            section=STORE_SECTION, execute=store,
             template=f"!{ptx} {{p}}, {{r}}" + ("" if tight else ", {stride}"),
             **self._common(shape, order, space, tight, ptx),
         )  # fmt: skip

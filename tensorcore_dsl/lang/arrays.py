@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from tensorcore_dsl.dtypes import DType
@@ -121,7 +122,8 @@ class Array(Indexed):
             start = extent + i if isinstance(i, int) and i < 0 else i
             address = self._step(address, start, stride)
             bounds += self._bounds(start, extent, stride, axis, keep)
-        return Pointer(address, self.dtype, self.space, tuple(bounds))
+        owner = self.axes[0].owner if self.axes else Pointer.owner
+        return Pointer(address, self.dtype, self.space, tuple(bounds), owner=owner)
 
     @staticmethod
     def _bounds(
@@ -132,6 +134,9 @@ class Array(Indexed):
 
     def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
         self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
+
+    def check_run(self, bytes_: Any, pred: Any = None) -> None:
+        self.at(*[0] * self.ndim).check_run(bytes_, pred)
 
     def _step(self, address: Any, index: Any, stride: Any) -> Any:
         size = element_size(self.dtype)
@@ -164,7 +169,8 @@ class Array(Indexed):
                 shape.append(length)
                 strides.append(stride if step == 1 else stride * step)
             else:
-                bounds += self._bounds(start, extent, stride, axis, frozen)
+                fixed = self._bounds(start, extent, stride, axis, frozen)
+                bounds += [replace(bound, outer=True) for bound in fixed]
             address = self._step(address, start, stride)
         return self.with_parts(
             address=address, shape=tuple(shape), strides=tuple(strides), argument=None,

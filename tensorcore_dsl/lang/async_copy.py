@@ -103,7 +103,7 @@ def cp_async(
     else:
         count = builder().convert(integer_operand(valid, dtypes.u32, "valid="), dtypes.u32)
         _check_valid(count, size, pred)
-        _check_read(source, count, pred)
+        source.check_bounds(count, pred)
         emit(name, start, source.address, size, count, pred=pred)
 
 
@@ -111,19 +111,6 @@ def _check_valid(count: Any, size: int, pred: Any) -> None:
     """Check that a copy of `size` bytes reads no more than these."""
     message = "valid= is %lld for a copy of %lld bytes"
     check_index(count.bits(dtypes.s32), size, message, count=0, pred=pred)
-
-
-def _check_read(source: Pointer, count: Any, pred: Any) -> None:
-    """Check the first and the last of `count` bytes, if any are read."""
-    build = builder()
-    if build.checks and source.bounds:
-        some = count != 0
-        reads = some if pred is None else build.apply("and", some, pred)
-        source.accessed(1, reads)
-        last = build.convert(count - 1, dtypes.s32)
-        for bound in source.bounds:
-            if bound.size:
-                bound.moved(last // bound.size).check(1, reads)
 
 
 def cp_async_commit() -> None:

@@ -72,6 +72,7 @@ class Bound:
 
     place: the axis, for messages. size: bytes of an element if consecutive elements of memory run
     along the axis, else 0. stride: elements of memory from one index to the next; None: unknown.
+    outer: no axis of the view, but one that the view was cut from.
     """
 
     index: Any
@@ -80,6 +81,7 @@ class Bound:
     size: int = 0
     length: int = 1
     stride: Any = None
+    outer: bool = False
 
     def check(self, bytes_: int, pred: Any = None) -> None:
         """Check an access of so many bytes from the element on."""
@@ -130,6 +132,15 @@ class AreaBound(Bound):
 
 
 @dataclass(frozen=True)
+class RunBound(Bound):
+    """An element in the memory of an array of several axes, counted from its first one."""
+
+    def message(self, count: int) -> str:
+        what = "element %lld leaves" if count == 1 else f"{count} elements from %lld on leave"
+        return f"{what} {self.place}, which spans %lld elements of memory"
+
+
+@dataclass(frozen=True)
 class StepBound(Bound):
     """A view that has not all elements along the axis: only single ones are accessed.
 
@@ -150,6 +161,27 @@ class RankBound(Bound):
 
     def message(self, count: int) -> str:
         return f"rank %lld leaves {self.place}, which has %lld CTAs"
+
+
+def check_all(bounds: Sequence[Bound], bytes_: Any, pred: Any = None) -> None:
+    """Check an access of so many bytes, if any, from the element on, where `pred` holds.
+
+    bytes_: known at compile time, or a u32 at run time: then the first and the last are checked.
+    """
+    if not isinstance(bytes_, Scalar):
+        for bound in bounds:
+            bound.check(bytes_, pred)
+        return
+    build = builder()
+    if not build.checks or not bounds:
+        return
+    some = bytes_ != 0
+    some = some if pred is None else build.apply("and", some, pred)
+    last = build.convert(bytes_ - 1, dtypes.s32)
+    for bound in bounds:
+        bound.check(1, some)
+        if bound.size:
+            bound.moved(last // bound.size).check(1, some)
 
 
 class Bounded(Struct):
@@ -173,10 +205,26 @@ class Bounded(Struct):
     def joined(self, parts: list[Any]) -> Any:
         return super().joined(parts).with_parts(bounds=(), owner=Bounded.owner, moved_away=True)
 
-    def check_bounds(self, bytes_: int = 1, pred: Any = None) -> None:
+    def check_bounds(self, bytes_: Any = 1, pred: Any = None) -> None:
         """Check an access of so many bytes from the first element on, where `pred` holds."""
-        for bound in (*self.bounds, *self.area_bounds()):
-            bound.check(bytes_, pred)
+        check_all((*self.bounds, *self.area_bounds()), bytes_, pred)
+
+    def check_run(self, bytes_: Any, pred: Any = None) -> None:
+        """Check a bulk copy of consecutive bytes, which runs on from one row to the next."""
+        own = [b for b in self.bounds if b.stride is not None and not b.outer]
+        size = max((b.size for b in own), default=0)
+        if self.area:
+            self.check_bounds(1, pred)
+            start, extent = self.area
+            first = (self.address - start).bits(dtypes.s32)
+            check_all([AreaBound(first, extent, self.owner, 1)], bytes_, pred)
+        elif len(own) > 1 and size:
+            self.check_bounds(1, pred)
+            place = sum(b.index * b.stride for b in own)
+            extent = sum((b.extent - 1) * b.stride for b in own) + 1
+            check_all([RunBound(place, extent, self.owner, size)], bytes_, pred)
+        else:
+            self.check_bounds(bytes_, pred)
 
     def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
         """Check an access of `lines` times so many bytes, `stride` elements apart."""
@@ -218,7 +266,8 @@ class Axis:
         yield Bound(index, extent, self.place, self.size, stride=stride)
         for start, step, whole, axis in self.outer:
             apart = stride if step == 1 else None
-            yield Bound(start + index * step, whole, axis.place, axis.size, stride=apart)
+            at = start + index * step
+            yield Bound(at, whole, axis.place, axis.size, stride=apart, outer=True)
 
     @property
     def place(self) -> str:

@@ -59,6 +59,7 @@ class InstructionBuilder:
         self._checked: dict[str, Instruction] = {}
         self.checks = False  # a checked build: indices are checked at run time
         self.dynamic_tiles: list[tuple[int, int, str]] = []  # in a checked build: bytes from, to
+        self.box_bytes: dict[Any, int] = {}  # of the boxes of the tensor map at an address
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
         self.overflow: Loc | None = None  # where static shared memory first exceeds the target's
@@ -149,19 +150,31 @@ class InstructionBuilder:
 
     def _check_addresses(self, instr: Instruction, operands: Sequence[Any], pred: Any) -> None:
         """Check the bounds of pointers, tiles and barriers that are given as addresses."""
-        for given, wanted in zip(operands, instr.operands, strict=True):
-            check = getattr(given, "check_bounds", None)
-            if check is None or wanted.kind != "addr" or not instr.accesses_memory:
+        if not any(hasattr(value, "check_bounds") for value in operands):
+            return
+        given = dict(zip((o.name for o in instr.operands), operands, strict=True))
+        for access in instr.accesses:
+            bounded, where, bytes_ = given[access.operand], pred, access.bytes
+            if access.verb == "hint" or not hasattr(bounded, "check_bounds"):
                 continue
-            if instr.addressing_lanes < 32:
-                pred = self.special("laneid") < instr.addressing_lanes
-            if instr.lines is None:
-                check(instr.word_bytes, pred)
-                continue
-            lines, bytes_, stride = instr.lines
-            named = zip(operands, instr.operands, strict=True)
-            strides = [o for o, w in named if w.name == "stride"]
-            given.check_lines(lines, bytes_, strides[0] if strides else stride, pred)
+            bytes_ = given.get(str(bytes_), bytes_)
+            if access.lanes < 32:
+                where = self.special("laneid") < access.lanes
+            if access.unless:
+                where = self._both(where, given[access.unless] == 0)
+            if bytes_ == "lines":
+                lines, bytes_, stride = instr.lines  # type: ignore[misc]
+                bounded.check_lines(lines, bytes_, given.get("stride", stride), where)
+            elif access.bulk:
+                if bytes_ == "box":
+                    bytes_ = self.box_bytes.get(getattr(given["map"], "value", None), 1)
+                bounded.check_run(bytes_, where)
+            else:
+                bounded.check_bounds(bytes_, where)
+
+    def _both(self, pred: Any, other: Any) -> Any:
+        return other if pred is None else self.named(names.bitwise("and", dtypes.pred), pred, other)
+
 
     def _check_divisor(self, left: Any, right: Scalar, pred: Any) -> None:
         """Check that an integer divisor is not zero, where `pred` holds."""

@@ -30,11 +30,9 @@ def granule_bits(program: Program, shared: bool) -> int:
     """log2 of the bytes of a granule."""
     least = GRANULE
     for step in program.steps:
-        instr = step.instr
-        if instr is None or not instr.accesses_words:
-            continue
-        if instr.space.startswith("shared") == shared:
-            least = min(least, instr.word_bytes)
+        word = step.instr.word if step.instr is not None else None
+        if word is not None and word.space.startswith("shared") == shared:
+            least = min(least, int(word.bytes))
     return least.bit_length() - 1
 
 

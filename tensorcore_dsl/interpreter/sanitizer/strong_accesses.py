@@ -42,8 +42,7 @@ class Detector(Protocol):
     def now(self) -> int: ...
 
 
-_SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE}
-REDUCTION = 4  # bytes that a bulk reduction counts as
+_SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE, "sys": GPU_SCOPE}
 MBARRIER = 8  # bytes of an mbarrier
 
 
@@ -58,8 +57,8 @@ def strength(instr: Instruction | None) -> int:
         return 0
     if instr.uses_mbarrier or instr.counts_bytes:
         return MBARRIER | GPU_SCOPE << SIZE_BITS
-    size = REDUCTION if instr.reduces else instr.scalar_bytes
-    size |= ATOMIC * instr.atomic
+    access = instr.accesses[0]
+    size = access.scalar | ATOMIC * (access.verb == "update" and not access.completion)
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
 
