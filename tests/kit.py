@@ -28,11 +28,10 @@ from tensorcore_dsl.ir.nodes import (
     Value,
     While,
 )
+from tensorcore_dsl.isa.access import parse_accesses
 from tensorcore_dsl.isa.spec import (
     BLOCKING,
-    LOAD,
     PURE,
-    STORE,
     VOLATILE,
     WARP,
     Instruction,
@@ -43,13 +42,17 @@ u32, u64, s32, f32, pred = dtypes.u32, dtypes.u64, dtypes.s32, dtypes.f32, dtype
 
 
 def instr(
-    mnemonic: str, signature: str, execute: Any, effects: frozenset[str] = PURE
+    mnemonic: str, signature: str, execute: Any, effects: frozenset[str] = PURE, access: str = ""
 ) -> Instruction:
     left, _, right = signature.rpartition("=")
+    accesses = parse_accesses(access)
     return Instruction(
         mnemonic, parse_operands(left), parse_operands(right), Requires("80"), (7, 0), "", execute,
-        effects,
+        effects.union(*(a.effects for a in accesses)), accesses,
     )  # fmt: skip
+
+
+SPACES = {"globals": "global", "shared": "shared"}
 
 
 def _special(name: str) -> Instruction:
@@ -62,23 +65,24 @@ def _load(space: str, address: str, width: int, count: int) -> Instruction:
         return found if count > 1 else found[0]
 
     name = f"ld.{space}" + (f".v{count}" if count > 1 else "")
-    return instr(name, f"d:u{8 * width}*{count} = p:[{address}]", execute, LOAD)
+    access = f"load p {SPACES[space]} {count}*u{8 * width}"
+    return instr(name, f"d:u{8 * width}*{count} = p:[{address}]", execute, access=access)
 
 
 def _store(space: str, address: str) -> Instruction:
     def execute(ctx: Any, instr: Any, p: Any, v: Any) -> None:
         getattr(ctx, space).store(ctx, p, np.broadcast_to(v, (1, ctx.threads)))
 
-    return instr(f"st.{space}", f"p:[{address}], v:u32", execute, STORE)
+    access = f"store p {SPACES[space]} 1*u32"
+    return instr(f"st.{space}", f"p:[{address}], v:u32", execute, access=access)
 
 
 def _bump(space: str, address: str) -> Instruction:
     def execute(ctx: Any, instr: Any, p: Any, v: Any) -> Any:
         return getattr(ctx, space).atomic(ctx, p, 4, np.add, v)
 
-    return instr(
-        f"atom.{space}.add", f"d:u32 = p:[{address}], v:u32", execute, LOAD | STORE | VOLATILE
-    )
+    signature, access = f"d:u32 = p:[{address}], v:u32", f"update p {SPACES[space]} 1*u32 relaxed.gpu"
+    return instr(f"atom.{space}.add", signature, execute, access=access)
 
 
 def _vote(ctx: Any, instr: Any, flag: Any) -> Any:
@@ -129,7 +133,7 @@ COPY = instr(
     lambda ctx, instr, d, s, n, v: ctx.async_copies.issue(
         ctx, d, s, n, np.broadcast_to(v, (ctx.threads,))
     ),
-    LOAD | STORE | VOLATILE,
+    access="store dst shared size async_group; load src global valid async_group",
 )
 COMMIT = instr("cp.async.commit_group", "", lambda ctx, instr: ctx.async_copies.commit(), VOLATILE)
 WAIT = instr("cp.async.wait_group", "n:#u32", lambda ctx, instr, n: ctx.async_copies.wait(n), VOLATILE)
