@@ -30,7 +30,7 @@ def convert(
     if not isinstance(value, Scalar):
         raise OperandError(f"cannot convert {describe(value)} to {dtype}")
     source = value.dtype
-    if source == dtype:
+    if source == dtype and not (relu or satfinite):
         return value
     if dtype.kind == "p":
         return value != 0
@@ -66,6 +66,10 @@ def convert_pairs(
 
 
 def _from_predicate(builder: InstructionBuilder, value: Scalar, dtype: DType) -> Scalar:
+    if dtype.lanes == 2 or dtype == dtypes.ue8m0:
+        raise OperandError(
+            f"a predicate cannot be converted to {dtype}: write tc.select(condition, a, b)"
+        )
     one, zero = (const_bits(constant(n, dtype)) for n in (1, 0))
     chosen = builder.named(names.select(dtype.register_bits), one, zero, value)
     return Scalar(chosen.value, dtype)
@@ -85,11 +89,17 @@ def _cvt(builder: InstructionBuilder, value: Scalar, dtype: DType, options: str)
     source = value.dtype
     if source.lanes == 2 or dtype.lanes == 2:
         raise OperandError(f"{source} cannot be converted to {dtype}: unpack the pair first")
-    if source.is_integer and dtype.is_integer and source.bits == dtype.bits:
+    if source == dtype and not options.endswith((".relu", ".satfinite")):
+        return value
+    if {source, dtype} & {dtypes.s4, dtypes.u4}:
+        raise OperandError(
+            f"{source} cannot be converted to {dtype}: no instruction converts integers of 4 bits; "
+            "with eight of them in an s32 or u32 x, number i is x << (28 - 4 * i) >> 28"
+        )
+    if source.is_integer and dtype.is_integer and source.bits == dtype.bits and not options:
         return Scalar(value.value, dtype)
     if source.name == "tf32":
-        plain = Scalar(value.value, dtypes.f32)
-        return plain if dtype == dtypes.f32 else _cvt(builder, plain, dtype, options)
+        return _cvt(builder, Scalar(value.value, dtypes.f32), dtype, options)
     for through in _detours(source, dtype):
         return _cvt(builder, through(builder, value), dtype, options)
     if dtype.is_float and dtype.bits <= 8:
@@ -103,7 +113,7 @@ def _detours(source: DType, dtype: DType) -> list[Any]:
     """The exact intermediate conversion, in a list, where no instruction converts directly."""
     if source.is_float and source.bits <= 8:
         return [_widened]
-    if source.name == "bf16" and dtype != dtypes.f32:
+    if (source.name == "bf16" and dtype != dtypes.f32) or source == dtype == dtypes.f16:
         return [lambda b, v: _cvt(b, v, dtypes.f32, "")]
     narrow = dtype.name == "bf16" or (dtype.is_float and dtype.bits <= 8) or dtype.name == "tf32"
     if narrow and source != dtypes.f32:
@@ -112,10 +122,16 @@ def _detours(source: DType, dtype: DType) -> list[Any]:
 
 
 def _widened(builder: InstructionBuilder, value: Scalar) -> Scalar:
-    """A number of at most 8 bits as f16: the low half of a converted pair."""
+    """A number of at most 8 bits as f16, or ue8m0 as bf16: the low half of a converted pair."""
+    wide = dtypes.bf16 if value.dtype == dtypes.ue8m0 else dtypes.f16
     bits = Scalar(value.value, dtypes.b16)
-    pair = builder.named(names.convert(dtypes.f16x2, f"{value.dtype}x2", ".rn"), bits)
-    return unpack(builder, pair, dtypes.f16)[0]
+    pair = builder.named(names.convert(f"{wide}x2", f"{_signed(value.dtype)}x2", ".rn"), bits)
+    return unpack(builder, pair, wide)[0]
+
+
+def _signed(dtype: DType) -> DType:
+    """The type whose conversions serve `dtype`: ue4m3 is e4m3 whose sign is 0."""
+    return dtypes.e4m3 if dtype == dtypes.ue4m3 else dtype
 
 
 def _rounded_to_odd(builder: InstructionBuilder, value: Scalar) -> Scalar:
@@ -147,13 +163,20 @@ def _default_rounding(source: DType, dtype: DType) -> str:
 
 
 def _to_narrow(builder: InstructionBuilder, value: Scalar, dtype: DType, options: str) -> Scalar:
-    """One fp8, fp6 or fp4 number: the low part of a converted pair, whose high part is zero."""
+    """One number of at most 8 bits: the low part of a converted pair, whose high part is zero."""
     mode = options.removesuffix(".satfinite").removesuffix(".relu") or ".rn"
-    relu = ".relu" if ".relu" in options else ""
+    finite = ".satfinite"
+    if dtype == dtypes.ue8m0:
+        if mode not in (".rz", ".rp"):
+            raise OperandError(
+                "a conversion to ue8m0 rounds towards zero or up, not to nearest: write "
+                ".to(tc.ue8m0, rounding='rz') or rounding='rp'"
+            )
+        finite = finite if finite in options else ""
+    relu = ".relu" if ".relu" in options or dtype == dtypes.ue4m3 else ""
     zero = builder.literal(0.0, dtypes.f32)
-    pair = builder.named(
-        names.convert(f"{dtype}x2", dtypes.f32, f"{mode}.satfinite{relu}"), zero, value
-    )
+    name = names.convert(f"{_signed(dtype)}x2", dtypes.f32, f"{mode}{finite}{relu}")
+    pair = builder.named(name, zero, value)
     return Scalar(pair.value, dtype)
 
 

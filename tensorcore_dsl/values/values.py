@@ -159,7 +159,7 @@ class Scalar(RuntimeValue, Element):
             The type of the result.
         rounding : str, optional
             "rn", "rz", "rm", "rp" or "rna"; None: to nearest, and of floats to integers towards
-            zero.
+            zero. ue8m0 needs "rz" or "rp", and drops the sign. ue4m3 gets 0 for negative values.
         relu : bool
             Negative values and NaN become zero (f16, bf16, tf32 and narrower floats).
         satfinite : bool
@@ -395,7 +395,7 @@ class RegisterGroup(RuntimeValue):
         given = {"rounding": rounding, "relu": relu, "satfinite": satfinite}
         options: dict[str, Any] = {name: value for name, value in given.items() if value}
         chosen = as_dtype(dtype)
-        if chosen == self.dtype:
+        if chosen == self.dtype and not (relu or satfinite):
             return self
         elements = self.elements()
         if self.operand is None or self.layout is None or chosen.kind == "p":
