@@ -18,7 +18,7 @@ class Arch:
     number : int
         Compute capability, 90 for sm_90 and sm_90a.
     suffix : str
-        "a" with the features of exactly this architecture, else "".
+        "a" with the features of exactly this architecture, "f" with those of its family, else "".
     ptx : tuple of int
         The first PTX version that supports it.
     shared_kib : int
@@ -69,24 +69,25 @@ class Arch:
         return self.name
 
 
+_FIRST_PTX = {"": (1, 0), "a": (8, 0), "f": (8, 8)}  # with targets of each suffix
 ARCHS = {
-    a.name: a
-    for a in (
-        Arch(70, "", (6, 0), 96, "Volta"),
-        Arch(75, "", (6, 3), 64, "Turing"),
-        Arch(80, "", (7, 0), 163, "Ampere A100"),
-        Arch(86, "", (7, 1), 99, "Ampere"),
-        Arch(89, "", (7, 8), 99, "Ada"),
-        Arch(90, "", (7, 8), 227, "Hopper"),
-        Arch(90, "a", (8, 0), 227, "Hopper"),
-        Arch(100, "", (8, 6), 227, "Blackwell"),
-        Arch(100, "a", (8, 6), 227, "Blackwell"),
-        Arch(103, "a", (8, 8), 227, "Blackwell Ultra"),
-        Arch(110, "a", (9, 0), 227, "Thor"),
-        Arch(120, "", (8, 7), 99, "RTX Blackwell"),
-        Arch(120, "a", (8, 7), 99, "RTX Blackwell"),
-        Arch(121, "a", (8, 8), 99, "DGX Spark"),
+    f"sm_{number}{suffix}": Arch(number, suffix, max(ptx, _FIRST_PTX[suffix]), shared_kib, chip)
+    for number, suffixes, ptx, shared_kib, chip in (
+        (70, ("",), (6, 0), 96, "Volta"),
+        (75, ("",), (6, 3), 64, "Turing"),
+        (80, ("",), (7, 0), 163, "Ampere A100"),
+        (86, ("",), (7, 1), 99, "Ampere"),
+        (87, ("",), (7, 4), 163, "Orin"),
+        (88, ("",), (9, 0), 99, "Ampere"),
+        (89, ("",), (7, 8), 99, "Ada"),
+        (90, ("", "a"), (7, 8), 227, "Hopper"),
+        (100, ("", "f", "a"), (8, 6), 227, "Blackwell"),
+        (103, ("", "f", "a"), (8, 8), 227, "Blackwell Ultra"),
+        (110, ("", "f", "a"), (9, 0), 227, "Thor"),
+        (120, ("", "f", "a"), (8, 7), 99, "RTX Blackwell"),
+        (121, ("", "f", "a"), (8, 8), 99, "DGX Spark"),
     )
+    for suffix in suffixes
 }
 
 
@@ -99,12 +100,23 @@ def arch(name: str | Arch) -> Arch:
     return ARCHS[name]
 
 
+def of_device(number: int) -> Arch | None:
+    """The architecture that serves a GPU of this compute capability, 90 or 123; None if unknown.
+
+    Its own one with all features, or else the last one before it in its family: code for these runs
+    on later GPUs of the family, unless the suffix is "a" (11.1.2).
+    """
+    family = [a for a in ARCHS.values() if a.number // 10 == number // 10 and a.number <= number]
+    fitting = [a for a in family if a.suffix != "a" or a.number == number]
+    return fitting[-1] if fitting else None
+
+
 @dataclass(frozen=True)
 class Requires:
     """The architectures that have an instruction, in the manual's notation.
 
     `Requires("80")` is sm_80 or later; `"90a"` is sm_90a only (architecture-specific features do
-    not carry over); `"120f"` is the family sm_120a and sm_121a; `"100f 120f"` are alternatives.
+    not carry over); `"120f"` is the family sm_120f to sm_121a; `"100f 120f"` are alternatives.
     """
 
     text: str
@@ -132,9 +144,9 @@ def _meets(part: str, target: Arch) -> bool:
     number, kind = int(match[1]), match[2]
     if kind == "a":
         return target.number == number and target.suffix == "a"
-    if kind == "f":  # family: same major, at least this minor version, architecture-specific
+    if kind == "f":  # family: same major, at least this minor version, with a suffix
         same = target.number // 10 == number // 10
-        return same and target.number >= number and target.suffix == "a"
+        return same and target.number >= number and target.suffix != ""
     if kind == "-":  # inclusive range of generations
         return number <= target.number <= int(match[3])
     return target.number >= number

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.arch import ARCHS as TARGETS
 from tensorcore_dsl.codegen import assemble as assembling
 from tensorcore_dsl.codegen import cubin
 from tensorcore_dsl.codegen.assemble import assemble
@@ -69,12 +70,8 @@ def fused(count, directives=""):
     )
 
 
-ARCHS = [
-    ("sm_75", "6.3"), ("sm_80", "7.0"), ("sm_86", "7.1"), ("sm_89", "7.8"), ("sm_90", "7.8"),
-    ("sm_90a", "8.0"), ("sm_100a", "8.6"), ("sm_103a", "8.8"), ("sm_120", "8.7"),
-    ("sm_120a", "8.7"),
-    ("sm_121a", "8.8"),
-]  # fmt: skip
+# nvJitLink 13 has no Volta.
+ARCHS = [(a.name, f"{a.ptx[0]}.{a.ptx[1]}") for a in TARGETS.values() if a.number >= 75]
 
 
 @pytest.mark.parametrize(("arch", "version"), ARCHS)

@@ -281,6 +281,18 @@ def test_a_gpu_of_the_future(monkeypatch: Any):
     says("the GPU's compute capability 137 is unknown to this version", targets.device_arch)
 
 
+@pytest.mark.parametrize(
+    "number, name",
+    [(72, "sm_70"), (87, "sm_87"), (88, "sm_88"), (90, "sm_90a"), (92, "sm_90"), (103, "sm_103a"), (107, "sm_103f"),
+     (110, "sm_110a"), (121, "sm_121a"), (124, "sm_121f")],
+)  # fmt: skip
+def test_a_gpu_is_served_by_its_family(number: int, name: str, monkeypatch: Any):
+    from tensorcore_dsl.runtime import targets
+
+    monkeypatch.setattr(targets.driver, "compute_capability", lambda: number)
+    assert targets.device_arch() is tc.ARCHS[name]
+
+
 class OnDevice:
     is_cuda = True
 

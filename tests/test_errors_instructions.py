@@ -127,8 +127,9 @@ def address_of_another_space():
 
 
 @refused(
-    "sm_75 has no cp.async.commit_group; it exists on sm_80, sm_86, sm_89, sm_90, sm_90a, sm_100, sm_100a, sm_103a, "
-    "sm_110a, sm_120, sm_120a, sm_121a",
+    "sm_75 has no cp.async.commit_group; it exists on sm_80, sm_86, sm_87, sm_88, sm_89, sm_90, sm_90a, sm_100, "
+    "sm_100f, sm_100a, sm_103, sm_103f, sm_103a, sm_110, sm_110f, sm_110a, sm_120, sm_120f, sm_120a, sm_121, sm_121f, "
+    "sm_121a",
     "tc.cp_async_commit()", error=ArchError, arch="sm_75",
 )  # fmt: skip
 def arch_lacks_it():
@@ -137,7 +138,8 @@ def arch_lacks_it():
 
 @refused(
     "sm_80 has no mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32; it exists on sm_89, sm_90, sm_90a, sm_100, "
-    "sm_100a, sm_103a, sm_110a, sm_120, sm_120a, sm_121a",
+    "sm_100f, sm_100a, sm_103, sm_103f, sm_103a, sm_110, sm_110f, sm_110a, sm_120, sm_120f, sm_120a, sm_121, sm_121f, "
+    "sm_121a",
     "mma(mma.a.zeros(), mma.b.zeros(), mma.d.zeros())", error=ArchError,
 )  # fmt: skip
 def arch_lacks_fp8():

@@ -133,8 +133,7 @@ def check_arch(instr: Instruction) -> None:
     cc = getattr(flags, "compute_capability", None)
     if cc is None:
         return
-    targets = _targets(*cc)
-    if targets and not any(instr.requires.met_by(target) for target in targets):
+    if not any(instr.requires.met_by(target) for target in _targets(*cc)):
         raise ArchError(
             f"sm_{cc[0]}{cc[1]}{''.join(cc[2:])} has no {instr.ptx}; "
             f"it exists on {listing(instr.requires.archs())}"
@@ -142,13 +141,12 @@ def check_arch(instr: Instruction) -> None:
 
 
 def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
-    """Targets that Numba's compute capability may stand for; none if only the assembler can decide.
+    """Targets that Numba's compute capability may stand for.
 
-    From 9.0 on Numba's launches compile for `sm_90a` and report (9, 0). Families ("f") are left to
-    the assembler.
+    From 9.0 on Numba's launches compile for `sm_90a` and report (9, 0).
     """
     number = 10 * major + minor
-    suffixes = {"": ["", "a"] if number >= 90 else [""], "a": ["a"]}.get(suffix, [])
+    suffixes = ("", "a") if number >= 90 and not suffix else (suffix,)
     return [Arch(number, s, (0, 0), 0, "") for s in suffixes]
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from tensorcore_dsl.arch import ARCHS
+
 from .formats import FORMATS
 
 
@@ -135,11 +137,12 @@ UNITS: Mapping[str, Mapping[str, Unit]] = {
     "sm_100a": _HOPPER,
     "sm_120a": _HOPPER | _RTX,
 }
+# The last architecture before each other one stands for it.
 ALIASES = {
-    "sm_87": "sm_86", "sm_90": "sm_90a", "sm_100": "sm_100a", "sm_120": "sm_120a",
-    "sm_103": "sm_100a", "sm_103a": "sm_100a", "sm_110": "sm_100a", "sm_110a": "sm_100a",
-    "sm_121": "sm_120a", "sm_121a": "sm_120a",
-}  # fmt: skip
+    a.name: [name for name in UNITS if ARCHS[name].number <= a.number][-1]
+    for a in ARCHS.values()
+    if a.name not in UNITS
+}
 SINCE_AMPERE = tuple(UNITS)[2:]
 
 

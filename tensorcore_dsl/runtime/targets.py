@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.arch import Arch, of_device
 from tensorcore_dsl.arch import arch as arch_named
-from tensorcore_dsl.errors import ArchError, ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.runtime import driver
 
 DEFAULT_ARCH = "sm_90a"
@@ -135,13 +135,13 @@ def device_arch() -> Arch:
     LaunchError
         There is no GPU.
     ArgumentError
-        A compute capability that this version does not know.
+        A compute capability of a family that this version does not know.
     """
     number = driver.compute_capability()
-    for suffix in ("a", ""):
-        with suppress(ArchError):
-            return arch_named(f"sm_{number}{suffix}")
-    raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
+    found = of_device(number)
+    if found is None:
+        raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
+    return found
 
 
 def target_arch() -> Arch:
