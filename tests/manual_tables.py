@@ -83,7 +83,10 @@ def sparse_forms() -> Iterator[tuple[str, Registers, tuple[int, ...]]]:
         for sat, (a, b) in product(("", ".satfinite"), product(NIBBLES, NIBBLES)):
             yield f"{head}m16n8k64.row.col{sat}.s32.{a}.{b}.s32", (4, 2, 2, 4), (0, 1)
             yield f"{head}m16n8k128.row.col{sat}.s32.{a}.{b}.s32", (4, 4, 4, 4), (0,)
-    head = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.kind::f8f6f4"
+    head = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col"
+    for a, b in product(FP8, FP8):  # only the notes on targets have `.f16` for these
+        yield f"{head}.f16.{a}.{b}.f16", (2, 4, 4, 2), (0,)
+    head += ".kind::f8f6f4"
     for a, b in product(F8F6F4, F8F6F4):
         yield f"{head}.f16.{a}.{b}.f16", (2, 4, 4, 2), (0,)
         yield f"{head}.f32.{a}.{b}.f32", (4, 4, 4, 4), (0,)

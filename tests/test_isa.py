@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
@@ -615,3 +616,65 @@ def test_shuffles_follow_the_pseudocode(mode: str) -> None:
         for thread in range(64):
             source, inside = shuffled(mode, int(b[0]), int(c[0]), thread % 32)
             assert (d[thread], p[thread]) == (values[thread // 32 * 32 + source], inside)
+
+
+# -- other words for an instruction ------------------------------------------------------------
+
+REORDERED = [
+    ("ldmatrix.sync.aligned.m8n8.x4.shared.trans.b16", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"),
+    ("ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"),
+    ("stmatrix.sync.aligned.m8n8.x1.shared::cta.b16", "stmatrix.sync.aligned.m8n8.x1.shared.b16"),
+    ("wmma.load.a.sync.aligned.row.m16n16k16.shared::cta.f16", "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16"),
+    ("wmma.mma.sync.aligned.m16n16k16.row.col.f32.f16", "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f16"),
+    ("wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8.satfinite", "wgmma.mma_async.sync.aligned.m64n8k32.satfinite.s32.s8.u8"),
+    ("mbarrier.init.shared.b64", "mbarrier.init.shared::cta.b64"),
+    ("ld.v4.global.b32", "ld.global.v4.b32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given, canonical", REORDERED)
+def test_modifiers_may_have_another_order(given: str, canonical: str) -> None:
+    assert isa.instruction(given) is isa.instruction(canonical)
+    assert isa.instruction(given).mnemonic == canonical
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cvt.rn.s32.f32", "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f32", "wgmma.sync.mma_async.aligned.m64n8k16.f32.f16.f16",
+     "createpolicy.fractional.L2::evict_unchanged.L2::evict_last.b64"],
+)  # fmt: skip
+def test_types_and_names_keep_their_order(text: str) -> None:
+    with pytest.raises(UnknownInstruction):
+        isa.instruction(text)
+
+
+MATRIX_OPCODES = ("ldmatrix", "stmatrix", "movmatrix", "mma", "wmma", "wgmma")
+
+
+def moved(instr: Instruction, draw: random.Random) -> str:
+    """The text with a modifier that is no type, layout or part of the name at another place."""
+    opcode, *words = instr.ptx.split(".")
+    named = 1 if opcode.startswith("w") else 0
+    named += words[:1] in (["load"], ["store"])
+    fixed = [w for w in words[named:] if w in ("row", "col") or re.fullmatch(r"[a-z]{1,2}\d+\w*", w) and w[0] not in "mxn"]
+    free = [w for w in words[named:] if w not in fixed]
+    draw.shuffle(free)
+    places = sorted(draw.sample(range(len(fixed) + len(free)), len(fixed)))
+    parts: list[str] = []
+    for i in range(len(fixed) + len(free)):
+        parts.append(fixed.pop(0) if i in places else free.pop(0))
+    return ".".join([opcode, *words[:named], *parts])
+
+
+@pytest.mark.parametrize("opcode", MATRIX_OPCODES)
+def test_the_assembler_takes_what_the_lookup_takes(opcode: str) -> None:
+    """Texts with modifiers in random order: the table knows them, and so does the assembler."""
+    draw = random.Random(opcode)
+    every = [i for i in isa.instructions(opcode) if i.ptx == i.mnemonic and "popc" not in i.mnemonic]
+    for instr in draw.sample(every, min(len(every), 6)):
+        text = moved(instr, draw)
+        assert isa.instruction(text) is instr
+        arch = next(a for a in ARCH_NAMES if instr.requires.met_by(ARCHS[a]))
+        version = version_of([instr], arch)
+        if version <= newest_ptx():
+            assert not assembles(module([instr], arch, version).replace(instr.ptx, text), arch), text

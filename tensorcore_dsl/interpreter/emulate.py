@@ -21,6 +21,7 @@ from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.ir.constants import const_bits, immediate_complaint
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
+from tensorcore_dsl.isa import generic
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 
 LEAST, MOST = 8192, 32768  # threads that run at a time, where the batch has so many
@@ -48,7 +49,7 @@ def emulate(
     arch : str
         The architecture whose rounding is modelled: "sm_80", "sm_90a", ...
     shared : ndarray, optional
-        Shared memory, `(..., bytes)` of uint8, address 0 first.
+        Shared memory, `(..., bytes)` of uint8, address 0 first; also of generic addresses.
 
     Returns
     -------
@@ -289,6 +290,11 @@ def _run(
     storage = SharedStorage(memory, True, written=True)
     program = Program(Kernel("emulate", [], Block()), [Step(lambda machine: None, None, instr)])
     ctx = ExecutionContext(program, geometry, Arguments([]), storage, arch)
+    if not instr.space and instr.accesses_memory:
+        operands = [
+            generic.of_shared(value) if operand.kind == "addr" else value
+            for operand, value in zip(instr.operands, operands, strict=True)
+        ]
     with np.errstate(all="ignore"):
         results = instr.execute(ctx, instr, *operands, **into)
         ctx.async_copies.wait(0)

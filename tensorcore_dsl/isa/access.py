@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-SPACES = ("global", "shared", "shared::cta", "shared::cluster")
+SPACES = ("global", "shared", "shared::cta", "shared::cluster", "generic")
 ORDERS = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc")
 SCOPES = ("cta", "cluster", "gpu", "sys")
 COMPLETIONS = ("async_group", "bulk_group", "mbarrier")
@@ -36,7 +36,7 @@ class Access:
     operand : str
         The operand that holds the address, or the tensor map of a box.
     space : str
-        The state space: global, shared, shared::cta or shared::cluster.
+        The state space: global, shared, shared::cta, shared::cluster, or generic.
     count, scalar : int or str, int
         `count` scalars of `scalar` bytes each, from the address on. The parts of a vector and of a
         packed type are scalars. A `count` of str is the operand that holds the bytes, "box" for a

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copyreg
 import difflib
+import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
@@ -21,7 +22,7 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.layout import Layout
 
 from tensorcore_dsl.isa import (  # isort: skip
-    barrier, block_scale, bounds, bulk, convert, matrix, memory, mma, printing, scalar, sparse, special,
+    barrier, block_scale, bounds, bulk, convert, generic, matrix, memory, mma, printing, scalar, sparse, special,
     warp, wgmma, wmma,
 )  # fmt: skip
 
@@ -36,7 +37,7 @@ class Family(Protocol):
 
 
 _MODULES = (
-    scalar, convert, special, warp, memory, barrier, bulk, matrix, mma, sparse, block_scale, wgmma, wmma,
+    scalar, convert, special, warp, generic, memory, barrier, bulk, matrix, mma, sparse, block_scale, wgmma, wmma,
 )  # fmt: skip
 
 
@@ -83,7 +84,8 @@ def instruction(mnemonic: str) -> Instruction:
     Parameters
     ----------
     mnemonic : str
-        The text of PTX without operands, for example "add.rn.f32".
+        The text of PTX without operands, for example "add.rn.f32". Modifiers other than element
+        types and layouts may have any order; `.shared` and `.shared::cta` are the same.
 
     Returns
     -------
@@ -106,10 +108,42 @@ def instruction(mnemonic: str) -> Instruction:
     made = _MADE.get(text.split(".", 1)[0])
     if made is not None:
         return made(text)
-    result = _family(text.split(".", 1)[0]).get(text)
+    result = _family(text.split(".", 1)[0]).get(text) or _in_other_words(text)
     if result is None:
         raise UnknownInstruction(_explain(text))
     return result
+
+
+# Modifiers whose order has a meaning: element types and layouts.
+_ORDERED = re.compile(r"(?:b|bf|e|f|s|tf|u|ue)\d\w*|pred|row|col")
+# How many modifiers belong to the name of an opcode, or have a fixed order.
+_NAMED_BY = {"barrier": 2, "cp": 3, "createpolicy": 3, "fence": 2, "mbarrier": 2, "wgmma": 1, "wmma": 1}
+
+
+def _in_other_words(text: str) -> Instruction | None:
+    """The instruction that `text` names with its modifiers in another order that ptxas takes."""
+    known = _by_modifiers(text.split(".", 1)[0])
+    short = text.replace(".shared::cta", ".shared")
+    spellings = text, short, short.replace(".shared.", ".shared::cta.")
+    return next(filter(None, (known.get(_modifiers(spelling)) for spelling in spellings)), None)
+
+
+@cache
+def _by_modifiers(opcode: str) -> dict[tuple[str, ...], Instruction | None]:
+    """The instructions of an opcode by `_modifiers`; None where several have the same."""
+    found: dict[tuple[str, ...], Instruction | None] = {}
+    for instr in _family(opcode).values():
+        key = _modifiers(instr.mnemonic)
+        found[key] = None if key in found else instr
+    return found
+
+
+def _modifiers(text: str) -> tuple[str, ...]:
+    """The words that belong to the opcode, the modifiers with a fixed order, and the others."""
+    opcode, *words = text.split(".")
+    named = _NAMED_BY.get(opcode, 0)
+    fixed = [word for word in words[named:] if _ORDERED.fullmatch(word)]
+    return (*words[:named], *fixed, *sorted(w for w in words[named:] if not _ORDERED.fullmatch(w)))
 
 
 def _explain(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.generic import Lanes, shared_only
 from tensorcore_dsl.isa.spec import WARP, Instruction, row
 from tensorcore_dsl.isa.warp import LANES, active, warps
 from tensorcore_dsl.lowering import compiled
@@ -18,21 +19,11 @@ def _whole(ctx: Context) -> np.ndarray:
     return active(ctx)[:, :1] if whole is None else whole[:, None]
 
 
-class Lanes:
-    """A context in which only the lanes that provide row addresses are active."""
-
-    def __init__(self, ctx: Context, rows: np.ndarray) -> None:
-        self._ctx = ctx
-        self.active = rows.ravel()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ctx, name)
-
-
 def _row_bytes(ctx: Context, instr: Instruction, address: Any, width: int) -> np.ndarray:
     """(warps, matrices, rows, 16) bytes of the rows at the lanes' addresses."""
     matrices, rows = int(instr.params["x"]), _rows(instr)
     taking = _whole(ctx) & (matrices * rows > LANES)
+    address = shared_only(instr, address, taking.ravel())
     lanes: Any = Lanes(ctx, taking)
     words = ctx.shared.load(lanes, warps(ctx, address).ravel(), 4, width // 4)
     data = np.ascontiguousarray(words.T.astype(np.uint32)).view(np.uint8)
@@ -43,8 +34,9 @@ def _halves(ctx: Context, instr: Instruction, address: Any) -> np.ndarray:
     """Matrices of 16-bit elements, loaded by the machine in one step."""
     matrices = int(instr.params["x"])
     lanes: Any = ctx
-    if ctx.active is not None or matrices < 4:
+    if ctx.active is not None or matrices < 4 or not instr.params["s"]:
         lanes = Lanes(ctx, _whole(ctx) & (matrices * 8 > LANES))
+        address = shared_only(instr, address, lanes.active)
     if np.ndim(address) == 0:
         address = np.full(ctx.threads, address)
     return ctx.shared.load_matrices(lanes, address, matrices, bool(instr.params.get("trans")))
@@ -102,6 +94,7 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any) -> None:
     else:
         _rows_of_elements(np.ascontiguousarray(words), bool(instr.params["trans"]), rows)
     taking: Any = Lanes(ctx, _whole(ctx) & (matrices * 8 > LANES))
+    address = shared_only(instr, address, taking.active)
     ctx.shared.store(taking, warps(ctx, address).ravel(), rows)
 
 
@@ -135,23 +128,24 @@ def transpose(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
 
 
 # The lanes whose addresses name rows of 16 bytes: one a row of each matrix.
-LOAD8, LOAD16 = "load p shared 16 lanes={x}*8", "load p shared 16 lanes={x}*16"
-STORE8 = "store p shared 16 lanes={x}*8"
+LOAD8, LOAD16 = "load p {in} 16 lanes={x}*8", "load p {in} 16 lanes={x}*16"
+STORE8 = "store p {in} 16 lanes={x}*8"
+SPACE = ".shared/u32/shared /u64/generic"
 FAMILY8 = "100f 110f 120f"
 
 # fmt: off
 ROWS = (
     #   mnemonic                                                 operands                   section         execute  axes
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32 = p:[u32]",         "9.7.14.5.15",  load, shape="m8n8", x="1", trans="- .trans", t="b16", effects=WARP, access=LOAD8, requires="75", ptx="6.5", template="{{{d}}}, {p}"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{x} = p:[u32]",     "9.7.14.5.15",  load, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=WARP, access=LOAD8, requires="75", ptx="6.5"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{n} = p:[u32]",     "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.b8x16.{src}_{pad}", "d:b32*{n} = p:[u32]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32 = p:[u32]",      "9.7.14.5.15",  load, shape="m8n16", x="1", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6", template="{{{d}}}, {p}"),
-    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32*{x} = p:[u32]",  "9.7.14.5.15",  load, shape="m8n16", x="2 4", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m8n8", x="1", trans="- .trans", t="b16", effects=WARP, access=STORE8, requires="90", ptx="7.8", template="{p}, {{{r}}}"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=WARP, access=STORE8, requires="90", ptx="7.8"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m16n8", x="1", trans=".trans", t="b8", effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6", template="{p}, {{{r}}}"),
-    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m16n8", x="2 4", trans=".trans", t="b8", effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "d:b32 = p:[{at}]",         "9.7.14.5.15",  load, shape="m8n8", x="1", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=LOAD8, requires="75", ptx="6.5", template="{{{d}}}, {p}"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "d:b32*{x} = p:[{at}]",     "9.7.14.5.15",  load, shape="m8n8", x="2 4", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=LOAD8, requires="75", ptx="6.5"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "d:b32*{n} = p:[{at}]",     "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}{s}.b8x16.{src}_{pad}", "d:b32*{n} = p:[{at}]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD16, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{s}.b8x16.{src}_{pad}", "d:b32 = p:[{at}]",      "9.7.14.5.15",  load, shape="m8n16", x="1", t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6", template="{{{d}}}, {p}"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{s}.b8x16.{src}_{pad}", "d:b32*{x} = p:[{at}]",  "9.7.14.5.15",  load, shape="m8n16", x="2 4", t="b8", src_pad="b6x16/p32 b4x16/p64", s_at_in=SPACE, effects=WARP, access=LOAD8, requires=FAMILY8, ptx="8.6"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32",          "9.7.14.5.16",  store, shape="m8n8", x="1", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=STORE8, requires="90", ptx="7.8", template="{p}, {{{r}}}"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32*{x}",      "9.7.14.5.16",  store, shape="m8n8", x="2 4", trans="- .trans", t="b16", s_at_in=SPACE, effects=WARP, access=STORE8, requires="90", ptx="7.8"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32",          "9.7.14.5.16",  store, shape="m16n8", x="1", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6", template="{p}, {{{r}}}"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}{s}.{t}",  "p:[{at}], r:b32*{x}",      "9.7.14.5.16",  store, shape="m16n8", x="2 4", trans=".trans", t="b8", s_at_in=SPACE, effects=WARP, access=STORE8, requires=FAMILY8, ptx="8.6"),
     row("movmatrix.sync.aligned.{shape}.trans.b16",              "d:b32 = a:b32",           "9.7.14.5.17",  transpose, shape="m8n8", effects=WARP, requires="75", ptx="7.8"),
 )
 # fmt: on

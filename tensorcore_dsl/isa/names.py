@@ -164,6 +164,7 @@ def load_parameter(dtype: str) -> str:
     return f"ld.param.{dtype}"
 
 
+GENERIC_OF_SHARED = "cvta.shared.u64"
 ADDRESS_OF_PARAMETER = "cvta.param.u64"  # from an address in the space of parameters
 
 

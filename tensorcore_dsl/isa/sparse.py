@@ -184,6 +184,7 @@ ROWS = (
     SparseFamily("m16n8k16 m16n8k32",  "f32/f32",          "bf16/bf16",   "80",    (7, 1)),
     SparseFamily("m16n8k8 m16n8k16",   "f32/f32",          "tf32/tf32",   "80",    (7, 1)),
     SparseFamily("m16n8k64",           "f32/f32",          FP8,           "89",    (8, 4)),
+    SparseFamily("m16n8k64",           "f16/f16",          FP8,           "120f",  (8, 7),  variants=(SORTED,)),
     SparseFamily("m16n8k64",           "f16/f16 f32/f32",  FP864,         "120f",  (8, 7),  "kind",      KIND, (SORTED,)),
     SparseFamily("m16n8k32 m16n8k64",  "s32/s32",          INT8,          "80",    (7, 1),  "satfinite", SATURATE),
     SparseFamily("m16n8k64 m16n8k128", "s32/s32",          INT4,          "80",    (7, 1),  "satfinite", SATURATE),

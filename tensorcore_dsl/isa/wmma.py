@@ -20,6 +20,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.isa.access import parse_accesses
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.generic import memories
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 from tensorcore_dsl.layout import Formula, Layout
 
@@ -112,19 +113,16 @@ def _places(
     return (base + offsets.astype(base.dtype)).astype(base.dtype), width
 
 
-def _memory(ctx: Context, instr: Instruction) -> tuple[Any, Any]:
-    """The memory, and the context with the threads of whole warps active."""
-    ctx.whole_warps()
-    return (ctx.shared if instr.params["space"] == "shared" else ctx.globals), ctx
-
-
 def load(ctx: Context, instr: Instruction, address: Any, *stride: Any) -> np.ndarray:
     """wmma.load: every thread reads its elements."""
     layout = instr.results[0].layout
     assert layout is not None
-    memory, lanes = _memory(ctx, instr)
-    places, width = _places(ctx, instr, layout, address, stride)
-    words = np.stack([memory.load(lanes, place, width, 1)[0] for place in places])
+    ctx.whole_warps()
+    words: Any = None
+    for memory, lanes, base in memories(ctx, instr, address):
+        places, width = _places(ctx, instr, layout, base, stride)
+        loaded = np.stack([memory.load(lanes, place, width, 1)[0] for place in places])
+        words = loaded if words is None else np.where(lanes.active, loaded, words)
     if width >= 4:
         return words
     per = 4 // width
@@ -137,15 +135,16 @@ def store(ctx: Context, instr: Instruction, address: Any, value: Any, *stride: A
     """wmma.store: every thread writes its elements."""
     layout = instr.operand("r").layout
     assert layout is not None
-    memory, lanes = _memory(ctx, instr)
-    places, width = _places(ctx, instr, layout, address, stride)
+    ctx.whole_warps()
     words = np.asarray(value).reshape(layout.registers, ctx.threads)
-    per = max(4 // width, 1)
-    for slot, place in enumerate(places):
-        word = words[slot // per]
-        if per > 1:
-            word = (word >> np.uint32(8 * width * (slot % per))).astype(f"u{width}")
-        memory.store(lanes, place, word[None])
+    for memory, lanes, base in memories(ctx, instr, address):
+        places, width = _places(ctx, instr, layout, base, stride)
+        per = max(4 // width, 1)
+        for slot, place in enumerate(places):
+            word = words[slot // per]
+            if per > 1:
+                word = (word >> np.uint32(8 * width * (slot % per))).astype(f"u{width}")
+            memory.store(lanes, place, word[None])
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ class Fragments:
         if self.orders != "row col":
             orders |= {"a": self.orders.split("/")[0], "b": self.orders.split("/")[1]}
         for shape, space, tight in itertools.product(
-            self.shapes.split(), ("global", "shared"), (False, True)
+            self.shapes.split(), (".global", ".shared", ""), (False, True)
         ):
             for role, types in (("a", self.ab), ("b", self.ab), ("c", self.c)):
                 for order, dtype in itertools.product(orders[role].split(), types.split()):
@@ -178,9 +177,9 @@ class Fragments:
                 yield self._store(shape, order, space, dtype, tight)
 
     def _common(self, shape: str, order: str, space: str, tight: bool, ptx: str) -> dict[str, Any]:
-        params: dict[str, Any] = dict(group="memory", shape=shape, order=order, space=space)
+        params: dict[str, Any] = dict(group="memory", shape=shape, order=order, space=space[1:])
         verb = ptx.split(".")[1]
-        accesses = parse_accesses(f"{verb} p {space} lines")
+        accesses = parse_accesses(f"{verb} p {space[1:] or 'generic'} lines")
         return dict(
             mnemonic=f"{ptx}.packed" if tight else ptx, requires=Requires(self.requires),
             effects=WARP.union(*(a.effects for a in accesses)), accesses=accesses,
@@ -190,7 +189,7 @@ class Fragments:
     def _load(
         self, role: str, shape: str, order: str, space: str, dtype: str, tight: bool
     ) -> Instruction:
-        ptx = f"wmma.load.{role}.sync.aligned.{order}.{shape}.{space}.{dtype}"
+        ptx = f"wmma.load.{role}.sync.aligned.{order}.{shape}{space}.{dtype}"
         return Instruction(
             results=(operand("r", fragment(role, shape, dtype)),),
             operands=(_address(space), *_stride_operand(tight)), section=LOAD_SECTION, execute=load,
@@ -199,7 +198,7 @@ class Fragments:
         )  # fmt: skip
 
     def _store(self, shape: str, order: str, space: str, dtype: str, tight: bool) -> Instruction:
-        ptx = f"wmma.store.d.sync.aligned.{order}.{shape}.{space}.{dtype}"
+        ptx = f"wmma.store.d.sync.aligned.{order}.{shape}{space}.{dtype}"
         return Instruction(
             results=(),
             operands=(_address(space), operand("r", fragment("c", shape, dtype)), *_stride_operand(tight)),
@@ -210,7 +209,7 @@ class Fragments:
 
 
 def _address(space: str) -> Operand:
-    return Operand("p", dtypes.u32 if space == "shared" else dtypes.u64, 1, "addr")
+    return Operand("p", dtypes.u32 if space == ".shared" else dtypes.u64, 1, "addr")
 
 
 def _stride_operand(tight: bool) -> tuple[Operand, ...]:

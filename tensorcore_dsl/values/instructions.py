@@ -223,7 +223,7 @@ class InstructionBuilder:
     def _source(self, given: Any, wanted: Operand, instr: Instruction) -> Any:
         """The IR source for one operand of a call; OperandError if it does not fit."""
         if wanted.kind == "addr":
-            return self.address(given, wanted)
+            return self.address(given, wanted, not instr.space and instr.accesses_memory)
         if wanted.kind == "imm":
             return _immediate(given, wanted, instr)
         if wanted.registers > 1 or wanted.layout is not None:
@@ -264,13 +264,19 @@ class InstructionBuilder:
         self.misfit = error, instr.operands.index(wanted)
         return error
 
-    def address(self, given: Any, wanted: Operand) -> Address:
-        """`[base + offset]` of an address; constants added last become the offset."""
+    def address(self, given: Any, wanted: Operand, generic: bool = False) -> Address:
+        """`[base + offset]` of an address; constants added last become the offset.
+
+        generic: a shared address becomes a generic one.
+        """
         pointer = getattr(given, "address", given)
         if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):
             return Address(Const(int(pointer), wanted.dtype))
         if not isinstance(pointer, Scalar):
             raise OperandError(f"an address is needed, not {describe(given)}")
+        if generic and pointer.dtype.bits == 32 and wanted.dtype.bits == 64:
+            wide = self.named(names.convert(wanted.dtype, dtypes.u32), pointer)
+            pointer = self.named(names.GENERIC_OF_SHARED, wide)
         if pointer.dtype.bits != wanted.dtype.bits:
             space = "global" if wanted.dtype.bits == 64 else "shared"
             raise OperandError(

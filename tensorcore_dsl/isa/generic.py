@@ -1,0 +1,91 @@
+"""Generic addresses (6.4.1.1): `cvta`, and the window of shared memory in the emulator.
+
+A generic address of 64 bits lies in the window of shared memory, or is an address of global memory.
+The emulator's arrays have addresses from 2**40 on, so the window lies below them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
+from tensorcore_dsl.isa.spec import Instruction, row
+
+WINDOW = np.uint64(1 << 32)  # the generic address of byte 0 of the CTA's shared memory
+
+
+class Lanes:
+    """A context in which only some threads are active."""
+
+    def __init__(self, ctx: Context, threads: np.ndarray) -> None:
+        self._ctx = ctx
+        self.active = threads.ravel()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def convert(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
+    """cvta: global addresses are generic ones."""
+    if instr.params["s"] == "global":
+        return np.asarray(a)
+    return np.asarray(a - WINDOW if instr.params["to"] else a + WINDOW)
+
+
+def in_shared(address: np.ndarray) -> np.ndarray:
+    """(T,) bool: does the generic address lie in the window of shared memory?"""
+    return np.asarray((address - WINDOW) >> np.uint64(CLUSTER_SHIFT) == 0)
+
+
+def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tuple[Any, Any, Any]]:
+    """The memories that wmma addresses: (memory, context with its threads, addresses)."""
+    address = np.broadcast_to(address, (ctx.threads,))
+    if instr.params["space"]:
+        return [(ctx.shared if instr.params["space"] == "shared" else ctx.globals, ctx, address)]
+    active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
+    shared = in_shared(address)
+    found = [(ctx.globals, Lanes(ctx, active & ~shared), address)]
+    if (active & shared).any():
+        found.append((ctx.shared, Lanes(ctx, active & shared), shared_address(address)))
+    return found if (active & ~shared).any() else found[-1:]
+
+
+def shared_address(address: np.ndarray) -> np.ndarray:
+    """Generic addresses in the window, as addresses of shared memory."""
+    return np.asarray(address - WINDOW).astype(np.uint32)
+
+
+def of_shared(address: np.ndarray) -> np.ndarray:
+    """Addresses of shared memory as generic ones; those that are generic stay."""
+    address = np.asarray(address).astype(np.uint64)
+    return np.asarray(np.where(address < WINDOW, address + WINDOW, address))
+
+
+def shared_only(instr: Instruction, address: Any, used: np.ndarray) -> Any:
+    """Shared addresses of ldmatrix or stmatrix; EmulationError for another generic address.
+
+    used: (T,) bool.
+    """
+    if instr.params["s"]:
+        return address
+    address = np.broadcast_to(address, used.shape)
+    wrong = used & ~in_shared(address)
+    if wrong.any():
+        thread = int(np.argmax(wrong))
+        raise EmulationError(
+            f"{instr.mnemonic}: lane {thread % 32} gives the generic address "
+            f"{int(address[thread]):#x}, which is not in shared memory; {instr.opcode} needs an "
+            "address of a shared tile (9.7.14.5)"
+        )
+    return shared_address(address)
+
+
+ROWS = (
+    row(
+        "cvta{to}.{s}.u64", "d:u64 = a:u64", "9.7.9.20", convert, to="- .to", s="global shared",
+        ptx="2.0",
+    ),
+)  # fmt: skip
