@@ -279,3 +279,61 @@ def test_a_lane_that_waits_elsewhere_is_a_deadlock() -> None:
         one_lane_waits_forever.emulator("sm_90a")[1, 64](np.zeros(64, np.float32))
     assert error.value.loc is not None
     assert error.value.loc.line == marked_line(one_lane_waits_forever)
+
+
+@tc.kernel
+def exchanges_in_the_arms(x: tc.Array, out: tc.Array):
+    """Three arms have a shuffle, two a vote and a barrier of the whole warp (PTX manual 9.7.9.6)."""
+    lane = tc.lane_id()
+    tile = tc.shared(64, tc.s32)
+    warp = tc.warp_id() * 32
+    value, votes = x[warp + lane], tc.u32(0)
+    tile[warp + lane] = value
+    if lane < 8:
+        value = tc.shfl_xor(value, 31)
+    elif lane < 20:
+        twice = value * 2
+        value += tc.shfl_xor(twice, 31)
+    else:
+        votes = votes + 1
+        value = tc.shfl_xor(value, 31)
+    if lane % 2 == 0:
+        tc.syncwarp()
+        votes = tc.vote("ballot", lane < 3)
+        value += tile[warp + (lane ^ 1)]
+    else:
+        for i in tc.range(lane):
+            value += 0
+        tc.syncwarp()
+        votes = tc.vote("ballot", lane == 5)
+        value += tile[warp + (lane ^ 1)]
+    out[warp + lane] = value
+    out[64 + warp + lane] = votes.bits(tc.s32)
+
+
+@pytest.mark.parametrize("order", [None, 0, 1, 2, 3, "up", "down", "down b0w1l3-20@4"])
+def test_lanes_exchange_from_different_places(order: Any) -> None:
+    x, out = np.arange(100, 164, dtype=np.int32).reshape(2, 32), np.zeros((2, 2, 32), np.int32)
+    exchanges_in_the_arms.emulator("sm_90a", order=order)[1, 64](x.ravel(), out.ravel())
+    middle = (np.arange(32) >= 8) & (np.arange(32) < 20)
+    shuffled = np.where(middle, 2 * x, x)[:, ::-1] + np.where(middle, x, 0)
+    assert (out[0] == shuffled + x[:, np.arange(32) ^ 1]).all()
+    assert (out[1] == 0b100101).all()
+
+
+@tc.kernel
+def masks_in_turn(out: tc.Array):
+    """Lanes 8 to 15 meet in one arm before they meet lanes 0 to 7, which wait in the other."""
+    lane = tc.lane_id()
+    if lane < 8:
+        out[lane] = tc.vote("ballot", True, 0xFFFF).bits(tc.s32)
+    elif lane < 16:
+        out[16 + lane] = tc.vote("ballot", True, 0xFF00).bits(tc.s32)
+        out[lane] = tc.vote("ballot", lane < 12, 0xFFFF).bits(tc.s32)
+
+
+@pytest.mark.parametrize("order", [None, 3, "up", "down"])
+def test_lanes_that_meet_with_different_masks_in_turn(order: Any) -> None:
+    out = np.zeros(32, np.int32)
+    masks_in_turn.emulator("sm_90a", order=order)[1, 32](out)
+    assert (out[:16] == 0x0FFF).all() and (out[24:] == 0xFF00).all()

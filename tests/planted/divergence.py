@@ -144,12 +144,14 @@ def shuffle_behind_and(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 @tc.kernel
 def shuffle_in_both_arms(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Each arm names the whole warp. The twin names the lanes of the arm."""
+    """Each arm names the whole warp. Bug 1: the modes differ, 2: the masks do."""
     lane = tc.lane_id()
     if lane < 16:
-        out[lane] = tc.shfl_xor(x[lane], 3, 0xFFFFFFFF if bug else 0x0000FFFF)  # error
+        out[lane] = tc.shfl_xor(x[lane], 3)  # error
+    elif bug == 1:
+        out[lane] = tc.shfl(x[lane], lane ^ 5)  # error
     else:
-        out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFFFFFF if bug else 0xFFFF0000)  # error
+        out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFF0000 if bug else 0xFFFFFFFF)  # error
 
 
 @tc.kernel
@@ -330,7 +332,7 @@ CASES = [
     case(shuffle_of_half_a_warp, 1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), Divergence),
     case(shuffle_in_the_tail, 1, 32, _tail, Divergence),
     case(shuffle_behind_and, 1, 32, mapped(32, _next_large), Divergence),
-    case(shuffle_in_both_arms, 1, 32, _arms, Divergence),
+    *(case(shuffle_in_both_arms, 1, 32, _arms, Divergence, bug=bug) for bug in (1, 2)),
     case(shuffle_with_masks_that_differ, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
     case(shuffle_without_oneself, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
     case(shuffle_from_a_lane_outside, 1, 32, mapped(32, lambda x: x[15::-1]), *PARTIAL),

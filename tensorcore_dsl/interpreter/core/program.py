@@ -46,7 +46,8 @@ class Step:
     reads: places that the threads that execute the step must have written. guard: a place and
     whether it is negated; only threads where it holds execute the step. Copies of registers have
     no `reads`, because they may copy registers that nothing has written: those are in `copies`.
-    writes: places that the step writes. check: the emulator's own, which no GPU executes.
+    writes: places that the step writes. check: the emulator's own, which no GPU executes. fetch: of
+    an exchange between the lanes of a mask, finds the operands; the mask is the last one.
     """
 
     run: Run
@@ -57,6 +58,7 @@ class Step:
     writes: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
     check: bool = False
+    fetch: Callable[[list[Any]], tuple[Any, ...]] | None = None
 
     @cached_property
     def counted(self) -> str:

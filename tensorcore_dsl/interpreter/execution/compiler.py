@@ -241,9 +241,11 @@ class _Compiler:
         if op.instr.aligned:
             run = steps.aligned(run, self.here)
         elif warp or mask is not None:
-            meets = op.instr.orders_memory
-            run = steps.gathered(run, self.here, op.instr.threads, mask, meets)
-        self.add(Step(run, op.loc, op.instr, reads, guard, tuple(p for p, _ in results)))
+            orders = op.instr.orders_memory
+            run = steps.gathered(run, self.here, op.instr.threads, mask, orders)
+        writes = tuple(place for place, _ in results)
+        meets = fetch if mask is not None and guard is None else None
+        self.add(Step(run, op.loc, op.instr, reads, guard, writes, fetch=meets))
 
     def _async_product(
         self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], place: int

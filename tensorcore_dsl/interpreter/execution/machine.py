@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from tensorcore_dsl import errors
-from tensorcore_dsl.interpreter.core.chunk import Cohort
+from tensorcore_dsl.interpreter.core.chunk import WARP, Cohort
 from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import BoundedCache, Mask, absent, divided, words
@@ -155,6 +155,48 @@ class Machine:
             return True
         ctx.narrow(ctx.mask & ~away.threads)
         return False
+
+    def exchange_apart(self, at: int, orders: bool) -> bool:
+        """Execute an exchange with lanes that wait at another place, which has the same qualifiers
+        and names the same lanes (PTX manual 9.7.9.6); False, and nothing done, without such lanes.
+
+        orders: it also orders their accesses.
+        """
+        ctx, steps, values = self.ctx, self.ctx.program.steps, self.registers.values
+        instr, own = steps[at].instr, ctx.mask
+        places = [p for p, c in ctx.cohorts.items() if c.unit and steps[p].instr is instr]
+        parties = {p: ctx.cohorts[p].mask if p != at else own for p in (*places, at)}
+        if not places or instr is None or not all(steps[place].fetch for place in parties):
+            return False
+        operands: list[Any] = [0] * len(instr.operands)
+        for place, lanes in parties.items():
+            theirs = zip(steps[place].fetch(values), operands, strict=True)  # type: ignore[misc]
+            operands = [np.where(lanes, new, old) for new, old in theirs]
+        masks = operands[-1].reshape(-1, WARP)
+        alike = (masks[:, :, None] == masks[:, None]) & own.reshape(-1, 1, WARP)
+        everybody = reduce(np.logical_or, parties.values()) & alike.any(axis=2).ravel()
+        ready = everybody & ~self.missing(everybody, WARP, operands[-1]).threads
+        if not (ready & own).any() or not (ready & ~own).any():
+            return False
+        ctx.narrow(ready)
+        answer = instr.execute(ctx, instr, *operands)
+        if orders and ctx.sanitizer.detector is not None:
+            ctx.sanitizer.detector.converge(operands[-1])
+        results = answer if isinstance(answer, tuple) else (answer,)
+        for place, lanes in parties.items():
+            ctx.narrow(lanes & ready)
+            for target, value in zip(steps[place].writes, results, strict=False):
+                self.registers.write(target, value, value.dtype)
+            if place == at:
+                rest = lanes & ~ready
+                if rest.any():
+                    self.block(rest, at, WARP)
+            elif ctx.lanes:
+                ctx.cohorts[place].mask = lanes & ~ready
+                if not ctx.cohorts[place].mask.any():
+                    del ctx.cohorts[place]
+                self.split(ctx.mask, place + 1)
+        return True
 
     def run_guarded(self, inner: np.ndarray, run: Run) -> int | None:
         """Run a step for the threads of `inner` only; those that it stops stay behind."""

@@ -174,16 +174,19 @@ def member_mask(instr: Instruction, reads: tuple[int, ...]) -> int | None:
     return masks[0] if masks else None
 
 
-def gathered(run: Run, at: int, unit: int, mask: int | None, meets: bool = True) -> Run:
+def gathered(run: Run, at: int, unit: int, mask: int | None, orders: bool = True) -> Run:
     """An instruction of whole warps or warpgroups, or of the lanes in the mask at a place: its
-    threads wait for each other. meets: it also orders their accesses."""
+    threads wait for each other. orders: it also orders their accesses."""
 
     def gathered(machine: Machine) -> int | None:
         named = None if mask is None else machine.registers.values[mask]
-        if machine.ctx.active is not None and machine.park(at, unit, named):
-            return STOP
+        if machine.ctx.active is not None:
+            if machine.exchange_apart(at, orders):
+                return None
+            if machine.park(at, unit, named):
+                return STOP
         target = run(machine)
-        if meets and machine.ctx.sanitizer.detector is not None:
+        if orders and machine.ctx.sanitizer.detector is not None:
             machine.ctx.sanitizer.detector.converge(named)
         return target
 
