@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -273,13 +274,14 @@ def handed_barrier(x: tc.Array, out: tc.Array):
     elif warp == 1:
         tc.barrier(1, 64)
         total = tile[lane]
-        tc.barrier_arrive(2, 64)
+        tc.barrier_arrive(2, 96)
     elif warp == 2:
-        tc.barrier(2, 64)
+        tc.barrier(2, 96)
         total = tile[lane] + tile[32 + lane]
         tc.barrier(1, 64)
         total += tile[96 + lane]
     else:
+        tc.barrier(2, 96)
         tc.barrier(1, 64)
         total = tile[64 + lane]
     out[t] = total
@@ -290,3 +292,117 @@ def test_a_barrier_that_is_handed_on() -> None:
     run(handed_barrier, 1, 128, x, out)
     a, b, c, d = x.reshape(4, 32)
     assert np.array_equal(out, np.concatenate((0 * a, a, a + b + d, c)))
+
+
+@tc.kernel
+def rings_of_named_barriers(x: tc.Array, out: tc.Array):
+    """Warps 0 and 1 fill two slots, warps 2 and 3 empty them: bar.arrive and bar.sync, full and empty."""
+    slots = tc.shared((2, 64), tc.s32)
+    t, total = tc.threadIdx.x % 64, tc.s32(0)
+    if tc.warp_id() < 2:
+        for i in tc.range(6):
+            if i >= 2:
+                tc.barrier(3 + i % 2, 128)
+            slots[i % 2, t] = x[64 * i + t]
+            tc.barrier_arrive(1 + i % 2, 128)
+    else:
+        for i in tc.range(6):
+            tc.barrier(1 + i % 2, 128)
+            total += slots[i % 2, 63 - t]
+            if i < 4:
+                tc.barrier_arrive(3 + i % 2, 128)
+        out[t] = total
+
+
+@tc.kernel
+def turns_in_order(x: tc.Array, out: tc.Array):
+    """Two groups of two warps take turns, as those of a ping-pong kernel; each has a barrier of its own too."""
+    total = tc.shared(64, tc.s32)
+    t, group = tc.threadIdx.x % 64, tc.threadIdx.x // 64
+    if group == 1:
+        total[t] = 0
+        tc.barrier_arrive(1, 128)
+    for i in tc.range(4):
+        tc.barrier(1 + group, 128)
+        total[t] += x[128 * i + 64 * group + t]
+        tc.barrier(3 + group, 64)
+        total[63 - t] += group
+        if i < 3 or group == 0:
+            tc.barrier_arrive(2 - group, 128)
+    if group == 1:
+        tc.barrier(3 + group, 64)
+        out[t] = total[t]
+
+
+@tc.kernel
+def one_lane_waits_for_its_warp(x: tc.Array, out: tc.Array):
+    """Lane 0 alone learns that warps 0 and 1 have met; warps arrive as a whole. Barrier 1 has three pairs."""
+    tile, bar = tc.shared(128, tc.s32), tc.mbarriers(1)[0]
+    t, warp = tc.threadIdx.x, tc.warp_id()
+    if t == 0:
+        bar.init(2)
+        tc.fence_mbarrier_init()
+    tile[t] = 0
+    tc.barrier(1)
+    if warp < 2:
+        tc.barrier(1, 64)
+        if tc.lane_id() == 0:
+            bar.arrive()
+    else:
+        if tc.lane_id() == 0:
+            bar.wait(0)
+        tile[t] = x[t]
+        tc.barrier(1, 64)
+        out[t - 64] = tile[191 - t]
+    tc.barrier()
+
+
+ORDERS = [None, 0, 3, "up", "down"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_pairs_of_named_barriers_that_no_order_changes(order: Any) -> None:
+    x, out = np.arange(512, dtype=np.int32), zeros(64)
+    rings_of_named_barriers.emulator("sm_90a", order=order)[1, 128](x, out)
+    assert np.array_equal(out, x[:384].reshape(6, 64).sum(0)[::-1])
+    out = zeros(64)
+    turns_in_order.emulator("sm_90a", order=order)[1, 128](x, out)
+    assert np.array_equal(out, x.reshape(8, 64).sum(0) + 4)
+    out = zeros(64)
+    one_lane_waits_for_its_warp.emulator("sm_90a", order=order)[1, 128](x, out)
+    assert np.array_equal(out, x[127:63:-1])
+
+
+@tc.kernel
+def pairs_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
+    """Bug 1: two roles share a barrier, 2: warp 3 does not know that warps 0 and 1 have met."""
+    tile = tc.shared(128, tc.s32)
+    t, warp = tc.threadIdx.x, tc.warp_id()
+    tile[t] = x[t]
+    if bug == 1:
+        if warp < 2:
+            tc.barrier(1, 64)  # first
+            out[t] = tile[63 - t]
+        else:
+            tc.barrier(1, 64)  # second
+            out[t] = tile[191 - t]
+    elif warp < 2:
+        tc.barrier(1, 64)  # first
+        out[t] = tile[63 - t]
+        tc.barrier_arrive(2, 96)
+    else:
+        if warp == 2:
+            tc.barrier(2, 96)
+        tc.barrier(1, 64)  # second
+        out[t] = tile[191 - t]
+
+
+@pytest.mark.parametrize("bug", [1, 2])
+def test_pairs_of_named_barriers_by_chance(bug: int) -> None:
+    with pytest.raises(tc.EmulationError, match="barrier 1 pairs warps in the order in which they") as error:
+        run(pairs_by_chance, 1, 128, np.arange(128, dtype=np.int32), zeros(128), bug)
+    lines, start = inspect.getsourcelines(pairs_by_chance.function)
+    first, second = ([n for n, line in enumerate(lines, start) if f"# {which}" in line] for which in ("first", "second"))
+    assert error.value.loc is not None and error.value.loc.line == second[bug - 1]
+    assert f"test_races_correct.py:{first[bug - 1]}," in str(error.value)
+    assert "warp 2 of block 0 arrives" in str(error.value) or "warp 3 of block 0 arrives" in str(error.value)

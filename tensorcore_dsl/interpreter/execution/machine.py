@@ -225,6 +225,8 @@ class Machine:
                 self.asked = at if cohort.blocked else -1
                 ctx.narrow(cohort.mask)
                 self._run_cohort(at)
+        if ctx.barriers.doubt is not None:
+            raise ctx.barriers.doubt
         return ctx.tally.report(ctx.program.steps)
 
     def _start_blocks(self) -> bool:

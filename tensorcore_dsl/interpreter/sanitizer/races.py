@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     FENCED_SHARED,
     ORDER,
     VectorClocks,
+    arrive,
 )
 from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_words
 from tensorcore_dsl.isa import advice
@@ -38,7 +39,8 @@ Same = Callable[[], tuple[np.ndarray, np.ndarray]]
 ALWAYS = 1 << 62
 ALL_LANES = 0xFFFFFFFF  # of the mask of an instruction
 LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
-NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
+# Kinds of messages: of barriers of a CTA, with phases, of a cluster; who has arrived at the first.
+NAMED, PHASES, CLUSTERS, ARRIVED = range(4)
 
 
 class Races:
@@ -373,21 +375,53 @@ class Races:
 
     def release(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` arrive: at barrier `units` (T,) of this kind, in `phases` (T,)."""
+        rows = self._messages(kind, mask, units, phases)
+        self.mark(mask)
+        self.clocks.release(rows, self.now)
+
+    def _messages(
+        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
+    ) -> np.ndarray:
+        """(T,) rows of messages for the threads of `mask` that arrive, -1 for the others."""
         rows = np.full(self.chunk.threads, -1)
         barriers, which = np.unique(units[mask] << 32 | phases[mask], return_inverse=True)
         found = [self._message(kind, int(b) >> 32, int(b) & 0xFFFFFFFF) for b in barriers]
         rows[mask] = np.array(found)[which]
-        self.mark(mask)
-        self.clocks.release(rows, self.now)
+        return rows
+
+    def may_meet_others(
+        self, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
+    ) -> tuple[int, int, int] | None:
+        """The threads of `mask` have arrived at named barriers, which pair warps as they come.
+
+        In another order a warp meets others where it does not know of all arrivals in the phase
+        before: the first threads of such a warp and of one that it does not know, and its step.
+        """
+        before, clocks = self._collected(ARRIVED, mask, units, phases - 1), self.clocks
+        rows = self._messages(ARRIVED, mask, units, phases)
+        found = arrive(clocks.rows, rows, before, self.chunk.alive, self.now, self.width)
+        if found < 0:
+            return None
+        here, there = found >> 32 << 5, (found & 0xFFFFFFFF) << 5
+        column, row = there % self.width, before[here : here + WARP].max()
+        serial = clocks.rows.known[ORDER, row, column : column + WARP].max()
+        return here, there, int(self.launch.who[serial]) >> history.WARP_BITS
 
     def acquire(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` have waited for these phases of barriers."""
+        rows = self._collected(kind, mask, units, phases)
+        self.mark(mask)
+        self.clocks.acquire(rows)
+
+    def _collected(
+        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
+    ) -> np.ndarray:
+        """(T,) rows of what was collected in these phases, -1 for nothing."""
         rows = np.full(self.chunk.threads, -1)
         barriers, which = np.unique(units[mask] << 1 | phases[mask] & 1, return_inverse=True)
         found = [self.messages.get((kind, int(b) >> 1, int(b) & 1), [-1])[0] for b in barriers]
         rows[mask] = np.array(found)[which]
-        self.mark(mask)
-        self.clocks.acquire(rows)
+        return rows
 
     def _message(self, kind: int, unit: int, phase: int) -> int:
         """The row that collects what is known when threads arrive in a phase of a barrier."""

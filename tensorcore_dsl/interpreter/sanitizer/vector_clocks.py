@@ -371,6 +371,39 @@ def _release(k: Any, messages: Any, now: int, width: int) -> None:
 
 
 @compiled
+def arrive(k: Any, messages: Any, before: Any, alive: Any, now: int, width: int) -> int:
+    """Threads arrive at a phase of a barrier: each notes it in its message (-1: none).
+
+    before: (T,), the messages of the phase before. Returns the number of a warp that has arrived
+    but may not know that another warp did in the phase before, << 32, and of that warp; or -1. A
+    lane that knows, or is known, stands for its warp, since warps arrive as a whole.
+    """
+    for first in range(0, messages.size, 32):
+        last, whole = -1, True
+        for thread in range(first, first + 32):
+            if messages[thread] >= 0:
+                last = thread
+                k.known[0, messages[thread], thread % width] = now
+        for thread in range(first, first + 32 if last >= 0 else first):
+            here = k.known[0, messages[last], thread % width] > 0
+            whole = whole and (here or not alive[thread])
+        if not whole or last < 0 or before[last] < 0:
+            continue
+        for other in range(0, width, 32):
+            late, thread = 0, first
+            for column in range(other, other + 32):
+                late = max(late, int(k.known[0, before[last], column]))
+            while other != first % width and late > 0 and thread < first + 32:
+                for column in range(other, other + 32):
+                    if k.known[0, k.row_of[thread], column] >= late:
+                        late = 0
+                thread += 1
+            if other != first % width and late > 0:
+                return first // 32 << 32 | (first // width * width + other) // 32
+    return -1
+
+
+@compiled
 def _acquire(k: Any, messages: Any) -> int:
     """1 when rows ran out: call it again with the messages that are left."""
     for first in range(0, messages.size, 32):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, error_at
 from tensorcore_dsl.interpreter.core.threads import words
 from tensorcore_dsl.interpreter.sanitizer.races import NAMED
@@ -31,8 +31,11 @@ class NamedBarriers:
     threads of the running phase. By (warp, barrier): lanes: those that have arrived while others of
     the warp have not; counted: warps that arrived in this phase. By thread: waits_at, waits_for:
     the barrier (-1: none) and the phase that it waits for; true, voters: the votes of the last one
-    passed.
+    passed. doubt: what is raised at the end if nothing else is wrong: the pairs of warps depend on
+    the order of threads.
     """
+
+    doubt: EmulationError | None = None
 
     def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
@@ -85,8 +88,22 @@ class NamedBarriers:
         new = self.chunk.mask & (self.waits_at == -1)
         which = np.minimum(words(barrier, self.chunk.threads), BARRIERS - 1)
         ctas = np.arange(self.chunk.threads) // self.chunk.group
-        if new.any():
-            self.detector.release(NAMED, new, self._units(barrier), self.phase[ctas, which])
+        if not new.any():
+            return
+        arrival = new, self._units(barrier), self.phase[ctas, which]
+        self.detector.release(NAMED, *arrival)
+        found = self.detector.may_meet_others(*arrival)
+        if found is not None and self.doubt is None:
+            here, there, step = found
+            chunk = self.chunk
+            self.doubt = EmulationError(
+                f"barrier {which[here]} pairs warps in the order in which they come: "
+                f"{chunk.unit_name(here, WARP)} arrives here after {chunk.unit_name(there, WARP)} "
+                f"arrived for the phase before, at {chunk.loc(step)}, but nothing orders the two "
+                "arrivals; in another order these warps meet, and others go on too early: give "
+                "each group of warps a barrier of its own, or order the two arrivals",
+                chunk.loc(chunk.at_step),
+            )  # fmt: skip
 
     def arrive_counting(
         self, barrier: Any, count: Any, predicate: np.ndarray
