@@ -413,12 +413,24 @@ def a_time_out(x: tc.Array):
     x[tc.threadIdx.x] = 1
 
 
+@tc.kernel
+def around_a_ring(x: tc.Array, first: tc.s32):
+    """The index moves away from the one that ends the loop, for 9,899 turns."""
+    i = first
+    while i != 100:
+        i = (i + 1) % 10_000
+    x[tc.threadIdx.x] = i
+
+
 def test_loops_that_end() -> None:
     for kernel in (long_computations, a_time_out):
         for order in (None, 0):
             x = np.zeros(64, np.int32)
             kernel.emulator("sm_90a", order=order)[1, 64](x)
             assert x.all()
+    x = np.zeros(64, np.int32)
+    around_a_ring.emulate[1, 64](x, 101)
+    assert (x == 100).all()
 
 
 # -- more blocks than a device holds ---------------------------------------------------------------

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeGuard
 
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir import nodes
@@ -96,36 +95,6 @@ class Loop:
         ]
 
     @cached_property
-    def equalities(self) -> list[nodes.Op]:
-        """Comparisons for (in)equality of whole numbers, if nothing else ends the loop and what
-        they compare is counted: by additions in registers, or by atomic operations."""
-        makers: dict[nodes.Value, list[nodes.Node]] = defaultdict(list)
-        for node in self._nodes:
-            for value in nodes.writes(node):
-                makers[value].append(node)
-        left: list[Any] = [n.condition for n in self._nodes if _ends(n)]
-        found: list[nodes.Op] = []
-        seen: set[Any] = set()
-        while left:
-            value = left.pop()
-            if value in seen or not isinstance(value, nodes.Value):
-                continue
-            seen.add(value)
-            for node in makers[value]:
-                if isinstance(node, nodes.Assign):
-                    left += node.sources
-                elif _compares_equal(node):
-                    found.append(node)
-                else:
-                    return []
-        ops = [node for node in self._nodes if isinstance(node, nodes.Op)]
-        compared = self._closure(value for op in found for value in nodes.reads(op))
-        asks = [op for op in ops if not compared.isdisjoint(op.results)]
-        loaded = any("load" in op.instr.effects for op in asks)
-        atomic = any({"load", "store"} <= op.instr.effects for op in ops)
-        return found if not loaded or atomic else []
-
-    @cached_property
     def polls_global_memory(self) -> bool:
         """Does it wait for a word that another thread is to write: read it again in each iteration,
         and write nothing?"""
@@ -139,20 +108,6 @@ class Loop:
             and self._closure(nodes.reads(op)) & self._sources.keys() <= fixed
             for op in self.conditions
         )
-
-
-def _ends(node: nodes.Node) -> TypeGuard[nodes.While | nodes.If]:
-    """Does its condition end a loop?"""
-    if not isinstance(node, nodes.If):
-        return isinstance(node, nodes.While)
-    jumps = (n for part in (node.then, node.orelse) for n in nodes.walk(part))
-    return any(isinstance(n, nodes.Jump) and n.kind != "continue" for n in jumps)
-
-
-def _compares_equal(node: nodes.Node) -> TypeGuard[nodes.Op]:
-    if not isinstance(node, nodes.Op) or node.instr.params.get("cmp") not in ("eq", "ne"):
-        return False
-    return len(node.operands) == 2 and not node.instr.operands[0].dtype.is_float
 
 
 def _acts(op: nodes.Op) -> bool:

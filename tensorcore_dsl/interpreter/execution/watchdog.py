@@ -21,15 +21,12 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.threads import MAX_KEPT
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sync import mbarriers
-from tensorcore_dsl.ir import nodes
 
 VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most iterations of a loop
 GAP = 48  # iterations between two comparisons
 PATIENCE = 1 << 18  # iterations without a change of memory or of barriers, where no limit is given
 DEEP_AFTER = 1.0  # seconds after which memory is compared too
 DEEP_SHARE = 50  # it takes at most this part of the time
-SAMPLE = 128  # iterations between two looks at the numbers that a loop compares
-SAMPLES = 16  # looks at which they have moved apart, until that counts as endless
 MAX_BYTES = 1 << 28  # of memory that is compared
 
 
@@ -75,8 +72,7 @@ class Watchdog:
     from memory. repeats: (T,) the version at which a thread was last found to be stuck or to wait.
     asked: newer entries of it, a mask and a version each, oldest first.
     since: the version from which on the rest of the state has been the same, with `digest` if
-    versions were passed that changed nothing in the end. apart: by the head of a loop, how far the
-    numbers that it compares are apart, and for how many looks that has grown.
+    versions were passed that changed nothing in the end.
     """
 
     def __init__(self, ctx: ExecutionContext, values: list[Any], limit: int | None) -> None:
@@ -93,7 +89,6 @@ class Watchdog:
         self.left = GAP
         self.random = random.Random(0)
         self.quiet: dict[int, tuple[list[int], int]] = {}
-        self.apart: dict[int, tuple[list[np.ndarray], int]] = {}
         self.due, self.cost = time.perf_counter() + DEEP_AFTER, 0.0
 
     @property
@@ -108,11 +103,6 @@ class Watchdog:
             return f"endless loop? It has taken more iterations than the limit of {self.limit:,}"
         if head not in self.endless:
             return ""
-        if self.patient and iterations % SAMPLE == 0 and self._moves_apart(head):
-            return (
-                f"endless loop? In the last {SAMPLE * SAMPLES:,} iterations the numbers that it "
-                f"compares have moved apart (kernel.emulator(limit=...) or {VARIABLE} allows more)"
-            )
         self.left -= 1
         probe = self.probe
         if probe is None:
@@ -123,32 +113,6 @@ class Watchdog:
         if self.left <= 0:
             self.probe, self.left = None, GAP + self.random.randrange(GAP)
         return ""
-
-    def _moves_apart(self, head: int) -> bool:
-        """Have the numbers that must become equal moved apart at each of the last looks?"""
-        found = []
-        for op in self.ctx.program.loops[head].equalities:
-            a, b = (self._number(source) for source in op.operands)
-            if a is None or b is None:
-                return False
-            apart = np.asarray(a - b)
-            signed = apart.view(f"i{apart.dtype.itemsize}").astype(np.int64)
-            found.append(np.broadcast_to(np.abs(signed), self.ctx.mask.shape)[self.ctx.mask])
-        before, looks = self.apart.get(head, ([], 0))
-        further = len(found) > 0 and all(
-            now.shape == then.shape and bool((now > then).all())
-            for now, then in zip(found, before, strict=False)
-        )
-        self.apart[head] = found, looks + 1 if further else 0
-        return self.apart[head][1] > SAMPLES
-
-    def _number(self, source: Any) -> Any:
-        """The register of an operand, or a constant; None where there is none."""
-        if isinstance(source, nodes.Const):
-            bits = source.dtype.register_bits
-            return np.array(int(source.value) % (1 << bits), f"u{bits // 8}")
-        place = self.ctx.program.values.get(source)
-        return None if place is None else self.values[place]
 
     def blocked(self, mask: np.ndarray) -> None:
         """These threads have been asked, and wait."""
