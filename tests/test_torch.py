@@ -568,6 +568,18 @@ def test_an_operator_that_mutates(device: str) -> None:
     assert (before == 1).all() and (after == 6).all()
 
 
+def test_a_const_that_keeps_its_default_takes_no_argument(device: str) -> None:
+    @tct.operator("tensorcore_dsl_tests::shifted", grid=1, block=4, mutates=["x"])
+    @tc.kernel
+    def shifted(x: tc.Array, by: tc.Const = (1, 2), start: tc.f32 = 3.0, *, times: tc.f32 = 1.0):
+        x[tc.threadIdx.x] = (start + by[0] + by[1]) * times
+
+    x = torch.zeros(4, device=device)
+    for args, value in (((), 6), ((5.0,), 8), ((5.0, 2.0), 16)):
+        shifted(x, *args)
+        assert x.tolist() == [value] * 4
+
+
 def test_several_outputs(device: str) -> None:
     x, y = (whole(16, dtype=F32, grad=False, device=device) for _ in range(2))
     s, d = sum_and_difference(x, y)

@@ -23,7 +23,7 @@ class Check:
         self.emulator, self.config, self.in_place = emulator, config, in_place
 
     @public
-    def __call__(self, *args: Any, **named: Any) -> CheckResult:
+    def __call__(self, /, *args: Any, **named: Any) -> CheckResult:
         kernel = self.emulator.kernel
         runtime, constants = kernel.split(args, named)
         result = CheckResult()

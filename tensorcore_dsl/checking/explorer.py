@@ -41,7 +41,7 @@ class Explorer:
     if not TYPE_CHECKING:  # checkers say it themselves
 
         @public
-        def __call__(self, *args: Any, **named: Any) -> None:
+        def __call__(self, /, *args: Any, **named: Any) -> None:
             name = self.emulator.kernel.__name__
             refuse_call(name, f"{name}.explore({self.n})")
 

@@ -68,7 +68,7 @@ class CompiledKernel(Definition):
         return otherwise if self.checks is None else self.checks
 
     @public
-    def ir(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> str:
+    def ir(self, /, *args: Any, arch: str | Arch | None = None, **constants: Any) -> str:
         """The IR as text, which can be parsed again.
 
         Parameters
@@ -94,8 +94,9 @@ class CompiledKernel(Definition):
 
     @public
     def ptx(
-        self, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False, **constants: Any
-    ) -> str:
+        self, /, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False,
+        **constants: Any,
+    ) -> str:  # fmt: skip
         """The PTX text.
 
         Parameters
@@ -123,7 +124,7 @@ class CompiledKernel(Definition):
         return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
     @public
-    def cubin(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> bytes:
+    def cubin(self, /, *args: Any, arch: str | Arch | None = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU.
 
         Parameters
@@ -148,7 +149,9 @@ class CompiledKernel(Definition):
         return self.specialise(args, constants, arch).cubin.code
 
     @public
-    def resources(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> Resources:
+    def resources(
+        self, /, *args: Any, arch: str | Arch | None = None, **constants: Any
+    ) -> Resources:
         """Registers, spills, shared memory and warnings, from the assembler.
 
         Parameters

@@ -250,7 +250,7 @@ class Kernel(CompiledKernel):
         return Explorer(Emulator(self, arch, checks), index(n))
 
     @public
-    def __call__(self, *args: InKernel, **named: InKernel) -> None:
+    def __call__(self, /, *args: InKernel, **named: InKernel) -> None:
         refuse_call(self.__name__, self.__name__)
 
 

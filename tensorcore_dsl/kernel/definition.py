@@ -58,7 +58,7 @@ class Definition(Named):
     def with_arguments(self: Own, *names: str) -> Own:
         """A kernel with a parameter `*arguments` as the kernel whose parameters have these names.
 
-        They come first; inside, `arguments` is a tuple of them.
+        They take the place of `*arguments`; inside, `arguments` is a tuple of them.
         """
         known: Own | None = self._with_arguments.get(names)
         if known is not None:
@@ -69,8 +69,8 @@ class Definition(Named):
                 f"{self.__name__} cannot have the parameters {listing(names)}: a kernel with a "
                 f"parameter *arguments takes names that differ from each other and {listing(taken)}"
             )
-        added = [Parameter(name, False, False, None, inspect.Parameter.empty) for name in names]
-        found = self.variant(parameters=[*added, *self.parameters], collected=names, _base=self)
+        parameters = sorted((*self.parameters, *map(Parameter, names)), key=lambda p: p.by_name)
+        found = self.variant(parameters=parameters, collected=names, _base=self)
         self._with_arguments[names] = found
         return found
 
@@ -84,9 +84,8 @@ class Definition(Named):
     ) -> tuple[list[Any], dict[str, Any]]:
         """The run-time arguments in order, and the Const values by name.
 
-        If there are as many positional arguments as run-time parameters, they are those;
-        otherwise they are the first parameters, as in Python. The caller knows the Const
-        parameters `without`.
+        Arguments bind as in Python. Arguments that cannot are bound as if each Const parameter
+        stood behind `*`. The caller knows the Const parameters `without`.
         """
         if self.collected is None:
             raise ArgumentError(
@@ -94,31 +93,30 @@ class Definition(Named):
                 f"{self.__name__}.with_arguments(...)"
             )
         parameters = [p for p in self.parameters if p.name not in without]
-        given = self._by_name(args, named_args, [p.name for p in parameters])
-        for p in parameters:
-            if p.name not in given:
-                if p.default is inspect.Parameter.empty:
-                    raise ArgumentError(
-                        f"{self.__name__}: argument {p.name!r} is missing; the parameters are "
-                        f"{listing(q.name for q in parameters)}"
-                    )
-                given[p.name] = p.default
+        try:
+            given = self._bound(args, named_args, parameters, parameters)
+        except ArgumentError as error:
+            try:
+                given = self._bound(args, named_args, parameters, self.runtime_parameters)
+            except ArgumentError:
+                raise error from None
         constants = {p.name: given[p.name] for p in parameters if p.const}
         return [given[name] for name in self.runtime_names], constants
 
-    def _by_name(
-        self, args: Sequence[Any], named_args: dict[str, Any], names: Sequence[str]
-    ) -> dict[str, Any]:
-        """The arguments that are given, of the parameters `names`, by name."""
-        runtime = self.runtime_names
-        named = any(name in named_args for name in runtime)
-        positional = runtime if len(args) == len(runtime) and not named else names
-        if len(args) > len(positional):
+    def _bound(
+        self, args: Sequence[Any], named_args: dict[str, Any], parameters: Sequence[Parameter],
+        positional: Sequence[Parameter],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The value of each parameter by name, where `positional` take the arguments `args`."""
+        names = [p.name for p in parameters]
+        places = [p.name for p in positional if not p.by_name]
+        if len(args) > len(places):
+            kind = "positional arguments" if len(places) < len(names) else "arguments"
             raise ArgumentError(
-                f"{self.__name__} takes {len(names)} arguments ({listing(names)}), {len(args)} "
-                "were given"
+                f"{self.__name__} takes {len(places)} {kind} ({listing(places)}), {len(args)} were "
+                "given"
             )
-        given = dict(zip(positional, args, strict=False))
+        given = dict(zip(places, args, strict=False))
         for name, value in named_args.items():
             if name not in names or name in given:
                 problem = "given twice" if name in given else "unknown"
@@ -127,6 +125,12 @@ class Definition(Named):
                     f"{listing(names)}{_hint(name, names) if problem == 'unknown' else ''}"
                 )
             given[name] = value
+        for p in parameters:
+            if given.setdefault(p.name, p.default) is inspect.Parameter.empty:
+                raise ArgumentError(
+                    f"{self.__name__}: argument {p.name!r} is missing; the parameters are "
+                    f"{listing(names)}"
+                )
         return given
 
     def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:

@@ -56,7 +56,7 @@ class Emulator:
     if not TYPE_CHECKING:  # checkers say it themselves
 
         @public
-        def __call__(self, *args: Any, **named_args: Any) -> None:
+        def __call__(self, /, *args: Any, **named_args: Any) -> None:
             refuse_call(self.kernel.__name__, f"{self.kernel.__name__}.emulate")
 
     @public

@@ -39,7 +39,8 @@ class Launch:
     def __init__(self, kernel: CompiledKernel, config: LaunchConfig, stream: Any) -> None:
         self.kernel, self.config, self.stream = kernel, config, stream
         self._launchers: dict[Any, Launcher] = {}
-        self._count = len(kernel.runtime_names)
+        first = kernel.parameters[: len(kernel.runtime_names)]
+        self._count = -1 if any(p.const for p in first) else len(first)  # of a launch by position
         self._default: Launcher | None = None  # with the default Const values, on the GPU
         self._compiled = kernel._specialisations  # which the launchers are made of
 
@@ -51,7 +52,7 @@ class Launch:
             )
         return _relaunch, (self.kernel, self.config)
 
-    def __call__(self, *args: Any, **named_args: Any) -> None:
+    def __call__(self, /, *args: Any, **named_args: Any) -> None:
         positional = not named_args and len(args) == self._count
         try:  # like `public`, at no cost
             self._renew()
@@ -96,7 +97,7 @@ class Launch:
         return launcher
 
     @public
-    def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
+    def prepare(self, /, *args: Any, **named_args: Any) -> Callable[..., None]:
         """Compile and load for these arguments now.
 
         Parameters

@@ -39,13 +39,17 @@ class Const:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the function: Const, or given at run time (of type `dtype` if annotated)."""
+    """A parameter of the function: Const, or given at run time (of type `dtype` if annotated).
+
+    by_name: the parameter stands behind `*` or `*arguments`, so it has no position.
+    """
 
     name: str
-    const: bool
-    array: bool
-    dtype: DType | None
-    default: Any
+    const: bool = False
+    array: bool = False
+    dtype: DType | None = None
+    default: Any = inspect.Parameter.empty
+    by_name: bool = False
 
     def __str__(self) -> str:
         kind = "Const" if self.const else "Array" if self.array else str(self.dtype or "")
@@ -69,7 +73,8 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
         dtype = None
         if note not in (p.empty, None, Array, Const, Any):
             dtype = _declared(function, p.name, note)
-        parameters.append(Parameter(p.name, note is Const, note is Array, dtype, p.default))
+        known = note is Const, note is Array, dtype, p.default, p.kind == p.KEYWORD_ONLY
+        parameters.append(Parameter(p.name, *known))
     return parameters
 
 

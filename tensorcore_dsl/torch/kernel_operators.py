@@ -125,26 +125,27 @@ class KernelOperator:
         results = tensors if len(self.outputs) == 1 else f"({tensors})"
         return f"({', '.join(arguments)}) -> {results}"
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
         given = self._given(args, named)
         first = next(given[p.name] for p in self.parameters if p.array)
         return run_where_it_lies(lambda _: self._run(given), first)
 
     def _run(self, given: dict[str, Any]) -> Any:
         results = self._results(given)
-        values = {**given, **results}
+        constants = [p for p in self.kernel.parameters if p.const]
+        values = {**{p.name: p.default for p in constants}, **given, **results}
         self._check_writes(values)
         sizes = tuple([_called(x, values) if callable(x) else x for x in (self.grid, self.block)])
         configured = self.configured.get(sizes)
         if configured is None:
             configured = self.configured[sizes] = self.kernel.configured(*sizes, **self.launch)
         configured(
-            *[values[name] for name in self.kernel.runtime_names],
-            **{p.name: values[p.name] for p in self.parameters if p.const},
+            *[values[p.name] for p in self.kernel.runtime_parameters if not p.by_name],
+            **{p.name: values[p.name] for p in self.kernel.parameters if p.const or p.by_name},
         )
         return _returned(results)
 
-    def fake(self, *args: Any, **named: Any) -> Any:
+    def fake(self, /, *args: Any, **named: Any) -> Any:
         """The outputs as the operator makes them, of tensors without memory; nothing runs."""
         return _returned(self._results(self._given(args, named)))
 
@@ -159,14 +160,13 @@ class KernelOperator:
     def _check_writes(self, values: dict[str, Any]) -> None:
         """Refuse writes that torch does not know of; once for each combination of types."""
         runtime = [values[name] for name in self.kernel.runtime_names]
-        consts = [p for p in self.kernel.parameters if p.const]
-        constants = {p.name: values.get(p.name, p.default) for p in consts}
+        constants = {p.name: values[p.name] for p in self.kernel.parameters if p.const}
         types = tuple([getattr(x, "dtype", type(x)) for x in runtime])
         axes = tuple([getattr(x, "ndim", None) for x in runtime])
         key = (types, axes, constants_key(constants))
         if key in self.checked:
             return
-        built = self.kernel.specialise(runtime, constants)
+        built = self.kernel.specialised(self.kernel.types_of(runtime), constants, None)
         for name, place in written_arrays(built.ir, self.kernel.runtime_names).items():
             if name not in self.outputs and name not in self.mutates:
                 raise tc.ArgumentError(

@@ -107,7 +107,7 @@ class Autotuned(Named):
         return launch
 
     @public
-    def __call__(self, *args: Any, **named: Any) -> None:
+    def __call__(self, /, *args: Any, **named: Any) -> None:
         """Launch with the grid and the block that the configurations give."""
         self.configured()(*args, **named)
 
@@ -132,7 +132,7 @@ class Autotuned(Named):
         launch = self.configured(grid, block, **options)
 
         def check(kernel: Kernel) -> Callable[..., CheckResult]:
-            return lambda config, **given: kernel.checked(config, arch, order, in_place)(**given)
+            return lambda config, /, **given: kernel.checked(config, arch, order, in_place)(**given)
 
         return partial(emulated, launch, check)
 
@@ -144,22 +144,22 @@ class Autotuned(Named):
 
     # -- looking inside: the configuration for these arguments, else the first -------------------
 
-    def ir(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
+    def ir(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The IR as text, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.ir(*given, arch=arch, **constants)
 
-    def ptx(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
+    def ptx(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The PTX text, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.ptx(*given, arch=arch, **constants)
 
-    def cubin(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> bytes:
+    def cubin(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> bytes:
         """The machine code, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.cubin(*given, arch=arch, **constants)
 
-    def resources(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> Resources:
+    def resources(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> Resources:
         """What the assembler says, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.resources(*given, arch=arch, **constants)
@@ -332,7 +332,7 @@ class TunedLaunch:
             LaunchConfig.of(**known)
 
     @public
-    def __call__(self, *args: Any, **named: Any) -> None:
+    def __call__(self, /, *args: Any, **named: Any) -> None:
         call = self.tuned._call(args, named)
         if current_target() == "cpu":
             made, constants = self.of(self._config(call), call)
@@ -359,7 +359,7 @@ class TunedLaunch:
         return launcher
 
     @public
-    def prepare(self, *args: Any, **named: Any) -> Callable[..., None]:
+    def prepare(self, /, *args: Any, **named: Any) -> Callable[..., None]:
         """Tune, compile and load for these arguments now; returns a function that launches fast.
 
         It keeps to the configuration and the grid of these arguments.
@@ -368,7 +368,7 @@ class TunedLaunch:
         made, constants = self.of(self._config(call), call)
         return made.prepare(**call.runtime_named, **constants)
 
-    def tune(self, *args: Any, **named: Any) -> Tuning:
+    def tune(self, /, *args: Any, **named: Any) -> Tuning:
         """Measure for these arguments, if that was not done before; the trials, best first."""
         tuned = self.tuned
         if not tuned.measures():

@@ -30,7 +30,7 @@ class TunedEmulator:
         return partial(emulated, self.tuned[key], self.run)
 
     @public
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
         """Run with the grid and the block that the configurations give."""
         return emulated(self.tuned.configured(), self.run, *args, **named)
 
