@@ -108,9 +108,10 @@ def _register(
 
     Returns a function that calls it, past the dispatcher where that changes nothing.
 
-    setup_context(ctx, tensors, options) keeps what backward(ctx, grad) needs, which returns a
-    gradient for each tensor. autocast: inside of torch.autocast, f32 tensors are cast as those of
-    torch.matmul. `torch.library.custom_op` does the same, at several times the host time of a call.
+    setup_context(ctx, tensors, options) keeps what backward(ctx, grad, *saved tensors) needs, which
+    returns a gradient for each tensor. autocast: inside of torch.autocast, f32 tensors are cast as
+    those of torch.matmul. `torch.library.custom_op` does the same, at several times the host time
+    of a call.
     """
     count = schema[: schema.index("*")].count("Tensor")
 
@@ -124,14 +125,16 @@ def _register(
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
-            if ctx.compute is run and not torch.is_grad_enabled() and _goes_straight((grad,)):
+            saved = ctx.saved_tensors  # hooks that unpack them may call operators, with gradients
+            straight = ctx.compute is run and not torch.is_grad_enabled()
+            if straight and _goes_straight((grad, *saved)):
                 _here.straight = True
                 try:
-                    gradients = run_where_it_lies(partial(backward, ctx), grad)
+                    gradients = run_where_it_lies(partial(backward, ctx), grad, *saved)
                 finally:
                     _here.straight = False
             else:
-                gradients = backward(ctx, grad)
+                gradients = backward(ctx, grad, *saved)
             return *gradients[: count - len(ctx.missing)], None, None
 
     def dispatched(*tensors: Any, **options: Any) -> Any:
@@ -146,7 +149,7 @@ def _register(
     def call(*tensors: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
             return operator(*tensors, **options)
-        if _here.straight:
+        if _here.straight and not torch.is_grad_enabled():
             return function(*tensors, **options)
         if not _goes_straight(tensors):
             return operator(*tensors, **options)
@@ -232,8 +235,7 @@ def _gemm_context(ctx: Any, tensors: Any, options: Any) -> None:
     ctx.options = options
 
 
-def _gemm_backward(ctx: Any, grad: Any) -> Any:
-    a, b = ctx.saved_tensors
+def _gemm_backward(ctx: Any, grad: Any, a: Any, b: Any) -> Any:
     options = {name: x for name, x in ctx.options.items() if name not in ("beta", "out_dtype")}
     rounded = grad if grad.dtype == a.dtype else grad.to(a.dtype)
     grad_a, grad_b = _product_gradients(rounded, a, b, ctx.needs_input_grad, options)
@@ -304,9 +306,8 @@ def _swiglu_context(ctx: Any, tensors: Any, options: Any) -> None:
     ctx.options = options
 
 
-def _swiglu_backward(ctx: Any, grad: Any) -> Any:
+def _swiglu_backward(ctx: Any, grad: Any, x: Any, w_gate: Any, w_up: Any) -> Any:
     """With g = x w_gate and u = x w_up: d silu(g) = s (1 + g (1 - s)) dg, s the sigmoid of g."""
-    x, w_gate, w_up = ctx.saved_tensors
     bits = ctx.options.get("bits", "any")
     gate = gemm(x, w_gate, out_dtype=torch.float32, bits=bits)
     up = gemm(x, w_up, out_dtype=torch.float32, bits=bits)
@@ -346,8 +347,7 @@ def _grouped_context(ctx: Any, tensors: Any, options: Any) -> None:
     ctx.options = options
 
 
-def _grouped_backward(ctx: Any, grad: Any) -> Any:
-    a, b, offsets = ctx.saved_tensors
+def _grouped_backward(ctx: Any, grad: Any, a: Any, b: Any, offsets: Any) -> Any:
     grad, grad_a, grad_b = grad.contiguous(), None, None
     if ctx.needs_input_grad[0]:
         grad_a = grouped_gemm(grad, b.mT, offsets, **ctx.options)
@@ -364,9 +364,8 @@ def _k_grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
     return a.new_empty((offsets.shape[0] - 1, a.shape[0], b.shape[1]))
 
 
-def _k_grouped_backward(ctx: Any, grad: Any) -> Any:
+def _k_grouped_backward(ctx: Any, grad: Any, a: Any, b: Any, offsets: Any) -> Any:
     """D[g] = A[:, g] B[g]: the columns of A's gradient, and the rows of B's, are of one group."""
-    a, b, offsets = ctx.saved_tensors
     grad, grad_a, grad_b = grad.contiguous(), None, None
     if ctx.needs_input_grad[0]:
         grad_a = grouped_gemm(b, grad.mT, offsets, **ctx.options).mT
@@ -413,9 +412,8 @@ def _scaled_context(ctx: Any, tensors: Any, options: Any) -> None:
     ctx.save_for_backward(a_source, b_source)
 
 
-def _scaled_backward(ctx: Any, grad: Any) -> Any:
+def _scaled_backward(ctx: Any, grad: Any, a: Any, b: Any) -> Any:
     """The gradients of what A and B were quantised from, as of a product without rounding."""
-    a, b = ctx.saved_tensors
     grads = _product_gradients(grad.to(a.dtype), a, b, ctx.needs_input_grad[4:], {})
     return None, None, None, None, *grads
 
