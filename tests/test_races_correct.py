@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
+from tensorcore_dsl.interpreter import launch
+from tensorcore_dsl.interpreter.sanitizer import access_history
+from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 
 
 def run(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
@@ -406,3 +410,75 @@ def test_pairs_of_named_barriers_by_chance(bug: int) -> None:
     assert error.value.loc is not None and error.value.loc.line == second[bug - 1]
     assert f"test_races_correct.py:{first[bug - 1]}," in str(error.value)
     assert "warp 2 of block 0 arrives" in str(error.value) or "warp 3 of block 0 arrives" in str(error.value)
+
+
+# -- chunks of blocks that run at once ------------------------------------------------------------
+
+
+@tc.kernel
+def reversals(x: tc.Array, rounds: tc.s32):
+    """Each round reverses the block's part of x, through shared memory."""
+    tile = tc.shared((128,), tc.s32)
+    first = tc.blockIdx.x * 128
+    for _ in range(rounds):
+        tile[tc.threadIdx.x] = x[first + tc.threadIdx.x]
+        tc.barrier()
+        x[first + tc.threadIdx.x] = tile[127 - tc.threadIdx.x] + 1
+        tc.barrier()
+
+
+class Interrupted:
+    """A lock behind whose release another thread at once does something, if it can."""
+
+    def __init__(self, lock: Any, other: Any) -> None:
+        self.lock, self.other = lock, other
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: Any) -> None:
+        self.lock.release()
+        self.thread = Thread(target=self.other)
+        self.thread.start()
+        self.thread.join(0.1)
+
+
+@pytest.mark.parametrize("stretch", ["pages", "nodes"])
+def test_no_two_chunks_have_the_same_numbers(
+    stretch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(
+        LaunchHistory, "retire", lambda history, races: made.append(history)
+    )
+    reversals.emulator("sm_90a")[1, 128](zeros(128), 1)
+    history, others = made[0], []
+    take = {
+        "pages": lambda: history.pages_for(1, 5000), "nodes": lambda: history.nodes_for(),
+    }[stretch]  # fmt: skip
+    lock = history.lock
+
+    def other() -> None:
+        history.lock = lock
+        others.append(take())
+
+    history.lock = interrupted = Interrupted(lock, other)
+    first = take()
+    interrupted.thread.join()
+    assert others and (first[1] <= others[0][0] or others[0][1] <= first[0])
+
+
+def test_serial_numbers_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that run at once begin again together when all numbers are used up."""
+    turns = []
+    retire = LaunchHistory.retire
+    monkeypatch.setattr(access_history, "SERIALS", 6 << access_history.PAGE_BITS)
+    monkeypatch.setattr(
+        LaunchHistory, "retire",
+        lambda history, races: (turns.append(history.turn), retire(history, races)),
+    )  # fmt: skip
+    monkeypatch.setattr(launch, "cores", lambda: 2)
+    x = zeros(96 * 128)
+    reversals.emulator("sm_90a")[96, 128](x, 64)
+    assert max(turns) > 4
+    assert (x == 64).all()

@@ -31,7 +31,8 @@ class LaunchHistory:
     """What the chunks of a launch share.
 
     coupled: may CTAs wait for each other? Then chunks run one after the other. element: names the
-    bytes at a real address of global memory. chunks: the chunk of each number from 1 on.
+    bytes at a real address of global memory. chunks: the chunk of each number from 1 on. turn: how
+    often all serial numbers were used up; a chunk that has some of an earlier turn drops them.
     """
 
     def __init__(
@@ -40,12 +41,13 @@ class LaunchHistory:
     ) -> None:  # fmt: skip
         self.program, self.coupled, self.element = program, coupled, element
         self.lock = threading.Lock()
-        # chunks that run at once access global memory one after the other, each with its codes
+        # Chunks that run at once access global memory one after the other, each with its codes.
+        # A thread that needs both locks takes this one first.
         self.access = threading.RLock()
         self.who = np.zeros(history.SERIALS + 2, np.uint32)
         self.owner = np.zeros(history.SERIALS // PAGE + 1, np.uint32)
         self.nodes = np.zeros((history.NODE_ROOM, 3), np.uint32)
-        self.pages, self.used_nodes = 1, 1
+        self.pages, self.used_nodes, self.turn = 1, 1, 0
         self.chunks: list[Any] = [None]
         self.signals = Signals()
         self.told: set[Any] = set()  # the warnings that were given
@@ -66,20 +68,27 @@ class LaunchHistory:
             return None
         return self.regions[index]
 
-    def pages_for(self, chunk: int, count: int) -> tuple[int, int] | None:
-        """A stretch of `count` serial numbers or more; None when all are used up."""
+    def pages_for(self, chunk: int, count: int) -> tuple[int, int]:
+        """A stretch of `count` serial numbers or more, which no other chunk has.
+
+        When all are used up, they are given anew, and what was accessed before is forgotten.
+        """
         pages = -(-count // PAGE)
-        with self.lock:
+        with self.access, self.lock:
             if self.pages + pages > history.SERIALS // PAGE:
-                return None
-            first = self.pages
-            self.pages += pages
-            self.owner[first : self.pages] = chunk
-        return first * PAGE, self.pages * PAGE
+                self.turn += 1
+                self.pages = self.used_nodes = 1
+                self.signals = Signals()
+                for region in self.regions:
+                    region.writes[:] = region.reads[:] = 0
+            first, end = self.pages, self.pages + pages
+            self.owner[first:end] = chunk
+            self.pages = end
+        return first * PAGE, end * PAGE
 
     def nodes_for(self) -> tuple[int, int]:
-        """A stretch of nodes; an empty one when all are used up."""
+        """A stretch of nodes, which no other chunk has; an empty one when all are used up."""
         with self.lock:
             first = self.used_nodes
-            self.used_nodes = min(first + NODES_AT_ONCE, history.NODE_ROOM)
-        return first, self.used_nodes
+            end = self.used_nodes = min(first + NODES_AT_ONCE, history.NODE_ROOM)
+        return first, end

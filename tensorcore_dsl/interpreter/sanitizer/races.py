@@ -22,7 +22,6 @@ from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
-from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     FENCED_GLOBAL,
     FENCED_SHARED,
@@ -66,6 +65,7 @@ class Races:
         with launch.lock:
             self.number = len(launch.chunks)
             launch.chunks.append(self)
+            self.turn = launch.turn
         shift, ctas = launch.shared_shift, geometry.ctas
         cells = -(-max(storage.size, CHUNK) >> shift) + 1
         self.writes, self.reads = np.zeros((2, ctas, cells), np.uint32)
@@ -113,16 +113,15 @@ class Races:
 
     def _prepare(self, count: int) -> np.ndarray:
         """The book for compiled functions, with room for `count` serial numbers."""
-        book, rows = self.book, self.clocks.rows
-        if book[history.NEXT] + count > book[history.END]:
-            stretch = self.launch.pages_for(self.number, max(count, PAGE))
-            if stretch is None:
+        book, launch = self.book, self.launch
+        while self.turn != launch.turn or book[history.NEXT] + count > book[history.END]:
+            if self.turn != launch.turn:
                 self._forget()
-                stretch = self.launch.pages_for(self.number, max(count, PAGE))
-                assert stretch is not None
+            stretch = launch.pages_for(self.number, max(count, PAGE))
             book[history.NEXT], book[history.END] = stretch
+        rows = self.clocks.rows
         if book[history.NEXT_NODE] + 4096 > book[history.END_NODE]:
-            book[history.NEXT_NODE], book[history.END_NODE] = self.launch.nodes_for()
+            book[history.NEXT_NODE], book[history.END_NODE] = launch.nodes_for()
         if rows is not self.booked:
             self.booked = rows
             book[history.KNOWN] = rows.known.ctypes.data
@@ -133,20 +132,12 @@ class Races:
         return book
 
     def _forget(self) -> None:
-        """All serial numbers are used up: begin again, without what was accessed before."""
-        launch = self.launch
-        with launch.lock:
-            launch.pages = 1
-            launch.used_nodes = 1
-            for region in launch.regions:
-                region.writes[:] = region.reads[:] = 0
-            chunks = [races for races in launch.chunks if isinstance(races, Races)]
-        for races in chunks:
-            races.writes[:] = races.reads[:] = 0
-            races.memo[:] = 0
-            races.clocks.reset()
-            races.book[history.NEXT] = races.book[history.END] = 0
-        launch.signals = Signals()
+        """All serial numbers were used up: begin again, without what was accessed before."""
+        self.turn = self.launch.turn
+        self.writes[:] = self.reads[:] = 0
+        self.memo[:] = self.life[:] = 0
+        self.clocks.reset()
+        self.book[history.NEXT_NODE] = self.book[history.END_NODE] = 0
 
     def warp_of(self, serial: int) -> int:
         """The warp of an access, in its chunk."""
@@ -175,12 +166,12 @@ class Races:
         same = same and cache(same)
         at = self.chunk.at_step if step is None else step
         addresses = addresses.astype(np.uint64, copy=False)  # one compiled form serves all memories
-        book = self._prepare(3 * (self.chunk.threads // WARP + 2))
-        start = int(book[history.NEXT])
+        start = int(self.book[history.NEXT])
 
         def touch(todo: int, mask: np.ndarray, since: int = ALWAYS) -> bool:
-            book[history.FOUNDS], book[history.SINCE] = 0, since
             with self.launch.access if memory == history.GLOBAL else nullcontext():
+                book = self._prepare(self.chunk.threads // WARP + 2)
+                book[history.SINCE] = since
                 touch_words(
                     book, kind, todo, memory, at, addresses, mask, size, self.places[memory],
                     self.table, self.peers,
