@@ -17,6 +17,7 @@ from running import ASSEMBLES
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.frontend.compile import compile_kernel
+from tensorcore_dsl.interpreter.core.program import PROGRAMS
 from tensorcore_dsl.kernel import constants_key
 from tensorcore_dsl.kernels.user_functions import with_epilogue_args
 from tensorcore_dsl.runtime import targets
@@ -460,3 +461,33 @@ def test_kernels_of_any_arguments():
             total.with_arguments(*names)
     with pytest.raises(tc.ArgumentError, match="argument 'z' is missing"), tc.target("cpu"):
         total.with_arguments("x", "z")[1, 32](x)
+
+
+@tc.kernel
+def adds_many(x: tc.Array, n: tc.Const):
+    for i in tc.static_range(n):
+        x[tc.threadIdx.x] += float(i)
+
+
+def test_little_of_many_specialisations_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs and IR of those that were used last; the others are made again."""
+    monkeypatch.setattr(sys.modules["tensorcore_dsl.kernel.specialisation"], "MAX_KEPT", 4)
+
+    def result(n: int) -> int:
+        x = np.zeros(32, np.float32)
+        adds_many.emulate[1, 32](x, n)
+        return int(x[7])
+
+    def kept() -> list[int]:
+        gc.collect()
+        known = adds_many._specialisations.values()
+        return [s.constants["n"] for s in known if {"ir", "program"} & {*vars(s)}]
+
+    text = adds_many.ir(np.zeros(32, np.float32), 3)
+    assert [result(n) for n in range(12)] == [n * (n - 1) // 2 for n in range(12)]
+    assert kept() == [8, 9, 10, 11]
+    alive = [p for p in PROGRAMS.values() if p.kernel.name == "adds_many"]
+    assert len(alive) == 4
+    assert result(8) == 28 and result(3) == 3  # which takes the place of 9
+    assert kept() == [3, 8, 10, 11]
+    assert adds_many.ir(np.zeros(32, np.float32), 3) == text

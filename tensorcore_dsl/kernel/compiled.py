@@ -59,6 +59,7 @@ class CompiledKernel(Definition):
             self._readings.enter_constant(tuple(constants.values()))
             known = Specialisation(self, types, constants, chosen, checks)
             self._specialisations[key] = known
+        known.used()
         return known
 
     def checks_indices(self, otherwise: bool) -> bool:

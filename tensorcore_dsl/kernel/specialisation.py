@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen import assemble, ir_cache, kernel_cache
@@ -31,6 +33,9 @@ from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import tiled
 
+MAX_KEPT = 128  # specialisations that keep what they have made of the IR: 2 to 6 MiB each
+_DERIVED = ("ir", "ptx", "ptx_with_lines", "program", "debug_ir", "debug_program")
+
 
 class Specialisation:
     """A kernel for given argument types, Const values and architecture; `checks`: of indices."""
@@ -41,6 +46,18 @@ class Specialisation:
     ) -> None:  # fmt: skip
         self.kernel, self.types, self.constants, self.arch = kernel, types, constants, arch
         self.checks = checks
+
+    def used(self) -> None:
+        """Make this the most recently used one. The least recently used one beyond MAX_KEPT drops
+        its IR, PTX and programs, which are made again when they are needed."""
+        with _changing:
+            _kept.pop(self, None)
+            _kept[self] = None
+            if len(_kept) > MAX_KEPT:
+                oldest = next(iter(_kept))
+                del _kept[oldest]
+                for name in _DERIVED:
+                    vars(oldest).pop(name, None)
 
     @cached_property
     def ir(self) -> nodes.Kernel:
@@ -150,6 +167,10 @@ class Specialisation:
             return self.cubin.resources.registers
         except TensorCoreError:
             return None
+
+
+_kept: WeakKeyDictionary[Specialisation, None] = WeakKeyDictionary()  # least recently used first
+_changing = Lock()
 
 
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
