@@ -16,6 +16,7 @@ from tensorcore_dsl.errors import (
     Misaligned,
     OperandError,
     OutOfBounds,
+    Race,
     Uninitialised,
 )
 
@@ -80,6 +81,125 @@ class TestLoads:
             EmulationError, words, cluster.total, 4, 32, source, out, mistake="may be gone"
         )
         assert line_of(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
+
+
+# -- what an arrival hands on ----------------------------------------------------------------------
+
+
+@tc.kernel
+def relaxed_arrival(out: tc.Array, fence: tc.Const, late: tc.Const = False):
+    """The example of the PTX manual: load from the peer, fence, arrive relaxed; the peer stores."""
+    tc.launch_bounds(32)
+    tc.cluster_size(2)
+    tile, t, rank = tc.shared(32, tc.s32), tc.threadIdx.x, tc.cluster_rank()
+    tile[t] = t
+    tc.cluster_sync()
+    value = 0
+    if not late:
+        value = tile.remote(1 - rank)[31 - t]
+    if fence:
+        tc.emit(fence)
+    if late:
+        value = tile.remote(1 - rank)[31 - t]
+    tc.emit("barrier.cluster.arrive.relaxed.aligned")
+    tc.cluster_wait()
+    tile[t] = 5
+    out[rank, t] = value
+    tc.cluster_sync()
+
+
+@tc.kernel
+def relaxed_arrival_behind_init(out: tc.Array, store: tc.Const, fence: tc.Const):
+    """Relaxed arrivals hand on mbarriers that are initialised and fenced, and nothing else."""
+    tc.launch_bounds(32)
+    tc.cluster_size(2)
+    tile, bars = tc.shared(32, tc.s32), tc.mbarriers(2)
+    t, rank = tc.threadIdx.x, tc.cluster_rank()
+    if store == "before the initialisation":
+        tile[t] = t
+    if t == 0:
+        bars[0].init(32)
+    if store == "before the fence":
+        tile[t] = t
+    if fence == "older":
+        tc.fence_mbarrier_init()
+        tc.cluster_sync()
+        if t == 0:
+            bars[1].init(32)
+            tc.fence_proxy_async()  # the barrier may be used abroad, once the cluster has met
+    else:
+        tc.emit(fence)
+    if store == "after the fence":
+        tile[t] = t
+    tc.emit("barrier.cluster.arrive.relaxed.aligned")
+    tc.cluster_wait()
+    if store:
+        out[rank, t] = tile.remote(1 - rank)[31 - t]
+    bar = bars[1 if fence == "older" else 0]
+    tc.emit("mbarrier.arrive.release.cluster.shared::cluster.b64", bar.remote(1 - rank).address)
+    bar.wait(0)
+    tc.cluster_sync()
+
+
+@tc.kernel
+def leaves(out: tc.Array, arrives: tc.Const):
+    """Rank 0 stores to its peer and exits; threads that have exited are not waited for."""
+    tc.launch_bounds(32)
+    tc.cluster_size(2)
+    tile, t, rank = tc.shared(32, tc.s32), tc.threadIdx.x, tc.cluster_rank()
+    tc.cluster_sync()
+    if rank == 0:
+        tile.remote(1)[t] = t
+        if arrives:
+            tc.cluster_arrive()
+    else:
+        tc.cluster_sync()
+        out[0, t] = tile[31 - t]
+
+
+class TestArrivals:
+    INIT = "fence.mbarrier_init.release.cluster"
+
+    @pytest.mark.parametrize("scope", ["cluster", "gpu", "sys"])
+    @pytest.mark.parametrize("kind", ["", ".sc", ".acq_rel", ".release"])
+    def test_a_fence_before_a_relaxed_arrival(self, kind: str, scope: str) -> None:
+        out = np.zeros((2, 32), np.int32)
+        run(relaxed_arrival, 2, 32, out, f"fence{kind}.{scope}")
+        assert np.array_equal(out, [np.arange(32)[::-1]] * 2)
+
+    @pytest.mark.parametrize("fence", ["", "fence.acquire.cluster", "fence.acq_rel.cta", INIT])
+    def test_fences_that_do_not_do(self, fence: str) -> None:
+        out = np.zeros((2, 32), np.int32)
+        caught(Race, "`tile.t.` is written here", relaxed_arrival, 2, 32, out, fence)
+
+    def test_a_load_behind_the_fence(self) -> None:
+        out = np.zeros((2, 32), np.int32)
+        caught(Race, "written here", relaxed_arrival, 2, 32, out, "fence.acq_rel.cluster", True)
+
+    def test_fenced_initialisations(self) -> None:
+        out = np.zeros((2, 32), np.int32)
+        run(relaxed_arrival_behind_init, 2, 32, out, "", self.INIT)
+
+    STORES = ("before the initialisation", "before the fence", "after the fence")
+
+    @pytest.mark.parametrize("store", STORES)
+    def test_stores_beside_fenced_initialisations(self, store: str) -> None:
+        out = np.zeros((2, 32), np.int32)
+        words = r"`tile.remote\(1 - rank\)\[31 - t\]` is read here .* wrote it at"
+        caught(Race, words, relaxed_arrival_behind_init, 2, 32, out, store, self.INIT)
+
+    @pytest.mark.parametrize("fence", ["older", "fence.proxy.async"])
+    def test_initialisations_without_a_release(self, fence: str) -> None:
+        out = np.zeros((2, 32), np.int32)
+        words = r"thread 0 of block \d \(warp 0, lane 0\) wrote it at line"
+        caught(Race, words, relaxed_arrival_behind_init, 2, 32, out, "", fence)
+
+    def test_an_exit_releases_nothing(self) -> None:
+        out = np.zeros((1, 32), np.int32)
+        run(leaves, 2, 32, out, True)
+        assert np.array_equal(out[0], np.arange(32)[::-1])
+        words = r"`tile\[31 - t\]` is read here by .* of block 1 .* of block 0 .* wrote it at"
+        caught(Race, words, leaves, 2, 32, out, False)
 
 
 # -- writing to peers -----------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class ExecutionContext(Chunk):
         """A fence of the active threads, which orders their accesses or connects proxies."""
         detector, space = self.sanitizer.detector, instr.params.get("space")
         if detector is not None and instr.fences_init:
-            detector.fence_init()
+            detector.fence_init(instr.releases)
         if space is not None and space != ".global":
             self.proxies.fence()
         if detector is not None and space is not None:
@@ -107,8 +107,6 @@ class ExecutionContext(Chunk):
         if not self.program.asynchronous:
             return
         ended = self.gone.reshape(self.geometry.ctas, -1).all(axis=1) & ~self.clusters.gone
-        early = self.mask & (self.clusters.arrivals == self.clusters.waits)
-        self.clusters.release(early)
         for cta in map(int, np.flatnonzero(ended)):
             self.clusters.gone[cta] = True
             self.clusters.leave(cta)

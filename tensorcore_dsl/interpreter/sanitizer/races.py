@@ -19,7 +19,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
-from tensorcore_dsl.interpreter.sanitizer import race_report
+from tensorcore_dsl.interpreter.sanitizer import race_report, strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
@@ -85,9 +85,11 @@ class Races:
         self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         # mbarriers that nobody has fenced yet: the thread that has initialised them
         self.unfenced: dict[tuple[int, int], int] = {}
-        # (T,) bool: threads that have fenced mbarriers that they had initialised, which also lets
-        # relaxed arrivals hand them on; and threads that have passed the barrier of their cluster
-        self.fenced_inits, self.met_cluster = np.zeros((2, chunk.threads), np.bool_)
+        # initialisations of mbarriers: the thread of each serial number, and by thread the last one
+        # that relaxed arrivals hand on, as a release fence for initialisations has come since
+        self.inits: dict[int, int] = {}
+        self.fenced_inits: dict[int, int] = {}
+        self.met_cluster = np.zeros(chunk.threads, np.bool_)  # they have passed its barrier
         self.met = -1
 
     # -- serial numbers ---------------------------------------------------------------------------
@@ -137,6 +139,8 @@ class Races:
         self.writes[:] = self.reads[:] = 0
         self.memo[:] = self.life[:] = 0
         self.clocks.reset()
+        self.inits.clear()
+        self.fenced_inits.clear()
         self.book[history.NEXT_NODE] = self.book[history.END_NODE] = 0
 
     def warp_of(self, serial: int) -> int:
@@ -224,6 +228,8 @@ class Races:
         for row in found[~self._known_abroad(found)].tolist():
             what, thread, at, serial, lanes, *_ = row
             what &= ~history.ASK
+            if serial in self.inits:
+                lanes = 1 << self.inits[serial] % WARP
             equal = False
             if same is not None and what in (history.TOGETHER, history.WROTE):
                 agree, held = same()
@@ -398,6 +404,20 @@ class Races:
         serial = clocks.rows.known[ORDER, row, column : column + WARP].max()
         return here, there, int(self.launch.who[serial]) >> history.WARP_BITS
 
+    def release_fenced(
+        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
+    ) -> None:
+        """The threads of `mask` arrive relaxed: they hand on what a fence has released before."""
+        self.mark(mask)
+        for thread in np.flatnonzero(mask).tolist():
+            row = self._message(kind, int(units[thread]), int(phases[thread]))
+            fenced = strong_accesses.fenced_by(self, thread)
+            if fenced is not None and fenced.scope >= history.CLUSTER_SCOPE:
+                self.clocks.add(row, fenced.cluster, fenced.vectors)
+            if thread in self.fenced_inits:
+                serial = self.fenced_inits[thread]
+                self.clocks.rows.known[ORDER, row, int(self.launch.who[serial + 1])] = serial
+
     def acquire(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` have waited for these phases of barriers."""
         rows = self._collected(kind, mask, units, phases)
@@ -509,15 +529,31 @@ class Races:
                     self.chunk.loc(step),
                 )
 
-    def initialised(self, cta: int, slot: int, thread: int) -> None:
-        """A thread has initialised an mbarrier."""
-        self.unfenced[cta, slot] = thread
+    def initialise(self, thread: int, slot: int, size: int) -> Callable[[], None] | None:
+        """A thread initialises an mbarrier of `size` bytes.
 
-    def fence_init(self) -> None:
-        """The active threads fence the mbarriers that they have initialised."""
+        The write has a column of its own, so that it can be handed on without what comes before it.
+        """
+        cta = thread // self.chunk.group
+        column = self.column(cta, "inits", thread)
+        serial = self.operation(thread, column)
+        self.inits[serial], self.unfenced[cta, slot] = thread, thread
+        found = self._ranges(
+            history.OWN, "store", serial, thread, np.array([slot * size]), size,
+            self.places[history.OWN][cta], 0, ORDER, cta,
+        )  # fmt: skip
+        self.observe(np.arange(self.chunk.threads) == thread, column, serial)
+        return found
+
+    def fence_init(self, releases: bool) -> None:
+        """The active threads fence the mbarriers that they have initialised.
+
+        releases: does it also let relaxed arrivals hand them on?
+        """
         mask = self.chunk.mask
-        self.fenced_inits |= mask
         self.unfenced = {k: thread for k, thread in self.unfenced.items() if not mask[thread]}
+        if releases:
+            self.fenced_inits |= {t: serial for serial, t in self.inits.items() if mask[t]}
 
     def check_init(self, cta: int, slot: int, name: str, what: str) -> None:
         """An operation that others than the own threads make uses an mbarrier."""

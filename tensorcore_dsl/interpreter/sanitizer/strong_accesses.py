@@ -159,14 +159,7 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
                 _cta(races, thread), _cluster(races, thread),
             )  # fmt: skip
             signals.released[number, thread, key] = handed
-        elif (number, thread) in signals.fenced:
-            known, then, foreign, scope_of_fence = signals.fenced[number, thread]
-            vectors = known.copy()
-            vectors[ORDER, thread % races.clocks.width] = then
-            fenced = Message(
-                {**foreign, _cluster(races, thread): vectors}, scope_of_fence,
-                _cta(races, thread), _cluster(races, thread),
-            )  # fmt: skip
+        elif (fenced := fenced_by(races, thread)) is not None:
             handed = fenced if handed is None else _joined(fenced, handed)
         if not releases:
             for fenced in _fenced_by_others(races, thread):
@@ -177,6 +170,17 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
             signals.locations[key] = handed
         elif not reads:
             signals.locations.pop(key, None)
+
+
+def fenced_by(races: Detector, thread: int) -> Message | None:
+    """What the last fence of a thread lets its later strong writes and relaxed arrivals hand on."""
+    if (races.number, thread) not in races.launch.signals.fenced:
+        return None
+    known, then, foreign, scope = races.launch.signals.fenced[races.number, thread]
+    vectors = known.copy()
+    vectors[ORDER, thread % races.clocks.width] = then
+    cluster = _cluster(races, thread)
+    return Message({**foreign, cluster: vectors}, scope, _cta(races, thread), cluster)
 
 
 def _fenced_by_others(races: Detector, thread: int) -> list[Message]:

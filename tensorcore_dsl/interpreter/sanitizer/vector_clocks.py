@@ -173,8 +173,11 @@ class VectorClocks:
         """A thread learns `vectors` of clusters; `own` is the number of its own."""
         self.reserve(1)
         row = int(self.rows.row_of[thread])
-        target = int(_own(self.rows, row, 1))
-        self.rows.row_of[thread] = target
+        self.rows.row_of[thread] = target = int(_own(self.rows, row, 1))
+        self.add(target, own, vectors)
+
+    def add(self, target: int, own: int, vectors: dict[int, np.ndarray]) -> None:
+        """Add `vectors` of clusters to a row of cluster `own`."""
         mine = vectors.get(own)
         if mine is not None:
             known = self.rows.known[:, target, : mine.shape[1]]

@@ -21,6 +21,8 @@ REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
 class Clusters:
     """The clusters of a chunk; `gone` are the CTAs that have ended.
 
+    Threads that have exited are not waited for, and release nothing: the manual promises order only
+    for accesses before an arrival.
     arrivals, waits: (T,), how many times each thread has arrived at its cluster's barrier and
     passed it. phase: how many times each barrier has completed. met: steps that arrived.
     registers: (warps,), 0 for as many as at the launch. changes: (step, registers) of each warp, in
@@ -74,20 +76,18 @@ class Clusters:
         if twice.any():
             who = self.chunk.describe(int(np.argmax(twice)))
             raise EmulationError(f"{who} arrives at the cluster's barrier twice without waiting")
-        instr = self.chunk.instruction(self.chunk.at_step)
-        if self.detector is not None and instr is not None and instr.relaxed:
-            self.release(mask & self.detector.fenced_inits)
-        else:
-            self.release(mask)
+        if self.detector is not None:
+            instr = self.chunk.instruction(self.chunk.at_step)
+            relaxed = instr is not None and instr.relaxed
+            release = self.detector.release_fenced if relaxed else self.detector.release
+            release(CLUSTERS, mask, self._units(), self.arrivals)
         self.arrivals += mask
         self.met += 1
         self.chunk.progress += 1
 
-    def release(self, mask: np.ndarray) -> None:
-        """Threads that arrive, or exit, which counts as arriving, hand on what they know."""
-        if self.detector is not None and mask.any():
-            units = np.arange(self.chunk.threads) // (self.size * self.chunk.group)
-            self.detector.release(CLUSTERS, mask, units, self.arrivals)
+    def _units(self) -> np.ndarray:
+        """(T,) the cluster of each thread."""
+        return np.arange(self.chunk.threads) // (self.size * self.chunk.group)
 
     def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
@@ -103,8 +103,7 @@ class Clusters:
         if not go.any():
             self._nobody = asked
         elif self.detector is not None:
-            units = np.arange(chunk.threads) // (self.size * chunk.group)
-            self.detector.acquire(CLUSTERS, go, units, self.waits - 1)
+            self.detector.acquire(CLUSTERS, go, self._units(), self.waits - 1)
             self.detector.met_cluster |= go
         return go
 

@@ -69,7 +69,7 @@ class Mbarriers:
         self.changes += 1
         arrivals = 0 if count is None else count
         addresses, counts = words(bar, chunk.threads), words(arrivals, chunk.threads)
-        found = self._note(addresses, chunk.mask)
+        found = self._note(addresses, chunk.mask) if count is None else None
         most = int(self.used.max() + np.bincount(chunk.here.numbers // chunk.group).max())
         while self.state.shape[1] < most:
             self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
@@ -84,7 +84,7 @@ class Mbarriers:
         if detector is not None and count is not None:
             for thread in np.flatnonzero(chunk.mask).tolist():
                 slot = int(addresses[thread]) // BYTES
-                detector.initialised(thread // chunk.group, slot, thread)
+                found = found or detector.initialise(thread, slot, BYTES)
         if found is not None:
             found()
 
