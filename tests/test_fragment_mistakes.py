@@ -319,7 +319,7 @@ def test_a_copy_without_a_commit() -> None:
 
 
 def test_a_copy_without_a_proxy_fence() -> None:
-    with pytest.raises(tc.EmulationError, match="wrote by an ordinary store or cp.async and did not fence: the writer"):
+    with pytest.raises(tc.EmulationError, match="what the cp.async.cg of thread 0 .* wrote at line .* without a proxy fence"):
         run_dropped("no proxy fence")
 
 

@@ -369,9 +369,10 @@ class TestProxies:
     @pytest.mark.parametrize("fence", ["none", "one thread", "late write"])
     def test_missing_fences(self, fence: str) -> None:
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
-        text = caught(EmulationError, "did not fence", by_hand, 1, 128, a, d, fence=fence)
-        assert "the writer needs fence.proxy.async" in text and "wgmma of warpgroup 0" in text
-        who = {"none": "thread 0 of", "one thread": "thread 1 of", "late write": "thread 0 of"}
+        text = caught(EmulationError, "without a proxy fence", by_hand, 1, 128, a, d, fence=fence)
+        assert "fence.proxy.async must come between, best by the writer before it sync" in text
+        assert "the wgmma.mma_async of warpgroup 0 of block 0 reads through the async proxy" in text
+        who = {"none": "thread 0 of", "one thread": "thread 1 of", "late write": "thread 64 of"}
         assert who[fence] in text
 
     def test_a_store_to_what_wgmma_reads(self) -> None:
@@ -396,7 +397,7 @@ class TestProxies:
         assert np.array_equal(d, np.arange(32) + 100 * (np.arange(8)[:, None] % 4))
 
     MISTAKES = [
-        ("no fence", "did not fence: the writer needs fence.proxy.async"),
+        ("no fence", "without a proxy fence\n.*\n.*fence.proxy.async must come between"),
         ("no wait", "still read by a bulk store of thread 0 of block 0"),
         ("wait too short", "still read by a bulk store of thread 0 of block 0"),
         ("no commit", "still read by a bulk store of thread 0 of block 0"),

@@ -134,7 +134,8 @@ def fence_proxy_async(space: str = "shared") -> None:
     """Order ordinary accesses before those of the async proxy: TMA and wgmma.
 
     Threads that stored what the async proxy reads call it, and threads that loaded what TMA
-    overwrites; then they synchronise with the thread that issues the copy or the product.
+    overwrites; then they synchronise with the thread that issues the copy or the product. That
+    thread may call it instead, after they have synchronised.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def fence_proxy_async(space: str = "shared") -> None:
 
     Notes
     -----
-    `fence.proxy.async`, section 9.7.13.4 of the PTX manual.
+    `fence.proxy.async`, section 9.7.13.4 of the PTX manual; proxies are explained in 8.6.
     """
     fences = {"shared": names.FENCE_PROXY_ASYNC, "global": names.FENCE_PROXY_ASYNC_GLOBAL}
     if not isinstance(space, str) or space not in fences:

@@ -56,6 +56,7 @@ class ExecutionContext(Chunk):
         if launch is not None:
             self.sanitizer.detector = Races(self, storage, launch, arguments.table)
             self.async_mma.detector = self.sanitizer.detector
+            self.proxies.judged = np.zeros_like(self.proxies.epochs)
         self.clusters = Clusters(self, self.sanitizer)
         self.barriers = NamedBarriers(self, self.sanitizer)
         self.mbarriers = Mbarriers(self, storage, self.sanitizer, self.clusters)

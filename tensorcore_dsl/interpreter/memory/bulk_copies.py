@@ -161,7 +161,7 @@ class BulkCopies:
         first = ctas // self.clusters.size * self.clusters.size * chunk.group
         wrong = store_boxes(
             box.real, box.plan, box.element, box.mask, box.pitch, starts, ctas, sources,
-            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.epochs, first,
+            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.judged, first,
             failed,
         )  # fmt: skip
         if wrong:
@@ -421,7 +421,7 @@ class BulkCopies:
         cta, storage, proxies = thread // chunk.group, self.storage, self.sanitizer.proxies
         wrong = store_box(
             box.real, box.plan, box.element, box.mask, box.pitch, src, storage.data[cta],
-            storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.epochs,
+            storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.judged,
             chunk.geometry.first_thread(cta), copies,
         )  # fmt: skip
         if wrong:

@@ -110,7 +110,7 @@ class SharedMemory(accesses.WordMemory):
         storage, proxies = self.storage, self.sanitizer.proxies
         wrong: int = async_load(
             addresses, own, whole, storage.data, storage.states, storage.pages, storage.checks,
-            proxies.stamps, proxies.epochs, self.chunk.geometry.cluster_ctas, out, size, across,
+            proxies.stamps, proxies.judged, self.chunk.geometry.cluster_ctas, out, size, across,
         )  # fmt: skip
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)

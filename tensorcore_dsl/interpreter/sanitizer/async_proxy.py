@@ -89,7 +89,8 @@ class ProxyFences:
 
     stamps: (CTAs, words), 0 where no ordinary store wrote since the last asynchronous write, and
     then whether a page has had any, without which its words mean nothing (see `core.shadow`).
-    readers: (CTAs, chunks). epochs: (T,), 1 + the fences of each thread. landed: (CTAs, chunks),
+    readers: (CTAs, chunks). epochs: (T,), 1 + the fences of each thread; judged: what stamps are
+    compared with, zeros where a detector of races follows fences instead. landed: (CTAs, chunks),
     the clock when a bulk load wrote the chunk; its readers must have synchronised since.
     """
 
@@ -101,7 +102,7 @@ class ProxyFences:
         self.stamps = memory_pool.empty((ctas, pages * PAGE_WORDS), np.uint32)
         self.stamps[:, pages * (PAGE_WORDS - 1) :] = 0
         self.readers = memory_pool.zeros((ctas, -(-size // CHUNK)), np.uint16)
-        self.epochs = np.ones(chunk.threads * self.tracked, np.uint32)
+        self.epochs = self.judged = np.ones(chunk.threads * self.tracked, np.uint32)
         self.reads: list[Read] = []
 
     def fence(self) -> None:

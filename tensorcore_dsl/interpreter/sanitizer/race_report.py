@@ -302,9 +302,11 @@ class Finding:
 
     def _unfenced(self, here: Loc | None, there: Loc | None) -> str:
         does = "writes" if self.kind == history.STORE else "reads"
-        did, who = "wrote by an ordinary store", "writer"
+        theirs = self._owner.names.instruction(self._step)
+        late = theirs is not None and theirs.runs_late
+        did, who = "wrote" if late else "wrote by an ordinary store", "writer"
         if self.what == history.UNFENCED_READ:
-            did, who = "read by an ordinary load", "reader"
+            did, who = "read" if late else "read by an ordinary load", "reader"
         fence = advice.FENCE_PROXY_ASYNC
         if self._is_global:
             fence = advice.FENCE_PROXY_ASYNC_GLOBAL
@@ -312,7 +314,8 @@ class Finding:
             f"{self._name(here)}: {self._me()} {does} through the async proxy what {self._other()} "
             f"{did} at {_place(there, here)}, without a proxy fence\n"
             f"  they meet at {self._bytes()}\n"
-            f"  {fence} must come between, best by the {who} before it synchronises"
+            f"  {fence} must come between, best by the {who} before it synchronises (PTX manual, "
+            "8.6 and 9.7.13.4)"
         )
 
 

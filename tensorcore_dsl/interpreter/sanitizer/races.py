@@ -217,15 +217,16 @@ class Races:
     def _judge(
         self, memory: int, kind: int, step: int, same: Same | None,
         place: Callable[[int], tuple[int, np.ndarray | None]], start: int = history.SERIALS,
-        since: int = ALWAYS,
+        since: int = ALWAYS, vector: int = ORDER,
     ) -> race_report.Finding | None:  # fmt: skip
         """The first row of `found` that is a race; the step began with serial number `start`.
 
         place: by thread, where places count from, and the threads that access the same bytes.
+        vector: what must know of accesses through the generic proxy.
         """
         mild = None
         found = self.found[: int(self.book[history.FOUNDS])]
-        for row in found[~self._known_abroad(found)].tolist():
+        for row in found[~self._known_abroad(found, vector)].tolist():
             what, thread, at, serial, lanes, *_ = row
             what &= ~history.ASK
             if serial in self.inits:
@@ -247,8 +248,11 @@ class Races:
             mild = mild or finding
         return mild
 
-    def _known_abroad(self, found: np.ndarray) -> np.ndarray:
-        """Which rows of `found` are of accesses by other clusters that their threads know of?"""
+    def _known_abroad(self, found: np.ndarray, vector: int) -> np.ndarray:
+        """Which rows of `found` are of accesses by other clusters that their threads know of?
+
+        Rows of accesses that only lack a fence of proxies become UNFENCED_WRITE or UNFENCED_READ.
+        """
         known = np.zeros(len(found), np.bool_)
         asked = np.flatnonzero(found[:, history.WHAT] & history.ASK)
         if not len(asked):
@@ -272,11 +276,15 @@ class Races:
             vectors = self.clocks.sets[int(key) >> 32].get(int(key) & 0xFFFFFFFF)
             if vectors is None:
                 continue
-            order = vectors[ORDER]
-            where = columns[here]
-            late = order[np.minimum(where, len(order) - 1)] < serial[here, None]
-            late |= where >= len(order)
-            known[asked[here]] = ~(late & matter[here]).any(axis=1)
+            where, rows_here = columns[here], asked[here]
+            knows = vectors[:, np.minimum(where, vectors.shape[1] - 1)] >= serial[here, None]
+            knows = ((knows & (where < vectors.shape[1])) | ~matter[here]).all(axis=2)
+            fenced = knows[vector] | alone[here]
+            known[rows_here] = knows[ORDER] & fenced
+            wrote = found[rows_here, history.WHAT] == history.WROTE | history.ASK
+            unfenced = np.where(wrote, history.UNFENCED_WRITE, history.UNFENCED_READ)
+            lacking = knows[ORDER] & ~fenced
+            found[rows_here[lacking], history.WHAT] = unfenced[lacking]
         return known
 
     def operation(self, thread: int, column: int) -> int:
@@ -338,7 +346,7 @@ class Races:
         if book[history.FOUNDS] == 0:
             return None
         step = int(self.launch.who[serial]) >> history.WARP_BITS
-        finding = self._judge(memory, kind, step, None, lambda _: (base, None))
+        finding = self._judge(memory, kind, step, None, lambda _: (base, None), vector=vector)
         return None if finding is None else finding.tell
 
     # -- what orders ------------------------------------------------------------------------------

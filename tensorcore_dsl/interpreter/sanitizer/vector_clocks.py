@@ -149,6 +149,19 @@ class VectorClocks:
         self.reserve(64)
         while _fence(self.rows, mask, first, last, now, self.width):
             self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+        of = np.unique(self.rows.row_of[mask])
+        for row in of[self.rows.foreign[of] > 0].tolist():
+            self._fence_foreign(row, slice(first, last + 1))
+
+    def _fence_foreign(self, row: int, fenced: slice) -> None:
+        """Fence what a row knows of other clusters."""
+        vectors = self.sets[int(self.rows.foreign[row])]
+        late = {c: item for c, item in vectors.items() if (item[fenced] < item[ORDER]).any()}
+        for cluster, item in late.items():
+            late[cluster] = item = item.copy()
+            np.maximum(item[fenced], item[ORDER], out=item[fenced])
+        if late:
+            self.rows.foreign[row] = self._number({**vectors, **late})
 
     def observe(self, mask: np.ndarray, columns: np.ndarray, serials: np.ndarray) -> None:
         """The threads of `mask` learn that asynchronous operations are over.
