@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -14,6 +16,7 @@ from tensorcore_dsl.arch import arch
 from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core.residency import resident
 from tensorcore_dsl.interpreter.execution import watchdog
+from tensorcore_dsl.interpreter.execution.machine import Machine
 
 ORDERS = [None, 0, 1, 2]
 
@@ -239,7 +242,7 @@ def test_what_a_loop_polls() -> None:
     text = message(a_lock, 1, 64, np.zeros(256, np.int32))
     assert "polls x[0]: 1" in text
     text = message(an_mbarrier, 1, 64, np.zeros(256, np.int32))
-    assert "polls for parity 0: block 0 waits for phase 0" in text and "1 of 2 arrivals" in text
+    assert "polls for parity 0: it waits in block 0 for phase 0" in text and "1 of 2 arrivals" in text
     text = message(on_a_register, 1, 64, np.zeros(256, np.int32))
     assert "in the loop at" in text and "polls" not in text
 
@@ -337,6 +340,72 @@ def test_a_cycle() -> None:
     assert f"the arrivals so far are from {__file__}:{arrives} (block 0 warps 0)" in text
     assert "nobody has arrived there, and no other line of the kernel arrives" in text
     assert "block 0 warps 2: ended" in text
+
+
+def test_blocks_that_wait_alike_are_named_together() -> None:
+    text = message(waits_in_each_block, 12, 64, np.zeros(256, np.int32))
+    assert text.count("32 of 32 arrivals are missing") == 1
+    assert "blocks 0 to 11 warps 0: mbarrier.try_wait" in text
+    assert "it waits in blocks 0 to 11 for phase 0 (parity 0) of bar (initialised at" in text
+    text = message(different_barriers, (2, 3), 64, np.zeros(256, np.int32))
+    barrier = "barrier 1 of blocks (0, 0) to (1, 2): 32 of 64 threads have arrived"
+    assert f"{barrier}; missing are blocks (0, 0) to (1, 2) warps 1" in text
+    text = message(blocks_of_two_kinds, 12, 96, np.zeros(256, np.int32))
+    assert "barrier 1 of blocks 0, 2, 4, 6, ... (2 more): 32 of 96 threads have arrived" in text
+    assert "barrier 1 of blocks 1, 3, 5, 7, ... (2 more): 64 of 96 threads have arrived" in text
+
+
+@tc.kernel
+def waits_in_each_block(x: tc.Array):
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(32)
+    tc.barrier()
+    if tc.warp_id() == 0:
+        bar.wait(0)
+
+
+@tc.kernel
+def blocks_of_two_kinds(x: tc.Array):
+    if tc.warp_id() == 0 or (tc.blockIdx.x % 2 == 1 and tc.warp_id() == 1):
+        tc.barrier(1)
+    else:
+        tc.barrier(2)
+
+
+def made_elsewhere():
+    inner = tc.mbarriers(2)
+    return inner
+
+
+@tc.kernel
+def named_barriers(x: tc.Array, which: tc.Const):
+    full, outer, single = tc.mbarriers(2), made_elsewhere(), tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        for stage in tc.static_range(2):
+            for ring in (full, outer):
+                bar = ring[stage]  # not how a user calls it
+                bar.init(1)
+        single.init(1)
+    tc.barrier()
+    stage = x[0]
+    if which == "array":
+        full[stage + 1].wait(0)
+    elif which == "returned":
+        outer[stage + 1].wait(0)
+    elif which == "one":
+        single.wait(0)
+    else:
+        outer[1].arrive(2)
+
+
+def test_mbarriers_are_called_as_in_the_kernel() -> None:
+    """Hang reports name variables, not addresses."""
+    for which, name in (("array", "full[1]"), ("returned", "outer[1]"), ("one", "single")):
+        text = message(named_barriers, 1, 32, np.zeros(32, np.int32), which)
+        assert f"phase 0 (parity 0) of {name} (initialised at {__file__}:" in text
+    with pytest.raises(tc.EmulationError, match=r"^outer\[1\] \(initialised at .* arrives 2 times"):
+        named_barriers.emulate[1, 32](np.zeros(32, np.int32), "arrives")
 
 
 def test_who_is_missing_at_a_named_barrier() -> None:
@@ -554,11 +623,11 @@ def test_cooperative_launches() -> None:
 
 
 @tc.kernel
-def busy(x: tc.Array):
+def busy(x: tc.Array, turns: tc.s32 = 1 << 30):
     """Warp 1 computes for very long; warp 0 waits for it."""
     total = tc.u32(0)
     if tc.warp_id() == 1:
-        for i in tc.range(1 << 30):
+        for i in tc.range(turns):
             total += tc.u32(i)
     tc.barrier()
     x[tc.threadIdx.x] = total.bits(tc.s32)
@@ -583,6 +652,34 @@ def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPat
     line = line_of(busy, "for i in tc.range")
     assert "block 0 warps 1: " in text and f"in the loop at {__file__}:{line}, " in text
     assert "32 of 64 threads have arrived; missing are block 0 warps 1" in text
+
+
+@pytest.mark.parametrize("where", ["one chunk", "threads", "processes", "between cohorts"])
+def test_ctrl_c_shows_where_everybody_stands(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_workers", lambda _: 2)
+    monkeypatch.setattr(launch, "_is_long", lambda *_: where == "processes")
+    run = busy.emulator("sm_90a")
+    run[1, 64](np.zeros(64, np.int32), 1)
+    if where == "between cohorts":
+        selected = iter([*"abcde"])
+        select = Machine._select
+
+        def interrupted(machine: Machine) -> Any:
+            if next(selected, None) is None:
+                raise KeyboardInterrupt
+            return select(machine)
+
+        monkeypatch.setattr(Machine, "_select", interrupted)
+    else:
+        threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    blocks = 2000 if where in ("threads", "processes") else 2
+    with pytest.raises(KeyboardInterrupt) as error:
+        run[blocks, 64](np.zeros(64, np.int32))
+    text = str(error.value)
+    assert text.startswith("interrupted") and f"in the loop at {__file__}:" in text
+    assert "holds at most" not in text  # the emulator keeps blocks back, not the device
 
 
 @tc.kernel

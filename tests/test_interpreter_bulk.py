@@ -408,7 +408,7 @@ class TestClusters:
 
     @pytest.mark.parametrize("offset, error, text", [
         (4, Misaligned, r"mbarrier at shared 0x104 \(thread 0 of block 2\): no multiple of 8"),
-        (8, EmulationError, r"no mbarrier lives at shared 0x108 \(thread 0 of block 2\)"),
+        (8, EmulationError, r"the mbarrier at shared 0x108 is not initialised \(thread 0 of block 2\)"),
     ])  # fmt: skip
     @pytest.mark.usefixtures("library")
     def test_a_load_that_no_barrier_counts(self, offset: int, error: Any, text: str) -> None:

@@ -128,7 +128,7 @@ class TestPipeline:
         assert np.array_equal(d, product(a, b))
 
     MISTAKES = [
-        ("producer's parity", Deadlock, "phase 0 .parity 0. of the mbarrier"),
+        ("producer's parity", Deadlock, "phase 0 .parity 0. of empty.0. .initialised"),
         ("consumer's parity", Deadlock, "phase 0 .parity 0. is over: was it meant"),
         ("too many bytes", Deadlock, "4096 bytes are missing"),
         ("too few bytes", Deadlock, "4096 bytes more have come than were expected"),
@@ -159,9 +159,9 @@ class TestPipeline:
         lines = text.splitlines()
         who = [line.strip() for line in lines if ": mbarrier.try_wait" in line]
         assert [line.split(":")[0] for line in who] == ["block 0 warps 0", "block 0 warps 4-7"]
-        assert "phase 0 (parity 0) of the mbarrier at shared 0x8000 (initialised at" in text
+        assert "phase 0 (parity 0) of full[0] (initialised at" in text
         assert text.count("4096 bytes are missing") == 1
-        assert "0x8010 (initialised at" in text and "1 of 1 arrivals are missing" in text
+        assert "empty[0] (initialised at" in text and "1 of 1 arrivals are missing" in text
 
 
 # -- the async proxy ------------------------------------------------------------------------------
@@ -500,14 +500,14 @@ class TestBarriers:
         assert not out[:32].any() and (out[32:] == 20).all()
 
     MISTAKES = [
-        ("not initialised", EmulationError, "no mbarrier lives at shared 0x20 .thread 0"),
+        ("not initialised", EmulationError, "bar is not initialised .thread 0"),
         ("no arrivals", EmulationError, "is to expect 0 arrivals; 1 to 1048575 are allowed"),
         ("twice", EmulationError, "initialised a second time"),
-        ("overlap", Uninitialised, "byte 0x20 belongs to the mbarrier at shared 0x20"),
+        ("overlap", Uninitialised, "byte 0x20 belongs to bar .initialised"),
         ("too many", EmulationError, "arrives 3 times when 2 of 96 arrivals"),
         ("parity", EmulationError, "waits for parity 32; parities are 0 and 1"),
         ("no barrier", Race, "thread 0 of block 0 .* wrote it at line .*init.*nothing orders"),
-        ("gone", EmulationError, "no mbarrier lives at shared 0x20"),
+        ("gone", EmulationError, "bar is not initialised"),
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])

@@ -19,6 +19,7 @@ from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.ir.nodes import Op
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.mbarrier import Mbarrier, MbarrierArray, name_barriers
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, is_simple
 from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Undefined
@@ -155,6 +156,10 @@ class Evaluator(Flow):
             setattr(owner, target.attr, value)
 
     def assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(value, (Mbarrier, MbarrierArray)) and not isinstance(
+            target, (ast.Tuple, ast.List)
+        ):
+            name_barriers(value, ast.unparse(target), len(self.frames))
         if isinstance(target, ast.Name):
             frame = self.frame
             if target.id in frame.nonlocals and isinstance(frame.enclosing, Frame):

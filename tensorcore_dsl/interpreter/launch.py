@@ -263,11 +263,11 @@ def _run_chunks(
 
 
 def _note_places(error: KeyboardInterrupt, pending: Iterable[Future[Report]]) -> None:
-    """Add where the first chunk stood that the interrupt has ended."""
+    """Say in `error` where the first chunk stood that the interrupt has ended."""
     for future in pending:
         stopped = None if future.cancelled() else future.exception()
-        if isinstance(stopped, KeyboardInterrupt) and hasattr(error, "add_note"):
-            error.add_note(str(stopped))
+        if isinstance(stopped, KeyboardInterrupt):
+            error.args = stopped.args
             return
 
 

@@ -452,15 +452,15 @@ def _running(workers: Sequence[_Worker], end: float) -> list[_Worker]:
 
 
 def _note_place(error: KeyboardInterrupt, workers: Sequence[_Worker]) -> None:
-    """Add where the first chunk stood that the interrupt has ended."""
+    """Say in `error` where the first chunk stood that the interrupt has ended."""
     running = sorted((w.job, i) for i, w in enumerate(workers) if w.job is not None)
     for _, i in running:
         workers[i].signal(signal.SIGINT)
     for _, i in running:
         if workers[i].answers.poll(PATIENCE):
             found = workers[i].answer()
-            if isinstance(found, KeyboardInterrupt) and hasattr(error, "add_note"):
-                error.add_note(str(found))
+            if isinstance(found, KeyboardInterrupt):
+                error.args = found.args
                 return
 
 

@@ -234,7 +234,8 @@ class Kernel:
     (`.reqnctapercluster`). prints: by the number of a string, its parts where the emulator prints
     whole matrices: text, (conversion, view) of a scalar, or a view. kept: the registers in which a
     debug build keeps each value of a variable. stops: it contains a `breakpoint()`. tiles: the
-    static tiles of a checked build.
+    static tiles of a checked build. barriers: by address in the CTA, the variable that holds an
+    mbarrier, with the number of calls around its assignment.
     """
 
     name: str
@@ -252,6 +253,7 @@ class Kernel:
     kept: dict[Value, Value] = field(default_factory=dict)
     stops: bool = False
     tiles: list[SharedTile] = field(default_factory=list)
+    barriers: dict[int, tuple[int, str]] = field(default_factory=dict)
 
 
 def walk(block: Block) -> Iterator[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, SupportsIndex
 
 from tensorcore_dsl import dtypes
@@ -226,6 +227,21 @@ class MbarrierArray(Struct):
     def __getitem__(self, index: SupportsIndex) -> Mbarrier:
         place = self.tile.at(index)
         return Mbarrier(place.address, bounds=place.bounds)
+
+
+def name_barriers(value: Any, name: str, depth: int) -> None:
+    """Call mbarriers by the variable that they are assigned to, in the emulator's messages.
+
+    value: a `Mbarrier` or `MbarrierArray`. depth: calls around the assignment. The first name of
+    the least depth counts.
+    """
+    known, single = builder().kernel.barriers, isinstance(value, Mbarrier)
+    start = builder().static_offset(value.address if single else value.tile.origin)
+    if start is None:
+        return
+    for i, label in enumerate([name] if single else [f"{name}[{i}]" for i in range(len(value))]):
+        new = depth, label
+        known[start + 8 * i] = min(known.get(start + 8 * i, new), new, key=itemgetter(0))
 
 
 def _parity(value: Any) -> Any:

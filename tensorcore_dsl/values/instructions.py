@@ -303,6 +303,12 @@ class InstructionBuilder:
             value = left
         return (given if value is given.value else Scalar(value, given.dtype)), offset
 
+    def static_offset(self, address: Scalar) -> int | None:
+        """The offset of an address in static shared memory; None where it is not known."""
+        base, offset = self.split_constant(address)
+        op = self._definitions.get(base.value) if base is not None else None
+        return offset if op is not None and op.instr.mnemonic == names.STATIC_SHARED else None
+
     def divisor(self, given: Any) -> int:
         """The greatest power of two, at most MAX_DIVISOR, that is known to divide an integer."""
         if not isinstance(given, Scalar):

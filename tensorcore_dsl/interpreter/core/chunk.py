@@ -6,12 +6,13 @@ position of the program.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import Divergence, Loc
+from tensorcore_dsl.errors import Divergence, Loc, listing
 from tensorcore_dsl.interpreter.core.geometry import Geometry, axes_text, ranges
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Tally
@@ -67,6 +68,22 @@ class Positions:
     def block_name(self, cta: int) -> str:
         """The index of a CTA of the chunk in the grid."""
         return axes_text(self.geometry.cta(cta * self.group), self.geometry.grid)
+
+    def folded(self, texts: Iterable[tuple[int, str]]) -> list[str]:
+        """Each different text once, with all CTAs that it is said of in the place of its `{}`."""
+        ctas_of: dict[str, list[int]] = {}
+        for cta, text in texts:
+            ctas_of.setdefault(text, []).append(cta)
+        return [text.replace("{}", self._blocks(ctas)) for text, ctas in ctas_of.items()]
+
+    def _blocks(self, ctas: list[int]) -> str:
+        """`block 3`, `blocks 0 to 7` for CTAs in a row, or `blocks 0, 2, 5`."""
+        names = [self.block_name(cta) for cta in ctas]
+        if len(names) == 1:
+            return f"block {names[0]}"
+        if ctas[-1] - ctas[0] == len(ctas) - 1:
+            return f"blocks {names[0]} to {names[-1]}"
+        return f"blocks {listing(names, 4)}"
 
     def unit_name(self, first: int, unit: int) -> str:
         """The warp or warpgroup that starts at thread `first`."""
@@ -158,15 +175,13 @@ class Chunk(Positions):
         self.tally.access(self.at_step, space, verb, addresses, mask, size)
 
     def warps_text(self, mask: np.ndarray) -> str:
-        """The warps of some threads, those of the first four CTAs by number."""
+        """The warps of some threads, by number; CTAs with the same warps are named together."""
         lanes = mask.reshape(self.geometry.ctas, self.group // WARP, WARP)
         per_cta: np.ndarray = np.any(lanes, axis=2)
-        texts = []
-        for cta in np.flatnonzero(per_cta.any(axis=1))[:4]:
-            block = self.block_name(int(cta))
-            texts.append(f"block {block} warps {ranges(np.flatnonzero(per_cta[cta]))}")
-        more = int(per_cta.any(axis=1).sum()) - len(texts)
-        return ", ".join(texts) + (f" and {more} more blocks" if more else "")
+        return listing(self.folded(
+            (int(cta), f"{{}} warps {ranges(np.flatnonzero(per_cta[cta]))}")
+            for cta in np.flatnonzero(per_cta.any(axis=1))
+        ), 4)  # fmt: skip
 
     def refuse_divergence(
         self, first: int, unit: int, mask: np.ndarray, at: int | None = None

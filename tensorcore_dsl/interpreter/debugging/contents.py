@@ -319,13 +319,9 @@ class Contents:
         except Unreadable as error:
             return Address(f"{view.space} {address:#x}", f"({error})")
 
-    def shared_slot(self, view: views.BarrierView) -> int:
-        """The slot of the first mbarrier of a view."""
-        return self._shared(self._extent(view.address))[1] // mbarriers.BYTES
-
     def _read_barrierview(self, view: views.BarrierView) -> Any:
-        cta, _ = self._shared(self._extent(view.address))
-        first, size = self.shared_slot(view), self.ctx.mbarriers.index.shape[1]
+        cta, at = self._shared(self._extent(view.address))
+        first, size = at // mbarriers.BYTES, self.ctx.mbarriers.index.shape[1]
         slots = range(first, first + (view.count or 1))
         if slots.stop > size:
             raise Unreadable("its address is outside of shared memory")

@@ -118,18 +118,20 @@ class HangReport:
 
     def _named_barriers(self, mask: np.ndarray) -> list[str]:
         """The named barriers that threads of `mask` wait at, with those who lack."""
-        ctx, barriers, lines = self.ctx, self.ctx.barriers, []
+        ctx, barriers, texts = self.ctx, self.ctx.barriers, []
         threads = np.flatnonzero(mask & (barriers.waits_at >= 0))
         places = sorted({(int(t) // ctx.group, int(barriers.waits_at[t])) for t in threads})
-        for cta, number in places[:4]:
+        for cta, number in places:
             wanted, here = int(barriers.expected[cta, number]), int(barriers.arrived[cta, number])
             wanted = barriers.full if wanted < 0 else wanted
-            text = f"barrier {number} of block {ctx.block_name(cta)}: {here} of {wanted} threads"
-            away = self._not_at(cta, number)
-            living = ctx.warps_text(away & ctx.alive) if (away & ctx.alive).any() else "nobody"
+            text = f"barrier {number} of {{}}: {here} of {wanted} threads"
+            away = self._not_at(cta, number).reshape(-1, WARP).any(axis=1)
+            warps = ranges(np.flatnonzero(away) - cta * ctx.group // WARP)
+            living = f"{{}} warps {warps}" if warps else "nobody"
             who = "missing are" if wanted == barriers.full else f"{wanted - here} are missing of"
-            lines.append(f"{text} have arrived; {who} {living}{self._gone_text(cta)}")
-        return lines + ["..."] * (len(places) > 4)
+            texts.append((cta, f"{text} have arrived; {who} {living}{self._gone_text(cta)}"))
+        lines = ctx.folded(texts)
+        return lines[:4] + ["..."] * (len(lines) > 4)
 
     def _not_at(self, cta: int, number: int) -> np.ndarray:
         """(T,) bool: threads of a block that have not arrived at a named barrier."""
@@ -194,7 +196,8 @@ class HangReport:
             mbarriers, cta = self.ctx.mbarriers, thread // self.ctx.group
             slot = (address & 0xFFFFFF) // 8
             parity = self._operand(op.operands[1], thread) if len(op.operands) > 1 else None
-            return f"polls for parity {parity}: {mbarriers.wait_text(cta, slot)}"
+            (text,) = self.ctx.folded([(cta, mbarriers.wait_text(cta, slot))])
+            return f"polls for parity {parity}: {text}"
         gave = [self._operand(value, thread) for value in op.results]
         result = ", ".join("?" if g is None else str(g) for g in gave)
         if "load" in op.instr.effects:

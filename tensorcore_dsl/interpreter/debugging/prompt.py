@@ -110,7 +110,7 @@ class Prompt(cmd.Cmd):
 
     @property
     def waits(self) -> Waits:
-        return Waits(self.ctx, self.view, self.plan.stopped)
+        return Waits(self.ctx, self.plan.stopped)
 
     @property
     def ctx(self) -> Any:

@@ -9,19 +9,17 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.debugging.contents import Unreadable, barrier_state
-from tensorcore_dsl.interpreter.debugging.viewpoint import Viewpoint
+from tensorcore_dsl.interpreter.debugging.contents import barrier_state
 from tensorcore_dsl.interpreter.sync import mbarriers
-from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa.spec import Instruction
 
 
 class Waits:
-    """The waits as seen from a viewpoint; `stopped` is the mark at which its warp stands."""
+    """The waits of a machine's threads; `stopped` is the mark at which the active ones stand."""
 
-    def __init__(self, ctx: Any, view: Viewpoint, stopped: Mark | None) -> None:
-        self.ctx, self.view, self.stopped = ctx, view, stopped
+    def __init__(self, ctx: Any, stopped: Mark | None) -> None:
+        self.ctx, self.stopped = ctx, stopped
 
     def rows(self, first: int) -> Iterator[tuple[str, ...]]:
         ctx, part = self.ctx, slice(first, first + WARP)
@@ -64,24 +62,8 @@ class Waits:
         return f"barrier {number}: {here} of {wanted} threads have arrived"
 
     def mbarrier(self, cta: int, slot: int) -> str:
-        name = self._names(cta).get(slot, f"mbarrier at shared {mbarriers.BYTES * slot:#x}")
+        name = self.ctx.mbarriers.label(mbarriers.BYTES * slot)
         return f"{name}: {barrier_state(self.ctx, cta, slot)!r}"
-
-    def _names(self, cta: int) -> dict[int, str]:
-        """The variables that hold mbarriers, by slot."""
-        names: dict[int, str] = {}
-        mark, contents = self.view.mark, self.view.contents
-        for scope in mark.scopes if mark is not None else ():
-            for name, view in scope.variables.items():
-                if not isinstance(view, views.BarrierView):
-                    continue
-                try:
-                    first = contents.shared_slot(view)
-                except Unreadable:
-                    continue
-                for i in range(view.count or 1):
-                    names.setdefault(first + i, name if view.count is None else f"{name}[{i}]")
-        return names
 
 
 def _only(part: slice, threads: int) -> np.ndarray:

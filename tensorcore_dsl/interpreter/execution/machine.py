@@ -30,6 +30,7 @@ from tensorcore_dsl.isa.fragments import RegisterProducts
 from tensorcore_dsl.isa.wgmma import Buffers
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
+MAX_GRID = 1 << 31  # CTAs of a launch
 LONG_SLICE = 4096  # the same for a cohort that does something else
 
 
@@ -74,7 +75,7 @@ class Machine:
         self.strips: dict[int, Any] = {}
         self.chains: dict[int, Any] = {}
         self.asked = -1
-        self.started, self.resident = 0, resident or ctx.geometry.ctas
+        self.started, self.resident = 0, resident or MAX_GRID
         self.scheduler, self.observers = scheduler, observers
         follows = ctx.tally.profile or ctx.sanitizer.detector is not None
         self.runs = _runs(ctx.program, follows)
@@ -218,13 +219,16 @@ class Machine:
     def run(self) -> Report:
         """Run all threads to their end."""
         ctx = self.ctx
-        with np.errstate(all="ignore"):
-            while ctx.cohorts or self._start_blocks():
-                at, cohort = self._select()
-                self.rounds, self.budget = cohort.rounds, cohort.budget
-                self.asked = at if cohort.blocked else -1
-                ctx.narrow(cohort.mask)
-                self._run_cohort(at)
+        try:
+            with np.errstate(all="ignore"):
+                while ctx.cohorts or self._start_blocks():
+                    at, cohort = self._select()
+                    self.rounds, self.budget = cohort.rounds, cohort.budget
+                    self.asked = at if cohort.blocked else -1
+                    ctx.narrow(cohort.mask)
+                    self._run_cohort(at)
+        except KeyboardInterrupt as error:  # between cohorts there is no picture yet
+            raise error if error.args else KeyboardInterrupt(self._interrupted()) from None
         if ctx.barriers.doubt is not None:
             raise ctx.barriers.doubt
         return ctx.tally.report(ctx.program.steps)
@@ -331,7 +335,7 @@ class Machine:
             self._explain(error, steps[at])
         except KeyboardInterrupt:
             here = Group(at, ctx.mask, "waits" if at == self.asked else "runs")
-            raise KeyboardInterrupt("interrupted\n" + self._picture(here)) from None
+            raise KeyboardInterrupt(self._interrupted(here)) from None
         if self.scheduler is not None:
             self.scheduler.end_slice(ctx.mask)
         ctx.progress += 1
@@ -413,6 +417,9 @@ class Machine:
             loc = first  # it shows the expression
         picture = self._picture(Group(head, self.ctx.mask, "repeats"))
         raise errors.Deadlock(f"{why}\n{picture}", loc)
+
+    def _interrupted(self, here: Group | None = None) -> str:
+        return "interrupted\n" + self._picture(here)
 
     def _picture(self, here: Group | None = None) -> str:
         """Where everybody stands, and who waits for whom; `here`: the running cohort."""

@@ -459,7 +459,7 @@ class BulkCopies:
         if (state == shadow.BARRIER).any():
             place = address + int(np.argmax(state == shadow.BARRIER))
             name = self.mbarriers.name(cta, place // 8)
-            raise EmulationError(f"{what} touches shared {place:#x}: the {name} lives there")
+            raise EmulationError(f"{what} touches shared {place:#x}: {name} lives there")
         place = address + int(np.argmax(state == shadow.PENDING))
         error = EmulationError if verb == "load" else Uninitialised
         raise error(f"{what}: " + self.sanitizer.in_flight.owner(cta, place))

@@ -197,7 +197,7 @@ class SharedMemory(accesses.WordMemory):
     def owner(self, cta: int, byte: int) -> str:
         """The mbarrier or the copy that owns a byte, for messages."""
         if self.storage.shadow[cta, byte] == shadow.BARRIER:
-            return f"byte {byte:#x} belongs to the " + self.mbarriers.name(cta, byte // 8)
+            return f"byte {byte:#x} belongs to " + self.mbarriers.name(cta, byte // 8)
         return self.sanitizer.in_flight.owner(cta, byte)
 
 

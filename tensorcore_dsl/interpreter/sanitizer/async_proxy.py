@@ -299,7 +299,7 @@ class CopiesInFlight:
         cta, slot, phase, step, thread = flight[[CTA, SLOT, PHASE, STEP, THREAD]].tolist()
         return (
             f"the bulk load at {self.chunk.loc(step)} (by {self.chunk.describe(thread)}) is in "
-            f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of the "
+            f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of "
             + self.name(cta, slot)
         )
 

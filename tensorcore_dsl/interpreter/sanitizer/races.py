@@ -568,7 +568,7 @@ class Races:
         if (cta, slot) in self.unfenced:
             thread = self.unfenced[cta, slot]
             raise EmulationError(
-                f"{what} uses the {name}, which {self.chunk.describe(thread)} did not fence after "
+                f"{what} uses {name}, which {self.chunk.describe(thread)} did not fence after "
                 f"it was initialised: {advice.FENCE_MBARRIER_INIT} (or {advice.FENCE_PROXY_ASYNC}) "
                 "by the same thread must come before the threads meet"
             )

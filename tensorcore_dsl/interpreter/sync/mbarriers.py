@@ -222,15 +222,21 @@ class Mbarriers:
         at = self.made_at(cta, slot)
         return "" if at is None else f"at {self.chunk.loc(at)}"
 
+    def label(self, address: int) -> str:
+        """The name of the variable that holds the mbarrier at an address, or the address."""
+        names = self.chunk.program.kernel.barriers
+        return names[address][1] if address in names else f"the mbarrier at shared {address:#x}"
+
     def name(self, cta: int, slot: int) -> str:
+        """An mbarrier, and where it was initialised."""
         made = self._made(cta, slot)
-        return f"mbarrier at shared {slot * BYTES:#x}" + (f" (initialised {made})" if made else "")
+        return self.label(slot * BYTES) + (f" (initialised {made})" if made else "")
 
     def lacking(self, mask: np.ndarray) -> list[str]:
         """The phases that threads of `mask` wait for and what they lack, as lines of text."""
         wanted = self.waited_for(mask)
-        lines = [self.wait_text(cta, slot) for cta, slot in wanted[:8]]
-        return lines + [f"... and {len(wanted) - 8} more"] * (len(wanted) > 8)
+        lines = self.chunk.folded((place[0], self.wait_text(*place)) for place in wanted)
+        return lines[:8] + [f"... and {len(lines) - 8} more"] * (len(lines) > 8)
 
     def waited_for(self, mask: np.ndarray) -> list[tuple[int, int]]:
         """CTA and slot of the mbarriers that threads of `mask` wait for."""
@@ -238,10 +244,9 @@ class Mbarriers:
         return sorted({(int(t) // self.chunk.group, int(self.asks_for[t, 0])) for t in threads})
 
     def wait_text(self, cta: int, slot: int) -> str:
-        """The running phase of an mbarrier, and what it lacks."""
+        """The running phase of an mbarrier, and what it lacks; `{}` stands for the block."""
         count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
-        block = self.chunk.block_name(cta)
-        text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the "
+        text = f"it waits in {{}} for phase {phase} (parity {phase & 1}) of "
         lacks = [f"{pending} of {count} arrivals are missing"] if pending else []
         if missing > 0:
             lacks.append(f"{missing} bytes are missing")
@@ -262,8 +267,8 @@ class Mbarriers:
         if code == BAD_RANK:
             self.clusters.refuse_rank(rank - 1, who)
         if code == GONE:
-            self.clusters.refuse_gone(cta, f"the mbarrier at shared {at:#x}", who)
-        name = f"mbarrier at shared {at:#x}"
+            self.clusters.refuse_gone(cta, self.label(at), who)
+        name = self.label(at)
         if code == BAD_PLACE:
             size = self.storage.size
             raise OutOfBounds(f"{name} ({who}): the CTA has {size} bytes of shared memory")
@@ -271,7 +276,7 @@ class Mbarriers:
             raise Misaligned(f"{name} ({who}): no multiple of {BYTES}")
         if code == UNINITIALISED:
             raise EmulationError(
-                f"no mbarrier lives at shared {at:#x} ({who}): it needs {advice.MBARRIER_INIT}"
+                f"{name} is not initialised ({who}): it needs {advice.MBARRIER_INIT}"
             )
         if code == NOT_OWN:
             raise EmulationError(
@@ -291,7 +296,7 @@ class Mbarriers:
             made += f", by {self.chunk.describe(first)} in the same step"
             advised = "one thread initialises a barrier, as under `if tc.threadIdx.x == 0`"
         raise EmulationError(
-            f"mbarrier at shared {slot * BYTES:#x} is initialised a second time, by "
+            f"{self.label(slot * BYTES)} is initialised a second time, by "
             f"{self.chunk.describe(thread)} (first {made}); its phase is "
             f"{int(self.at(cta, slot)[PHASE])}: {advised}"
         )
@@ -306,7 +311,7 @@ class Mbarriers:
                 f"{name}: {who} waits for phase {self.asks_for[thread, 1]}, which came to its end "
                 f"together with the one behind it: phases pass faster than the waiter sees them"
             )
-        new, owner = f"mbarrier at shared {at:#x} is", ""
+        new, owner = f"{self.label(at)} is", ""
         if code == OCCUPIED:
             owner = self.sanitizer.in_flight.owner(cta, at)
         raise EmulationError({
