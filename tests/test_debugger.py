@@ -458,6 +458,33 @@ class TestValues:
         assert rows[1].startswith("block 0  warp 1  lanes 0-31  stopped at")
         assert printed[4] == "barrier 1: 32 of 64 threads have arrived"
 
+    def test_an_index_on_which_all_lanes_agree_is_one_number(self, capsys: Any) -> None:
+        @tc.kernel
+        def staged(x: tc.Array):
+            tile, full = tc.shared((2, 4, 32), tc.f32), tc.mbarriers(2)
+            for s in tc.static_range(2):
+                for i in tc.static_range(4):
+                    tile[s, i, tc.lane_id()] = s
+            if tc.threadIdx.x == 0:
+                for s in tc.static_range(2):
+                    full[s].init(s + 3)
+            tc.barrier()
+            stage, lane = (x[0] * 0).to(tc.s32) + 1, tc.lane_id()
+            flag, where = stage == 1, {0: stage, 1: lane}
+            if lane < 3:
+                breakpoint()
+                x[lane + 1] = tile[stage, 0, lane]
+
+        printed = session(
+            capsys, staged.emulator("sm_90a")[1, 32], "p tile[stage].shape", "p tile[stage, 3].max()",
+            "p tile[stage - 1:, stage].shape", "p tile[0, 0][lane].shape", "p full[stage]",
+            "p tile[flag].shape", "p where[stage]", "p full[lane]", "c", args=(X.copy(),),
+        )  # fmt: skip
+        assert printed[:4] == ["(4, 32)", "1.0", "(2, 32)", "(32,)"]
+        assert printed[4] == "phase 0 (parity 0), 4 of 4 arrivals pending"
+        assert printed[5].startswith("*** IndexError") and printed[6].startswith("[0 1 2 --")
+        assert printed[7].startswith("*** TypeError")
+
     def test_mbarriers(self, capsys: Any) -> None:
         @tc.kernel
         def phases(x: tc.Array):

@@ -6,6 +6,7 @@ What some threads have not written, or do not execute, is masked (`--` in print)
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,31 @@ _WIDTH = 100  # columns of a printed array
 class Lanes(np.ma.MaskedArray):  # type: ignore[type-arg, misc]
     """A scalar's value in each lane; lanes that have none are masked."""
 
+    @property
+    def agreed(self) -> Any:
+        """The value of a scalar on which all lanes agree; None where they differ."""
+        known = self.compressed()
+        same = (known == known[:1]) | ((known != known) & (known[:1] != known[:1]))
+        return known[0] if self.ndim == 1 and known.size and same.all() else None
+
+    def __index__(self) -> int:
+        return operator.index(self.agreed)
+
+
+class Indexed:
+    """A container in whose indices an integer on which all lanes agree is one number."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[tuple(map(_one, index)) if type(index) is tuple else _one(index)]
+
+
+def _one(index: Any) -> Any:
+    one = index.agreed if isinstance(index, Lanes) and index.dtype.kind in "iu" else None
+    return index if one is None else one
+
 
 def shown(value: Any, most: int | None = None) -> str:
     """A value as text; arrays in it are abbreviated beyond `most` elements, as NumPy does.
@@ -48,12 +74,8 @@ def shown(value: Any, most: int | None = None) -> str:
         return str(value) if isinstance(value, np.generic) else repr(value)
     most = most or (64 if value.ndim == 1 else 1024)
     mask, data = np.ma.getmaskarray(value), np.ma.getdata(value)
-    if isinstance(value, Lanes) and value.ndim == 1 and value.size:
-        lanes = np.flatnonzero(~mask)
-        known = data[lanes]
-        same = (known == known[:1]) | ((known != known) & (known[:1] != known[:1]))
-        if known.size and same.all():
-            return f"{known[0]}  ({_lanes_text(lanes, value.size)})"
+    if isinstance(value, Lanes) and value.agreed is not None:
+        return f"{value.agreed}  ({_lanes_text(np.flatnonzero(~mask), value.size)})"
     options: Any = {"linewidth": _WIDTH, "edgeitems": 3, "precision": 6, "threshold": most}
     with np.printoptions(**options, suppress=_plain_decimals(data[~mask])):
         return array_text(value)

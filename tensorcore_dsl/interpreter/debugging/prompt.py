@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import cmd
 import linecache
@@ -18,7 +19,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, public
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.debugging.contents import Unreadable, barrier_state, shown
+from tensorcore_dsl.interpreter.debugging.contents import Indexed, Unreadable, barrier_state, shown
 from tensorcore_dsl.interpreter.debugging.summaries import kind_of, matrices
 from tensorcore_dsl.interpreter.debugging.viewpoint import SPECIAL, Namespace, Viewpoint
 from tensorcore_dsl.interpreter.debugging.waits import Waits
@@ -27,6 +28,7 @@ from tensorcore_dsl.ir.nodes import Mark
 
 PROMPT = "(tcdb) "
 _AROUND = 5  # lines that `list` shows before and after the current one
+_INDEXED = "<indexed>"  # a name that no expression contains
 _LINE = 80  # columns of a value in `locals`
 _OPERATOR = re.compile(r"[-+*/%=<>&|^,!]|(if|in|is|and|or|not)\b")
 _FILE = re.compile(r"/\S+:\d+$")
@@ -274,14 +276,16 @@ class Prompt(cmd.Cmd):
         """print (p) EXPRESSION: variables, special registers (threadIdx.x), NumPy (np).
 
         A scalar has a value for each lane of the warp (or one, after `lane`); a fragment is its
-        matrix; tiles, arrays and lists are indexed as in Python. Masked (--): no value here.
+        matrix; tiles, arrays and lists are indexed as in Python, by a scalar on which all lanes
+        agree too. Masked (--): no value here.
         """
         if not expression:
             self._say("*** print takes an expression")
             return
         names = self.view.namespace()
         try:
-            value = eval(expression, _Globals(names), names)
+            tree = _Indices().visit(ast.parse(expression, mode="eval"))
+            value = eval(compile(tree, "<tcdb>", "eval"), _Globals(names), names)
         except SyntaxError as error:
             wrong = f"SyntaxError: {error.msg} (help lists the commands)"
             why = _STATEMENT if _is_statement(expression) else wrong
@@ -444,11 +448,20 @@ class Prompt(cmd.Cmd):
         self._say("\n".join(texts) or "no barrier is in use")
 
 
+class _Indices(ast.NodeTransformer):
+    """Indexes containers by `Indexed`."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        node.value = ast.Call(ast.Name(_INDEXED, ast.Load()), [node.value], [])
+        return ast.fix_missing_locations(node)
+
+
 class _Globals(dict[str, Any]):
     """The names of a viewpoint for functions and comprehensions within an expression."""
 
     def __init__(self, names: Namespace) -> None:
-        super().__init__(__builtins__=builtins)
+        super().__init__({"__builtins__": builtins, _INDEXED: Indexed})
         self.names = names
 
     def __missing__(self, name: str) -> Any:
