@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen.line_table import INLINED_VERSION, LineTable
@@ -25,6 +26,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
 from tensorcore_dsl.ir.views import ArrayView, Printed, TileView
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.call_free import CALL_FREE
 from tensorcore_dsl.isa.spec import Operand
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; launches provide more than that dynamically
@@ -71,6 +73,9 @@ def _param(param: nodes.Param, position: int) -> str:
 class _Printer:
     def __init__(self, kernel: nodes.Kernel, arch: Arch, lineinfo: bool) -> None:
         self.kernel, self.arch = kernel, arch
+        self.instrs = {n.instr for n in nodes.walk(kernel.body) if isinstance(n, nodes.Op)}
+        serial = any(instr.opcode == names.WGMMA for instr in self.instrs)  # by any call
+        self.templates = CALL_FREE if serial else {}
         self.table = LineTable() if lineinfo else None
         self.lines: list[str] = []
         self.counts = dict.fromkeys(_PREFIXES, 0)
@@ -116,11 +121,10 @@ class _Printer:
 
     def _version(self) -> tuple[int, int]:
         """The lowest version with the target and all instructions, so that old drivers load it."""
-        instrs = {n.instr for n in nodes.walk(self.kernel.body) if isinstance(n, nodes.Op)}
         wide = [_B128_VERSION] if self.counts[128] else []
         wide += [INLINED_VERSION] if self.table is not None and self.table.has_calls else []
         wide += [_MAP_VERSION for p in self.kernel.params if p.tensor_map is not None]
-        return max([self.arch.ptx, *wide, *(instr.version for instr in instrs)])
+        return max([self.arch.ptx, *wide, *(instr.version for instr in self.instrs)])
 
     def _globals(self) -> Iterable[str]:
         kernel = self.kernel
@@ -246,6 +250,8 @@ class _Printer:
 
     def _op(self, op: nodes.Op) -> None:
         instr = op.instr
+        if template := self.templates.get(instr.mnemonic):
+            instr = replace(instr, template=template)
         if "print" in instr.effects:
             self._check_print(op)
         pairs = zip(op.operands, instr.operands, strict=True)
