@@ -77,6 +77,42 @@ def test_the_first_instruction_of_the_kind_where_no_line_is_named():
     assert "tc.launch_bounds(threads, 1)" in second.text
 
 
+REASONS = [  # the assembler's words, of CUDA 13.0, and what the remedy says
+    ("C7509", "the presence of Extern calls", "the line calls a routine"),
+    ("C7510", "wgmma pipeline crossing function boundary at a function call", "calls a routine"),
+    ("C7511", "insufficient register resources for the wgmma pipeline", "fewer accumulators"),
+    ("C7512", "insufficient register resources", r"tc.warp_specialize\(..., registers=...\)"),
+    ("C7513", "non wgmma instructions defining input registers of a wgmma", "the fragments of A"),
+    ("C7514", "non wgmma instructions reading accumulator registers", "leave accumulators alone"),
+    ("C7515", "non wgmma instructions defining accumulator registers", "leave accumulators alone"),
+    ("C7516", "ill formed pipeline stage", "under the same conditions"),
+    ("C7518", "program dependence on compiler-inserted WG.DP in divergent path", "the same way"),
+    ("C7520", "program dependence on compiler-inserted WG.AR in divergent path", "the same way"),
+]
+
+
+@pytest.mark.parametrize(("code", "reason", "remedy"), REASONS)
+def test_each_reason_has_its_remedy(code, reason, remedy):
+    said = f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are "
+    (diagnostic,) = diagnostics(f"{said}serialized due to {reason} in the function 'k'")
+    assert re.search(remedy, diagnostic.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (".reqntid 384\nsetmaxnreg.dec", "the role that spills"),
+        (".reqntid 384\n.maxnreg 24", "max_registers is the limit"),
+        (".reqntid 384", "blocks of fewer threads"),
+        ("", "tc.launch_bounds"),
+    ],
+)
+def test_remedies_of_spills(text, remedy):
+    spills = "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
+    (diagnostic,) = diagnostics(spills=spills, text=text)
+    assert remedy in diagnostic.text
+
+
 def test_a_log_of_unknown_form():
     made = Cubin("k", "sm_90a", "", b"", "all is well")
     (diagnostic,) = diagnostics_of(made, ("k.py", 3), dict)
@@ -131,6 +167,39 @@ def changing_registers(x: tc.Array):
         x[tc.threadIdx.x] = 2.0
 
 
+def spilling_role(x: tc.Array):
+    if tc.warpgroup_id() == 0:
+        tc.setmaxnreg(24, grow=False)
+        spilling(x)
+    else:
+        tc.setmaxnreg(240, grow=True)
+        x[tc.threadIdx.x] = 2.0
+
+
+def calling(x: tc.Array):
+    mma = tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32)
+    tile = tc.shared((64, 64), tc.f16, swizzle=128)
+    acc = mma.d.zeros()
+    tc.wgmma_fence()
+    acc = tc.wgmma_async(mma, acc, tile, tile)
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    print(acc.elements()[0])  # a call
+
+
+def crowded(x: tc.Array):
+    mma = tc.wgmma.m64n256k16(tc.f16, tc.f16, tc.f32)
+    a = tc.shared((64, 64), tc.f16, swizzle=128)
+    b = tc.shared((256, 64), tc.f16, swizzle=128)
+    accs = [mma.d.zeros() for _ in range(3)]  # 384 registers
+    tc.wgmma_fence()  # here
+    accs = [tc.wgmma_async(mma, acc, a, b) for acc in accs]
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    for k in tc.static_range(3):
+        x[k] = accs[k].elements()[0]
+
+
 def warned(function, **options):
     """The warnings of compiling a kernel, from a new object that remembers nothing."""
     with warnings.catch_warnings(record=True) as found:
@@ -143,6 +212,7 @@ def warned(function, **options):
 CASES = [
     (spilling, {"max_registers": 24}, "def spilling", r"spilling: registers are spilled"),
     (serialised, {}, "# the first", r"serialised: \(C75\d\d\).*serialized.*leave accumulators"),
+    (calling, {}, "# a call", r"calling: \(C7509\).*; the line calls a routine"),
 ]
 
 
@@ -154,6 +224,13 @@ def test_warnings_are_at_the_users_line(function, options, line, text):
         assert Path(warning.filename).name == Path(__file__).name, place
         assert warning.lineno == line_of(function, line), place
         assert re.search(text, str(warning.message)), place
+
+
+def test_too_many_accumulators():
+    needs_assembler()
+    (warning,) = [w for w in warned(crowded, threads=128) if "C7511" in str(w.message)]
+    assert warning.lineno == line_of(crowded, "# here")
+    assert "give each warpgroup fewer accumulators" in str(warning.message)
 
 
 def test_nvjitlink_ignores_setmaxnreg(monkeypatch):
@@ -183,6 +260,12 @@ def register_changes(code):
     (text,) = (s.data for s in sections(code) if s.name.startswith(".text."))
     words = (word for word, _ in struct.iter_unpack("<QQ", text))
     return [word >> 32 & 0xFFFF for word in words if word & 0xFFFF == 0x79C8]
+
+
+def test_a_role_that_spills():
+    needs_ptxas()
+    (warning,) = warned(spilling_role, threads=256, min_blocks=1)
+    assert "give the role that spills more registers" in str(warning.message)
 
 
 def test_without_known_registers_at_entry_ptxas_ignores_it():

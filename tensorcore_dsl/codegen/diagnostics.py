@@ -16,21 +16,51 @@ from tensorcore_dsl.errors import PerformanceWarning
 from tensorcore_dsl.isa import names
 
 _SLOW = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
+_CALL = (
+    "the line calls a routine, and around a call no wgmma stays in flight. Calls are print, and of "
+    "64-bit types / (of integers and floats), //, % and tc.sqrt; of narrower types they are not, "
+    "nor are tc.rcp and tc.rsqrt"
+)
+_REGISTERS = (
+    "give each warpgroup fewer accumulators (a smaller tile, or more warpgroups that share it), or "
+    "its threads more registers: tc.warp_specialize(..., registers=...), a greater max_registers"
+)
+_ACCUMULATORS = (
+    "leave accumulators alone between tc.wgmma_fence and tc.wgmma_wait: no copies, and no other "
+    "instructions that read or write them"
+)
+_DIVERGENCE = (
+    "all warps of a warpgroup must go the same way from tc.wgmma_fence to tc.wgmma_wait: branch on "
+    "what they share, such as tc.warpgroup_id()"
+)
 _ADVICE = {
     "C7504": "nvJitLink compiles for linking, where registers cannot change hands: install a "
     "whole-program ptxas, `pip install 'tensorcore-dsl[ptxas]'`, or put the CUDA toolkit's on PATH",
     "C7508": "say how many registers a thread begins with: tc.launch_bounds(threads, 1), or "
     "@tc.kernel(max_registers=...)",
+    "C7509": _CALL,
+    "C7510": _CALL,
+    "C7511": _REGISTERS,
+    "C7512": _REGISTERS,
+    "C7513": "compute the fragments of A before tc.wgmma_fence, and leave them alone until "
+    "tc.wgmma_wait: products read them while they run",
+    "C7514": _ACCUMULATORS,
+    "C7515": _ACCUMULATORS,
+    "C7516": "put tc.wgmma_fence, the products, tc.wgmma_commit and tc.wgmma_wait one after the "
+    "other under the same conditions",
+    "C7518": _DIVERGENCE,
+    "C7520": _DIVERGENCE,
 }
-_SERIALISED = (
-    "leave accumulators alone between tc.wgmma_fence and tc.wgmma_wait: no copies, no other "
-    "instructions that read or write them, and no branches that only some of the warps take"
-)
-_SPILLED = (
-    "smaller tiles or fewer values at a time take fewer registers; tc.launch_bounds(threads), or "
-    "@tc.kernel(threads=...), lets the assembler use all that a block of this size may have"
-)
-
+_SPILLED = {  # by what the PTX contains; the first that it does
+    names.SETMAXNREG: "give the role that spills more registers: tc.warp_specialize(..., "
+    "registers=...) or tc.setmaxnreg, as many as the other roles can spare; or give each of its "
+    "warpgroups fewer accumulators, by a smaller tile or more warpgroups that share it",
+    ".maxnreg": "max_registers is the limit: a greater one, smaller tiles or fewer values at once",
+    ".reqntid": "smaller tiles, fewer values at a time or blocks of fewer threads leave more "
+    "registers for each value; tc.warp_specialize(..., registers=...) moves them between roles",
+    "": "smaller tiles or fewer values at a time take fewer registers; tc.launch_bounds(threads), "
+    "or @tc.kernel(threads=...), lets the assembler use all that a block of this size may have",
+}
 
 class Diagnostic(NamedTuple):
     """One message at a line of the user's source."""
@@ -57,7 +87,7 @@ def diagnostics_of(
     if not cubin.log.strip():  # of nvJitLink before 12.5, from the driver's cache
         return ()
     resources = cubin.resources
-    messages = [(_spill_message(resources), 0)] if resources.spills else []
+    messages = [(_spill_message(resources, cubin.ptx), 0)] if resources.spills else []
     if resources.spills is None:
         messages = [(_unknown_message(cubin.log), 0)]
     slow = [text for text in resources.warnings if _SLOW.search(text)]
@@ -66,11 +96,12 @@ def diagnostics_of(
     return tuple(Diagnostic(text, *places.get(line, kernel)) for text, line in messages)
 
 
-def _spill_message(resources: Resources) -> str:
+def _spill_message(resources: Resources, ptx: str) -> str:
+    advice = next(text for sign, text in _SPILLED.items() if sign in ptx)
     return (
         f"registers are spilled to memory: {resources.spill_stores} bytes of stores and "
         f"{resources.spill_loads} of loads a thread, with {resources.registers} registers in "
-        f"use; {_SPILLED}"
+        f"use; {advice}"
     )
 
 
@@ -84,8 +115,6 @@ def _unknown_message(log: str) -> str:
 def _advised(text: str) -> str:
     code = re.search(r"\((C\d+)\)", text)
     advice = _ADVICE.get(code[1]) if code else None
-    if advice is None and names.WGMMA in text:
-        advice = _SERIALISED
     message = text.splitlines()[0].removesuffix(" in line 0").rstrip(".")
     return f"{message}; {advice}" if advice else message
 
