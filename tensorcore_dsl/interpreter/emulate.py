@@ -22,6 +22,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.ir.constants import const_bits, immediate_complaint
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa import generic
+from tensorcore_dsl.isa.access import GENERIC
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 
 LEAST, MOST = 8192, 32768  # threads that run at a time, where the batch has so many
@@ -290,7 +291,7 @@ def _run(
     storage = SharedStorage(memory, True, written=True)
     program = Program(Kernel("emulate", [], Block()), [Step(lambda machine: None, None, instr)])
     ctx = ExecutionContext(program, geometry, Arguments([]), storage, arch)
-    if not instr.space and instr.accesses_memory:
+    if instr.space == GENERIC:
         operands = [
             generic.of_shared(value) if operand.kind == "addr" else value
             for operand, value in zip(instr.operands, operands, strict=True)

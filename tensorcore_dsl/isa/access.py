@@ -13,7 +13,8 @@ from functools import cache
 from math import prod
 from typing import Any
 
-SPACES = ("global", "shared", "shared::cta", "shared::cluster", "generic")
+GENERIC = "generic"  # an address in any space
+SPACES = ("global", "shared", "shared::cta", "shared::cluster", GENERIC)
 ORDERS = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc")
 SCOPES = ("cta", "cluster", "gpu", "sys")
 COMPLETIONS = ("async_group", "bulk_group", "mbarrier")

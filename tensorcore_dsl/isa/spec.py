@@ -192,7 +192,7 @@ class Instruction:
 
     @property
     def space(self) -> str:
-        """State space of the first address: global, shared, shared::cta, shared::cluster, or ""."""
+        """State space of the first address, as `Access.space`; "" without addresses."""
         return self.accesses[0].space if self.accesses else ""
 
     def in_registers(self, operand: Operand) -> str:

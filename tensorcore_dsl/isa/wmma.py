@@ -124,7 +124,7 @@ def load(ctx: Context, instr: Instruction, address: Any, *stride: Any) -> np.nda
         loaded = np.stack([memory.load(lanes, place, width, 1)[0] for place in places])
         words = loaded if words is None else np.where(lanes.active, loaded, words)
     if width >= 4:
-        return words
+        return np.asarray(words)
     per = 4 // width
     parts = words.reshape(-1, per, ctx.threads).astype(np.uint32)
     shifts = (8 * width * np.arange(per, dtype=np.uint32))[None, :, None]

@@ -16,6 +16,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.access import GENERIC
 from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
@@ -223,7 +224,7 @@ class InstructionBuilder:
     def _source(self, given: Any, wanted: Operand, instr: Instruction) -> Any:
         """The IR source for one operand of a call; OperandError if it does not fit."""
         if wanted.kind == "addr":
-            return self.address(given, wanted, not instr.space and instr.accesses_memory)
+            return self.address(given, wanted, instr.space == GENERIC)
         if wanted.kind == "imm":
             return _immediate(given, wanted, instr)
         if wanted.registers > 1 or wanted.layout is not None:
