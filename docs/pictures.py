@@ -38,13 +38,17 @@ FRAGMENTS = {
     "mma_m16n8k8_tf32": (tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32), "ab"),
     "mma_m16n8k32_s8": (tc.mma.m16n8k32(tc.s8, tc.s8, tc.s32), "ab"),
     "mma_m8n8k4_f64": (tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64), "abd"),
-    "mma_sp_m16n8k32_f16": (tc.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32), "b"),
+    "mma_sp_m16n8k32_f16": (tc.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32), "be"),
+    "mma_block_scale_m16n8k32_e4m3": (
+        tc.mma.block_scale.m16n8k32(tc.e4m3, tc.e4m3, tc.f32), ("scale_a", "scale_b"),
+    ),
     "wgmma_m64n8k16_f16": (tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32), "d"),
 }
 
 
 def fragment(instr: Any, operand: str) -> Figure:
-    return plot_layout(instr.operand(operand).layout, rows=64, cols=32)
+    shown = instr.operand(operand)
+    return plot_layout(shown.layout or shown.drawing, rows=64, cols=32)
 
 
 def timeline() -> Figure:

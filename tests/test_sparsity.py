@@ -358,3 +358,66 @@ def test_metadata_belong_to_the_product_until_it_is_over() -> None:
     assert (out == 64).all()
     with pytest.raises(EmulationError, match="uses registers that the wgmma at .* still owns"):
         hurried.emulator("sm_90a")[1, 128](out, 2, wait=False)
+
+
+# -- drawings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("instr", [
+    tc.mma.sp.m16n8k16(tc.f16, tc.f16, tc.f32), tc.mma.sp.m16n8k32(tc.bf16, tc.bf16, tc.f32),
+    tc.mma.sp.m16n8k32(tc.s8, tc.s8, tc.s32), tc.mma.sp.m16n8k64(tc.s8, tc.s8, tc.s32),
+], ids=str)  # fmt: skip
+def test_drawn_metadata_are_what_products_read(instr: Any) -> None:
+    """One nibble of each thread in turn selects other columns: the drawn row of D alone changes."""
+    drawn = instr.e.drawing
+    bits = instr.a.dtype.bits
+    one = {tc.f16: 0x3C003C00, tc.bf16: 0x3F803F80, tc.s8: 0x01010101}[instr.a.dtype]
+    nibbles = instr.shape[2] // 4  # of a row
+    a = np.full((32, instr.a.registers), one, np.uint32)
+    for selector in range(16 // nibbles):
+        for thread, slot in np.random.default_rng(bits).integers(0, (32, 8), (6, 2)).tolist():
+            row, column = drawn.coords[thread, slot]
+            read, nibble = divmod(int(column), nibbles)
+            b = np.zeros((32, instr.b.layout.slots), np.uint32)  # the third row of this nibble's four
+            b[(instr.b.layout.coords == (4 * nibble + 2, 5)).all(-1)] = one & (1 << bits) - 1
+            per = 32 // bits
+            words = sum(b[:, i::per] << np.uint32(bits * i) for i in range(per))
+            e = np.full(32, 0x44444444, np.uint32)  # columns 0 and 1 of each four
+            e[thread] ^= np.uint32(0xA << 4 * slot)  # 2 and 3
+            d = tc.emulate(instr, a, words, np.zeros((32, 4), np.uint32), e, selector, arch="sm_90a")
+            changed = {tuple(place) for place in instr.d.layout.coords[d != 0].tolist()}
+            assert changed == ({(int(row), 5)} if read == selector else set())
+
+
+def test_drawn_scales_are_what_products_read() -> None:
+    instr = tc.mma.block_scale.m16n8k32(tc.e4m3, tc.e4m3, tc.f32)
+    a, b = (np.full((32, o.registers), 0x38383838, np.uint32) for o in (instr.a, instr.b))
+    plain = np.full(32, 0x7F7F7F7F, np.uint32)
+    for name, sides in (("scale_a", 2), ("scale_b", 4)):
+        drawn, axis = instr.operand(name).drawing, 0 if name == "scale_a" else 1
+        for thread in range(32):
+            for byte in range(4):
+                scales = plain.copy()
+                scales[thread] += np.uint32(1 << 8 * byte)
+                place = drawn.coords[thread, byte]
+                own, other = divmod(int(place[1 - axis]), 4)
+                assert other == byte and own < sides
+                given = [plain, byte, 0, plain, byte, 0]
+                given[3 * axis : 3 * axis + 3] = [scales, byte, own]
+                d = tc.emulate(instr, a, b, np.zeros((32, 4), np.uint32), *given, arch="sm_120a")
+                lines = instr.d.layout.coords[d.view(np.float32) == 64][:, axis]
+                assert set(lines.tolist()) == {int(place[axis])}
+
+
+def test_metadata_and_scales_are_described_and_plotted(tmp_path: Any) -> None:
+    pytest.importorskip("matplotlib")
+    from tensorcore_dsl.isa.description import describe
+    from tensorcore_dsl.viz.plot import plot_instruction
+
+    instr = tc.mma.sp.block_scale.m16n8k64(tc.e4m3, tc.e4m3, tc.f32)
+    text = describe(instr)
+    assert "nibble i of selector f in column 16 f + i" in text
+    assert "byte j of thread-id t in column 4 t + j" in text and "byte j of thread-id t in row 4 t + j" in text
+    names = {path.name.split(".")[-2] for path in plot_instruction(instr, tmp_path)}
+    assert {"e", "scale_a", "scale_b"} <= names
+    assert instr.scale_a.plot().axes[0].texts[1].get_text() == "T0:e1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.isa import mma, sparse
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.fragments import multiply, operand, pairs
+from tensorcore_dsl.isa.fragments import checked, multiply, operand, pairs
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 from tensorcore_dsl.isa.warp import warps
+from tensorcore_dsl.layout import Layout
 
 ROWS_A, COLUMNS_B = np.arange(16), np.arange(8)
 _SCALES = "{scale_a}, {{{byte_a}, {thread_a}}}, {scale_b}, {{{byte_b}, {thread_b}}}"
@@ -44,6 +46,21 @@ def _bytes(words: np.ndarray, first: int, count: int) -> np.ndarray:
     return (np.asarray(words, np.uint32)[..., None] >> shifts & np.uint32(0xFF)).astype(np.uint8)
 
 
+@cache
+def drawings(dtype: str) -> tuple[Layout, Layout]:
+    """The bytes of the scales of A (rows x bytes) and of B (bytes x columns), for every thread-id."""
+
+    def of_a(thread: Any, slot: Any) -> tuple[Any, Any]:
+        return thread // 4 + 8 * (thread % 2), 4 * (thread % 4 // 2) + slot
+
+    def of_b(thread: Any, slot: Any) -> tuple[Any, Any]:
+        return 4 * (thread % 4) + slot, thread // 4
+
+    a = "scales of A by row, byte j of thread-id t in column 4 t + j"
+    b = "scales of B by column, byte j of thread-id t in row 4 t + j"
+    return checked(a, 16, 8, dtype, of_a), checked(b, 16, 8, dtype, of_b)
+
+
 def multiply_scaled(
     ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, *extra: Any, **more: Any
 ) -> np.ndarray:
@@ -55,17 +72,18 @@ def multiply_scaled(
     return multiply(ctx, instr, a, b, c, **more)
 
 
-def scale_operands(count: int) -> tuple[Operand, ...]:
+def scale_operands(count: int, dtype: str) -> tuple[Operand, ...]:
     """The operands scale-a-data, {byte-id-a, thread-id-a}, and the same for B."""
 
     def immediate(name: str, values: tuple[int, ...]) -> Operand:
         return Operand(name, dtypes.u16, 1, "imm", None, values)
 
+    of_a, of_b = drawings(dtype)
     return (
-        Operand("scale_a", dtypes.b32),
+        Operand("scale_a", dtypes.b32, drawing=of_a),
         immediate("byte_a", _BYTES[count]),
         immediate("thread_a", (0, 1)),
-        Operand("scale_b", dtypes.b32),
+        Operand("scale_b", dtypes.b32, drawing=of_b),
         immediate("byte_b", _BYTES[count]),
         immediate("thread_b", (0, 1, 2, 3)),
     )
@@ -117,7 +135,7 @@ class ScaledFamily:
             mnemonic=f"{head}.sync.aligned.{shape}.row.col.kind::{self.kind}.block_scale{vector}"
             f".f32.{a}.{b}.f32.{scale_type}",
             results=(operand("d", names["d"]),),
-            operands=(*(operand(x, names[x]) for x in "abc"), *extra, *scale_operands(int(count))),
+            operands=(*(operand(x, names[x]) for x in "abc"), *extra, *scale_operands(int(count), scale_type)),
             requires=Requires(self.sparse_requires if is_sparse else self.requires),
             version=self.ptx, section=sparse.SECTION if is_sparse else mma.SECTION,
             execute=multiply_scaled, effects=WARP,

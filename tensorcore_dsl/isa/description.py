@@ -41,7 +41,7 @@ def describe(instr: Instruction, layouts: bool = True, width: int = 100) -> str:
     lines += [f"  {name:<12}{text}" for name, text in _facts(instr)]
     lines += ["", "  operands", *(f"    {line}" for line in _operands(instr))]
     if layouts:
-        for layout in dict.fromkeys(o.layout for o in _all(instr) if o.layout is not None):
+        for layout in dict.fromkeys(filter(None, (o.layout or o.drawing for o in _all(instr)))):
             lines += ["", *(f"  {line}" for line in _cut(layout, width - 2))]
     return "\n".join(lines)
 

@@ -19,10 +19,11 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.fragments import multiply, operand, pairs, size
+from tensorcore_dsl.isa.fragments import checked, multiply, operand, pairs, size
 from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, fragment_layouts, option
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 from tensorcore_dsl.isa.warp import warps
+from tensorcore_dsl.layout import Layout
 
 SECTION = "9.7.14.6.3"
 ORDERED = (8, 5)  # PTX version of mma.sp::ordered_metadata
@@ -59,6 +60,18 @@ def places(selector: int, nibbles: int, wide: bool) -> np.ndarray:
     (upper, row), nibble = np.divmod(np.arange(16)[:, None], 8), np.arange(nibbles)
     lane = 4 * row + np.array(lanes)[upper, nibble // each]
     return np.asarray(32 * lane + np.array(low)[upper] + 4 * (nibble % each))
+
+
+@cache
+def drawing(nibbles: int, wide: bool) -> Layout:
+    """The nibbles of the metadata: column nibbles * f + i has nibble i of a row for selector f."""
+    coords = np.empty((32, 8, 2), np.int64)
+    for column in range(16):
+        selector, nibble = divmod(column, nibbles)
+        lane, bit = np.divmod(places(selector, nibbles, wide)[:, nibble], 32)
+        coords[lane, bit // 4] = np.stack([np.arange(16), np.full(16, column)], axis=-1)
+    name = f"metadata of mma.sp, nibble i of selector f in column {nibbles} f + i"
+    return checked(name, 16, 16, "u4", lambda t, s: (coords[t, s, 0], coords[t, s, 1]))
 
 
 def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.ndarray:
@@ -169,8 +182,9 @@ class SparseFamily:
 
 def metadata(shape: str, a: str, packed: bool = False) -> tuple[Operand, Operand]:
     """The operands e and f: metadata and sparsity selector."""
+    drawn = drawing(nibbles_per_row(shape, a, packed), dtypes.named(a).bits >= 16)
     return (
-        Operand("e", dtypes.b32),
+        Operand("e", dtypes.b32, drawing=drawn),
         Operand("f", dtypes.u32, 1, "imm", None, selectors(shape, a, packed)),
     )
 

@@ -42,6 +42,8 @@ class Operand:
         Of a fragment: which thread holds which element.
     values : tuple of int or None
         Allowed values of an immediate.
+    drawing : Layout or None
+        Of metadata and block scales: what their bits belong to, for all values of the selectors.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Operand:
     kind: str = "reg"
     layout: Layout | None = None
     values: tuple[int, ...] | None = None  # allowed values of an immediate
+    drawing: Layout | None = field(default=None, compare=False)
 
     @property
     def is_fragment(self) -> bool:
@@ -89,15 +92,17 @@ class Operand:
         return emitter().zeros(self)
 
     def __str__(self) -> str:
-        return str(self.layout) if self.layout else f"{self.name}: {self.type_name}"
+        drawn = self.layout or self.drawing
+        return str(drawn) if drawn else f"{self.name}: {self.type_name}"
 
     def plot(self, path: str | None = None) -> Any:
         """Draw the layout with matplotlib; save the figure if `path` is given."""
         from tensorcore_dsl.viz.plot import plot_layout
 
-        if self.layout is None:
+        drawn = self.layout or self.drawing
+        if drawn is None:
             raise OperandError(f"operand {self.name} has no layout to draw")
-        return plot_layout(self.layout, path)
+        return plot_layout(drawn, path)
 
 
 Execute = Callable[..., Any]

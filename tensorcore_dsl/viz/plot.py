@@ -237,10 +237,11 @@ def plot_instruction(instr: Any, directory: str | Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
     for operand in (*instr.results, *instr.operands):
-        if operand.layout is not None and operand.layout not in written:
+        layout = operand.layout or operand.drawing
+        if layout is not None and layout not in written:
             path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', instr.mnemonic)}.{operand.name}.png"
-            plot_layout(operand.layout, path)
-            written[operand.layout] = path
+            plot_layout(layout, path)
+            written[layout] = path
     return list(written.values())
 
 
