@@ -2,8 +2,7 @@
 """PTX floating-point instructions of one thread, on arrays of register bits (9.7.3 to 9.7.6).
 
 `arith`, `compare` and `testp` take the parts of the mnemonic: ``arith("fma", "f32", a, b, c,
-rounding="rz", ftz=True)`` is ``fma.rz.ftz.f32``. Results are bit-exact, except rcp.approx and
-rsqrt.approx of f64 (see `approximate`).
+rounding="rz", ftz=True)`` is ``fma.rz.ftz.f32``. Results are bit-exact.
 
 NaN results, as measured on sm_90: 0x7FFFFFFF for f32, 0x7FFF for f16 and bf16, whatever the input.
 f64 keeps the sign and payload of the first NaN among b, c, a and sets the quiet bit; an invalid
