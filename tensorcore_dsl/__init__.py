@@ -33,14 +33,15 @@ Warps and warpgroups
 Mathematics
     fma, minimum, maximum, select, sqrt, exp, exp2, log, log2, rcp, rsqrt, sin, cos, tanh
 Debugging and checks
-    breakpoint, debugger, CheckResult, Finding, Exploration, Difference
+    breakpoint, assert_, debugger, CheckResult, Finding, Exploration, Difference
 Tuning and timing
     autotune, Autotuned, Config, Trial, Tuning, testing
 Errors
     TensorCoreError and what derives from it: CompileError, UnsupportedSyntax, OperandError,
     VerifyError, UnknownInstruction, UnknownName, ArchError, LayoutError, ArgumentError,
     AssemblyError, LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised,
-    InvalidArithmetic, Divergence, Race, Deadlock, DebuggerQuit; PerformanceWarning, RaceWarning
+    InvalidArithmetic, AssertionFailed, Divergence, Race, Deadlock, DebuggerQuit;
+    PerformanceWarning, RaceWarning
 """
 
 # isort: skip_file
@@ -53,7 +54,8 @@ from tensorcore_dsl.checking.exploration import Difference, Exploration
 from tensorcore_dsl.checking.findings import CheckResult, Finding
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import (
-    ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
+    ArchError, ArgumentError, AssemblyError, AssertionFailed, CompileError, Deadlock,
+    DebuggerQuit, Divergence,
     EmulationError, InvalidArithmetic, LaunchError, LayoutError, Misaligned, OperandError,
     OutOfBounds, PerformanceWarning, Race, RaceWarning, TensorCoreError, Uninitialised,
     UnknownInstruction, UnknownName, UnsupportedSyntax, VerifyError,
@@ -68,7 +70,7 @@ from tensorcore_dsl.lang.atomics import atomic, reduce
 from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, fence_proxy_async, syncwarp
 from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sync, cluster_wait
 from tensorcore_dsl.lang.copy_tile import copy_tile
-from tensorcore_dsl.lang.debugging import breakpoint
+from tensorcore_dsl.lang.debugging import assert_, breakpoint
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.fragments import (
     fragment, load_elements, pack, store_elements, unpack, vector,
@@ -134,17 +136,20 @@ if (_checkout / "setup.py").is_file() and (_checkout / "kernels" / "demo.py").is
 __version__ = "0.1.0"
 __all__ = [
     "ARCHS", "Arch", "ArchError", "ArgumentError", "Array", "ArrayType", "AssemblyError",
+    "AssertionFailed",
     "Autotuned", "CheckResult", "CompileError", "Config", "Const", "DType", "Deadlock",
     "DebuggerQuit", "Difference", "Divergence", "EmulationError", "Exploration", "Finding",
     "InvalidArithmetic", "Kernel", "LaunchError", "LayoutError", "Misaligned", "OperandError",
     "OutOfBounds", "PerformanceWarning", "Pointer", "Race", "RaceWarning", "ScalarType",
     "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
-    "UnknownName", "UnsupportedSyntax", "VerifyError", "arch_number", "as_operand", "atomic",
+    "UnknownName", "UnsupportedSyntax", "VerifyError", "arch_number", "as_operand",
+    "assert_", "atomic",
     "autotune", "b1", "b8", "b16", "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16",
     "bf16x2", "blockDim", "blockIdx", "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank",
     "cluster_size", "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos", "cp_async",
     "cp_async_commit", "cp_async_wait", "current_target", "debugger", "dynamic_shared", "e2m1",
-    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "exp", "exp2", "f16", "f16x2",
+    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "exp", "exp2", "f16",
+    "f16x2",
     "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment", "gridDim",
     "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",
     "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows", "local",

@@ -15,6 +15,7 @@
     └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
         ├── InvalidArithmetic     a division by zero, a negative shift, a range without an end
+        ├── AssertionFailed       the condition of an `assert` does not hold
         ├── Divergence            a warp-wide instruction executed by part of a warp
         ├── Race                  two accesses that nothing orders
         ├── Deadlock
@@ -215,6 +216,10 @@ class InvalidArithmetic(EmulationError):
 
     The step of such a range is zero, or its index leaves its type before the end.
     """
+
+
+class AssertionFailed(EmulationError):
+    """The condition of an `assert` does not hold in a thread."""
 
 
 class Divergence(EmulationError):

@@ -144,12 +144,18 @@ def asserts(size: tc.Const):
 
 
 @refused(
-    "assert checks values known at compile time; at run time use `if` with print or tc.trap()",
-    "assert n > 0",
+    "the message of an assertion is a string known when compiling, not an f-string of run-time "
+    "values; `if` with print and tc.trap() shows values",
+    'assert n > 0, f"{n} is not positive"',
     tc.s32,
 )
-def asserts_at_run_time(n: tc.s32):
-    assert n > 0
+def asserts_with_a_value(n: tc.s32):
+    assert n > 0, f"{n} is not positive"
+
+
+@refused("assertion failed: the condition does not hold", "tc.assert_(1 > 2)", error=CompileError)
+def asserts_by_name():
+    tc.assert_(1 > 2)
 
 
 @refused(

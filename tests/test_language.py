@@ -6,11 +6,13 @@ import functools
 import operator
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import running
+from assembler import assembles
 
 import tensorcore_dsl as tc
 
@@ -925,3 +927,75 @@ def test_values_known_at_compile_time_are_computed_by_python():
     assert out.tolist() == [3, 7, 11, 12]
     launch(static_control, out, mode="max", sizes=(5, 4), block=1)
     assert out.tolist() == [5, 7, 11, 12]
+
+
+# -- assertions -------------------------------------------------------------------------------
+
+
+@tc.kernel
+def asserting(x: tc.Array, n: tc.Const = 4):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    assert n % 2 == 0 and x.dtype == tc.s32, "known when compiling"
+    assert x[i] < 100, f"more than 100% of {n}"  # a message
+    if x[i] < 0:
+        if x[i] < -1:
+            assert False, "never"  # a branch
+        tc.assert_(x[i] != -1)  # no message
+    x[i] += 1
+
+
+ASSERTIONS = [
+    (7, 100, r"more than 100% of 4 \(block \(1,0,0\), thread \(3,0,0\)\)", "a message"),
+    (2, -5, r"assertion failed: never \(block \(0,0,0\), thread \(2,0,0\)\)", "a branch"),
+    (1, -1, r"assertion failed: the condition does not hold \(block", "no message"),
+]
+
+
+def line_with(comment: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.endswith(f"# {comment}"))
+
+
+@pytest.mark.parametrize(("at", "value", "message", "comment"), ASSERTIONS)
+def test_assertions_in_emulation(at: int, value: int, message: str, comment: str) -> None:
+    x = ints(*range(8))
+    asserting.emulate[2, 4](x)
+    assert x.tolist() == list(range(1, 9))
+    x[at] = value
+    with pytest.raises(tc.AssertionFailed, match=message) as found:
+        asserting.emulate[2, 4](x)
+    assert found.value.loc.line == line_with(comment)
+
+
+def test_assertions_on_the_gpu() -> None:
+    """Each prints its file, line, block and thread, and traps; checks=False leaves them out."""
+    x = ints(*range(8))
+    text = asserting.ptx(x, arch="sm_90a")
+    assert text.count("trap;") == text.count("vprintf, (first, second)") == 3
+    strings = [bytes(map(int, line.split("{")[1].strip("};").split(", ")))
+               for line in text.splitlines() if ".b8 string" in line]  # fmt: skip
+    line = line_with("a message")
+    wanted = f"test_language.py:{line}: AssertionFailed: assertion failed: more than 100%% of 4%.0lld"
+    assert strings[0].decode().startswith(wanted)
+    unchecked = tc.kernel(asserting.function, checks=False)
+    assert "vprintf" not in unchecked.ptx(x, arch="sm_90a")
+    x[0] = 200
+    unchecked.emulate[1, 4](x)
+    asserting.emulator(checks=False)[1, 4](x)
+    assert x.tolist()[:5] == [202, 3, 4, 5, 4]
+
+
+def test_assertions_that_are_known_cost_nothing() -> None:
+    @tc.kernel
+    def known(x: tc.Array):
+        assert x.dtype.bits == 32, "of 32 bits"
+        tc.assert_(len(x.shape) == 1, "a vector")
+        x[0] = 1
+
+    assert "vprintf" not in known.ptx(ints(1), arch="sm_90a")
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120a"])
+def test_assertions_assemble(arch: str) -> None:
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
+    assert assembles(asserting.ptx(ints(1), arch=arch), arch) == ""

@@ -17,9 +17,9 @@ from tensorcore_dsl.isa import names
 
 _SLOW = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
 _CALL = (
-    "the line calls a routine, and around a call no wgmma stays in flight. Calls are print, and of "
-    "64-bit types / (of integers and floats), //, % and tc.sqrt; of narrower types they are not, "
-    "nor are tc.rcp and tc.rsqrt"
+    "the line calls a routine, and around a call no wgmma stays in flight. Calls are print, "
+    "assert, and of 64-bit types / (of integers and floats), //, % and tc.sqrt; of narrower types "
+    "they are not, nor are tc.rcp and tc.rsqrt. @tc.kernel(checks=False) leaves assertions out"
 )
 _REGISTERS = (
     "give each warpgroup fewer accumulators (a smaller tile, or more warpgroups that share it), or "

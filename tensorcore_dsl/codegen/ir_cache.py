@@ -28,8 +28,8 @@ _OTHERS = frozenset({
 
 
 def kept(
-    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch, checks: bool,
-    evaluate: Callable[..., Kernel],
+    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
+    checks: bool | None,     evaluate: Callable[..., Kernel],
 ) -> Kernel:  # fmt: skip
     """What `evaluate` makes of the other arguments: from the disk if it is there."""
     given = kernel, types, constants, arch

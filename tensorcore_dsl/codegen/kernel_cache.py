@@ -36,7 +36,7 @@ HEAD = {
 
 def entry_name(
     kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str,
-    lineinfo: bool = False, checks: bool = False,
+    lineinfo: bool = False, checks: bool | None = None,
 ) -> str | None:  # fmt: skip
     """The name of a kernel's entry; None if the cache is off or the kernel has no cache key.
 
@@ -47,7 +47,7 @@ def entry_name(
     try:
         key = cache_key(
             kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler,
-            lineinfo, checks, paths=lineinfo or checks,
+            lineinfo, checks, paths=bool(lineinfo or checks),
         )  # fmt: skip
     except Unhashable:
         return None

@@ -30,19 +30,19 @@ RECURSION_LIMIT = 6000  # Python frames; a call, branch or unrolled iteration ne
 @without_collections()
 def compile_kernel(
     kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
-    checks: bool = False, debug: bool = False,
+    checks: bool | None = None, debug: bool = False,
 ) -> Kernel:  # fmt: skip
     """Evaluate `kernel.function` for argument types and Const values; the IR is verified.
 
-    checks: the kernel checks indices at run time. debug: with marks and registers for the
-    debugger, for the emulator only.
+    checks: the kernel checks indices at run time; None: only assertions; False: neither. debug:
+    with marks and registers for the debugger, for the emulator only.
     """
     ir = Kernel(
         re.sub(r"\W", "_", kernel.__name__), [], Block(), threads=kernel.threads,
         min_blocks=kernel.min_blocks, max_registers=kernel.max_registers,
     )  # fmt: skip
     builder = Builder(ir, arch, lambda: None)
-    builder.checks = checks
+    builder.checks, builder.asserts = bool(checks), checks is not False
     evaluator = Evaluator(builder)
     if debug:
         builder.scopes = lambda: scopes_of(evaluator.frames)

@@ -19,6 +19,7 @@ from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.ir.nodes import Op
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.debugging import assert_
 from tensorcore_dsl.lang.mbarrier import Mbarrier, MbarrierArray, name_barriers
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, is_simple
@@ -229,14 +230,10 @@ class Evaluator(Flow):
 
     def run_Assert(self, node: ast.Assert) -> None:
         condition = self.eval(node.test)
-        if isinstance(condition, RuntimeValue):
-            raise OperandError(
-                "assert checks values known at compile time; at run time use `if` with print or "
-                "tc.trap()"
-            )
-        if not condition:
-            text = self.eval(node.msg) if node.msg else ast.unparse(node.test)
-            raise CompileError(f"assertion failed: {text}")
+        if condition is False and isinstance(node.test, ast.Constant) and self.frame.conditions:
+            condition = self.builder.literal(False, dtypes.pred)  # in a branch that is not taken
+        if isinstance(condition, RuntimeValue) or not condition:
+            assert_(condition, self.eval(node.msg) if node.msg else ast.unparse(node.test))
 
     def run_Raise(self, node: ast.Raise) -> None:
         if self.frame.conditions:

@@ -1,4 +1,4 @@
-"""`check.index`: a check of an index or of a divisor, as an instruction of checked builds.
+"""`check.index`: a check of an index or of a divisor in a checked build, or an assertion.
 
 `check.index.s32 text, index, extent, count` stops the kernel unless 0 <= index and index + count
 <= extent. `text` is the number of one of the kernel's strings, a format for index, extent, the
@@ -17,6 +17,7 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import (
+    AssertionFailed,
     EmulationError,
     InvalidArithmetic,
     OutOfBounds,
@@ -25,13 +26,13 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.isa.spec import VOLATILE, Instruction, Operand
 
 TYPES = ("s32", "u32", "s64")
-_ERRORS = {error.__name__: error for error in (OutOfBounds, InvalidArithmetic)}
+_ERRORS = {error.__name__: error for error in (OutOfBounds, InvalidArithmetic, AssertionFailed)}
 
 
 def format_text(place: str, message: str, error: str) -> str:
     """The format of the line that a failed check prints; `message` takes index and extent.
 
-    error: the name of the class of the error in emulation, OutOfBounds or InvalidArithmetic.
+    error: the name of the class of the error in emulation.
     """
     where = "(block (%d,%d,%d), thread (%d,%d,%d))"
     return f"{place.replace('%', '%%')}: {_ERRORS[error].__name__}: {message} {where}\n"

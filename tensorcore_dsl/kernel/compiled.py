@@ -47,10 +47,10 @@ class CompiledKernel(Definition):
     ) -> Specialisation:  # fmt: skip
         """The specialisation for types of run-time arguments and Const values.
 
-        checks: whether it checks indices; None: as a build for the GPU does.
+        checks: of indices and assertions; None: as a build for the GPU does.
         """
         chosen = arch_named(arch) if arch is not None else target_arch()
-        checks = self.checks_indices(False) if checks is None else checks
+        checks = self.checks_indices(None) if checks is None else checks
         key = (types, constants_key(constants), chosen.name, checks)
         self.renew()
         known = self._specialisations.get(key)
@@ -62,8 +62,11 @@ class CompiledKernel(Definition):
         known.used()
         return known
 
-    def checks_indices(self, otherwise: bool) -> bool:
-        """Whether a build checks indices: by the environment, the decorator, or `otherwise`."""
+    def checks_indices(self, otherwise: bool | None) -> bool | None:
+        """Whether a build checks indices: by the environment, the decorator, or `otherwise`.
+
+        None: only assertions. False: neither.
+        """
         if is_on(CHECKS_VARIABLE):
             return True
         return otherwise if self.checks is None else self.checks

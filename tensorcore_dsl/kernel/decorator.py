@@ -47,7 +47,8 @@ class Kernel(CompiledKernel):
     threads, max_registers, min_blocks : int, optional
         The block size, and limits for the assembler.
     checks : bool, optional
-        Whether indices are checked, also on the GPU; None: in emulation.
+        Whether indices are checked, also on the GPU; None: in emulation. False also leaves out
+        assertions.
     lineinfo : bool, optional
         Whether the machine code has the lines of the source; None: yes.
 
@@ -278,9 +279,9 @@ def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
         threads: the block size (`.reqntid`), so that the assembler can use more registers.
         max_registers, min_blocks: limits for the assembler. name: of the kernel in PTX. checks:
         whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
-        environment has TENSORCORE_DSL_CHECKS=1. lineinfo: False leaves the lines of the source out
-        of the machine code; by default they are in it, unless the environment variable
-        TENSORCORE_DSL_LINEINFO is 0.
+        environment has TENSORCORE_DSL_CHECKS=1; False also leaves out assertions. lineinfo: False
+        leaves the lines of the source out of the machine code; by default they are in it, unless
+        the environment variable TENSORCORE_DSL_LINEINFO is 0.
 
     Returns
     -------

@@ -77,8 +77,8 @@ class Emulator:
     ) -> Report:
         """Run all blocks of a specialisation, the one of these run-time arguments."""
         checks = self.checks is not False
-        how = self._checks_indices(), self.profile, self.order, self.trace, limit_of(self.limit)
-        return chosen.emulate(config, runtime, checks, *how, self.timeline)
+        how = self.profile, self.order, self.trace, limit_of(self.limit), self.timeline
+        return chosen.emulate(config, runtime, checks, bool(self._checks_indices()), *how)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""
@@ -87,8 +87,9 @@ class Emulator:
         _ = chosen.program
         return chosen
 
-    def _checks_indices(self) -> bool:
+    def _checks_indices(self) -> bool | None:
         if self.checks is not None:
             return self.checks
         # those of the library are tested with checks, and emulate without
-        return self.kernel.checks_indices(not is_library_kernel(self.kernel.function.__module__))
+        ours = is_library_kernel(self.kernel.function.__module__)
+        return self.kernel.checks_indices(None if ours else True)

@@ -38,11 +38,14 @@ _DERIVED = ("ir", "ptx", "ptx_with_lines", "program", "debug_ir", "debug_program
 
 
 class Specialisation:
-    """A kernel for given argument types, Const values and architecture; `checks`: of indices."""
+    """A kernel for given argument types, Const values and architecture.
+
+    checks: of indices and assertions; None: of assertions alone.
+    """
 
     def __init__(
         self, kernel: Definition, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
-        checks: bool = False,
+        checks: bool | None = None,
     ) -> None:  # fmt: skip
         self.kernel, self.types, self.constants, self.arch = kernel, types, constants, arch
         self.checks = checks
@@ -98,7 +101,7 @@ class Specialisation:
                 lineinfo=lineinfo,
             ),
             block_shared=extern_shared(self.ir), threads=self.ir.threads,
-            cluster=self.ir.cluster, tensor_maps=self.tensor_maps, checks=self.checks,
+            cluster=self.ir.cluster, tensor_maps=self.tensor_maps, checks=bool(self.checks),
         )  # fmt: skip
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)

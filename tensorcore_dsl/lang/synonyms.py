@@ -51,7 +51,7 @@ _NAMES = {
     "float8e5": "tc.e5m2", "bool": "tc.pred", "fp32": "tc.f32", "fp64": "tc.f64",
     **{f"{a}int{n}": f"tc.{a or 's'}{n}" for a in ("", "u") for n in (8, 16, 32, 64)},
     **{f"i{n}": f"tc.s{n}" for n in (8, 16, 32, 64)}, "int": "tc.s32", "uint": "tc.u32",
-    "printf": "print(...)", "device_print": "print(...)", "device_assert": "`if` with tc.trap()",
+    "printf": "print(...)", "device_print": "print(...)", "device_assert": "assert",
     "static_assert": "assert", "jit": "tc.kernel",
     "shfl_sync": "tc.shfl", "shfl_up_sync": "tc.shfl_up", "shfl_down_sync": "tc.shfl_down",
     "shfl_xor_sync": "tc.shfl_xor", "shfl_bfly_sync": "tc.shfl_xor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class InstructionBuilder:
         self._definitions: dict[Value, Op] = {}
         self._checked: dict[str, Instruction] = {}
         self.checks = False  # a checked build: indices are checked at run time
+        self.asserts = True  # assertions are checked at run time
         self.dynamic_tiles: list[tuple[int, int, str]] = []  # in a checked build: bytes from, to
         self.box_bytes: dict[Any, int] = {}  # of the boxes of the tensor map at an address
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
@@ -369,16 +371,21 @@ class InstructionBuilder:
         """In a checked build: stop unless `count` numbers from `index` on lie in [0, extent).
 
         message: a format for index and extent. error: the name of the class of the error. Emits
-        nothing if the same check, or one without `pred`, has been passed here.
+        nothing if the same check, or one without `pred`, has been passed here. Other builds have
+        only the checks of assertions.
         """
         operands = [o.value if isinstance(o, Scalar) else o for o in (index, extent)]
         operands = [self.known.get(("original", value), value) for value in operands]
         guards = [None] if pred is None else [None, getattr(pred, "value", pred)]
         keys = [("check", *operands, count, where) for where in guards]
-        if not self.checks or any(key in self.known for key in keys):
+        wanted = self.asserts if error == "AssertionFailed" else self.checks
+        if not wanted or any(key in self.known for key in keys):
             return
         self._remember(keys[-1], True)
-        text = format_text(str(self.locate() or self.kernel.name), message, error)
+        place = str(self.locate() or self.kernel.name)
+        # The cache finds machine code without checks by the files' contents, not by their folders.
+        place = place if self.checks else os.path.basename(place)
+        text = format_text(place, message, error)
         number = self.string(text)
         self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
 

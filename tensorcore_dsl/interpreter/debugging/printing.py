@@ -18,8 +18,8 @@ _CONVERSION = re.compile(r"%[-+ 0]*\d*(?:\.\d+)?[a-zA-Z]|%%")
 
 
 def format_line(text: str, values: Sequence[Any]) -> str:
-    """C's printf."""
-    return _LENGTH.sub(r"\1", text) % tuple(values)
+    """C's printf; "%.0lld" prints no zero, as in C."""
+    return _LENGTH.sub(r"\1", text.replace("%.0lld", "%.0s")) % tuple(values)
 
 
 def print_matrices(ctx: Any, parts: Sequence[Any], values: Sequence[np.ndarray]) -> None:
