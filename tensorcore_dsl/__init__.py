@@ -31,7 +31,8 @@ Warps and warpgroups
     shfl, shfl_up, shfl_down, shfl_xor, vote, match_any, redux, elect, warp_specialize, setmaxnreg,
     wgmma_async, wgmma_fence, wgmma_commit, wgmma_wait, wgmma_descriptor
 Mathematics
-    fma, minimum, maximum, select, sqrt, exp, exp2, log, log2, rcp, rsqrt, sin, cos, tanh
+    fma, minimum, maximum, select, sqrt, exp, exp2, log, log2, rcp, rsqrt, sin, cos, tanh,
+    erf
 Debugging and checks
     breakpoint, assert_, debugger, CheckResult, Finding, Exploration, Difference
 Tuning and timing
@@ -80,7 +81,7 @@ from tensorcore_dsl.lang.launch import (
 )  # fmt: skip
 from tensorcore_dsl.lang.local import local
 from tensorcore_dsl.lang.math import (
-    cos, exp, exp2, fma, log, log2, maximum, minimum, rcp, rsqrt, select, sin, sqrt, tanh,
+    cos, erf, exp, exp2, fma, log, log2, maximum, minimum, rcp, rsqrt, select, sin, sqrt, tanh,
 )  # fmt: skip
 from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
 from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
@@ -148,7 +149,7 @@ __all__ = [
     "bf16x2", "blockDim", "blockIdx", "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank",
     "cluster_size", "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos", "cp_async",
     "cp_async_commit", "cp_async_wait", "current_target", "debugger", "dynamic_shared", "e2m1",
-    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "exp", "exp2", "f16",
+    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "erf", "exp", "exp2", "f16",
     "f16x2",
     "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment", "gridDim",
     "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",

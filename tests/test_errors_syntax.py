@@ -219,7 +219,8 @@ def indexes_a_list(n: tc.s32):
 
 @refused(
     "math.gamma computes at compile time, when a run-time value of type f32 has no value yet; of math, kernels have "
-    "ceil, copysign, cos, exp, exp2, fabs, floor, hypot, isfinite, isinf, isnan, log, log2, pow, sin, sqrt, tanh, trunc",
+    "ceil, copysign, cos, erf, exp, exp2, fabs, floor, hypot, isfinite, isinf, isnan, log, log2, pow, sin, sqrt, tanh, "
+    "trunc",
     "math.gamma(x)",
     tc.f32,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import sys
 from dataclasses import dataclass, replace
@@ -999,3 +1000,90 @@ def test_assertions_that_are_known_cost_nothing() -> None:
 def test_assertions_assemble(arch: str) -> None:
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     assert assembles(asserting.ptx(ints(1), arch=arch), arch) == ""
+
+
+# -- mathematics and atomics --------------------------------------------------------------------
+
+
+@tc.kernel
+def error_function(x: tc.Array, y: tc.Array):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    y[i] = tc.erf(x[i])
+
+
+def test_erf() -> None:
+    """At most 1.25 units of the last place from math.erf; the docstring has the greatest found."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([2.0 ** rng.uniform(-149, 4, 1 << 14), rng.uniform(0, 4, 3 << 14)])
+    x[::2] *= -1
+    special = [0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 1, np.nextafter(np.float32(1), 2), 1.0048361]
+    x = np.concatenate([x, np.resize(special, 64)]).astype(np.float32)
+    y = np.zeros_like(x)
+    error_function.emulate[x.size // 64, 64](x, y)
+    exact = np.array([math.erf(value) for value in x.tolist()])
+    with np.errstate(invalid="ignore"):
+        places = 2.0 ** (np.maximum(np.frexp(exact)[1], -125) - 24)
+        assert np.nanmax(np.abs(y - exact) / places) < 1.25
+    assert np.array_equal(np.isnan(y), np.isnan(x))
+    assert np.array_equal(np.signbit(y), np.signbit(np.where(np.isnan(x), y, x)))
+
+
+def test_erf_of_narrow_floats_and_of_math() -> None:
+    @tc.kernel
+    def narrow(x: tc.Array, y: tc.Array, z: tc.Array):
+        i = tc.threadIdx.x
+        y[i] = tc.erf(x[i].to(tc.f16))
+        z[i] = math.erf(x[i])
+
+    x, y = np.linspace(-2, 2, N).astype(np.float32), zeros(np.float16)
+    z = np.zeros_like(x)
+    launch(narrow, x, y, z)
+    exact = [math.erf(value) for value in x.astype(np.float16).tolist()]
+    assert np.allclose(y, exact, rtol=2**-10, atol=0)
+    assert np.allclose(z, [math.erf(value) for value in x.tolist()], rtol=2**-22, atol=0)
+
+
+EXTREMES = [
+    (arch, name)
+    for arch in ("sm_75", "sm_80", "sm_90a")
+    for name in ("f32", "f64", "f16", "bf16")
+    if arch != "sm_75" or name in ("f32", "f64")  # which has no min and max of 16 bits
+]
+
+
+@pytest.mark.parametrize(("arch", "name"), EXTREMES)
+def test_extremes_that_propagate_nan_are_those_of_numpy(arch: str, name: str) -> None:
+    @tc.kernel
+    def extremes(x: tc.Array, y: tc.Array, out: tc.Array):
+        i = tc.threadIdx.x
+        out[0, i] = tc.maximum(x[i], y[i], nan=True)
+        out[1, i] = np.minimum(x[i], y[i])
+        out[2, i] = tc.maximum(x[i], y[i])
+        out[3, i] = np.fmin(x[i], y[i])
+        out[4, i] = tc.minimum(x[i], 0.5, nan=True)
+
+    dtype = getattr(tc, name).numpy
+    numbers = np.array([np.nan, -np.inf, -1, 0, 2, np.inf], dtype)
+    x, y = np.resize(np.repeat(numbers, 6), N + 4), np.resize(numbers, N + 4)
+    out = np.zeros((5, N + 4), dtype)
+    extremes.emulator(arch)[1, N + 4](x, y, out)
+    x, y = x.astype(float), y.astype(float)
+    wanted = [np.maximum(x, y), np.minimum(x, y), np.fmax(x, y), np.fmin(x, y), np.minimum(x, 0.5)]
+    assert np.array_equal(out.astype(float), wanted, equal_nan=True)
+
+
+def test_extremes_of_fragments_and_numbers_propagate_nan() -> None:
+    @tc.kernel
+    def extremes(out: tc.Array, half: tc.Const):
+        mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f16 if half else tc.f32)
+        x = mma.d.zeros()
+        x = tc.maximum(x.map(lambda element: element + math.nan), 1.0, nan=True)
+        tc.store_elements(out, x)
+        assert math.isnan(tc.minimum(1.0, math.nan, nan=True)) and tc.maximum(1, 2, nan=True) == 2
+
+    for half, dtype in ((False, np.float32), (True, np.float16)):
+        out = np.zeros((16, 8), dtype)
+        extremes.emulate[1, 32](out, half)
+        assert np.isnan(out).all()
+        if half:
+            assert "max.NaN.f16x2" in extremes.ptx(out, half, arch="sm_90a")

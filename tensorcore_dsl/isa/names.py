@@ -36,9 +36,9 @@ def unary(operation: str, dtype: DType) -> str:
     return f"{operation}.{dtype}"
 
 
-def extreme(operation: str, dtype: DType) -> str:
-    """min or max."""
-    return f"{operation}.{dtype}"
+def extreme(operation: str, dtype: DType, nan: str = "") -> str:
+    """min or max; nan: ".NaN" gives NaN where an operand is NaN."""
+    return f"{operation}{nan}.{dtype}"
 
 
 def multiply_wide(dtype: DType) -> str:
@@ -71,7 +71,7 @@ def extract_field(dtype: DType) -> str:
 
 
 def compare(relation: str, dtype: DType | str) -> str:
-    """A predicate: eq, ne, lt, le, gt, ge, or neu (not equal, or unordered)."""
+    """A predicate: eq, ne, lt, le, gt, ge, neu (not equal, or unordered) or nan (unordered)."""
     return f"setp.{relation}.{dtype}"
 
 

@@ -176,8 +176,11 @@ RUNTIME: dict[Any, Callable[..., Any]] = {
     math.isinf: _of_floats(math.isinf, _test("infinite")),
     math.isfinite: _of_floats(math.isfinite, _test("finite")),
     math.exp: device_math.exp, math.log: device_math.log, math.log2: device_math.log2,
+    math.erf: device_math.erf,
     math.sin: device_math.sin, math.cos: device_math.cos, math.tanh: device_math.tanh,
-    np.minimum: device_math.minimum, np.maximum: device_math.maximum,
+    np.minimum: functools.partial(device_math.minimum, nan=True),
+    np.maximum: functools.partial(device_math.maximum, nan=True),
+    np.fmin: device_math.minimum, np.fmax: device_math.maximum,
     np.sqrt: device_math.sqrt, np.exp: device_math.exp, np.abs: operator.abs,
 }  # fmt: skip
 if hasattr(math, "exp2"):  # Python 3.11

@@ -428,19 +428,29 @@ def _select_groups(builder: InstructionBuilder, condition: Scalar, yes: Any, no:
 # -- functions of numbers --------------------------------------------------------------------
 
 
-def extreme(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any:
-    """min or max; if one operand is NaN, the other one, as in PTX."""
+def extreme(
+    builder: InstructionBuilder, name: str, left: Any, right: Any, nan: bool = False
+) -> Any:
+    """min or max; if one operand is NaN, the other one, as in PTX, or NaN."""
     if isinstance(left, RegisterGroup) or isinstance(right, RegisterGroup):
-        function = partial(extreme, builder, name)
+        function = partial(extreme, builder, name, nan=nan)
         return on_groups(builder, function, name, (left, right))
     if is_number(left) and is_number(right):
+        if nan and (left != left or right != right):
+            return math.nan
         return min(left, right) if name == "min" else max(left, right)
     dtype = promote(left, right)
     left, right = (coerce(builder, v, dtype) for v in _constant_last(left, right))
     _check_numbers(name, left, right, dtype)
     if dtype.kind == "p":
         return logic(builder, "and" if name == "min" else "or", left, right)
-    return builder.named(names.extreme(name, dtype), left, right)
+    number = builder.named(names.extreme(name, dtype), left, right)
+    if not nan or not dtype.is_float:
+        return number
+    if dtype.bits < 64 and builder.arch.number >= 80:
+        return builder.named(names.extreme(name, dtype, ".NaN"), left, right)
+    unordered = builder.named(names.compare("nan", dtype), left, right)
+    return select(builder, unordered, _float(builder, "add", left, right, dtype), number)
 
 
 def fma(builder: InstructionBuilder, a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
