@@ -1087,3 +1087,75 @@ def test_extremes_of_fragments_and_numbers_propagate_nan() -> None:
         assert np.isnan(out).all()
         if half:
             assert "max.NaN.f16x2" in extremes.ptx(out, half, arch="sm_90a")
+
+
+@tc.kernel
+def atomics(x: tc.Array, out: tc.Array, olds: tc.Array, operation: tc.Const, shared: tc.Const):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    if not shared:
+        olds[i] = tc.atomic(operation, out.at(i % 3), x[i])
+    else:
+        tile = tc.shared(4, x.dtype)
+        if tc.threadIdx.x < 3:
+            tile[tc.threadIdx.x] = out[tc.threadIdx.x]
+        tc.barrier()
+        tc.reduce(operation, tile.at(i % 3), x[i])
+        tc.barrier()
+        if tc.threadIdx.x < 3:
+            out[tc.threadIdx.x] = tile[tc.threadIdx.x]
+
+
+FLOAT_ATOMICS = [
+    (arch, name, operation)
+    for arch in ("sm_75", "sm_80", "sm_90a")
+    for name in ("f32", "f64", "f16", "bf16")
+    for operation in ("max", "min", "add")
+    if (arch, name) != ("sm_75", "bf16")
+]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("arch", "name", "operation"), FLOAT_ATOMICS)
+def test_atomics_of_floats(arch: str, name: str, operation: str, shared: bool) -> None:
+    dtype = getattr(tc, name).numpy
+    x = (np.random.default_rng(1).integers(-8, 8, 96) / 4).astype(dtype)
+    if operation != "add":
+        x[5] = np.nan
+    start = np.array([0, -1, 3], dtype)
+    out, olds = start.copy(), np.zeros(96, dtype)
+    blocks = 1 if shared else 3
+    atomics.emulator(arch)[blocks, 96 // blocks](x, out, olds, operation, shared)
+    with np.errstate(invalid="ignore"):
+        function: Any = {"max": np.fmax, "min": np.fmin, "add": np.add}[operation].reduce
+        wanted = [function(np.append(start[j], x[j::3]).astype(float)) for j in range(3)]
+    assert out.astype(float).tolist() == wanted
+    if not shared:
+        assert sum(olds[0::3].astype(float) == 0) >= 1  # the first sees what was there
+
+
+def test_atomics_of_floats_with_nan_and_signed_zeros() -> None:
+    """As tc.maximum and tc.minimum: a NaN gives way to a number, and -0.0 is less than 0.0."""
+    for operation, first, value, wanted in [
+        ("max", np.nan, 1, 1), ("max", 1, np.nan, 1), ("min", -np.nan, -1, -1),
+        ("max", -0.0, 0.0, 0.0), ("max", 0.0, -0.0, 0.0), ("min", 0.0, -0.0, -0.0),
+        ("min", -0.0, 0.0, -0.0), ("max", -np.inf, -3, -3), ("min", np.inf, np.nan, np.inf),
+    ]:  # fmt: skip
+        x, out = np.full(1, value, np.float32), np.full(3, first, np.float32)
+        olds = np.zeros(1, np.float32)
+        atomics.emulate[1, 1](x, out, olds, operation, False)
+        assert (out[0], np.signbit(out[0])) == (wanted, np.signbit(np.float32(wanted)))
+        assert np.array_equal(olds[0], np.float32(first), equal_nan=True)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120a"])
+def test_atomics_of_floats_assemble(arch: str) -> None:
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
+    for name in ("f32", "f64", "f16", "bf16"):
+        if (arch, name) != ("sm_75", "bf16"):
+            x = np.zeros(96, getattr(tc, name).numpy)
+            text = atomics.ptx(x, x, x, "max", False, arch=arch)
+            assert ".cas.b" in text and assembles(text, arch) == ""
+    x = np.zeros(96, tc.bf16.numpy)
+    if arch != "sm_75":
+        direct = ".cas." not in atomics.ptx(x, x, x, "add", False, arch=arch)
+        assert direct == (arch in ("sm_90a", "sm_120a"))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import ArchError, OperandError, UnknownInstruction
+from tensorcore_dsl.ir.nodes import Assign, Block, While
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.warp import check_choice
+from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import Element, Scalar
@@ -52,6 +55,10 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     -----
     `atom`, section 9.7.13.5 of the PTX manual; relaxed, at the scope of the GPU.
 
+    The table has no `min` and `max` of single floats, and `add` of bf16 from sm_90 on alone. These
+    are loops of `cas`, which repeat while other threads change the element. As with `tc.minimum`
+    and `tc.maximum`, a NaN gives way to a number, and -0.0 is less than 0.0.
+
     Examples
     --------
     >>> @tc.kernel
@@ -67,6 +74,8 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     dtype = pointer.dtype
     given = [_operand(operation, v, dtype) for v in values]
     name = names.atomic(pointer.space, operation, dtype)
+    if _by_comparison(name, operation, dtype):
+        return _exchanged(operation, pointer, *given)
     return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)
 
 
@@ -91,7 +100,8 @@ def reduce(operation: str, pointer: Pointer, value: Any) -> None:
 
     Notes
     -----
-    `red`, section 9.7.13.6 of the PTX manual; relaxed, at the scope of the GPU.
+    `red`, section 9.7.13.6 of the PTX manual; relaxed, at the scope of the GPU. What `atomic` does
+    by a loop is a loop here, too.
 
     Examples
     --------
@@ -107,7 +117,44 @@ def reduce(operation: str, pointer: Pointer, value: Any) -> None:
     _check_pointer("tc.reduce", pointer)
     name = names.reduction(pointer.space, operation, pointer.dtype)
     given = _operand(operation, value, pointer.dtype)
-    emit(name, pointer.accessed(element_size(pointer.dtype)), given)
+    if _by_comparison(name, operation, pointer.dtype):
+        _exchanged(operation, pointer, given)
+    else:
+        emit(name, pointer.accessed(element_size(pointer.dtype)), given)
+
+
+def _by_comparison(name: str, operation: str, dtype: DType) -> bool:
+    """Does the target lack the instruction `name`, so that compare-and-swap stands in for it?"""
+    if operation not in ("add", "min", "max") or not dtype.is_float or dtype.bits < 16:
+        return False
+    try:
+        builder().instruction(name)
+    except (ArchError, UnknownInstruction):
+        return True
+    return False
+
+
+def _exchanged(operation: str, pointer: Pointer, value: Any) -> Element:
+    """The operation by a loop that swaps the element while other threads change it; the old one.
+
+    The first guess is zero, so the first swap reads the element.
+    """
+    build, dtype = builder(), pointer.dtype
+    bits = dtypes.named(f"b{dtype.bits}")
+    place, swap = pointer.accessed(element_size(dtype)), names.atomic(pointer.space, "cas", dtype)
+    wide = dtypes.f32 if dtype.bits == 16 else dtype  # of which all targets have the operations
+    value, guess = build.convert(value, wide), build.literal(0, bits)
+    loop = While(Block(), build.scalar(True).value, Block())
+    build.append(loop)
+    with build.inside(loop.test):
+        old = build.convert(Scalar(guess.value, dtype), wide)
+        add = operation == "add"
+        new = old + value if add else arithmetic.extreme(build, operation, old, value)
+        found = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
+        loop.condition = build.named(names.compare("ne", bits), found, guess).value
+    with build.inside(loop.body):
+        build.append(Assign(guess.value, (found.value,)))
+    return Scalar(guess.value, dtype)
 
 
 def _operand(operation: str, value: Any, dtype: DType) -> Any:
