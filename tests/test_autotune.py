@@ -629,3 +629,15 @@ def test_do_bench_refuses(gpu: FakeGpu, options: Any, message: str):
 def test_signatures_are_the_users():
     assert list(inspect.signature(tuned()).parameters) == ["x", "y", "n", "BLOCK", "factor"]
     assert tuned().__doc__ == "y = factor x" and repr(tuned()).startswith("<autotuned scale(")
+
+
+def test_launches_without_blocks_are_not_measured(cache: Any) -> None:
+    measured: list[Any] = []
+    kernel = tuned(timer=lambda launch: measured.append(launch()) or 1.0)
+    x, y = arrays()
+    with tc.target("cpu"):
+        kernel[grid, block](x, y, 0)
+        kernel[grid, block].prepare(x, y, 0)(x, y, 0)
+        assert not measured and not kernel.cache and not y.any()
+        kernel[grid, block](x, y, 1000)
+    assert measured and np.array_equal(y, 2 * x)

@@ -676,7 +676,8 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
         "got an unexpected keyword argument 'epilog'; did you mean 'epilogue'?",
     ),
     "float grid": (lambda: plain[64 / 32, 32], "grid is 2.0; it must be one to three integers; // divides integers"),
-    "zero": (lambda: plain[0, 32], "grid is (0, 1, 1); each must be from 1 to (2147483647, 65535, 65535)"),
+    "no threads": (lambda: plain[1, 0], "block is (0, 1, 1); each must be from 1 to (1024, 1024, 64)"),
+    "fewer blocks than none": (lambda: plain[-1, 32], "grid is (-1, 1, 1); each must be from 0 to (2147483647, 65535, 65535)"),
     "negative": (lambda: plain[1, -32], "block is (-32, 1, 1); each must be from 1 to (1024, 1024, 64)"),
     "text": (lambda: plain["1", 32], "grid is '1'; it must be one to three integers"),
     "slip": (

@@ -446,7 +446,7 @@ class TestMistakes:
         b = Builder(("n", u32))
         for options, message in (
             (dict(block=2048), "1024 is the most"),
-            (dict(grid=0), "three positive numbers"),
+            (dict(grid=-1), "three positive numbers"),
             (dict(dynamic_shared=16), "no dynamic shared memory"),
         ):
             with pytest.raises(ArgumentError, match=message):

@@ -491,3 +491,22 @@ def test_little_of_many_specialisations_is_kept(monkeypatch: pytest.MonkeyPatch)
     assert result(8) == 28 and result(3) == 3  # which takes the place of 9
     assert kept() == [3, 8, 10, 11]
     assert adds_many.ir(np.zeros(32, np.float32), 3) == text
+
+
+@pytest.mark.parametrize("grid", [0, (4, 0), (1, 1, 0)])
+def test_launches_without_blocks_do_nothing(grid: Any) -> None:
+    x = fresh()
+    with tc.target("cpu"):
+        fill[grid, 32](x, 1)
+        fill[grid, 32].prepare(x, 1)(x, 1)
+        fill.configured(grid, 32, cluster=1, cooperative=True)(x, 1)
+    for options in ({"order": 3}, {"profile": True}, {"timeline": True}, {"trace": "i"}):
+        report = fill.emulator("sm_90a", **options)[grid, 32](x, 1)
+        assert report.timeline is None and not report.bytes and str(report)
+    result = fill.check(grid, 32)(x, 1)
+    assert result and not result.arguments["x"].any() and str(result)
+    exploration = fill.explore(5)[grid, 32](x, 1)
+    assert exploration and str(exploration)
+    assert not x.any()
+    with tc.target("cpu"), pytest.raises(tc.ArgumentError, match="'value' is missing"):
+        fill[grid, 32](x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -128,6 +130,84 @@ def test_no_products_leave_beta_c() -> None:
     assert np.array_equal(kernels.gemm(a, b, c, beta=2), 2 * c)
 
 
+def plus_one(value, row, col):
+    return value + 1
+
+
+F32, E4M3 = np.float32, ml_dtypes.float8_e4m3fn
+SUM = (kernels.RowReduction("sum"),)
+
+
+def _with_scales(a: np.ndarray, b: np.ndarray, **options: Any) -> Any:
+    blocks = -(-a.shape[1] // 128)
+    scales = np.ones((len(a), blocks), F32), np.ones((blocks, -(-b.shape[1] // 128)), F32)
+    return kernels.scaled_gemm(a, b, *scales, **options)
+
+
+def _grouped(a: np.ndarray, b: np.ndarray, **options: Any) -> Any:
+    offsets = np.array([0, 0, len(a)], np.int32)
+    return kernels.grouped_gemm(a, np.stack([b, b]), offsets, **options)
+
+
+def _k_grouped(a: np.ndarray, b: np.ndarray) -> Any:
+    return kernels.k_grouped_gemm(a, b, np.array([0, 0, len(b)], np.int32)).sum(0)
+
+
+def _sparse(a: np.ndarray, b: np.ndarray, *c: np.ndarray, **options: Any) -> Any:
+    assert np.array_equal(kernels.decompress(kernels.compress(a)), a)
+    return kernels.gemm(kernels.compress(a), b, *c, **options)
+
+
+def _with_c(multiply: Any, a: np.ndarray, b: np.ndarray, **options: Any) -> Any:
+    return multiply(a, b, np.ones((len(a), b.shape[1]), F32), alpha=-np.inf, beta=2, **options)
+
+
+def _rows(a: np.ndarray, b: np.ndarray) -> Any:
+    d, sums = kernels.gemm(a, b, epilogue=plus_one, row_reductions=SUM)
+    assert np.array_equal(sums, d.sum(1, dtype=F32)[None])
+    return d
+
+
+# What multiplies, the element type, and each element of D where K is 0.
+EMPTY: dict[str, tuple[Any, Any, float]] = {
+    "epilogue": (partial(kernels.gemm, epilogue=plus_one), np.float16, 1),
+    "epilogue and C": (partial(_with_c, kernels.gemm, epilogue=plus_one), np.float16, 3),
+    "epilogue of a batch": (
+        lambda a, b: kernels.gemm(a[None], b, epilogue=plus_one)[0], np.float16, 1,
+    ),
+    "epilogue of f32": (partial(kernels.gemm, epilogue=plus_one), F32, 1),
+    "epilogue of s8": (partial(kernels.gemm, epilogue=plus_one), np.int8, 1),
+    "epilogue of f64": (partial(kernels.gemm, epilogue=plus_one), np.float64, 1),
+    "row reductions": (_rows, np.float16, 1),
+    "scaled": (_with_scales, E4M3, 0),
+    "scaled, epilogue": (partial(_with_scales, epilogue=plus_one), E4M3, 1),
+    "requantised": (partial(kernels.requantised_gemm, scale=2, zero=3), np.int8, 3),
+    "sparse": (_sparse, np.float16, 0),
+    "sparse and C": (partial(_with_c, _sparse, epilogue=plus_one), np.float16, 3),
+    "sparse f32": (partial(_sparse, precision="tf32"), F32, 0),
+    "grouped": (_grouped, np.float16, 0),
+    "grouped, epilogue": (partial(_grouped, epilogue=plus_one), np.float16, 1),
+    "grouped along K": (_k_grouped, np.float16, 0),
+    "swiglu": (lambda a, b: kernels.swiglu(a, b, b), np.float16, 0),
+    "swiglu, epilogue": (lambda a, b: kernels.swiglu(a, b, b, epilogue=plus_one), np.float16, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_nothing_to_multiply(name: str) -> None:
+    """No rows, no columns or no terms: whatever comes behind the sums still does."""
+    multiply, dtype, value = EMPTY[name]
+    with tc.target("cpu", "sm_90a"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for M, N, K in ((0, 24, 32), (40, 0, 32), (40, 24, 0), (0, 0, 0)):
+            a, b = np.zeros((M, K), dtype), np.zeros((N, K), dtype).T
+            if name == "grouped along K":
+                a, b = np.zeros((K, M), dtype).T, np.zeros((K, N), dtype)
+            for _ in range(2):  # the second call finds the first one's launch
+                d = multiply(a, b)
+                assert d.shape == (M, N) and (d.astype(np.float64) == value).all()
+
+
 BAD: list[Any] = [
     (dict(a=np.ones((4, 4), np.float16), b=np.ones((5, 4), np.float16)), "a's columns must be as many"),
     (dict(a=np.ones((4, 4), np.float16), b=np.ones((4, 4), np.float32)), "a holds f16 but b holds f32"),
@@ -141,7 +221,6 @@ BAD: list[Any] = [
     (dict(family="sm100"), "sm80 and sm90 are known"),
     (dict(config={"BM": 64}), "config is {'BM': 64}; needed is a kernels.AmpereConfig for sm80"),
     (dict(config=kernels.AmpereConfig(), family="sm90"), "and sm90 was asked for"),
-    (dict(a=np.ones((4, 0), np.float16), b=np.ones((0, 4), np.float16), epilogue=max), "K is 0"),
     (dict(a=np.ones((4, 4), np.int8), b=np.ones((4, 4), np.int8), alpha=0.5), "integer alpha"),
     (dict(a=np.ones((4, 4), BF16), b=np.ones((4, 4), BF16), accumulate=tc.f16), "only f16 products"),
 ]  # fmt: skip

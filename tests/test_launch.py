@@ -491,3 +491,17 @@ def test_launch_within_a_launch():
     gpu.kernel = kernel
     run(2)
     assert sorted(struct.unpack("i", r.parameters)[0] for r in gpu.records) == [1, 2, 3]
+
+
+def test_launches_without_blocks_do_nothing():
+    for config in ((0, 128), ((4, 0), 128)):
+        gpu, x = FakeGpu(), np.zeros(4)
+        run = launcher(gpu, config=LaunchConfig.of(*config))
+        for _ in range(3):
+            run(OnGpu(x), 7)
+            run(x, 7)  # which is copied
+        run.prepared(OnGpu(x), 7)(OnGpu(x), 7)
+        run.repeatable(OnGpu(x), 7).launch()
+        assert gpu.loads and not gpu.records
+        with pytest.raises(ArgumentError):
+            run(OnGpu(x), "text")

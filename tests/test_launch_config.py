@@ -29,7 +29,7 @@ def test_config(given, grid, block):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (dict(grid=0, block=1), r"grid is \(0, 1, 1\)"),
+        (dict(grid=-1, block=1), r"grid is \(-1, 1, 1\)"),
         (dict(grid=(1, 65536), block=1), "grid is"),
         (dict(grid=1, block=(1, 1, 65)), "block is"),
         (dict(grid=1, block=(32, 33)), "1056 threads; 1024 are allowed"),

@@ -289,7 +289,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (dict(row_reductions=(SUM,), config=kernels.AmpereConfig()), "they have no row reductions"),
     (dict(row_reductions=(SUM,), a=np.ones((64, 64)), b=np.ones((64, 64))),
      "they have no f64; nor can the mma.sync kernels: they have no row reductions"),
-    (dict(row_reductions=(SUM,), a=np.ones((64, 0), F16), b=np.ones((0, 64), F16)), "K is 0: no kernel runs"),
     (dict(row_reductions=(SUM,), a=kernels.compress(SQUARE, prune=True)), "a is a SparseMatrix; only dense products have"),
     (dict(row_reductions=SQUARE, a=kernels.compress(SQUARE, prune=True)), "only dense products have `row_reductions`"),
 ]  # fmt: skip

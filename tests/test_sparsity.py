@@ -130,7 +130,7 @@ def test_what_cannot_be_packed() -> None:
     with pytest.raises(tc.ArgumentError, match="sparse matrices hold f16, bf16, .*; f64 was given"):
         kernels.compress(np.ones((4, 4)))
     for shape in ((4,), (0, 4)):
-        with pytest.raises(tc.ArgumentError, match="a matrix with elements is needed"):
+        with pytest.raises(tc.ArgumentError, match="b has shape (64,); 2 axes are needed"):
             kernels.compress(np.ones(shape, np.float16))
 
 
@@ -229,7 +229,7 @@ HALF = np.zeros((64, 64), np.float16)
 BAD: list[Any] = [
     (dict(b=np.zeros((64, 64), BF16)), "a holds f16 but b holds bf16"),
     (dict(b=np.zeros((72, 64), np.float16)), "a's columns must be as many as b's rows"),
-    (dict(b=np.zeros(64, np.float16)), "a matrix with elements is needed"),
+    (dict(b=np.zeros(64, np.float16)), "b has shape (64,); 2 axes are needed"),
     (dict(c=np.zeros((64, 8), np.float16)), "c has shape (64, 8)"),
     (dict(beta=1), "beta is 1, but there is no C"),
     (dict(accumulate=tc.f16), "sparse products take neither accumulate (f16 was given)"),

@@ -13,6 +13,8 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe, stream_handle
 
+TERMS = 16  # zeros that stand for no terms: lines of 16 bytes of any type, as TMA reads them
+
 
 def library_of(array: Any) -> str:
     """The top-level package of an array's class, such as "torch"; of its base if that is there."""
@@ -53,6 +55,16 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         if describe(made, "the result").type.writable:
             return made
     return np.empty(shape, dtype.numpy)
+
+
+def zero_terms(like: Any, axis: int, count: int = TERMS) -> Any:
+    """Zeros in place of matrices that have no elements along `axis`, K: `count` terms, which are
+    contiguous."""
+    shape, dtype = list(like.shape), describe(like).type.dtype
+    del shape[axis]
+    zeros = empty_like(like, (*shape, count), dtype)
+    zeros[:] = 0
+    return zeros if axis == -1 else transposed(zeros)
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:

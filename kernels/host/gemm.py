@@ -28,13 +28,14 @@ from tensorcore_dsl.kernels.host.arguments import (
     element_type,
     present,
 )
-from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream
+from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream, zero_terms
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
     PreparedCall,
     cached_call,
     launch_with_c,
+    without_terms,
 )
 from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
@@ -182,6 +183,13 @@ def _prepare(
     chosen: Any = (*scalars, accumulate, epilogue, tuple(row_reductions), precision, bits)
     whole_c = in_c and operands.broadcast(in_c, shape)
     given = GemmProblem(in_a, in_b, whole_c, in_d, *chosen)
+    if given.K == 0 and 0 not in shape and (epilogue is not None or rows):
+        others = c, out, row_out, extra, 0, beta, out_dtype, accumulate, epilogue, row_reductions
+        more = precision, bits, family, config, stream
+        return without_terms(
+            lambda a, b: _prepare(a, b, *others, *more),
+            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)), (a, b), stream,
+        )  # fmt: skip
     if 0 in shape or given.K == 0:
         _check_fillable(given, c, d)
         launch = _launch_of_empty(given, rows, stream)
@@ -219,10 +227,6 @@ def _launch_of_empty(
 ) -> Callable[..., None]:
     """The launch where D has no elements or K is 0: the arrays' library fills the results."""
     has_elements = 0 not in problem.d.shape
-    if has_elements and (problem.epilogue is not None or rows is not None):
-        raise tc.ArgumentError(
-            "K is 0: no kernel runs that could apply `epilogue` or find `row_reductions`"
-        )
 
     def fill(a: Any, b: Any, c: Any, d: Any, alpha: Any, beta: Any, *others: Any) -> None:
         with on_stream(a, stream):

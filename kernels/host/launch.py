@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from tensorcore_dsl.host import (
     target_key,
 )
 from tensorcore_dsl.kernels.host.arguments import described, is_array, shown
-from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like
+from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like, on_stream
 from tensorcore_dsl.kernels.user_functions import split_args
 
 MAX_ENTRIES = 1024  # beyond, the oldest goes
@@ -166,6 +166,24 @@ def cached_call(
             if len(_cached) > MAX_ENTRIES:
                 del _cached[next(iter(_cached))]
     return call
+
+
+def without_terms(
+    prepare: Callable[..., PreparedCall], zeros: Callable[..., tuple[Any, ...]],
+    operands: tuple[Any, ...], stream: Any,
+) -> PreparedCall:  # fmt: skip
+    """prepare(*zeros(*operands)), where K is 0: the call of a product whose terms are all zero.
+
+    The kernels then apply epilogues, and whatever else comes behind the sums. operands: those that
+    launches get first; zeros(*operands) are made for each launch.
+    """
+
+    def replaced(*arguments: Any) -> tuple[Any, ...]:
+        with on_stream(arguments[0], stream):
+            return *zeros(*arguments[: len(operands)]), *arguments[len(operands) :]
+
+    call = prepare(*replaced(*operands))
+    return replace(call, launch=lambda *arguments: call.launch(*replaced(*arguments)))
 
 
 def prepared_call(

@@ -21,13 +21,16 @@ from tensorcore_dsl.kernels.host.arguments import (
     number,
     present,
 )
+from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, is_plain
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
     cached_call,
+    launch_nothing,
     prepared_call,
+    without_terms,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
@@ -114,6 +117,18 @@ def _prepare_scaled(
     _check_scales("b_scales", read, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read)
+    if 0 in (M, N):
+        return PreparedCall((M, N), in_d.type.dtype, launch_nothing)
+    if K == 0:
+        others = out, extra, out_dtype, epilogue, bits, config, stream
+        return without_terms(
+            lambda *operands: _prepare_scaled(*operands, *others),
+            lambda a, b, *scales: (
+                zero_terms(a, -1), zero_terms(b, -2),
+                *(zero_terms(x, axis, 1) for x, axis in zip(scales, (-1, -2), strict=True)),
+            ),
+            (a, b, a_scales, b_scales), stream,
+        )  # fmt: skip
     copies = _copies(in_a, in_b, in_d, place_of_d=4)
     stored = stores_without_tma(padding.seen(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
@@ -221,6 +236,13 @@ def _prepare_requantised(
             )
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)
     check_written(described(**present(out=out)), read)
+    if 0 in (M, N):
+        return PreparedCall((M, N), tc.s8, launch_nothing, (zero,))
+    if K == 0:
+        return without_terms(
+            lambda a, b: _prepare_requantised(a, b, scale, out, one, zero, config, stream),
+            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)), (a, b), stream,
+        )  # fmt: skip
     copies = _copies(in_a, in_b, in_d, place_of_d=2)
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
     if config is None:
@@ -234,9 +256,7 @@ def _prepare_requantised(
 def _copies(
     a: Description, b: Description, d: Description, place_of_d: int
 ) -> tuple[padding.Copy, ...]:
-    """Copies of operands that the kernels cannot read as they lie; refuses empty operands."""
-    if 0 in a.shape or 0 in b.shape:
-        raise tc.ArgumentError("products with scales need at least one row, column and term")
+    """Copies of operands that the kernels cannot read as they lie."""
     check_sm90(a.type.dtype)
     return padding.announced((
         padding.operand_copy(0, "a", a, padding.ROWS),

@@ -10,17 +10,19 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
-from tensorcore_dsl.kernels.host.arrays import broadcast_to
+from tensorcore_dsl.kernels.host.arrays import TERMS, broadcast_to, zero_terms
 from tensorcore_dsl.kernels.host.heuristics import choose_sparse
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
     cached_call,
+    launch_nothing,
     launch_with_c,
+    without_terms,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
-from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
+from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress
 from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 
@@ -50,8 +52,7 @@ def _prepare(
     epilogue = check_epilogue(epilogue, extra.names)
     read = described(a=a.values, metadata=a.metadata, b=b, **present(c=c)) | extra.described()
     in_a, in_b = read["a"]._replace(shape=a.shape), read["b"]
-    if len(in_b.shape) != 2 or 0 in in_b.shape:
-        raise tc.ArgumentError(f"b has shape {in_b.shape}; a matrix with elements is needed")
+    operands.check_rank("b", in_b, 2)
     in_c = read.get("c")
     operands.check_operands(in_a, in_b, in_c, beta)
     dtype, (M, K), N = a.dtype, a.shape, in_b.shape[1]
@@ -62,6 +63,22 @@ def _prepare(
         )
     d, in_d = operands.result_array(b, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read, in_place="c")
+    if 0 in (M, N):
+        scalars = operands.convert_scalars(dtype, alpha, beta)
+        return PreparedCall((M, N), in_d.type.dtype, launch_nothing, scalars)
+    if K == 0:
+
+        def zeros(values: Any, metadata: Any, b: Any) -> tuple[Any, ...]:
+            sparse = compress(zero_terms(values, -1))
+            return sparse.values, sparse.metadata, zero_terms(b, -2)
+
+        others = c, out, extra, 0, beta, out_dtype, epilogue, precision, config, stream
+        return without_terms(
+            lambda values, metadata, b: _prepare(
+                SparseMatrix(values, metadata, (M, TERMS)), b, *others
+            ),
+            zeros, (a.values, a.metadata, b), stream,
+        )  # fmt: skip
     families.check_sm90(dtype)
     copies = padding.announced(
         (

@@ -47,7 +47,7 @@ class SparseMatrix:
 
     def __post_init__(self) -> None:
         of_two = isinstance(self.shape, tuple) and len(self.shape) == 2
-        if not of_two or not all(isinstance(n, (int, np.integer)) and n > 0 for n in self.shape):
+        if not of_two or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in self.shape):
             raise tc.ArgumentError(
                 f"shape is {brief(self.shape)}; needed are the rows and columns of the matrix"
             )
@@ -118,7 +118,7 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     Raises
     ------
     ArgumentError
-        No matrix, an empty one, a type that sparse products do not have, too many non-zeros.
+        No matrix, a type that sparse products do not have, too many non-zeros.
 
     Examples
     --------
@@ -130,9 +130,13 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     kind = described(a=a)["a"]
     if not isinstance(prune, (bool, np.bool_)):
         raise tc.ArgumentError(f"prune is {prune!r}; needed is True or False")
-    if len(kind.shape) != 2 or 0 in kind.shape:
-        raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix with elements is needed")
+    if len(kind.shape) != 2:
+        raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix is needed")
     format, (rows, cols) = format_of(kind.type.dtype), kind.shape
+    if 0 in kind.shape:
+        metadata = empty_like(a, metadata_shape(kind.shape, format), tc.s32)
+        values = empty_like(a, values_shape(kind.shape, format), format.dtype)
+        return SparseMatrix(values, metadata, kind.shape)
     pack = _pack if isinstance(a, np.ndarray) else _pack_by_kernel
     (values, metadata), excess = pack(a, format)
     if excess < NOTHING and not prune:
@@ -172,9 +176,11 @@ def decompress(sparse: SparseMatrix) -> Any:
         raise tc.ArgumentError(
             f"decompress takes what compress gives, a SparseMatrix, not a {type(sparse).__name__}"
         )
+    dense = empty_like(sparse.values, sparse.shape, sparse.dtype)
+    if 0 in sparse.shape:
+        return dense
     if isinstance(sparse.values, np.ndarray):
         return _unpack(sparse)
-    dense = empty_like(sparse.values, sparse.shape, sparse.dtype)
     blocks, stages, _ = sparse.metadata.shape
     unpack = sparse_packing.unpack[blocks * stages, THREADS]
     unpack(sparse.values, sparse.metadata, dense, format=sparse.format)

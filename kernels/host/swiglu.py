@@ -10,6 +10,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_swiglu
 from tensorcore_dsl.kernels.host.launch import (
@@ -17,6 +18,7 @@ from tensorcore_dsl.kernels.host.launch import (
     PreparedCall,
     launch_nothing,
     prepared_call,
+    without_terms,
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
@@ -89,7 +91,12 @@ def _prepare_swiglu(
     if 0 in (M, N):
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
-        raise tc.ArgumentError("K is 0: there is nothing to multiply")
+        others = out, extra, epilogue, bits, config, stream
+        return without_terms(
+            lambda *operands: _prepare_swiglu(*operands, *others),
+            lambda x, *weights: (zero_terms(x, -1), *(zero_terms(w, -2) for w in weights)),
+            (x, w_gate, w_up), stream,
+        )  # fmt: skip
     check_sm90(dtype)
     axes = padding.ROWS, padding.COLUMNS, padding.COLUMNS
     operand_copies = (

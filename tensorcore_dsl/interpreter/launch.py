@@ -119,6 +119,8 @@ def run(
             f"a cooperative launch of {prod(grid)} blocks: {target} holds at most {most} blocks of "
             f"{prod(block)} threads and {shared} bytes of shared memory at a time"
         )
+    if 0 in grid:
+        return Report()
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
     polls = any(loop.polls_global_memory for loop in program.loops.values())
     coupled, waits = program.couplings
@@ -289,7 +291,7 @@ def _scheduler(order: Order | None, chunk: Chunk) -> Scheduler | None:
 
 def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:
     for what, size in (("grid", grid), ("block", block)):
-        if len(size) != 3 or min(size) < 1:
+        if len(size) != 3 or min(size) < (what == "block"):
             raise ArgumentError(f"{what} {size} is no size: three positive numbers are needed")
     threads = prod(block)
     if threads > 1024:

@@ -158,7 +158,7 @@ class Specialisation:
             )  # fmt: skip
         if recorder.wanted:
             report.trace = recorder.trace
-        if timed is not None:
+        if timed is not None and not config.is_empty:
             report.timeline = Timeline.of(timed, self.ir.name, config.block, self._registers)
         return report
 

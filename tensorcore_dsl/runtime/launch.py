@@ -121,8 +121,8 @@ class Plan:
 
     @property
     def fast(self) -> bool:
-        """The fast path may launch it: no producer to wait for, no copies."""
-        return not self._producers and not self._cubin.checks
+        """The fast path may launch it: no producer to wait for, no copies, blocks to run."""
+        return not (self._producers or self._cubin.checks or self._config.is_empty)
 
     @property
     def function(self) -> int:
@@ -170,6 +170,8 @@ class Plan:
                 raise LaunchError(_explain_checked(failure, self._loaded.name))
 
     def _call(self, buffer: LaunchBuffer) -> int:
+        if self._config.is_empty:  # which the driver refuses
+            return 0
         return self._driver.launch(buffer.config, self.function, buffer.parameters, buffer.extra)
 
     def _load(self) -> None:

@@ -45,7 +45,7 @@ class LaunchConfig:
     ) -> LaunchConfig:  # fmt: skip
         """A checked configuration; ints and short tuples are padded with ones."""
         config = cls(
-            _dims("grid", grid, (2**31 - 1, 65535, 65535)),
+            _dims("grid", grid, (2**31 - 1, 65535, 65535), least=0),
             _dims("block", block, (1024, 1024, 64)), _bytes(shared_bytes),
             None if cluster is None else _dims("cluster", cluster, (16, 16, 16)),
             _flag("cooperative", cooperative), _flag("pdl", pdl),
@@ -71,6 +71,11 @@ class LaunchConfig:
         config = replace(config, cluster=cluster, cluster_in_code=True)
         config._check()
         return config
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the grid has no blocks, so that a launch does nothing."""
+        return 0 in self.grid
 
     @property
     def threads(self) -> int:
@@ -109,7 +114,7 @@ def _flag(what: str, given: Any) -> bool:
     return bool(given)
 
 
-def _dims(what: str, given: Dims, most: Dim) -> Dim:
+def _dims(what: str, given: Dims, most: Dim, least: int = 1) -> Dim:
     if callable(given):
         raise LaunchError(
             f"{what} is a function; kernels under tc.autotune take functions of the arguments, "
@@ -129,8 +134,8 @@ def _dims(what: str, given: Dims, most: Dim) -> Dim:
     except (TypeError, AttributeError):
         hint = "; // divides integers" if any(isinstance(d, float) for d in dims) else ""
         raise LaunchError(f"{what} is {given!r}; it must be one to three integers{hint}") from None
-    if not all(1 <= d <= m for d, m in zip((x, y, z), most, strict=True)):
-        raise LaunchError(f"{what} is {(x, y, z)}; each must be from 1 to {most}")
+    if not all(least <= d <= m for d, m in zip((x, y, z), most, strict=True)):
+        raise LaunchError(f"{what} is {(x, y, z)}; each must be from {least} to {most}")
     return (x, y, z)
 
 
