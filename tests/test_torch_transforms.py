@@ -1,4 +1,4 @@
-"""Operators of PyTorch inside of what torch does to functions: checkpoints, saved-tensor hooks.
+"""Operators of PyTorch inside of checkpoints, hooks of saved tensors, and transforms of torch.func.
 
 Operands are small whole numbers, so that a derivative has one value, by whatever way it is found.
 """
@@ -12,8 +12,12 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from test_torch import BF16, F32, OFFSETS, forget_graphs, weights, whole  # noqa: E402, F401
+from torch import func  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import tensorcore_dsl as tc  # noqa: E402
 import tensorcore_dsl.torch as tct  # noqa: E402
 from tensorcore_dsl.torch import operators  # noqa: E402
 
@@ -141,3 +145,185 @@ def test_calls_that_record_gradients_are_never_cut_short() -> None:
         assert tct.gemm(whole(24, 40), whole(40, 16)).requires_grad
     finally:
         operators._here.straight = False
+
+
+# -- transforms of torch.func, and forward mode ------------------------------------------------
+
+
+def square(product: Any) -> Any:
+    return lambda a, b: product(a, b).square().sum()
+
+
+def moved(function: Any) -> Any:
+    """The tangent of a function of two tensors, by its first one, which moves by its own value."""
+    return lambda a, b: func.jvp(lambda x: function(x, b), (a,), (a,))[1]
+
+
+TRANSFORMS = {
+    "grad": lambda f: func.grad(square(f), argnums=(0, 1)),
+    "grad of grad": lambda f: func.grad(lambda a, b: func.grad(square(f))(a, b).square().sum()),
+    "vjp": lambda f: lambda a, b: func.vjp(f, a, b)[1](f(a, b)),
+    "jacrev": lambda f: func.jacrev(f, argnums=(0, 1)),
+    "jacfwd": lambda f: func.jacfwd(f, argnums=(0, 1)),
+    "hessian": lambda f: func.hessian(square(f)),
+    "jvp": lambda f: lambda a, b: func.jvp(f, (a, b), (b.t(), a.t())),
+    "jvp of jvp": lambda f: moved(moved(square(f))),
+    "jvp of grad": lambda f: moved(func.grad(square(f))),
+    "grad of jvp": lambda f: func.grad(lambda a, b: moved(f)(a, b).square().sum(), argnums=(0, 1)),
+    "linearize": lambda f: lambda a, b: func.linearize(f, a, b)[1](b.t(), a.t()),
+    "vmap": lambda f: lambda a, b: func.vmap(f, (None, 0))(a, torch.stack([b, b + 1])),
+    "vmap of grad": lambda f: func.vmap(
+        lambda row, b: func.grad(square(f))(row[None], b), (0, None)
+    ),
+    "vmap of jvp": lambda f: lambda a, b: func.vmap(lambda v: func.jvp(f, (a, b), (v, b))[1])(
+        torch.stack([a, a + 1])
+    ),
+    "without gradients inside": lambda f: func.grad(
+        lambda a, b: square(f)(a, b) + torch.no_grad()(square(f))(a, b)
+    ),
+    "compiled": lambda f: torch.compile(moved(f), backend="aot_eager"),
+}
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms(transform: str, direct: bool) -> None:
+    """Of functions, as of torch's product. `direct`: the operator as torch.ops has it."""
+    a, b = (whole(*shape, dtype=torch.float64, grad=False) for shape in ((3, 4), (4, 3)))
+    made = TRANSFORMS[transform]
+    product = torch.ops.tensorcore_dsl.gemm if direct else tct.gemm
+    found, wanted = tree_leaves(made(product)(a, b)), tree_leaves(made(torch.matmul)(a, b))
+    assert equal(found, wanted) and any(x.any() for x in wanted)
+
+
+def test_gradients_around_a_transform() -> None:
+    """Tensors that torch differentiates outside of the transform."""
+    a, b = whole(3, 4, dtype=torch.float64), whole(4, 3, dtype=torch.float64)
+    of = lambda f: torch.autograd.grad(func.grad(square(f))(a, b).square().sum(), (a, b))
+    assert equal(of(tct.gemm), of(torch.matmul))
+
+
+def test_gradients_of_each_sample() -> None:
+    layer = module(tct.Linear, 40, 16)
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    x = whole(5, 40, grad=False)
+    loss = lambda p, row: func.functional_call(layer, p, (row,)).float().square().sum()
+    found = func.vmap(func.grad(loss), (None, 0))(parameters, x)
+    for i in range(5):
+        wanted = func.grad(loss)(parameters, x[i])
+        assert all(torch.equal(found[name][i], wanted[name]) for name in wanted)
+
+
+def check_tangents(function: Any, reference: Any, tensors: Any, count: int) -> None:
+    """By each of the first `count` tensors, and by all of them, as of `reference` in f64."""
+    for moving in (*((i,) for i in range(count)), range(count)):
+        tangents = [whole(*x.shape, dtype=x.dtype, grad=False) for x in tensors]
+        exact, wide = [], []
+        for i, (x, tangent) in enumerate(zip(tensors, tangents)):
+            exact.append(tangent.double() if i in moving else torch.zeros(x.shape).double())
+            wide.append(x.detach().double() if x.dtype.is_floating_point else x)
+        wanted = func.jvp(lambda *given: reference(*given, *wide[count:]), tuple(wide[:count]), tuple(exact[:count]))[1]
+        with forward_ad.dual_level():
+            duals = [
+                forward_ad.make_dual(x.detach(), tangents[i]) if i in moving else x
+                for i, x in enumerate(tensors)
+            ]
+            found = forward_ad.unpack_dual(function(*duals))
+        assert found.tangent.dtype == found.primal.dtype
+        assert torch.equal(found.tangent, wanted.to(found.primal.dtype))
+
+
+def by_groups(a: Any, b: Any, offsets: Any) -> Any:
+    ends = offsets.tolist()
+    return torch.cat([a[i:j] @ x for i, j, x in zip(ends, ends[1:], b)])
+
+
+def by_parts_of_k(a: Any, b: Any, offsets: Any) -> Any:
+    ends = offsets.tolist()
+    return torch.stack([a[:, i:j] @ b[i:j] for i, j in zip(ends, ends[1:])])
+
+
+def test_tangents_of_gemm() -> None:
+    tensors = whole(24, 40, grad=False), weights(16, 40, grad=False), whole(16, dtype=F32, grad=False)
+    check_tangents(
+        lambda a, b, c: tct.gemm(a, b, c, alpha=2, beta=3, out_dtype=F32),
+        lambda a, b, c: 2 * a @ b + 3 * c, tensors, 3,
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
+def test_tangents_of_groups() -> None:
+    offsets = torch.tensor([0, 8, 8, 24], dtype=torch.int32)
+    tensors = whole(24, 40, grad=False), whole(3, 40, 16, grad=False), offsets
+    check_tangents(tct.grouped_gemm, by_groups, tensors, 2)
+    tensors = whole(24, 40, grad=False).t(), whole(24, 16, grad=False), offsets
+    check_tangents(tct.k_grouped_gemm, by_parts_of_k, tensors, 2)
+
+
+def test_tangents_of_scaled_gemm() -> None:
+    """Those of the product without rounding."""
+    tensors = whole(24, 208, grad=False), weights(16, 208, grad=False)
+    check_tangents(tct.scaled_gemm, torch.matmul, tensors, 2)
+
+
+def test_torchs_check_of_both_modes() -> None:
+    a, b = whole(1, 3, dtype=torch.float64), whole(3, 2, dtype=torch.float64)
+    both = dict(check_forward_ad=True, check_batched_forward_grad=True, check_batched_grad=True)
+    assert torch.autograd.gradcheck(tct.gemm, (a, b), **both)
+
+
+def test_a_level_without_tangents_changes_nothing() -> None:
+    a, b = whole(24, 40), whole(40, 16)
+    wanted = torch.autograd.grad(tct.gemm(a, b).sum(), (a, b))
+    with forward_ad.dual_level():
+        found = tct.gemm(a, b)
+        assert forward_ad.unpack_dual(found).tangent is None
+        assert equal(torch.autograd.grad(found.sum(), (a, b)), wanted)
+
+
+@tct.operator(
+    "tensorcore_dsl_tests::triple", grid=lambda x: x.shape[0], block=1,
+    outputs={"y": lambda x: torch.empty_like(x)},
+)  # fmt: skip
+@tc.kernel
+def triple(x: tc.Array, y: tc.Array):
+    y[tc.blockIdx.x] = x[tc.blockIdx.x] * 3
+
+
+class Triple(torch.autograd.Function):
+    """The operator with a derivative of forward mode, as a user adds it."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return triple(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Any) -> Any:
+        return triple(tangent)
+
+
+def test_tangents_are_refused_where_they_would_be_lost() -> None:
+    x, w = torch.ones(8), weights(8, 8, grad=False)
+    a, b = (whole(n, 128, grad=False).to(torch.float8_e4m3fn) for n in (8, 16))
+    for function, text in (
+        (lambda x: tct.swiglu(x.bfloat16().view(1, 8), w, w), "swiglu has no .*gemm has one"),
+        (lambda x: tct.scaled_gemm(a, b.t(), x[:, None], torch.ones(1, 1)), "scales have no derivative of forward mode"),
+        (triple, "tensorcore_dsl_tests::triple has no .*torch.autograd.Function with a jvp"),
+    ):  # fmt: skip
+        with pytest.raises(tc.ArgumentError, match=text):
+            func.jvp(function, (x,), (x,))
+        with forward_ad.dual_level(), pytest.raises(tc.ArgumentError, match=text):
+            function(forward_ad.make_dual(x, x))
+        function(x)
+
+
+def test_a_users_derivative_of_forward_mode() -> None:
+    x = torch.arange(4.0)
+    assert equal(func.jvp(Triple.apply, (x,), (x + 1,)), (3 * x, 3 * x + 3))
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(Triple.apply(forward_ad.make_dual(x, x + 1)))
+    assert equal(found, (3 * x, 3 * x + 3))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
+from torch._library.autograd import make_autograd_impl
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import listing
 from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.kernel.constants import constants_key
 from tensorcore_dsl.kernel.parameters import Parameter
+from tensorcore_dsl.torch.operators import has_tangents
 from tensorcore_dsl.torch.placement import run_where_it_lies
 
 CONSTANTS = {bool: "bool", int: "int", float: "float", str: "str"}  # types of Const in a schema
@@ -52,10 +55,27 @@ def operator(
             name, made, mutates_args=made.mutates, schema=made.schema()
         )
         found.register_fake(made.fake)
+        reverse = make_autograd_impl(found._opoverload, found)
+        autograd = partial(_without_forward_mode, name, reverse)
+        with catch_warnings():  # torch warns that its own function is replaced
+            simplefilter("ignore")
+            found._lib.impl(name, autograd, "Autograd", with_keyset=True, allow_override=True)
         found.kernel = kernel
         return found
 
     return decorate
+
+
+def _without_forward_mode(
+    name: str, reverse: Callable[..., Any], keys: Any, *args: Any, **named: Any
+) -> Any:  # fmt: skip
+    """What torch does where gradients may be recorded; a tangent would be lost there in silence."""
+    if has_tangents((*args, *named.values())):
+        raise tc.ArgumentError(
+            f"{name} has no derivative of forward mode; call it in the forward of a "
+            f"torch.autograd.Function with a jvp"
+        )
+    return reverse(keys, *args, **named)
 
 
 @dataclass

@@ -17,6 +17,9 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 import tensorcore_dsl as tc
 import tensorcore_dsl.kernels as kernels
@@ -76,11 +79,12 @@ ORDINARY = torch.Tensor, torch.nn.Parameter
 def _goes_straight(tensors: Sequence[Any]) -> bool:
     """Would the dispatcher find the gradients, then the kernel, and nothing else?
 
-    So it does for ordinary tensors, outside of autocast, traces, transforms, modes and profiles.
+    So it does for ordinary tensors, outside of autocast, traces, transforms, modes, profiles and
+    levels of forward mode.
     """
     if _modes() != NO_MODES or core._is_torch_function_mode_enabled():
         return False
-    if core._autograd._profiler_enabled():
+    if core._autograd._profiler_enabled() or forward_ad._current_level >= 0:
         return False
     for x in tensors:
         if x is None:
@@ -90,6 +94,18 @@ def _goes_straight(tensors: Sequence[Any]) -> bool:
         if core._dispatch_keys(x).raw_repr() != _ordinary_keys("cuda" if x.is_cuda else "cpu"):
             return False
     return True
+
+
+# There is one level at a time: those of torch.func have wrappers of tensors instead.
+_unpacked = partial(unpack_dual, level=0)
+
+
+def has_tangents(values: Sequence[Any]) -> bool:
+    """Does forward mode, as in `torch.func.jvp`, differentiate by one of the values?"""
+    if not core._is_fwd_grad_enabled():
+        return False
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    return any(_unpacked(x).tangent is not None for x in tensors)
 
 
 def _records_gradients(tensors: Sequence[Any]) -> bool:
@@ -102,26 +118,31 @@ def _records_gradients(tensors: Sequence[Any]) -> bool:
 
 def _register(
     name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
-    setup_context: Callable[..., Any], backward: Callable[..., Any], autocast: bool = True,
+    setup_context: Callable[..., Any], backward: Callable[..., Any], jvp: Callable[..., Any],
+    autocast: bool = True,
 ) -> Callable[..., Any]:  # fmt: skip
     """Define an operator whose positional arguments are tensors, or None, and the others options.
 
     Returns a function that calls it, past the dispatcher where that changes nothing.
 
-    setup_context(ctx, tensors, options) keeps what backward(ctx, grad, *saved tensors) needs, which
-    returns a gradient for each tensor. autocast: inside of torch.autocast, f32 tensors are cast as
-    those of torch.matmul. `torch.library.custom_op` does the same, at several times the host time
-    of a call.
+    setup_context(ctx, tensors) keeps what backward(ctx, grad, *saved tensors) needs, which returns
+    a gradient for each tensor; both find `ctx.options`. jvp(tensors, place, tangent, options) is
+    what the tangent of the tensor at `place` adds to the tangent of the result. autocast: inside of
+    torch.autocast, f32 tensors are cast as those of torch.matmul. `torch.library.custom_op` does
+    the same, at several times the host time of a call.
     """
     count = schema[: schema.index("*")].count("Tensor")
 
     class Gradients(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *given: Any) -> Any:
-            *tensors, options, ctx.compute = given
+            *tensors, ctx.options, ctx.compute = given
             ctx.missing = (None,) * (count - len(tensors))  # the dispatcher leaves out defaults
-            setup_context(ctx, (*tensors, *ctx.missing), options)
-            return ctx.compute(*tensors, **options)
+            operands = *tensors, *ctx.missing
+            setup_context(ctx, operands)
+            if ctx.compute is not run:
+                ctx.save_for_forward(*operands)
+            return ctx.compute(*tensors, **ctx.options)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
@@ -137,14 +158,35 @@ def _register(
                 gradients = backward(ctx, grad, *saved)
             return *gradients[: count - len(ctx.missing)], None, None
 
+        @staticmethod
+        def jvp(ctx: Any, *with_zeros: Any) -> Any:
+            with _set_fwd_grad_enabled(True):  # for an outer torch.func.jvp
+                duals = [(x, None) if x is None else _unpacked(x) for x in ctx.saved_tensors]
+                tensors, tangents = zip(*duals, strict=True)  # None instead of zeros
+                total = fake(*tensors, **ctx.options).zero_()
+                for place, tangent in enumerate(tangents):
+                    if tangent is not None:
+                        change = jvp(tensors, place, tangent, ctx.options)
+                        total = (total + change).to(total.dtype)
+            return total
+
     def dispatched(*tensors: Any, **options: Any) -> Any:
-        if _records_gradients(tensors):
-            return Gradients.apply(*tensors, options, redispatched)
-        return redispatched(*tensors, **options)
+        if not (_records_gradients(tensors) or has_tangents(tensors)):
+            return redispatched(*tensors, **options)
+        compute = redispatched
+        if core._are_functorch_transforms_active():  # each calls this, the innermost one first
+            compute = partial(in_modes, torch.is_grad_enabled(), core._is_fwd_grad_enabled())
+        with enable_single_level_autograd_function():
+            return apply_straight(*tensors, options, compute)
 
     def redispatched(*tensors: Any, **options: Any) -> Any:
         with below_autograd():
             return operator(*tensors, **options)
+
+    def in_modes(reverse: bool, forward: bool, *tensors: Any, **options: Any) -> Any:
+        """For the outer transforms, of which `apply` has turned off both modes."""
+        with torch.set_grad_enabled(reverse), _set_fwd_grad_enabled(forward):
+            return redispatched(*tensors, **options)
 
     def call(*tensors: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -205,6 +247,10 @@ def _rank(axes: tuple[int, ...], *operands: Any) -> None:
             raise tc.ArgumentError(f"an operand has shape {shape}; {allowed} axes are needed")
 
 
+def _keep_all(ctx: Any, tensors: Any) -> None:
+    ctx.save_for_backward(*tensors)
+
+
 # -- gemm -------------------------------------------------------------------------------------
 
 
@@ -227,12 +273,11 @@ def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **option
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=_result_dtype(a, out_dtype))
 
 
-def _gemm_context(ctx: Any, tensors: Any, options: Any) -> None:
+def _gemm_context(ctx: Any, tensors: Any) -> None:
     a, b, c = tensors
     _refuse_fp8_gradients(a, b, c)
     ctx.save_for_backward(a, b)
     ctx.c = None if c is None else (c.shape, c.dtype)
-    ctx.options = options
 
 
 def _gemm_backward(ctx: Any, grad: Any, a: Any, b: Any) -> Any:
@@ -271,6 +316,19 @@ def _product_gradients(
     return grad_a, grad_b
 
 
+def _product_tangent(
+    operator: Any, tensors: Any, place: int, tangent: Any, options: Any
+) -> Any:  # fmt: skip
+    """dA B or A dB."""
+    return operator(*tensors[:place], tangent, *tensors[place + 1 :], **options)
+
+
+def _gemm_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+    if place == 2:
+        return tangent * options.get("beta", 1)
+    return _product_tangent(gemm, tensors[:2], place, tangent, options)
+
+
 def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
     """grad summed over what was broadcast from `shape`, in one pass."""
     missing = grad.ndim - len(shape)
@@ -286,7 +344,7 @@ gemm = _register(
     "(Tensor a, Tensor b, Tensor? c=None, *, float alpha=1, float beta=1, "
     "ScalarType? out_dtype=None, str? precision=None, str? accumulate=None, str bits='any') "
     "-> Tensor",
-    _gemm, _gemm_fake, _gemm_context, _gemm_backward,
+    _gemm, _gemm_fake, _gemm_context, _gemm_backward, _gemm_jvp,
 )  # fmt: skip
 
 
@@ -299,11 +357,6 @@ def _swiglu_fake(x: Any, w_gate: Any, w_up: Any, *, bits: str = "any") -> Any:
     _same("K", x.shape[1], w_up.shape[0])
     _same("N", w_gate.shape[1], w_up.shape[1])
     return x.new_empty((x.shape[0], w_gate.shape[1]))
-
-
-def _swiglu_context(ctx: Any, tensors: Any, options: Any) -> None:
-    ctx.save_for_backward(*tensors)
-    ctx.options = options
 
 
 def _swiglu_backward(ctx: Any, grad: Any, x: Any, w_gate: Any, w_up: Any) -> Any:
@@ -325,9 +378,16 @@ def _swiglu_backward(ctx: Any, grad: Any, x: Any, w_gate: Any, w_up: Any) -> Any
     return grad_x, grad_w_gate, grad_w_up
 
 
+def _swiglu_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+    raise tc.ArgumentError(
+        "swiglu has no derivative of forward mode; gemm has one: silu(gemm(x, w_gate)) * "
+        "gemm(x, w_up)"
+    )
+
+
 swiglu = _register(
     "swiglu", "(Tensor x, Tensor w_gate, Tensor w_up, *, str bits='any') -> Tensor",
-    kernels.swiglu, _swiglu_fake, _swiglu_context, _swiglu_backward,
+    kernels.swiglu, _swiglu_fake, _keep_all, _swiglu_backward, _swiglu_jvp,
 )  # fmt: skip
 
 
@@ -340,11 +400,6 @@ def _grouped_fake(a: Any, b: Any, offsets: Any, *, bits: str = "any") -> Any:
     _same("K", a.shape[1], b.shape[1])
     _same("the groups", offsets.shape[0] - 1, b.shape[0])
     return a.new_empty((a.shape[0], b.shape[2]))
-
-
-def _grouped_context(ctx: Any, tensors: Any, options: Any) -> None:
-    ctx.save_for_backward(*tensors)
-    ctx.options = options
 
 
 def _grouped_backward(ctx: Any, grad: Any, a: Any, b: Any, offsets: Any) -> Any:
@@ -377,11 +432,13 @@ def _k_grouped_backward(ctx: Any, grad: Any, a: Any, b: Any, offsets: Any) -> An
 GROUPED = "(Tensor a, Tensor b, Tensor offsets, *, str bits='any') -> Tensor"
 grouped_gemm = _register(
     "grouped_gemm", GROUPED,
-    kernels.grouped_gemm, _grouped_fake, _grouped_context, _grouped_backward,
+    kernels.grouped_gemm, _grouped_fake, _keep_all, _grouped_backward,
+    lambda tensors, *given: _product_tangent(grouped_gemm, tensors, *given),
 )  # fmt: skip
 k_grouped_gemm = _register(
     "k_grouped_gemm", GROUPED,
-    kernels.k_grouped_gemm, _k_grouped_fake, _grouped_context, _k_grouped_backward,
+    kernels.k_grouped_gemm, _k_grouped_fake, _keep_all, _k_grouped_backward,
+    lambda tensors, *given: _product_tangent(k_grouped_gemm, tensors, *given),
 )  # fmt: skip
 
 
@@ -404,7 +461,7 @@ def _scaled_fake(
     return a.new_empty((a.shape[0], b.shape[1]), dtype=_result_dtype(a, out_dtype))
 
 
-def _scaled_context(ctx: Any, tensors: Any, options: Any) -> None:
+def _scaled_context(ctx: Any, tensors: Any) -> None:
     a, b, a_scales, b_scales, a_source, b_source = tensors
     _refuse_fp8_gradients(a, b)
     if a_scales.requires_grad or b_scales.requires_grad:
@@ -418,9 +475,20 @@ def _scaled_backward(ctx: Any, grad: Any, a: Any, b: Any) -> Any:
     return None, None, None, None, *grads
 
 
+def _scaled_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
+    if tensors[4] is None:
+        raise tc.ArgumentError(
+            "fp8 operands and their scales have no derivative of forward mode; scaled_gemm without "
+            "scales takes operands of more bits, which have one"
+        )
+    if place < 4:  # quantised from the sources, which count
+        return 0
+    return _product_tangent(gemm, tensors[4:], place - 4, tangent, {})
+
+
 scaled_gemm = _register(
     "scaled_gemm",
     "(Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? a_source=None, "
     "Tensor? b_source=None, *, ScalarType? out_dtype=None, str bits='any') -> Tensor",
-    _scaled, _scaled_fake, _scaled_context, _scaled_backward, autocast=False,
+    _scaled, _scaled_fake, _scaled_context, _scaled_backward, _scaled_jvp, autocast=False,
 )  # fmt: skip
