@@ -16,6 +16,7 @@ from torch import func  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import tensorcore_dsl as tc  # noqa: E402
 import tensorcore_dsl.torch as tct  # noqa: E402
@@ -327,3 +328,35 @@ def test_a_users_derivative_of_forward_mode() -> None:
     with forward_ad.dual_level():
         found = forward_ad.unpack_dual(Triple.apply(forward_ad.make_dual(x, x + 1)))
     assert equal(found, (3 * x, 3 * x + 3))
+
+
+# -- counts of operations ----------------------------------------------------------------------
+
+
+def counted(function: Any, tensors: Any) -> tuple[int, int]:
+    """Those of a call, and of its gradients."""
+    with FlopCounterMode(display=False) as counter:
+        found = function(*tensors)
+        forward = counter.get_total_flops()
+        found.sum().backward()
+        return forward, counter.get_total_flops() - forward
+
+
+@pytest.mark.parametrize("shapes", [((24, 40), (40, 16)), ((24, 40), (3, 40, 16)), ((3, 24, 40), (40, 16))])
+def test_operations_of_gemm_are_those_of_torch(shapes: Any) -> None:
+    tensors = [whole(*shape) for shape in shapes]
+    assert counted(tct.gemm, tensors) == counted(torch.matmul, tensors)
+
+
+def test_operations_of_other_products() -> None:
+    """Two of each product of the forward pass, one for each operand; swiglu computes two again."""
+    offsets = torch.tensor([0, 8, 24], dtype=torch.int32)
+    one = 2 * 24 * 40 * 16
+    weight = weights(16, 40)
+    for function, tensors, wanted in (
+        (tct.grouped_gemm, (whole(24, 40), whole(2, 40, 16), offsets), (one, 2 * one)),
+        (tct.k_grouped_gemm, (whole(24, 40).t(), whole(24, 16), offsets), (one, 2 * one)),
+        (tct.swiglu, (whole(24, 40), weight, weight), (2 * one, 6 * one)),
+        (tct.scaled_gemm, (whole(24, 40), weight), (one, 2 * one)),
+    ):
+        assert counted(function, tensors) == wanted

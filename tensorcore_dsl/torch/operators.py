@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
+from math import prod
 from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+from torch.utils.flop_counter import register_flop_formula
 
 import tensorcore_dsl as tc
 import tensorcore_dsl.kernels as kernels
@@ -116,10 +118,15 @@ def _records_gradients(tensors: Sequence[Any]) -> bool:
     return False
 
 
+def _flops(a: Any, b: Any, *others: Any, out_shape: Any, **options: Any) -> int:
+    """Of a product of these shapes."""
+    return 2 * a[-1] * prod(out_shape)
+
+
 def _register(
     name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
     setup_context: Callable[..., Any], backward: Callable[..., Any], jvp: Callable[..., Any],
-    autocast: bool = True,
+    autocast: bool = True, flops: Callable[..., int] = _flops,
 ) -> Callable[..., Any]:  # fmt: skip
     """Define an operator whose positional arguments are tensors, or None, and the others options.
 
@@ -129,7 +136,8 @@ def _register(
     a gradient for each tensor; both find `ctx.options`. jvp(tensors, place, tangent, options) is
     what the tangent of the tensor at `place` adds to the tangent of the result. autocast: inside of
     torch.autocast, f32 tensors are cast as those of torch.matmul. `torch.library.custom_op` does
-    the same, at several times the host time of a call.
+    the same, at several times the host time of a call. flops(shapes, out_shape): what torch's
+    FlopCounterMode counts.
     """
     count = schema[: schema.index("*")].count("Tensor")
 
@@ -215,6 +223,7 @@ def _register(
             LIBRARY.impl(name, partial(cast, device.lower()), f"Autocast{device}")
     LIBRARY.impl(name, dispatched, "Autograd")
     torch.library.register_fake(f"tensorcore_dsl::{name}", fake, lib=LIBRARY)
+    register_flop_formula(getattr(ops, name))(flops)
     operator: Any = getattr(ops, name).default
     return call
 
@@ -304,13 +313,13 @@ def _product_gradients(
     if wanted[0]:
         x, y = grad, b
         if grad.ndim > a.ndim:
-            x, y = (t.transpose(0, 1).reshape(t.shape[1], -1) for t in (grad, b))
+            x, y = (t.transpose(0, 1).flatten(1) for t in (grad, b))
         in_columns = a.stride(-1) != 1 and a.stride(-2) == 1
         grad_a = gemm(y, x.mT, **options).mT if in_columns else gemm(x, y.mT, **options)
     if wanted[1]:
         x, y = a, grad
         if grad.ndim > b.ndim:
-            x, y = (t.reshape(-1, t.shape[-1]) for t in (a, grad))
+            x, y = (t.flatten(0, 1) for t in (a, grad))
         in_columns = b.stride(-1) != 1 and b.stride(-2) == 1
         grad_b = gemm(y.mT, x, **options).mT if in_columns else gemm(x.mT, y, **options)
     return grad_a, grad_b
@@ -388,6 +397,7 @@ def _swiglu_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
 swiglu = _register(
     "swiglu", "(Tensor x, Tensor w_gate, Tensor w_up, *, str bits='any') -> Tensor",
     kernels.swiglu, _swiglu_fake, _keep_all, _swiglu_backward, _swiglu_jvp,
+    flops=lambda *shapes, **named: 2 * _flops(*shapes, **named),
 )  # fmt: skip
 
 
@@ -439,6 +449,7 @@ k_grouped_gemm = _register(
     "k_grouped_gemm", GROUPED,
     kernels.k_grouped_gemm, _k_grouped_fake, _keep_all, _k_grouped_backward,
     lambda tensors, *given: _product_tangent(k_grouped_gemm, tensors, *given),
+    flops=lambda a, b, *others, **named: _flops(a, b, out_shape=(a[0], b[1])),
 )  # fmt: skip
 
 
