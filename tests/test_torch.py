@@ -6,6 +6,8 @@ f64. Without PyTorch nothing here runs, which the summary of the run says (conft
 
 from __future__ import annotations
 
+import itertools
+import re
 import subprocess
 import sys
 from typing import Any
@@ -324,6 +326,51 @@ def test_state_dicts_are_those_of_torch() -> None:
     theirs.load_state_dict(ours.state_dict())
     ours.load_state_dict(theirs.state_dict())
     assert repr(ours) == repr(theirs)
+
+
+def ones(*shape: int, dtype: Any = BF16) -> Any:
+    return torch.ones(shape, dtype=dtype, requires_grad=True)
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 16), (2, 3, 16), (0, 16), (2, 0, 16), (0, 0, 16)])
+def test_inputs_of_linear(shape: Any) -> None:
+    ours, theirs = tct.Linear(16, 8), torch.nn.Linear(16, 8)
+    with torch.no_grad():
+        for parameter in (*ours.parameters(), *theirs.parameters()):
+            parameter.fill_(1)
+    check_gradients(lambda x: ours(x), lambda x: theirs.double()(x), [ones(*shape, dtype=F32)])
+    for mine, exact in zip(ours.parameters(), theirs.parameters(), strict=True):
+        compare(mine.grad, exact.grad)
+
+
+@pytest.mark.parametrize("shape", [(), (8,), (4, 15), (4, 2, 8)])
+def test_inputs_that_linear_refuses(shape: Any) -> None:
+    """Also those with as many elements as rows of in_features have."""
+    text = rf"x has shape {re.escape(str(shape))}; the last axis .* has in_features, 16"
+    with pytest.raises(tc.ArgumentError, match=text):
+        tct.Linear(16, 8)(ones(*shape))
+
+
+SIZES = [sizes for sizes in itertools.product((0, 8), (0, 16), (0, 24)) if 0 in sizes]
+
+
+@pytest.mark.parametrize("M, K, N", SIZES)
+def test_empty_products(M: int, K: int, N: int) -> None:
+    """Zeros or nothing, and so are the gradients."""
+    check_gradients(tct.gemm, torch.matmul, (ones(M, K), ones(K, N)))
+    check_gradients(tct.gemm, torch.matmul, (ones(2, M, K), ones(K, N)))
+    check_gradients(tct.gemm, torch.matmul, (ones(M, K), ones(2, K, N)))
+    check_gradients(
+        lambda a, b, c: tct.gemm(a, b, c, out_dtype=F32), lambda a, b, c: a @ b + c,
+        (ones(M, K), ones(K, N), ones(N, dtype=F32)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("of_a", [True, False])
+@pytest.mark.parametrize("of_b", [True, False])
+def test_empty_batches(of_a: bool, of_b: bool) -> None:
+    a, b = ones(*[0] * of_a, 8, 16), ones(*[0] * of_b, 16, 24)
+    check_gradients(tct.gemm, torch.matmul, (a, b))
 
 
 def test_graphs_of_all_operators_have_no_break(device: str) -> None:

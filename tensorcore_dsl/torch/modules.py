@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.torch.functions import gemm
 
 
@@ -24,7 +25,12 @@ class Linear(torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (..., in_features); returns (..., out_features)."""
-        rows = x if x.ndim == 2 else x.reshape(-1, self.in_features)
+        if x.ndim == 0 or x.shape[-1] != self.in_features:
+            raise tc.ArgumentError(
+                f"x has shape {tuple(x.shape)}; the last axis of a Linear's input has in_features, "
+                f"{self.in_features}"
+            )
+        rows = x if x.ndim == 2 else torch.atleast_2d(x).flatten(0, -2)
         product = gemm(rows, self.weight.t(), self.bias, precision=self.precision)
         return product if x.ndim == 2 else product.view(*x.shape[:-1], self.out_features)
 
