@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Optional, Protocol, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -49,6 +49,10 @@ class DType:
     def __call__(self, value: Any) -> Any:
         """Convert a value of a kernel to this type, or make a typed constant."""
         return emitter().convert(value, self)
+
+    def __or__(self, other: None) -> Any:
+        """The annotation of a kernel's parameter that takes None too: `tc.f32 | None`."""
+        return Optional[self]  # noqa: UP045 (`|` is this method)
 
     def __repr__(self) -> str:
         return self.name

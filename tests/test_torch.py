@@ -627,6 +627,21 @@ def test_a_const_that_keeps_its_default_takes_no_argument(device: str) -> None:
         assert x.tolist() == [value] * 4
 
 
+def test_arguments_that_may_be_none(device: str) -> None:
+    @tct.operator(
+        "tensorcore_dsl_tests::biased", grid=1, block=4, outputs={"y": lambda x: torch.empty_like(x)}
+    )
+    @tc.kernel
+    def biased(x: tc.Array, y: tc.Array, bias: tc.Array = None, scale: tc.f32 = None):
+        i = tc.threadIdx.x
+        y[i] = (x[i] if scale is None else scale * x[i]) + (0 if bias is None else bias[i])
+
+    x, bias = (torch.full((4,), value, device=device) for value in (1.0, 2.0))
+    for args, value in (((), 1), ((bias,), 3), ((None, 5.0), 5), ((bias, 5.0), 7)):
+        assert biased(x, *args).tolist() == [value] * 4
+        assert set(torch.library.opcheck(biased, (x, *args)).values()) == {"SUCCESS"}
+
+
 def test_several_outputs(device: str) -> None:
     x, y = (whole(16, dtype=F32, grad=False, device=device) for _ in range(2))
     s, d = sum_and_difference(x, y)

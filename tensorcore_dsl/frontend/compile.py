@@ -91,7 +91,9 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
         registers[p.argument, p.suffix] = scalar
     arguments: dict[str, Any] = {}
     for place, (name, kind) in enumerate(zip(names, types, strict=True)):
-        if isinstance(kind, ArrayType):
+        if kind is None:
+            arguments[name] = None
+        elif isinstance(kind, ArrayType):
             arguments[name] = _array(builder, registers, place, kind, name)
         elif kind.dtype.kind == "p":
             arguments[name] = registers[place, ""] != 0

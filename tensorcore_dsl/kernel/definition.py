@@ -141,6 +141,13 @@ class Definition(Named):
         label = f"{self.__name__}: argument {parameter.name!r}"
         if isinstance(value, DType):
             value = ScalarType(value)
+        if value is None:
+            if parameter.optional:
+                return None
+            raise ArgumentError(
+                f"{label} is None; {parameter} takes None where it has the default None, or the "
+                f"annotation {parameter.kind} | None"
+            )
         if not isinstance(value, (ArrayType, ScalarType)):
             value = describe(value, label, parameter.dtype).type
         if parameter.array and isinstance(value, ScalarType):

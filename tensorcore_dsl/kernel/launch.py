@@ -90,8 +90,9 @@ class Launch:
         if launcher is None:
             kernel = self.kernel
             launcher = self._launchers[key] = Launcher(
-                lambda types: kernel.specialised(types, constants, device_arch()).cubin,
-                self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
+                lambda types: kernel.specialised(
+                    kernel.types_of(types), constants, device_arch()
+                ).cubin, self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
                 [p.dtype for p in kernel.runtime_parameters],
             )  # fmt: skip
         return launcher

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from tensorcore_dsl.dtypes import ALL, DType, as_dtype
 from tensorcore_dsl.errors import ArgumentError, Loc, OperandError
@@ -41,7 +42,8 @@ class Const:
 class Parameter:
     """A parameter of the function: Const, or given at run time (of type `dtype` if annotated).
 
-    by_name: the parameter stands behind `*` or `*arguments`, so it has no position.
+    by_name: the parameter stands behind `*` or `*arguments`, so it has no position. optional: None
+    may be given in place of an array or a number; the kernel is then compiled for None.
     """
 
     name: str
@@ -50,10 +52,15 @@ class Parameter:
     dtype: DType | None = None
     default: Any = inspect.Parameter.empty
     by_name: bool = False
+    optional: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The annotation in short."""
+        return "Const" if self.const else "Array" if self.array else str(self.dtype or "")
 
     def __str__(self) -> str:
-        kind = "Const" if self.const else "Array" if self.array else str(self.dtype or "")
-        text = f"{self.name}: {kind}" if kind else self.name
+        text = f"{self.name}: {self.kind}" if self.kind else self.name
         return text if self.default is inspect.Parameter.empty else f"{text} = {self.default!r}"
 
 
@@ -67,24 +74,45 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
             )
         if p.kind == p.VAR_POSITIONAL:
             continue
-        note = p.annotation
-        if isinstance(note, str):
-            note = _evaluated(function, p.name, note)
+        note, optional = _meaning(function, p.name, p.annotation)
         dtype = None
-        if note not in (p.empty, None, Array, Const, Any):
+        if note in (p.empty, None, Any):
+            optional = True
+        elif note not in (Array, Const):
             dtype = _declared(function, p.name, note)
         known = note is Const, note is Array, dtype, p.default, p.kind == p.KEYWORD_ONLY
-        parameters.append(Parameter(p.name, *known))
+        parameters.append(Parameter(p.name, *known, optional or p.default is None))
+    in_class = not f"<locals>.{function.__qualname__}".rpartition(".")[0].endswith("<locals>")
+    if in_class and any(p.name == "self" and not p.const for p in parameters[:1]):
+        raise ArgumentError(
+            f"kernel {function.__name__}: a launch passes no 'self', although the kernel is "
+            "defined in a class; leave it out, and pass what the kernel needs of the object as "
+            "arguments (tc.Const for what is known at compile time)", _place(function),
+        )  # fmt: skip
     return parameters
 
 
+def _meaning(function: Callable[..., Any], name: str, note: Any) -> tuple[Any, bool]:
+    """What an annotation says of arguments other than None, and whether it allows None."""
+    note = getattr(note, "__forward_arg__", note)
+    if isinstance(note, str):
+        return _meaning(function, name, _evaluated(function, name, note))
+    parts = get_args(note)
+    if NoneType in parts and len(parts) == 2:
+        return _meaning(function, name, parts[parts[0] is NoneType])[0], True
+    return note, False
+
+
 def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
-    """The value of a postponed annotation, in the scope of the function."""
+    """The value of a quoted or postponed annotation, in the scope of the function."""
     if note in ALL:
         return ALL[note]
-    closure = inspect.getclosurevars(function).nonlocals
-    try:
-        return eval(note, function.__globals__, dict(closure))
+    scope = inspect.getclosurevars(function).nonlocals
+    frame = inspect.currentframe()
+    while frame and frame.f_globals is not function.__globals__:
+        frame = frame.f_back
+    try:  # the frame that defines the function has names that the function's body does not use
+        return eval(note, function.__globals__, {**(frame.f_locals if frame else {}), **scope})
     except Exception as error:
         raise ArgumentError(
             f"kernel {function.__name__}: the annotation {note!r} of {name!r} cannot be evaluated: "
@@ -97,13 +125,17 @@ def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
     try:
         return as_dtype(note)
     except OperandError:
-        code = function.__code__
-        loc = Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
         text = note.__name__ if isinstance(note, type) else repr(note)
         meant = {"list": "tc.Array", "ndarray": "tc.Array", "Tensor": "tc.Array", "str": "tc.Const"}
         hint = f"; did you mean {meant[text]}?" if text in meant else ""
         raise ArgumentError(
             f"kernel {function.__name__}: {name!r} cannot be annotated with {text}; allowed are "
             f"tc.Array, tc.Const (a value known at compile time), element types such as tc.f32 or "
-            f"np.float32, int, float, bool, or nothing{hint}", loc,
-        ) from None  # fmt: skip
+            f"np.float32, int, float, bool, one of these | None, or nothing{hint}",
+            _place(function),
+        ) from None
+
+
+def _place(function: Callable[..., Any]) -> Loc:
+    code = function.__code__
+    return Loc(code.co_filename, code.co_firstlineno, function=function.__name__)

@@ -178,6 +178,8 @@ _changing = Lock()
 
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
     """The values of the IR parameters of one argument, in the order of `Packer`."""
+    if kind is None:
+        return []
     if isinstance(kind, ScalarType):
         return [describe(given, name, kind.dtype).value]
     described = describe(given, name)

@@ -3,7 +3,7 @@
 An array argument becomes these parameters, in order, each at its natural alignment: the data
 pointer (u64), `shape[d]` for each dimension (s32), then `stride[d]` in elements (s64) for each
 dimension whose stride is not statically 1. A scalar becomes one parameter of its own size; a
-predicate is a u32 that is 0 or 1.
+predicate is a u32 that is 0 or 1. None becomes no parameter: a kernel is compiled for it.
 
 Four-bit elements (`s4`, `u4`, `e2m1`) are stored two per byte, the first in the low half. NumPy's
 ml_dtypes arrays hold one per byte and are packed when they are copied (`host_staging`).
@@ -136,7 +136,7 @@ def _name_type(described: ArrayType | ScalarType, what: str) -> None:
         object.__setattr__(described, "dtype", dtype)
 
 
-ArgumentType = ArrayType | ScalarType
+ArgumentType = ArrayType | ScalarType | None  # None is its own type
 
 
 class Description(NamedTuple):
@@ -144,7 +144,7 @@ class Description(NamedTuple):
 
     Attributes
     ----------
-    type : ArrayType or ScalarType
+    type : ArrayType, ScalarType or None
         What a kernel is compiled for.
     value : int or number
         The address of an array's first element, or a scalar's number.
@@ -157,7 +157,7 @@ class Description(NamedTuple):
         The stream that the array's producer names, if any.
     """
 
-    type: Any  # ArrayType, or the ScalarType of a number
+    type: Any  # ArrayType, the ScalarType of a number, or None
     value: Any
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
@@ -171,6 +171,9 @@ class Description(NamedTuple):
     @property
     def on_host(self) -> bool:
         return self.device is None and isinstance(self.type, ArrayType)
+
+
+NO_ARGUMENT = Description(None, None)  # of a parameter that is None
 
 
 def arguments_key(args: Sequence[Any], arguments: Sequence[Description]) -> Hashable:
@@ -438,6 +441,8 @@ class Packer:
         self.parameters: list[Parameter] = []
         self.size = 0
         for index, kind in enumerate(self.types):
+            if kind is None:
+                continue
             if isinstance(kind, ScalarType):
                 self._add(index, "", parameter_type(kind.dtype))
                 continue
@@ -460,9 +465,9 @@ class Packer:
         self.size = offset + size
 
     @cached_property
-    def value_offsets(self) -> list[int]:
-        """The offset of each argument's pointer or number."""
-        return [p.offset for p in self.parameters if not p.suffix]
+    def value_offsets(self) -> dict[int, int]:
+        """The offset of each argument's pointer or number, by the argument's index."""
+        return {p.argument: p.offset for p in self.parameters if not p.suffix}
 
     @cached_property
     def _struct(self) -> struct.Struct:
@@ -478,6 +483,8 @@ class Packer:
         self._check(arguments)
         fields: list[Any] = []
         for argument in arguments:
+            if argument.type is None:
+                continue
             fields.append(argument.value)
             if isinstance(argument.type, ArrayType):
                 fields += argument.shape

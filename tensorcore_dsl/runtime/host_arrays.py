@@ -26,7 +26,7 @@ def on_host(args: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _view(arg: Any, back: list[tuple[Any, np.ndarray[Any, Any]]]) -> Any:
-    if isinstance(arg, (np.ndarray, np.generic, bool, int, float)):
+    if isinstance(arg, (np.ndarray, np.generic, bool, int, float, type(None))):
         return arg
     if type(arg).__module__.partition(".")[0] == "torch":
         return _torch_view(arg)

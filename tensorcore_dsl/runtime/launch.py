@@ -22,6 +22,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError, TensorCoreError, hide_library
 from tensorcore_dsl.runtime import array_interop
 from tensorcore_dsl.runtime.arguments import (
+    NO_ARGUMENT,
     ArgumentType,
     Description,
     Packer,
@@ -338,7 +339,7 @@ class Launcher:
     def _describe(self, args: Sequence[Any]) -> list[Description]:
         declared = self._declared_for(args)
         return [
-            describe(arg, self._name(index), dtype)
+            NO_ARGUMENT if arg is None else describe(arg, self._name(index), dtype)
             for index, (arg, dtype) in enumerate(zip(args, declared, strict=True))
         ]
 

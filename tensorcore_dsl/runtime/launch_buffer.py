@@ -55,7 +55,7 @@ class LaunchBuffer:
         self._values = ctypes.create_string_buffer(max(packer.size, 1))
         packer.pack_into(self._values, arguments)
         base = ctypes.addressof(self._values)
-        self.value_at = [base + offset for offset in packer.value_offsets]
+        self.value_at = {i: base + offset for i, offset in packer.value_offsets.items()}
         self.parameters: int | None = None
         self.extra: int | None = None
         self.map_at: list[int] = []

@@ -105,10 +105,10 @@ class KernelOperator:
                 raise tc.ArgumentError(f"{name!r} is either an output or mutated, not both")
         self.parameters = [p for p in self.kernel.parameters if self._is_argument(p)]
         names = [p.name for p in self.parameters]
-        if not any(p.array for p in self.parameters):
+        if not any(p.array and not p.optional for p in self.parameters):
             raise tc.ArgumentError(
-                f"{self.__name__} takes no tensor that is not an output; torch finds the device of "
-                f"an operator by its tensors"
+                f"{self.__name__} takes no tensor that is not an output and cannot be None; torch "
+                f"finds the device of an operator by its tensors"
             )
         for function in self.outputs.values():
             _check_names(function, names)
@@ -139,6 +139,7 @@ class KernelOperator:
                 kind = CONSTANTS[type(p.default)]
             elif p.dtype is not None:
                 kind = "bool" if p.dtype.kind == "p" else "float" if p.dtype.is_float else "SymInt"
+            kind += "?" * (p.optional and not p.const)
             default = "" if p.default is inspect.Parameter.empty else f"={p.default!r}"
             arguments.append(f"{kind} {p.name}{default}")
         tensors = ", ".join(["Tensor"] * len(self.outputs))
@@ -147,7 +148,7 @@ class KernelOperator:
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         given = self._given(args, named)
-        first = next(given[p.name] for p in self.parameters if p.array)
+        first = next(given[p.name] for p in self.parameters if p.array and not p.optional)
         return run_where_it_lies(lambda _: self._run(given), first)
 
     def _run(self, given: dict[str, Any]) -> Any:

@@ -24,7 +24,7 @@ from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
-from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
+from tensorcore_dsl.runtime.arguments import NO_ARGUMENT, ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, check_stream
 from tensorcore_dsl.runtime.named import Named
@@ -245,7 +245,9 @@ class Autotuned(Named):
         fixed = {n: v for n, v in sorted(options.items()) if n != "grid" and not callable(v)}
         parameters = self.kernel.runtime_parameters
         described = [
-            describe(value, f"{self.__name__}: argument {p.name!r}", p.dtype)
+            NO_ARGUMENT
+            if value is None
+            else describe(value, f"{self.__name__}: argument {p.name!r}", p.dtype)
             for value, p in zip(call.runtime, parameters, strict=True)
         ]
         types = self.kernel.types_of([argument.type for argument in described])

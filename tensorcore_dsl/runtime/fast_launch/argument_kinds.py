@@ -121,6 +121,8 @@ def has_stream(kind: Kind) -> bool:
 
 def _kind(arg: Any, declared: DType | None, alive: bool) -> Kind | None:
     cls: Any = type(arg)
+    if arg is None:
+        return Same()
     if cls is bool:
         return Bool() if declared in (None, dtypes.pred) else None
     if cls is int and (declared is None or declared.is_integer):

@@ -180,7 +180,7 @@ class _PlanMemory:
         fields.parameters, fields.extra = buffer.parameters or 0, buffer.extra or 0
         fields.on_error = id(self._on_error)
         self._maps: dict[int, _MapMemory] = {}
-        for i, value_at in enumerate(buffer.value_at):
+        for i, value_at in buffer.value_at.items():
             self._memory.arguments[i].value_at = value_at
         for i in set(plan.map_arguments):
             numbers = [n for n, argument in enumerate(plan.map_arguments) if argument == i]
