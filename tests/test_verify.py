@@ -270,6 +270,7 @@ def mapped(
     (Kernel("k", [], Block(), shared_align=24), "aligned to 24; powers of two"),
     (Kernel("k", [Param("x", Value(0, Type(f32, 4)))], Block()), "parameter x is f32*4; scalars"),
     (Kernel("k", [Param("x", Value(0, Type(dtypes.u4)))], Block()), "parameter x is u4"),
+    (Kernel("k", [Param("x", Value(0, Type(dtypes.s32, 0)))], Block()), "parameter x is s32*0; scalars"),
     (Kernel("k", [Param("x", Value(i, Type(u32))) for i in range(2)], Block()),
      "2 parameters are called x"),
     (Kernel("k", [], Block(), cluster=(2, 0, 1)), "cluster (2, 0, 1); three extents of at most 16"),

@@ -104,7 +104,8 @@ class _Walk:
 def params_are_scalars(kernel: Kernel) -> Complaints:
     for param in kernel.params:
         type = param.value.type
-        if type.is_group or not (type.dtype.kind == "p" or type.dtype.bits in (8, 16, 32, 64)):
+        wide = type.dtype.bits in (8, 16, 32, 64) or type.dtype.kind == "p"
+        if type != Type(type.dtype) or not wide:
             yield f"parameter {param.name} is {type}; scalars of 8 to 64 bits and pred are allowed"
 
 
