@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.dtypes import b32, f32, f64, pred, s32, u32, u64
 from tensorcore_dsl.errors import CompileError, Loc, UnknownInstruction
 from tensorcore_dsl.ir.nodes import (
@@ -127,6 +128,25 @@ def test_text_parses_to_the_same_kernel(kernel: Kernel, locations: bool) -> None
 
 
 # --- what it looks like ---------------------------------------------------------------------
+
+
+@tc.kernel
+def counted(x: tc.Array):
+    total = x[0]
+    for i in tc.range(3):
+        total += i
+    x[0] = total
+
+
+@pytest.mark.parametrize("locations", [False, True])
+def test_debug_builds_are_printed_with_marks_as_comments(locations: bool) -> None:
+    chosen = counted.specialise([tc.ArrayType(tc.f32, 1, (True,), 4)], {}, "sm_80")
+    text = format_kernel(chosen.debug_ir, locations)
+    shown = [line.split() for line in text.splitlines() if line.lstrip().startswith("//")]
+    kinds = [words[1] for words in shown]
+    assert {"line", "assigned", "end", "keep"} == set(kinds)
+    assert ["//", "assigned", "total"] in [words[:3] for words in shown]
+    assert format_kernel(parse_kernel(text)) == format_kernel(chosen.ir)
 
 SHOWN = """\
 kernel show(p = %0:u64, n = %1:s32) shared 1024 align 128 dynamic threads 64 max_registers 96 {

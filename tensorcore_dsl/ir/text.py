@@ -14,7 +14,8 @@
 
 The first occurrence of a value has its type (`%5.1:f32*4` for a part); a constant has a type
 (`1.5:f32`) only if it differs from the operand's. With locations, ops end in `#3`, a reference to a
-line of the table after the kernel: `loc 3 "file.py":12:4-20 "function" from 2`.
+line of the table after the kernel: `loc 3 "file.py":12:4-20 "function" from 2`. What only debug
+builds have, marks and kept values, is written as comments: `// line`, `// keep %5 <- %3`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from tensorcore_dsl.isa import instruction
 from tensorcore_dsl.isa.spec import Instruction
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
-    MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Param, Part,
-    Source, TensorMap, Type, Value, While,
+    MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Keep, Kernel, Mark, Node, Op, Param,
+    Part, Source, TensorMap, Type, Value, While,
 )  # fmt: skip
 
 MAX_SHOWN = 200  # characters of a line in messages
@@ -150,6 +151,12 @@ class _Writer:
 
     def _jump(self, node: Jump) -> None:
         self.line(node.kind, node.loc)
+
+    def _keep(self, node: Keep) -> None:
+        self.line(f"// keep %{node.target.id} <- %{node.source.id}", node.loc)
+
+    def _mark(self, node: Mark) -> None:
+        self.line(" ".join(["//", node.kind, *sorted(node.names)]), node.loc)
 
     def value(self, value: Value, index: str = "") -> str:
         if value in self.seen:
