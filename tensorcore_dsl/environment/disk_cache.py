@@ -32,8 +32,10 @@ def entry_name(*parts: object) -> str:
 def load(name: str, directory: Path | None = None) -> tuple[bytes, str] | None:
     """Code and text of an entry; None if it is missing or damaged.
 
-    directory: a trusted one; by default that of all caches.
+    directory: a trusted one; by default that of all caches. ArgumentError if
+    TENSORCORE_DSL_CACHE_LIMIT is no size: it is read at the first use of the cache.
     """
+    limit()
     path = _path(name, directory)
     if path is None or not is_trusted(path.parent):
         return None
