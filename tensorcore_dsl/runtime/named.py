@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from pickle import PicklingError
@@ -22,11 +23,18 @@ class Named:
     __name__: str
 
     def _stand_for(self, function: Callable[..., Any]) -> None:
-        """Take over what introspection reads of the function: `help`, `inspect.signature`."""
+        """Take over what introspection reads of the function: `help`, `inspect.signature`.
+
+        `help` shows the class of an object with its methods, and shows an object alone if its
+        docstring is not that of its class. So the class, which is the object's own, has them too.
+        """
         functools.update_wrapper(self, function, updated=())  # type: ignore[arg-type]
+        kind, sign = type(self), inspect.signature(function)
+        own = {"__doc__": self.__doc__, "__signature__": sign, "__module__": kind.__module__}
+        self.__class__ = type(function.__name__, (kind,), own)  # type: ignore[assignment]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        kind = type(self).__name__.lower()
+        kind = type(self).__bases__[0].__name__.lower()
         what = f"{kind} {self.__name__} of module {self.__module__}"
         if "<locals>" in self.__qualname__:
             raise PicklingError(
