@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import pickle
+import pydoc
 import sys
 import weakref
 from dataclasses import dataclass
@@ -510,3 +512,20 @@ def test_launches_without_blocks_do_nothing(grid: Any) -> None:
     assert not x.any()
     with tc.target("cpu"), pytest.raises(tc.ArgumentError, match="'value' is missing"):
         fill[grid, 32](x)
+
+
+def test_launches_say_what_they_launch() -> None:
+    assert repr(fill[2, 8]) == (
+        "<launch of kernel fill(x: Array, value: f32, count: Const = 4): "
+        "grid=(2, 1, 1), block=(8, 1, 1)>"
+    )
+    stated = repr(fill.configured(2, 8, stream=7, shared_bytes=64, cluster=2, pdl=True))
+    assert stated.endswith("shared_bytes=64, cluster=(2, 1, 1), pdl=True, stream=7>")
+    tuned = tc.autotune([tc.Config(block=32)], remember=False)(fill)
+    assert repr(tuned.configured(3)).endswith("count: Const = 4), 1 configuration: grid=3>")
+
+
+def test_help_of_autotuned_kernels() -> None:
+    text = pydoc.plain(pydoc.render_doc(tc.autotune([tc.Config(grid=1)])(fill)))
+    assert "class fill(Autotuned)" in text and "Writes `value` to the first elements." in text
+    assert f"fill{inspect.signature(fill.function)}" in text and "forget(self)" in text

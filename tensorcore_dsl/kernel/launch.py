@@ -12,7 +12,7 @@ from tensorcore_dsl.kernel.constants import constants_key
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, launch_text
 from tensorcore_dsl.runtime.targets import current_target, device_arch, gpu_chosen
 
 
@@ -43,6 +43,9 @@ class Launch:
         self._count = -1 if any(p.const for p in first) else len(first)  # of a launch by position
         self._default: Launcher | None = None  # with the default Const values, on the GPU
         self._compiled = kernel._specialisations  # which the launchers are made of
+
+    def __repr__(self) -> str:
+        return launch_text(self.kernel, vars(self.config), self.stream)
 
     def __reduce__(self) -> Any:
         if self.stream is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
@@ -165,6 +165,13 @@ def check_stream(stream: Any) -> None:
     """ArgumentError unless a launch takes it as its stream, on the CPU too."""
     if stream is not None:
         stream_handle(stream)
+
+
+def launch_text(kernel: Any, options: Mapping[str, Any], stream: Any) -> str:
+    """A kernel with the options of a launch that are not their defaults, for `repr`."""
+    given = {**options, "stream": stream}
+    text = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+    return f"<launch of {repr(kernel)[1:-1]}: {text}>"
 
 
 def refuse_call(name: str, subscripted: str) -> NoReturn:

@@ -26,7 +26,7 @@ from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
 from tensorcore_dsl.runtime.arguments import NO_ARGUMENT, ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, check_stream
+from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, check_stream, launch_text
 from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target, target_arch
 from tensorcore_dsl.runtime.trials import ROUNDS, Bench, Trial, Tuning
@@ -321,6 +321,9 @@ class TunedLaunch:
 
     def __init__(self, tuned: Autotuned, options: dict[str, Any], stream: Any) -> None:
         self.tuned, self.options, self.stream = tuned, options, stream
+
+    def __repr__(self) -> str:
+        return launch_text(self.tuned, self.options, self.stream)
 
     def check(self) -> None:
         """ArgumentError unless grid and block are known with every configuration."""
