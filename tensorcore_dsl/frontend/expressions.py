@@ -60,7 +60,6 @@ LACKING = {
     ),
     "TryStar": ("try", "use `if`, and tc.trap() to end the kernel"),
     "ClassDef": ("class", "define the class outside the kernel; dataclasses hold run-time values"),
-    "Match": ("match", "use `if` and `elif`"),
     "Global": (
         "global", "a kernel cannot change variables around it; return values, or store to an array",
     ),

@@ -25,7 +25,7 @@ from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Mark, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Scalar, Undefined
+from tensorcore_dsl.values.values import NeedsConstant, RuntimeValue, Scalar, Undefined
 from tensorcore_dsl.values.variables import new_variable
 
 from tensorcore_dsl.frontend.source import (  # isort: skip
@@ -36,6 +36,7 @@ EXITS = ("continue", "break", "return")
 MAX_UNROLL = 4096  # iterations of a `for` over compile-time values
 MAX_WHILE = 128  # compile-time iterations of a `while`; a longer one becomes a run-time loop
 
+_COMPARED = (ast.MatchValue, ast.MatchSingleton, ast.MatchClass)
 UNCHANGING = frozenset(
     ("copy", "count", "index", "union", "difference", "intersection", "symmetric_difference",
      "issubset", "issuperset", "isdisjoint", "hex", "decode", "tobytes", "tolist"),
@@ -202,6 +203,48 @@ class Flow(Calls):
     ) -> None:
         """A run-time `if` whose sides are two functions; neither exits the current function."""
         self._branches(condition, then, orelse)
+
+    def run_Match(self, node: ast.Match) -> Status:
+        """The first case that matches, as Python compares the subject, which is known."""
+        subject = self.eval(node.subject)
+        for case in node.cases:
+            captured = self.guarded(case.pattern, partial(self._captured, subject))
+            if captured is None:
+                continue
+            for name, value in captured.items():
+                self.assign(ast.Name(name), value)
+            self.assigned(case.pattern, frozenset(captured))
+            if case.guard is None or self._known(case.guard, self.eval(case.guard)):
+                return self.block(case.body)
+        return None
+
+    def _captured(self, subject: Any, pattern: ast.pattern) -> dict[str, Any] | None:
+        """What the names of a pattern capture; None if it does not match.
+
+        A run-time value is only told from None.
+        """
+        for part in ast.walk(pattern):
+            if isinstance(part, _COMPARED) and getattr(part, "value", part) is not None:
+                self._known(part, subject)
+        tree: Any = ast.parse("def _match(_match):\n match _match:\n  case _:\n   return locals()")
+        tree.body[0].body[0].cases[0].pattern = pattern
+        names = {n.id: self.eval(n) for n in ast.walk(pattern) if isinstance(n, ast.Name)}
+        exec(compile(tree, "<match>", "exec"), names)
+        found: dict[str, Any] | None
+        try:
+            found = names["_match"](subject)
+        except NeedsConstant as error:
+            found = self._known(pattern, error.value)
+        return found and {name: found[name] for name in found if name != "_match"}
+
+    def _known(self, node: ast.AST, value: Any) -> Any:
+        """The value, of which a `match` asks what is known at compile time alone."""
+        if isinstance(value, RuntimeValue):
+            raise OperandError(
+                f"`match` asks at compile time, and this compares {describe(value)}: use `if` and "
+                "`elif`, which ask at run time too", self.locate(node),
+            )  # fmt: skip
+        return value
 
     # -- exits ---------------------------------------------------------------------------------
 

@@ -126,11 +126,16 @@ def assigned_names(nodes: Sequence[ast.stmt]) -> frozenset[str]:
 
 @cache
 def _assigned(statement: ast.AST) -> frozenset[str]:
-    return frozenset(
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    return frozenset(filter(None, map(_bound_by, ast.walk(statement))))
+
+
+def _bound_by(node: ast.AST) -> str | None:
+    """The name that a node itself binds: a target, or a capture of a pattern."""
+    if isinstance(node, ast.Name):
+        return node.id if isinstance(node.ctx, ast.Store) else None
+    if isinstance(node, ast.MatchMapping):
+        return node.rest
+    return node.name if isinstance(node, (ast.MatchAs, ast.MatchStar)) else None
 
 
 @cache
@@ -141,8 +146,8 @@ def bound_names(function: ast.AST) -> frozenset[str]:
     todo = list(function.body) if isinstance(function, ast.FunctionDef) else []  # type: list[ast.AST]
     while todo:
         node = todo.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
+        if name := _bound_by(node):
+            names.add(name)
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, (ast.Nonlocal, ast.Global)):
