@@ -8,6 +8,7 @@ are executed where no flag is set.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -15,7 +16,12 @@ from itertools import islice
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.errors import CompileError, OperandError, UnsupportedSyntax
+from tensorcore_dsl.errors import (
+    CompileError,
+    OperandError,
+    PerformanceWarning,
+    UnsupportedSyntax,
+)
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, UNTRACKED, Calls
 from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.debug_build import changed_names, scopes_of, target_names
@@ -34,6 +40,7 @@ from tensorcore_dsl.frontend.source import (  # isort: skip
 
 EXITS = ("continue", "break", "return")
 MAX_UNROLL = 4096  # iterations of a `for` over compile-time values
+WARN_UNROLL = 1024  # iterations of one statement, whose kernel took 1.3 s to compile for emulation
 MAX_WHILE = 128  # compile-time iterations of a `while`; a longer one becomes a run-time loop
 
 _COMPARED = (ast.MatchValue, ast.MatchSingleton, ast.MatchClass)
@@ -296,6 +303,8 @@ class Flow(Calls):
                 f"this loop would be unrolled more than {MAX_UNROLL} times; use tc.range for a "
                 "run-time loop"
             )
+        if len(rounds) > WARN_UNROLL and "static_range" not in ast.unparse(node.iter):
+            self._warn_of_unrolling(len(rounds), ast.unparse(node.iter))
         self.loops.append(Unrolled())
         try:
             flag = self._flag("break")
@@ -305,6 +314,15 @@ class Flow(Calls):
         finally:
             self.loops.pop()
         return status if status in ("jump", "return") else None
+
+    def _warn_of_unrolling(self, rounds: int, items: str) -> None:
+        if loc := self.locate():
+            warnings.warn_explicit(
+                f"this loop over {items} is unrolled when the kernel is compiled: {rounds} copies "
+                f"of its body take seconds or minutes. tc.range(...) makes a loop that the kernel "
+                "runs; tc.static_range(...) unrolls without this warning",
+                PerformanceWarning, loc.filename, loc.line,
+            )  # fmt: skip
 
     def _unrolled(self, node: ast.For, rounds: list[Any], first: int) -> Status:
         """The iterations from `first` on, each where no earlier one has left the loop."""
