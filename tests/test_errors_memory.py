@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from refused_kernels import F32, INTS, Case, Refusals, check
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import ArrayType, LayoutError, OperandError
+from tensorcore_dsl import ArrayType, EmulationError, LayoutError, OperandError
 
 refused = Refusals()
 BF16 = ArrayType(tc.bf16, 2, (False, True), 16)
@@ -465,3 +466,119 @@ def test_what_a_predicate_decides_is_no_error() -> None:
 
     guarded.ptx(F32, tc.s32, arch="sm_80")
     guarded.emulate[1, 32](np.zeros(64, np.float32), 64)
+
+
+@tc.kernel
+def products_in_flight(x: tc.Array, use: tc.Const, waits: tc.Const):
+    mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    tile = tc.shared((64, 64), tc.bf16, swizzle=128)
+    for i in tc.static_range(32):
+        tile[2 * i + tc.threadIdx.x // 64, tc.threadIdx.x % 64] = 1
+    tc.fence_proxy_async()
+    tc.barrier()
+    acc, other = mma.d.zeros(), mma.d.zeros()
+    tc.wgmma_fence()
+    acc = tc.wgmma_async(mma, acc, tile[:, :16], tile[:, :16])
+    tc.wgmma_commit()
+    other = tc.wgmma_async(mma, other, tile[:, :16], tile[:, :16])
+    tc.wgmma_commit()
+    for pending in waits:
+        tc.wgmma_wait(pending)
+    if use == "first":
+        x[0, tc.threadIdx.x] = acc[0]
+    elif use == "second":
+        x[0, tc.threadIdx.x] = other[0]
+    elif use == "shared":
+        tc.barrier()
+        if tc.threadIdx.x == 0:
+            tile[0, 0] = 2
+    tc.wgmma_wait(0)
+
+
+@tc.kernel
+def stores_in_flight(x: tc.Array, pending: tc.Const):
+    tile, map = tc.shared((8, 32), tc.f32, align=128), tc.tensor_map(x, (8, 32))
+    for i in range(2):
+        tile[tc.warp_id(), tc.lane_id()] = i
+        tc.fence_proxy_async()
+        tc.barrier()
+        if tc.threadIdx.x == 0:
+            tc.tma_store(map, (0, 0), tile)
+            tc.tma_store_commit()
+            tc.tma_store_wait(pending)
+        tc.barrier()
+
+
+@tc.kernel
+def copies_in_flight(x: tc.Array, pending: tc.Const):
+    tile, t = tc.shared((2, 128), tc.f32), tc.lane_id()
+    for s in tc.static_range(2):
+        tc.cp_async(tile.at(s, 4 * t), x.at(0, 4 * t), 16)
+        tc.cp_async_commit()
+    tc.cp_async_wait(pending)
+    x[1, t] = tile[1, 4 * t]
+
+
+WAIT = "`tc.wgmma_wait(pending)` at line {} leaves it in flight; "
+
+
+@pytest.mark.parametrize("kernel, threads, args, words", [
+    (products_in_flight, 128, ("first", (2,)), WAIT + "1 is needed"),
+    (products_in_flight, 128, ("first", (1,)), ""),
+    (products_in_flight, 128, ("first", ()), "still owns: wgmma.wait_group must come between"),
+    (products_in_flight, 128, ("second", (2, 1)), WAIT + "0 is needed"),
+    (products_in_flight, 128, ("shared", (2,)), WAIT + "1 is needed"),
+    (products_in_flight, 128, ("shared", ()), "commit it and wait for its group (wgmma.wait_group) first"),
+    (stores_in_flight, 256, (1,), "`tc.tma_store_wait(pending)` at line {} leaves it in flight; 0 is needed"),
+    (stores_in_flight, 256, (0,), ""),
+    (copies_in_flight, 32, (1,), "`tc.cp_async_wait(pending)` at line {} leaves it in flight; 0 is needed"),
+    (copies_in_flight, 32, (0,), ""),
+])  # fmt: skip
+def test_waits_that_leave_too_much_in_flight(
+    kernel: Any, threads: int, args: Any, words: str
+) -> None:
+    """A wait for fewer groups than needed is told from none: which one, and what it should be."""
+    run = kernel.emulator("sm_90a")[1, threads]
+    x = np.zeros((8, 32 if kernel is stores_in_flight else 128), np.float32)
+    if not words:
+        run(x, *args)
+        return
+    with pytest.raises(EmulationError) as error:
+        run(x, *args)
+    code = kernel.function.__code__
+    lines = inspect.getsource(kernel.function).splitlines()
+    at = [code.co_firstlineno + i for i, line in enumerate(lines) if "wait(pending)" in line]
+    assert words.format(*at) in str(error.value)
+
+
+@tc.kernel(threads=32)
+def announced(a: tc.Array, out: tc.Array, bytes: tc.Const, single: tc.Const):
+    first, second, full = tc.shared((1, 32), tc.f32), tc.shared((1, 32), tc.f32), tc.mbarriers(2)
+    map = tc.tensor_map(a, (1, 32))
+    if tc.threadIdx.x == 0:
+        full[1].init(1)
+        tc.fence_mbarrier_init()
+        full[1].arrive_expect_tx(bytes)
+        if single:  # by the thread's own copies, of which one need not be a tensor copy
+            tc.emit(BULK_LOAD, first, a.at(0, 0), 128, full[1])
+            tc.emit(BULK_LOAD, second, a.at(0, 0), 128, full[1])
+        else:
+            tc.tma_load(first, map, (0, 0), full[1])
+            tc.tma_load(second, map, (0, 0), full[1])
+    tc.barrier()
+    full[1].wait(0)
+    out[0, tc.threadIdx.x] = first[0, tc.threadIdx.x] + second[0, tc.threadIdx.x]
+
+
+BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_too_few_announced_bytes(single: bool) -> None:
+    """The report names the phase that ended too early, not the one that nobody waits for."""
+    x = np.ones((1, 32), np.float32)
+    run, out = announced.emulator("sm_90a")[1, 32], np.zeros_like(x)
+    run(x, out, 256, single)
+    assert (out == 2).all()
+    with pytest.raises(EmulationError, match=r"^full\[1\] \(initialised at .*\): phase 0 ended after 128 of the 256 bytes of its copies, without this copy of thread 0"):
+        run(x, out, 128, single)

@@ -22,6 +22,7 @@ from tensorcore_dsl.interpreter.memory.accesses import (
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import LastWaits
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
@@ -61,6 +62,7 @@ class AsyncCopies:
         self.globals = memory
         self.groups = np.zeros(chunk.threads, np.int64)
         self.queue: list[_Copy] = []
+        self.waits = LastWaits(chunk)
         shared.sanitizer.in_flight.of_threads = self.owner
 
     def issue(
@@ -115,7 +117,8 @@ class AsyncCopies:
             what = f"the asynchronous copy at {self.chunk.loc(copy.step)} (by "
             what += f"{self.chunk.describe(thread)}) still owns {where}"
             if copy.group[thread] < self.groups[thread]:
-                return f"{what}; wait for the copy first"
+                given = self.waits.too_few(thread, int(copy.group[thread]))
+                return f"{what}; {given or 'wait for the copy first'}"
             return (
                 f"{what}: it is in no group yet, so no wait awaits it; {advice.CP_ASYNC_COMMIT} "
                 "comes before the wait"
@@ -149,6 +152,7 @@ class AsyncCopies:
     def wait(self, pending: int) -> None:
         """Finish all but the last `pending` groups of each active thread."""
         due_groups = self.groups - pending
+        self.waits.note(self.chunk.mask, due_groups, pending)
         left: list[_Copy] = []
         for _, some in groupby(self.queue, lambda copy: copy.kind):
             copies = list(some)

@@ -106,7 +106,8 @@ class BulkCopies:
         if idle and not wrong:
             self.outside.note(LOADS, box, threads, starts, len(coordinates), touching)
         if uncounted:
-            bars.refuse_count(uncounted, threads[copies[0, :done]], copies[3, :done])
+            issuers, (ctas, places) = threads[copies[0, :done]], copies[[1, 3], :done]
+            bars.refuse_count(uncounted, issuers, ctas, places, box.size)
         flights.begin(done, box.size)
         chunk.tally.bytes["shared", "store"] += done * box.size
         chunk.tally.bytes["global", "load"] += inside
@@ -257,7 +258,7 @@ class BulkCopies:
 
         A store happens when it is issued, so waiting for the reads of its source is the same.
         """
-        self.sanitizer.proxies.finish(STORE, self.chunk.mask, self.commits - pending)
+        self.sanitizer.proxies.finish(STORE, self.chunk.mask, self.commits - pending, pending)
         detector = self.sanitizer.detector
         if detector is None:
             return

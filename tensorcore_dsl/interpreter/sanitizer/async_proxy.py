@@ -8,6 +8,7 @@ bytes of a bulk load before some thread has waited for it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from tensorcore_dsl.interpreter.core.shadow import (
     is_stamped,
     mark,
 )
+from tensorcore_dsl.interpreter.sanitizer.race_report import expression, line_text
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.descriptor import CHUNK as CHUNK
 
@@ -84,6 +86,31 @@ class Read:
         return self.step
 
 
+class LastWaits:
+    """The last waits for groups of asynchronous operations, for messages.
+
+    waits: the owners in a mask, up to which group each has waited, the groups left pending, and the
+    step.
+    """
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.waits = deque[tuple[np.ndarray, np.ndarray, int, int]](maxlen=16)
+
+    def note(self, mask: np.ndarray, due: np.ndarray, pending: int) -> None:
+        self.waits.appendleft((mask, due, pending, self.chunk.at_step))
+
+    def too_few(self, owner: int, group: int) -> str:
+        """Which wait of an owner came behind the end of a group and left it in flight, or ""."""
+        for mask, due, pending, step in self.waits:
+            if mask[owner]:
+                needed = due[owner] + pending - group - 1
+                loc, here = map(self.chunk.loc, (step, self.chunk.at_step))
+                wait = f"`{expression(loc)}` at {line_text(loc, here)}"
+                return f"{wait} leaves it in flight; {needed} is needed" if needed >= 0 else ""
+        return ""
+
+
 class ProxyFences:
     """Stamps of words, readers of chunks and fences of threads; empty arrays track nothing.
 
@@ -91,7 +118,8 @@ class ProxyFences:
     then whether a page has had any, without which its words mean nothing (see `core.shadow`).
     readers: (CTAs, chunks). epochs: (T,), 1 + the fences of each thread; judged: what stamps are
     compared with, zeros where a detector of races follows fences instead. landed: (CTAs, chunks),
-    the clock when a bulk load wrote the chunk; its readers must have synchronised since.
+    the clock when a bulk load wrote the chunk; its readers must have synchronised since. waits: for
+    stores and products.
     """
 
     def __init__(self, chunk: Chunk, shared_bytes: int) -> None:
@@ -104,6 +132,7 @@ class ProxyFences:
         self.readers = memory_pool.zeros((ctas, -(-size // CHUNK)), np.uint16)
         self.epochs = self.judged = np.ones(chunk.threads * self.tracked, np.uint32)
         self.reads: list[Read] = []
+        self.waits = LastWaits(chunk), LastWaits(chunk)
 
     def fence(self) -> None:
         """The active threads fence what they have written."""
@@ -122,8 +151,9 @@ class ProxyFences:
             spans = np.stack((read.chunks, read.chunks + 1), axis=-1)
         _count(self.readers, read.ctas, spans, read.rows, change)
 
-    def finish(self, kind: int, mask: np.ndarray, due: np.ndarray) -> None:
-        """The owners of `mask` have waited for all groups before number `due`."""
+    def finish(self, kind: int, mask: np.ndarray, due: np.ndarray, pending: int) -> None:
+        """The owners of `mask` have waited for all groups before number `due`, but `pending`."""
+        self.waits[kind].note(mask, due, pending)
         left = []
         known: dict[tuple[int, int], tuple[np.ndarray, bool, bool]] = {}  # of those issued together
         for read in self.reads:
@@ -166,10 +196,11 @@ class ProxyFences:
         """A CTA ends: nothing may still read its shared memory."""
         for read in self.reads:
             if (read.ctas == cta).any():
-                what = self._describe(read, int(np.argmax(read.ctas == cta)), read.step)
+                row = int(np.argmax(read.ctas == cta))
+                what = self._describe(read, row, read.step)
                 raise EmulationError(
                     f"block {self.chunk.block_name(cta)} ends while {what} may still read its "
-                    f"shared memory: {self._advice(read)}",
+                    f"shared memory: {self._advice(read, row)}",
                     self.chunk.loc(read.step),
                 )
 
@@ -180,7 +211,7 @@ class ProxyFences:
             if reads.any():
                 row = int(np.argmax(reads))
                 what = self._describe(read, row, read.step_at(address, row))
-                return f"{what}: {self._advice(read)}"
+                return f"{what}: {self._advice(read, row)}"
         return "an asynchronous operation"
 
     def unfenced_store(self, cta: int, address: int) -> str:
@@ -203,10 +234,12 @@ class ProxyFences:
         name = "store" if read.kind == STORE else "copy to another CTA"
         return f"a bulk {name} of {self.chunk.describe(owner)} at {loc}"
 
-    def _advice(self, read: Read) -> str:
+    def _advice(self, read: Read, row: int) -> str:
         instr = self.chunk.instruction(read.step)
         wait = instr.ordering.wait if instr and instr.ordering else ""
-        return _ADVICE[read.kind].format(wait=wait)
+        where = int(read.owners[row]), int(read.groups[row])
+        given = self.waits[read.kind].too_few(*where) if read.kind != SHARE else ""
+        return given or _ADVICE[read.kind].format(wait=wait)
 
 
 # Columns of a load in flight, to bytes START to STOP of a CTA, which PHASE of the mbarrier in SLOT

@@ -155,7 +155,7 @@ class MmaHazards:
             if some:
                 left.append(product)
         self.queue = left
-        self.proxies.finish(PRODUCT, groups, due)
+        self.proxies.finish(PRODUCT, groups, due, pending)
         if self.detector is not None:
             for group in map(int, np.flatnonzero(groups)):
                 key = "products", group
@@ -227,10 +227,11 @@ class MmaHazards:
         group, ordering = int(np.argmax(product.groups & groups)), product.use.ordering
         uncommitted = product.committed[group] == self.commits[group]
         advice = f"{ordering.commit} and {ordering.wait}" if uncommitted else ordering.wait
+        given = self.proxies.waits[PRODUCT].too_few(group, int(product.committed[group]))
         raise EmulationError(
             f"{what}: {self.chunk.warpgroup_name(group)} uses registers that the "
-            f"{product.use.instr.opcode} at {self.chunk.loc(step)} still owns: {advice} "
-            "must come between",
+            f"{product.use.instr.opcode} at {self.chunk.loc(step)} still owns: "
+            + (given or f"{advice} must come between"),
             loc,
         )
 

@@ -384,14 +384,18 @@ def _named(races: Detector, who: int, here: Loc | None) -> str:
 
 
 def _place(loc: Loc | None, here: Loc | None) -> str:
-    """A place in the source; without the file where that is the one of the report."""
-    text = _expression(loc)
-    same = loc is not None and here is not None and loc.filename == here.filename
-    line = f"line {loc.line}" if loc is not None and same else str(loc)
+    """A place in the source: its line and what stands there."""
+    text, line = expression(loc), line_text(loc, here)
     return f"{line} (`{text}`)" if text else line
 
 
-def _expression(loc: Loc | None) -> str:
+def line_text(loc: Loc | None, here: Loc | None) -> str:
+    """A line, without the file where that is the one of the report."""
+    same = loc is not None and here is not None and loc.filename == here.filename
+    return f"line {loc.line}" if loc is not None and same else str(loc)
+
+
+def expression(loc: Loc | None) -> str:
     """The source of an expression on one line, "" if there is none; `...` ends a long one."""
     if loc is None or loc.end_column <= loc.column:
         return ""
@@ -402,7 +406,7 @@ def _expression(loc: Loc | None) -> str:
 
 def _target(loc: Loc | None) -> str:
     """The element that an expression or an assignment names; "" for calls."""
-    text = _expression(loc)
+    text = expression(loc)
     with suppress(SyntaxError, IndexError):
         statement = ast.parse(text).body[0]
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:

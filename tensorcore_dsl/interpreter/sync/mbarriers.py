@@ -32,10 +32,10 @@ MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 
 # Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
 # bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
-# seen end. MADE: the step that initialised it.
-COUNT, PENDING, MISSING, PHASE, SEEN, MADE, COLUMNS = range(7)
+# seen end; CAME: bytes that have come since. MADE: the step that initialised it.
+COUNT, PENDING, MISSING, PHASE, SEEN, MADE, CAME, COLUMNS = range(8)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
-NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED = range(9, 15)
+NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED = range(9, 16)
 
 
 class Mbarriers:
@@ -205,13 +205,15 @@ class Mbarriers:
         ctas, addresses = np.array([cta]), np.array([address])
         wrong = complete_all(ctas, addresses, size, self.index, self.state, np.empty(1, np.int64))
         if wrong:
-            self.refuse_count(wrong, np.array([thread]), addresses)
+            self.refuse_count(wrong, np.array([thread]), ctas, addresses, size)
         return slot, phase
 
-    def refuse_count(self, wrong: int, threads: np.ndarray, addresses: np.ndarray) -> NoReturn:
-        """Raise the error of `complete_all` for copies of these threads."""
+    def refuse_count(
+        self, wrong: int, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, size: int
+    ) -> NoReturn:
+        """Raise the error of `complete_all` for copies of `size` bytes of these threads."""
         at = wrong & 0xFFFFFFFF
-        self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]))
+        self._refuse(wrong >> 32, int(threads[at]), int(addresses[at]), size, int(ctas[at]))
 
     def made_at(self, cta: int, slot: int) -> int | None:
         """The step that initialised a barrier; None where there is none."""
@@ -305,7 +307,7 @@ class Mbarriers:
         """Raise the error of a thread that uses an mbarrier wrongly; `operand`: count or parity."""
         who, at = self.chunk.describe(thread), slot * BYTES
         total, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
-        name = self.name(cta, slot)
+        name, came = self.name(cta, slot), int(self.at(cta, slot)[CAME])
         if code == LOST:
             raise Deadlock(
                 f"{name}: {who} waits for phase {self.asks_for[thread, 1]}, which came to its end "
@@ -323,6 +325,9 @@ class Mbarriers:
             f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
             TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
             f"most {MOST} can be counted",
+            NOT_ANNOUNCED: f"{name}: phase {phase - 1} ended after {came - operand} of the {came} "
+            f"bytes of its copies, without this copy of {who}: announce the bytes of all, or let a "
+            "thread wait for the phase before more are copied",
             BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
             "phase modulo 2",
         }[code])  # fmt: skip
@@ -448,6 +453,9 @@ def complete_all(
         if state[cta, row, COUNT] == 0:
             return error_at(UNINITIALISED, i)
         phases[i] = state[cta, row, PHASE]
+        state[cta, row, CAME] += size
+        if state[cta, row, SEEN] < state[cta, row, PHASE]:
+            return error_at(NOT_ANNOUNCED, i)
         state[cta, row, MISSING] -= size
         if state[cta, row, MISSING] < -MOST:
             return error_at(TOO_MUCH, i)
@@ -487,7 +495,7 @@ def _done(
             go[thread] = True
             asks_for[thread, 0] = -1
             if state[cta, row, SEEN] < phase:
-                state[cta, row, SEEN] = phase
+                state[cta, row, SEEN], state[cta, row, CAME] = phase, 0
                 news = 1
         elif asks_for[thread, 0] != slot or (asks_for[thread, 1] ^ phase) & 1:
             asks_for[thread, 0], asks_for[thread, 1] = slot, phase
