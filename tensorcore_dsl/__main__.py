@@ -14,7 +14,7 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.checking.script import check_script
 from tensorcore_dsl.environment import cache_contents as caches
 from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
-from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
 from tensorcore_dsl.kernels import bench, demo
@@ -86,9 +86,13 @@ def show(options: argparse.Namespace) -> int:
     if options.plot is not None:
         from tensorcore_dsl.viz.plot import plot_instruction
 
-        for instr in instructions:
-            for path in plot_instruction(instr, options.plot):
-                print(path)
+        try:
+            for instr in instructions:
+                for path in plot_instruction(instr, options.plot):
+                    print(path)
+        except OSError as error:
+            why = error.strerror or error
+            raise ArgumentError(f"cannot write pictures to {options.plot!r}: {why}") from None
     return 0
 
 

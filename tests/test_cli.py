@@ -1,6 +1,7 @@
 """The program `tensorcore-dsl`: the table on a terminal, the demo, caches, help, errors."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -163,6 +164,35 @@ def test_errors_name_what_there_is(capsys, arguments, parts):
     assert text.startswith("error: ")
     for part in parts:
         assert part in text
+
+
+def test_pictures_that_cannot_be_written(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    assert main(["show", "--no-layouts", "--plot", str(tmp_path / "file"), MMA]) == 1
+    text = capsys.readouterr().err
+    assert text == f"error: cannot write pictures to '{tmp_path / 'file'}': File exists\n"
+
+
+def test_check_prints_to_a_terminal_of_few_characters(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import numpy as np
+import tensorcore_dsl as tc
+
+@tc.kernel
+def reverse(x: tc.Array):
+    tile = tc.shared(32, tc.f32)
+    tile[tc.lane_id()] = 1
+    x[tc.lane_id()] = tile[31 - tc.lane_id()]  # \u00e9
+
+reverse.emulate[1, 32](np.zeros(32, np.float32))
+""", "utf-8")  # fmt: skip
+    command = [sys.executable, "-m", "tensorcore_dsl", "check", str(script)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "UnicodeEncodeError" not in ended.stderr
+    assert "# \\xe9" in ended.stdout
 
 
 def test_a_reader_may_stop_early():

@@ -260,6 +260,14 @@ class TestMistakes:
         with pytest.raises(OperandError, match=message):
             emulate(F16, *operands)
 
+    @pytest.mark.parametrize("text, name", [
+        ("setmaxnreg.inc.sync.aligned.u32", "count"), ("cp.async.wait_group", "n"),
+        ("wgmma.wait_group.sync.aligned", "n"),
+    ])  # fmt: skip
+    def test_arrays_for_what_is_known_at_compile_time(self, text: str, name: str) -> None:
+        with pytest.raises(OperandError, match=f"operand {name} is a ndarray; a number is needed"):
+            emulate(text, np.full(32, 40, np.uint32))
+
     def test_batches_that_do_not_broadcast(self) -> None:
         def zeros(*shape: int) -> np.ndarray:
             return np.zeros(shape, np.uint32)

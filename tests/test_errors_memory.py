@@ -582,3 +582,18 @@ def test_too_few_announced_bytes(single: bool) -> None:
     assert (out == 2).all()
     with pytest.raises(EmulationError, match=r"^full\[1\] \(initialised at .*\): phase 0 ended after 128 of the 256 bytes of its copies, without this copy of thread 0"):
         run(x, out, 128, single)
+
+
+@pytest.mark.parametrize("box, swizzle, message", [
+    ((512, 32), 0, "a tensor map of argument 'x': a box of (512, 32) elements; 1 to 256 along each axis are allowed, so that several boxes make a larger tile"),
+    ((64, 8), 48, "a tensor map of argument 'x': a swizzle of 48 bytes; allowed are 0, 32, 64, 128"),
+])  # fmt: skip
+def test_boxes_that_no_tensor_map_has(box: Any, swizzle: int, message: str) -> None:
+    @tc.kernel
+    def mapped(x: tc.Array):
+        _ = tc.tensor_map(x, box, swizzle)
+
+    with pytest.raises(LayoutError) as found:
+        mapped.ir(BF16, arch="sm_90a")
+    assert found.value.message == message
+    assert found.value.loc.line == mapped.function.__code__.co_firstlineno + 2

@@ -33,7 +33,8 @@ def check_script(
     if json is not None:
         _write(result, None if to_stdout else json)
     out = sys.stderr if to_stdout else sys.stdout
-    print(result, file=out)
+    encoding = out.encoding or "utf-8"  # which may lack what the user's lines contain
+    print(str(result).encode(encoding, "backslashreplace").decode(encoding), file=out)
     if failure:
         print(f"the script failed ({failure}): what comes after that was not checked", file=out)
     return status if result.ok else 1

@@ -150,7 +150,8 @@ class _Image:
         self.group = operand.registers > 1 or operand.is_fragment
         self.immediate = operand.kind == "imm"
         self.viewed = _is_product(instr)  # semantics take registers at any distance
-        self.number = None if isinstance(value, np.ndarray) else self._number(instr, value)
+        is_array = isinstance(value, np.ndarray) and not self.immediate
+        self.number = None if is_array else self._number(instr, value)
         self.array = np.empty(0) if self.number is not None else self._array(instr, value)
         self.batch: tuple[int, ...] = ()
         self.single = False  # a single register that has an axis of its own
@@ -161,9 +162,10 @@ class _Image:
         if isinstance(value, np.generic):
             value = value.item()  # ml_dtypes' numbers stay what they are
         if not isinstance(value, (int, float)):
+            wanted = "a number" if self.immediate else "a NumPy array of register bits or a number"
             raise OperandError(
-                f"{instr}: operand {self.operand.name} is a {type(value).__name__}; "
-                "a NumPy array of register bits or a number is needed"
+                f"{instr}: operand {self.operand.name} is a {type(value).__name__}; {wanted} is "
+                "needed"
             )
         if self.group:
             raise OperandError(f"{instr}: operand {self.operand.name} needs {_wanted(instr, self)}")

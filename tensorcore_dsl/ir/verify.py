@@ -130,7 +130,9 @@ def complaints_about_map(map: TensorMap) -> Iterator[str]:
     if len(set(map.axes)) < rank or any(axis < 0 for axis in map.axes):
         yield f"axes {map.axes}; distinct axes, counted from 0, are allowed"
     if not all(1 <= extent <= MAX_BOX for extent in map.box):
-        yield f"a box of {map.box} elements; 1 to {MAX_BOX} along each axis are allowed"
+        box = tuple(extent for _, extent in sorted(zip(map.axes, map.box, strict=False)))
+        yield f"a box of {box} elements; 1 to {MAX_BOX} along each axis are allowed, so that " \
+            "several boxes make a larger tile"
     if map.swizzle not in SWIZZLES:
         yield f"a swizzle of {map.swizzle} bytes; allowed are {listing(SWIZZLES)}"
 

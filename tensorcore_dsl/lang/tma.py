@@ -9,6 +9,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import LayoutError, OperandError, listing
 from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.ir.verify import complaints_about_map
 from tensorcore_dsl.isa import names, reductions
 from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.lang.async_copy import check_pending
@@ -113,7 +114,7 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
     OperandError
         A view, a box of another rank or of run-time extents, no contiguous axis.
     LayoutError
-        A box wider than its swizzle.
+        A box wider than its swizzle, an extent above 256, more than five axes, another swizzle.
     ArgumentError
         At the launch: an address or strides that are no multiples of 16 bytes.
 
@@ -155,6 +156,8 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
         )
     of_axes = tuple(box[d] for d in axes)
     wanted = nodes.TensorMap(argument, axes, of_axes, swizzle, builder().locate())
+    for complaint in complaints_about_map(wanted):
+        raise LayoutError(f"a tensor map of argument {array.name}: {complaint}")
     for param in kernel.params:
         if param.tensor_map == wanted:
             return TensorMap(Scalar(param.value), array, axes, tuple(box), swizzle)

@@ -30,7 +30,7 @@ class Traffic:
     units : int
         32-byte sectors (global) or passes over the banks (shared) that the accesses took.
     ideal : int
-        The units that the same number of bytes needs at least.
+        The units that its different bytes need at least.
     """
 
     accesses: int = 0
@@ -145,7 +145,11 @@ def sectors(addresses: Any, active: Any, size: int) -> int:
         for thread in range(warp * 32, warp * 32 + 32):
             if not active[thread]:
                 continue
-            lanes += 1
+            known = False
+            for other in range(warp * 32, thread):
+                known = known or (active[other] and addresses[other] == addresses[thread])
+            if not known:  # lanes that access the same word need one
+                lanes += 1
             sector = addresses[thread] // np.uint64(SECTOR)
             last = (addresses[thread] + np.uint64(size - 1)) // np.uint64(SECTOR)
             while sector <= last and count < 64:
