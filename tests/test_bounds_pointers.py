@@ -79,7 +79,7 @@ def joined_view(stage, bad: tc.Const):
     part[tc.threadIdx.x] = 1.0  # here
 
 
-@twin(OutOfBounds, "4 bytes from byte 1024 on leave a shared f32 tile of 8x32, 128-byte swizzle", 32)
+@twin(OutOfBounds, "4 bytes from byte 1024 on leave a shared f32 tile of 8x32, 128-byte swizzle", 4)
 def swizzled(n, bad: tc.Const):
     tile, other = tc.shared((8, 32), tc.f32, swizzle=128), tc.shared(32, tc.f32)
     other[tc.threadIdx.x] = 1.0

@@ -246,6 +246,56 @@ def test_pointers():
 
 
 @tc.kernel
+def pointers_into_a_swizzle(out: tc.Array, dtype: tc.Const, swizzle: tc.Const):
+    """Steps from several elements of a tile whose elements hold their numbers, modulo 128."""
+    cols = 2 * (swizzle or 128) // dtype.itemsize
+    tile, t = tc.shared((16, cols), dtype, swizzle=swizzle), tc.lane_id()
+    for i in tc.range(t, 16 * cols, 32):
+        tile[i // cols, i % cols] = (i % 128).to(dtype)
+    tc.syncwarp()
+    first, middle = tile.at(0, 0), tile.at(8, 3)
+    place = first + 5 * t
+    place += 2 * cols
+    out[0, t] = first[9 * t]
+    out[1, t] = place.load()
+    out[2, t] = middle[-t]
+    out[3, t] = tile[3, 5:].at(1)[t % 16]
+    out[4, t] = (first + 8 * cols)[3].to(tc.s32) + middle[0].to(tc.s32)
+    out[5, t] = (middle + t) - middle
+    out[6, t] = (middle + t > middle) & (middle + t == t + middle) & (middle - 1 < middle)
+    out[7, t] = (first.as_type(tc.u8) + 7 * t).load().to(tc.s32) if dtype is tc.s8 else 7 * t % 128
+    tc.syncwarp()
+    if t < 9:
+        middle[11 * t] = 100
+        out[8, t] = tile[(8 * cols + 3 + 11 * t) // cols, (3 + 11 * t) % cols]
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("dtype", [s8, f16], ids=lambda t: t.name)
+def test_pointers_follow_the_swizzle(dtype: DType, swizzle: int):
+    out = np.zeros((9, 32), np.int32)
+    pointers_into_a_swizzle.emulator()[1, 32](out, dtype, swizzle)
+    cols, t = 2 * (swizzle or 128) // dtype.itemsize, np.arange(32)
+    expected = [
+        9 * t % 128, (5 * t + 2 * cols) % 128, (8 * cols + 3 - t) % 128,
+        (3 * cols + 6 + t % 16) % 128, ((8 * cols + 3) % 128) * 2 + 0 * t, t,
+        (t > 0).astype(int), 7 * t % 128, 100 * (t < 9),
+    ]  # fmt: skip
+    assert np.array_equal(out, expected)
+
+
+def test_pointers_of_different_swizzles():
+    @tc.kernel
+    def differ(out: tc.Array):
+        plain, permuted = tc.shared((8, 64), f16), tc.shared((8, 64), f16, swizzle=128)
+        out[0] = permuted.at(0, 0) - plain.at(0, 0)
+
+    words = "a shared pointer to f16, 128-byte swizzle and a shared pointer to f16 do not combine"
+    with pytest.raises(tc.OperandError, match=words):
+        differ.emulator()[1, 32](np.zeros(1, np.int32))
+
+
+@tc.kernel
 def unsigned_indices(x: tc.Array, out: tc.Array):
     i = tc.u32(tc.threadIdx.x) + 0xFFFFFFFF
     out[tc.threadIdx.x] = x[i + 1]

@@ -18,6 +18,15 @@ from tensorcore_dsl.values.values import Mask, RegisterGroup, Scalar
 
 MAX_CLUSTER_CTAS = 16
 CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
+_SWIZZLED_BITS = {0: 0, 32: 0x10, 64: 0x30, 128: 0x70}  # XORed with the bits 3 above
+
+
+def swizzled(address: Any, swizzle: int) -> Any:
+    """Where a byte lies in memory that a swizzle permutes. The function is its own inverse.
+
+    address: the byte's address, or its offset from a multiple of the swizzle's period.
+    """
+    return address ^ address >> 3 & _SWIZZLED_BITS[swizzle] if swizzle else address
 
 
 def _comparison(relation: str) -> Any:
@@ -25,7 +34,7 @@ def _comparison(relation: str) -> Any:
         if not isinstance(other, Pointer):
             return NotImplemented
         self._check_alike(other)
-        return builder().apply(relation, self.address, other.address)
+        return builder().apply(relation, self.linear, other.linear)
 
     return method
 
@@ -39,6 +48,8 @@ class Pointer(Bounded):
         Of the elements.
     space : str
         "global", "shared", or "shared::cluster" for another CTA's memory.
+    swizzle : int
+        Of the tile that it points into. Steps count elements before the swizzle.
 
     See Also
     --------
@@ -54,10 +65,15 @@ class Pointer(Bounded):
 
     def __init__(
         self, address: Any, dtype: DType, space: str, bounds: tuple[Bound, ...] = (),
-        area: tuple[Any, ...] = (), owner: str = Bounded.owner,
+        swizzle: int = 0,
     ) -> None:  # fmt: skip
         self.address, self.dtype, self.space, self.bounds = address, dtype, space, bounds
-        self.area, self.owner = area, owner
+        self.swizzle = swizzle
+
+    @property
+    def linear(self) -> Any:
+        """The address that the element would have without the swizzle."""
+        return swizzled(self.address, self.swizzle)
 
     def with_parts(self, **changed: Any) -> Pointer:
         """The pointer with other attributes; at another address it only has its area."""
@@ -69,9 +85,13 @@ class Pointer(Bounded):
         _check_steps(elements)
         if is_number(elements) and elements == 0:
             return self
-        return self.with_parts(
-            address=byte_offset(self.address, elements, element_size(self.dtype))
-        )
+        size = element_size(self.dtype)
+        # A step of whole periods of the swizzle leaves the permutation as it is.
+        swizzle = self.swizzle
+        if swizzle and builder().divisor(elements) * size % (8 * swizzle) == 0:
+            swizzle = 0
+        start = swizzled(self.address, swizzle)
+        return self.with_parts(address=swizzled(byte_offset(start, elements, size), swizzle))
 
     __radd__ = __add__
 
@@ -82,7 +102,7 @@ class Pointer(Bounded):
             return self + (-other)
         self._check_alike(other)
         signed = dtypes.s64 if self.space == "global" else dtypes.s32
-        return (self.address - other.address).bits(signed) // element_size(self.dtype)
+        return (self.linear - other.linear).bits(signed) // element_size(self.dtype)
 
     __eq__, __ne__ = _comparison("eq"), _comparison("ne")
     __lt__, __le__ = _comparison("lt"), _comparison("le")
@@ -90,7 +110,7 @@ class Pointer(Bounded):
     __hash__ = None  # type: ignore[assignment]
 
     def _check_alike(self, other: Pointer) -> None:
-        if (self.dtype, self.space) != (other.dtype, other.space):
+        if self.described != other.described:
             raise OperandError(f"{self.described} and {other.described} do not combine")
 
     def __getitem__(self, index: Any) -> Any:
@@ -196,7 +216,8 @@ class Pointer(Bounded):
 
     @property
     def described(self) -> str:
-        return f"a {self.space} pointer to {self.dtype}"
+        swizzle = f", {self.swizzle}-byte swizzle" if self.swizzle else ""
+        return f"a {self.space} pointer to {self.dtype}{swizzle}"
 
     def __repr__(self) -> str:
         return f"<{self.described}>"

@@ -25,14 +25,13 @@ from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar
 
 from tensorcore_dsl.lang.pointer import (  # isort: skip
-    CLUSTER_SPACE, Pointer, element_size, peer_address, peer_area, rank_bounds,
+    CLUSTER_SPACE, Pointer, element_size, peer_address, peer_area, rank_bounds, swizzled,
 )  # fmt: skip
 from tensorcore_dsl.lang.indexing import (  # isort: skip
     Indexed, full_index, normal_index, row_major, slice_bounds, static_shape,
 )  # fmt: skip
 
 SWIZZLES = (0, 32, 64, 128)  # bytes
-_SWIZZLED_BITS = {32: 0x10, 64: 0x30, 128: 0x70}  # of an offset, XORed with the bits 3 above
 
 
 def shared(
@@ -363,11 +362,11 @@ class Tile(Indexed):
         ):
             bounds += axis.bounds(keep(place), extent, stride)
         place = self.moved(places, (), ()).address
+        pointer = Pointer(place, self.dtype, self.space, tuple(bounds), self.swizzle)
         if keep is not frozen or not builder().checks:
-            return Pointer(place, self.dtype, self.space, tuple(bounds))
+            return pointer
         start, size = self.span()
-        area = frozen(start), size
-        return Pointer(place, self.dtype, self.space, tuple(bounds), area, self.described)
+        return pointer.with_parts(area=(frozen(start), size), owner=self.described)
 
     def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
         self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
@@ -391,10 +390,7 @@ class Tile(Indexed):
     @property
     def address(self) -> Any:
         """The shared address of the first element."""
-        if not self.swizzle:
-            return _plus(self.origin, self.offset)
-        mask = (self.offset >> 3) & _SWIZZLED_BITS[self.swizzle]
-        return _plus(self.origin, self.offset ^ mask)
+        return _plus(self.origin, swizzled(self.offset, self.swizzle))
 
     def _view(self, index: Any) -> Any:
         index = normal_index(index, self)
