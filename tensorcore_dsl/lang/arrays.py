@@ -122,8 +122,9 @@ class Array(Indexed):
             start = extent + i if isinstance(i, int) and i < 0 else i
             address = self._step(address, start, stride)
             bounds += self._bounds(start, extent, stride, axis, keep)
-        owner = self.axes[0].owner if self.axes else Pointer.owner
-        return Pointer(address, self.dtype, self.space, tuple(bounds), owner=owner)
+        pointer = Pointer(address, self.dtype, self.space, tuple(bounds))
+        pointer.owner = self.name  # for messages
+        return pointer
 
     @staticmethod
     def _bounds(
