@@ -648,6 +648,12 @@ def test_types_and_names_keep_their_order(text: str) -> None:
         isa.instruction(text)
 
 
+def test_examples_without_aligned_are_told_what_to_write() -> None:
+    """Example of 9.7.14.4.5, which ptxas refuses from PTX 6.3 on."""
+    with pytest.raises(UnknownInstruction, match=r"\.aligned is missing; write wmma\.mma\.sync\.aligned\.row\.col\.m16n16k16\.f32\.f32$"):
+        isa.instruction("wmma.mma.sync.m16n16k16.row.col.f32.f32")
+
+
 MATRIX_OPCODES = ("ldmatrix", "stmatrix", "movmatrix", "mma", "wmma", "wgmma")
 
 

@@ -154,6 +154,9 @@ def _explain(text: str) -> str:
         near = difflib.get_close_matches(opcode, _ROWS, n=6, cutoff=0.5)
         hint = f"; nearest: {listing(near)}" if near else ""
         return f"no instruction is called {opcode!r}{hint}; the table has {listing(_ROWS)}"
+    aligned = _in_other_words(f"{text}.aligned")
+    if aligned is not None:  # PTX 6.0 to 6.2 had wmma without it, and so have examples of the manual
+        return f"no instruction {text!r}: .aligned is missing; write {aligned.ptx}"
     known = [tuple(name.split(".")[1:]) for name in family]
     given = tuple(modifiers)
     repairs = [*_replacements(given, known), *_additions(given, known)]
