@@ -59,7 +59,7 @@ Braces hold alternatives as in a shell: `add{{,.sat}}.{{s32,u32}}` is four instr
 `n{{8..256..8}}` the numbers from 8 to 256 in steps of 8. Operands have the names that `show` prints;
 results are left of the arrow. `#` marks immediates, `[ ]` addresses, `°` fragments (`show` draws their
 layouts), `x4` four registers. A target that ends in `a` is exactly that architecture; one that ends in
-`f` is its family (sm_100f: sm_100a and sm_103a). *PTX* is the first version of PTX that has the
+`f` is its family (sm_100f: sm_100f to sm_103a). *PTX* is the first version of PTX that has the
 instruction, *manual* the section of the PTX manual 9.1, *count* the number of instructions.
 [fragment_drawings.md](fragment_drawings.md) has pictures of the fragments of matrix products.
 """
