@@ -62,10 +62,13 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element in memory; sub-byte types have none."""
-        if self.bits % 8:
-            raise ArgumentError(f"{self.name} elements are smaller than a byte: count them in bits")
-        return self.bits // 8
+        """Bytes of one element in memory, a whole one for six bits; smaller types have none."""
+        if self.storage_bits % 8:
+            raise ArgumentError(
+                f"memory has no {self.name} elements, which are smaller than a byte: use tc.u8 or "
+                f"tc.u32, with {8 // self.bits} elements a byte, the first in the lowest bits"
+            )
+        return self.storage_bits // 8
 
     @property
     def register_bits(self) -> int:
@@ -207,7 +210,7 @@ def from_numpy(dtype: Any) -> DType:
     """
     found = _FROM_NUMPY.get(np.dtype(dtype))
     if found is None:
-        names = listing(sorted(str(t) for t in _FROM_NUMPY))
+        names = listing(sorted(str(t) for t, own in _FROM_NUMPY.items() if own.bits != 4))
         raise ArgumentError(
             f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}"
         )

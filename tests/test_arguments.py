@@ -17,7 +17,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime import array_interop as protocols
-from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe, storage_bits
+from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe
 
 
 def aligned(shape, dtype, order="C", at=0):
@@ -143,8 +143,6 @@ def test_cuda_array_interface(dtype):
 def test_cuda_array_interface_refused():
     with pytest.raises(ArgumentError, match="mask"):
         describe(OnGpu(aligned(4, np.int8), mask=object()))
-    with pytest.raises(ArgumentError, match="four|packed|two per byte"):
-        describe(OnGpu(aligned((4, 4), ml_dtypes.int4)))
 
 
 class Capsuled:
@@ -289,9 +287,6 @@ def test_declared_scalars_refused(value, dtype, text):
     assert str(caught.value).startswith("argument 'x'")
 
 
-# Four-bit elements: strides of the packed image
-
-
 @pytest.mark.parametrize("name", ["f16", "float16", np.float16, np.dtype("float16")])
 def test_names_of_element_types(name):
     named, plain = tc.ArrayType(name, 1, (True,), 16), tc.ArrayType(tc.f16, 1, (True,), 16)
@@ -328,19 +323,82 @@ def test_scalar_types_refused():
         tc.ScalarType(3)
 
 
-def test_four_bit_strides():
-    array = np.zeros((6, 32), ml_dtypes.int4)
-    found = describe(array)
-    assert found.type == ArrayType(dtypes.s4, 2, (False, True), 16, True)
-    assert describe(array.T).strides == (1, 32)
-    assert describe(array[:, ::2]).strides == (16, 1)  # the image is dense
-    assert describe(array[:, :6]).type.align == 1
-    with pytest.raises(ArgumentError, match="dimension 1, which is packed two per byte, is odd"):
-        describe(array[:, :5])
-    assert describe(array[0, :5]).shape == (5,)
-    assert [
-        storage_bits(t) for t in (dtypes.s4, dtypes.e2m1, dtypes.e2m3, dtypes.pred, dtypes.f64)
-    ] == [4, 4, 8, 8, 64]
+# Elements smaller than a byte
+
+
+@tc.kernel
+def halves(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    byte = x[0, i].to(tc.u32)
+    out[2 * i], out[2 * i + 1] = byte & 15, byte >> 4
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn])
+@pytest.mark.parametrize("place", [lambda array: array, OnGpu])
+def test_four_bits_say_how_they_are_passed(dtype, place):
+    x, out = np.arange(8).astype(dtype).reshape(1, 8), np.zeros(8, np.uint32)
+    with pytest.raises(ArgumentError, match=f"argument 'x': {np.dtype(dtype)} elements") as caught:
+        halves.emulate[1, 4](place(x), out)
+    first, second = re.findall("`(.*?)`", caught.value.message)
+    packed = eval(second, {"b": eval(first.removeprefix("b = "), {"x": x, "np": np})})
+    halves.emulate[1, 4](packed, out)
+    assert packed.shape == (1, 4) and out.astype(np.uint8).tolist() == (x.view(np.uint8) & 15)[0].tolist()
+    with pytest.raises(ArgumentError, match="argument 'x'.*pass a number as int or float"):
+        halves.emulate[1, 4](x[0, 0], out)
+
+
+def test_declared_numbers_of_rare_types():
+    def stored(out: tc.Array, n: tc.tf32):
+        out[0] = n.bits(tc.b32).bits(tc.f32)
+
+    tc.kernel(stored).emulate[1, 1](out := np.zeros(1, np.float32), 1.5)
+    assert out[0] == 1.5
+    stored.__annotations__["n"] = tc.b128
+    with pytest.raises(ArgumentError, match="'n' cannot be annotated with b128; allowed are"):
+        tc.kernel(stored)
+
+
+def test_what_is_refused_is_not_offered():
+    with pytest.raises(ArgumentError) as caught:
+        describe(np.zeros(4, np.complex64))
+    offered = caught.value.message.partition("use one of ")[2].split(", ")
+    assert len(offered) >= 17 and not {"int4", "uint4", "float4_e2m1fn"} & set(offered)
+    for name in offered:
+        describe(np.zeros(4, name))
+
+
+@pytest.mark.parametrize("dtype", [tc.s4, tc.u4, tc.e2m1, tc.b1], ids=str)
+def test_memory_has_no_elements_smaller_than_a_byte(dtype):
+    @tc.kernel
+    def tiled(out: tc.Array):
+        out[0] = tc.shared((8,), dtype)[0]
+
+    text = f"memory has no {dtype} elements.*use tc.u8 or tc.u32, with {8 // dtype.bits} elements a byte"
+    with pytest.raises(ArgumentError, match=text):
+        tiled.emulate[1, 1](np.zeros(1))
+    with pytest.raises(ArgumentError, match=text):
+        halves.ptx(tc.ArrayType(dtype, 2, (False, True), 16), np.zeros(8, np.uint32), arch="sm_80")
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn])
+def test_six_bits_have_a_byte_each(dtype):
+    @tc.kernel
+    def moved(x: tc.Array, same: tc.Array, wide: tc.Array, narrow: tc.Array, four: tc.Array):
+        tile, i = tc.shared((8,), x.dtype), tc.threadIdx.x
+        tile[i] = x[i]
+        tc.barrier()
+        same[i] = tile[i]
+        wide[i] = tile[7 - i].to(tc.f32)
+        narrow[i] = wide[i]
+        if i == 0:
+            four.at(0).store(x.at(0).load(4))
+
+    x = np.array([0.5, 1, 1.5, -2, 3, -4, 6, 7]).astype(dtype)
+    same, wide, narrow = np.zeros(8, dtype), np.zeros(8, np.float32), np.zeros(8, dtype)
+    moved.emulator("sm_100a")[1, 8](x, same, wide, narrow, four := np.zeros(4, dtype))
+    assert (same == x).all() and (narrow == x[::-1]).all() and (four == x[:4]).all()
+    assert (wide == x[::-1].astype(np.float32)).all()
+
 
 
 # Parameters

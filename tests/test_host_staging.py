@@ -2,16 +2,11 @@
 
 import struct
 
-import ml_dtypes
 import numpy as np
 import pytest
 from fake_gpu import CUBIN, FakeGpu
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tensorcore_dsl.errors import ArgumentError
-from tensorcore_dsl.runtime.arguments import describe
-from tensorcore_dsl.runtime.host_staging import Span, merged, pack, unpack
+from tensorcore_dsl.runtime.host_staging import Span, merged
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
@@ -170,59 +165,3 @@ def test_merged():
         Span(11, 12, (4,)),
     ]
     assert merged(spans) == [Span(0, 6, (0, 2)), Span(6, 8, (3,)), Span(10, 14, (1, 4))]
-
-
-# Four-bit elements
-
-FOUR_BITS = [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn]
-
-
-def test_packed_bytes():
-    assert pack(np.array([1, 2, -1, -8], ml_dtypes.int4)).tolist() == [0x21, 0x8F]
-    assert pack(np.array([1, 2, 15], ml_dtypes.uint4)).tolist() == [0x21, 0x0F]
-    assert pack(np.array([0.5, 6, -6, 0], ml_dtypes.float4_e2m1fn)).tolist() == [0x71, 0x0F]
-    order = np.arange(8).reshape(2, 4).astype(ml_dtypes.uint4)
-    assert pack(order.T).tolist() == pack(order).tolist() == [0x10, 0x32, 0x54, 0x76]
-
-
-@given(
-    dtype=st.sampled_from(FOUR_BITS),
-    rows=st.integers(1, 5),
-    columns=st.sampled_from([2, 4, 10]),
-    view=st.sampled_from(["rows", "columns", "backwards"]),
-    data=st.data(),
-)
-@settings(max_examples=60, deadline=None)
-def test_packing_round_trip(dtype, rows, columns, view, data):
-    bits = data.draw(st.lists(st.integers(0, 15), min_size=rows * columns, max_size=rows * columns))
-    image = np.array(bits, np.uint8)
-    array = VIEWS[view](image.view(dtype).reshape(rows, columns))
-    packed_image = pack(array)
-    again = unpack(packed_image, array)
-    assert again.dtype == array.dtype
-    assert (again.view(np.uint8) == array.view(np.uint8)).all()
-    found = describe(array)
-    for index in np.ndindex(array.shape):
-        at = sum(i * s for i, s in zip(index, found.strides, strict=True))
-        nibble = packed_image[at // 2] >> 4 * (at % 2) & 15
-        assert nibble == array[index + (...,)].view(np.uint8) & 15
-
-
-@pytest.mark.parametrize("dtype", FOUR_BITS)
-def test_four_bits_there_and_back(dtype):
-    array = np.arange(8).astype(dtype).reshape(2, 4)
-
-    def kernel(address):
-        image = on_device(np.zeros(4, np.uint8), address)
-        assert image.tolist() == pack(array).tolist()
-        image[:] = image[::-1].copy()
-
-    expected = unpack(pack(array)[::-1].copy(), array)
-    run(kernel, array)
-    assert (array.view(np.uint8) == expected.view(np.uint8)).all()
-
-
-def test_four_bits_that_overlap():
-    array = np.lib.stride_tricks.as_strided(np.zeros(4, ml_dtypes.int4), (3, 2), (1, 1))
-    with pytest.raises(ArgumentError, match="overlap"):
-        run(lambda a: None, array)

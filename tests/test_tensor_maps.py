@@ -6,7 +6,6 @@ import struct
 import types
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
 from fake_gpu import CUBIN, FakeGpu, OnGpu
@@ -87,7 +86,6 @@ def test_tiled(array, description, expected):
         (aligned((8, 64), np.float16), TensorMap(0, (2, 0), (64, 8)), r"axes \(2, 0\); the array has 2"),
         (aligned((8, 64), np.float16), TensorMap(0, (1, 1), (64, 8)), r"axes \(1, 1\); distinct axes"),
         (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64,)), "box of 1 extents along 2 axes"),
-        (np.zeros((8, 64), ml_dtypes.float4_e2m1fn), ROWS, "tensor map of e2m1 elements; allowed are u8, "),
         (3, ROWS, "made of an array, not of a s32 scalar"),
     ],
 )  # fmt: skip

@@ -123,7 +123,10 @@ def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
 def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
     """The element type that an annotation names."""
     try:
-        return as_dtype(note)
+        dtype = as_dtype(note)
+        if dtype.bits <= 64:
+            return dtype
+        raise OperandError("no parameter is wider")
     except OperandError:
         text = note.__name__ if isinstance(note, type) else repr(note)
         meant = {"list": "tc.Array", "ndarray": "tc.Array", "Tensor": "tc.Array", "str": "tc.Const"}

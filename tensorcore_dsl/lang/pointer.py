@@ -435,7 +435,7 @@ def _scaled(index: Scalar, size: int, wide: DType) -> Any:
 
 def _check_width(dtype: DType, count: int) -> None:
     """OperandError unless one instruction can move `count` elements."""
-    if dtype.bits < 8 or count not in (1, 2, 4) or dtype.bits * count > 128:
+    if dtype.storage_bits < 8 or count not in (1, 2, 4) or dtype.bits * count > 128:
         raise OperandError(
             "a load or store moves 1, 2, 4, 8 or 16 elements of 8 bits or more, and at most 16 "
             f"bytes; {count} {dtype} were asked for"
@@ -444,8 +444,9 @@ def _check_width(dtype: DType, count: int) -> None:
 
 def _words(dtype: DType, count: int) -> int:
     """The number of 32-bit words that move a vector of narrow elements; 0: not by words."""
-    total = dtype.bits * count
-    return total // 32 if dtype.bits in (8, 16) and total in (32, 64, 128) and count > 1 else 0
+    bits = dtype.storage_bits
+    total = bits * count
+    return total // 32 if bits in (8, 16) and total in (32, 64, 128) and count > 1 else 0
 
 
 def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -> Any:
@@ -464,7 +465,7 @@ def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -
     if is_number(otherwise):
         otherwise = const_bits(literal(otherwise, dtype))
     _check_width(dtype, count)
-    name = names.load(pointer.space, dtype.bits, count, cache)
+    name = names.load(pointer.space, dtype.storage_bits, count, cache)
     address = pointer.accessed(count * element_size(dtype), pred)
     result = build.named(name, address, pred=pred, otherwise=otherwise)
     if count == 1:
@@ -486,13 +487,13 @@ def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
         count = len(registers)
         packed = registers[0] if count == 1 else build.pack(registers, Type(width, count))
         _check_width(width, count)
-        name = names.store(pointer.space, width.bits, count, cache)
-        address = pointer.accessed(count * width.bits // 8, pred)
+        name = names.store(pointer.space, width.storage_bits, count, cache)
+        address = pointer.accessed(count * width.storage_bits // 8, pred)
         build.named(name, address, packed, pred=pred)
     else:
         value = build.convert(value, dtype)
         _check_width(dtype, 1)
-        name = names.store(pointer.space, dtype.bits, 1, cache)
+        name = names.store(pointer.space, dtype.storage_bits, 1, cache)
         build.named(name, pointer.accessed(element_size(dtype), pred), value, pred=pred)
 
 
@@ -503,9 +504,9 @@ def _stored_registers(value: Any, dtype: DType) -> tuple[list[Any], DType]:
         value = (value.to(dtype) if value.dtype != dtype else value).elements()
     elements = [build.convert(v, dtype) for v in value]
     if not _words(dtype, len(elements)):
-        bits = dtypes.named(f"b{dtype.bits}")
+        bits = dtypes.named(f"b{dtype.storage_bits}")
         return [Scalar(e.value, bits) for e in elements], bits
-    step = 32 // dtype.bits
+    step = 32 // dtype.storage_bits
     starts = range(0, len(elements), step)
     packed = [build.pack_register(elements[i : i + step], dtype) for i in starts]
     return [Scalar(p.value, dtypes.b32) for p in packed], dtypes.b32

@@ -4,9 +4,6 @@ An array argument becomes these parameters, in order, each at its natural alignm
 pointer (u64), `shape[d]` for each dimension (s32), then `stride[d]` in elements (s64) for each
 dimension whose stride is not statically 1. A scalar becomes one parameter of its own size; a
 predicate is a u32 that is 0 or 1. None becomes no parameter: a kernel is compiled for it.
-
-Four-bit elements (`s4`, `u4`, `e2m1`) are stored two per byte, the first in the low half. NumPy's
-ml_dtypes arrays hold one per byte and are packed when they are copied (`host_staging`).
 """
 
 from __future__ import annotations
@@ -301,23 +298,20 @@ def number_bits(scalar: np.generic) -> Any:
 
 
 def storage_bits(dtype: DType) -> int:
-    """Bits of an element in memory: four-bit types are packed, six-bit types use a byte."""
-    return 4 if dtype.bits == 4 else -(-dtype.bits // 8) * 8
+    """Bits of an element in memory: whole bytes."""
+    return -(-dtype.bits // 8) * 8
 
 
 def _array(raw: Raw, name: str) -> Description:
     dtype = _element_type(raw.dtype, name)
     shape = tuple(raw.shape)
-    pointer = raw.pointer
     _check_extents(shape, name)
-    if storage_bits(dtype) == 4:
-        strides, pointer = _packed_strides(shape, raw, name), 0  # the copy is elsewhere
-    elif raw.strides is None or 0 in shape:
+    if raw.strides is None or 0 in shape:
         strides = contiguous(shape)
     else:
         strides = _element_strides(raw.strides, np.dtype(raw.dtype).itemsize, name)
     unit = tuple(stride == 1 for stride in strides)
-    align = _alignment(pointer, shape, strides, storage_bits(dtype))
+    align = _alignment(raw.pointer, shape, strides, storage_bits(dtype))
     if align * 8 < storage_bits(dtype):
         raise ArgumentError(
             f"{name} starts at address {raw.pointer:#x} with strides {strides}: its {dtype} "
@@ -329,12 +323,19 @@ def _array(raw: Raw, name: str) -> Description:
 
 def _element_type(dtype: Any, name: str) -> DType:
     try:
-        return dtypes.from_numpy(dtype)
+        found = dtypes.from_numpy(dtype)
     except (ArgumentError, TypeError) as error:
         hint = ""
         if isinstance(dtype, np.dtype) and not dtype.isnative:
             hint = "; convert it to this machine's byte order, x.astype(x.dtype.newbyteorder('='))"
         raise ArgumentError(f"{name}: {getattr(error, 'message', error)}{hint}") from None
+    if found.bits == 4:
+        raise ArgumentError(
+            f"{name}: {dtype} elements have a byte each in NumPy, and kernels read two of one. "
+            "Pass a uint8 array, with the first of two in the low half: `b = x.view(np.uint8) & 15`"
+            " and `b[..., ::2] | b[..., 1::2] << 4`; pass a number as int or float"
+        )
+    return found
 
 
 def _check_extents(shape: tuple[int, ...], name: str) -> None:
@@ -362,27 +363,6 @@ def _element_strides(strides: Sequence[int], itemsize: int, name: str) -> tuple[
             f"{itemsize}; copy it first"
         )
     return tuple(stride // itemsize for stride in strides)
-
-
-def _packed_strides(shape: tuple[int, ...], raw: Raw, name: str) -> tuple[int, ...]:
-    """Strides of the packed copy of a host array, which keeps the order of its axes."""
-    if raw.device is not None:
-        raise ArgumentError(
-            f"{name} holds {raw.dtype} one per byte on the GPU, where kernels read them two per "
-            f"byte; pass the packed bytes as uint8"
-        )
-    given = raw.strides if raw.strides is not None else contiguous(shape)
-    order = sorted(range(len(shape)), key=lambda axis: -abs(given[axis]))
-    if order and shape[order[-1]] % 2 and len(shape) > 1:
-        raise ArgumentError(
-            f"{name} has shape {shape} of four-bit elements: dimension {order[-1]}, which is "
-            f"packed two per byte, is odd"
-        )
-    dense = contiguous([shape[axis] for axis in order])
-    strides = [0] * len(shape)
-    for axis, stride in zip(order, dense, strict=True):
-        strides[axis] = stride
-    return tuple(strides)
 
 
 def _alignment(pointer: int, shape: Sequence[int], strides: Sequence[int], bits: int) -> int:
@@ -420,9 +400,8 @@ _CODES = {
 
 def parameter_type(dtype: DType) -> str:
     """PTX type of a scalar parameter."""
-    if dtype.name == "pred":
-        return "u32"
-    return dtype.name if dtype.name in _CODES else f"b{storage_bits(dtype)}"
+    name = {"pred": "u32", "tf32": "f32"}.get(dtype.name, dtype.name)
+    return name if name in _CODES else f"b{storage_bits(dtype)}"
 
 
 def parameter_code(dtype: DType) -> str:

@@ -237,7 +237,7 @@ def _dlpack(obj: Any) -> Raw:
     if dtype is None:
         raise ArgumentError(
             f"DLPack type code {tensor.code} of {tensor.bits} bits and {tensor.lanes} lanes is not "
-            f"supported"
+            f"supported; pass its bytes, such as x.view(torch.uint8)"
         )
     rank = tensor.ndim
     if not 0 <= rank <= MAX_AXES or (rank and not tensor.shape):

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bits
 
 GRAIN = 256  # device addresses equal host addresses modulo this, so alignments are the same
@@ -65,13 +64,10 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 class Staging:
     """The device copies of one launch. `arguments` hold device addresses."""
 
-    def __init__(
-        self, arguments: Sequence[Description], args: Sequence[Any], memory: Memory
-    ) -> None:
+    def __init__(self, arguments: Sequence[Description], memory: Memory) -> None:
         self._values = [argument.value for argument in arguments]
         self._memory = memory
         self._back: list[tuple[int, Bytes]] = []
-        self._unpack: list[tuple[Bytes, Any]] = []
         self._keep: list[Any] = []
         spans = []
         for index, argument in enumerate(arguments):
@@ -79,8 +75,6 @@ class Staging:
                 continue
             if 0 in argument.shape:
                 self._values[index] = 0
-            elif storage_bits(argument.type.dtype) == 4:
-                self._send_packed(index, argument, args[index])
             else:
                 spans.append(span_of(argument, argument.pointer, index))
         for span in merged(spans):
@@ -93,8 +87,6 @@ class Staging:
         for address, data in self._back:
             self._memory.download(address, data)
         self._memory.synchronize()
-        for image, array in self._unpack:
-            array[...] = unpack(image, array)
 
     def _send(self, span: Span, arguments: Sequence[Description]) -> None:
         shift = span.low % GRAIN
@@ -112,43 +104,8 @@ class Staging:
             start = address + shift + part.low - span.low
             self._back.append((start, host_bytes(part.low, part.high)))
 
-    def _send_packed(self, index: int, argument: Description, array: Any) -> None:
-        image = pack(array)
-        address, owner = self._memory.allocate(image.size)
-        self._keep.append(owner)
-        self._memory.upload(address, image)
-        self._values[index] = address
-        assert isinstance(argument.type, ArrayType)
-        if argument.type.writable:
-            low, high = np.lib.array_utils.byte_bounds(array)
-            if high - low < array.size:
-                message = "a writable four-bit array whose elements overlap; copy it first"
-                raise ArgumentError(message)
-            self._back.append((address, image))
-            self._unpack.append((image, array))
-
 
 def host_bytes(low: int, high: int) -> Bytes:
     """The host memory [low, high) as an array; its owner must outlive the array."""
     interface = {"data": (low, False), "shape": (high - low,), "typestr": "|u1", "version": 3}
     return np.asarray(type("HostBytes", (), {"__array_interface__": interface})())
-
-
-def _dense(array: Any) -> tuple[Any, list[int]]:
-    """`array` with its axes from the largest stride to the smallest, and that order."""
-    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-    return array.transpose(order), order
-
-
-def pack(array: Any) -> Bytes:
-    """Four-bit elements, two per byte, the first in the low half, in the array's own order."""
-    flat = np.ascontiguousarray(_dense(array)[0]).reshape(-1).view(np.uint8) & 15
-    flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
-    return np.asarray(flat[0::2] | flat[1::2] << 4)
-
-
-def unpack(image: Bytes, array: Any) -> Any:
-    """The elements of a packed image, as an array shaped and typed like `array`."""
-    dense, order = _dense(array)
-    nibbles = np.stack([image & 15, image >> 4], axis=1).reshape(-1)[: array.size]
-    return nibbles.view(array.dtype).reshape(dense.shape).transpose(np.argsort(order))

@@ -129,8 +129,8 @@ class Plan:
     def function(self) -> int:
         return self._loaded.function
 
-    def launch(self, arguments: Sequence[Description], args: Sequence[Any]) -> None:
-        """Launch with these arguments. `args` are the objects that they describe."""
+    def launch(self, arguments: Sequence[Description]) -> None:
+        """Launch with these arguments."""
         stream = self.stream()
         for producer in self._producers:  # __cuda_array_interface__ has the consumer wait
             if producer != (stream or _LEGACY_STREAM):
@@ -201,18 +201,18 @@ class HostPlan(Plan):
 
     fast = False
 
-    def launch(self, arguments: Sequence[Description], args: Sequence[Any]) -> None:
+    def launch(self, arguments: Sequence[Description]) -> None:
         with self._driver.on_device(self._device):
             stream = self.stream()
-            staged = Staging(arguments, args, self._driver.memory(stream))
+            staged = Staging(arguments, self._driver.memory(stream))
             self._launch(staged.arguments, stream)
             staged.finish()
 
-    def repeatable(self, arguments: Sequence[Description], args: Sequence[Any]) -> Repeatable:
+    def repeatable(self, arguments: Sequence[Description]) -> Repeatable:
         """Launches that work on one copy of the arrays."""
         with self._driver.on_device(self._device):
             stream = self.stream()
-            staged = Staging(arguments, args, self._driver.memory(stream))
+            staged = Staging(arguments, self._driver.memory(stream))
 
         def launch() -> None:
             with self._driver.on_device(self._device):
@@ -290,7 +290,7 @@ class Launcher:
             plan = self._new_plan(args, arguments, key)
         elif plan.fast:  # its second launch
             self.fast = self._fast_path.add(plan, args, arguments) or self._launch
-        plan.launch(arguments, args)
+        plan.launch(arguments)
 
     def prepared(self, *args: Any) -> Callable[..., None]:
         """A function that launches with these arguments at the least cost, and with others too.
@@ -311,7 +311,7 @@ class Launcher:
         """A launch with these arguments to be repeated; NumPy arrays are copied once, not back."""
         plan, arguments = self.prepare(*args), self._describe(args)
         if isinstance(plan, HostPlan):
-            return plan.repeatable(arguments, args)
+            return plan.repeatable(arguments)
         device = self._device(arguments, args)
         launch = partial(self.prepared(*args), *args)
         return Repeatable(launch, arguments, plan.stream(), device)

@@ -190,7 +190,7 @@ def pack(builder: InstructionBuilder, elements: list[Any], dtype: DType) -> Scal
         scalars = scalars if len(scalars) == 2 else [*scalars, builder.literal(0, dtypes.b16)]
         result = builder.named(names.pack(32), *scalars)
         return Scalar(result.value, dtypes.ALL.get(f"{dtype.name}x2", dtypes.b32))
-    if dtype.bits != 8:
+    if dtype.storage_bits != 8:
         raise OperandError(f"elements of type {dtype} cannot be packed one by one")
     zero = builder.literal(0, dtypes.b16)
     if len(scalars) == 1:
@@ -207,7 +207,7 @@ def unpack(builder: InstructionBuilder, register: Scalar, dtype: DType) -> list[
     if dtype.bits == 16:
         halves = builder.named(names.unpack(32), register)
         return [Scalar(half.value, dtype) for half in halves]
-    if dtype.bits != 8:
+    if dtype.storage_bits != 8:
         raise OperandError(f"elements of type {dtype} cannot be taken out of a register")
     word = dtypes.s32 if dtype.kind == "s" else dtypes.u32
     bytes_ = [
