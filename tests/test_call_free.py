@@ -13,7 +13,7 @@ from assembler import assembles
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
-from tensorcore_dsl.isa.call_free import CALL_FREE
+from tensorcore_dsl.isa.call_free import CALL_FREE, DIVISOR
 
 NAN = 0x7FFFFFFF
 
@@ -26,10 +26,13 @@ def literal(text: str) -> Any:
 def executed(mnemonic: str, *operands: np.ndarray) -> np.ndarray:
     """The result of a sequence, of which each statement is an instruction of the table."""
     names, count = "ab"[: len(operands)], len(operands[0])
-    text = CALL_FREE[mnemonic].format(d="d", **dict(zip(names, names, strict=True)))
+    text = CALL_FREE[mnemonic].replace("{n}", "1")
+    text = text.format(d="d", **dict(zip(names, names, strict=True)))
+    if mnemonic != "sqrt.rn.f32":
+        text = DIVISOR.format(b=names[-1], n=1) + text
     warps = [np.resize(o, (-(-count // 32), 32)) for o in operands]
     values: dict[str, Any] = dict(zip(names, warps, strict=True))
-    for line in text.strip("!{} \n").split(";"):
+    for line in re.sub("[!{}]", "", text).split(";"):
         opcode, _, rest = line.strip().partition(" ")
         if opcode not in ("", ".reg"):
             target, *sources = rest.split(", ")
@@ -206,4 +209,23 @@ def test_a_guarded_quotient() -> None:
     )
     text = kernel.ptx(*args, arch="sm_90a")
     assert re.search(r"@!%p\d+ bra (\$L\d+);\n    \{\n[^}]*\}\n\1:", text)
+    assert assembles(text, "sm_90a") == ""
+
+
+def test_quotients_share_what_they_need_of_a_divisor() -> None:
+    """Within straight code, as long as the divisor's register stays as it is."""
+
+    def use(x: Any, y: Any) -> Any:
+        result = x / y + 1.0 / y  # one reciprocal for two quotients
+        total = y
+        for _ in tc.range(3):
+            result += 3.0 / x  # in the loop
+            total += x / total + 2.0 / total  # one for two, of a register that then changes
+            result += 6.0 / total
+        return result + 4.0 / x + 5.0 / total  # behind the loop, which may not have run
+
+    kernel, args = multiplied(use, tc.f32)
+    text = kernel.ptx(*args, arch="sm_90a")
+    assert text.count("rcp.approx.ftz.f32") == 6
+    assert text.count("setp.ne.f64") == 8
     assert assembles(text, "sm_90a") == ""

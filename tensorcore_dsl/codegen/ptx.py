@@ -26,7 +26,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
 from tensorcore_dsl.ir.views import ArrayView, Printed, TileView
 from tensorcore_dsl.isa import names
-from tensorcore_dsl.isa.call_free import CALL_FREE
+from tensorcore_dsl.isa.call_free import CALL_FREE, DIVISOR
 from tensorcore_dsl.isa.spec import Operand
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; launches provide more than that dynamically
@@ -76,6 +76,7 @@ class _Printer:
         self.instrs = {n.instr for n in nodes.walk(kernel.body) if isinstance(n, nodes.Op)}
         serial = any(instr.opcode == names.WGMMA for instr in self.instrs)  # by any call
         self.templates = CALL_FREE if serial else {}
+        self.divisors: dict[str, str] = {}  # by register: the numbers of those computed above
         self.table = LineTable() if lineinfo else None
         self.lines: list[str] = []
         self.counts = dict.fromkeys(_PREFIXES, 0)
@@ -251,6 +252,8 @@ class _Printer:
     def _op(self, op: nodes.Op) -> None:
         instr = op.instr
         if template := self.templates.get(instr.mnemonic):
+            if "{n}" in template:
+                template = template.replace("{n}", self._divisor(op))
             instr = replace(instr, template=template)
         if "print" in instr.effects:
             self._check_print(op)
@@ -267,6 +270,19 @@ class _Printer:
             self._place(skip)
         else:
             self._emit_if(op.guard, not op.negated, text)
+        self._changed(name for value in op.results for name in self._names(value))
+
+    def _divisor(self, op: nodes.Op) -> str:
+        """The number of the last operand as a divisor, of which a call-free quotient needs more."""
+        text = self._operand(op.operands[-1], op.instr.operands[-1])
+        if text not in self.divisors:
+            self.divisors[text] = self._label().strip("$")
+            self.lines.append("    " + DIVISOR.format(b=text, n=self.divisors[text]))
+        return self.divisors[text]
+
+    def _changed(self, registers: Iterable[str]) -> None:
+        for register in registers if self.divisors else ():
+            self.divisors.pop(register, None)
 
     def _check_print(self, op: nodes.Op) -> None:
         """OperandError for tiles and arrays, whose elements no format string can name."""
@@ -293,6 +309,7 @@ class _Printer:
                 self._emit(f"{_move(bits)} {saved}, {name}")
                 moves[position + 1 :] = [(n, saved if s == name else s) for n, s in later]
             self._emit(f"{_move(bits)} {name}, {source}")
+        self._changed(self._names(node.target))
 
     def _sources(self, node: nodes.Assign) -> list[str]:
         """The source of each register of the target."""
@@ -323,6 +340,7 @@ class _Printer:
 
     def _place(self, label: str) -> None:
         self.lines.append(f"{label}:")
+        self.divisors.clear()  # control may come from elsewhere
 
     def _emit_if(self, condition: Condition, when: bool, statement: str) -> None:
         """Emit a statement with a guard, if there is a condition."""

@@ -17,31 +17,40 @@ from every tie.
 
 from __future__ import annotations
 
-_QUOTIENT = """!{{
-        .reg .pred %small, %plain;
-        .reg .f32 %scale, %part;
-        .reg .f64 %n, %d, %inverse, %rest, %q;
-        abs.f32 %part, {b};
-        setp.lt.f32 %small, %part, 0f3F800000;
+# Of a divisor b, once for the quotients behind it: -b and 1 / b in f64, `rcp.approx` of b scaled.
+DIVISOR = """.reg .f32 %part{n};
+    .reg .f64 %d{n}, %inverse{n};
+    {{
+        .reg .pred %small;
+        .reg .f32 %scale;
+        .reg .f64 %rest;
+        abs.f32 %part{n}, {b};
+        setp.lt.f32 %small, %part{n}, 0f3F800000;
         selp.f32 %scale, 0f5F800000, 0f1F800000, %small;
-        mul.rn.f32 %part, {b}, %scale;
-        rcp.approx.ftz.f32 %part, %part;
-        cvt.f64.f32 %inverse, %part;
+        mul.rn.f32 %part{n}, {b}, %scale;
+        rcp.approx.ftz.f32 %part{n}, %part{n};
+        cvt.f64.f32 %inverse{n}, %part{n};
         selp.f64 %rest, 0d43F0000000000000, 0d3BF0000000000000, %small;
-        mul.rn.f64 %inverse, %inverse, %rest;
-        cvt.f64.f32 %d, {b};
-        neg.f64 %d, %d;
-        fma.rn.f64 %rest, %d, %inverse, 0d3FF0000000000000;
-        fma.rn.f64 %inverse, %inverse, %rest, %inverse;
-        cvt.f64.f32 %n, {a};
-        mul.rn.f64 %q, %n, %inverse;
-        fma.rn.f64 %rest, %d, %q, %n;
-        fma.rn.f64 %q, %rest, %inverse, %q;
+        mul.rn.f64 %inverse{n}, %inverse{n}, %rest;
+        cvt.f64.f32 %d{n}, {b};
+        neg.f64 %d{n}, %d{n};
+        fma.rn.f64 %rest, %d{n}, %inverse{n}, 0d3FF0000000000000;
+        fma.rn.f64 %inverse{n}, %inverse{n}, %rest, %inverse{n};
+    }}"""
+
+_QUOTIENT = """!{{
+        .reg .pred %plain;
+        .reg .f32 %narrow, %special;
+        .reg .f64 %x, %rest, %q;
+        cvt.f64.f32 %x, {a};
+        mul.rn.f64 %q, %x, %inverse{n};
+        fma.rn.f64 %rest, %d{n}, %q, %x;
+        fma.rn.f64 %q, %rest, %inverse{n}, %q;
         add.rn.f64 %rest, %q, %q;
         setp.ne.f64 %plain, %rest, %q;
-        mul.rn.f32 %part, {a}, %part;
-        cvt.rn.f32.f64 %scale, %q;
-        selp.f32 {d}, %scale, %part, %plain;
+        mul.rn.f32 %special, {a}, %part{n};
+        cvt.rn.f32.f64 %narrow, %q;
+        selp.f32 {d}, %narrow, %special, %plain;
     }}"""
 
 _ROOT = """!{{
@@ -65,9 +74,9 @@ _ROOT = """!{{
         selp.f32 {d}, %narrow, %part, %plain;
     }}"""
 
-# The text of an instruction, as `Row.template`.
+# The text of an instruction, as `Row.template`; {n} is the number of a divisor, its last operand.
 CALL_FREE = {
     "div.rn.f32": _QUOTIENT,
-    "rcp.rn.f32": _QUOTIENT.replace("{a}", "0f3F800000").replace("{b}", "{a}"),
+    "rcp.rn.f32": _QUOTIENT.replace("{a}", "0f3F800000"),
     "sqrt.rn.f32": _ROOT,
 }
