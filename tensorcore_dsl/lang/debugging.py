@@ -96,10 +96,11 @@ def assert_(condition: Any, message: str = "the condition does not hold") -> Non
     ...     value = x[tc.threadIdx.x]
     ...     assert value >= 0, "roots of negative numbers"
     ...     x[tc.threadIdx.x] = tc.sqrt(value)
-    >>> roots[1, 4](np.array([1, 4, -9, 16], np.float32))
-    Traceback (most recent call last):
-        ...
-    tensorcore_dsl.errors.AssertionFailed: assertion failed: roots of negative numbers ...
+    >>> try:
+    ...     roots[1, 4](np.array([1, 4, -9, 16], np.float32))
+    ... except tc.AssertionFailed as error:
+    ...     print(error.message)
+    assertion failed: roots of negative numbers (block (0,0,0), thread (2,0,0))
     """
     build = builder()
     condition = arithmetic.truth(build, condition)
