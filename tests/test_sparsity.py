@@ -129,9 +129,8 @@ def test_what_is_not_sparse() -> None:
 def test_what_cannot_be_packed() -> None:
     with pytest.raises(tc.ArgumentError, match="sparse matrices hold f16, bf16, .*; f64 was given"):
         kernels.compress(np.ones((4, 4)))
-    for shape in ((4,), (0, 4)):
-        with pytest.raises(tc.ArgumentError, match="b has shape (64,); 2 axes are needed"):
-            kernels.compress(np.ones(shape, np.float16))
+    with pytest.raises(tc.ArgumentError, match=r"a has shape \(4,\); a matrix is needed"):
+        kernels.compress(np.ones(4, np.float16))
 
 
 def test_parts_must_fit() -> None:
