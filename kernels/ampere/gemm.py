@@ -55,8 +55,9 @@ def s8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
     config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
-    """s8 operands; accumulators are s32."""
-    compute_tile(tc.mma.m16n8k32(tc.s8, tc.s8, tc.s32), a, b, c, d, alpha, beta, config, traits)
+    """s8 or u8 operands; accumulators are s32."""
+    mma = tc.mma.m16n8k32(a.dtype, b.dtype, tc.s32)
+    compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
 
 
 @tc.kernel

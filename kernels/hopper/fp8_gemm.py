@@ -17,7 +17,7 @@ def fp8_gemm(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM."""
-    mma = select_wgmma(a.dtype, b.dtype, config.BN)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
 

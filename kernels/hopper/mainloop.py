@@ -14,12 +14,14 @@ from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, load_operand
 from tensorcore_dsl.kernels.hopper.transposition import row_fragments
 
 
-def select_wgmma(a, b, columns: int, acc=None, source=None):
+def select_wgmma(a, b, columns: int, acc=None, source=None, swapped: bool = False):
     """The wgmma instruction for element types a and b: 64 rows, `columns` columns, 32 bytes of K.
 
     acc: type of the accumulators; f32, or s32 for integers, if None. source: of A, "registers";
-    shared memory if None.
+    shared memory if None. swapped: the instruction multiplies elements of b by those of a.
     """
+    if swapped:
+        a, b = b, a
     shape = getattr(tc.wgmma, f"m64n{columns}k{32 // a.itemsize}")
     if a == tc.f32:  # f32 operands are multiplied as tf32
         a = b = tc.tf32

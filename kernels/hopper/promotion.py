@@ -37,7 +37,7 @@ def promoted_gemm(
     buffers = traits.staging_buffers(config, a.dtype.itemsize)
     storage = make_epilogue_storage(d, config, traits, buffers=buffers)
     pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
-    mma = select_wgmma(a.dtype, b.dtype, config.BN)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped)
     run_warpgroups(
         pipeline, mma, make_tile_scheduler(covered_shape(d, config), config), storage,
         make_epilogue_op(c, alpha, beta, traits),

@@ -39,7 +39,7 @@ def sparse_gemm_kernel(
     config = replace(config, mma_in_flight=0)
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    mma = sparse_mma(format.dtype, config.BN)
+    mma = sparse_mma(format.dtype, b.dtype, config.BN)
     storage = make_epilogue_storage(d, config, traits)
     pipeline = make_sparse_pipeline(a, metadata, b, format, config, traits)
     run_warpgroups(
@@ -50,10 +50,12 @@ def sparse_gemm_kernel(
     )  # fmt: skip
 
 
-def sparse_mma(dtype, width: int):
-    """The wgmma.sp instruction for 64 rows and `width` columns of B."""
-    kind, acc = tc.tf32 if dtype == tc.f32 else dtype, tc.s32 if dtype.is_integer else tc.f32
-    return getattr(tc.wgmma.sp, f"m64n{width}k{MMA_K[dtype.bits]}")(kind, kind, acc)
+def sparse_mma(a, b, width: int):
+    """The wgmma.sp instruction for element types a and b, 64 rows and `width` columns of B."""
+    if a == tc.f32:
+        a = b = tc.tf32
+    shape = getattr(tc.wgmma.sp, f"m64n{width}k{MMA_K[b.bits]}")
+    return shape(a, b, tc.f32 if a.is_float else tc.s32)
 
 
 @dataclass

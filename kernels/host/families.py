@@ -44,6 +44,7 @@ SM90 = {
     tc.f32: f32_gemm,
     tc.tf32: tf32_gemm,
     tc.s8: s8_gemm,
+    tc.u8: s8_gemm,
     tc.e4m3: promoted_fp8_gemm,
     tc.e5m2: promoted_fp8_gemm,
 }

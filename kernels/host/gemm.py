@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe
+from tensorcore_dsl.host import describe, target_arch
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import (
@@ -29,6 +29,7 @@ from tensorcore_dsl.kernels.host.arguments import (
     present,
 )
 from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream, zero_terms
+from tensorcore_dsl.kernels.host.families import has_wgmma
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
@@ -59,9 +60,10 @@ def gemm(
     Parameters
     ----------
     a, b : array
-        A is M x K and B is K x N, of one element type: f16, bf16, f32, s8, f64, or (on sm_90a) e4m3
-        or e5m2. Both may be batches of matrices in a leading axis, or one of them a batch and the
-        other one matrix for all (wgmma kernels). A may be a `SparseMatrix`.
+        A is M x K and B is K x N, of one element type: f16, bf16, f32, f64, s8, u8, e4m3 or e5m2;
+        or one of s8 and one of u8, or one of e4m3 and one of e5m2. fp8 is converted to f16 where
+        the GPU is no sm_90a. Both may be batches of matrices in a leading axis, or one of them a
+        batch and the other one matrix for all (wgmma kernels). A may be a `SparseMatrix`.
     c : array, optional
         Added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
         such as a row (N,) or a column (M, 1). None: nothing is added.
@@ -196,7 +198,11 @@ def _prepare(
         launch = launch_with_c(launch, in_c, shape, place=2)
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
-    views = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
+    views: Any = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
+    if dtype.is_float and dtype.bits == 8 and (family == "sm80" or not has_wgmma()):
+        why = f"{target_arch()} has no kernels of fp8, so they are converted to f16, which is exact"
+        padding.announced([padding.Copy(0, padding.ROWS, why)])
+        views, given = partial(_as_f16, stream=stream), replace(given, accumulate=None)
     new_a, new_b = views(a, b)
     problem = replace(given, a=describe(new_a), b=describe(new_b))
     new_c = d if in_c is None else c if in_c.shape == shape else broadcast_to(c, shape)
@@ -209,6 +215,13 @@ def _prepare(
         launch = lambda a, b, *others: of_views(*views(a, b), *others)
     launch = launch_with_c(launch, in_c, shape, place=2)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
+
+
+def _as_f16(a: Any, b: Any, stream: Any) -> tuple[Any, Any]:
+    """Operands of fp8 as f16, which has all of their values."""
+    with on_stream(a, stream):
+        a, b = astype(a, tc.f16), astype(b, tc.f16)
+    return padding.with_line_strides(a, b, describe(a), describe(b))
 
 
 def _check_fillable(problem: GemmProblem, c: Any, d: Any) -> None:

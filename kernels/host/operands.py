@@ -32,11 +32,14 @@ OUTPUTS = {
     tc.bf16: (tc.bf16, tc.f32),
     tc.f32: (tc.f32,),
     tc.s8: (tc.s32,),
+    tc.u8: (tc.s32,),
     tc.f64: (tc.f64,),
     tc.e4m3: (tc.bf16, tc.f16, tc.f32),
     tc.e5m2: (tc.bf16, tc.f16, tc.f32),
 }
-# Element types of C, beside those that products of s8 take.
+# Types that are multiplied with each other; all others only with themselves.
+MIXED = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
+# Element types of C, beside those that products of integers take.
 ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
 S32_ADDENDS = (tc.s32, tc.s16, tc.s8, tc.u16, tc.u8)
 
@@ -69,13 +72,14 @@ class GemmProblem:
 
     @property
     def dtype(self) -> Any:
-        """Element type of A and B."""
+        """Element type of A; that of B is the same, or one of the same row of MIXED."""
         return self.a.type.dtype
 
     @property
     def multiplied_as(self) -> Any:
-        """Element type of the products: tf32 for f32 operands of precision "tf32", else theirs."""
-        return tc.tf32 if self.precision == "tf32" else self.dtype
+        """Element type that names the kernel: tf32 for f32 of precision "tf32", s8 for u8, else
+        that of A."""
+        return tc.tf32 if self.precision == "tf32" else tc.s8 if self.dtype == tc.u8 else self.dtype
 
     @property
     def M(self) -> int:
@@ -140,8 +144,12 @@ def check_operands(a: Description, b: Description, c: Description | None, beta: 
     if dtype not in OUTPUTS:
         allowed = ", ".join(map(str, OUTPUTS))
         raise tc.ArgumentError(f"a has elements of type {dtype}; gemm multiplies {allowed}")
-    if b.type.dtype != dtype:
-        raise tc.ArgumentError(f"a holds {dtype} but b holds {b.type.dtype}; convert one")
+    if b.type.dtype != dtype and not any({dtype, b.type.dtype} == {*pair} for pair in MIXED):
+        mixed = ", ".join(f"{x} with {y}" for x, y in MIXED)
+        raise tc.ArgumentError(
+            f"a holds {dtype} but b holds {b.type.dtype}; convert one: types that differ are "
+            f"multiplied only as {mixed}"
+        )
     if a.shape[-1] != b.shape[-2]:
         raise tc.ArgumentError(
             f"a is {_size(a)} and b is {_size(b)}: a's columns must be as many as b's rows"
@@ -163,7 +171,7 @@ def _check_c(c: Description, dtype: Any, shape: tuple[int, ...]) -> None:
             f"c has shape {c.shape}; the product has {shape}, and c has the same, or one that "
             f"broadcasts to it as in NumPy, such as {shape[-1:]} or {(shape[-2], 1)}"
         )
-    added = S32_ADDENDS if dtype == tc.s8 else (*ADDENDS, *S32_ADDENDS)
+    added = (*ADDENDS, *S32_ADDENDS) if dtype.is_float else S32_ADDENDS
     if c.type.dtype not in added:
         allowed = ", ".join(map(str, added))
         raise tc.ArgumentError(
@@ -340,7 +348,7 @@ def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
 
 
 def _scalar(name: str, given: Any, dtype: Any) -> float | int:
-    if dtype == tc.s8:
+    if not dtype.is_float:
         value = number(name, given)
         if not value.is_integer() or not -(2**31) <= value < 2**31:  # nor are NaN and infinities
             raise tc.ArgumentError(

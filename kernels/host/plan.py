@@ -508,7 +508,7 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     tiles = -(-K // config.BK) // config.split_k
     # Bytes of s8 that are gathered one by one, and f32 in two parts, leave no registers for
     # prefetched fragments.
-    registers = problem.multiplied_as != tc.f32 and (k_major or problem.dtype != tc.s8)
+    registers = problem.multiplied_as != tc.f32 and (k_major or problem.dtype.itemsize > 1)
     prefetch = config.stages <= tiles and registers
     return AmpereTraits(
         a_k_major=problem.a_k_major, b_k_major=problem.b_k_major,

@@ -53,7 +53,7 @@ def scaled_gemm(
     Parameters
     ----------
     a, b : array
-        M x K and K x N, e4m3 or e5m2: weights that are stored as N x K are passed as `w.T`.
+        M x K and K x N, e4m3 or e5m2 each: weights that are stored as N x K are passed as `w.T`.
         Operands of which not K is contiguous cost a copy.
     a_scales : array
         f32, M x K/128, rounded up, of any strides.
@@ -164,7 +164,7 @@ def requantised_gemm(
     Parameters
     ----------
     a, b : array
-        M x K and K x N, s8; one of which not K is contiguous costs a copy.
+        M x K and K x N, s8 or u8 each; one of which not K is contiguous costs a copy.
     scale : float or array
         A number of Python or NumPy, taken in f64, or N of them (f32), one for each column.
     zero : float
@@ -224,8 +224,8 @@ def _prepare_requantised(
     operands.check_rank("a", in_a, 2)
     operands.check_rank("b", in_b, 2)
     operands.check_operands(in_a, in_b, None, 0)
-    if in_a.type.dtype != tc.s8:
-        raise tc.ArgumentError(f"a holds {in_a.type.dtype}; products of s8 are requantised")
+    if in_a.type.dtype.is_float:
+        raise tc.ArgumentError(f"a holds {in_a.type.dtype}; products of s8 and u8 are requantised")
     (M, K), N = in_a.shape, in_b.shape[1]
     if not one:
         given = read["scale"]

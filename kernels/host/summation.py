@@ -29,7 +29,7 @@ MMA_DEPTHS = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 32, tc.f64: 4}  # K of
 class Summation:
     """How an element of D is summed and rounded: where this is equal, so are the bits.
 
-    dtype, out: element type of A and B as they are multiplied, and of D.
+    types: of A and B, in words. dtype: in which A is multiplied, s8 for u8. out: type of D.
     depth: elements of K that one instruction sums, and arithmetic: how. Instructions go up along K.
         1 of f64, whose instructions of any depth are chains of fused multiply-adds.
     terms: tf32 products of an f32 product, small ones first; 1 of other types.
@@ -45,6 +45,7 @@ class Summation:
     scaled, adds_c, epilogue: the sum is multiplied by alpha; beta C is added; the user's function.
     """
 
+    types: str
     dtype: Any
     out: Any
     depth: int
@@ -77,9 +78,9 @@ class Summation:
 
     def _products(self) -> str:
         if self.depth == 1:
-            return f"{self.dtype} by {self.dtype}"
+            return self.types
         if self.terms == 1:
-            return f"{self.dtype} by {self.dtype}, {self.depth} of K in an instruction"
+            return f"{self.types}, {self.depth} of K in an instruction"
         return (
             f"{self.dtype} as two tf32: all low high, all high low, then all high high of "
             f"{self.promoted} of K, {self.depth} of K in an instruction"
@@ -144,8 +145,10 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
         depth, arithmetic = 1, FUSED_MULTIPLY_ADDS
     else:
         depth, arithmetic = _instruction(dtype, in_f16, hopper, arch)
+    left, right = problem.dtype, problem.b.type.dtype
+    types = f"{dtype} by {dtype}" if left == tc.f32 else f"{left} by {right}"
     return Summation(
-        dtype, problem.d.type.dtype, depth, arithmetic,
+        types, dtype, problem.d.type.dtype, depth, arithmetic,
         terms=3 if dtype == tc.f32 and not chains else 1,
         promoted=0 if chains else _promoted(config, problem, depth), chains=chains,
         warps=warps, parts=parts, place=place, row_parts=row_parts,

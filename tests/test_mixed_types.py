@@ -1,0 +1,117 @@
+"""Products of two element types, and of fp8 where the GPU has no kernels of it: the bits of whole numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+
+E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
+S8, U8 = np.int8, np.uint8
+FLOATS = [(E4M3, E5M2), (E5M2, E4M3), (E4M3, E4M3), (E5M2, E5M2)]
+INTEGERS = [(U8, S8), (S8, U8), (U8, U8), (S8, S8)]
+ARCHS = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"]
+
+
+def operand(rows: int, cols: int, dtype: Any) -> np.ndarray:
+    """All values of integers; of fp8 small ones, whose sums no rounding changes, halves among them."""
+    draw = np.random.default_rng(rows + 3 * cols + np.dtype(dtype).num)
+    if dtype in (S8, U8):
+        limits = np.iinfo(dtype)
+        return draw.integers(limits.min, limits.max, (rows, cols), dtype, endpoint=True)
+    return (draw.integers(-6, 7, (rows, cols)) / 2).astype(dtype)
+
+
+def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    whole = np.int64 if a.dtype in (S8, U8) else np.float64
+    return np.asarray(a.astype(whole) @ b.astype(whole))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("left", "right"), INTEGERS)
+def test_integers(left: Any, right: Any, arch: str) -> None:
+    a, b = operand(65, 80, left), operand(40, 80, right).T
+    c = operand(65, 40, left)
+    with tc.target("cpu", arch):
+        d = kernels.gemm(a, b, c, alpha=-3, beta=2)
+        assert d.dtype == np.int32 and np.array_equal(d, -3 * exact(a, b) + 2 * c.astype(np.int64))
+        with pytest.raises(tc.ArgumentError, match="integer alpha"):
+            kernels.gemm(a, b, alpha=0.5)
+
+
+@pytest.mark.filterwarnings("ignore:each product copies")
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("left", "right"), FLOATS)
+def test_fp8(left: Any, right: Any, arch: str) -> None:
+    a, b = operand(65, 80, left), operand(40, 80, right).T
+    with tc.target("cpu", arch):
+        for dtype, name in ((BF16, None), (np.float16, tc.f16), (np.float32, tc.f32)):
+            d = kernels.gemm(a, b, out_dtype=name, alpha=0.5)
+            assert d.dtype == dtype
+            assert np.array_equal(d, (exact(a, b) / 2).astype(np.float32).astype(dtype))
+        fast = kernels.gemm(a, b, out_dtype=tc.f32, accumulate="fast", epilogue=lambda v, row, col: v + col)
+        assert np.array_equal(fast, exact(a, b) + np.arange(40))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+def test_all_values_of_fp8_are_converted(arch: str) -> None:
+    for dtype in (E4M3, E5M2):
+        a = np.arange(256, dtype=np.uint8).view(dtype)[:, None]
+        with tc.target("cpu", arch), pytest.warns(tc.PerformanceWarning, match=rf"{arch} has no kernels of fp8, .* exact"):
+            d = kernels.gemm(a, np.ones((1, 8), E5M2), out_dtype=tc.f32)
+        with np.errstate(invalid="ignore"):
+            wanted = np.repeat(a.astype(np.float32), 8, 1)
+        assert np.array_equal(d, wanted, equal_nan=True) and np.isnan(d).any()
+
+
+CONFIGS = [
+    (FLOATS[0], kernels.HopperConfig(BM=64, BN=64, stages=3, swapped=True), {}),
+    (FLOATS[0], kernels.HopperConfig(BM=64, BN=64, stages=3, swapped=True), {"accumulate": "fast"}),
+    (FLOATS[1], kernels.HopperConfig(BM=128, BN=96, stages=3), {}),
+    (FLOATS[1], kernels.HopperConfig(BM=128, BN=64, stages=3, split_k=2), {"accumulate": "fast"}),
+    (INTEGERS[0], kernels.HopperConfig(BM=128, BN=64, stages=3, split_k=2), {}),
+    (INTEGERS[0], kernels.HopperConfig(BM=128, BN=64, stages=3, streamk_units=3), {}),
+    (INTEGERS[1], kernels.HopperConfig(BM=128, BN=64, stages=3, slices=2), {}),
+    (INTEGERS[1], kernels.AmpereConfig(BM=64, BN=64, BK=64, WM=32, WN=32, split_k=2), {}),
+]
+
+
+@pytest.mark.parametrize(("types", "config", "options"), CONFIGS)
+def test_configurations(types: Any, config: Any, options: Any) -> None:
+    a, b = operand(136, 272, types[0]), operand(144, 272, types[1]).T
+    with tc.target("cpu", "sm_90a"):
+        d = kernels.gemm(a, b, config=config, **options)
+    assert np.array_equal(d, exact(a, b).astype(np.float32).astype(d.dtype))
+
+
+def test_other_products() -> None:
+    """Scales, requantisation, batches and row reductions take mixed types as well."""
+    with tc.target("cpu", "sm_90a"):
+        a, b = operand(40, 128, E4M3), operand(48, 128, E5M2).T
+        scales = np.full((40, 1), 0.5, np.float32), np.full((1, 1), 4, np.float32)
+        d = kernels.scaled_gemm(a, b, *scales, out_dtype=tc.f32)
+        assert np.array_equal(d, 2 * exact(a, b))
+        d, sums = kernels.gemm(
+            a[None], b, out_dtype=tc.f32, row_reductions=(kernels.RowReduction("sum"),)
+        )
+        assert np.array_equal(d[0], exact(a, b)) and np.array_equal(sums[0, 0], exact(a, b).sum(1))
+        sparse = np.where(np.arange(128) % 4 < 2, a.astype(np.float32), 0).astype(E4M3)
+        d = kernels.gemm(kernels.compress(sparse), b, out_dtype=tc.f32)
+        assert np.array_equal(d, exact(sparse, b))
+        a, b = operand(40, 128, U8), operand(48, 128, S8).T
+        d = kernels.requantised_gemm(a, b, 1 / 4096, zero=3)
+        assert np.array_equal(d, np.rint(exact(a, b) / 4096 + 3).clip(-128, 127))
+        text = kernels.explain_bits(kernels.plan(a, b, None, np.empty((40, 48), np.int32)))
+        assert "u8 by s8, 32 of K in an instruction" in text
+
+
+def test_other_pairs_are_refused() -> None:
+    message = "a holds f16 but b holds s8; convert one: types that differ are multiplied only as e4m3 with e5m2, s8 with u8"
+    with pytest.raises(tc.ArgumentError) as error:
+        kernels.gemm(np.ones((8, 8), np.float16), np.ones((8, 8), S8))
+    assert message in str(error.value)
