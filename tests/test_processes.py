@@ -6,6 +6,7 @@ import ctypes
 import math
 import multiprocessing
 import os
+import resource
 import select
 import signal
 import sys
@@ -515,6 +516,19 @@ finally:
         found, ended = self.run(report)
         assert found.bytes["global", "load"] == ended == 10
         assert len(self.pool.workers) == 3 - len(refused)
+
+    def test_there_may_be_few_files(self, capfd: pytest.CaptureFixture[str]) -> None:
+        """No more processes are made than have files to begin with."""
+        used = len(os.listdir("/proc/self/fd"))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 14, limits[1]))
+        try:
+            found, ended = self.run(report, 40, 1, 40)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert found.bytes["global", "load"] == ended == 40
+        assert 0 < len(self.pool.workers) < 14
+        assert "Traceback" not in capfd.readouterr().err
 
     def test_one_that_ends_is_an_error(self) -> None:
         with pytest.raises(EmulationError, match="exit code -9; is there enough memory"):

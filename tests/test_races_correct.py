@@ -361,6 +361,16 @@ def one_lane_waits_for_its_warp(x: tc.Array, out: tc.Array):
     tc.barrier()
 
 
+@tc.kernel
+def the_same_value(out: tc.Array):
+    out[0] = 5
+
+
+def test_a_warning_that_is_an_error_stays_a_warning() -> None:
+    with pytest.raises(RaceWarning, match="is written here by"):
+        run(the_same_value, 1, 64, zeros(1))
+
+
 ORDERS = [None, 0, 3, "up", "down"]
 
 

@@ -23,7 +23,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from threading import Event
 from typing import Any, NoReturn
@@ -47,6 +47,7 @@ REUSE_SECONDS = 2.0  # for which workers without work are used again
 IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
 MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
 MAX_THREADS = 4  # of a worker: more would wait for the lock of its interpreter
+SPARE_FILES = 8  # descriptors that must be free for a new worker: it opens files, and so does a launch
 _TEAM = "team"  # stands for a team in what is sent
 
 # Runs CTAs, from the first one on, so many of them, until an event is set.
@@ -207,7 +208,9 @@ class _Worker:
         self.job: Job | None = None
         self.answers, end = Pipe()
         self._status: int | None = None
-        with end:
+        with end, ExitStack() as spare:
+            for _ in range(SPARE_FILES):
+                spare.enter_context(open(os.devnull))
             with _changing, COMPILING, warnings.catch_warnings():
                 if len(set(_launches)) > 1:
                     raise BlockingIOError("another thread has begun to emulate")
@@ -218,6 +221,7 @@ class _Worker:
                 # No process of `multiprocessing`: copies of this one would end it with their own.
                 self.number = os.fork()
             if not self.number:
+                spare.close()
                 _work(end, arena)
 
     def serves(self, newest: int) -> bool:

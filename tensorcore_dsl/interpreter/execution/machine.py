@@ -382,7 +382,12 @@ class Machine:
         return True
 
     def _explain(self, error: Exception, step: Step) -> NoReturn:
-        """Raise `error` with the place in the user's source."""
+        """Raise `error` with the place in the user's source.
+
+        Warnings that are errors, and what the system refuses, stay what they are.
+        """
+        if isinstance(error, (Warning, OSError, MemoryError)):
+            raise error
         unset = [p for p in step.reads if self.registers.values[p] is None]
         what = step.instr.mnemonic if step.instr is not None else "an assignment or a branch"
         if unset and not isinstance(error, errors.TensorCoreError):
