@@ -305,3 +305,59 @@ def test_the_tutorial_has_no_false_alarm(number: int) -> None:
     a, b, d = normal(128, 128), normal(256, 128), np.zeros((128, 256), BF16)
     few = {"ctas": 1 if number == 6 else 2} if number >= 6 else {}
     assert step.gemm(a, b, d, step.matmul.explore(5, arch="sm_90a"), **few)
+
+
+# -- what PTX leaves open ----------------------------------------------------------------------------
+
+
+@tc.kernel
+def by_the_elected_lane(x: tc.Array, out: tc.Array, bug: tc.Const):
+    """The elected lane may be any lane."""
+    if tc.elect():
+        out[0] = x[tc.lane_id() if bug else 0]
+
+
+@tc.kernel
+def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
+    """The answer of the first test decides nothing. The twin asks until the copy has come."""
+    tc.launch_bounds(64)
+    source, tile, bar = tc.tensor_map(x, (1, 32)), tc.shared((1, 32), tc.s32, align=128), tc.mbarriers(1)[0]
+    if tc.warp_id() == 0:
+        if tc.elect():
+            bar.init(1)
+            tc.fence_mbarrier_init()
+            bar.arrive_expect_tx(source.bytes)
+            tc.tma_load(tile, source, (0, 0), bar)
+    tc.barrier()
+    if asks == "test":
+        done = bar.test(0)
+        if not bug:
+            while not done:
+                done = bar.test(0)
+    elif bug:
+        tc.emit("mbarrier.try_wait.parity.shared::cta.b64", bar.accessed(), 0)
+    else:
+        bar.wait(0)
+    out[tc.threadIdx.x] = tile[0, tc.lane_id()]
+
+
+@pytest.mark.parametrize("asks", ["test", "wait"])
+def test_bulk_copies_are_late_in_some_orders(asks: str) -> None:
+    x, out = np.arange(32, dtype=np.int32).reshape(1, 32), np.zeros(64, np.int32)
+    with tc.target("cpu", "sm_90a"):
+        found = asked_once.explore(20)[1, 64](x, out, asks, 1)
+        assert isinstance(found.error, tc.errors.Uninitialised) and "in flight" in str(found.error)
+        assert asked_once.explore(20)[1, 64](x, out, asks, 0)
+    asked_once.emulator("sm_90a")[1, 64](x, out, asks, 1)
+    assert (out.reshape(2, 32) == x).all()
+    asked_once.emulator("sm_90a", order=2)[1, 64](x, out, asks, 1)
+    with pytest.raises(tc.errors.Uninitialised, match="in flight"):
+        asked_once.emulator("sm_90a", order=1)[1, 64](x, out, asks, 1)
+
+
+def test_the_elected_lane_is_another_in_some_orders() -> None:
+    x, out = np.arange(5, 37, dtype=np.int32), np.zeros(1, np.int32)
+    with tc.target("cpu", "sm_90a"):
+        found = by_the_elected_lane.explore(20)[1, 32](x, out, 1)
+        assert found.differences and found.order == "down"
+        assert by_the_elected_lane.explore(20)[1, 32](x, out, 0)

@@ -40,7 +40,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
 )
 from tensorcore_dsl.interpreter.progress import ProgressLine
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
-from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
+from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler, is_unusual
 from tensorcore_dsl.interpreter.scheduling.random_schedule import RandomSchedule
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
 from tensorcore_dsl.interpreter.timeline.recorder import Recorder
@@ -212,6 +212,7 @@ class _Launch:
             self.program, geometry, memory, SharedStorage(shared, self.checks), self.arch,
             self.profile, self.history, self.team, self.ordered,
         )  # fmt: skip
+        ctx.unusual = is_unusual(self.order)
         scheduler = _scheduler(self.order, ctx)
         machine = Machine(ctx, parameters, scheduler, self.observers, self.limit, self.resident)
         machine.stop = stop

@@ -59,8 +59,9 @@ def expect(ctx: Context, instr: Instruction, bar: Any, expected: Any) -> None:
 
 
 def wait(ctx: Context, instr: Instruction, bar: Any, parity: Any) -> Any:
+    """mbarrier.try_wait, which may end before the phase does."""
     ready = ctx.mbarriers.done(bar, parity)
-    return ready, ready
+    return ready | ctx.mbarriers.early, ready
 
 
 def test(ctx: Context, instr: Instruction, bar: Any, parity: Any) -> Any:

@@ -94,7 +94,10 @@ class NamedBarriers(Protocol):
 
 class Mbarriers(Protocol):
     """mbarriers by (T,) shared addresses; an address of shared::cluster has the CTA's rank plus one
-    in the bits from CLUSTER_SHIFT on (0 there: the thread's own CTA)."""
+    in the bits from CLUSTER_SHIFT on (0 there: the thread's own CTA). early: (T,) bool, who was told
+    by the last `done` that copies are under way, though no other thread can bring the phase on."""
+
+    early: np.ndarray
 
     def init(self, bar: np.ndarray, count: Any) -> None:
         """Expect `count` arrivals a phase; None: invalidate the barrier."""
@@ -174,6 +177,7 @@ class Context(Protocol):
     threads: int
     active: np.ndarray | None
     exited: np.ndarray | None  # threads that left the kernel; None: nobody did
+    unusual: bool  # choices that PTX leaves open are made in another way than by default
     shared: SharedMemory
     cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank
     globals: Memory

@@ -173,8 +173,9 @@ def active_mask(ctx: Context, instr: Instruction) -> np.ndarray:
 
 
 def elect(ctx: Context, instr: Instruction, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-    """elect.sync: elect the lowest lane of the mask."""
-    leader = members(ctx, instr, mask).argmax(-1)
+    """elect.sync: elect the lowest lane of the mask, unusually the highest: any may be elected."""
+    group = members(ctx, instr, mask)
+    leader = 31 - group[..., ::-1].argmax(-1) if ctx.unusual else group.argmax(-1)
     return leader.astype(np.uint32).ravel(), (leader == LANES).ravel()
 
 

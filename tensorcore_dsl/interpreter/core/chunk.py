@@ -106,8 +106,11 @@ class Chunk(Positions):
     to the end of the kernel. exits: how often threads have exited. cohorts: by position,
     without the running one. at_step: the running step, where it is tracked. limit: the position
     where the running cohort stops. progress: grows when waiting threads may be able to go on.
-    reads, writes: accesses so far, to tell polling from work.
+    reads, writes: accesses so far, to tell polling from work. unusual: what PTX leaves open is
+    decided in another way than by default: see `mbarriers._done` and `elect`.
     """
+
+    unusual = False
 
     def __init__(
         self, program: Program, geometry: Geometry, checks: bool, profile: bool = False

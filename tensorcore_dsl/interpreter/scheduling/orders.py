@@ -126,6 +126,13 @@ def order_of(order: Any) -> Order | None:
     return int(order)
 
 
+def is_unusual(order: Order | None) -> bool:
+    """Does an order also decide what PTX leaves open in another way than the default order?"""
+    if isinstance(order, Schedule):
+        return order.base != "up"
+    return order is not None and order % 2 == 1
+
+
 class Scheduler(Protocol):
     """Chooses which threads of a chunk run next."""
 

@@ -32,8 +32,9 @@ MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 
 # Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
 # bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
-# seen end; CAME: bytes that have come since. MADE: the step that initialised it.
-COUNT, PENDING, MISSING, PHASE, SEEN, MADE, CAME, COLUMNS = range(8)
+# seen end; CAME: bytes that have come since. MADE: the step that initialised it. LANDED: the phase
+# behind the last one that counted bytes.
+COUNT, PENDING, MISSING, PHASE, SEEN, MADE, CAME, LANDED, COLUMNS = range(9)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
 NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED = range(9, 16)
 
@@ -44,7 +45,7 @@ class Mbarriers:
     state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
     used: (CTAs,), rows in use. asks_for: (T, 2), slot and phase that a thread waits for, or -1.
     arrivers: by step and row, the threads that have arrived. changes: grows with each change of a
-    barrier.
+    barrier. early: (T,), who was told by the last `done` that copies are under way, unusually.
     """
 
     def __init__(
@@ -141,14 +142,16 @@ class Mbarriers:
         """(T,) bool: is the phase of this parity over?"""
         chunk, detector = self.chunk, self.sanitizer.detector
         chunk.reads += 1
-        go = np.zeros(chunk.threads, np.bool_)
+        go, self.early = np.zeros((2, chunk.threads), np.bool_)
         addresses, parities = words(bar, chunk.threads), words(parity, chunk.threads)
         found = self._note(addresses, chunk.mask)
         status = _done(
-            addresses, parities, chunk.here.numbers, self.index, self.state, go, self.asks_for
-        )
+            addresses, parities, chunk.here.numbers, self.index, self.state, go, self.asks_for,
+            chunk.unusual, self.early,
+        )  # fmt: skip
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
+        chunk.writes += bool(self.early.any())
         if found is not None:
             found()
         if status:
@@ -453,6 +456,7 @@ def complete_all(
         if state[cta, row, COUNT] == 0:
             return error_at(UNINITIALISED, i)
         phases[i] = state[cta, row, PHASE]
+        state[cta, row, LANDED] = phases[i] + 1
         state[cta, row, CAME] += size
         if state[cta, row, SEEN] < state[cta, row, PHASE]:
             return error_at(NOT_ANNOUNCED, i)
@@ -467,11 +471,13 @@ def complete_all(
 
 @compiled
 def _done(
-    addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any
+    addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any,
+    unusual: bool, early: Any,
 ) -> int:  # fmt: skip
     """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or an error.
 
-    active: the numbers of the threads that ask.
+    active: the numbers of the threads that ask. unusual: those who ask first for a phase that
+    counts bytes ask too `early`, while the copies are under way.
     """
     ctas, slots = index.shape
     group, news = addresses.size // ctas, 0
@@ -491,7 +497,9 @@ def _done(
         if parity > 1:
             return error_at(BAD_PARITY, thread)
         phase = state[cta, row, PHASE]
-        if phase & 1 != parity:
+        if phase & 1 != parity and unusual and 0 < phase == state[cta, row, LANDED]:
+            early[thread] = True
+        elif phase & 1 != parity:
             go[thread] = True
             asks_for[thread, 0] = -1
             if state[cta, row, SEEN] < phase:
@@ -501,6 +509,11 @@ def _done(
             asks_for[thread, 0], asks_for[thread, 1] = slot, phase
         elif asks_for[thread, 1] != phase:
             return error_at(LOST, thread)
+    for i in range(active.size if unusual else 0):
+        thread = active[i]
+        if early[thread]:
+            cta = thread // group
+            state[cta, index[cta, (int(addresses[thread]) & OFFSET) // BYTES], LANDED] = 0
     return news
 
 
