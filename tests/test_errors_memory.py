@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from refused_kernels import F32, INTS, Case, Refusals, check
@@ -76,6 +77,66 @@ def test_operands_of_another_extent_or_type(given: dict[str, Any], message: str)
         product.ir(**given, arch="sm_90a")
     assert message in found.value.message
     assert found.value.loc.line == product.function.__code__.co_firstlineno + 8
+
+
+def rows_of(given: dict[str, Any], choose: Any = lambda tile, i: tile) -> Any:
+    """A kernel that multiplies `choose` of a tile, with a run-time number, by itself."""
+
+    @tc.kernel
+    def kernel(i: tc.s32):
+        tc.launch_bounds(128)
+        mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+        tile = choose(tc.shared(dtype=tc.bf16, **given), i)
+        _ = tc.wgmma_async(mma, mma.d.zeros(), tile, tile)
+
+    return kernel
+
+
+WIDE = "make it (2, 64, 64) with swizzle=128 and pass tile[index], or (STAGES, 2, 64, 64) and pass tile[stage, index]"
+
+
+@pytest.mark.parametrize("given, choose, message", [
+    ({"shape": (64, 128), "swizzle": 128}, None, f"rows have 256 bytes, the swizzle 128: {WIDE}"),
+    ({"shape": (3, 64, 128), "swizzle": 128}, lambda tile, i: tile[i], WIDE),
+    ({"shape": (64, 128), "swizzle": 128}, lambda tile, i: tile[:, :64], WIDE),
+    ({"shape": (64, 64)}, None, "rows have 128 bytes, the swizzle 0: make it (64, 64) with swizzle=128"),
+    ({"shape": (64, 64), "strides": (72, 1)}, None, "make it (64, 64) with swizzle=128"),
+    ({"shape": (192, 64), "swizzle": 128}, lambda tile, i: tile[i : i + 64],
+     "at whole periods of the swizzle, 1024 bytes: make the tile (STAGES, 64, 64) and pass tile[stage]"),
+])  # fmt: skip
+def test_rows_that_are_no_operand_say_which_shape_is(
+    given: dict[str, Any], choose: Any, message: str
+) -> None:
+    with pytest.raises(LayoutError) as found:
+        rows_of(given, choose or (lambda tile, i: tile)).ir(tc.s32, arch="sm_90a")
+    assert found.value.message.endswith(message)
+
+
+@tc.kernel
+def product_of_stage(x: tc.Array, stage: tc.s32, out: tc.Array, rows: tc.Const):
+    tc.launch_bounds(128)
+    mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    tile, t = tc.shared((192, 64), tc.bf16, swizzle=128), tc.threadIdx.x
+    for i in range(96):
+        tile[2 * i + t // 64, t % 64] = x[2 * i + t // 64, t % 64]
+    tc.fence_proxy_async()
+    tc.barrier()
+    first = stage * rows + 8
+    part, acc = tile[first : first + 64], mma.d.zeros()
+    tc.wgmma_fence()
+    acc = tc.wgmma_async(mma, acc, part, part)
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    tc.store_elements(out, acc)
+
+
+@pytest.mark.parametrize("stage, rows", [(0, 64), (1, 64), (2, 24), (5, 24)])
+def test_slices_at_run_time_that_start_at_whole_swizzle_periods(stage: int, rows: int) -> None:
+    x = np.random.default_rng(0).integers(-4, 5, (192, 64)).astype(ml_dtypes.bfloat16)
+    out = np.zeros((64, 64), np.float32)
+    product_of_stage.emulator("sm_90a")[1, 128](x, stage, out, rows)
+    part = x[stage * rows + 8 :][:64].astype(np.float32)
+    assert (out == part @ part.T).all()
 
 
 @pytest.mark.parametrize(
@@ -597,3 +658,20 @@ def test_boxes_that_no_tensor_map_has(box: Any, swizzle: int, message: str) -> N
         mapped.ir(BF16, arch="sm_90a")
     assert found.value.message == message
     assert found.value.loc.line == mapped.function.__code__.co_firstlineno + 2
+
+
+@tc.kernel(threads=32)
+def unaligned(x: tc.Array):
+    _, tile, bar = tc.shared(4, tc.f32), tc.shared((8, 32), tc.f32), tc.mbarriers(1)[0]
+    map = tc.tensor_map(x, (8, 32))
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(map.bytes)
+        tc.tma_load(tile, map, (0, 0), bar)
+
+
+def test_a_tile_that_is_not_aligned() -> None:
+    words = r"names shared 0x10, which is no multiple of 128 \(tc.shared\(\.\.\., align=128\)\)"
+    with pytest.raises(tc.Misaligned, match=words):
+        unaligned.emulator("sm_90a")[1, 32](np.zeros((8, 32), np.float32))

@@ -306,7 +306,7 @@ def misaligned_swizzle():
 
 
 @refused(
-    "a tile cannot be aligned to 64 bytes: powers of two are allowed, and a 128-byte swizzle needs a multiple of 1024",
+    "a tile cannot be aligned to align=64 bytes: powers of two are allowed, and a 128-byte swizzle needs a multiple of 1024",
     "tc.shared((8, 64), tc.f16, swizzle=128, align=64)", error=LayoutError,
 )  # fmt: skip
 def misaligned_tile():

@@ -101,7 +101,7 @@ def shared(
     align = align or least
     if align & (align - 1) or (swizzle and align % least):
         raise LayoutError(
-            f"a tile cannot be aligned to {align} bytes: powers of two are allowed, and a "
+            f"a tile cannot be aligned to align={align} bytes: powers of two are allowed, and a "
             f"{swizzle}-byte swizzle needs a multiple of {least}"
         )
     elements = sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + 1
@@ -321,7 +321,8 @@ class Tile(Indexed):
         """index * size as (multiple of the period, rest)."""
         if isinstance(index, Scalar):
             scaled = _u32(index) * size
-            return (scaled, 0) if size % self.period == 0 else (0, scaled)
+            whole = size * builder().divisor(index) % self.period == 0
+            return (scaled, 0) if whole else (0, scaled)
         return 0, int(index) * size
 
     def _carry(self, offset: Any) -> tuple[Any, int]:

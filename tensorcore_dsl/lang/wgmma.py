@@ -13,7 +13,7 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.async_copy import check_pending
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import own_address
-from tensorcore_dsl.lang.tiles import Tile, same_elements
+from tensorcore_dsl.lang.tiles import SWIZZLES, Tile, same_elements
 from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
@@ -112,6 +112,9 @@ def wgmma_async(
     of_a = _steps(instr, "a", a, a_major, stored) if isinstance(a, Tile) else len(a)
     if of_a != steps:
         raise OperandError(f"{instr}: a has {of_a} steps of K, b has {steps}")
+    for tile, major in ((a, a_major), (b, b_major)):
+        if isinstance(tile, Tile) and tile.ndim in (2, 3):
+            _check_rows(tile, major)
     for step in range(steps):
         given = {
             "c": acc, "desc_b": wgmma_descriptor(_k_part(b, b_major, step * depth, depth), b_major),
@@ -236,20 +239,21 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
             f'a descriptor needs major "k" or "mn" and a view whose last axis runs along memory, '
             f"not major {major!r} and strides {tile.strides}"
         )
-    row_bytes = tile.strides[-2] * size
-    if row_bytes != tile.swizzle or not tile.swizzle:
-        raise LayoutError(
-            f"wgmma reads rows as wide as their swizzle; rows have {row_bytes} bytes, the "
-            f"swizzle {tile.swizzle}"
-        )
+    _check_rows(tile, major)
     if major == "mn" and (size != 2 or tile.ndim != 3):
         raise LayoutError("MN-major operands have 16-bit elements and views (atoms, K, width)")
     leading = tile.strides[0] * size if major == "mn" else 16
     origin, offset = build.split_constant(tile.origin)
     # In a cluster, the bits above hold the CTA's rank, where the descriptor has other fields.
     start = build.apply("and", build.apply("rshift", origin, 4), FIELDS["start"].mask)
-    place = offset + _static(tile.offset)
-    bits = pack_descriptor(place, leading, 8 * row_bytes, tile.swizzle)
+    if isinstance(tile.offset, Scalar):
+        raise LayoutError(
+            "an operand of wgmma starts at a place that is known at compile time, or at whole "
+            f"periods of the swizzle, {tile.period} bytes: make the tile "
+            f"{_staged((*tile.shape[:-1], tile.strides[-2]))} and pass tile[stage]"
+        )
+    place = offset + int(tile.offset)
+    bits = pack_descriptor(place, leading, 8 * tile.swizzle, tile.swizzle)
     low = build.apply("add", start, bits & 0xFFFFFFFF).bits(dtypes.b32)
     result: Scalar = emit(names.pack(64), low, build.literal(bits >> 32, dtypes.u32))
     return MatrixDescriptor(result, tile, major)
@@ -290,10 +294,27 @@ class MatrixDescriptor(Scalar):
             )
 
 
-def _static(offset: Any) -> int:
-    if isinstance(offset, Scalar):
-        raise LayoutError("an operand of wgmma starts at a compile-time place inside its tile")
-    return int(offset)
+def _check_rows(tile: Tile, major: str) -> None:
+    """LayoutError, with the shape to write, unless rows of memory are as wide as their swizzle."""
+    *_, rows, _ = tile.shape
+    size, swizzle = tile.dtype.itemsize, tile.swizzle
+    width = tile.strides[-2] * size
+    if width == swizzle:
+        return
+    fitting = swizzle or (width if width in SWIZZLES else SWIZZLES[-1])
+    count: Sequence[int] = (width // fitting,) if width >= 2 * fitting else ()
+    shape = *count, rows, fitting // size
+    advised = f"make it {shape} with swizzle={fitting}"
+    if count and major == "k":
+        advised += f" and pass tile[index], or {_staged(shape)} and pass tile[stage, index]"
+    raise LayoutError(
+        f"wgmma reads rows as wide as their swizzle; rows have {width} bytes, the swizzle "
+        f"{swizzle}: {advised}"
+    )
+
+
+def _staged(shape: Sequence[int]) -> str:
+    return f"(STAGES, {', '.join(map(str, shape))})"
 
 
 def _check_form(instr: Instruction, a: Any) -> None:

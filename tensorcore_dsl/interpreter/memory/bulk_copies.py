@@ -430,9 +430,10 @@ class BulkCopies:
 
     def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
         if number % align:
+            advised = f" (tc.shared(..., align={align}))" if what == "shared" else ""
             raise Misaligned(
                 f"a bulk copy of {self.chunk.describe(thread)} names {what} {number:#x}, which "
-                f"is no multiple of {align}"
+                f"is no multiple of {align}{advised}"
             )
 
     def _refuse(
