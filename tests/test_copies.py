@@ -250,7 +250,7 @@ def test_of_other_products_too() -> None:
     assert [text.partition(": ")[2][:12] for text in texts] == [
         "the kernels ", "w_gate has c", "w_up has con", "the kernel s",
     ]  # fmt: skip
-    assert "stores rows of the result that start at multiples of 16 bytes (8 elements)" in texts[3]
+    assert "stores rows of the result that start and end at multiples of 16 bytes (8 elements)" in texts[3]
     groups = np.array([0, 16], np.int32)
     texts = [str(w.message) for w in warned(kernels.grouped_gemm, x, w[None], groups)]
     assert len(texts) == 3 and "the kernels take b with rows that start" in texts[1]

@@ -213,6 +213,23 @@ def test_gradients_of_k_grouped_gemm(device: str) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
+@pytest.mark.parametrize("K, N", [(40, 12), (13, 16), (13, 15), (1, 3)])
+def test_gradients_of_groups_of_odd_sizes(K: int, N: int, device: str) -> None:
+    offsets, ends = OFFSETS.to(device), OFFSETS.tolist()
+    a, b = whole(72, K, device=device), whole(4, K, N, device=device)
+    for b in (b, b.detach().mT.contiguous().mT.requires_grad_()):
+        check_gradients(
+            lambda a, b: tct.grouped_gemm(a, b, offsets), lambda a, b: by_groups(a, b, offsets), (a, b)
+        )
+    b = whole(72, N, device=device)
+    for x, y in ((a.t(), b), (a.detach().t().contiguous().requires_grad_(), b)):
+        check_gradients(
+            lambda a, b: tct.k_grouped_gemm(a, b, offsets),
+            lambda a, b: torch.stack([a[:, i:j] @ b[i:j] for i, j in zip(ends, ends[1:])]), (x, y),
+        )  # fmt: skip
+
+
 def test_gradients_of_swiglu(device: str) -> None:
     """Rounding: the result, and dy silu(g) and dy u silu'(g) of f32 products, once to bf16."""
     x = torch.randn(40, 72, device=device).to(BF16).requires_grad_()

@@ -7,10 +7,10 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import TRAITS, k_grouped_gemm_kernel
-from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import on_stream
-from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
+from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.grouped_gemm import with_check
 from tensorcore_dsl.kernels.host.launch import NO_ARGS, PreparedCall, launch_nothing, prepared_call
 from tensorcore_dsl.kernels.host.overlap import check_written
@@ -31,9 +31,9 @@ def k_grouped_gemm(
     Parameters
     ----------
     a : array
-        M x K, M contiguous (x.T of an array with K rows), bf16 or f16.
+        M x K, bf16 or f16; M not contiguous (x.T of an array with K rows is) costs a copy.
     b : array
-        K x N, N contiguous, of the type of A.
+        K x N, of the type of A; N not contiguous costs a copy.
     offsets : array
         groups + 1 ascending s32 where A lives, from 0 to K. Groups may be empty.
     out : array, optional
@@ -96,13 +96,11 @@ def _prepare_k_grouped(
         launch = fill if 0 not in shape else launch_nothing
         return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))
     check_sm90(dtype)
-    contiguous = in_a.type.unit[0] and in_b.type.unit[1]
-    aligned = min(in_a.type.align, in_b.type.align) == 16 and not stores_without_tma(in_d)
-    if not (contiguous and aligned):
-        raise tc.ArgumentError(
-            "M is contiguous in a, and N in b; columns of a, and rows of b and of the result start "
-            "at multiples of 16 bytes"
-        )
+    copies = padding.announced((
+        padding.operand_copy(0, "a", in_a, padding.COLUMNS, k_only=True, called="M"),
+        padding.operand_copy(1, "b", in_b, padding.ROWS, k_only=True, called="N"),
+        padding.result_copy(3, in_d, by_tma=True),
+    ))  # fmt: skip
     if config is None:
         config = DEFAULT
     unsupported = ("pingpong", "split_k", "k_slabs", "valid_m", "streamk_units", "mma_in_flight")
@@ -110,6 +108,6 @@ def _prepare_k_grouped(
     # Tiles of groups with a long K take longer: as many CTAs as there are, so that few take two.
     clusters = min(active_clusters(config), cluster_tiles(config, *shape[1:], shape[0]))
     grid = clusters * config.cluster_size
-    plan = Plan(k_grouped_gemm_kernel, config, TRAITS, grid)
+    plan = Plan(k_grouped_gemm_kernel, config, TRAITS, grid, copies=copies)
     launch = plan.bind((a, b, offsets, d), stream)
     return PreparedCall(shape, dtype, with_check(launch, in_offsets, K))

@@ -17,7 +17,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.host.arrays import restrided
-from tensorcore_dsl.kernels.host.families import has_negative_stride
+from tensorcore_dsl.kernels.host.families import has_negative_stride, stores_without_tma
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
@@ -103,12 +103,14 @@ def strided_copy(place: int, name: str, x: Description) -> Copy | None:
 
 
 def operand_copy(
-    place: int, name: str, x: Description, k_axis: int, k_only: bool | None = None
-) -> Copy | None:
+    place: int, name: str, x: Description, k_axis: int, k_only: bool | None = None,
+    called: str = "K",
+) -> Copy | None:  # fmt: skip
     """The copy of an operand for TMA and wgmma.
 
     k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits, and of single
     rows or columns. wgmma takes types of 16 bits as they are, and tf32_gemm transposes its tiles.
+    called: the name of that axis, where it is not K that is to be contiguous.
     """
     dtype, unit = x.type.dtype, x.type.unit[-2:]
     k_only = dtype.bits == 8 or 1 in x.shape[-2:] if k_only is None else k_only
@@ -123,8 +125,8 @@ def operand_copy(
         other = "columns" if axis == ROWS else "rows"
         return Copy(
             place, axis,
-            f"{name} has contiguous {other}, and the kernels take {dtype} with K contiguous: "
-            f"{at_multiples}",
+            f"{name} has contiguous {other}, and the kernels take {dtype} with {called} "
+            f"contiguous: {at_multiples}",
         )  # fmt: skip
     if x.type.align < VECTOR or all(unit):
         return Copy(place, axis, f"the kernels take {name} with {at_multiples}")
@@ -139,11 +141,11 @@ def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None
     unit, why = d.type.unit[-2:], ""
     if not unit[-1]:
         why = "rows of the result are not contiguous, as the kernels store them"
-    elif by_tma and (d.type.align < VECTOR or all(unit) or has_negative_stride(d)):
+    elif by_tma and stores_without_tma(d):
         elements = VECTOR // d.type.dtype.itemsize
         why = (
-            f"the kernel stores rows of the result that start at multiples of 16 bytes ({elements} "
-            f"elements)"
+            f"the kernel stores rows of the result that start and end at multiples of 16 bytes "
+            f"({elements} elements)"
         )
     return Copy(place, ROWS, why, is_result=True) if why else None
 
