@@ -27,6 +27,7 @@ from tests.probes import as_operand, as_words
 THREADS = 8192  # of a chunk: 256 warps, 64 warpgroups
 WARPGROUP = 128
 VARIANTS = 4  # most combinations of immediates of one probe
+MEMORY_OPCODES = ("ldmatrix", "stmatrix", "wmma")  # with an address, a MemoryProbe
 METADATA = ("e", "meta")
 Launch = Any
 
@@ -506,10 +507,7 @@ Probe = RegisterProbe | MemoryProbe
 
 def probe_of(instr: Instruction) -> Probe | None:
     """How a matrix instruction is probed; None for all others."""
-    if instr.opcode in ("ldmatrix", "stmatrix"):
-        is_shared = ".shared" in instr.mnemonic
-        return MemoryProbe(instr) if is_shared and instr.operands[0].dtype.bits == 32 else None
-    if instr.opcode == "wmma" and instr.operands[0].kind == "addr":
+    if instr.operands and instr.operands[0].kind == "addr" and instr.opcode in MEMORY_OPCODES:
         return MemoryProbe(instr)
     if instr.opcode == "wgmma":
         return WarpgroupProbe(instr) if instr.results else None

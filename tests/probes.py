@@ -194,7 +194,7 @@ def on_cpu(instr: Instruction, images: list[Any], arch: str) -> np.ndarray:
 
 APPROXIMATE = ("ex2", "lg2", "rcp.approx", "rsqrt", "sqrt.approx", "sin", "cos", "tanh", "div.approx", "div.full")
 MATRIX = ("mma", "wmma", "wgmma", "movmatrix")
-NOT_A_FUNCTION = ("mov.u32.%", "mov.u64.%", "mov.pred.%", "shared.", "activemask", "elect", "bar", "vprintf", "mapa")
+NOT_A_FUNCTION = ("mov.u32.%", "mov.u64.%", "mov.pred.%", "shared.", "activemask", "elect", "bar", "vprintf", "mapa", "cvta")
 
 
 def probed(instr: Instruction, arch: str) -> bool:

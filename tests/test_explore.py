@@ -322,12 +322,11 @@ def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
     """The answer of the first test decides nothing. The twin asks until the copy has come."""
     tc.launch_bounds(64)
     source, tile, bar = tc.tensor_map(x, (1, 32)), tc.shared((1, 32), tc.s32, align=128), tc.mbarriers(1)[0]
-    if tc.warp_id() == 0:
-        if tc.elect():
-            bar.init(1)
-            tc.fence_mbarrier_init()
-            bar.arrive_expect_tx(source.bytes)
-            tc.tma_load(tile, source, (0, 0), bar)
+    if tc.warp_id() == 0 and tc.elect():
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(source.bytes)
+        tc.tma_load(tile, source, (0, 0), bar)
     tc.barrier()
     if asks == "test":
         done = bar.test(0)

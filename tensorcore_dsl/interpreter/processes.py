@@ -47,7 +47,7 @@ REUSE_SECONDS = 2.0  # for which workers without work are used again
 IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
 MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
 MAX_THREADS = 4  # of a worker: more would wait for the lock of its interpreter
-SPARE_FILES = 8  # descriptors that must be free for a new worker: it opens files, and so does a launch
+SPARE_FILES = 8  # descriptors that a new worker and a launch need
 _TEAM = "team"  # stands for a team in what is sent
 
 # Runs CTAs, from the first one on, so many of them, until an event is set.
