@@ -626,6 +626,35 @@ def test_dynamic_shared_memory_behind_static(big: int):
 
 
 @tc.kernel
+def swizzled_behind_static(x: tc.Array, out: tc.Array, swizzle: tc.Const):
+    """TMA permutes by address, so a swizzled tile starts where the swizzle does."""
+    tc.launch_bounds(32)
+    bar, t = tc.mbarriers(1)[0], tc.lane_id()
+    tile = tc.dynamic_shared((8, swizzle // 4), f32, swizzle=swizzle)
+    source = tc.tensor_map(x, tile.shape, swizzle=swizzle)
+    if t == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(source.bytes)
+        tc.tma_load(tile, source, (0, 0), bar)
+    tc.syncwarp()
+    bar.wait(0)
+    for i in tc.range(t, 2 * swizzle, 32):
+        out[0, i] = tile[i // tile.shape[1], i % tile.shape[1]]
+        out[1, i] = tile.at(0, 0)[i]
+
+
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+def test_swizzled_dynamic_memory_behind_static(swizzle: int):
+    x = np.arange(2 * swizzle, dtype=np.float32).reshape(8, -1)
+    out = np.zeros((2, x.size), np.float32)
+    swizzled_behind_static.emulator("sm_90a")[1, 32, None, x.nbytes](x, out, swizzle)
+    assert np.array_equal(out, [x.ravel()] * 2)
+    ptx = swizzled_behind_static.ptx(x, out, swizzle, arch="sm_90a")
+    assert f".extern .shared .align {8 * swizzle} .b8 dynamic_shared_memory[];" in ptx
+
+
+@tc.kernel
 def local_arrays(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
     line = tc.local(5, f32, fill=1.5)

@@ -95,7 +95,7 @@ def kernels(draw: Any) -> Kernel:
     return Kernel(
         draw(names), params, Block(draw(st.lists(nodes, max_size=6))),
         draw(st.sampled_from([0, 7, 65536])), draw(st.sampled_from([16, 128])),
-        draw(st.booleans()), draw(counts), draw(counts), draw(counts), draw(clusters),
+        draw(st.sampled_from([0, 16, 256, 1024])), draw(counts), draw(counts), draw(counts), draw(clusters),
         draw(st.lists(strings, max_size=2)),
     )  # fmt: skip
 

@@ -30,7 +30,6 @@ from tensorcore_dsl.isa.call_free import CALL_FREE, DIVISOR
 from tensorcore_dsl.isa.spec import Operand
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; launches provide more than that dynamically
-_DYNAMIC_ALIGN = 16
 _PREFIXES = {1: "%p", 16: "%h", 32: "%r", 64: "%d", 128: "%q"}
 _B128_VERSION = (8, 3)
 _MAP_VERSION = (8, 0)
@@ -50,7 +49,8 @@ def entry_name(name: str) -> str:
 
 def extern_shared(kernel: nodes.Kernel) -> int:
     """Bytes of the kernel's own shared memory that a launch must provide; 0 if it is static."""
-    bytes_ = -(-kernel.shared_bytes // _DYNAMIC_ALIGN) * _DYNAMIC_ALIGN
+    align = kernel.dynamic or nodes.DYNAMIC_ALIGN
+    bytes_ = -(-kernel.shared_bytes // align) * align
     return bytes_ if kernel.shared_bytes > STATIC_SHARED_LIMIT else 0
 
 
@@ -138,11 +138,12 @@ class _Printer:
             yield f".global .align 1 .b8 string{position}[{len(data)}] = " \
                 f"{{{', '.join(map(str, data))}}};"
         if extern:
-            yield f".extern .shared .align {kernel.shared_align} .b8 shared_memory[];"
+            align = max(kernel.shared_align, kernel.dynamic)
+            yield f".extern .shared .align {align} .b8 shared_memory[];"
         elif kernel.shared_bytes:
             yield f".shared .align {kernel.shared_align} .b8 shared_memory[{kernel.shared_bytes}];"
         if kernel.dynamic and not extern:
-            yield f".extern .shared .align {_DYNAMIC_ALIGN} .b8 dynamic_shared_memory[];"
+            yield f".extern .shared .align {kernel.dynamic} .b8 dynamic_shared_memory[];"
 
     def _header(self) -> Iterable[str]:
         kernel = self.kernel

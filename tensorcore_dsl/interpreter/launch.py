@@ -121,7 +121,8 @@ def run(
         )
     if 0 in grid:
         return Report()
-    static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
+    align = kernel.dynamic if dynamic_shared else 1
+    static = -(-kernel.shared_bytes // align) * align
     polls = any(loop.polls_global_memory for loop in program.loops.values())
     coupled, waits = program.couplings
     waits, ctas = polls or waits, prod(grid)

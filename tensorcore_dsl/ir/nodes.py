@@ -18,6 +18,7 @@ from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.isa.spec import Instruction
 
 MAX_NESTING = 200  # blocks inside blocks
+DYNAMIC_ALIGN = 16  # bytes, the least of dynamic shared memory
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,8 @@ class Param:
 class Kernel:
     """A kernel to verify, print or run.
 
-    shared_bytes: static shared memory; `dynamic`: the launch adds dynamic shared memory behind it.
+    shared_bytes: static shared memory. dynamic: 0, or the alignment in bytes of the dynamic shared
+    memory that the launch adds behind it.
     threads: the block size if fixed (`.reqntid`), else None. cluster: CTAs of a cluster if fixed
     (`.reqnctapercluster`). prints: by the number of a string, its parts where the emulator prints
     whole matrices: text, (conversion, view) of a scalar, or a view. kept: the registers in which a
@@ -243,7 +245,7 @@ class Kernel:
     body: Block
     shared_bytes: int = 0
     shared_align: int = 16
-    dynamic: bool = False
+    dynamic: int = 0
     threads: int | None = None
     min_blocks: int | None = None
     max_registers: int | None = None

@@ -31,8 +31,8 @@ from tensorcore_dsl.isa import instruction
 from tensorcore_dsl.isa.spec import Instruction
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
-    MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Keep, Kernel, Mark, Node, Op, Param,
-    Part, Source, TensorMap, Type, Value, While,
+    DYNAMIC_ALIGN, MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Keep, Kernel, Mark,
+    Node, Op, Param, Part, Source, TensorMap, Type, Value, While,
 )  # fmt: skip
 
 MAX_SHOWN = 200  # characters of a line in messages
@@ -66,7 +66,8 @@ class _Writer:
         if kernel.shared_bytes or kernel.shared_align != 16:
             words.append(f"shared {kernel.shared_bytes} align {kernel.shared_align}")
         if kernel.dynamic:
-            words.append("dynamic")
+            align = kernel.dynamic
+            words.append("dynamic" if align == DYNAMIC_ALIGN else f"dynamic align {align}")
         given = ((name, getattr(kernel, name)) for name in _ATTRIBUTES)
         words += [f"{name} {number}" for name, number in given if number is not None]
         if kernel.cluster is not None:
@@ -277,7 +278,8 @@ class _Reader:
         kernel = Kernel(name, params, Block())
         if match := c.maybe(rf"shared ({_INT}) align ({_INT})"):
             kernel.shared_bytes, kernel.shared_align = int(match[1]), int(match[2])
-        kernel.dynamic = bool(c.maybe("dynamic"))
+        if match := c.maybe(rf"dynamic(?: align ({_INT}))?"):
+            kernel.dynamic = int(match[1] or DYNAMIC_ALIGN)
         for attribute in _ATTRIBUTES:
             if match := c.maybe(rf"{attribute} ({_INT})"):
                 setattr(kernel, attribute, int(match[1]))

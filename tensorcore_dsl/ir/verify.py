@@ -175,10 +175,10 @@ def shared_memory_is_sized(kernel: Kernel) -> Complaints:
     if not 0 <= kernel.shared_bytes <= MAX_SHARED:
         yield f"{shortened(kernel.shared_bytes)} bytes of shared memory; 0 to {MAX_SHARED} are " \
             "allowed"
-    align = kernel.shared_align
-    if not 1 <= align <= MAX_SHARED or align & (align - 1):
-        yield f"shared memory aligned to {shortened(align)}; powers of two up to {MAX_SHARED} " \
-            "are allowed"
+    for align in (kernel.shared_align, kernel.dynamic or 1):
+        if not 1 <= align <= MAX_SHARED or align & (align - 1):
+            yield f"shared memory aligned to {shortened(align)}; powers of two up to " \
+                f"{MAX_SHARED} are allowed"
 
 
 KERNEL_RULES: tuple[Callable[[Kernel], Complaints], ...] = (

@@ -9,6 +9,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError, OutOfBounds
+from tensorcore_dsl.ir.nodes import DYNAMIC_ALIGN
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.lang.bounds import (
@@ -178,7 +179,8 @@ def dynamic_shared(
     least = max(element_size(dtype), 8 * swizzle)
     if offset < 0 or offset % least:
         raise LayoutError(f"offset {offset} of {dtype} elements is no multiple of {least} bytes")
-    builder().kernel.dynamic = True
+    kernel = builder().kernel
+    kernel.dynamic = max(kernel.dynamic, DYNAMIC_ALIGN, 8 * swizzle)
     origin = emit(names.DYNAMIC_SHARED) + offset
     tile = _whole(Tile(origin, 0, dtype, shape, steps, swizzle))
     if builder().checks:
