@@ -96,7 +96,10 @@ Source = Union[Value, Const, Address, Part]
 
 @dataclass(eq=False)
 class Op:
-    """`results = instr operands`, executed only if `guard` holds (or, if `negated`, does not)."""
+    """`results = instr operands`, executed only if `guard` holds (or, if `negated`, does not).
+
+    swizzle: in a checked build, that of the tile whose shared memory it accesses, if it is known.
+    """
 
     instr: Instruction
     results: tuple[Value, ...]
@@ -104,6 +107,7 @@ class Op:
     guard: Value | None = None
     negated: bool = False
     loc: Loc | None = None
+    swizzle: int | None = None
 
 
 @dataclass(eq=False)
@@ -237,7 +241,8 @@ class Kernel:
     whole matrices: text, (conversion, view) of a scalar, or a view. kept: the registers in which a
     debug build keeps each value of a variable. stops: it contains a `breakpoint()`. tiles: the
     static tiles of a checked build. barriers: by address in the CTA, the variable that holds an
-    mbarrier, with the number of calls around its assignment.
+    mbarrier, with the number of calls around its assignment. mixed_swizzles: tiles of different
+    swizzles share bytes.
     """
 
     name: str
@@ -256,6 +261,7 @@ class Kernel:
     stops: bool = False
     tiles: list[SharedTile] = field(default_factory=list)
     barriers: dict[int, tuple[int, str]] = field(default_factory=dict)
+    mixed_swizzles: bool = False
 
 
 def walk(block: Block) -> Iterator[Node]:

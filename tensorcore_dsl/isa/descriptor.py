@@ -121,10 +121,11 @@ def _shared(column: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class Chunks:
     """What warpgroups read of shared memory: (descriptors, chunks) addresses of 16-byte chunks, and
-    (warpgroups,) the row of these that is each one's own."""
+    (warpgroups,) the row of these that is each one's own. swizzles: (descriptors,), if known."""
 
     addresses: np.ndarray
     own: np.ndarray
+    swizzles: np.ndarray | None = None
 
     @cached_property
     def numbers(self) -> np.ndarray:

@@ -99,7 +99,8 @@ class Lines:
 
         def find() -> Chunks:
             descriptor, own = Descriptor.of(instr, f"desc_{name}", words, whole)
-            chunks = Chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, own)
+            addresses = descriptor.chunks(outer, size, transposed) & 0x3FFFF
+            chunks = Chunks(addresses, own, descriptor.swizzle)
             width = size * transposed
             ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, width)
             return chunks

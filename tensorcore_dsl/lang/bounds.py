@@ -15,7 +15,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
-from tensorcore_dsl.values.values import Scalar, Struct
+from tensorcore_dsl.values.values import Place, Scalar, Struct
 
 MORE = 2**31 - 1  # numbers that no stride leaves room for: a check of so many fails
 
@@ -245,7 +245,12 @@ class Bounded(Struct):
     def accessed(self, bytes_: int = 1, pred: Any = None) -> Any:
         """The address, for an access of so many bytes where `pred` holds."""
         self.check_bounds(bytes_, pred)
-        return self.address
+        swizzle = getattr(self, "swizzle", None)  # of tiles, and of pointers into them
+        if swizzle is None or not builder().checks:
+            return self.address
+        place = Place(self.address.value, self.address.dtype)
+        place.swizzle = swizzle
+        return place
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,8 @@ def dynamic_shared(
     offset : int
         Bytes, a multiple of the element size, and of 8 rows of the swizzle.
     swizzle : int
-        0, 32, 64 or 128 bytes, as for `shared`.
+        0, 32, 64 or 128 bytes, as for `shared`. Tiles of different swizzles may share bytes: what
+        was written through one must be written anew before another one reads it.
     overlap : bool
         Checked builds refuse a tile that begins inside another one and ends outside of it; this
         allows it.
@@ -203,8 +204,9 @@ def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
     text += "memory of the launch, which has %lld bytes"
     check_index(offset, build.special("dynamic_smem_size"), text, count=tile.bytes)
     first, last = offset, offset + tile.bytes
-    for start, stop, other in build.dynamic_tiles:
+    for start, stop, other, swizzle in build.dynamic_tiles:
         apart = last <= start or stop <= first
+        build.kernel.mixed_swizzles |= not apart and swizzle != tile.swizzle
         nested = (start <= first and last <= stop) or (first <= start and stop <= last)
         if not apart and not nested and not overlap:
             raise OutOfBounds(
@@ -212,7 +214,7 @@ def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
                 f"overlaps {other} at bytes {start} to {stop - 1}; overlap=True allows it, where "
                 "one is no longer used"
             )
-    build.dynamic_tiles.append((first, last, tile.described))
+    build.dynamic_tiles.append((first, last, tile.described, tile.swizzle))
 
 
 class Tile(Indexed):

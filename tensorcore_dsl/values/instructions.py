@@ -61,7 +61,8 @@ class InstructionBuilder:
         self._checked: dict[str, Instruction] = {}
         self.checks = False  # a checked build: indices are checked at run time
         self.asserts = True  # assertions are checked at run time
-        self.dynamic_tiles: list[tuple[int, int, str]] = []  # in a checked build: bytes from, to
+        # in a checked build, of each dynamic tile: bytes from, to, its name and swizzle
+        self.dynamic_tiles: list[tuple[int, int, str, int]] = []
         self.box_bytes: dict[Any, int] = {}  # of the boxes of the tensor map at an address
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
@@ -146,10 +147,13 @@ class InstructionBuilder:
                 for given, wanted in zip(operands, instr.operands, strict=True)
             ]
         )
+        swizzle = None
+        if self.checks and instr.accesses_memory:
+            swizzle = next((o.swizzle for o in operands if hasattr(o, "swizzle")), None)
         guard = _guard_of(instr, options) if options else True
         if guard is True:
-            return self._unguarded(instr, sources)
-        return self._guarded(instr, sources, guard, options.get("otherwise"))
+            return self._unguarded(instr, sources, swizzle)
+        return self._guarded(instr, sources, guard, options.get("otherwise"), swizzle)
 
     def _check_addresses(self, instr: Instruction, operands: Sequence[Any], pred: Any) -> None:
         """Check the bounds of pointers, tiles and barriers that are given as addresses."""
@@ -193,7 +197,9 @@ class InstructionBuilder:
         text = "division of %lld by %lld"
         self.check(wide, number, zeros, 1, text, zero, "InvalidArithmetic")
 
-    def _unguarded(self, instr: Instruction, sources: tuple[Any, ...]) -> Any:
+    def _unguarded(
+        self, instr: Instruction, sources: tuple[Any, ...], swizzle: int | None = None
+    ) -> Any:
         reusable = not instr.effects and bool(instr.results)
         if reusable:
             key = (instr, *map(_key, sources))
@@ -201,7 +207,7 @@ class InstructionBuilder:
             if known is not None:
                 return known
         results = tuple([self.new_value(type_of(r)) for r in instr.results])
-        op = Op(instr, results, sources)
+        op = Op(instr, results, sources, swizzle=swizzle)
         self.append(op)
         for result in results:
             self._definitions[result] = op
@@ -211,14 +217,15 @@ class InstructionBuilder:
         return wrapped
 
     def _guarded(
-        self, instr: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any
-    ) -> Any:
+        self, instr: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any,
+        swizzle: int | None,
+    ) -> Any:  # fmt: skip
         results = tuple(self.new_value(type_of(r)) for r in instr.results)
         for result, operand in zip(results, instr.results, strict=True):
             self.append(Assign(result, (_filling(otherwise, operand, instr),)))
         if isinstance(guard, Scalar):
             condition: Scalar = guard if guard.dtype.kind == "p" else guard != 0
-            self.append(Op(instr, results, sources, guard=condition.value))
+            self.append(Op(instr, results, sources, guard=condition.value, swizzle=swizzle))
         return _wrap(instr, results)
 
     # -- operands ----------------------------------------------------------------------------

@@ -230,6 +230,15 @@ class Scalar(RuntimeValue, Element):
         return f"<{self.value}: {self.dtype}>"
 
 
+class Place(Scalar):
+    """The address of an access to a tile of shared memory that has this swizzle."""
+
+    __slots__ = ("swizzle",)
+
+    swizzle: int
+
+
+
 class RegisterGroup(RuntimeValue):
     """A fragment, the value of an operand of a matrix instruction; or a vector.
 

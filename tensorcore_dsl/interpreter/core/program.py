@@ -47,7 +47,8 @@ class Step:
     whether it is negated; only threads where it holds execute the step. Copies of registers have
     no `reads`, because they may copy registers that nothing has written: those are in `copies`.
     writes: places that the step writes. check: the emulator's own, which no GPU executes. fetch: of
-    an exchange between the lanes of a mask, finds the operands; the mask is the last one.
+    an exchange between the lanes of a mask, finds the operands; the mask is the last one. swizzle:
+    of the tile of shared memory that it accesses, if it is known.
     """
 
     run: Run
@@ -59,6 +60,7 @@ class Step:
     copies: tuple[int, ...] = ()
     check: bool = False
     fetch: Callable[[list[Any]], tuple[Any, ...]] | None = None
+    swizzle: int | None = None
 
     @cached_property
     def counted(self) -> str:

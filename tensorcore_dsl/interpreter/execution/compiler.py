@@ -245,7 +245,9 @@ class _Compiler:
             run = steps.gathered(run, self.here, op.instr.threads, mask, orders)
         writes = tuple(place for place, _ in results)
         meets = fetch if mask is not None and guard is None else None
-        self.add(Step(run, op.loc, op.instr, reads, guard, writes, fetch=meets))
+        self.add(
+            Step(run, op.loc, op.instr, reads, guard, writes, fetch=meets, swizzle=op.swizzle)
+        )
 
     def _async_product(
         self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], place: int

@@ -136,7 +136,10 @@ class SharedMemory(accesses.WordMemory):
             issued = int(sanitizer.mma.commits[group])
             detector.issued(("products", group), issued, serial)
             starts = addresses[own[group]]
-            found = detector.shared_ranges("load", serial, thread, cta, starts, CHUNK, whole=True)
+            swizzle = None if chunks.swizzles is None else int(chunks.swizzles[own[group]])
+            found = detector.shared_ranges(
+                "load", serial, thread, cta, starts, CHUNK, whole=True, swizzle=swizzle
+            )
             if found is not None:
                 found()
         if proxies.tracked:

@@ -22,6 +22,7 @@ from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report, strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
+from tensorcore_dsl.interpreter.sanitizer.swizzles import Swizzles
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     FENCED_GLOBAL,
     FENCED_SHARED,
@@ -70,6 +71,7 @@ class Races:
         cells = -(-max(storage.size, CHUNK) >> shift) + 1
         self.writes, self.reads = np.zeros((2, ctas, cells), np.uint32)
         self.tiles = SharedTiles(program.kernel.tiles)
+        self.swizzles = Swizzles(chunk, storage, shift) if program.kernel.mixed_swizzles else None
         self.found = np.zeros((history.ROOM, history.COLUMNS), np.int64)
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
@@ -169,6 +171,8 @@ class Races:
         kind = (history.STORE if verb == "store" else history.LOAD) + 2 * strong
         same = same and cache(same)
         at = self.chunk.at_step if step is None else step
+        if self.swizzles is not None and memory != history.GLOBAL and todo & history.NOTE:
+            self.swizzles.words(verb, addresses, mask, size, at, self.peers)
         addresses = addresses.astype(np.uint64, copy=False)  # one compiled form serves all memories
         start = int(self.book[history.NEXT])
 
@@ -298,13 +302,18 @@ class Races:
 
     def shared_ranges(
         self, verb: str, serial: int, thread: int, cta: int, starts: np.ndarray, size: int,
-        whole: bool = False,
+        whole: bool = False, swizzle: int | None = None,
     ) -> Callable[[], None] | None:  # fmt: skip
         """An asynchronous operation accesses `size` bytes at each of `starts` in a CTA.
 
-        whole: all warps of the warpgroup of `thread` issue it.
+        whole: all warps of the warpgroup of `thread` issue it. swizzle: of the access, where it is
+        not that of the step's tile.
         """
         place = self.places[history.OWN][cta]
+        if self.swizzles is not None:
+            step = int(self.launch.who[serial]) >> history.WARP_BITS
+            ctas, threads = np.full(len(starts), cta), np.full(len(starts), thread)
+            self.swizzles.access(verb, ctas, starts, size, step, threads, swizzle)
         return self._ranges(
             history.OWN, verb, serial, thread, starts, size, place, 0, FENCED_SHARED, cta, whole
         )
