@@ -373,7 +373,7 @@ SIZES = [sizes for sizes in itertools.product((0, 8), (0, 16), (0, 24)) if 0 in 
 
 @pytest.mark.parametrize("M, K, N", SIZES)
 def test_empty_products(M: int, K: int, N: int) -> None:
-    """Zeros or nothing, and so are the gradients."""
+    """Zeros or nothing, and so are the gradients: by every operator."""
     check_gradients(tct.gemm, torch.matmul, (ones(M, K), ones(K, N)))
     check_gradients(tct.gemm, torch.matmul, (ones(2, M, K), ones(K, N)))
     check_gradients(tct.gemm, torch.matmul, (ones(M, K), ones(2, K, N)))
@@ -381,6 +381,30 @@ def test_empty_products(M: int, K: int, N: int) -> None:
         lambda a, b, c: tct.gemm(a, b, c, out_dtype=F32), lambda a, b, c: a @ b + c,
         (ones(M, K), ones(K, N), ones(N, dtype=F32)),
     )  # fmt: skip
+    silu = torch.nn.functional.silu
+    gated = ones(M, K), ones(N, K).t(), ones(N, K).t()
+    check_gradients(tct.swiglu, lambda x, gate, up: silu(x @ gate) * (x @ up), gated)
+    check_gradients(tct.scaled_gemm, torch.matmul, (ones(M, K), ones(N, K).t()))
+    of_rows, of_k = (torch.tensor([0, 0, n], dtype=torch.int32) for n in (M, K))
+    check_gradients(
+        lambda a, b: tct.grouped_gemm(a, b, of_rows), lambda a, b: by_groups(a, b, of_rows),
+        (ones(M, K), ones(2, K, N)),
+    )  # fmt: skip
+    check_gradients(
+        lambda a, b: tct.k_grouped_gemm(a, b, of_k), lambda a, b: torch.stack([0 * (a @ b), a @ b]),
+        (ones(K, M).t(), ones(K, N)),
+    )  # fmt: skip
+
+
+def test_no_groups() -> None:
+    offsets = torch.zeros(1, dtype=torch.int32)
+    for function, tensors, shape in (
+        (tct.grouped_gemm, (ones(0, 16), ones(0, 16, 8)), (0, 8)),
+        (tct.k_grouped_gemm, (ones(0, 16).t(), ones(0, 8)), (0, 16, 8)),
+    ):
+        found = function(*tensors, offsets)
+        assert found.shape == shape
+        found.sum().backward()
 
 
 @pytest.mark.parametrize("of_a", [True, False])
@@ -613,6 +637,20 @@ def test_a_kernel_is_an_operator(device: str) -> None:
     assert isinstance(scale.kernel, tc.Kernel)
     found = torch.compile(lambda x: scale(x + 1, 3.0) * 2, fullgraph=True)(x)
     assert torch.equal(found, 6 * (x + 1))
+
+
+def test_empty_tensors_of_users_kernels() -> None:
+    """Grids of 0, for which nothing is launched; gradients and graphs as of other tensors."""
+    x = torch.zeros(0)
+    assert scale(x).shape == (0,) and add_(x, 3, True) is None
+    assert torch.compile(lambda x: scale(x) + 1, fullgraph=True, backend="aot_eager")(x).shape == (0,)
+    assert set(torch.library.opcheck(scale, (x, 2.5)).values()) == {"SUCCESS"}
+
+
+def test_shapes_that_a_users_kernel_cannot_take() -> None:
+    with pytest.raises(tc.OperandError, match=r"is not defined for a 1-dimensional f32 array") as error:
+        scale(torch.zeros(3, 4))
+    assert "y[i] = x[i] * factor" in str(error.value)
 
 
 def test_an_operator_that_mutates(device: str) -> None:
