@@ -10,21 +10,26 @@ GPU := $(wildcard /dev/nvidiactl /proc/driver/nvidia/version)
 DEMO := $(VENV)/.demo$(if $(GPU),-cuda)
 DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
+TORCH_VERSION := 2.13.0
+TORCH := $(abspath $(VENV))/torch-$(TORCH_VERSION)
+# Files with tests that need PyTorch; their names, or those of the tests, say so.
+TORCH_TESTS = $(shell grep -l 'importorskip."torch"' tests/test_*.py) tests/test_docs.py
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test test-gpu lint installs docs pictures site bench clean
+.PHONY: help demo test test-torch test-gpu lint installs docs pictures site bench clean
 
 help:
-	@echo "make demo      tiled GEMMs on the GPU, or in emulation, checked against NumPy"
-	@echo "make test      the tests"
-	@echo "make test-gpu  the tests on a machine with a GPU, those of the GPU and of PyTorch too"
-	@echo "make lint      ruff and mypy"
-	@echo "make installs  build sdist and wheel, test them with the oldest and newest versions of others"
-	@echo "make docs      run the examples of the docs again, generate the instruction reference"
-	@echo "make pictures  draw the pictures of the docs that are out of date"
-	@echo "make site      the documentation as a site, in build/site; a broken link is an error"
-	@echo "make bench     the benchmarks; results go to build/"
-	@echo "make clean     remove the environment and all caches"
+	@echo "make demo       tiled GEMMs on the GPU, or in emulation, checked against NumPy"
+	@echo "make test       the tests"
+	@echo "make test-torch the tests that need PyTorch, on the CPU"
+	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
+	@echo "make lint       ruff and mypy"
+	@echo "make installs   build sdist and wheel, test them with the oldest and newest versions of others"
+	@echo "make docs       run the examples of the docs again, generate the instruction reference"
+	@echo "make pictures   draw the pictures of the docs that are out of date"
+	@echo "make site       the documentation as a site, in build/site; a broken link is an error"
+	@echo "make bench      the benchmarks; results go to build/"
+	@echo "make clean      remove the environment and all caches"
 
 demo: $(DEMO)
 	$(BIN)/tensorcore-dsl demo
@@ -32,7 +37,11 @@ demo: $(DEMO)
 test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-# PyTorch's wheels for Linux hold all of CUDA: only this target installs them.
+# PyTorch lies in a folder of its own, so that the other targets run without it.
+test-torch: $(DEV) $(TORCH)
+	PYTHONPATH=$(TORCH) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -k "torch or baselines" $(TORCH_TESTS)
+
+# PyTorch's wheels for Linux use CUDA, which comes with them: `make test-torch` can do without.
 test-gpu: $(DEV)
 	$(PIP) -e '.[dev,torch]'
 	@mkdir -p build
@@ -79,6 +88,15 @@ $(VENV)/.demo-cuda: $(METADATA) | $(BIN)/python
 $(DEV): $(METADATA) | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $@
+
+# The build for CPUs, 2.13.0+cpu, is one wheel of 192 MB (754 MB on disk) and six small packages in
+# pure Python: nothing of CUDA. pip prefers it where one of its indexes has it. PyPI has none for Linux:
+# pip then takes the build for CUDA 13, which brings the CUDA toolkit, cuDNN, NCCL and Triton, several
+# GB; with these the tests run, too. PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids it.
+$(TORCH): | $(BIN)/python
+	rm -rf $@.part
+	$(PIP) --target $@.part torch==$(TORCH_VERSION)
+	mv $@.part $@
 
 $(SITE): $(METADATA) | $(BIN)/python
 	$(PIP) -e '.[docs]'

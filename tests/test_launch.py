@@ -437,7 +437,7 @@ def test_bad_arguments_are_named(value, text, warm):
     assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
-def test_host_tensor_is_refused():
+def test_torch_tensors_in_host_memory_are_refused():
     torch = pytest.importorskip("torch")
     with pytest.raises(
         ArgumentError, match=r"argument 0 is a torch.Tensor in host memory.*on the GPU"
