@@ -440,12 +440,12 @@ def _k_grouped_backward(ctx: Any, grad: Any, a: Any, b: Any, offsets: Any) -> An
 
 
 GROUPED = "(Tensor a, Tensor b, Tensor offsets, *, str bits='any') -> Tensor"
-grouped_gemm = _register(
+grouped_gemm: Callable[..., Any] = _register(
     "grouped_gemm", GROUPED,
     kernels.grouped_gemm, _grouped_fake, _keep_all, _grouped_backward,
     lambda tensors, *given: _product_tangent(grouped_gemm, tensors, *given),
 )  # fmt: skip
-k_grouped_gemm = _register(
+k_grouped_gemm: Callable[..., Any] = _register(
     "k_grouped_gemm", GROUPED,
     kernels.k_grouped_gemm, _k_grouped_fake, _keep_all, _k_grouped_backward,
     lambda tensors, *given: _product_tangent(k_grouped_gemm, tensors, *given),
