@@ -14,7 +14,7 @@
     ├── LaunchError               the driver rejected a launch
     └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
-        ├── InvalidArithmetic     a division by zero, a negative shift, a range without an end
+        ├── InvalidArithmetic     a division by zero, a negative shift, an index's product wraps
         ├── AssertionFailed       the condition of an `assert` does not hold
         ├── Divergence            a warp-wide instruction executed by part of a warp
         ├── Race                  two accesses that nothing orders
@@ -214,7 +214,8 @@ class Uninitialised(EmulationError):
 class InvalidArithmetic(EmulationError):
     """An integer division by zero, a shift by a negative count, a range that does not end.
 
-    The step of such a range is zero, or its index leaves its type before the end.
+    The step of such a range is zero, or its index leaves its type before the end. Also an index of
+    an array, inside of it, with a product in it that wraps in 32 bits.
     """
 
 

@@ -367,3 +367,61 @@ def test_on_a_terminal(script: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 1, done.stderr
     assert "words" in done.stdout and "OutOfBounds in kernel double" in done.stdout
+
+
+# -- products that wrap ----------------------------------------------------------------------------
+
+
+@tc.kernel
+def indexed(x: tc.Array, a: tc.s32, b: tc.s32, how: tc.Const):
+    product = a * b + 3
+    if how == "index":
+        x[31] = x[product]
+    elif how == "pointer":
+        x[31] = x.at(product).load()
+    elif how == "view":
+        x[31] = x[product - 3 :][3]
+    elif how == "masked":
+        x[31] = x[product & 31] + x[product % 32] + x[(product >> 1) - (product >> 1)]
+    elif how == "unsigned":
+        x[31] = x[a.to(tc.u32) * b.to(tc.u32) + 3]
+    elif how == "guarded":
+        if a < 100:
+            x[31] = x[product]
+        x[31] = x.at(product).load(pred=a < 100)
+    else:  # in later turns the factors are other numbers
+        for turn in range(2):
+            found = a * b + 3
+            for _ in range(2):
+                a += 1 << 15
+                b += 1 << 15
+                x[31] = x[found]
+            if how == "loop":
+                a, b = turn, turn
+
+
+@pytest.mark.parametrize("how, a, b, wraps", [
+    ("index", 1 << 16, 1 << 16, True), ("index", -(1 << 16), 1 << 16, True), ("index", 2, 5, False),
+    ("index", -1, 3, False), ("pointer", 1 << 16, 1 << 16, True), ("view", 1 << 16, 1 << 16, True),
+    ("masked", 1 << 16, 1 << 16, False), ("unsigned", 1 << 16, 1 << 16, False),
+    ("guarded", 1 << 16, 1 << 16, False), ("loop", 1, 5, False), ("turns", 0, 0, True),
+])  # fmt: skip
+def test_a_product_that_wraps_back_into_the_array(how: str, a: int, b: int, wraps: bool) -> None:
+    result = indexed.check(1, 1)(np.zeros(32, np.float32), a, b, how)
+    assert [finding.kind for finding in result.findings] == ["InvalidArithmetic"] * wraps
+    if wraps and how != "turns":
+        text = f"the product {a * b} in an index is 0 in 32 bits: compute it in s64"
+        assert text in str(result.findings[0])
+
+
+def test_products_of_sizes_of_tiles_cost_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    @tc.kernel
+    def tiled(x: tc.Array, size: tc.Const):
+        block = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+        for k in range(x.shape[0]):
+            x[block * size + k * 64] = 1
+
+    given = tc.ArrayType(tc.f32, 1, (True,), 16)
+    monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
+    assert "check.index.s64" not in tiled.ir(given, 128)
+    assert "check.index.s64" in tiled.ir(given, 1 << 20)

@@ -58,6 +58,7 @@ class InstructionBuilder:
         self.known: dict[Any, Any] = {}
         self._order: list[Any] = []  # keys of known, oldest first
         self._definitions: dict[Value, Op] = {}
+        self._products: dict[Any, Any] = {}  # see `_note_products`
         self._checked: dict[str, Instruction] = {}
         self.checks = False  # a checked build: indices are checked at run time
         self.asserts = True  # assertions are checked at run time
@@ -211,10 +212,33 @@ class InstructionBuilder:
         self.append(op)
         for result in results:
             self._definitions[result] = op
+        if self.checks and instr.mnemonic in names.INDEX_ARITHMETIC:
+            self._note_products(op)
         wrapped = _wrap(instr, results)
         if reusable:
             self._remember(key, wrapped)
         return wrapped
+
+    def _note_products(self, op: Op) -> None:
+        """Remember the products that a result of s32 is a sum of, and whether they wrap.
+
+        What is computed for that is dead code unless the result becomes an index. A constant like
+        the size of a tile, and an index of a thread or block, is too small for a product to wrap.
+        """
+        (result,), wide, sources = op.results, dtypes.s64, list[Any](op.operands)
+        found = [product for source in sources for product in self._products.get(source, ())]
+        if op.instr.mnemonic == names.INDEX_PRODUCT and not any(map(self._is_small, sources)):
+            factors = [s.value if isinstance(s, Const) else Scalar(s) for s in sources]
+            whole = self.named(names.multiply_wide(dtypes.s32), *factors)
+            kept = self.named(names.convert(wide, dtypes.s32), Scalar(result))
+            found.append((whole, kept, self.named(names.compare("ne", wide), whole, kept)))
+        self._products[result] = found
+
+    def _is_small(self, source: Any) -> bool:
+        if isinstance(source, Const):
+            return abs(int(source.value)) <= MAX_DIVISOR
+        op = self._definitions.get(source)
+        return op is not None and op.instr.opcode == names.SPECIAL_REGISTER
 
     def _guarded(
         self, instr: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any,
@@ -367,6 +391,7 @@ class InstructionBuilder:
         if known is None:
             known = self.new_value(value.type)
             self.append(Assign(known, (value,)))
+            self._products[known] = self._products.get(value, ())
             self._remember(key, known)
             self._remember(("original", known), value)
         return known
@@ -395,6 +420,11 @@ class InstructionBuilder:
         text = format_text(place, message, error)
         number = self.string(text)
         self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
+        for whole, kept, wraps in self._products.get(getattr(index, "value", index), ()):
+            both = names.bitwise("and", dtypes.pred)
+            wraps = wraps if pred is None else self.named(both, wraps, self.scalar(pred))
+            text = "the product %lld in an index is %lld in 32 bits: compute it in s64"
+            self.check(dtypes.s64, whole, kept, MAX_OFFSET, text, wraps, "InvalidArithmetic")
 
     def string(self, text: str) -> int:
         """The number of a string of the kernel."""
