@@ -175,6 +175,25 @@ def the_same_stores(x: tc.Array, wrong: tc.Const = True):
 
 
 @tc.kernel
+def counts_its_turns(x: tc.Array, wrong: tc.Const = True):
+    """Two warps wait for a word, and count their turns in others; one of them stands at a barrier."""
+    turns, waits = tc.shared(3, tc.s32), 0
+    if tc.lane_id() == 0:
+        turns[tc.warp_id()] = 0
+        if tc.warp_id() < 2:
+            while strong(x.at(0)) == 0:
+                waits += 1
+                x[1 + tc.warp_id()] = waits
+                turns[tc.warp_id()] += 1
+                tc.atomic("add", x.at(3), 1)
+        elif not wrong:
+            for i in range(200):
+                waits += i
+            publish(x.at(0), 1 + 0 * waits)
+    tc.barrier()
+
+
+@tc.kernel
 def blocks_in_a_row(x: tc.Array, wrong: tc.Const = True):
     """Each block waits for the next one; the last one waits for itself."""
     block = tc.blockIdx.x
@@ -199,6 +218,7 @@ LOOPS: list[tuple[Any, int, int, str]] = [
     (a_loop_inside, 1, 64, "while strong(x.at(0)) == 0:"),
     (barriers_in_the_loop, 1, 64, "while strong(x.at(0)) == 0:"),
     (the_same_stores, 1, 64, "while tile < 10:"),
+    (counts_its_turns, 1, 96, "while strong(x.at(0)) == 0:"),
     (blocks_in_a_row, 4, 32, "while strong("),
 ]
 
@@ -500,6 +520,45 @@ def test_loops_that_end() -> None:
     x = np.zeros(64, np.int32)
     around_a_ring.emulate[1, 64](x, 101)
     assert (x == 100).all()
+
+
+@tc.kernel
+def writes_what_it_polls(x: tc.Array, how: tc.Const):
+    """The words that end the loops are written by the loops themselves."""
+    n = tc.threadIdx.x * 0
+    if how == "word by word":
+        while strong(x.at(190)) == 0:
+            x[100 + n] = 1
+            n += 1
+    elif how == "the same word":
+        while strong(x.at(0)) < 90:
+            n += 1
+            x[0] = n
+    elif how == "in turn":
+        while strong(x.at(32 * tc.warp_id())) < 90:
+            n += 1
+            publish(x.at(32 - 32 * tc.warp_id()), n)
+        publish(x.at(32 - 32 * tc.warp_id()), 90)
+    elif how == "in a loop":
+        while strong(x.at(7)) < 90:
+            n += 1
+            for i in tc.range(8):
+                x[i] = n
+    else:
+        while tc.atomic("add", x.at(0), 1) < 90:
+            n += 1
+            x[1] = n
+
+
+@pytest.mark.parametrize("order", [None, 0])
+def test_loops_that_write_what_they_poll(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "DEEP_AFTER", 0)
+    monkeypatch.setattr(watchdog, "DEEP_SHARE", 0)
+    for how in ("word by word", "the same word", "in turn", "in a loop", "by atomics"):
+        x = np.zeros(1024, np.int32)
+        block = 64 if how == "in turn" else 1
+        writes_what_it_polls.emulator("sm_90a", order=order)[1, block](x, how)
+        assert x.any()
 
 
 # -- more blocks than a device holds ---------------------------------------------------------------

@@ -68,13 +68,16 @@ class Loop:
         access and what others see of them. Scalars come first.
 
         Where none of them has changed since the last iteration, nor what the loop reads, the next
-        iteration does the same again.
+        iteration does the same again. It may store other words, to the same addresses.
         """
         roots: set[nodes.Value] = set()
         for node in self._nodes:
             if isinstance(node, nodes.Op):
                 guard = [] if node.guard is None else [node.guard]
-                roots.update(nodes.reads(node) if _acts(node) else guard)
+                stores = node.instr.word is not None and node.instr.word.writes
+                bases = (o.base for o in node.operands if isinstance(o, nodes.Address))
+                sources = [*bases, *guard] if stores else nodes.reads(node)
+                roots.update(sources if _acts(node) else guard)  # type: ignore[arg-type]
             elif not isinstance(node, nodes.Assign):
                 roots.update(nodes.reads(node), nodes.writes(node))
         found = [value for value in self._closure(roots) if value in self._sources]

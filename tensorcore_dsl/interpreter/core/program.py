@@ -145,8 +145,9 @@ class Program:
     fixes its cluster shape, so shared addresses of all CTAs but the first of a cluster have bits
     above CLUSTER_SHIFT. kept: in a debug build, the
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
-    the position that they jump back to. values: the places of values, and of constants. fused:
-    steps that compiled code may execute at once; rows: the operations of these (see `lanes.runs`).
+    the position that they jump back to. ops: by position, those that access words. values: the
+    places of values, and of constants. fused: steps that compiled code may execute at once; rows:
+    the operations of these (see `lanes.runs`).
     runs: the functions of all steps, by whether each notes its position first. flags: places of
     the conditions of counted loops, which steps write before they read them. seconds: that a core
     took for each CTA of the last launch, None before there was one. serial: its key in PROGRAMS,
@@ -166,6 +167,7 @@ class Program:
     kept: dict[Any, int] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
     loops: dict[int, Loop] = field(default_factory=dict)
+    ops: dict[int, Op] = field(default_factory=dict)
     values: dict[Any, int] = field(default_factory=dict)
     fused: list[Fused] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))

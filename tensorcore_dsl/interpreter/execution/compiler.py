@@ -243,6 +243,8 @@ class _Compiler:
         elif warp or mask is not None:
             orders = op.instr.orders_memory
             run = steps.gathered(run, self.here, op.instr.threads, mask, orders)
+        if op.instr.word is not None:
+            self.program.ops[self.here] = op
         writes = tuple(place for place, _ in results)
         meets = fetch if mask is not None and guard is None else None
         self.add(

@@ -372,6 +372,7 @@ class Machine:
         ctx, (reads, writes) = self.ctx, self.marked
         self.marked = (ctx.reads, ctx.writes)
         polls = ctx.reads > reads and ctx.writes == writes
+        polls = polls or self.watchdog.repeats_all(ctx.mask)
         if polls:
             self._start_blocks()
         if not ctx.cohorts or not (polls or self.budget <= 0):

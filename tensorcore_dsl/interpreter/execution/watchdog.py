@@ -4,6 +4,8 @@ A thread is stuck when it comes back to the head of a loop and nothing has chang
 the registers that decide what the loop does (`Loop.deciding`) nor memory, barriers or exits of
 other threads. It will repeat this iteration for ever, in any order of threads. The launch is stuck
 when every thread is, or waits and has been asked again since the last change.
+
+Words that loops write and no loop polls, such as counters of turns, may change meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.threads import MAX_KEPT
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sync import mbarriers
+from tensorcore_dsl.ir import nodes
 
 VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most iterations of a loop
 GAP = 48  # iterations between two comparisons
@@ -53,6 +56,13 @@ def limit_of(given: Any) -> int | None:
     return int(given)
 
 
+# Hashes of what others may notice: with all words of memory, and, instead of these, with how often
+# steps have written words that may be polled. None where that is not known.
+_Digest = tuple[int | None, int | None]
+_UNKNOWN: _Digest = None, None
+_WRITING = frozenset({"store", "async", "bulk", "print"})  # effects
+
+
 @dataclass
 class _Probe:
     """A moment at the head of a loop: who was there, the registers and the version of the rest."""
@@ -62,7 +72,7 @@ class _Probe:
     places: list[int]
     registers: list[Any]
     version: int
-    digest: int | None
+    digest: _Digest
 
 
 class Watchdog:
@@ -84,7 +94,7 @@ class Watchdog:
         self.repeats = np.full(ctx.threads, -1, np.int64)
         self.asked: dict[int, tuple[np.ndarray, int]] = {}
         self.since, self.latest = 0, -1
-        self.digest: int | None = None
+        self.digest = _UNKNOWN
         self.probe: _Probe | None = None
         self.left = GAP
         self.random = random.Random(0)
@@ -138,9 +148,9 @@ class Watchdog:
         places = [values[value] for value in loop.outermost.deciding]
         now = [self.values[place] for place in places]
         registers = [None if value is None else value.copy() for value in now]
-        digest = None
+        digest = _UNKNOWN
         if time.perf_counter() >= self.due:
-            digest = self._digest()
+            digest = self._digest(head)
         self.probe = _Probe(head, ctx.mask, places, registers, version, digest)
         self.left = 1
         while self.left < 1 << 20 and self.random.random() < 0.5:
@@ -163,7 +173,7 @@ class Watchdog:
         """Do the same threads stand here with the same registers, and all else is the same?"""
         ctx = self.ctx
         changed = self.version != probe.version
-        if changed and probe.digest is None:
+        if changed and probe.digest == _UNKNOWN:
             return False
         if ctx.mask is not probe.mask and not np.array_equal(ctx.mask, probe.mask):
             return False
@@ -176,15 +186,15 @@ class Watchdog:
             differ = now != before
             if (differ & probe.mask if np.ndim(differ) else differ).any():
                 return False
-        return not changed or self._digest() == probe.digest
+        return not changed or _alike(self._digest(probe.head), probe.digest)
 
     def _confirm(self, probe: _Probe) -> str:
         """Note that the threads of `probe` repeat themselves; do all?"""
         ctx, version = self.ctx, self.version
         if version == probe.version:
             if version != self.latest:
-                self.since, self.digest = version, None
-        elif probe.digest != self.digest:
+                self.since, self.digest = version, _UNKNOWN
+        elif not _alike(probe.digest, self.digest):
             self.since, self.digest = probe.version, probe.digest
         self.latest = version
         self._note_asked()
@@ -201,22 +211,75 @@ class Watchdog:
         self._note_asked()
         return bool((self.repeats[mask] >= self.since).all())
 
-    def _digest(self) -> int | None:
-        """A hash of memory and barriers; None where this takes too long."""
+    def _digest(self, head: int) -> _Digest:
+        """The hashes, while the active threads are at the head of a loop."""
         start = time.perf_counter()
         given = self.ctx.globals.arguments
         arrays = [a.array for a in given.pointers] + [a.array for a in given.maps]
         shared = self.ctx.shared.storage.data
-        found = None
+        counts, unpolled = self.ctx.tally.executed(), self._unpolled(head)
+        steps = [(i, s.instr.effects) for i, s in enumerate(self.ctx.program.steps) if s.instr]
+        barriers = tuple(array.tobytes() for array in _barriers(self.ctx))
+        found = news = None
         if sum(array.nbytes for array in (*arrays, shared)) <= MAX_BYTES:
-            state = [*arrays, shared, *_barriers(self.ctx)]
-            counts = self.ctx.tally.executed()
-            steps = enumerate(self.ctx.program.steps)
-            prints = sum(counts[i] for i, s in steps if s.instr and "print" in s.instr.effects)
-            found = hash((prints, *(array.tobytes() for array in state)))
+            prints = sum(counts[i] for i, effects in steps if "print" in effects)
+            found = hash((prints, barriers, *(array.tobytes() for array in (*arrays, shared))))
+        if unpolled is not None:
+            writing = (i for i, effects in steps if not _WRITING.isdisjoint(effects))
+            news = hash((barriers, *(counts[i] for i in writing if i not in unpolled)))
         now = time.perf_counter()
         self.due = now + DEEP_SHARE * (now - start)
-        return found
+        return found, news
+
+    def _unpolled(self, head: int) -> set[int] | None:
+        """The steps of the loops with threads that write words on which no loop depends.
+
+        None where a loop depends on such a word, or where the words are not known.
+        """
+        ctx, program = self.ctx, self.ctx.program
+        polled, written, found = set[int](), set[int](), set[int]()
+        cohorts = [(at, cohort.mask) for at, cohort in ctx.cohorts.items()]
+        for at, mask in [(head, ctx.mask), *cohorts]:
+            start = max((h for h, loop in program.loops.items() if h <= at < loop.end), default=-1)
+            if start < 0:
+                continue
+            loop = program.loops[start]
+            deciding = set(loop.outermost.deciding)
+            for step in range(start, loop.end):
+                if step > start and step in program.loops:
+                    return None  # its accesses may go from word to word
+                op = program.ops.get(step)
+                decides = op is not None and not deciding.isdisjoint(op.results)
+                if op is None or not (decides or "store" in op.instr.effects):
+                    continue
+                words = self._words(op, mask)
+                if words is None:
+                    return None
+                (polled if decides else written).update(words)
+                found |= set() if decides else {step}
+        return found if polled.isdisjoint(written) else None
+
+    def _words(self, op: nodes.Op, mask: np.ndarray) -> set[int] | None:
+        """The bytes that threads access by an op whose registers are as they were; None where they
+        are not known."""
+        word, address = op.instr.word, op.operands[0]
+        assert word is not None
+        shared = word.space in ("shared", "shared::cta")
+        if not (shared or word.space == "global") or not isinstance(word.bytes, int):
+            return None
+        place = self.ctx.program.values.get(getattr(address, "base", None))
+        value = None if place is None else self.values[place]
+        if value is None or not isinstance(address, nodes.Address):
+            return None
+        first = np.broadcast_to(value, mask.shape).astype(np.int64) + address.offset
+        if shared:  # below zero, by CTA
+            first -= (np.arange(mask.size) // self.ctx.group + 1) << 32
+        return {int(byte) + i for byte in np.unique(first[mask]) for i in range(word.bytes)}
+
+
+def _alike(one: _Digest, other: _Digest) -> bool:
+    """Is one of the hashes known and the same?"""
+    return any(a is not None and a == b for a, b in zip(one, other, strict=True))
 
 
 def _barriers(ctx: ExecutionContext) -> list[np.ndarray]:
@@ -230,6 +293,6 @@ def _barriers(ctx: ExecutionContext) -> list[np.ndarray]:
         b.arrived, b.expected, b.lanes, b.counted, b.votes, b.waits_at,
         np.where(b.waits_at < 0, 0, behind), m.index,
         m.state[..., [mbarriers.COUNT, mbarriers.PENDING, mbarriers.MISSING]], phase & 1,
-        phase - seen, c.arrivals - c.waits, np.repeat(c.phase, c.size * ctx.group) - c.waits,
-        ctx.alive,
+        phase - seen, phase == m.state[..., mbarriers.LANDED], c.arrivals - c.waits,
+        np.repeat(c.phase, c.size * ctx.group) - c.waits, ctx.alive,
     ]  # fmt: skip
