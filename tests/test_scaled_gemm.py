@@ -190,7 +190,7 @@ BAD_SCALED: list[Any] = [
     (dict(a_scales=np.ones((2, 64), np.float32)), "one f32 for a row and 128 of K: (64, 2)"),
     (dict(a_scales=np.ones((64, 2))), "a_scales are f64 of shape (64, 2)"),
     (dict(b_scales=np.ones((1, 2), np.float32)), "one f32 for 128 of K and of N: (2, 1)"),
-    (dict(b=np.zeros((256, 64), E5M2)), "a holds e4m3 but b holds e5m2"),
+    (dict(b=np.zeros((256, 64), BF16)), "a holds e4m3 but b holds bf16"),
     (dict(out_dtype=tc.s8), "a product of e4m3 gives bf16 or f16 or f32, not s8"),
     (dict(out=np.zeros((64, 32), BF16)), "out has shape (64, 32)"),
     (dict(a=np.zeros((64, 256), BF16), b=np.zeros((256, 64), BF16)), "are of e4m3 or e5m2"),

@@ -199,7 +199,7 @@ def _prepare(
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
     views: Any = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
-    if dtype.is_float and dtype.bits == 8 and (family == "sm80" or not has_wgmma()):
+    if dtype.is_float and dtype.bits == 8 and not has_wgmma():
         why = f"{target_arch()} has no kernels of fp8, so they are converted to f16, which is exact"
         padding.announced([padding.Copy(0, padding.ROWS, why)])
         views, given = partial(_as_f16, stream=stream), replace(given, accumulate=None)
