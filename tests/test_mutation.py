@@ -176,7 +176,7 @@ SAME = {
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<3> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
-    "Lines.of: chunks = Chunks(descriptor.chunks(outer, size, transposed) & <262142>own)": (
+    "Lines.of: addresses = descriptor.chunks(outer, size, transposed) & <262142>": (
         "chunks start at multiples of 16"
     ),
     'Multiplication.__init__: transposed = given.get(f"trans_{name}", <-1>) == 1': "neither is 1",

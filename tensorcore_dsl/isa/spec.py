@@ -95,6 +95,10 @@ class Operand:
         drawn = self.layout or self.drawing
         return str(drawn) if drawn else f"{self.name}: {self.type_name}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the drawing, whose layout no name of the table finds again."""
+        return {name: value for name, value in vars(self).items() if name != "drawing"}
+
     def plot(self, path: str | None = None) -> Any:
         """Draw the layout with matplotlib; save the figure if `path` is given."""
         from tensorcore_dsl.viz.plot import plot_layout

@@ -20,13 +20,14 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.access import GENERIC
 from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.isa.spec import Instruction, Operand
-from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
     Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
 )  # fmt: skip
 from tensorcore_dsl.values.operands import (  # isort: skip
-    check_register, constant, describe, element_type, is_number, literal, number_type, type_of,
+    check_descriptors, check_register, constant, describe, element_type, filling, guard_of,
+    immediate, is_number, literal, number_type, part_source, type_of, wrong_count,
 )  # fmt: skip
 
 MAX_DIVISOR = 1024
@@ -135,9 +136,9 @@ class InstructionBuilder:
             instr.requires.check(self.arch, instr.mnemonic)
             self._checked[instr.mnemonic] = instr
         if len(operands) != len(instr.operands):
-            raise _wrong_count(instr, len(operands))
+            raise wrong_count(instr, len(operands))
         if instr.ordering is not None:
-            _check_descriptors(instr, operands)
+            check_descriptors(instr, operands)
         if self.checks:
             self._check_addresses(instr, operands, options.get("pred"))
             if instr.divides_integers and isinstance(operands[1], Scalar):
@@ -151,7 +152,7 @@ class InstructionBuilder:
         swizzle = None
         if self.checks and instr.accesses_memory:
             swizzle = next((o.swizzle for o in operands if hasattr(o, "swizzle")), None)
-        guard = _guard_of(instr, options) if options else True
+        guard = guard_of(instr, options) if options else True
         if guard is True:
             return self._unguarded(instr, sources, swizzle)
         return self._guarded(instr, sources, guard, options.get("otherwise"), swizzle)
@@ -182,7 +183,6 @@ class InstructionBuilder:
 
     def _both(self, pred: Any, other: Any) -> Any:
         return other if pred is None else self.named(names.bitwise("and", dtypes.pred), pred, other)
-
 
     def _check_divisor(self, left: Any, right: Scalar, pred: Any) -> None:
         """Check that an integer divisor is not zero, where `pred` holds."""
@@ -246,7 +246,7 @@ class InstructionBuilder:
     ) -> Any:  # fmt: skip
         results = tuple(self.new_value(type_of(r)) for r in instr.results)
         for result, operand in zip(results, instr.results, strict=True):
-            self.append(Assign(result, (_filling(otherwise, operand, instr),)))
+            self.append(Assign(result, (filling(otherwise, operand, instr),)))
         if isinstance(guard, Scalar):
             condition: Scalar = guard if guard.dtype.kind == "p" else guard != 0
             self.append(Op(instr, results, sources, guard=condition.value, swizzle=swizzle))
@@ -259,7 +259,7 @@ class InstructionBuilder:
         if wanted.kind == "addr":
             return self.address(given, wanted, instr.space == GENERIC)
         if wanted.kind == "imm":
-            return _immediate(given, wanted, instr)
+            return immediate(given, wanted, instr)
         if wanted.registers > 1 or wanted.layout is not None:
             return self._group(given, wanted, instr)
         if isinstance(given, Scalar):
@@ -455,7 +455,7 @@ class InstructionBuilder:
         if len(parts) != type.registers:
             raise OperandError(f"{type} has {type.registers} registers, {len(parts)} were given")
         register = self.new_value(type)
-        self.append(Assign(register, tuple(_part_source(p, type) for p in parts)))
+        self.append(Assign(register, tuple(part_source(p, type) for p in parts)))
         return RegisterGroup(register, operand)
 
     def part(self, group: RegisterGroup, index: int) -> Scalar:
@@ -470,14 +470,6 @@ class InstructionBuilder:
             self._remember(key, part)
         return part
 
-
-def _check_descriptors(instr: Instruction, operands: Sequence[Any]) -> None:
-    """OperandError for the descriptor of a view that has less than the instruction reads."""
-    given = {o.name: value for o, value in zip(instr.operands, operands, strict=True)}
-    for name in "ab":
-        check = getattr(given.get(f"desc_{name}"), "check_reader", None)
-        if check is not None:
-            check(instr, name, given.get(f"trans_{name}", 0))
 
 
 def _power_of_two(number: int) -> int:
@@ -502,61 +494,3 @@ def _key(source: Any) -> Any:
     if isinstance(source, Const):
         return (source.dtype.name, repr(source.value))
     return source
-
-
-def _guard_of(instr: Instruction, options: Mapping[str, Any]) -> Any:
-    """The condition that guards the instruction; True for none."""
-    unknown = set(options) - {"pred", "otherwise"}
-    if unknown:
-        raise OperandError(f"{instr} takes no option {min(unknown)!r}; allowed are pred, otherwise")
-    guard = options.get("pred")
-    if guard is None:
-        return True
-    return guard if isinstance(guard, Scalar) else bool(guard)
-
-
-def _filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Const:
-    """The result of a guarded instruction where its guard fails."""
-    if not isinstance(otherwise, RuntimeValue):
-        return constant(0 if otherwise is None else otherwise, element_type(result))
-    if otherwise.value.type.registers != result.registers or (
-        otherwise.value.type.register_bits != type_of(result).register_bits
-    ):
-        raise OperandError(
-            f"otherwise= of {instr} must be {result.type_name}, not {describe(otherwise)}"
-        )
-    return otherwise.value
-
-
-def _immediate(given: Any, wanted: Operand, instr: Instruction) -> Const:
-    if not isinstance(given, (bool, int, np.integer)):
-        raise OperandError(
-            f"operand {wanted.name} of {instr} must be a compile-time integer, "
-            f"not {describe(given)}"
-        )
-    if wanted.values is not None and int(given) not in wanted.values:
-        allowed = ", ".join(map(str, wanted.values))
-        raise OperandError(f"operand {wanted.name} of {instr} may be {allowed}; {given} was given")
-    return Const(int(given), wanted.dtype)
-
-
-def _part_source(part: Any, type: Type) -> Value | Const:
-    if isinstance(part, Scalar):
-        if part.dtype.register_bits != type.register_bits:
-            raise OperandError(
-                f"a register of {type} holds {type.register_bits} bits, not {describe(part)}"
-            )
-        return part.value
-    if not is_number(part):
-        raise OperandError(f"a register of {type} is needed, not {describe(part)}")
-    wide = type.dtype.storage_bits >= 32 or type.layout is None
-    return constant(part, type.dtype if wide else dtypes.b32)
-
-
-def _wrong_count(instr: Instruction, given: int) -> OperandError:
-    names = ", ".join(o.name for o in instr.operands)
-    count = len(instr.operands)
-    return OperandError(
-        f"{instr} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
-        f"{'was' if given == 1 else 'were'} given"
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
-from tensorcore_dsl.ir.nodes import Const, Type
+from tensorcore_dsl.ir.nodes import Const, Type, Value
 from tensorcore_dsl.ir.verify import agree
-from tensorcore_dsl.isa.spec import Operand
+from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct
 
@@ -162,3 +163,66 @@ def has_runtime(value: Any, depth: int = 4) -> bool:
     if isinstance(value, dict):
         return any(has_runtime(v, depth - 1) for v in value.values())
     return hasattr(value, "__dataclass_fields__") and has_runtime(vars(value), depth - 1)
+
+
+def guard_of(instr: Instruction, options: Mapping[str, Any]) -> Any:
+    """The condition that guards the instruction; True for none."""
+    unknown = set(options) - {"pred", "otherwise"}
+    if unknown:
+        raise OperandError(f"{instr} takes no option {min(unknown)!r}; allowed are pred, otherwise")
+    guard = options.get("pred")
+    if guard is None:
+        return True
+    return guard if isinstance(guard, Scalar) else bool(guard)
+
+def filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Const:
+    """The result of a guarded instruction where its guard fails."""
+    if not isinstance(otherwise, RuntimeValue):
+        return constant(0 if otherwise is None else otherwise, element_type(result))
+    if otherwise.value.type.registers != result.registers or (
+        otherwise.value.type.register_bits != type_of(result).register_bits
+    ):
+        raise OperandError(
+            f"otherwise= of {instr} must be {result.type_name}, not {describe(otherwise)}"
+        )
+    return otherwise.value
+
+def immediate(given: Any, wanted: Operand, instr: Instruction) -> Const:
+    if not isinstance(given, (bool, int, np.integer)):
+        raise OperandError(
+            f"operand {wanted.name} of {instr} must be a compile-time integer, "
+            f"not {describe(given)}"
+        )
+    if wanted.values is not None and int(given) not in wanted.values:
+        allowed = ", ".join(map(str, wanted.values))
+        raise OperandError(f"operand {wanted.name} of {instr} may be {allowed}; {given} was given")
+    return Const(int(given), wanted.dtype)
+
+def part_source(part: Any, type: Type) -> Value | Const:
+    if isinstance(part, Scalar):
+        if part.dtype.register_bits != type.register_bits:
+            raise OperandError(
+                f"a register of {type} holds {type.register_bits} bits, not {describe(part)}"
+            )
+        return part.value
+    if not is_number(part):
+        raise OperandError(f"a register of {type} is needed, not {describe(part)}")
+    wide = type.dtype.storage_bits >= 32 or type.layout is None
+    return constant(part, type.dtype if wide else dtypes.b32)
+
+def wrong_count(instr: Instruction, given: int) -> OperandError:
+    names = ", ".join(o.name for o in instr.operands)
+    count = len(instr.operands)
+    return OperandError(
+        f"{instr} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
+        f"{'was' if given == 1 else 'were'} given"
+    )
+
+
+def check_descriptors(instr: Instruction, operands: Sequence[Any]) -> None:
+    """OperandError for the descriptor of a view that has less than the instruction reads."""
+    given = {o.name: value for o, value in zip(instr.operands, operands, strict=True)}
+    for name in "ab":
+        check = getattr(given.get(f"desc_{name}"), "check_reader", None)
+        if check is not None:
+            check(instr, name, given.get(f"trans_{name}", 0))

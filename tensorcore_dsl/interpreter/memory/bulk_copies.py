@@ -39,7 +39,7 @@ from tensorcore_dsl.interpreter.sanitizer.async_proxy import (
     Read,
     add_flights,
 )
-from tensorcore_dsl.interpreter.sanitizer.races import PHASES
+from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import complete_all
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT

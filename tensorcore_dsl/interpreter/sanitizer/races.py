@@ -19,7 +19,8 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
-from tensorcore_dsl.interpreter.sanitizer import race_report, strong_accesses
+from tensorcore_dsl.interpreter.sanitizer import race_report
+from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
 from tensorcore_dsl.interpreter.sanitizer.swizzles import Swizzles
@@ -28,7 +29,6 @@ from tensorcore_dsl.interpreter.sanitizer.vector_clocks import (
     FENCED_SHARED,
     ORDER,
     VectorClocks,
-    arrive,
 )
 from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_words
 from tensorcore_dsl.isa import advice
@@ -37,13 +37,10 @@ from tensorcore_dsl.isa.descriptor import SharedTiles
 
 Same = Callable[[], tuple[np.ndarray, np.ndarray]]
 ALWAYS = 1 << 62
-ALL_LANES = 0xFFFFFFFF  # of the mask of an instruction
 LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
-# Kinds of messages: of barriers of a CTA, with phases, of a cluster; who has arrived at the first.
-NAMED, PHASES, CLUSTERS, ARRIVED = range(4)
 
 
-class Races:
+class Races(HappensBefore):
     """The detector of one chunk.
 
     places: by memory, the rows that say where the codes are: by CTA, or by allocation. booked: the
@@ -62,7 +59,7 @@ class Races:
         width = self.width = chunk.group * self.peers
         asynchronous = program.asynchronous or program.reads_shared
         full = chunk.threads_per_cta * self.peers
-        self.clocks = VectorClocks(chunk.threads, width, full, 3 if asynchronous else 1)
+        super().__init__(VectorClocks(chunk.threads, width, full, 3 if asynchronous else 1))
         with launch.lock:
             self.number = len(launch.chunks)
             launch.chunks.append(self)
@@ -81,18 +78,9 @@ class Races:
         self.places = {history.OWN: shared, history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
-        # messages: by (kind, CTA or cluster, slot, phase & 1): the row, and the phase that it is of
-        self.messages: dict[tuple[Any, ...], list[int]] = {}
-        self.columns: dict[tuple[Any, ...], int] = {}
-        self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         # mbarriers that nobody has fenced yet: the thread that has initialised them
         self.unfenced: dict[tuple[int, int], int] = {}
-        # initialisations of mbarriers: the thread of each serial number, and by thread the last one
-        # that relaxed arrivals hand on, as a release fence for initialisations has come since
-        self.inits: dict[int, int] = {}
-        self.fenced_inits: dict[int, int] = {}
         self.met_cluster = np.zeros(chunk.threads, np.bool_)  # they have passed its barrier
-        self.met = -1
 
     # -- serial numbers ---------------------------------------------------------------------------
 
@@ -358,148 +346,7 @@ class Races:
         finding = self._judge(memory, kind, step, None, lambda _: (base, None), vector=vector)
         return None if finding is None else finding.tell
 
-    # -- what orders ------------------------------------------------------------------------------
-
-    def mark(self, mask: np.ndarray) -> None:
-        """Note a synchronisation of the warps of `mask`, for reports."""
-        history.mark(self._prepare(self.chunk.threads // WARP + 2), mask, self.chunk.at_step)
-
-    def converge(self, named: Any) -> None:
-        """The active lanes of a warp have met, those with the same mask `named` (None: all)."""
-        chunk = self.chunk
-        everybody = named is None or (np.ndim(named) == 0 and int(named) == ALL_LANES)
-        everybody, again = everybody and chunk.active is None, self.met == self.now
-        if named is None and everybody and again:
-            return
-        self.mark(chunk.mask)
-        if not (everybody and again):  # else nobody has accessed memory since they met
-            keys = np.full(chunk.threads, -1)
-            keys[chunk.mask] = (
-                0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
-            )
-            self.clocks.meet(keys, WARP, self.now)
-        if everybody:
-            self.met = self.now
-
-    def meet_ctas(self) -> None:
-        """All threads of the chunk have passed a barrier of their CTA."""
-        keys = np.where(self.chunk.alive, 0, -1)
-        self.mark(self.chunk.mask)
-        self.clocks.meet(keys, self.chunk.group, self.now)
-
-    def release(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
-        """The threads of `mask` arrive: at barrier `units` (T,) of this kind, in `phases` (T,)."""
-        rows = self._messages(kind, mask, units, phases)
-        self.mark(mask)
-        self.clocks.release(rows, self.now)
-
-    def _messages(
-        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> np.ndarray:
-        """(T,) rows of messages for the threads of `mask` that arrive, -1 for the others."""
-        rows = np.full(self.chunk.threads, -1)
-        barriers, which = np.unique(units[mask] << 32 | phases[mask], return_inverse=True)
-        found = [self._message(kind, int(b) >> 32, int(b) & 0xFFFFFFFF) for b in barriers]
-        rows[mask] = np.array(found)[which]
-        return rows
-
-    def may_meet_others(
-        self, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> tuple[int, int, int] | None:
-        """The threads of `mask` have arrived at named barriers, which pair warps as they come.
-
-        In another order a warp meets others where it does not know of all arrivals in the phase
-        before: the first threads of such a warp and of one that it does not know, and its step.
-        """
-        before, clocks = self._collected(ARRIVED, mask, units, phases - 1), self.clocks
-        rows = self._messages(ARRIVED, mask, units, phases)
-        found = arrive(clocks.rows, rows, before, self.chunk.alive, self.now, self.width)
-        if found < 0:
-            return None
-        here, there = found >> 32 << 5, (found & 0xFFFFFFFF) << 5
-        column, row = there % self.width, before[here : here + WARP].max()
-        serial = clocks.rows.known[ORDER, row, column : column + WARP].max()
-        return here, there, int(self.launch.who[serial]) >> history.WARP_BITS
-
-    def release_fenced(
-        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> None:
-        """The threads of `mask` arrive relaxed: they hand on what a fence has released before."""
-        self.mark(mask)
-        for thread in np.flatnonzero(mask).tolist():
-            row = self._message(kind, int(units[thread]), int(phases[thread]))
-            fenced = strong_accesses.fenced_by(self, thread)
-            if fenced is not None and fenced.scope >= history.CLUSTER_SCOPE:
-                self.clocks.add(row, fenced.cluster, fenced.vectors)
-            if thread in self.fenced_inits:
-                serial = self.fenced_inits[thread]
-                self.clocks.rows.known[ORDER, row, int(self.launch.who[serial + 1])] = serial
-
-    def acquire(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
-        """The threads of `mask` have waited for these phases of barriers."""
-        rows = self._collected(kind, mask, units, phases)
-        self.mark(mask)
-        self.clocks.acquire(rows)
-
-    def _collected(
-        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> np.ndarray:
-        """(T,) rows of what was collected in these phases, -1 for nothing."""
-        rows = np.full(self.chunk.threads, -1)
-        barriers, which = np.unique(units[mask] << 1 | phases[mask] & 1, return_inverse=True)
-        found = [self.messages.get((kind, int(b) >> 1, int(b) & 1), [-1])[0] for b in barriers]
-        rows[mask] = np.array(found)[which]
-        return rows
-
-    def _message(self, kind: int, unit: int, phase: int) -> int:
-        """The row that collects what is known when threads arrive in a phase of a barrier."""
-        key = kind, unit, phase & 1
-        entry = self.messages.get(key)
-        if entry is None:
-            entry = self.messages[key] = [self.clocks.message(), phase]
-        elif entry[1] != phase:
-            self.clocks.clear(entry[0])
-            entry[1] = phase
-        return entry[0]
-
-    def column(self, cta: int, *key: Any) -> int:
-        """The column of a kind of asynchronous operations of a CTA."""
-        full = (cta, *key)
-        if full not in self.columns:
-            self.columns[full] = self.clocks.column(cta // self.peers)
-        return self.columns[full]
-
-    def completes(self, cta: int, slot: int, phase: int) -> None:
-        """The bytes of an operation are counted by a phase of an mbarrier."""
-        row = self._message(PHASES, cta << 20 | slot, phase)
-        self.clocks.rows.known[ORDER, row, self.column(cta, PHASES, slot)] = self.now
-
-    def issued(self, key: tuple[Any, ...], group: int, serial: int) -> None:
-        """An operation that `key` waits for by groups was issued, with `group` groups before."""
-        self.operations.setdefault(key, []).append((group, serial))
-
-    def awaited(self, key: tuple[Any, ...], due: int) -> int:
-        """All operations of `key` in groups before `due` are over: the last one's serial, or 0."""
-        last, left = 0, []
-        for group, serial in self.operations.get(key, []):
-            if group < due:
-                last = max(last, serial)
-            else:
-                left.append((group, serial))
-        self.operations[key] = left
-        return last
-
-    def observe(self, mask: np.ndarray, column: int, serial: int) -> None:
-        """The threads of `mask` know that operations up to `serial` of a column are over."""
-        if serial:
-            count = self.chunk.threads
-            self.clocks.observe(mask, np.full(count, column), np.full(count, serial))
-
-    def fence_proxies(self, space: str) -> None:
-        """fence.proxy.async by the active threads, for a state space ("" for all)."""
-        if len(self.clocks.rows.known) > 1:
-            shared = space != ".global"
-            self.clocks.fence(self.chunk.mask, shared, space == "", self.now)
+    # -- other CTAs, mbarriers --------------------------------------------------------------------
 
     def reach(self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray) -> None:
         """`threads` access the memory of `ctas`, which must exist.

@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
-from tensorcore_dsl.interpreter.sanitizer.races import CLUSTERS
+from tensorcore_dsl.interpreter.sanitizer.happens_before import CLUSTERS
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT

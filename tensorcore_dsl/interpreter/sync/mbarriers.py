@@ -20,7 +20,7 @@ from tensorcore_dsl.interpreter.core.native import compiled, error_at, inlined
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER
-from tensorcore_dsl.interpreter.sanitizer.races import PHASES
+from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import advice
@@ -458,7 +458,7 @@ def complete_all(
         phases[i] = state[cta, row, PHASE]
         state[cta, row, LANDED] = phases[i] + 1
         state[cta, row, CAME] += size
-        if state[cta, row, SEEN] < state[cta, row, PHASE]:
+        if state[cta, row, SEEN] < state[cta, row, PHASE] and state[cta, row, MISSING] <= 0:
             return error_at(NOT_ANNOUNCED, i)
         state[cta, row, MISSING] -= size
         if state[cta, row, MISSING] < -MOST:

@@ -16,7 +16,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, error_at
 from tensorcore_dsl.interpreter.core.threads import words
-from tensorcore_dsl.interpreter.sanitizer.races import NAMED
+from tensorcore_dsl.interpreter.sanitizer.happens_before import NAMED
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
 BARRIERS = 16
