@@ -310,3 +310,20 @@ def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPa
         launch(a, d)
         assert done == [("copies", handle), ("product", handle), ("copies", handle)]
         done.clear()
+
+
+@quiet
+@pytest.mark.parametrize("K, N", [(1, 3), (3, 1), (1, 1)])
+def test_kernels_copy_single_rows_and_columns(K: int, N: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both axes of a single column have stride 1: its rows start at no multiples of 16 bytes."""
+    monkeypatch.setattr(copies, "_are_on_gpu", lambda given: True)
+    rng, ends = np.random.default_rng(1), np.array([0, 5, 5, 70, 72], np.int32)
+    a, b, y = (
+        rng.integers(-3, 4, shape).astype(np.float16) for shape in ((72, K), (4, K, N), (72, N))
+    )
+    parts = [slice(*pair) for pair in zip(ends, ends[1:])]
+    wanted = np.concatenate([a[part] @ b[g] for g, part in enumerate(parts)])
+    np.testing.assert_array_equal(kernels.grouped_gemm(a, b, ends), wanted)
+    for columns in (a.T, np.ascontiguousarray(a.T)):
+        found = kernels.k_grouped_gemm(columns, y, ends)
+        np.testing.assert_array_equal(found, [a[part].T @ y[part] for part in parts])

@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.copy_matrix import (
 )
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream, transposed
 from tensorcore_dsl.kernels.host.launch import bind
-from tensorcore_dsl.kernels.host.padding import ROWS, Copy, padded_shape
+from tensorcore_dsl.kernels.host.padding import ROWS, Copy, padded_shape, with_line_stride
 from tensorcore_dsl.kernels.host.workspace import scratch
 
 Launch = Callable[..., None]
@@ -54,9 +54,10 @@ def bind_with_copies(
         return [others.get(place, x) for place, x in enumerate(arguments)]
 
     def before(arguments: tuple[Any, ...], memory: list[Any]) -> Pairs:
+        # Of a single column, the rows would else count as aligned, since both strides are 1.
         return [
-            (_rows_of(arguments[copy.place], copy.axis), whole)
-            for copy, whole in zip(copies, memory, strict=True)
+            (_rows_of(with_line_stride(arguments[copy.place], x, copy.axis), copy.axis), whole)
+            for copy, whole, x in zip(copies, memory, given, strict=True)
             if not copy.is_result
         ]
 
