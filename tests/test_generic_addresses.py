@@ -96,6 +96,27 @@ def test_ldmatrix_and_stmatrix_take_generic_addresses():
 
 
 @tc.kernel
+def four_matrices(x: tc.Array, out: tc.Array, trans: tc.Const):
+    """All four at once, which compiled loops load where the address is one of shared memory."""
+    tile = tc.shared((16, 16), tc.f16)
+    filled(x, tile)
+    row, column = tc.threadIdx.x % 16, tc.threadIdx.x // 16 * 8
+    a = tc.emit(f"ldmatrix.sync.aligned.m8n8.x4{trans}.b16", tile.at(row, column))
+    for i in range(4):
+        out[i, tc.threadIdx.x] = a.registers[i]
+
+
+@pytest.mark.parametrize("trans", ["", ".trans"])
+def test_ldmatrix_takes_four_matrices_by_generic_addresses(trans: str):
+    x, _ = inputs()
+    out = np.zeros((4, 32), np.uint32)
+    four_matrices.emulator(arch="sm_90a")[1, 32](x, out, trans)
+    got = out.view(np.float16).reshape(2, 2, 8, 8)
+    parts = x.reshape(2, 8, 2, 8).transpose(2, 0, 1, 3)
+    np.testing.assert_array_equal(got, parts.swapaxes(2, 3) if trans else parts)
+
+
+@tc.kernel
 def from_global(x: tc.Array):
     tc.emit("ldmatrix.sync.aligned.m8n8.x1.b16", x.address)
 

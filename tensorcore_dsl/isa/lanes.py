@@ -82,6 +82,8 @@ def access(instr: Instruction) -> Access | None:
     read of it.
     """
     p, execute, operands = instr.params, instr.execute, len(instr.operands)
+    if instr.space not in ("global", "shared"):
+        return None
     if execute is matrix.load and instr.results[0].registers == 4 and p["t"] == "b16":
         return Access(LOAD_TRANSPOSED if p.get("trans") else LOAD_MATRICES, 16)
     if execute is memory.copy_async and (operands == 3 or p.get("kind") == ".zfill"):
@@ -89,7 +91,7 @@ def access(instr: Instruction) -> Access | None:
     plain = "volatile" not in instr.effects
     loads = execute is memory.load and operands == 1 and plain
     stores = execute is memory.store and operands == 2 and plain
-    if not (loads or stores) or instr.space not in ("global", "shared") or p["t"] == "b8":
+    if not (loads or stores) or p["t"] == "b8":
         return None
     kind = (LOAD_GLOBAL if instr.space == "global" else LOAD_SHARED) + stores
     return Access(kind, int(p["t"][1:]) // 8, int(p["n"]))
