@@ -142,7 +142,7 @@ WAIT = instr("cp.async.wait_group", "n:#u32", lambda ctx, instr, n: ctx.async_co
 class Builder:
     """Appends nodes; every node gets a line number of its own, counted from 1."""
 
-    def __init__(self, *params: tuple[str, DType], shared: int = 0, dynamic: bool = False) -> None:
+    def __init__(self, *params: tuple[str, DType], shared: int = 0, dynamic: int = 0) -> None:
         self.count = 0
         self.line = 0
         values = [Param(name, self.value(dtype)) for name, dtype in params]

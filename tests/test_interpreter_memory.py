@@ -137,7 +137,7 @@ class TestShared:
                 b.run()
 
     def test_a_launch_may_add_shared_memory(self) -> None:
-        b = Builder(shared=8, dynamic=True)
+        b = Builder(shared=8, dynamic=16)
         b.op(STORE_SHARED, 28, 1)
         b.run(dynamic_shared=16)
         with pytest.raises(OutOfBounds):
@@ -206,8 +206,18 @@ class TestAsynchronousCopies:
 
     def test_reading_before_the_wait(self) -> None:
         a, out = np.arange(256, dtype=np.uint32), np.zeros(32, np.uint32)
-        with pytest.raises(Uninitialised, match="thread 0 .* still owns byte 0x0; wait for the copy first"):
-            self.kernel((2,)).run(a, out)
+        b = self.kernel((2,))
+        copy, wait = (
+            next(n.loc.line for n in b.kernel.body.nodes if n.instr is instr) for instr in (COPY, WAIT)
+        )
+        owner = f"copy at kernel.py:{copy} .*thread 0 .* still owns byte 0x0"
+        for options in ({}, {"races": True}):
+            with pytest.raises(
+                Uninitialised, match=f"{owner}; the wait at line {wait} leaves it in flight; 1 is needed"
+            ):
+                b.run(a, out, **options)
+        with pytest.raises(Uninitialised, match=f"{owner}; wait for the copy first"):
+            self.kernel(()).run(a, out)
         for pending in (0, 1):
             self.kernel((pending,)).run(a, out)
             assert np.array_equal(out, 4 * np.arange(32) + 3)

@@ -80,8 +80,8 @@ class Step:
 
     @cached_property
     def tracked(self) -> bool:
-        """Does the step start or await something whose later messages name this step?"""
-        return self.instr is not None and not _TRACKED.isdisjoint(self.instr.effects)
+        """May it start or await something whose later messages name this step?"""
+        return self.instr is not None and "volatile" in self.instr.effects
 
     @cached_property
     def changes(self) -> bool:

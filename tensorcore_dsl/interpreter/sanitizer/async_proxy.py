@@ -106,7 +106,9 @@ class LastWaits:
             if mask[owner]:
                 needed = due[owner] + pending - group - 1
                 loc, here = map(self.chunk.loc, (step, self.chunk.at_step))
-                wait = f"`{expression(loc)}` at {line_text(loc, here)}"
+                text = expression(loc)
+                wait = f"`{text}`" if text else "the wait"
+                wait += f" at {line_text(loc, here)}"
                 return f"{wait} leaves it in flight; {needed} is needed" if needed >= 0 else ""
         return ""
 
