@@ -14,7 +14,14 @@ from numba import cuda
 from refused_kernels import F32, MATRIX, Case, Refusals, check
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import CompileError, UnknownInstruction, UnknownName, UnsupportedSyntax, kernels
+from tensorcore_dsl import (
+    CompileError,
+    OperandError,
+    UnknownInstruction,
+    UnknownName,
+    UnsupportedSyntax,
+    kernels,
+)
 from tensorcore_dsl.dtypes import as_dtype
 
 refused = Refusals()
@@ -479,10 +486,11 @@ def enters_a_number(n):
 
 
 @refused(
-    "`match` is not part of the kernel language: use `if` and `elif`",
-    "match n:",
+    "`match` asks at compile time, and this compares a run-time value of type s32: use `if` and `elif`, which "
+    "ask at run time too",
+    "1",
     tc.s32,
-    error=UnsupportedSyntax,
+    error=OperandError,
 )
 def matches(n):
     match n:
@@ -689,14 +697,14 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
         "and bool, int, float or NumPy scalars; pass np.array(...), or annotate the parameter with tc.Const",
     ),
     "None": (
-        lambda: plain.emulate[1, 32](X, None),
-        "NumPy scalars; a parameter annotated with tc.Const takes any value, known at compile time",
+        lambda: plain.emulate[1, 32](None),
+        "argument 'x' is None; x: Array takes None where it has the default None, or the annotation Array | None",
     ),
     "annotation": (
         lambda: tc.kernel(annotated),
         "kernel annotated: 'x' cannot be annotated with list; allowed are tc.Array, tc.Const (a value known at "
-        "compile time), element types such as tc.f32 or np.float32, int, float, bool, or nothing; did you mean "
-        "tc.Array?",
+        "compile time), element types such as tc.f32 or np.float32, int, float, bool, one of these | None, or "
+        "nothing; did you mean tc.Array?",
     ),
     "annotation of NumPy": (lambda: tc.kernel(numpy_annotated), "annotated with ndarray; allowed are tc.Array"),
     "generator": (lambda: tc.kernel(generates).ptx(F32), "generates is a generator or coroutine; kernels"),

@@ -244,7 +244,7 @@ COPIED: dict[str, tuple[Any, Any, list[str]]] = {
         whole(72, 40, order="F"), whole(40, 15), ["take b with rows that start", "copies its result: .* start and end at multiples"]
     ),
     "single rows and columns": (
-        whole(1, 40), whole(40, 1), ["take a with columns", "take b with rows", "copies its result"]
+        whole(1, 40), whole(40, 1), ["a has contiguous rows, .* with M contiguous: columns that start", "take b with rows", "copies its result"]
     ),
     "every second": (
         whole(144, 80, order="F")[::2, ::2], whole(80, 32)[::2, ::2], ["columns of a are contiguous in", "columns of b are contiguous in"]

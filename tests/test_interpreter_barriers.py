@@ -220,8 +220,8 @@ class TestMistakes:
             b.run(block=128, grid=2, workers=1)
         text = str(error.value)
         assert line_of(error) == one
-        assert f"block 0 warps 0-1, block 1 warps 0-1: bar.sync.count at kernel.py:{one}" in text
-        assert f"block 0 warps 2-3, block 1 warps 2-3: bar.sync.count at kernel.py:{b.line}" in text
+        assert f"blocks 0 to 1 warps 0-1: bar.sync.count at kernel.py:{one}" in text
+        assert f"blocks 0 to 1 warps 2-3: bar.sync.count at kernel.py:{b.line}" in text
 
 
 class TestFairness:

@@ -117,7 +117,6 @@ def test_functions_of_elements_take_three_arguments(name: str) -> None:
 
 
 HOPPER_ONLY: dict[str, Callable[[], Any]] = {
-    "gemm of fp8": lambda: kernels.gemm(F8, F8.T),
     "gemm with its tile": lambda: kernels.gemm(A, B, config=HopperConfig(BN=16)),
     "gemm of batches": lambda: kernels.gemm(A[None], B),
     "sparse gemm": lambda: kernels.gemm(kernels.compress(A), B),

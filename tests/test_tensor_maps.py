@@ -81,7 +81,7 @@ def test_tiled(array, description, expected):
         (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (4, 8)), "4 f16 elements, 8 bytes.*multiples of 16"),
         (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64, 8), 64),
          "64 f16 elements, 128 bytes.*swizzle of 64 bytes; rows of at most so many"),
-        (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64, 257)), r"box of \(64, 257\) elements; 1 to 256"),
+        (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64, 257)), r"box of \(257, 64\) elements; 1 to 256"),
         (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64, 8), 16), "swizzle of 16 bytes; allowed are 0, 32, 64, 128"),
         (aligned((8, 64), np.float16), TensorMap(0, (2, 0), (64, 8)), r"axes \(2, 0\); the array has 2"),
         (aligned((8, 64), np.float16), TensorMap(0, (1, 1), (64, 8)), r"axes \(1, 1\); distinct axes"),
