@@ -122,7 +122,7 @@ def _prepare_scaled(
     if K == 0:
         others = out, extra, out_dtype, epilogue, bits, config, stream
         return without_terms(
-            lambda *operands: _prepare_scaled(*operands, *others),
+            lambda a, b, sa, sb: _prepare_scaled(a, b, sa, sb, *others),
             lambda a, b, *scales: (
                 zero_terms(a, -1), zero_terms(b, -2),
                 *(zero_terms(x, axis, 1) for x, axis in zip(scales, (-1, -2), strict=True)),

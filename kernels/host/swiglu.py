@@ -93,7 +93,7 @@ def _prepare_swiglu(
     if K == 0:
         others = out, extra, epilogue, bits, config, stream
         return without_terms(
-            lambda *operands: _prepare_swiglu(*operands, *others),
+            lambda x, gate, up: _prepare_swiglu(x, gate, up, *others),
             lambda x, *weights: (zero_terms(x, -1), *(zero_terms(w, -2) for w in weights)),
             (x, w_gate, w_up), stream,
         )  # fmt: skip

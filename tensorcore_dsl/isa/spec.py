@@ -167,6 +167,8 @@ class Instruction:
         The first version of PTX.
     section : str
         Of the PTX manual.
+    accesses : tuple of Access
+        What happens at its addresses, in the order of the operands.
     """
 
     mnemonic: str
