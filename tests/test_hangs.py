@@ -503,12 +503,77 @@ def a_time_out(x: tc.Array):
 
 
 @tc.kernel
-def around_a_ring(x: tc.Array, first: tc.s32):
-    """The index moves away from the one that ends the loop, for 9,899 turns."""
-    i = first
-    while i != 100:
-        i = (i + 1) % 10_000
-    x[tc.threadIdx.x] = i
+def around_a_ring(x: tc.Array, how: tc.Const):
+    """The numbers move away from those that end the loop, for thousands of turns."""
+    i, step, stop, turns = tc.s32(101), tc.s32(1), tc.s32(100), tc.s32(0)
+    going = x[1] == 101
+    if how == "large steps":
+        while i << 18 != 100 << 18:
+            i += 1
+        i = 101 << 18
+        while i != 100 << 18:
+            i += 1 << 18
+    elif how == "atomic inc":
+        while tc.emit("atom.global.inc.u32", x.at(0).address, tc.u32(9_999)) != 100:
+            pass
+    elif how == "atomic exch":
+        while tc.atomic("add", x.at(0), 1) != 100:
+            turns += 1
+            if turns == 9_000:
+                tc.atomic("exch", x.at(0), 0)
+    elif how == "store":
+        while tc.atomic("add", x.at(0), 1) != 100:
+            turns += 1
+            if turns == 9_000:
+                x[0] = 0
+    elif how == "nested":
+        for _turn in range(200):
+            i = 0
+            while i != 129:
+                i += 1
+    elif how == "another end":
+        while going:
+            i += 1
+            going = i != 100
+            if i == 9_000:
+                going = False
+    elif how == "words":
+        while x[i - 101] != 100:
+            i += 1
+    elif how == "select":
+        while i != stop:
+            i = 0 if i == 9_999 else i + 1
+    else:
+        while i != stop:
+            if how == "%":
+                i = (i + 1) % 10_000
+            elif how == "&":
+                i = (i + 1) & 0x3FFF
+            else:
+                i += step
+            if how == "reset" and i == 10_000:
+                i = 0
+            if how == "back" and i == 9_000:
+                step = -1
+            if how == "stop" and i == 9_000:
+                stop = 9_100
+            if how == "jump" and i == 9_000:
+                i -= 9_000
+    x[1] = 1
+
+
+RINGS = (
+    *("%", "&", "reset", "select", "back", "stop", "jump", "large steps", "nested", "another end"),
+    *("atomic inc", "atomic exch", "store", "words"),
+)
+
+
+@pytest.mark.parametrize("how", RINGS)
+def test_rings(how: str) -> None:
+    x = np.append(np.arange(101, 9_000), 100).astype(np.int32)
+    x[1] = 101
+    around_a_ring.emulate[1, 1](x, how)
+    assert x[1] == 1
 
 
 def test_loops_that_end() -> None:
@@ -517,9 +582,6 @@ def test_loops_that_end() -> None:
             x = np.zeros(64, np.int32)
             kernel.emulator("sm_90a", order=order)[1, 64](x)
             assert x.all()
-    x = np.zeros(64, np.int32)
-    around_a_ring.emulate[1, 64](x, 101)
-    assert (x == 100).all()
 
 
 @tc.kernel

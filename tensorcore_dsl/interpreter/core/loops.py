@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir import nodes
@@ -21,6 +22,7 @@ class Loop:
     around it."""
 
     node: nodes.While | nodes.For
+    kernel: nodes.Kernel
     head: int
     outer: Loop | None = None
     end: int = 0
@@ -98,6 +100,68 @@ class Loop:
         ]
 
     @cached_property
+    def equalities(self) -> list[nodes.Op]:
+        """Comparisons for (in)equality of whole numbers, if nothing else ends the loop and each
+        number is fixed or a counter."""
+        asked = [
+            node.condition
+            for node in self._nodes
+            if isinstance(node, nodes.While)
+            or (
+                isinstance(node, nodes.If)
+                and nodes.Jump in map(type, nodes.walk(nodes.Block([node])))
+            )
+        ]
+        ends = [node for value in asked for node in self._makers(value)]
+        found = [
+            node
+            for node in ends
+            if isinstance(node, nodes.Op) and node.instr.params.get("cmp") in ("eq", "ne")
+            if not node.instr.operands[0].dtype.is_float
+        ]
+        compared = self._closure(value for op in found for value in nodes.reads(op))
+        return found if found == ends and all(map(self._counts, compared)) else []
+
+    def _makers(self, value: Any) -> list[nodes.Node]:
+        return [node for node in self._nodes if value in nodes.writes(node)]
+
+    def _fixed(self, value: nodes.Value) -> bool:
+        """Is it the same number in all iterations: not written in the loop, or a constant?"""
+        if value not in self._sources:
+            return True
+        makers = [node for node in nodes.walk(self.kernel.body) if value in nodes.writes(node)]
+        copied = [*map(_opcode, makers)] == ["Assign"] and not nodes.reads(makers[0])
+        return copied and value not in [param.value for param in self.kernel.params]
+
+    def _counts(self, value: nodes.Value) -> bool:
+        """Is it fixed, or made by one addition or subtraction of a fixed number: in a register in
+        each iteration, or by an atomic operation on a word that nothing else writes?
+
+        Neither a ring is such a counter nor a number that a branch replaces.
+        """
+        if self._fixed(value):
+            return True
+        node, *others = self._makers(value)
+        changing = [read for read in nodes.reads(node) if not self._fixed(read)]
+        if _opcode(node) in ("Assign", "add", "sub"):
+            always = any(node in block.nodes for block in nodes.children(self.node))
+            return always and not others and len(changing) < 2
+        if others or changing or not isinstance(node, nodes.Op) or node.instr.word is None:
+            return False
+        array = nodes.reads(node)[0]  # no other operation has its address
+        users = [
+            user
+            for user in nodes.walk(self.kernel.body)
+            if array in nodes.reads(user) + nodes.writes(user) and nodes.reads(user)
+        ]
+        if _opcode(node) == "atom":
+            return users == [node] and node.instr.params["op"] == "add"
+        stores = [user for user in users if _opcode(user) != "ld"]
+        stored = [read for store in stores for read in nodes.reads(store)[1:]]
+        makers = [_opcode(maker) for read in stored for maker in self._makers(read)]
+        return len(stores) == 1 and makers == ["atom"] and self._counts(stored[0])
+
+    @cached_property
     def polls_global_memory(self) -> bool:
         """Does it wait for a word that another thread is to write: read it again in each iteration,
         and write nothing?"""
@@ -111,6 +175,11 @@ class Loop:
             and self._closure(nodes.reads(op)) & self._sources.keys() <= fixed
             for op in self.conditions
         )
+
+
+def _opcode(node: nodes.Node) -> str:
+    """The opcode, or the name of another node."""
+    return node.instr.opcode if isinstance(node, nodes.Op) else type(node).__name__
 
 
 def _acts(op: nodes.Op) -> bool:

@@ -412,7 +412,8 @@ class _Compiler:
 
     def _enter(self, node: nodes.While | nodes.For) -> int:
         """Note a loop; the position of its head."""
-        self.inside = self.program.loops[self.here] = Loop(node, self.here, self.inside)
+        loop = Loop(node, self.program.kernel, self.here, self.inside)
+        self.inside = self.program.loops[self.here] = loop
         return self.here
 
     def _leave(self) -> None:

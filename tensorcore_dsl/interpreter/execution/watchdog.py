@@ -24,12 +24,15 @@ from tensorcore_dsl.interpreter.core.threads import MAX_KEPT
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.ir.constants import const_bits
 
 VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most iterations of a loop
 GAP = 48  # iterations between two comparisons
 PATIENCE = 1 << 18  # iterations without a change of memory or of barriers, where no limit is given
 DEEP_AFTER = 1.0  # seconds after which memory is compared too
 DEEP_SHARE = 50  # it takes at most this part of the time
+SAMPLE = 128  # iterations between two looks at the numbers that a loop compares
+SAMPLES = 16  # looks at which they have moved apart, until that counts as endless
 MAX_BYTES = 1 << 28  # of memory that is compared
 
 
@@ -82,7 +85,9 @@ class Watchdog:
     from memory. repeats: (T,) the version at which a thread was last found to be stuck or to wait.
     asked: newer entries of it, a mask and a version each, oldest first.
     since: the version from which on the rest of the state has been the same, with `digest` if
-    versions were passed that changed nothing in the end.
+    versions were passed that changed nothing in the end. apart: by the head of a loop, its threads
+    and the iterations of the loops before it, how far the numbers that it compares are apart, as
+    parts of all numbers, and for how many looks that has grown.
     """
 
     def __init__(self, ctx: ExecutionContext, values: list[Any], limit: int | None) -> None:
@@ -99,6 +104,7 @@ class Watchdog:
         self.left = GAP
         self.random = random.Random(0)
         self.quiet: dict[int, tuple[list[int], int]] = {}
+        self.apart: dict[int, Any] = {}
         self.due, self.cost = time.perf_counter() + DEEP_AFTER, 0.0
 
     @property
@@ -113,6 +119,11 @@ class Watchdog:
             return f"endless loop? It has taken more iterations than the limit of {self.limit:,}"
         if head not in self.endless:
             return ""
+        if self.patient and iterations % SAMPLE == 0 and self._moves_apart(head):
+            return (
+                "endless loop? The numbers that it compares move further and further apart "
+                f"(kernel.emulator(limit=...) or {VARIABLE} allows more)"
+            )
         self.left -= 1
         probe = self.probe
         if probe is None:
@@ -123,6 +134,29 @@ class Watchdog:
         if self.left <= 0:
             self.probe, self.left = None, GAP + self.random.randrange(GAP)
         return ""
+
+    def _moves_apart(self, head: int) -> bool:
+        """Have the numbers that must become equal moved apart at each of the last looks?"""
+        found, mask = [], self.ctx.mask
+        for op in self.ctx.program.loops[head].equalities:
+            a, b = (
+                const_bits(source)
+                if isinstance(source, nodes.Const)
+                else self.values[self.ctx.program.values[source]]
+                for source in op.operands
+            )
+            apart = np.asarray(a - b)
+            parts = np.abs(apart.view(f"i{apart.itemsize}") / 256.0**apart.itemsize)
+            found.append(np.broadcast_to(parts, mask.shape)[mask])
+        # Loops around it and in front of it stand before it.
+        key = [hash(mask.tobytes()), *(n for at, n in self.iterations.items() if at < head)]
+        now = np.array(found)
+        # By so small a part of all numbers that they do not wrap around and meet within PATIENCE.
+        last, then, looks = self.apart.get(head, (key, now, 0))
+        further = key == last and (then < now) & (now < then + SAMPLE / PATIENCE / 2)
+        looks = looks + 1 if found and np.all(further) else 0
+        self.apart[head] = key, now, looks
+        return looks >= SAMPLES
 
     def blocked(self, mask: np.ndarray) -> None:
         """These threads have been asked, and wait."""
