@@ -240,6 +240,11 @@ class Instruction:
         return self.opcode in ("add", "sub", "mov", "selp", "mad", "cvta")
 
     @property
+    def adds(self) -> bool:
+        """Does it make a sum or a difference: of its operands, or in the word that it updates?"""
+        return self.opcode in ("add", "sub") or self.params.get("op") == "add"
+
+    @property
     def divides_integers(self) -> bool:
         """Does it divide by an integer, which may not be zero?"""
         return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer

@@ -130,7 +130,7 @@ class Loop:
         if value not in self._sources:
             return True
         makers = [node for node in nodes.walk(self.kernel.body) if value in nodes.writes(node)]
-        copied = [*map(_opcode, makers)] == ["Assign"] and not nodes.reads(makers[0])
+        copied = [*map(type, makers)] == [nodes.Assign] and not nodes.reads(makers[0])
         return copied and value not in [param.value for param in self.kernel.params]
 
     def _counts(self, value: nodes.Value) -> bool:
@@ -143,7 +143,8 @@ class Loop:
             return True
         node, *others = self._makers(value)
         changing = [read for read in nodes.reads(node) if not self._fixed(read)]
-        if _opcode(node) in ("Assign", "add", "sub"):
+        adds = isinstance(node, nodes.Op) and node.instr.adds
+        if isinstance(node, nodes.Assign) or (adds and not _access(node)):
             always = any(node in block.nodes for block in nodes.children(self.node))
             return always and not others and len(changing) < 2
         if others or changing or not isinstance(node, nodes.Op) or node.instr.word is None:
@@ -154,12 +155,12 @@ class Loop:
             for user in nodes.walk(self.kernel.body)
             if array in nodes.reads(user) + nodes.writes(user) and nodes.reads(user)
         ]
-        if _opcode(node) == "atom":
-            return users == [node] and node.instr.params["op"] == "add"
-        stores = [user for user in users if _opcode(user) != "ld"]
+        if _access(node) == "update":
+            return users == [node] and adds
+        stores = [user for user in users if _access(user) != "load"]
         stored = [read for store in stores for read in nodes.reads(store)[1:]]
-        makers = [_opcode(maker) for read in stored for maker in self._makers(read)]
-        return len(stores) == 1 and makers == ["atom"] and self._counts(stored[0])
+        makers = [_access(maker) for read in stored for maker in self._makers(read)]
+        return len(stores) == 1 and makers == ["update"] and self._counts(stored[0])
 
     @cached_property
     def polls_global_memory(self) -> bool:
@@ -177,9 +178,10 @@ class Loop:
         )
 
 
-def _opcode(node: nodes.Node) -> str:
-    """The opcode, or the name of another node."""
-    return node.instr.opcode if isinstance(node, nodes.Op) else type(node).__name__
+def _access(node: nodes.Node) -> str:
+    """What an operation does with words of memory, as `Access.verb`; "" for nothing."""
+    word = node.instr.word if isinstance(node, nodes.Op) else None
+    return word.verb if word is not None else ""
 
 
 def _acts(op: nodes.Op) -> bool:
