@@ -24,7 +24,7 @@ def literal(text: str) -> Any:
 
 
 def executed(mnemonic: str, *operands: np.ndarray) -> np.ndarray:
-    """The result of a sequence, of which each statement is an instruction of the table."""
+    """The result of a sequence. Each statement is an instruction of the table."""
     names, count = "ab"[: len(operands)], len(operands[0])
     text = CALL_FREE[mnemonic].replace("{n}", "1")
     text = text.format(d="d", **dict(zip(names, names, strict=True)))

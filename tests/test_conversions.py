@@ -139,7 +139,7 @@ def test_every_pair_of_types_converts_exactly(to: DType):
 
 
 def refused(source: DType, to: DType) -> bool:
-    """Is the pair refused, of which one is no number?"""
+    """Is the pair refused, because one of its types holds no numbers?"""
     if source.name == "pred":
         return to.lanes == 2 or to.name == "ue8m0"
     if to.name == "pred":

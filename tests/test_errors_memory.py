@@ -620,7 +620,7 @@ def announced(a: tc.Array, out: tc.Array, bytes: tc.Const, single: tc.Const):
         full[1].init(1)
         tc.fence_mbarrier_init()
         full[1].arrive_expect_tx(bytes)
-        if single:  # by the thread's own copies, of which one need not be a tensor copy
+        if single:  # by copies of the thread; one of them need not be a tensor copy
             tc.emit(BULK_LOAD, first, a.at(0, 0), 128, full[1])
             tc.emit(BULK_LOAD, second, a.at(0, 0), 128, full[1])
         else:

@@ -39,7 +39,7 @@ OUTPUTS = {
 }
 # Types that are multiplied with each other; all others only with themselves.
 MIXED = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
-# Element types of C, beside those that products of integers take.
+# Element types of C, besides those of products of integers.
 ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
 S32_ADDENDS = (tc.s32, tc.s16, tc.s8, tc.u16, tc.u8)
 

@@ -274,7 +274,7 @@ class _Printer:
         self._changed(name for value in op.results for name in self._names(value))
 
     def _divisor(self, op: nodes.Op) -> str:
-        """The number of the last operand as a divisor, of which a call-free quotient needs more."""
+        """Number the last operand as a divisor; quotients by it share its reciprocal."""
         text = self._operand(op.operands[-1], op.instr.operands[-1])
         if text not in self.divisors:
             self.divisors[text] = self._label().strip("$")

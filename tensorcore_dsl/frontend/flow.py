@@ -245,7 +245,7 @@ class Flow(Calls):
         return found and {name: found[name] for name in found if name != "_match"}
 
     def _known(self, node: ast.AST, value: Any) -> Any:
-        """The value, of which a `match` asks what is known at compile time alone."""
+        """The value, in which a `match` sees only what is known at compile time."""
         if isinstance(value, RuntimeValue):
             raise OperandError(
                 f"`match` asks at compile time, and this compares {describe(value)}: use `if` and "

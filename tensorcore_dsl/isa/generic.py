@@ -59,7 +59,7 @@ def shared_address(address: np.ndarray) -> np.ndarray:
 
 
 def of_shared(address: np.ndarray) -> np.ndarray:
-    """Addresses of shared memory as generic ones; those that are generic stay."""
+    """Convert addresses of shared memory to generic ones; generic addresses stay."""
     address = np.asarray(address).astype(np.uint64)
     return np.asarray(np.where(address < WINDOW, address + WINDOW, address))
 

@@ -213,18 +213,18 @@ class Bounded(Struct):
         """Check a bulk copy of consecutive bytes, which runs on from one row to the next."""
         own = [b for b in self.bounds if b.stride is not None and not b.outer]
         size = max((b.size for b in own), default=0)
+        whole: Bound
         if self.area:
-            self.check_bounds(1, pred)
-            start, extent = self.area
-            first = (self.address - start).bits(dtypes.s32)
-            check_all([AreaBound(first, extent, self.owner, 1)], bytes_, pred)
+            whole = self._area_bound()
         elif len(own) > 1 and size:
-            self.check_bounds(1, pred)
             place = sum(b.index * b.stride for b in own)
             extent = sum((b.extent - 1) * b.stride for b in own) + 1
-            check_all([RunBound(place, extent, self.owner, size)], bytes_, pred)
+            whole = RunBound(place, extent, self.owner, size)
         else:
             self.check_bounds(bytes_, pred)
+            return
+        self.check_bounds(1, pred)
+        check_all([whole], bytes_, pred)
 
     def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
         """Check an access of `lines` times so many bytes, `stride` elements apart."""
@@ -237,10 +237,12 @@ class Bounded(Struct):
 
     def area_bounds(self) -> tuple[Bound, ...]:
         """The bound of the first byte in the area, where nothing else is known."""
-        if not self.moved_away or not self.area:
-            return ()
+        return (self._area_bound(),) if self.moved_away and self.area else ()
+
+    def _area_bound(self) -> AreaBound:
+        """The bound of the first byte in the area."""
         start, size = self.area
-        return (AreaBound((self.address - start).bits(dtypes.s32), size, self.owner, 1),)
+        return AreaBound((self.address - start).bits(dtypes.s32), size, self.owner, 1)
 
     def accessed(self, bytes_: int = 1, pred: Any = None) -> Any:
         """The address, for an access of so many bytes where `pred` holds."""

@@ -114,7 +114,7 @@ def assert_(condition: Any, message: str = "the condition does not hold") -> Non
     text = f"assertion failed: {message}"
     if condition is False:
         raise CompileError(text)
-    # The check fails with 0 and 0, of which the format prints nothing.
+    # The check fails with 0 and 0. The format prints nothing for a 0.
     holds = arithmetic.select(build, condition, 1, 0)
     shown = text.replace("%", "%%") + "%.0lld%.0lld"
     build.check(dtypes.s32, 0, holds, 1, shown, error="AssertionFailed")

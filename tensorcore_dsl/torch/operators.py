@@ -192,7 +192,7 @@ def _register(
             return operator(*tensors, **options)
 
     def in_modes(reverse: bool, forward: bool, *tensors: Any, **options: Any) -> Any:
-        """For the outer transforms, of which `apply` has turned off both modes."""
+        """For the outer transforms: `apply` has turned off both of their modes."""
         with torch.set_grad_enabled(reverse), _set_fwd_grad_enabled(forward):
             return redispatched(*tensors, **options)
 
