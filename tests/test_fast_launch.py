@@ -6,6 +6,7 @@ import random
 import struct
 import sys
 import threading
+import types
 import weakref
 
 import ml_dtypes
@@ -612,7 +613,16 @@ class Parameter(Tensor):
         self.requires_grad = requires_grad
 
 
-Parameter.__module__, Parameter.__qualname__ = "torch.nn.parameter", "Parameter"
+class Dual(Parameter):
+    """A tensor that may have a tangent."""
+
+    def __init__(self, array, tangent):
+        super().__init__(array, False)
+        self.tangent = tangent
+
+
+for kind in (Parameter, Dual):
+    kind.__module__, kind.__qualname__ = "torch.nn.parameter", "Parameter"
 
 
 def test_gradients_that_would_be_lost_are_noticed_by_machine_code(monkeypatch):
@@ -642,6 +652,38 @@ def test_gradients_that_would_be_lost_are_noticed_by_machine_code(monkeypatch):
     assert key(free)
 
 
+def test_tangents_that_would_be_lost_are_noticed_by_machine_code(monkeypatch):
+    library = sys.modules["torch"]
+    core = types.SimpleNamespace(
+        DispatchKey=types.SimpleNamespace(AutogradFunctionality=0),
+        _dispatch_tls_is_dispatch_key_excluded=bool,
+    )
+    forward = types.SimpleNamespace(
+        _current_level=-1, _is_fwd_grad_enabled=lambda: True, unpack_dual=lambda x: x,
+        torch=types.SimpleNamespace(_C=core),
+    )  # fmt: skip
+    monkeypatch.setattr(library, "is_grad_enabled", lambda: False, raising=False)
+    monkeypatch.setitem(sys.modules, "torch.autograd.forward_ad", forward)
+    gpu = FakeGpu()
+    run = launcher(gpu, names=("x",))
+    plain, dual = (Dual(np.zeros((4, 4), np.float32), tangent) for tangent in (None, 1))
+    warm(run, plain)
+    key = key_function((Dual,))
+    with monkeypatch.context() as only_native:
+        only_native.setattr(Parameter, "is_neg", None)  # which Python calls
+        assert key(dual) == key(plain)
+        run.fast(dual)
+    forward._current_level = 0
+    count = len(gpu.records)
+    for launch in (run.fast, run, key):
+        launch(plain)
+        with pytest.raises(ArgumentError, match=r"a torch tensor that has a tangent.*x\.detach\(\)"):
+            launch(dual)
+    assert len(gpu.records) == count + 2
+    forward._is_fwd_grad_enabled = lambda: False
+    run.fast(dual)
+
+
 def test_attributes_of_c_classes_are_read_without_a_look_up():
     getter = memory_layout.getter_of(type(is_native), "__code__")
     get = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(getter.get)
@@ -665,6 +707,10 @@ def test_tensors_of_torch_that_require_gradients(monkeypatch):
         assert key(plain, weight) == known
     weight.requires_grad_(False)
     assert key(plain, weight) == known
+    with torch.autograd.forward_ad.dual_level():
+        key(plain, weight)
+        with pytest.raises(ArgumentError, match="has a tangent"):
+            key(torch.autograd.forward_ad.make_dual(plain, plain), weight)
     with pytest.raises(ArgumentError, match="without memory"):
         torch.vmap(lambda x: key_function((torch.Tensor,))(x) and x)(plain)
 

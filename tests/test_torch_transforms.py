@@ -360,3 +360,42 @@ def test_operations_of_other_products() -> None:
         (tct.scaled_gemm, (whole(24, 40), weight), (one, 2 * one)),
     ):
         assert counted(function, tensors) == wanted
+
+
+@tc.kernel
+def double(y: Any, x: Any) -> None:
+    i = tc.threadIdx.x
+    y[i] = 2 * x[i]
+
+
+def test_kernels_refuse_tensors_with_tangents() -> None:
+    """A result without a tangent would count as constant."""
+    x, ones = torch.arange(32.0), torch.ones(32)
+    a, y = whole(16, 16).detach(), torch.empty(32)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, ones)
+        for given in ((y, dual), (dual, x)):
+            with pytest.raises(tc.ArgumentError, match=r"'[xy]'.*has a tangent.*x\.detach\(\)"):
+                double[1, 32](*given)
+        with torch.no_grad(), pytest.raises(tc.ArgumentError, match="b: .* has a tangent"):
+            tc.kernels.gemm(a, forward_ad.make_dual(a, a))
+        double[1, 32](y, dual.detach())
+        assert torch.equal(y, 2 * x)
+        assert torch.equal(tc.kernels.gemm(a, a), a @ a)
+
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                y = torch.empty_like(x)
+                double[1, 32](y, x)
+                return y
+
+            @staticmethod
+            def jvp(ctx: Any, tangent: Any) -> Any:
+                y = torch.empty_like(tangent)
+                double[1, 32](y, tangent)
+                return y
+
+        assert torch.equal(forward_ad.unpack_dual(Double.apply(dual)).tangent, 2 * ones)
+    with pytest.raises(tc.ArgumentError, match="'x'.*has a tangent"):
+        func.jvp(lambda x: double[1, 32](y, x), (x,), (ones,))

@@ -118,7 +118,8 @@ def gemm(
     ------
     ArgumentError
         Arguments that do not fit, among them torch tensors that require a gradient while torch
-        records gradients: `tensorcore_dsl.torch.gemm` has gradients, and this has none.
+        records gradients, or that have a tangent in forward mode: `tensorcore_dsl.torch.gemm` has
+        derivatives, and this has none.
     CompileError
         Errors in the epilogue, at its line.
 

@@ -108,21 +108,43 @@ def grad_mode(cls: type) -> Callable[[], bool] | None:
     return getattr(sys.modules.get("torch"), "is_grad_enabled", None)
 
 
-def _refuse_recorded(tensor: Any) -> None:
-    """Refuse a tensor whose gradient would be lost, as torch's own exports do.
+def forward_mode() -> Any:
+    """torch's module of forward mode; its `_current_level` is -1 outside a level. Or None."""
+    return sys.modules.get("torch.autograd.forward_ad")
 
-    torch does not see what a kernel reads and writes: its results would have no `grad_fn`, and a
-    leaf would change under the graph that it is part of.
+
+def has_tangent(tensor: Any) -> bool:
+    """Whether torch differentiates by a tensor in forward mode now."""
+    forward = forward_mode()
+    if forward is None or forward._current_level < 0 or not forward._is_fwd_grad_enabled():
+        return False
+    core = forward.torch._C
+    # An operator's own code runs below autograd, which has seen the tangent before.
+    if core._dispatch_tls_is_dispatch_key_excluded(core.DispatchKey.AutogradFunctionality):
+        return False
+    return forward.unpack_dual(tensor).tangent is not None
+
+
+def _refuse_recorded(tensor: Any) -> None:
+    """Refuse a tensor whose derivative would be lost, as torch's own exports do.
+
+    torch does not see what a kernel reads and writes: its results would have no `grad_fn` and no
+    tangent, and a leaf would change under the graph that it is part of.
     """
-    if getattr(tensor, "requires_grad", False):
+    what = remedy = ""
+    if has_tangent(tensor):
+        what, lost = "has a tangent, in torch's forward mode", "tangent"
+    elif getattr(tensor, "requires_grad", False):
         recording = grad_mode(type(tensor))
         if recording is not None and recording():
-            raise ArgumentError(
-                "a torch tensor that requires grad, while torch records gradients: a kernel has no "
-                "backward, so the gradient would be lost. Pass x.detach(), or call inside `with "
-                "torch.no_grad():` or the forward of a torch.autograd.Function; the products of "
-                "tensorcore_dsl.torch have gradients"
-            )
+            what, lost = "requires grad, while torch records gradients", "gradient"
+            remedy = "`with torch.no_grad():` or "
+    if what:
+        raise ArgumentError(
+            f"a torch tensor that {what}: a kernel has no derivative, so the {lost} would be lost. "
+            f"Pass x.detach(), or call inside {remedy}the forward of a torch.autograd.Function; "
+            f"the products of tensorcore_dsl.torch have derivatives"
+        )
 
 
 def _torch(tensor: Any) -> Raw:

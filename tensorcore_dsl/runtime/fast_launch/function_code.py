@@ -19,10 +19,11 @@ I64, I32, VOID = ir.IntType(64), ir.IntType(32), ir.VoidType()
 
 # Functions of Python that the code calls.
 PYTHON_FUNCTIONS = (
-    "PyByteArray_AsString", "PyBytes_FromStringAndSize", "PyErr_Clear", "PyErr_Occurred",
-    "PyEval_RestoreThread", "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
-    "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_GetAttr", "PyObject_Vectorcall",
-    "PyObject_VectorcallMethod", "PyTuple_GetItem", "PyTuple_Size", "Py_DecRef", "Py_IncRef",
+    "PyByteArray_AsString", "PyBytes_FromStringAndSize", "PyDict_GetItem", "PyErr_Clear",
+    "PyErr_Occurred", "PyEval_RestoreThread", "PyEval_SaveThread", "PyFloat_AsDouble",
+    "PyLong_AsLongLongAndOverflow", "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong",
+    "PyObject_GetAttr", "PyObject_Vectorcall", "PyObject_VectorcallMethod", "PyTuple_GetItem",
+    "PyTuple_Size", "Py_DecRef", "Py_IncRef",
 )  # fmt: skip
 
 

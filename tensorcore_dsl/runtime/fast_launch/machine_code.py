@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 from tensorcore_dsl.runtime.arguments import F32_MAX
-from tensorcore_dsl.runtime.array_interop import DLTensor
+from tensorcore_dsl.runtime.array_interop import DLTensor, forward_mode
 from tensorcore_dsl.runtime.fast_launch import argument_kinds
 from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
 from tensorcore_dsl.runtime.fast_launch.function_code import I32, I64, VOID, Code
@@ -42,6 +42,9 @@ class Reader(Code):
         self.key = self.end = self._alloca(layout.WORD * words)
         self.devices: dict[int, Any] = {}  # of tensors, by argument
         self._require(self._equal(self.nargs, len(kinds)))
+        forward = forward_mode()
+        if forward is not None and any(getattr(kind, "grad_mode", None) for kind in kinds):
+            self._require_no_level(vars(forward))
         self.values = [self._read(i, kind) for i, kind in enumerate(kinds)]
         for i in range(written):
             for j in range(i + 1, len(kinds)):
@@ -81,6 +84,14 @@ class Reader(Code):
         if isinstance(kind, argument_kinds.Bool):
             return self.builder.zext(self._equal(argument, id(True)), I32)
         return self._numpy_scalar(argument, kind)
+
+    def _require_no_level(self, forward: dict[str, Any]) -> None:
+        """Go to `miss` inside a level of forward mode, where a tensor may have a tangent.
+
+        CPython has one object for each small integer, so for -1 too.
+        """
+        level = self._python("PyDict_GetItem", id(forward), id(sys.intern("_current_level")))
+        self._require(self._equal(level, id(-1)))
 
     def _require_no_gradient(self, argument: Any, kind: argument_kinds.Array) -> None:
         """Go to `miss` if the array requires a gradient, and its library records gradients."""
