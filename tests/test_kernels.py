@@ -122,6 +122,13 @@ def test_empty(shape: tuple[int, int, int]) -> None:
     M, N, K = shape
     a, b = np.ones((M, K), np.float16), np.ones((K, N), np.float16)
     assert np.array_equal(kernels.gemm(a, b), np.zeros((M, N)))
+    plan = kernels.plan(a, b, None, None)
+    assert (plan.kernel, plan.config, plan.traits, plan.grid) == (None, None, None, 0)
+    assert kernels.explain_bits(plan).startswith("no kernel runs")
+    with pytest.raises(tc.ArgumentError, match="precision"):
+        kernels.plan(a, b, None, None, precision="tf32")
+    plan = kernels.plan(a, b, None, None, epilogue=plus_one)
+    assert (plan.kernel is None) == (K != 0)  # an epilogue applies to sums of no products
 
 
 def test_no_products_leave_beta_c() -> None:

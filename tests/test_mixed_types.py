@@ -10,6 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.host import copies, families, heuristics, tuning_cache, warming
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
 S8, U8 = np.int8, np.uint8
@@ -67,6 +68,66 @@ def test_all_values_of_fp8_are_converted(arch: str) -> None:
         with np.errstate(invalid="ignore"):
             wanted = np.repeat(a.astype(np.float32), 8, 1)
         assert np.array_equal(d, wanted, equal_nan=True) and np.isnan(d).any()
+
+
+LAYOUTS = {
+    "rows": lambda x: x, "columns": np.asfortranarray, "every second": lambda x: x[::2, ::2],
+    "reversed": lambda x: x[::-1], "one row": lambda x: x[:1, :64],
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:each product copies")
+@pytest.mark.parametrize("of_b", LAYOUTS)
+@pytest.mark.parametrize("of_a", LAYOUTS)
+def test_fp8_is_planned_as_it_is_multiplied(of_a: str, of_b: str) -> None:
+    a, b = LAYOUTS[of_a](operand(66, 64, E4M3)), LAYOUTS[of_b](operand(40, 64, E5M2)).T
+    a, b = a[:, : b.shape[0]], b[: a.shape[1]]
+    with tc.target("cpu", "sm_89"):
+        d = kernels.gemm(a, b, out_dtype=tc.f32)
+        assert np.array_equal(d, exact(a, b))
+        plan = kernels.plan(a, b, None, d, accumulate="fast")
+        assert plan.kernel is families.SM80[tc.f16] or plan.kernel is families.VECTORS[tc.f16]
+        assert kernels.explain_bits(plan).startswith("products:   f16 by f16")
+        with warming.recorded() as launches:
+            kernels.gemm(a, b, out=d)
+            kernels.gemm(np.asarray(a, np.float16), np.asarray(b, np.float16), out=d)
+    assert launches[0].kernel is launches[-1].kernel is plan.kernel
+
+
+@pytest.mark.filterwarnings("ignore:each product copies")
+def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = operand(64, 64, E4M3), operand(64, 64, E4M3).T
+    config = kernels.AmpereConfig(BM=64, BN=32, WM=32, WN=32)
+    second = lambda launch: 2.0 - (launch.keywords["config"] == config)
+    with tc.target("cpu", "sm_89"):
+        other = kernels.plan(a, b, None, None).config
+        found = kernels.tune(a, b, timer=second, device="mine", candidates=[other, config], remember=False)
+        assert found.best == config != other
+        assert kernels.tune(a, b, timer=lambda launch: 1.0, device="mine", remember=False).trials
+        monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
+        monkeypatch.setattr(tuning_cache, "device_name", lambda: "mine")
+        monkeypatch.setattr(tuning_cache, "entries", lambda: [found.key])
+        monkeypatch.setattr(tuning_cache, "recall", {found.key: config}.get)
+        assert kernels.plan(a, b, None, None).config == config
+
+
+@pytest.mark.filterwarnings("ignore:each product copies")
+def test_operands_are_not_converted_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "_assign", None)
+    (bound,) = warming.kernels_of(warming._products([tc.e4m3], [(256, 256, 256)], ["row.col"], None), "sm_89")
+    assert bound.kernel is families.SM80[tc.f16] and bound.types[0].dtype == tc.f16
+
+
+@pytest.mark.parametrize(("arch", "text"), [
+    ("sm_75", "nor can the mma.sync kernels: they run on sm_80 or later"),
+    ("sm_89", "single matrices, no batches; call gemm for each matrix"),
+])  # fmt: skip
+def test_products_without_kernels_say_what_has_them(arch: str, text: str) -> None:
+    a, b = np.ones((2, 16, 32), E4M3), np.ones((32, 16), E4M3)
+    with tc.target("cpu", arch):
+        for call in (kernels.gemm, lambda a, b: kernels.plan(a, b, None, None)):
+            with pytest.raises(tc.ArgumentError, match=text):
+                call(a[0] if arch == "sm_75" else a, b)
 
 
 CONFIGS = [

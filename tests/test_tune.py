@@ -228,6 +228,18 @@ def test_processes_add_to_each_others_entries(cache):
     assert tuning_cache.recall("three") == kernels.AmpereConfig()
 
 
+def test_batches(hopper):
+    a, b = operands()
+    out = np.zeros((3, 512, 256), BF16)
+    batch = np.stack([a, a, a])
+    config = HopperConfig(BN=32, stages=5)
+    found = tune(batch, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
+    assert found.key == f"bf16->bf16 512x256x128 row.col batch=3 on {GPU}"
+    assert plan(batch, b, None, out).config == config
+    assert plan(a, b, None, out[0]).config != config != plan(batch[:2], b, None, out[:2]).config
+    assert len(tune(batch, b, timer=timer(lambda c: 1.0), device=GPU, remember=False).trials) > 9
+
+
 def test_refusals():
     a, b = operands()
     with tc.target("cpu"), pytest.raises(tc.ArgumentError, match="measures on a GPU"):

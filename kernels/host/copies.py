@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.copy_matrix import (
     ctas,
 )
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream, transposed
-from tensorcore_dsl.kernels.host.launch import bind
+from tensorcore_dsl.kernels.host.launch import bind, is_recording, launch_nothing
 from tensorcore_dsl.kernels.host.padding import ROWS, Copy, padded_shape, with_line_stride
 from tensorcore_dsl.kernels.host.workspace import scratch
 
@@ -35,7 +35,7 @@ def bind_with_copies(
     bind_product: binds the product for arguments like those given. A result that is to be copied
     back gets an uninitialised array of its own. All of it belongs to `stream`.
     """
-    given = [describe(arguments[copy.place]) for copy in copies]
+    given = [copy.converted(describe(arguments[copy.place])) for copy in copies]
     shapes = [padded_shape(x, copy.axis) for x, copy in zip(given, copies, strict=True)]
     dtypes = [x.type.dtype for x in given]
     size = sum(math.prod(s) * t.itemsize for s, t in zip(shapes, dtypes, strict=True))
@@ -72,7 +72,7 @@ def bind_with_copies(
 
     memory = allocate(arguments[0])
     found = views(memory)
-    by_kernel = _are_on_gpu(given)
+    by_kernel = _are_on_gpu(given) and not any(copy.dtype for copy in copies)
     copy_in = _bind_pairs(before(arguments, memory), by_kernel, stream)
     product = bind_product(tuple(replaced(arguments, found)))
     copy_out = _bind_pairs(behind(arguments, found), by_kernel, stream)
@@ -107,7 +107,7 @@ def _are_on_gpu(given: list[Description]) -> bool:
 def _bind_pairs(pairs: Pairs, by_kernel: bool, stream: Any) -> Callable[[Pairs], None]:
     """A function that copies matrices like these, by kernels two in a launch."""
     if not by_kernel:
-        return _assign
+        return launch_nothing if is_recording() else _assign
     firsts = range(0, len(pairs), 2)
     launches = [_bind_two(pairs[i : i + 2], stream) for i in firsts]
 

@@ -62,10 +62,12 @@ def has_wgmma() -> bool:
 
 def sm80_obstacle(problem: GemmProblem) -> str:
     """Reason why the mma.sync kernels cannot run this problem, or ''."""
+    if host.target_arch().number < 80:
+        return "they run on sm_80 or later"
     if problem.multiplied_as not in SM80:
         return f"they have no {problem.dtype}"
     if problem.batch is not None:
-        return "they multiply single matrices, no batches"
+        return "they multiply single matrices, no batches; call gemm for each matrix"
     return "they have no row reductions" if problem.row_reductions else ""
 
 

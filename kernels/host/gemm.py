@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe, target_arch
+from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import (
@@ -29,7 +29,6 @@ from tensorcore_dsl.kernels.host.arguments import (
     present,
 )
 from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream, zero_terms
-from tensorcore_dsl.kernels.host.families import has_wgmma
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
@@ -199,11 +198,7 @@ def _prepare(
         launch = launch_with_c(launch, in_c, shape, place=2)
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
-    views: Any = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
-    if dtype.is_float and dtype.bits == 8 and not has_wgmma():
-        why = f"{target_arch()} has no kernels of fp8, so they are converted to f16, which is exact"
-        padding.announced([padding.Copy(0, padding.ROWS, why)])
-        views, given = partial(_as_f16, stream=stream), replace(given, accumulate=None)
+    views = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
     new_a, new_b = views(a, b)
     problem = replace(given, a=describe(new_a), b=describe(new_b))
     new_c = d if in_c is None else c if in_c.shape == shape else broadcast_to(c, shape)
@@ -216,13 +211,6 @@ def _prepare(
         launch = lambda a, b, *others: of_views(*views(a, b), *others)
     launch = launch_with_c(launch, in_c, shape, place=2)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
-
-
-def _as_f16(a: Any, b: Any, stream: Any) -> tuple[Any, Any]:
-    """Operands of fp8 as f16, which has all of their values."""
-    with on_stream(a, stream):
-        a, b = astype(a, tc.f16), astype(b, tc.f16)
-    return padding.with_line_strides(a, b, describe(a), describe(b))
 
 
 def _check_fillable(problem: GemmProblem, c: Any, d: Any) -> None:

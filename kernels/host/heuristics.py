@@ -213,7 +213,7 @@ def _requested_family(family: str | None, config: Any) -> str | None:
 
 def _tuned_config(problem: GemmProblem, family: str | None, obstacles: dict[str, str]) -> Any:
     """The configuration that was tuned on this GPU, if its family can run the problem."""
-    if current_target() != "cuda" or not tuning_cache.entries() or problem.batch is not None:
+    if current_target() != "cuda" or not tuning_cache.entries():
         return None
     config = tuning_cache.recall(tuning_cache.key(problem, tuning_cache.device_name()))
     if config is None:

@@ -15,9 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description
+from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.host.arrays import restrided
-from tensorcore_dsl.kernels.host.families import has_negative_stride, stores_without_tma
+from tensorcore_dsl.kernels.host.families import (
+    has_negative_stride,
+    has_wgmma,
+    stores_without_tma,
+)
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
@@ -34,13 +38,18 @@ class Copy:
     """A copy of the argument `place` of a kernel, of which `axis` is contiguous, ROWS or COLUMNS.
 
     is_result: it receives the result, and is copied to the argument behind the product. why: what
-    the kernels cannot take, and what they can.
+    the kernels cannot take, and what they can. dtype: of its elements; None: the argument's.
     """
 
     place: int
     axis: int
     why: str
     is_result: bool = False
+    dtype: Any = None
+
+    def converted(self, x: Description) -> Description:
+        """The argument with elements of the copy's type."""
+        return x._replace(type=replace(x.type, dtype=self.dtype)) if self.dtype else x
 
 
 def with_line_stride(x: Any, description: Description, axis: int) -> Any:
@@ -150,6 +159,25 @@ def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None
     return Copy(place, ROWS, why, is_result=True) if why else None
 
 
+def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
+    """The copies of fp8 operands in f16, where the target has no kernels of fp8."""
+    if not problem.dtype.is_float or problem.dtype.bits != 8 or has_wgmma():
+        return ()
+    where, found = target_arch(), []
+    for place, name, x, axis in ((0, "a", problem.a, ROWS), (1, "b", problem.b, COLUMNS)):
+        as_it_lies = x.type.unit[axis] or not any(x.type.unit[-2:])
+        why = f"{where} has no kernels of fp8, so {name} is converted to f16, which is exact"
+        axis = axis if as_it_lies else ROWS + COLUMNS - axis
+        found.append(Copy(place, axis, why, dtype=tc.f16))
+    return tuple(found)
+
+
+def converted(problem: GemmProblem) -> GemmProblem:
+    """The problem whose operands have types of which the target has kernels."""
+    copies = conversions(problem)
+    return replace(with_copies(problem, copies), accumulate=None) if copies else problem
+
+
 # -- what it gives, and costs -------------------------------------------------------------------
 
 
@@ -164,6 +192,7 @@ def seen(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
     copy = next((copy for copy in copies if copy.place == place), None)
     if copy is None:
         return x
+    x = copy.converted(x)
     *batch, lines, pitch = padded_shape(x, copy.axis)
     steps = (pitch, 1) if copy.axis == ROWS else (1, pitch)
     strides = (lines * pitch, *steps) if batch else steps

@@ -25,6 +25,7 @@ from tensorcore_dsl.kernels.host.ampere_heuristics import (
     runs_along_k,
     vector_config,
 )
+from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
 from tensorcore_dsl.kernels.host.families import (
@@ -147,8 +148,8 @@ def plan(
     """The kernel, configuration and traits that `gemm` takes for these operands.
 
     wgmma kernels need sm_90a, and copies of operands that TMA cannot read (rows or columns at
-    multiples of 16 bytes); the mma.sync kernels take all rows and columns, but neither fp8, nor
-    `row_reductions`, nor batches.
+    multiples of 16 bytes); the mma.sync kernels take all rows and columns, but neither
+    `row_reductions` nor batches, and fp8 as copies in f16.
 
     Parameters
     ----------
@@ -168,12 +169,14 @@ def plan(
     Returns
     -------
     Plan
-        With `kernel`, `config`, `traits` (what the kernel is compiled for) and `grid`.
+        With `kernel`, `config`, `traits` (what the kernel is compiled for) and `grid`. The first
+        three are None and the grid is 0 where no kernel runs: D has no elements, or K is 0 without
+        an epilogue and row reductions.
 
     Raises
     ------
     ArgumentError
-        Arguments that do not fit, or a product without elements, for which no kernel runs.
+        Arguments that do not fit.
 
     See Also
     --------
@@ -181,9 +184,10 @@ def plan(
     """
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
-    if 0 in (*in_d.shape, in_a.shape[-1]):
-        raise tc.ArgumentError(f"no kernel runs for a product of {in_a.shape} and {in_b.shape}")
     check_row_reductions(row_reductions)
+    if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # as `gemm` does
+        a, b = zero_terms(a, -1), zero_terms(b, -2)
+        in_a, in_b = describe(a), describe(b)
     names = named_arguments(epilogue_args)
     in_a, in_b = map(describe, padding.with_line_strides(a, b, in_a, in_b))
     problem = GemmProblem(
@@ -199,8 +203,11 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     operands.check_accumulate(problem.dtype, problem.accumulate)
     operands.check_precision(problem.dtype, problem.precision)
     operands.check_bits(problem.bits)
+    if 0 in (*problem.d.shape, problem.K):
+        return Plan(None, None, None, 0, problem=problem)
+    conversions, problem = padding.conversions(problem), padding.converted(problem)
     family, config = heuristics.choose_family(problem, family, config)
-    copies = heuristics.choose_copies(problem, family, config)
+    copies = conversions or heuristics.choose_copies(problem, family, config)
     seen = padding.with_copies(problem, copies)
     if family == "sm90":
         packed = heuristics.aligned(problem)
@@ -241,6 +248,8 @@ def explain_bits(plan: Plan) -> str:
     """
     if not isinstance(plan, Plan) or plan.problem is None:
         raise tc.ArgumentError(f"plan is {brief(plan)}; needed is what kernels.plan returns")
+    if plan.config is None:
+        return "no kernel runs: D has no elements, or is beta C as K is 0"
     return str(summation_of(plan.problem, plan.config))
 
 

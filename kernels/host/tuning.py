@@ -29,7 +29,12 @@ from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembl
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.heuristics import is_open, ranked_ampere, ranked_f32, shape_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.padding import gemm_copies, with_copies, with_line_strides
+from tensorcore_dsl.kernels.host.padding import (
+    converted,
+    gemm_copies,
+    with_copies,
+    with_line_strides,
+)
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
@@ -95,14 +100,15 @@ def tune(
         raise tc.ArgumentError(f"device is {brief(device)}; needed is the name of a GPU")
     in_a, in_b, in_c = operands.describe_operands(a, b, c)
     dtype = in_a.type.dtype
-    (M, K), (_, N) = operands.check_rank("a", in_a, 2), operands.check_rank("b", in_b, 2)
-    if 0 in (M, N, K):
-        raise tc.ArgumentError(f"a product of {M}x{K} and {K}x{N} has nothing to tune")
-    d, in_d = operands.result_array(a, out, dtype, (M, N))
+    shape, K = operands.product_shape(in_a, in_b), in_a.shape[-1]
+    if 0 in (*shape, K):
+        size = "x".join(map(str, shape))
+        raise tc.ArgumentError(f"a product of {size} with K = {K} has nothing to tune")
+    d, in_d = operands.result_array(a, out, dtype, shape)
     operands.check_precision(dtype, precision)
     operands.check_bits(bits)
     in_a, in_b = map(describe, with_line_strides(a, b, in_a, in_b))
-    problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits)
+    problem = converted(GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
         gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue,

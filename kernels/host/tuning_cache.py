@@ -22,13 +22,14 @@ def key(problem: GemmProblem, device: str) -> str:
     """Element types, size and layouts of a problem, and the name of the GPU.
 
     Operands that TMA cannot read have another key, since other kernels run them, and so have those
-    that are always copied, and batch-invariant products.
+    that are always copied, batch-invariant products, and batches.
     """
     layout = f"{'row' if problem.a_k_major else 'col'}.{'col' if problem.b_k_major else 'row'}"
     marks = {
         "unaligned": any(x.type.align != 16 for x in (problem.a, problem.b, problem.d)),
         "strided": any(strided_copy(0, "", x) for x in (problem.a, problem.b)),
         problem.bits: problem.bits != ANY,
+        f"batch={problem.batch}": problem.batch is not None,
     }
     return " ".join((
         f"{problem.multiplied_as}->{problem.d.type.dtype}",
