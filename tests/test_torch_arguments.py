@@ -50,7 +50,8 @@ def test_tensors_on_gpu():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: torch.zeros(3, dtype=torch.complex64), "complex64"),
+        (lambda: torch.zeros(3, dtype=torch.complex64), r"complex64.*pass torch.view_as_real\(x\)"),
+        (lambda: torch.zeros(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), r"x\.view\(torch\.uint8\)"),
         (lambda: torch.zeros(3, device="meta"), "meta"),
         (lambda: torch.eye(3).to_sparse(), "to_dense"),
         (lambda: torch.zeros(3, dtype=torch.complex64).conj().imag, "resolve_neg"),

@@ -164,8 +164,10 @@ def _torch(tensor: Any) -> Raw:
         )
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in TORCH_DTYPES:
+        real, words = "torch.view_as_real(x)", "its bytes, x.view(torch.uint8)"
         raise ArgumentError(
-            f"torch tensors of {tensor.dtype} are not supported; use one of {listing(TORCH_DTYPES)}"
+            f"torch tensors of {tensor.dtype} are not supported; use one of "
+            f"{listing(TORCH_DTYPES)}, or pass {real if tensor.dtype.is_complex else words}"
         )
     dtype = np.dtype(name)
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
