@@ -95,6 +95,19 @@ def test_fp8_is_planned_as_it_is_multiplied(of_a: str, of_b: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:each product copies")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+@pytest.mark.parametrize("dtype", [E4M3, np.float16, np.float64])
+def test_fp8_is_added(dtype: Any, arch: str) -> None:
+    a, b = operand(32, 48, dtype), operand(40, 48, dtype).T
+    wide = operand(64, 80, E5M2)
+    with tc.target("cpu", arch):
+        for c in (wide[:32, :40], wide[::2, ::2], wide[0, :40], wide[:32, :1], wide.T[:32, :40]):
+            d = kernels.gemm(a, b, c, alpha=2, beta=-1, out_dtype=None if dtype is np.float64 else tc.f16 if dtype is E4M3 else tc.f32)
+            assert np.array_equal(d, 2 * exact(a, b) - c.astype(np.float64))
+            assert kernels.plan(a, b, c, d, beta=1).traits.has_c
+
+
+@pytest.mark.filterwarnings("ignore:each product copies")
 def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = operand(64, 64, E4M3), operand(64, 64, E4M3).T
     config = kernels.AmpereConfig(BM=64, BN=32, WM=32, WN=32)

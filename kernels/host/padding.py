@@ -22,14 +22,14 @@ from tensorcore_dsl.kernels.host.families import (
     has_wgmma,
     stores_without_tma,
 )
-from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
 VECTOR = 16  # bytes, at whose multiples TMA reads
 LINE = 128  # bytes of a line of the L2 cache, at which the rows of a copy start
 # Microseconds of a launch that copies, and bytes that it reads or writes in one (an H200).
 LAUNCH, RATE = 0.86, 5e6
-PLACES = {"a": 0, "b": 1, "d": 3}  # of the arguments of gemm's kernels
+PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}  # of the arguments of gemm's kernels
 KERNELS = "tensorcore_dsl"  # the package, whose own frames no warning is about
 
 
@@ -160,22 +160,24 @@ def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None
 
 
 def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
-    """The copies of fp8 operands in f16, where the target has no kernels of fp8."""
-    if not problem.dtype.is_float or problem.dtype.bits != 8 or has_wgmma():
-        return ()
+    """The copies of fp8 operands in f16: A and B where the target has no kernels of fp8, and C
+    where it has no instructions that convert fp8."""
     where, found = target_arch(), []
-    for place, name, x, axis in ((0, "a", problem.a, ROWS), (1, "b", problem.b, COLUMNS)):
-        as_it_lies = x.type.unit[axis] or not any(x.type.unit[-2:])
-        why = f"{where} has no kernels of fp8, so {name} is converted to f16, which is exact"
-        axis = axis if as_it_lies else ROWS + COLUMNS - axis
-        found.append(Copy(place, axis, why, dtype=tc.f16))
+    product, adds = has_wgmma(), where.number >= 89 or not problem.reads_c
+    for name, takes, axis in (("a", product, ROWS), ("b", product, COLUMNS), ("c", adds, ROWS)):
+        x = getattr(problem, name)
+        if not takes and x.type.dtype.is_float and x.type.dtype.bits == 8:
+            as_it_lies = x.type.unit[axis] or not any(x.type.unit[-2:])
+            why = f"{where} has no kernels of fp8, so {name} is converted to f16, which is exact"
+            axis = axis if as_it_lies else ROWS + COLUMNS - axis
+            found.append(Copy(PLACES[name], axis, why, dtype=tc.f16))
     return tuple(found)
 
 
 def converted(problem: GemmProblem) -> GemmProblem:
     """The problem whose operands have types of which the target has kernels."""
-    copies = conversions(problem)
-    return replace(with_copies(problem, copies), accumulate=None) if copies else problem
+    accumulate = None if problem.accumulate == FAST and not has_wgmma() else problem.accumulate
+    return replace(with_copies(problem, conversions(problem)), accumulate=accumulate)
 
 
 # -- what it gives, and costs -------------------------------------------------------------------
@@ -183,8 +185,8 @@ def converted(problem: GemmProblem) -> GemmProblem:
 
 def with_copies(problem: GemmProblem, copies: tuple[Copy, ...]) -> GemmProblem:
     """The problem that the kernels get."""
-    a, b, d = (seen(getattr(problem, name), PLACES[name], copies) for name in "abd")
-    return replace(problem, a=a, b=b, d=d)
+    given = {name: getattr(problem, name) for name in PLACES}
+    return replace(problem, **{n: x and seen(x, PLACES[n], copies) for n, x in given.items()})
 
 
 def seen(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:

@@ -207,7 +207,7 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
         return Plan(None, None, None, 0, problem=problem)
     conversions, problem = padding.conversions(problem), padding.converted(problem)
     family, config = heuristics.choose_family(problem, family, config)
-    copies = conversions or heuristics.choose_copies(problem, family, config)
+    copies = (*conversions, *heuristics.choose_copies(problem, family, config))
     seen = padding.with_copies(problem, copies)
     if family == "sm90":
         packed = heuristics.aligned(problem)
