@@ -246,6 +246,8 @@ def test_refusals():
         tune(a, b)
     with pytest.raises(tc.ArgumentError, match="nothing to tune"):
         tune(np.zeros((0, 4), BF16), np.zeros((4, 4), BF16), timer=timer(lambda c: 1.0))
+    with pytest.raises(tc.ArgumentError, match="no f64; nor .* no batches; call gemm for each"):
+        tune(np.zeros((2, 64, 64)), np.zeros((64, 64)), timer=timer(lambda c: 1.0), device=GPU)
     with pytest.raises(tc.ArgumentError, match="a's columns must be as many"):
         tune(a, a, timer=timer(lambda c: 1.0))
 

@@ -27,7 +27,13 @@ from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.host.cost_model import ranking, sliced_ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.heuristics import is_open, ranked_ampere, ranked_f32, shape_of
+from tensorcore_dsl.kernels.host.heuristics import (
+    choose_family,
+    is_open,
+    ranked_ampere,
+    ranked_f32,
+    shape_of,
+)
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import (
     converted,
@@ -154,6 +160,7 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
 
     Of both where either may be faster. All sum in an order that `problem.bits` allows.
     """
+    choose_family(problem, None, None)  # refuses a problem that no family runs
     allowed = lambda config: is_allowed(problem, config)
     impossible = obstacles(problem)
     seen = with_copies(problem, gemm_copies(problem, "sm80"))
