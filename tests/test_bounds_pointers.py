@@ -7,7 +7,7 @@ import pytest
 from twins import Twin, Twins
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import OperandError, OutOfBounds
+from tensorcore_dsl.errors import InvalidArithmetic, OperandError, OutOfBounds
 
 twin = Twins()
 
@@ -279,6 +279,64 @@ def copy_that_skips(x, n, bad: tc.Const):
         skip = n != 64 if bad else n == 64
         tc.emit("cp.async.cg.shared.global.ignore", tile.at(0), x.at(n), 16, skip)  # here
         tc.cp_async_wait(0)
+
+
+# -- guards: a check only where the instruction executes, whatever type the condition has --------------
+
+
+@twin(OutOfBounds, "index 8 leaves axis 0 of a shared f16 tile of 8x8, which has extent 8", (8,), 2)
+def guarded_matrix_load(x, n, bad: tc.Const):
+    tile, other = tc.shared((8, 8), tc.f16), tc.shared((8, 8), tc.f16)
+    lane = tc.threadIdx.x
+    tile[lane // 4, lane % 4 * 2], tile[lane // 4, lane % 4 * 2 + 1] = 1.0, 1.0
+    other[lane // 4, lane % 4 * 2], other[lane // 4, lane % 4 * 2 + 1] = 2.0, 2.0
+    tc.syncwarp()
+    for step in range(n):
+        inside = step < (2 if bad else 1)
+        rows = tile.at(step * 8 + lane % 8, 0)
+        tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", rows, pred=inside)  # here
+
+
+@twin(OutOfBounds, "index 8 leaves axis 0 of a shared f16 tile of 8x8, which has extent 8", np.int32(0))
+def matrix_store_by_an_integer(count, bad: tc.Const):
+    tile, other = tc.shared((8, 8), tc.f16), tc.shared((8, 8), tc.f16)
+    other[tc.threadIdx.x // 4, tc.threadIdx.x % 4] = 1.0
+    rows = tile.at(8 + tc.threadIdx.x % 8, 0)
+    wanted = count + (4 if bad else 0)
+    tc.emit("stmatrix.sync.aligned.m8n8.x1.shared.b16", rows, tc.u32(0), pred=wanted)  # here
+
+
+@twin(OutOfBounds, "4 elements from index 64 on leave axis 0 of 'x', which has extent 64", (64,), np.int32(2))
+def copy_by_an_integer(x, n, bad: tc.Const):
+    tile = tc.shared(8, tc.f32)
+    if tc.threadIdx.x == 0:
+        skip = n != 2 if bad else n == 2
+        tc.emit("cp.async.cg.shared.global.ignore", tile.at(0), x.at(n + 62), 16, skip, pred=n)  # here
+        tc.emit("cp.async.cg.shared.global", tile.at(0), x.at(n + 62), 16, pred=n - 2)
+        tc.emit("cp.async.cg.shared.global", tile.at(0), x.at(n + 62), 16, pred=False)
+        tc.cp_async_wait(0)
+
+
+@twin(OutOfBounds, "byte 127 leaves a shared f32 tile of 28, which has 112 bytes", (32,), np.uint32(128))
+def bulk_store_by_an_integer(x, size: tc.u32, bad: tc.Const):
+    tile, other = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x % 28] = 1.0
+    other[tc.threadIdx.x] = 7.0
+    tc.fence_proxy_async()
+    tc.barrier()
+    tc.emit(BULK_STORE, x.at(0), tile.at(0), size, pred=tc.threadIdx.x & (2 if bad else 32))  # here
+    tc.tma_store_commit()
+    tc.tma_store_wait(0)
+
+
+@twin(InvalidArithmetic, "division of 7 by 0", np.int32(0))
+def division_by_an_integer(n, bad: tc.Const):
+    tc.emit("div.s32", 7, n, pred=n + (2 if bad else 0))  # here
+
+
+@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (8,), np.int32(65536), np.int32(65537))
+def product_by_an_integer(x, i, j, bad: tc.Const):
+    x.at(i * j & 7 if not bad else i * j - i).load(pred=j - 65535)  # here
 
 
 @pytest.mark.parametrize("case", twin, ids=str)

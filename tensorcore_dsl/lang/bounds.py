@@ -14,7 +14,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import is_number
+from tensorcore_dsl.values.operands import both, is_number
 from tensorcore_dsl.values.values import Place, Scalar, Struct
 
 MORE = 2**31 - 1  # numbers that no stride leaves room for: a check of so many fails
@@ -95,8 +95,7 @@ class Bound:
             return
         alike: Any = True
         if isinstance(stride, Scalar) or isinstance(self.stride, Scalar):
-            alike = builder().apply("eq", stride, self.stride)
-            alike = alike if pred is None else builder().apply("and", alike, pred)
+            alike = both(pred, builder().apply("eq", stride, self.stride))
         elif stride == self.stride:
             alike = pred
         if alike is not True:
@@ -108,8 +107,7 @@ class Bound:
             return
         wide = dtypes.s64
         given, wanted = (builder().convert(v, wide) for v in (stride, self.stride))
-        differ = given != wanted
-        differ = differ if pred is None else builder().apply("and", differ, pred)
+        differ = both(pred, given != wanted)
         text = f"lines %lld elements apart are no lines of {self.place}, which are %lld apart"
         builder().check(wide, given, wanted, MORE, text, differ)
 
@@ -175,8 +173,7 @@ def check_all(bounds: Sequence[Bound], bytes_: Any, pred: Any = None) -> None:
     build = builder()
     if not build.checks or not bounds:
         return
-    some = bytes_ != 0
-    some = some if pred is None else build.apply("and", some, pred)
+    some = both(pred, bytes_ != 0)
     last = build.convert(bytes_ - 1, dtypes.s32)
     for bound in bounds:
         bound.check(1, some)

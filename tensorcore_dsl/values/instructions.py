@@ -26,7 +26,7 @@ from tensorcore_dsl.ir.nodes import (  # isort: skip
     Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
 )  # fmt: skip
 from tensorcore_dsl.values.operands import (  # isort: skip
-    check_descriptors, check_register, constant, describe, element_type, filling, guard_of,
+    both, check_descriptors, check_register, constant, describe, element_type, filling, guard_of,
     immediate, is_number, literal, number_type, part_source, type_of, wrong_count,
 )  # fmt: skip
 
@@ -139,10 +139,11 @@ class InstructionBuilder:
             raise wrong_count(instr, len(operands))
         if instr.ordering is not None:
             check_descriptors(instr, operands)
-        if self.checks:
-            self._check_addresses(instr, operands, options.get("pred"))
+        guard = guard_of(instr, options) if options else True
+        if self.checks and guard is not False:
+            self._check_addresses(instr, operands, guard)
             if instr.divides_integers and isinstance(operands[1], Scalar):
-                self._check_divisor(operands[0], operands[1], options.get("pred"))
+                self._check_divisor(operands[0], operands[1], guard)
         sources = tuple(
             [
                 self._source(given, wanted, instr)
@@ -152,25 +153,25 @@ class InstructionBuilder:
         swizzle = None
         if self.checks and instr.accesses_memory:
             swizzle = next((o.swizzle for o in operands if hasattr(o, "swizzle")), None)
-        guard = guard_of(instr, options) if options else True
         if guard is True:
             return self._unguarded(instr, sources, swizzle)
         return self._guarded(instr, sources, guard, options.get("otherwise"), swizzle)
 
-    def _check_addresses(self, instr: Instruction, operands: Sequence[Any], pred: Any) -> None:
+    def _check_addresses(self, instr: Instruction, operands: Sequence[Any], guard: Any) -> None:
         """Check the bounds of pointers, tiles and barriers that are given as addresses."""
         if not any(hasattr(value, "check_bounds") for value in operands):
             return
         given = dict(zip((o.name for o in instr.operands), operands, strict=True))
         for access in instr.accesses:
-            bounded, where, bytes_ = given[access.operand], pred, access.bytes
+            bounded, where, bytes_ = given[access.operand], guard, access.bytes
             if access.verb == "hint" or not hasattr(bounded, "check_bounds"):
                 continue
             bytes_ = given.get(str(bytes_), bytes_)
             if access.lanes < 32:
-                where = self.special("laneid") < access.lanes
+                where = both(where, self.special("laneid") < access.lanes)
             if access.unless:
-                where = self._both(where, given[access.unless] == 0)
+                where = both(where, given[access.unless] == 0)
+            where = None if where is True else where
             if bytes_ == "lines":
                 lines, bytes_, stride = instr.lines  # type: ignore[misc]
                 bounded.check_lines(lines, bytes_, given.get("stride", stride), where)
@@ -181,15 +182,10 @@ class InstructionBuilder:
             else:
                 bounded.check_bounds(bytes_, where)
 
-    def _both(self, pred: Any, other: Any) -> Any:
-        return other if pred is None else self.named(names.bitwise("and", dtypes.pred), pred, other)
-
-    def _check_divisor(self, left: Any, right: Scalar, pred: Any) -> None:
-        """Check that an integer divisor is not zero, where `pred` holds."""
+    def _check_divisor(self, left: Any, right: Scalar, guard: Any) -> None:
+        """Check that an integer divisor is not zero, where `guard` holds."""
         dtype = right.dtype
-        zero = self.named(names.compare("eq", dtype), right, 0)
-        if pred is not None:
-            zero = self.named(names.bitwise("and", dtypes.pred), zero, self.scalar(pred))
+        zero = both(guard, self.named(names.compare("eq", dtype), right, 0))
         wide = dtypes.s64 if dtype.bits == 64 else dtypes.s32
         values = [self.scalar(value, dtype) for value in (left, right)]
         if dtype.bits == 16:
@@ -248,8 +244,7 @@ class InstructionBuilder:
         for result, operand in zip(results, instr.results, strict=True):
             self.append(Assign(result, (filling(otherwise, operand, instr),)))
         if isinstance(guard, Scalar):
-            condition: Scalar = guard if guard.dtype.kind == "p" else guard != 0
-            self.append(Op(instr, results, sources, guard=condition.value, swizzle=swizzle))
+            self.append(Op(instr, results, sources, guard=guard.value, swizzle=swizzle))
         return _wrap(instr, results)
 
     # -- operands ----------------------------------------------------------------------------
@@ -421,10 +416,9 @@ class InstructionBuilder:
         number = self.string(text)
         self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
         for whole, kept, wraps in self._products.get(getattr(index, "value", index), ()):
-            both = names.bitwise("and", dtypes.pred)
-            wraps = wraps if pred is None else self.named(both, wraps, self.scalar(pred))
             text = "the product %lld in an index is %lld in 32 bits: compute it in s64"
-            self.check(dtypes.s64, whole, kept, MAX_OFFSET, text, wraps, "InvalidArithmetic")
+            where = both(pred, wraps)
+            self.check(dtypes.s64, whole, kept, MAX_OFFSET, text, where, "InvalidArithmetic")
 
     def string(self, text: str) -> int:
         """The number of a string of the kernel."""

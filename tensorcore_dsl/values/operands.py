@@ -166,14 +166,22 @@ def has_runtime(value: Any, depth: int = 4) -> bool:
 
 
 def guard_of(instr: Instruction, options: Mapping[str, Any]) -> Any:
-    """The condition that guards the instruction; True for none."""
+    """The predicate or bool that guards the instruction; True for none."""
     unknown = set(options) - {"pred", "otherwise"}
     if unknown:
         raise OperandError(f"{instr} takes no option {min(unknown)!r}; allowed are pred, otherwise")
-    guard = options.get("pred")
-    if guard is None:
-        return True
-    return guard if isinstance(guard, Scalar) else bool(guard)
+    return both(options.get("pred"), True)
+
+def both(pred: Any, other: Any) -> Any:
+    """`pred and other`: a predicate or, known at compile time, a bool.
+
+    pred: any condition, or None for one that always holds. other: a predicate or a bool.
+    """
+    if pred is None:
+        return other
+    if not isinstance(pred, Scalar):
+        return bool(pred) & other
+    return (pred if pred.dtype.kind == "p" else pred != 0) & other
 
 def filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Const:
     """The result of a guarded instruction where its guard fails."""
