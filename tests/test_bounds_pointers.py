@@ -339,6 +339,40 @@ def product_by_an_integer(x, i, j, bad: tc.Const):
     x.at(i * j & 7 if not bad else i * j - i).load(pred=j - 65535)  # here
 
 
+# -- what a pointer's step and a box must be ----------------------------------------------------------
+
+
+@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+def step_that_wraps(x, i, j, bad: tc.Const):
+    place = x.at(0) + (i * j if bad else i)
+    if tc.threadIdx.x == 0:
+        place[3] = 1.0  # here
+        (x.at(0) + i * j).store(2.0, pred=False)
+
+
+@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+def step_that_wraps_in_a_loop(x, i, j, bad: tc.Const):
+    place = x.at(0)
+    for n in range(1 - tc.minimum(tc.threadIdx.x, 1)):
+        place += (i - n) * (j if bad else 1)
+        tc.emit("st.global.b32", place, 0)  # here
+
+
+@twin(OperandError, "moves boxes of swizzle=0, which a shared pointer to f32, 128-byte swizzle does not have: "
+      "write tc.tensor_map(..., swizzle=128)", (8, 32))  # fmt: skip
+def box_of_another_swizzle(x, bad: tc.Const):
+    boxes = tc.tensor_map(x, (8, 32), swizzle=0 if bad else 128)
+    tile, pool, bar = tc.shared((8, 32), tc.f32, swizzle=128), tc.shared(512, tc.f32, align=1024), tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(2 * boxes.bytes)
+        tc.emit(BOX_LOAD, pool.at(0), boxes.address, 0, 0, bar)
+        tc.emit(BOX_LOAD, tile.at(0, 0), boxes.address, 0, 0, bar)  # here
+    tc.barrier()
+    bar.wait(0)
+
+
 @pytest.mark.parametrize("case", twin, ids=str)
 def test_bad(case: Twin) -> None:
     case.check_bad()

@@ -161,6 +161,19 @@ class RankBound(Bound):
         return f"rank %lld leaves {self.place}, which has %lld CTAs"
 
 
+@dataclass(frozen=True)
+class ProductBound(Bound):
+    """The step of a pointer, a sum of products that must not wrap in 32 bits."""
+
+    def check(self, bytes_: int, pred: Any = None) -> None:
+        builder().check_products(self.index, pred)
+
+
+def step_bounds(elements: Any) -> tuple[Bound, ...]:
+    """The bound of a pointer's step, if it is a sum of products of s32."""
+    return (ProductBound(frozen(elements), 0, ""),) if builder().products(elements) else ()
+
+
 def check_all(bounds: Sequence[Bound], bytes_: Any, pred: Any = None) -> None:
     """Check an access of so many bytes, if any, from the element on, where `pred` holds.
 

@@ -11,10 +11,13 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Type
 from tensorcore_dsl.isa import names
-from tensorcore_dsl.lang.bounds import Bound, Bounded, RankBound, frozen
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number, literal
 from tensorcore_dsl.values.values import Mask, RegisterGroup, Scalar
+
+from tensorcore_dsl.lang.bounds import (  # isort: skip
+    Bound, Bounded, ProductBound, RankBound, frozen, step_bounds,
+)  # fmt: skip
 
 MAX_CLUSTER_CTAS = 16
 CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
@@ -91,7 +94,9 @@ class Pointer(Bounded):
         if swizzle and builder().divisor(elements) * size % (8 * swizzle) == 0:
             swizzle = 0
         start = swizzled(self.address, swizzle)
-        return self.with_parts(address=swizzled(byte_offset(start, elements, size), swizzle))
+        end = swizzled(byte_offset(start, elements, size), swizzle)
+        steps = [bound for bound in self.bounds if isinstance(bound, ProductBound)]
+        return self.with_parts(address=end, bounds=(*steps, *step_bounds(elements)))
 
     __radd__ = __add__
 

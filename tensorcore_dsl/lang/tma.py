@@ -52,7 +52,7 @@ class TensorMap(Struct):
     ) -> None:  # fmt: skip
         self.address, self.array, self.axes, self.box = address, array, axes, box
         self.swizzle, self.dtype = swizzle, array.dtype
-        builder().box_bytes[address.value] = self.bytes
+        builder().tensor_maps[address.value] = self
 
     @property
     def bytes(self) -> int:

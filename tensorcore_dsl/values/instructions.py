@@ -65,7 +65,7 @@ class InstructionBuilder:
         self.asserts = True  # assertions are checked at run time
         # in a checked build, of each dynamic tile: bytes from, to, its name and swizzle
         self.dynamic_tiles: list[tuple[int, int, str, int]] = []
-        self.box_bytes: dict[Any, int] = {}  # of the boxes of the tensor map at an address
+        self.tensor_maps: dict[Any, Any] = {}  # by their addresses
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
         self.overflow: Loc | None = None  # where static shared memory first exceeds the target's
@@ -177,7 +177,7 @@ class InstructionBuilder:
                 bounded.check_lines(lines, bytes_, given.get("stride", stride), where)
             elif access.bulk:
                 if bytes_ == "box":
-                    bytes_ = self.box_bytes.get(getattr(given["map"], "value", None), 1)
+                    bytes_ = _box_bytes(instr, self.tensor_maps, given["map"], bounded)
                 bounded.check_run(bytes_, where)
             else:
                 bounded.check_bounds(bytes_, where)
@@ -415,7 +415,15 @@ class InstructionBuilder:
         text = format_text(place, message, error)
         number = self.string(text)
         self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
-        for whole, kept, wraps in self._products.get(getattr(index, "value", index), ()):
+        self.check_products(index, pred)
+
+    def products(self, index: Any) -> Sequence[Any]:
+        """The products that an s32 is a sum of: in 64 bits, in 32 bits, and whether they differ."""
+        return self._products.get(getattr(index, "value", index), ())
+
+    def check_products(self, index: Any, pred: Any = None) -> None:
+        """In a checked build: stop if a product that the index is a sum of has wrapped."""
+        for whole, kept, wraps in self.products(index):
             text = "the product %lld in an index is %lld in 32 bits: compute it in s64"
             where = both(pred, wraps)
             self.check(dtypes.s64, whole, kept, MAX_OFFSET, text, where, "InvalidArithmetic")
@@ -464,6 +472,20 @@ class InstructionBuilder:
             self._remember(key, part)
         return part
 
+
+
+def _box_bytes(instr: Instruction, maps: Mapping[Any, Any], address: Any, place: Any) -> int:
+    """Bytes of a box of the tensor map at `address`, which is copied to or from `place`; 1 for an
+    unknown map. OperandError if the place is in a tile of another swizzle."""
+    tensor = maps.get(getattr(address, "value", None))
+    if tensor is None:
+        return 1
+    if getattr(place, "swizzle", 0) not in (0, tensor.swizzle):
+        raise OperandError(
+            f"{instr} moves boxes of swizzle={tensor.swizzle}, which {place.described} does not "
+            f"have: write tc.tensor_map(..., swizzle={place.swizzle})"
+        )
+    return int(tensor.bytes)
 
 
 def _power_of_two(number: int) -> int:
