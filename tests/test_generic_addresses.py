@@ -134,11 +134,34 @@ def past_the_tile(out: tc.Array, offset: tc.Const):
 
 
 def test_mistakes_are_told():
-    with pytest.raises(EmulationError, match="lane 0 gives the generic address 0x.*; ldmatrix needs an address of a shared tile"):
+    with pytest.raises(EmulationError, match="lane 0 gives the generic address 0x.*, which is not in shared memory; ldmatrix needs"):
         from_global.emulator(arch="sm_90a")[1, 32](inputs()[0])
     past_the_tile.emulator(arch="sm_90a")[1, 32](np.zeros(32, np.uint32), offset=0)
     with pytest.raises(OutOfBounds):
         past_the_tile.emulator(arch="sm_90a")[1, 32](np.zeros(32, np.uint32), offset=4096)
+
+
+@tc.kernel
+def of_a_peer(form: tc.Const):
+    tc.cluster_size(2)
+    tile = tc.shared((16, 16), tc.f16)
+    row = 0 if form == "wmma" else tc.threadIdx.x % 8
+    there = tile.at(row, 0).remote(1 - tc.cluster_rank())
+    if form == "store":
+        tc.emit("stmatrix.sync.aligned.m8n8.x1.b16", there, tc.u32(0))
+    elif form == "load":
+        generic = tc.emit("cvta.shared.u64", there.address.to(tc.u64))
+        tc.emit("ldmatrix.sync.aligned.m8n8.x1.b16", generic)
+    else:
+        tc.emit(LOAD_A + ".f16", there, 16)
+    tc.cluster_sync()
+
+
+@pytest.mark.parametrize("form", ["load", "store", "wmma"])
+def test_addresses_of_another_cta_are_refused(form: str):
+    words = "which is in the shared memory of another CTA; .* needs an address of .*the CTA's own shared memory"
+    with pytest.raises(EmulationError, match=words):
+        of_a_peer.emulator(arch="sm_90a")[2, 32](form)
 
 
 @pytest.mark.parametrize("kernel, arguments", [(product, (np.zeros((16, 16), np.float16),) * 2 + (np.zeros((16, 16), np.float32),)), (transposed, (np.zeros((16, 16), np.float16), np.zeros((2, 32), np.uint32)))])

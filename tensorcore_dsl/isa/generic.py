@@ -35,9 +35,12 @@ def convert(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
     return np.asarray(a - WINDOW if instr.params["to"] else a + WINDOW)
 
 
-def in_shared(address: np.ndarray) -> np.ndarray:
-    """(T,) bool: does the generic address lie in the window of shared memory?"""
-    return np.asarray((address - WINDOW) >> np.uint64(CLUSTER_SHIFT) == 0)
+def in_shared(address: np.ndarray, bits: int = CLUSTER_SHIFT) -> np.ndarray:
+    """(T,) bool: does the generic address lie in the window of shared memory?
+
+    bits: 32 for the window of all CTAs of the cluster.
+    """
+    return np.asarray((address - WINDOW) >> np.uint64(bits) == 0)
 
 
 def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tuple[Any, Any, Any]]:
@@ -47,6 +50,8 @@ def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tupl
         return [(ctx.shared if instr.params["space"] == "shared" else ctx.globals, ctx, address)]
     active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
     shared = in_shared(address)
+    peers = active & ~shared & in_shared(address, 32)
+    _refuse(instr, peers, address, "global memory or of the CTA's own shared memory")
     found = [(ctx.globals, Lanes(ctx, active & ~shared), address)]
     if (active & shared).any():
         found.append((ctx.shared, Lanes(ctx, active & shared), shared_address(address)))
@@ -72,15 +77,21 @@ def shared_only(instr: Instruction, address: Any, used: np.ndarray) -> Any:
     if instr.params["s"]:
         return address
     address = np.broadcast_to(address, used.shape)
-    wrong = used & ~in_shared(address)
-    if wrong.any():
-        thread = int(np.argmax(wrong))
+    _refuse(instr, used & ~in_shared(address), address, "the CTA's own shared memory")
+    return shared_address(address)
+
+
+def _refuse(instr: Instruction, wrong: np.ndarray, address: np.ndarray, allowed: str) -> None:
+    """EmulationError for the first of the `wrong` threads (T,): its address is not `allowed`."""
+    for thread in np.flatnonzero(wrong):
+        peer = in_shared(address[thread], 32)
+        place = "in the shared memory of another CTA" if peer else "not in shared memory"
+        copied = ". tc.bulk_copy copies a tile to another CTA" if peer else ""
         raise EmulationError(
             f"{instr.mnemonic}: lane {thread % 32} gives the generic address "
-            f"{int(address[thread]):#x}, which is not in shared memory; {instr.opcode} needs an "
-            "address of a shared tile (9.7.14.5)"
+            f"{int(address[thread]):#x}, which is {place}; {instr.opcode} needs an address of "
+            f"{allowed} ({instr.section}){copied}"
         )
-    return shared_address(address)
 
 
 ROWS = (
