@@ -1147,6 +1147,25 @@ def test_atomics_of_floats_with_nan_and_signed_zeros() -> None:
         assert np.array_equal(olds[0], np.float32(first), equal_nan=True)
 
 
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75"])
+def test_atomics_of_bf16_name_what_works_instead(arch: str) -> None:
+    @tc.kernel
+    def total(x: tc.Array, value: tc.f32, reduces: tc.Const):
+        if reduces:
+            tc.reduce("max", x.at(0), value)
+        else:
+            tc.atomic("add", x.at(0), value)
+
+    for dtype in (np.float16, np.float32):
+        x = np.zeros(1, dtype)
+        total.emulator(arch)[1, 32](x, 0.5, False)
+        assert x[0] == 16
+    for reduces in (False, True):
+        words = f"{arch} has no atomic .* of bf16, .*: use elements of f16 or f32"
+        with pytest.raises(tc.ArchError, match=words):
+            total.emulator(arch)[1, 32](np.zeros(1, tc.bf16.numpy), 0.5, reduces)
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120a"])
 def test_atomics_of_floats_assemble(arch: str) -> None:
     pytest.importorskip("cuda.core", reason="needs nvJitLink")

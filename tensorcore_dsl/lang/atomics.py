@@ -72,9 +72,10 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     check_choice("an atomic operation", operation, ATOMICS)
     _check_pointer("tc.atomic", pointer)
     dtype = pointer.dtype
-    given = [_operand(operation, v, dtype) for v in values]
     name = names.atomic(pointer.space, operation, dtype)
-    if _by_comparison(name, operation, dtype):
+    compared = _by_comparison(name, operation, dtype)
+    given = [_operand(operation, v, dtype) for v in values]
+    if compared:
         return _exchanged(operation, pointer, *given)
     return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)
 
@@ -116,22 +117,38 @@ def reduce(operation: str, pointer: Pointer, value: Any) -> None:
     check_choice("a reduction", operation, (*ATOMICS[:6], "inc", "dec"))
     _check_pointer("tc.reduce", pointer)
     name = names.reduction(pointer.space, operation, pointer.dtype)
+    compared = _by_comparison(name, operation, pointer.dtype)
     given = _operand(operation, value, pointer.dtype)
-    if _by_comparison(name, operation, pointer.dtype):
+    if compared:
         _exchanged(operation, pointer, given)
     else:
         emit(name, pointer.accessed(element_size(pointer.dtype)), given)
 
 
 def _by_comparison(name: str, operation: str, dtype: DType) -> bool:
-    """Does the target lack the instruction `name`, so that compare-and-swap stands in for it?"""
+    """Does the target lack the instruction `name`, so that compare-and-swap stands in for it?
+
+    ArchError for a target that cannot convert the elements to f32, in which the loop computes.
+    """
     if operation not in ("add", "min", "max") or not dtype.is_float or dtype.bits < 16:
         return False
+    if _has(name):
+        return False
+    if dtype.bits == 16 and not _has(names.convert(dtypes.f32, dtype)):
+        raise ArchError(
+            f"{builder().arch} has no atomic {operation} of {dtype}, and no conversion of {dtype} "
+            "for a loop in its place: use elements of f16 or f32, or a target from sm_80 on"
+        )
+    return True
+
+
+def _has(name: str) -> bool:
+    """Does the target have the instruction?"""
     try:
         builder().instruction(name)
     except (ArchError, UnknownInstruction):
-        return True
-    return False
+        return False
+    return True
 
 
 def _exchanged(operation: str, pointer: Pointer, value: Any) -> Element:
