@@ -63,6 +63,7 @@ def test_every_form_is_found_by_its_text() -> None:
         ("setp.lt", ["after .lt one of", ".s32", "is missing"]),
         ("mul.rn.ftz.sat.sat.f32", [".sat is one too many"]),
         ("ld.global.v8.b8", [".b8 is not allowed; in its place: .b32"]),
+        ("st.shared::cta.v2.f32", [".f32 is not allowed; in its place: .b8, .b16, .b32, .b64"]),
         ("cvt.rn.e4m3x2.f32", [".satfinite"]),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32", [".f16 is not allowed", ".bf16"]),
     ],

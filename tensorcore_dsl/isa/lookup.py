@@ -159,9 +159,10 @@ def _explain(text: str) -> str:
         return f"no instruction {text!r}: .aligned is missing; write {aligned.ptx}"
     known = [tuple(name.split(".")[1:]) for name in family]
     given = tuple(modifiers)
-    repairs = [*_replacements(given, known), *_additions(given, known)]
-    if repairs:
-        return f"no instruction {text!r}: " + "; or ".join(dict.fromkeys(repairs))
+    for spelling in (given, tuple("shared" if m == "shared::cta" else m for m in given)):
+        repairs = [*_replacements(spelling, known), *_additions(spelling, known)]
+        if repairs:
+            return f"no instruction {text!r}: " + "; or ".join(dict.fromkeys(repairs))
     prefix, tails = _continuations(given, known)
     if prefix and len(tails) <= MAX_TAILS:
         return f"no instruction {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
