@@ -373,6 +373,59 @@ def box_of_another_swizzle(x, bad: tc.Const):
     bar.wait(0)
 
 
+# -- plain addresses that are known at compile time --------------------------------------------------
+
+
+@twin(OutOfBounds, "byte 127 leaves a shared f32 tile of 28, which has 112 bytes", (32,))
+def bulk_store_by_address(x, bad: tc.Const):
+    tile, other = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x % 28] = 1.0
+    other[tc.threadIdx.x] = 7.0
+    tc.fence_proxy_async()
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        tc.emit(BULK_STORE, x.address, tile.address + 16, 112 if bad else 96)  # here
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+@twin(OutOfBounds, "byte 127 leaves a shared f32 tile of 28, which has 112 bytes", (32,), np.uint32(112))
+def bulk_store_of_a_run_time_size_by_address(x, n: tc.u32, bad: tc.Const):
+    tile, other = tc.shared(28, tc.f32, align=128), tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x % 28] = 1.0
+    other[tc.threadIdx.x] = 7.0
+    tc.fence_proxy_async()
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        tc.emit(BULK_STORE, x.address, tile.address, n - 112)
+        tc.emit(BULK_STORE, x.address, tile.address, n + (16 if bad else 0))  # here
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+@twin(OutOfBounds, "byte 255 leaves a shared f32 tile of 4x8, which has 128 bytes", (8, 32))
+def box_by_address(x, bad: tc.Const):
+    boxes = tc.tensor_map(x, (8 if bad else 4, 8))
+    tile, other, bar = tc.shared((4, 8), tc.f32, align=128), tc.shared(32, tc.f32), tc.mbarriers(1)[0]
+    other[tc.threadIdx.x] = 7.0
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(boxes.bytes)
+        tc.emit(BOX_LOAD, tile.address, boxes.address, 0, 0, bar.address)  # here
+    tc.barrier()
+    bar.wait(0)
+
+
+@twin(OutOfBounds, "byte 127 leaves a shared f32 tile of 31, which has 124 bytes")
+def vector_by_address(bad: tc.Const):
+    tile, other = tc.shared(31 if bad else 32, tc.f32, align=16), tc.shared(4, tc.f32)
+    tile[tc.threadIdx.x % (31 if bad else 32)] = other.at(0).load(pred=False)
+    tc.syncwarp()
+    tc.emit("ld.shared.v4.b32", tile.address + 128, pred=False)
+    tc.emit("ld.shared.v4.b32", tile.at(28).address)  # here
+
+
 @pytest.mark.parametrize("case", twin, ids=str)
 def test_bad(case: Twin) -> None:
     case.check_bad()

@@ -158,13 +158,12 @@ class InstructionBuilder:
         return self._guarded(instr, sources, guard, options.get("otherwise"), swizzle)
 
     def _check_addresses(self, instr: Instruction, operands: Sequence[Any], guard: Any) -> None:
-        """Check the bounds of pointers, tiles and barriers that are given as addresses."""
-        if not any(hasattr(value, "check_bounds") for value in operands):
-            return
+        """Check the bounds of what is given as addresses: pointers, tiles, barriers, plain ones."""
         given = dict(zip((o.name for o in instr.operands), operands, strict=True))
         for access in instr.accesses:
             bounded, where, bytes_ = given[access.operand], guard, access.bytes
-            if access.verb == "hint" or not hasattr(bounded, "check_bounds"):
+            plain = type(bounded) is Scalar
+            if access.verb == "hint" or not (plain or hasattr(bounded, "check_bounds")):
                 continue
             bytes_ = given.get(str(bytes_), bytes_)
             if access.lanes < 32:
@@ -172,15 +171,30 @@ class InstructionBuilder:
             if access.unless:
                 where = both(where, given[access.unless] == 0)
             where = None if where is True else where
-            if bytes_ == "lines":
+            if bytes_ == "box":
+                bytes_ = _box_bytes(instr, self.tensor_maps, given["map"], bounded)
+            if plain:
+                self._check_plain(bounded, bytes_, where)
+            elif bytes_ == "lines":
                 lines, bytes_, stride = instr.lines  # type: ignore[misc]
                 bounded.check_lines(lines, bytes_, given.get("stride", stride), where)
             elif access.bulk:
-                if bytes_ == "box":
-                    bytes_ = _box_bytes(instr, self.tensor_maps, given["map"], bounded)
                 bounded.check_run(bytes_, where)
             else:
                 bounded.check_bounds(bytes_, where)
+
+    def _check_plain(self, address: Scalar, bytes_: Any, pred: Any) -> None:
+        """Check that an access ends in the static tile in which it starts, if that is known."""
+        start = self.static_offset(address)
+        for tile in self.kernel.tiles if start is not None and bytes_ != "lines" else ():
+            if start in range(tile.start, tile.start + tile.bytes):
+                last, where = bytes_ + (start - tile.start - 1), pred
+                if isinstance(bytes_, Scalar):
+                    last, where = last.bits(dtypes.s32), both(pred, bytes_ != 0)
+                elif last < tile.bytes:
+                    return
+                text = f"byte %lld leaves {tile.name}, which has %lld bytes"
+                self.check(dtypes.s32, last, tile.bytes, 1, text, where)
 
     def _check_divisor(self, left: Any, right: Scalar, guard: Any) -> None:
         """Check that an integer divisor is not zero, where `guard` holds."""
@@ -417,7 +431,7 @@ class InstructionBuilder:
         self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
         self.check_products(index, pred)
 
-    def products(self, index: Any) -> Sequence[Any]:
+    def products(self, index: Any) -> Any:
         """The products that an s32 is a sum of: in 64 bits, in 32 bits, and whether they differ."""
         return self._products.get(getattr(index, "value", index), ())
 
