@@ -358,6 +358,20 @@ def step_that_wraps_in_a_loop(x, i, j, bad: tc.Const):
         tc.emit("st.global.b32", place, 0)  # here
 
 
+@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+def product_converted_too_late(x, i, j, bad: tc.Const):
+    if tc.threadIdx.x == 0:
+        x[(i * j if bad else i).to(tc.s64) + 3] = 1.0  # here
+        x[tc.s64(i) * j & 1023] = 2.0
+        x[(i * j).to(tc.s64) & 1023] = 3.0
+
+
+@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+def difference_of_a_negative_product(x, i, j, bad: tc.Const):
+    if tc.threadIdx.x == 0:
+        x[3 - -(i * j if bad else i)] = 1.0  # here
+
+
 @twin(OperandError, "moves boxes of swizzle=0, which a shared pointer to f32, 128-byte swizzle does not have: "
       "write tc.tensor_map(..., swizzle=128)", (8, 32))  # fmt: skip
 def box_of_another_swizzle(x, bad: tc.Const):

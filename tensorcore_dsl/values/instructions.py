@@ -186,8 +186,10 @@ class InstructionBuilder:
     def _check_plain(self, address: Scalar, bytes_: Any, pred: Any) -> None:
         """Check that an access ends in the static tile in which it starts, if that is known."""
         start = self.static_offset(address)
-        for tile in self.kernel.tiles if start is not None and bytes_ != "lines" else ():
-            if start in range(tile.start, tile.start + tile.bytes):
+        if start is None or bytes_ == "lines":
+            return
+        for tile in self.kernel.tiles:
+            if tile.start <= start < tile.start + tile.bytes:
                 last, where = bytes_ + (start - tile.start - 1), pred
                 if isinstance(bytes_, Scalar):
                     last, where = last.bits(dtypes.s32), both(pred, bytes_ != 0)
@@ -230,7 +232,7 @@ class InstructionBuilder:
         return wrapped
 
     def _note_products(self, op: Op) -> None:
-        """Remember the products that a result of s32 is a sum of, and whether they wrap.
+        """Remember the products of s32 that a result is a sum of, and whether they wrap.
 
         What is computed for that is dead code unless the result becomes an index. A constant like
         the size of a tile, and an index of a thread or block, is too small for a product to wrap.
@@ -242,6 +244,7 @@ class InstructionBuilder:
             whole = self.named(names.multiply_wide(dtypes.s32), *factors)
             kept = self.named(names.convert(wide, dtypes.s32), Scalar(result))
             found.append((whole, kept, self.named(names.compare("ne", wide), whole, kept)))
+            self._products[kept.value] = found
         self._products[result] = found
 
     def _is_small(self, source: Any) -> bool:
