@@ -56,8 +56,8 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     `atom`, section 9.7.13.5 of the PTX manual; relaxed, at the scope of the GPU.
 
     The table has no `min` and `max` of single floats, and `add` of bf16 from sm_90 on alone. These
-    are loops of `cas`, which repeat while other threads change the element. As with `tc.minimum`
-    and `tc.maximum`, a NaN gives way to a number, and -0.0 is less than 0.0.
+    are loops of `cas`, which repeat while other threads change the element; bf16 needs sm_80.
+    As with `tc.minimum` and `tc.maximum`, a NaN gives way to a number, and -0.0 is less than 0.0.
 
     Examples
     --------

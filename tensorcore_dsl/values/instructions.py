@@ -159,6 +159,8 @@ class InstructionBuilder:
 
     def _check_addresses(self, instr: Instruction, operands: Sequence[Any], guard: Any) -> None:
         """Check the bounds of what is given as addresses: pointers, tiles, barriers, plain ones."""
+        if not instr.accesses:
+            return
         given = dict(zip((o.name for o in instr.operands), operands, strict=True))
         for access in instr.accesses:
             bounded, where, bytes_ = given[access.operand], guard, access.bytes
