@@ -388,6 +388,33 @@ def test_drawn_metadata_are_what_products_read(instr: Any) -> None:
             assert changed == ({(int(row), 5)} if read == selector else set())
 
 
+@pytest.mark.parametrize("instr", [
+    tc.wgmma.sp.m64n8k32(tc.f16, tc.f16, tc.f32, source="registers"),
+    tc.wgmma.sp.m64n8k64(tc.s8, tc.s8, tc.s32, source="registers"),
+], ids=str)  # fmt: skip
+def test_drawn_metadata_are_what_products_of_warpgroups_read(instr: Any) -> None:
+    """B has one row of ones, the third of this nibble's four: the drawn row of D alone changes."""
+    drawn, bits, k = instr.operand("meta").drawing, instr.a.dtype.bits, instr.shape[2]
+    word, one = {16: (0x3C003C00, np.float16(1)), 8: (0x01010101, np.int8(1))}[bits]
+    a = np.full((128, instr.a.registers), word, np.uint32)
+    for selector in instr.operand("selector").values:
+        for thread, slot in np.random.default_rng(k).integers(0, (128, 8), (12, 2)).tolist():
+            row, column = drawn.coords[thread, slot]
+            read, nibble = divmod(int(column), k // 4)
+            b = np.zeros((8, k), one.dtype)
+            b[5, 4 * nibble + 2] = one
+            cores = b.reshape(8, -1, 16 // one.nbytes).swapaxes(0, 1)  # K-major, not swizzled
+            shared = np.ascontiguousarray(cores).view(np.uint8).ravel()
+            meta = np.full(128, 0x44444444, np.uint32)  # columns 0 and 1 of each four
+            meta[thread] ^= np.uint32(0xA << 4 * slot)  # 2 and 3
+            signs = (1, 1, 0) if bits == 16 else ()
+            c = np.zeros((128, 4), np.uint32)
+            given = (c, a, 128 >> 4 << 16, meta, selector, True, *signs)
+            d = tc.emulate(instr, *given, arch="sm_90a", shared=shared)
+            changed = {tuple(place) for place in instr.d.layout.coords[d != 0].tolist()}
+            assert changed == ({(int(row), 5)} if read == selector else set())
+
+
 def test_drawn_scales_are_what_products_read() -> None:
     instr = tc.mma.block_scale.m16n8k32(tc.e4m3, tc.e4m3, tc.f32)
     a, b = (np.full((32, o.registers), 0x38383838, np.uint32) for o in (instr.a, instr.b))

@@ -63,15 +63,24 @@ def places(selector: int, nibbles: int, wide: bool) -> np.ndarray:
 
 
 @cache
-def drawing(nibbles: int, wide: bool) -> Layout:
-    """The nibbles of the metadata: column nibbles * f + i has nibble i of a row for selector f."""
+def drawing(nibbles: int, wide: bool, warps: int = 1) -> Layout:
+    """The nibbles of the metadata: column nibbles * f + i has nibble i of a row for selector f.
+
+    Warp w of a warpgroup (`warps` 4) has rows 16 w to 16 w + 15 (9.7.15.6.2).
+    """
     coords = np.empty((32, 8, 2), np.int64)
     for column in range(16):
         selector, nibble = divmod(column, nibbles)
         lane, bit = np.divmod(places(selector, nibbles, wide)[:, nibble], 32)
         coords[lane, bit // 4] = np.stack([np.arange(16), np.full(16, column)], axis=-1)
-    name = f"metadata of mma.sp, nibble i of selector f in column {nibbles} f + i"
-    return checked(name, 16, 16, "u4", lambda t, s: (coords[t, s, 0], coords[t, s, 1]))
+    opcode = "mma" if warps == 1 else "wgmma"
+    name = f"metadata of {opcode}.sp, nibble i of selector f in column {nibbles} f + i"
+
+    def element(thread: Any, slot: Any) -> tuple[Any, Any]:
+        row, column = np.moveaxis(coords[thread % 32, slot], -1, 0)
+        return 16 * (thread // 32) + row, column
+
+    return checked(name, 16 * warps, 16, "u4", element, threads=32 * warps)
 
 
 def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.ndarray:
@@ -180,9 +189,11 @@ class SparseFamily:
         )  # fmt: skip
 
 
-def metadata(shape: str, a: str, packed: bool = False) -> tuple[Operand, Operand]:
+def metadata(
+    shape: str, a: str, packed: bool = False, warps: int = 1
+) -> tuple[Operand, Operand]:
     """The operands e and f: metadata and sparsity selector."""
-    drawn = drawing(nibbles_per_row(shape, a, packed), dtypes.named(a).bits >= 16)
+    drawn = drawing(nibbles_per_row(shape, a, packed), dtypes.named(a).bits >= 16, warps)
     return (
         Operand("e", dtypes.b32, drawing=drawn),
         Operand("f", dtypes.u32, 1, "imm", None, selectors(shape, a, packed)),

@@ -405,15 +405,17 @@ class WarpgroupFamily:
         first = (
             fragments.operand("a", a_layout(stored, a)) if source else Operand("desc_a", dtypes.b64)
         )
-        places = sparse.selectors(f"m16n8k{k}", a) if self.sparse else ()
-        meta = (Operand("meta", dtypes.b32), _immediate("selector", places))
+        meta: tuple[Operand, ...] = ()
+        if self.sparse:
+            word, selector = sparse.metadata(f"m16n8k{k}", a, warps=4)
+            meta = (replace(word, name="meta"), _immediate("selector", selector.values or ()))
         signs = (_immediate("scale_a", (1, -1)), _immediate("scale_b", (1, -1)))
         turns = (_immediate("trans_a", (0, 1)), _immediate("trans_b", (0, 1)))
         return (
             fragments.operand("c", d_layout(n, d)),
             first,
             Operand("desc_b", dtypes.b64),
-            *(meta if self.sparse else ()),
+            *meta,
             Operand("scale_d", dtypes.pred),
             *(signs if self.options else ()),
             *((turns[1:] if source else turns) if self.options == "trans" else ()),
