@@ -144,13 +144,23 @@ def asserts(size: tc.Const):
 
 
 @refused(
-    "the message of an assertion is a string known when compiling, not an f-string of run-time "
+    "the message of an assertion is known when compiling, not an f-string of run-time "
     "values; `if` with print and tc.trap() shows values",
     'assert n > 0, f"{n} is not positive"',
     tc.s32,
 )
 def asserts_with_a_value(n: tc.s32):
     assert n > 0, f"{n} is not positive"
+
+
+@refused(
+    "the message of an assertion is known when compiling, not a run-time value of type pred; `if` with "
+    "print and tc.trap() shows values",
+    'tc.assert_("n is not positive", n > 0)',
+    tc.s32,
+)
+def asserts_with_swapped_arguments(n: tc.s32):
+    tc.assert_("n is not positive", n > 0)
 
 
 @refused("assertion failed: the condition does not hold", "tc.assert_(1 > 2)", error=CompileError)

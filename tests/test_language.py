@@ -942,12 +942,14 @@ def asserting(x: tc.Array, n: tc.Const = 4):
         if x[i] < -1:
             assert False, "never"  # a branch
         tc.assert_(x[i] != -1)  # no message
+    assert x[i] != 99, (n, x.dtype)  # an object
     x[i] += 1
 
 
 ASSERTIONS = [
     (7, 100, r"more than 100% of 4 \(block \(1,0,0\), thread \(3,0,0\)\)", "a message"),
     (2, -5, r"assertion failed: never \(block \(0,0,0\), thread \(2,0,0\)\)", "a branch"),
+    (3, 99, r"assertion failed: \(4, s32\) \(block", "an object"),
     (1, -1, r"assertion failed: the condition does not hold \(block", "no message"),
 ]
 
@@ -972,7 +974,7 @@ def test_assertions_on_the_gpu() -> None:
     """Each prints its file, line, block and thread, and traps; checks=False leaves them out."""
     x = ints(*range(8))
     text = asserting.ptx(x, arch="sm_90a")
-    assert text.count("trap;") == text.count("vprintf, (first, second)") == 3
+    assert text.count("trap;") == text.count("vprintf, (first, second)") == 4
     strings = [bytes(map(int, line.split("{")[1].strip("};").split(", ")))
                for line in text.splitlines() if ".b8 string" in line]  # fmt: skip
     line = line_with("a message")

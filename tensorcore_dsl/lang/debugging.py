@@ -9,7 +9,7 @@ from tensorcore_dsl.errors import CompileError, OperandError
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.operands import describe, has_runtime
 from tensorcore_dsl.values.values import Scalar
 
 
@@ -74,7 +74,7 @@ def assert_(condition: Any, message: str = "the condition does not hold") -> Non
     condition : bool, predicate or scalar
         Numbers are true unless zero. What is known when compiling is checked then.
     message : str
-        Known when compiling.
+        Known when compiling; other objects are shown as `str` shows them.
 
     Raises
     ------
@@ -103,14 +103,14 @@ def assert_(condition: Any, message: str = "the condition does not hold") -> Non
     assertion failed: roots of negative numbers (block (0,0,0), thread (2,0,0))
     """
     build = builder()
+    if has_runtime(message) or hasattr(message, "described"):
+        raise OperandError(
+            "the message of an assertion is known when compiling, not "
+            f"{describe(message)}; `if` with print and tc.trap() shows values"
+        )
     condition = arithmetic.truth(build, condition)
     if condition is True:
         return
-    if not isinstance(message, str):
-        raise OperandError(
-            "the message of an assertion is a string known when compiling, not "
-            f"{describe(message)}; `if` with print and tc.trap() shows values"
-        )
     text = f"assertion failed: {message}"
     if condition is False:
         raise CompileError(text)
