@@ -27,12 +27,31 @@ def stated(x: tc.Array, n: tc.Const):
 
 
 @tc.kernel
+def nested(x: tc.Array, n: tc.Const):
+    for i in range(n):
+        for k in tc.range(2):
+            for j in range(n):
+                if i + j < 0:
+                    x[k] = 1
+
+
+@tc.kernel
+def nested_as_stated(x: tc.Array, n: tc.Const):
+    for i in tc.static_range(n):
+        for j in range(n):
+            if i + j < 0:
+                x[0] = 1
+
+
+@tc.kernel
 def at_run_time(x: tc.Array, n: tc.Const):
     for i in tc.range(n):
         x[0] = i
 
 
-@pytest.mark.parametrize("kernel, n", [(in_python, 1000), (stated, 4000), (at_run_time, 4000)])
+@pytest.mark.parametrize("kernel, n", [
+    (in_python, 1000), (stated, 4000), (at_run_time, 4000), (nested, 32), (nested_as_stated, 40),
+])  # fmt: skip
 def test_loops_without_a_warning(kernel: Any, n: int, monkeypatch: Any) -> None:
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     with warnings.catch_warnings():
@@ -52,3 +71,11 @@ def test_a_long_loop_is_about_to_be_unrolled(monkeypatch: Any) -> None:
     )
     first = in_python.function.__code__.co_firstlineno
     assert (warning.filename, warning.lineno) == (__file__, first + 2)
+
+
+def test_nested_loops_count_together(monkeypatch: Any) -> None:
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    with pytest.warns(tc.PerformanceWarning, match="range.n. is unrolled .* 1600 copies") as found:
+        nested.ir(ARRAY, n=40, arch="sm_80")
+    (warning,) = found
+    assert warning.lineno == nested.function.__code__.co_firstlineno + 4

@@ -40,7 +40,7 @@ from tensorcore_dsl.frontend.source import (  # isort: skip
 
 EXITS = ("continue", "break", "return")
 MAX_UNROLL = 4096  # iterations of a `for` over compile-time values
-WARN_UNROLL = 1024  # iterations of one statement, whose kernel took 1.3 s to compile for emulation
+WARN_UNROLL = 1024  # copies of one statement, whose kernel took 1.3 s to compile for emulation
 MAX_WHILE = 128  # compile-time iterations of a `while`; a longer one becomes a run-time loop
 
 _COMPARED = (ast.MatchValue, ast.MatchSingleton, ast.MatchClass)
@@ -57,7 +57,12 @@ Rest = Callable[[], Status]
 
 @dataclass(frozen=True)
 class Unrolled:
-    """A loop unrolled at compile time."""
+    """A loop unrolled at compile time.
+
+    copies: of its body, with those that loops around it make; `tc.static_range` counts as 1.
+    """
+
+    copies: int = 1
 
 
 class Flow(Calls):
@@ -66,6 +71,7 @@ class Flow(Calls):
     def __init__(self) -> None:
         super().__init__()
         self.loops: list[Loop | Unrolled] = []  # of the current function
+        self.warned: set[ast.For] = set()  # loops with many copies
         self.regions: list[Snapshot] = []  # before the run-time branches and loops around here
 
     # -- blocks --------------------------------------------------------------------------------
@@ -303,9 +309,14 @@ class Flow(Calls):
                 f"this loop would be unrolled more than {MAX_UNROLL} times; use tc.range for a "
                 "run-time loop"
             )
-        if len(rounds) > WARN_UNROLL and "static_range" not in ast.unparse(node.iter):
-            self._warn_of_unrolling(len(rounds), ast.unparse(node.iter))
-        self.loops.append(Unrolled())
+        around = [loop.copies for loop in self.loops if isinstance(loop, Unrolled)]
+        copies = around[-1] if around else 1
+        if "static_range" not in (text := ast.unparse(node.iter)):
+            copies *= len(rounds)
+            if copies > WARN_UNROLL and node not in self.warned:
+                self.warned.add(node)
+                self._warn_of_unrolling(copies, text)
+        self.loops.append(Unrolled(copies))
         try:
             flag = self._flag("break")
             self.frame.variables[flag] = False
@@ -315,10 +326,10 @@ class Flow(Calls):
             self.loops.pop()
         return status if status in ("jump", "return") else None
 
-    def _warn_of_unrolling(self, rounds: int, items: str) -> None:
+    def _warn_of_unrolling(self, copies: int, items: str) -> None:
         if loc := self.locate():
             warnings.warn_explicit(
-                f"this loop over {items} is unrolled when the kernel is compiled: {rounds} copies "
+                f"this loop over {items} is unrolled when the kernel is compiled: {copies} copies "
                 f"of its body take seconds or minutes. tc.range(...) makes a loop that the kernel "
                 "runs; tc.static_range(...) unrolls without this warning",
                 PerformanceWarning, loc.filename, loc.line,
