@@ -425,3 +425,9 @@ def test_products_of_sizes_of_tiles_cost_no_check(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     assert "check.index.s64" not in tiled.ir(given, 128)
     assert "check.index.s64" in tiled.ir(given, 1 << 20)
+
+
+def test_what_is_called_shows_its_kernel_and_configuration() -> None:
+    checked, explored = repr(fill.check(1, 32, order=3)), repr(fill.explore(5))
+    assert "kernel=<kernel fill" in checked and "grid=(1, 1, 1), block=(32, 1, 1)" in checked
+    assert "kernel=<kernel fill" in explored and explored.endswith("n=5)")

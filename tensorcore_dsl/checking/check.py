@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorcore_dsl.checking.copies import copied
@@ -13,14 +14,16 @@ from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 
+@dataclass
 class Check:
     """A launch that is checked when it is called.
 
     in_place: the launch writes the caller's arrays, not copies.
     """
 
-    def __init__(self, emulator: Emulator, config: LaunchConfig, in_place: bool = False) -> None:
-        self.emulator, self.config, self.in_place = emulator, config, in_place
+    emulator: Emulator
+    config: LaunchConfig
+    in_place: bool = False
 
     @public
     def __call__(self, /, *args: Any, **named: Any) -> CheckResult:

@@ -27,11 +27,12 @@ from tensorcore_dsl.runtime.launch_config import (
 )
 
 
+@dataclass
 class Explorer:
     """`kernel.explore(n)`: takes a grid and a block, then arguments."""
 
-    def __init__(self, emulator: Emulator, n: int) -> None:
-        self.emulator, self.n = emulator, n
+    emulator: Emulator
+    n: int
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Exploration]:
