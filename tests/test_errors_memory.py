@@ -102,7 +102,8 @@ WIDE = "make it (2, 64, 64) with swizzle=128 and pass tile[index], or (STAGES, 2
     ({"shape": (64, 64)}, None, "rows have 128 bytes, the swizzle 0: make it (64, 64) with swizzle=128"),
     ({"shape": (64, 64), "strides": (72, 1)}, None, "make it (64, 64) with swizzle=128"),
     ({"shape": (192, 64), "swizzle": 128}, lambda tile, i: tile[i : i + 64],
-     "at whole periods of the swizzle, 1024 bytes: make the tile (STAGES, 64, 64) and pass tile[stage]"),
+     "at whole periods of the swizzle, 1024 bytes: make the tile (STAGES, 64, 64) and pass tile[stage]; "
+     "steps of K are made for whole tiles, or by tc.static_range"),
 ])  # fmt: skip
 def test_rows_that_are_no_operand_say_which_shape_is(
     given: dict[str, Any], choose: Any, message: str
@@ -675,3 +676,21 @@ def test_a_tile_that_is_not_aligned() -> None:
     words = r"names shared 0x10, which is no multiple of 128 \(tc.shared\(\.\.\., align=128\)\)"
     with pytest.raises(tc.Misaligned, match=words):
         unaligned.emulator("sm_90a")[1, 32](np.zeros((8, 32), np.float32))
+
+
+@tc.kernel(threads=32)
+def aligned_to(x: tc.Array, align: tc.Const, first: tc.Const = 0):
+    _, tile = tc.shared(1, tc.f16, align=2), tc.shared((16, 16), tc.f16, align=align)
+    tile[tc.threadIdx.x % 16, tc.threadIdx.x // 16] = 1
+    tc.syncwarp()
+    x.at(0).store(tile.at(0, first).load(4))
+
+
+def test_accesses_to_a_tile_that_is_not_aligned() -> None:
+    """The tile's start needs align=; a wrong place in an aligned tile does not."""
+    x = np.zeros(4, np.float16)
+    words = r"at 0x2 by .*, which is no multiple of 8: element \[0, 0\] of .* \(.*align=8\)"
+    with pytest.raises(tc.Misaligned, match=words):
+        aligned_to.emulate[1, 32](x, 2)
+    with pytest.raises(tc.Misaligned, match=r"no multiple of 8: element \[0, 2\] of [^\n]*16x16\n"):
+        aligned_to.emulate[1, 32](x, None, 2)

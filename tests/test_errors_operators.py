@@ -314,6 +314,15 @@ def misaligned_tile():
 
 
 @refused(
+    "a tile cannot be aligned to align=24 bytes: powers of two are allowed",
+    "tc.shared(64, tc.f16, align=24)",
+    error=LayoutError,
+)
+def tile_of_an_odd_alignment():
+    tc.shared(64, tc.f16, align=24)
+
+
+@refused(
     "1 strides were given for 2 dimensions",
     "tc.shared((8, 64), tc.f16, strides=(1,))",
     error=LayoutError,

@@ -207,8 +207,19 @@ class SharedTiles:
 
     def element(self, address: int) -> str:
         """The element that a byte of the CTA is of; "" where no tile is known."""
-        tile = next((t for t in self.tiles if t.start <= address < t.start + t.bytes), None)
+        tile = self._at(address)
         return tile.element(address) if tile else ""
+
+    def misaligned(self, address: int, align: int) -> str:
+        """The element at a misaligned byte, and how its tile would be aligned; "" if unknown."""
+        tile = self._at(address)
+        if tile is None:
+            return ""
+        advice = f" (tc.shared(..., align={align}))" if tile.start % align else ""
+        return f": {tile.element(address)}{advice}"
+
+    def _at(self, address: int) -> SharedTile | None:
+        return next((t for t in self.tiles if t.start <= address < t.start + t.bytes), None)
 
     def check(
         self, instr: Instruction, name: str, descriptor: Descriptor, chunks: Chunks,
@@ -233,7 +244,7 @@ class SharedTiles:
         self, what: str, descriptor: Descriptor, chunks: np.ndarray, lines: int, atoms: int
     ) -> None:
         start = int(descriptor.start)
-        tile = next((t for t in self.tiles if t.start <= start < t.start + t.bytes), None)
+        tile = self._at(start)
         if tile is None:
             return
         end, first, last = tile.start + tile.bytes, int(chunks.min()), int(chunks.max()) + 16

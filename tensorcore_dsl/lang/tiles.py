@@ -102,8 +102,8 @@ def shared(
     align = align or least
     if align & (align - 1) or (swizzle and align % least):
         raise LayoutError(
-            f"a tile cannot be aligned to align={align} bytes: powers of two are allowed, and a "
-            f"{swizzle}-byte swizzle needs a multiple of {least}"
+            f"a tile cannot be aligned to align={align} bytes: powers of two are allowed"
+            + (f", and a {swizzle}-byte swizzle needs a multiple of {least}" if swizzle else "")
         )
     elements = sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + 1
     kernel = builder().kernel

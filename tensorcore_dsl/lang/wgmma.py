@@ -250,7 +250,8 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
         raise LayoutError(
             "an operand of wgmma starts at a place that is known at compile time, or at whole "
             f"periods of the swizzle, {tile.period} bytes: make the tile "
-            f"{_staged((*tile.shape[:-1], tile.strides[-2]))} and pass tile[stage]"
+            f"{_staged((*tile.shape[:-1], tile.strides[-2]))} and pass tile[stage]; steps of K "
+            "are made for whole tiles, or by tc.static_range"
         )
     place = offset + int(tile.offset)
     bits = pack_descriptor(place, leading, 8 * tile.swizzle, tile.swizzle)

@@ -172,7 +172,8 @@ class SharedMemory(accesses.WordMemory):
                 extent += "; this is an address in another CTA of the cluster"
             raise OutOfBounds(f"{what}: the CTA has {extent}")
         if code == shadow.MISALIGNED:
-            raise Misaligned(f"{what}, which is no multiple of {size}")
+            place = self.chunk.program.tiles.misaligned(address, size)
+            raise Misaligned(f"{what}, which is no multiple of {size}{place}")
         if code == shadow.STILL_READ:
             reader = self.sanitizer.proxies.reader(cta, address)
             raise EmulationError(f"{what}: these bytes are still read by {reader}")
