@@ -694,3 +694,26 @@ def test_accesses_to_a_tile_that_is_not_aligned() -> None:
         aligned_to.emulate[1, 32](x, 2)
     with pytest.raises(tc.Misaligned, match=r"no multiple of 8: element \[0, 2\] of [^\n]*16x16\n"):
         aligned_to.emulate[1, 32](x, None, 2)
+
+
+@tc.kernel(threads=32)
+def copied_to_dynamic(x: tc.Array, out: tc.Array, offset: tc.Const):
+    map, bar = tc.tensor_map(x, (8, 32)), tc.mbarriers(1)[0]
+    tile = tc.dynamic_shared((8, 32), tc.f32, offset=offset)
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(map.bytes)
+        tc.tma_load(tile, map, (0, 0), bar)
+    tc.barrier()
+    bar.wait(0)
+    out[tc.threadIdx.x] = tile[7, tc.threadIdx.x]
+
+
+def test_tma_reaches_dynamic_memory_behind_static() -> None:
+    """The 8 bytes of the mbarrier lie before it."""
+    x, out = np.arange(256, dtype=np.float32).reshape(8, 32), np.zeros(32, np.float32)
+    copied_to_dynamic.emulator("sm_90a")[1, 32, None, 1152](x, out, 128)
+    assert np.array_equal(out, x[7])
+    with pytest.raises(tc.Misaligned, match=r"no multiple of 128 \(offset= of tc.dynamic_shared\)"):
+        copied_to_dynamic.emulator("sm_90a")[1, 32, None, 1152](x, out, 64)

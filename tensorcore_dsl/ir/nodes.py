@@ -18,7 +18,7 @@ from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.isa.spec import Instruction
 
 MAX_NESTING = 200  # blocks inside blocks
-DYNAMIC_ALIGN = 16  # bytes, the least of dynamic shared memory
+DYNAMIC_ALIGN = 128  # bytes, as tensor copies need them (9.7.9.27.1.2)
 
 
 @dataclass(frozen=True)

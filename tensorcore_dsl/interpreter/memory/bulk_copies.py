@@ -430,7 +430,9 @@ class BulkCopies:
 
     def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
         if number % align:
-            advised = f" (tc.shared(..., align={align}))" if what == "shared" else ""
+            static = number < self.chunk.program.kernel.shared_bytes
+            advised = f"tc.shared(..., align={align})" if static else "offset= of tc.dynamic_shared"
+            advised = f" ({advised})" if what == "shared" else ""
             raise Misaligned(
                 f"a bulk copy of {self.chunk.describe(thread)} names {what} {number:#x}, which "
                 f"is no multiple of {align}{advised}"
