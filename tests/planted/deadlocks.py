@@ -376,6 +376,28 @@ def value_that_is_never_reached(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     out[t] = before
 
 
+@tc.kernel
+def arrival_of_a_smaller_count(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+    """Two warps fill a slot and two empty it. The arrival completes a barrier of its own count, so
+    that it is the reader's wait that is never met; the writer waits because of that."""
+    t, turns = tc.threadIdx.x, x.shape[0]
+    slot = tc.shared(64, tc.s32)
+    if t < 64:
+        for k in tc.range(turns):
+            if k > 0:
+                tc.barrier(2, 128)
+            slot[t] = x[k, t]
+            tc.barrier_arrive(1, 64 if bug else 128)
+    else:
+        total = tc.s32(0)
+        for k in tc.range(turns):
+            tc.barrier(1, 128)  # error
+            total += slot[127 - t]
+            if k < turns - 1:
+                tc.barrier_arrive(2, 128)
+        out[t - 64] = total
+
+
 def _halvings(x):
     return np.array([int(v).bit_length() - 1 for v in x], np.int32)
 
@@ -402,5 +424,6 @@ CASES = [
     *(case(loop_of_registers, 1, 32, mapped(32, _halvings), *ENDLESS, bug=bug) for bug in (1, 2, 3, 4)),
     *(case(end_is_stepped_over, 1, 32, mapped(5, lambda x: np.full(32, x[::2].sum(), np.int32)), *ENDLESS, bug=bug) for bug in (1, 2)),
     *(case(queue_without_an_end, 2, 64, queue_of_rows, *ENDLESS, bug=bug) for bug in (1, 2)),
+    case(arrival_of_a_smaller_count, 1, 128, mapped((3, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Deadlock),
     case(value_that_is_never_reached, 1, 32, mapped(32, _roots), *ENDLESS),
 ]

@@ -1072,6 +1072,47 @@ def folded_sums(draw: np.random.Generator) -> Arguments:
     return {"a": a, "out": np.zeros(32, np.int32)}, {"out": folded.astype(np.int32)}
 
 
+@tc.kernel
+def edge_of_an_array(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
+    """The last box of a line of 80 words lies outside in part. A load counts whole boxes, zeroes
+    with them; who expects only the words inside waits for ever."""
+    tc.launch_bounds(64)
+    map, stages = tc.tensor_map(a, (1, 32)), 2
+    tile = tc.shared((stages, 1, 32), tc.s32, align=128)
+    full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
+    warp, lane = tc.warp_id(), tc.lane_id()
+    if tc.threadIdx.x == 0:
+        for slot in tc.static_range(stages):
+            full[slot].init(1)
+            empty[slot].init(1)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    if warp == 0:
+        if lane == 0:
+            for i in tc.range(3 * a.shape[0]):
+                slot = i % stages
+                empty[slot].wait(i // stages & 1 ^ 1)
+                inside = min(80 - i % 3 * 32, 32) * 4
+                full[slot].arrive_expect_tx(inside if bug == 1 else map.bytes)
+                tc.tma_load(tile[slot], map, (i // 3, i % 3 * 32), full[slot])
+    else:
+        total = tc.s32(0)
+        for i in tc.range(3 * a.shape[0]):
+            slot = i % stages
+            full[slot].wait(i // stages & 1)  # error 1
+            total += tile[slot, 0, lane]
+            tc.fence_proxy_async()
+            tc.syncwarp()
+            empty[slot].arrive(pred=lane == 0)
+        out[lane] = total
+
+
+def five_edges(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (5, 80)).astype(np.int32)
+    total = np.pad(a, ((0, 0), (0, 16))).reshape(15, 32).sum(axis=0)
+    return {"a": a, "out": np.zeros(32, np.int32)}, {"out": total.astype(np.int32)}
+
+
 CASES = [
     *numbered(RING, ring, 1, 96, sums),
     *numbered(RING_OF_THREADS, ring_of_threads, 1, 128, two_sums),
@@ -1085,5 +1126,6 @@ CASES = [
     *numbered(INITIALISED, initialised, 1, 64, a_line),
     *numbered(PLACES, places, 1, 128, a_box),
     *numbered(PASSED_BY, passed_by, 1, 64, four_turns),
+    *numbered(("bytes of the words inside",), edge_of_an_array, 1, 64, five_edges),
     *numbered(UNUSUAL_RING, unusual_ring, 1, 96, folded_sums),
 ]

@@ -119,9 +119,7 @@ class HangReport:
     def _named_barriers(self, mask: np.ndarray) -> list[str]:
         """The named barriers that threads of `mask` wait at, with those who lack."""
         ctx, barriers, texts = self.ctx, self.ctx.barriers, []
-        threads = np.flatnonzero(mask & (barriers.waits_at >= 0))
-        places = sorted({(int(t) // ctx.group, int(barriers.waits_at[t])) for t in threads})
-        for cta, number in places:
+        for cta, number in barriers.waited_for(mask):
             wanted, here = int(barriers.expected[cta, number]), int(barriers.arrived[cta, number])
             wanted = barriers.full if wanted < 0 else wanted
             text = f"barrier {number} of {{}}: {here} of {wanted} threads"
@@ -129,7 +127,10 @@ class HangReport:
             warps = ranges(np.flatnonzero(away) - cta * ctx.group // WARP)
             living = f"{{}} warps {warps}" if warps else "nobody"
             who = "missing are" if wanted == barriers.full else f"{wanted - here} are missing of"
-            texts.append((cta, f"{text} have arrived; {who} {living}{self._gone_text(cta)}"))
+            text = f"{text} have arrived; {who} {living}{self._gone_text(cta)}"
+            if last := barriers.recounted(cta, number):
+                text += f"; the phase before was one of {last} threads: was it meant?"
+            texts.append((cta, text))
         lines = ctx.folded(texts)
         return lines[:4] + ["..."] * (len(lines) > 4)
 

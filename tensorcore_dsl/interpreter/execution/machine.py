@@ -411,10 +411,15 @@ class Machine:
             if units.any():
                 first = int(np.argmax(units)) * cohort.unit
                 ctx.refuse_divergence(first, cohort.unit, cohort.mask, at)
-        raise errors.Deadlock(
-            "every thread that is left waits\n" + self._picture(),
-            ctx.loc(min(ctx.cohorts)),
-        )
+        at = min(filter(self._miscounted, ctx.cohorts), default=min(ctx.cohorts))
+        text = "every thread that is left waits\n" + self._picture()
+        raise errors.Deadlock(text, ctx.loc(at))
+
+    def _miscounted(self, at: int) -> bool:
+        """Do threads there wait for a barrier with too many bytes, or another count than before?"""
+        mask, barriers = self.ctx.cohorts[at].mask, self.ctx.barriers
+        counts = (barriers.recounted(*place) for place in barriers.waited_for(mask))
+        return any(counts) or self.ctx.mbarriers.surplus(mask)
 
     def _refuse_loop(self, head: int, why: str) -> NoReturn:
         """Raise Deadlock: the running cohort, at the head of a loop, would go on for ever."""

@@ -248,6 +248,10 @@ class Mbarriers:
         threads = np.flatnonzero(mask & (self.asks_for[:, 0] >= 0))
         return sorted({(int(t) // self.chunk.group, int(self.asks_for[t, 0])) for t in threads})
 
+    def surplus(self, mask: np.ndarray) -> bool:
+        """Do threads of `mask` wait for a phase with more bytes than were expected?"""
+        return any(self.at(*place)[MISSING] < 0 for place in self.waited_for(mask))
+
     def wait_text(self, cta: int, slot: int) -> str:
         """The running phase of an mbarrier, and what it lacks; `{}` stands for the block."""
         count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])

@@ -27,12 +27,12 @@ class NamedBarriers:
     """The sixteen barriers of each CTA of a chunk.
 
     By (CTA, barrier): arrived: threads, in whole warps; expected: threads, 0 before the first
-    arrival, -1 for all of the CTA; phase: how often it completed; votes: true predicates and
-    threads of the running phase. By (warp, barrier): lanes: those that have arrived while others of
-    the warp have not; counted: warps that arrived in this phase. By thread: waits_at, waits_for:
-    the barrier (-1: none) and the phase that it waits for; true, voters: the votes of the last one
-    passed. doubt: what is raised at the end if nothing else is wrong: the pairs of warps depend on
-    the order of threads.
+    arrival, -1 for all of the CTA; phase: how often it completed; last: threads of the phase
+    before; votes: true predicates and threads of the running phase. By (warp, barrier): lanes:
+    those that have arrived while others of the warp have not; counted: warps that arrived in this
+    phase. By thread: waits_at, waits_for: the barrier (-1: none) and the phase that it waits for;
+    true, voters: the votes of the last one passed. doubt: what is raised at the end if nothing else
+    is wrong: the pairs of warps depend on the order of threads.
     """
 
     doubt: EmulationError | None = None
@@ -42,7 +42,7 @@ class NamedBarriers:
         self.detector = sanitizer.detector
         ctas, threads = chunk.geometry.ctas, chunk.threads
         self.full = -(-chunk.threads_per_cta // 32) * 32  # threads of a CTA in whole warps
-        self.arrived, self.expected, self.phase = np.zeros((3, ctas, BARRIERS), np.int64)
+        self.arrived, self.expected, self.phase, self.last = np.zeros((4, ctas, BARRIERS), np.int64)
         self.lanes = np.zeros((threads // 32, BARRIERS), np.uint32)
         self.counted = np.zeros_like(self.lanes, np.bool_)
         self.waits_at = np.full(threads, -1, np.int64)
@@ -65,8 +65,8 @@ class NamedBarriers:
             wrong = _arrive(
                 words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
                 chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
-                self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
-                self.true, self.voters, self.full,
+                self.phase, self.last, self.lanes, self.counted, self.waits_at, self.waits_for,
+                self.votes, self.true, self.voters, self.full,
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong, barrier, counts)
@@ -105,6 +105,16 @@ class NamedBarriers:
                 chunk.loc(chunk.at_step),
             )  # fmt: skip
 
+    def waited_for(self, mask: np.ndarray) -> list[tuple[int, int]]:
+        """CTA and number of the barriers that threads of `mask` wait at."""
+        threads = np.flatnonzero(mask & (self.waits_at >= 0))
+        return sorted({(int(t) // self.chunk.group, int(self.waits_at[t])) for t in threads})
+
+    def recounted(self, cta: int, number: int) -> int:
+        """Threads of the phase before, if the running phase expects another number; or 0."""
+        last, wanted = int(self.last[cta, number]), int(self.expected[cta, number])
+        return last if last != (self.full if wanted < 0 else wanted) else 0
+
     def arrive_counting(
         self, barrier: Any, count: Any, predicate: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -129,7 +139,7 @@ class NamedBarriers:
 @compiled
 def _arrive(
     barrier: Any, counts: Any, wait: bool, active: Any, alive: Any, predicate: Any, go: Any,
-    arrived: Any, expected: Any, phase: Any, lanes: Any, counted: Any, waits_at: Any,
+    arrived: Any, expected: Any, phase: Any, last: Any, lanes: Any, counted: Any, waits_at: Any,
     waits_for: Any, votes: Any, true: Any, voters: Any, full: int,
 ) -> int:  # fmt: skip
     """Let the active threads arrive; sets `go`. 0, or the error of a thread."""
@@ -167,7 +177,7 @@ def _arrive(
         for which in range(BARRIERS):
             if expected[cta, which]:
                 wrong = _settle(
-                    cta, which, alive, arrived, expected, phase, lanes, counted, waits_at,
+                    cta, which, alive, arrived, expected, phase, last, lanes, counted, waits_at,
                     waits_for, votes, true, voters, group, full,
                 )  # fmt: skip
                 if wrong:
@@ -182,9 +192,9 @@ def _arrive(
 
 @compiled
 def _settle(
-    cta: int, which: int, alive: Any, arrived: Any, expected: Any, phase: Any, lanes: Any,
-    counted: Any, waits_at: Any, waits_for: Any, votes: Any, true: Any, voters: Any, group: int,
-    full: int,
+    cta: int, which: int, alive: Any, arrived: Any, expected: Any, phase: Any, last: Any,
+    lanes: Any, counted: Any, waits_at: Any, waits_for: Any, votes: Any, true: Any, voters: Any,
+    group: int, full: int,
 ) -> int:  # fmt: skip
     """Count the warps whose threads have all arrived; complete the barrier when all warps have."""
     exited, elsewhere = 0, False
@@ -219,5 +229,6 @@ def _settle(
         arrived[cta, which] = 0
         expected[cta, which] = 0
         phase[cta, which] += 1
+        last[cta, which] = goal
         counted[cta * group // 32 : (cta + 1) * group // 32, which] = False
     return 0
