@@ -576,6 +576,157 @@ def test_rings(how: str) -> None:
     assert x[1] == 1
 
 
+@tc.kernel
+def overshoots(x: tc.Array, how: tc.Const, stop: tc.Const):
+    """Numbers that only == or != ends; they pass by their end where `stop` is odd."""
+    word, t = tc.shared(4, tc.s32), tc.threadIdx.x
+    i, j, n = tc.s32(0), tc.s32(0), tc.s32(0)
+    if t == 0:
+        word[0] = 0
+    tc.barrier()
+    if how == "stride":
+        while i != stop:
+            x[t] = i
+            i += tc.blockDim.x
+    elif how == "nested":
+        while i != stop:
+            j = 0
+            while j < 3:
+                x[t] = j
+                j += 1
+            i += 2
+    elif how == "break":
+        i = 40
+        while True:
+            x[t] = i
+            if i == stop:
+                break
+            i -= 2
+    elif how == "two numbers":
+        j = 26 - stop
+        while i != j:
+            x[t] = i
+            i += 1
+            j += 3 if stop % 2 else -1
+    elif how == "or":
+        while i != stop or j != 2 * stop:
+            x[t] = i
+            i += 2
+            j += 4
+    elif how == "in a branch":
+        while n != stop:
+            x[t] = n
+            if i % 3 == 0:
+                n += 2
+            i += 1
+    elif how == "continue":
+        while i != stop:
+            i += 2
+            if x[t + 100] != 0:
+                continue
+            x[t] = i
+    elif how == "tickets":
+        if tc.lane_id() == 0:
+            while n != stop:
+                tc.reduce("add", x.at(n % 100), 1)
+                n = tc.atomic("add", word.at(0), 2)
+                if stop % 2 == 0 and n > stop:
+                    n = stop
+        tc.barrier()
+    elif how == "a word":
+        if t == 0:
+            while word[0] != stop:
+                word[0] += 2
+                word[1] = 7
+    elif how == "global atomics":
+        if t == 0:
+            while tc.atomic("add", x.at(0), 2) != stop:
+                x[1] = 1
+    elif t == 0:
+        while strong(x.at(0)) != stop:
+            n += 2
+            x[0] = n
+
+
+WAYS = (
+    *("stride", "nested", "break", "two numbers", "or", "in a branch", "continue", "tickets"),
+    *("a word", "global atomics", "stores"),
+)
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("how", WAYS)
+def test_numbers_that_pass_by_the_end(how: str, order: int | None) -> None:
+    block = 96 if how == "tickets" else 2 if how == "stride" else 32
+    run = overshoots.emulator("sm_90a", order=order)[1, block]
+    even = np.zeros(256, np.int32)
+    run(even, how, 10)
+    start = time.perf_counter()
+    with pytest.raises(tc.Deadlock, match="numbers that it compares move further and further"):
+        run(np.zeros(256, np.int32), how, 7)
+    assert time.perf_counter() - start < 60
+
+
+@tc.kernel
+def comes_back(x: tc.Array, how: tc.Const):
+    """Numbers that move apart for thousands of turns, and meet."""
+    word, t = tc.shared(2, tc.s32), tc.threadIdx.x
+    i, j, done = tc.s32(0), tc.s32(-1), tc.s32(0) != 0
+    if t == 0:
+        word[0] = 50
+    tc.barrier()
+    if how == "follows":
+        while i != j:
+            if i < 6_000:
+                i += 1
+            if i == 6_000:
+                j += 1
+    elif how == "kept":
+        while not done:
+            i += 1
+            if i > 6_000:
+                done = i != 100
+    elif how == "rarely":
+        while True:
+            i += 1
+            if i > 6_000:
+                if i != 100:
+                    break
+    elif how == "behind a barrier":
+        if tc.warp_id() == 0:
+            while i != 20:
+                if j == 4_000:
+                    tc.barrier_arrive(1, 64)
+                j += 1
+                if tc.lane_id() == 0:
+                    i = tc.atomic("add", word.at(0), 1)
+                i = tc.shfl(i, 0)
+        else:
+            tc.barrier(1, 64)
+            if tc.lane_id() == 0:
+                tc.atomic("exch", word.at(0), 0)
+    elif t == 0 if how == "block" else tc.lane_id() == 0 if how == "warp" else t < 2:
+        if (tc.blockIdx.x if how == "block" else tc.warp_id() if how == "warp" else t) == 0:
+            while tc.atomic("add", x.at(1) if how == "block" else word.at(0), 1) != 20:
+                pass
+        else:
+            while i < 9_000:
+                i += 1
+            tc.atomic("exch", x.at(1) if how == "block" else word.at(0), 0)
+    if t == 0:
+        x[0] = 1
+
+
+@pytest.mark.parametrize(
+    "how", ["follows", "kept", "rarely", "behind a barrier", "block", "warp", "lane"]
+)
+def test_numbers_that_meet_again(how: str) -> None:
+    x = np.full(2, 50, np.int32)
+    run = comes_back.emulator("sm_90a", checks=how != "block")
+    run[2 if how == "block" else 1, 64 if how in ("behind a barrier", "warp") else 32](x, how)
+    assert x[0] == 1
+
+
 def test_loops_that_end() -> None:
     for kernel in (long_computations, a_time_out):
         for order in (None, 0):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -102,65 +102,119 @@ class Loop:
     @cached_property
     def equalities(self) -> list[nodes.Op]:
         """Comparisons for (in)equality of whole numbers, if nothing else ends the loop and each
-        number is fixed or a counter."""
+        number is fixed or moves one way."""
+        jumps = {jump for block in nodes.children(self.node) for jump in _leaving(block)}
         asked = [
             node.condition
             for node in self._nodes
-            if isinstance(node, nodes.While)
-            or (
-                isinstance(node, nodes.If)
-                and nodes.Jump in map(type, nodes.walk(nodes.Block([node])))
-            )
+            if isinstance(node, (nodes.While, nodes.If))
+            if node is self.node or not jumps.isdisjoint(nodes.walk(nodes.Block([node])))
         ]
-        ends = [node for value in asked for node in self._makers(value)]
+        ends = [node for value in asked for node in self._comparisons(value)]
         found = [
             node
             for node in ends
             if isinstance(node, nodes.Op) and node.instr.params.get("cmp") in ("eq", "ne")
-            if not node.instr.operands[0].dtype.is_float
+            if not node.instr.operands[0].dtype.is_float and self._moves_one_way(node)
         ]
-        compared = self._closure(value for op in found for value in nodes.reads(op))
-        return found if found == ends and all(map(self._counts, compared)) else []
+        return found if found == ends else []
+
+    @cached_property
+    def counts_in(self) -> set[str]:
+        """The state spaces of the words among the numbers of `equalities`."""
+        makers = [node for op in self.equalities for node in self._changing(op)]
+        return {node.instr.space for node in makers if isinstance(node, nodes.Op) and _access(node)}
 
     def _makers(self, value: Any) -> list[nodes.Node]:
         return [node for node in self._nodes if value in nodes.writes(node)]
 
-    def _fixed(self, value: nodes.Value) -> bool:
-        """Is it the same number in all iterations: not written in the loop, or a constant?"""
-        if value not in self._sources:
-            return True
-        makers = [node for node in nodes.walk(self.kernel.body) if value in nodes.writes(node)]
-        copied = [*map(type, makers)] == [nodes.Assign] and not nodes.reads(makers[0])
-        return copied and value not in [param.value for param in self.kernel.params]
+    def _always(self, node: nodes.Node) -> bool:
+        """Does each iteration execute it, if none is cut short?"""
+        return any(node in block.nodes for block in nodes.children(self.node))
 
-    def _counts(self, value: nodes.Value) -> bool:
-        """Is it fixed, or made by one addition or subtraction of a fixed number: in a register in
-        each iteration, or by an atomic operation on a word that nothing else writes?
+    def _comparisons(self, condition: Any) -> list[nodes.Node]:
+        """What makes a condition, by logic alone; the loop itself where it may be an old one."""
+        found = self._makers(condition)
+        if not found:
+            return []
+        if len(found) > 1 or not (condition in self._single or self._always(found[0])):
+            return [self.node]
+        values = nodes.reads(found[0])
+        if any(value.type.dtype.name != "pred" for value in values):
+            return found
+        return [node for value in values for node in self._comparisons(value)]
 
-        Neither a ring is such a counter nor a number that a branch replaces.
+    @cached_property
+    def _single(self) -> set[nodes.Value]:
+        """The values that one node of the kernel writes, without parameters."""
+        written = Counter(v for node in nodes.walk(self.kernel.body) for v in nodes.writes(node))
+        params = {param.value for param in self.kernel.params}
+        return {value for value, count in written.items() if count == 1} - params
+
+    @cached_property
+    def _moving(self) -> set[nodes.Value]:
+        """What the loop writes, without the values that are the same in all iterations."""
+        moving = set(self._sources)
+        for node in self._nodes:  # a single value is written before it is read
+            pure = isinstance(node, nodes.Op) and not node.instr.effects
+            if (pure or isinstance(node, nodes.Assign)) and moving.isdisjoint(nodes.reads(node)):
+                moving -= self._single & {*nodes.writes(node)}
+        return moving
+
+    def _changing(self, op: nodes.Op) -> list[nodes.Node]:
+        """The nodes that make what `op` reads move, and write the words that it comes from.
+
+        The loop itself stands for a value that several nodes make.
         """
-        if self._fixed(value):
-            return True
-        node, *others = self._makers(value)
-        changing = [read for read in nodes.reads(node) if not self._fixed(read)]
-        adds = isinstance(node, nodes.Op) and node.instr.adds
-        if isinstance(node, nodes.Assign) or (adds and not _access(node)):
-            always = any(node in block.nodes for block in nodes.children(self.node))
-            return always and not others and len(changing) < 2
-        if others or changing or not isinstance(node, nodes.Op) or node.instr.word is None:
-            return False
-        array = nodes.reads(node)[0]  # no other operation has its address
-        users = [
-            user
-            for user in nodes.walk(self.kernel.body)
-            if array in nodes.reads(user) + nodes.writes(user) and nodes.reads(user)
+        found: list[nodes.Node] = []
+        left = [*nodes.reads(op)]
+        while left:
+            value = left.pop()
+            makers = self._makers(value) if value in self._moving else []
+            makers += [writer for node in makers for writer in self._writers(node)]
+            new = [node for node in makers if node not in found]
+            found += [*new, self.node] if len(self._makers(value)) > 1 else new
+            left += [value for node in new for value in nodes.reads(node)]
+        return found
+
+    def _writers(self, node: nodes.Node) -> list[nodes.Op]:
+        """The operations that may write the word which a node reads or writes."""
+        if not isinstance(node, nodes.Op) or not _access(node):
+            return []
+        ops = [op for op in self._nodes if isinstance(op, nodes.Op) and op.instr.accesses]
+        return [
+            op
+            for op in ops
+            if any(access.writes for access in op.instr.accesses)
+            if {"global", "shared"} != {node.instr.space, op.instr.space}
+            if not _access(op) or not _beside(node.operands[0], op.operands[0])
         ]
-        if _access(node) == "update":
-            return users == [node] and adds
-        stores = [user for user in users if _access(user) != "load"]
-        stored = [read for store in stores for read in nodes.reads(store)[1:]]
-        makers = [_access(maker) for read in stored for maker in self._makers(read)]
-        return len(stores) == 1 and makers == ["update"] and self._counts(stored[0])
+
+    def _moves_one_way(self, op: nodes.Op) -> bool:
+        """Is each number that `op` compares fixed, or moved by adding a fixed number?
+
+        If both move, registers do so in each iteration. Neither a ring is such a number nor one
+        that a second line changes, or a thread behind a barrier.
+        """
+        makers = self._changing(op)
+        jumps = [node.kind for node in self._nodes if isinstance(node, nodes.Jump)]
+        steady = "continue" not in jumps and all(map(self._always, makers))
+        steady = steady and not any(map(_access, makers))
+        one = len(self._moving & {*nodes.reads(op)}) < 2
+        return (one or steady) and all(map(self._adds, makers))
+
+    def _adds(self, node: nodes.Node) -> bool:
+        """Does it add a fixed number, or read or write a word to which one node adds one?"""
+        moving = self._moving & {*nodes.reads(node)}
+        if isinstance(node, nodes.Assign):
+            return len(moving) < 2
+        if not isinstance(node, nodes.Op) or not _access(node):
+            return isinstance(node, nodes.Op) and node.instr.adds and len(moving) < 2
+        place = node.operands[0]
+        met = any(isinstance(op, nodes.Op) and op.instr.synchronises for op in self._nodes)
+        adds = _access(node) != "update" or (node.instr.adds and not moving)
+        same = [op.operands[0] == place for op in self._writers(node)]
+        return adds and not met and place.base not in self._moving and same in ([], [True])
 
     @cached_property
     def polls_global_memory(self) -> bool:
@@ -176,6 +230,21 @@ class Loop:
             and self._closure(nodes.reads(op)) & self._sources.keys() <= fixed
             for op in self.conditions
         )
+
+
+def _leaving(block: nodes.Block, inner: bool = False) -> Iterator[nodes.Jump]:
+    """The jumps in a loop's block that leave the loop; inner: the block is in a loop inside it."""
+    for node in block:
+        if isinstance(node, nodes.Jump) and node.kind in ("return", "" if inner else "break"):
+            yield node
+        loop = isinstance(node, (nodes.For, nodes.While))
+        for child in nodes.children(node):
+            yield from _leaving(child, inner or loop)
+
+
+def _beside(one: Any, other: Any) -> bool:
+    """Are the words at two addresses different ones for certain?"""
+    return one.base is other.base and one.offset != other.offset
 
 
 def _access(node: nodes.Node) -> str:

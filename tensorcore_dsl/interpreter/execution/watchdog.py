@@ -10,6 +10,7 @@ Words that loops write and no loop polls, such as counters of turns, may change 
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import sys
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.threads import MAX_KEPT
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sync import mbarriers
@@ -31,7 +33,8 @@ GAP = 48  # iterations between two comparisons
 PATIENCE = 1 << 18  # iterations without a change of memory or of barriers, where no limit is given
 DEEP_AFTER = 1.0  # seconds after which memory is compared too
 DEEP_SHARE = 50  # it takes at most this part of the time
-SAMPLE = 128  # iterations between two looks at the numbers that a loop compares
+SAMPLE = 127  # iterations between two looks at the numbers that a loop compares; prime, so that
+# each of the cohorts that take turns is looked at
 SAMPLES = 16  # looks at which they have moved apart, until that counts as endless
 MAX_BYTES = 1 << 28  # of memory that is compared
 
@@ -85,9 +88,9 @@ class Watchdog:
     from memory. repeats: (T,) the version at which a thread was last found to be stuck or to wait.
     asked: newer entries of it, a mask and a version each, oldest first.
     since: the version from which on the rest of the state has been the same, with `digest` if
-    versions were passed that changed nothing in the end. apart: by the head of a loop, its threads
-    and the iterations of the loops before it, how far the numbers that it compares are apart, as
-    parts of all numbers, and for how many looks that has grown.
+    versions were passed that changed nothing in the end. apart: by the head of a loop, the
+    iterations of the loops around it and, by thread, how far the numbers that it compares are
+    apart, as parts of all numbers, and for how many looks that has grown.
     """
 
     def __init__(self, ctx: ExecutionContext, values: list[Any], limit: int | None) -> None:
@@ -137,26 +140,49 @@ class Watchdog:
 
     def _moves_apart(self, head: int) -> bool:
         """Have the numbers that must become equal moved apart at each of the last looks?"""
-        found, mask = [], self.ctx.mask
-        for op in self.ctx.program.loops[head].equalities:
+        ctx, loop, found = self.ctx, self.ctx.program.loops[head], []
+        for op in loop.equalities:
             a, b = (
                 const_bits(source)
                 if isinstance(source, nodes.Const)
-                else self.values[self.ctx.program.values[source]]
+                else self.values[ctx.program.values[source]]
                 for source in op.operands
             )
+            if a is None or b is None:
+                return False
             apart = np.asarray(a - b)
             parts = np.abs(apart.view(f"i{apart.itemsize}") / 256.0**apart.itemsize)
-            found.append(np.broadcast_to(parts, mask.shape)[mask])
-        # Loops around it and in front of it stand before it.
-        key = [hash(mask.tobytes()), *(n for at, n in self.iterations.items() if at < head)]
-        now = np.array(found)
+            found.append(np.broadcast_to(parts, ctx.mask.shape))
+        if not found:
+            return False
+        now, key, outer = np.array(found), [], loop.outer
+        while outer is not None:
+            key.append(self.iterations[outer.head])
+            outer = outer.outer
+        last, then, looks = self.apart.get(head, (None, now, 0))
         # By so small a part of all numbers that they do not wrap around and meet within PATIENCE.
-        last, then, looks = self.apart.get(head, (key, now, 0))
-        further = key == last and (then < now) & (now < then + SAMPLE / PATIENCE / 2)
-        looks = looks + 1 if found and np.all(further) else 0
-        self.apart[head] = key, now, looks
-        return looks >= SAMPLES
+        further = ((then < now) & (now < then + SAMPLE / PATIENCE / 2)).all(axis=0)
+        looks = np.where(ctx.mask, (looks + 1) * further, looks) * (key == last)
+        self.apart[head] = key, np.where(ctx.mask, now, then), looks
+        far, here = looks >= SAMPLES, ctx.mask
+        if loop.counts_in:  # others may write these words
+            if loop.counts_in - {"shared"} and ctx.geometry.ctas < math.prod(ctx.geometry.grid):
+                return False
+            warps = np.repeat(far.reshape(-1, WARP).any(axis=1), WARP)
+            far = far | (ctx.barriers.waits_at >= 0)
+            for at, cohort in ctx.cohorts.items():
+                instr = ctx.program.steps[at].instr
+                if instr is not None and instr.aligned:  # it needs the lanes in the loop
+                    far |= cohort.mask & warps
+            here = self._present(ctx.mask)
+        return bool(far[here].all())
+
+    def _present(self, mask: np.ndarray) -> np.ndarray:
+        """`mask` and all other threads that run or wait, without blocks that have not started."""
+        here = mask.copy()
+        for cohort in self.ctx.cohorts.values():
+            here |= cohort.mask
+        return here
 
     def blocked(self, mask: np.ndarray) -> None:
         """These threads have been asked, and wait."""
@@ -233,10 +259,7 @@ class Watchdog:
         self.latest = version
         self._note_asked()
         self.repeats[probe.mask] = version
-        here = np.zeros_like(ctx.alive)
-        for mask in (probe.mask, *(cohort.mask for cohort in ctx.cohorts.values())):
-            here |= mask  # not the blocks that have not started
-        if self.repeats_all(here):
+        if self.repeats_all(self._present(probe.mask)):
             return "endless loop: nothing that it depends on changes any more"
         return ""
 
