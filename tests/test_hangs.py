@@ -690,6 +690,7 @@ def comes_back(x: tc.Array, how: tc.Const):
         while True:
             i += 1
             if i > 6_000:
+                j += 1
                 if i != 100:
                     break
     elif how == "behind a barrier":

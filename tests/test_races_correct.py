@@ -15,6 +15,7 @@ from tensorcore_dsl.errors import Race, RaceWarning
 from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.sanitizer import access_history
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
+from tensorcore_dsl.interpreter.sanitizer.races import Races
 
 
 def run(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
@@ -492,3 +493,50 @@ def test_serial_numbers_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     reversals.emulator("sm_90a")[96, 128](x, 64)
     assert max(turns) > 4
     assert (x == 64).all()
+
+
+@tc.kernel
+def copies_out(x: tc.Array, out: tc.Array, late: tc.Const):
+    """Two bulk stores; the target of the second is read before it is over, if `late`."""
+    tile = tc.shared(32, tc.s32, align=128)
+    if tc.threadIdx.x == 0:
+        for i in tc.range(32):
+            tile[i] = i
+        tc.fence_proxy_async()
+        for i in tc.range(7_500):
+            x[i % 64] = i
+        for turn in tc.static_range(2):
+            tc.emit(BULK_STORE, out[turn].address, tile.at(0).address, 128)
+            tc.tma_store_commit()
+            for i in tc.range(1_500 * (1 - turn)):
+                x[i % 64] = i
+            if not late or turn == 0:
+                tc.tma_store_wait()
+        x[0] = out[0, 3] + out[1, 3]
+
+
+BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+
+
+@pytest.mark.parametrize("where", ["between operations", "inside of one"])
+def test_operations_of_an_earlier_turn(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are used up by this chunk while a store goes on, or by another one as it begins."""
+    operation, turns = Races.operation, list[int]()
+
+    def wrapped(races: Races, thread: int, column: int) -> int:
+        serial = operation(races, thread, column)
+        if where == "inside of one" and len(turns) == 1:
+            races.launch.pages = access_history.SERIALS
+            races.launch.pages_for(races.number, 1)
+        turns.append(races.launch.turn)
+        return serial
+
+    monkeypatch.setattr(Races, "operation", wrapped)
+    if where == "between operations":
+        monkeypatch.setattr(access_history, "SERIALS", 3 << access_history.PAGE_BITS)
+    run = copies_out.emulator("sm_90a")[1, 32]
+    run(zeros(64), zeros(2, 32), False)
+    assert turns == ([0, 1, 1, 1] if where == "inside of one" else [0, 0, 1, 1])
+    turns.clear()
+    with pytest.raises(Race, match="bulk"):
+        run(zeros(64), zeros(2, 32), True)

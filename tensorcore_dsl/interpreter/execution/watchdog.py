@@ -250,7 +250,7 @@ class Watchdog:
 
     def _confirm(self, probe: _Probe) -> str:
         """Note that the threads of `probe` repeat themselves; do all?"""
-        ctx, version = self.ctx, self.version
+        version = self.version
         if version == probe.version:
             if version != self.latest:
                 self.since, self.digest = version, _UNKNOWN

@@ -44,7 +44,8 @@ class Races(HappensBefore):
     """The detector of one chunk.
 
     places: by memory, the rows that say where the codes are: by CTA, or by allocation. booked: the
-    rows of clocks whose addresses are in the book.
+    rows of clocks whose addresses are in the book. drawn: the turn of the last asynchronous
+    operation's serial number.
     """
 
     booked: Any = None
@@ -131,6 +132,7 @@ class Races(HappensBefore):
         self.clocks.reset()
         self.inits.clear()
         self.fenced_inits.clear()
+        self.operations.clear()
         self.book[history.NEXT_NODE] = self.book[history.END_NODE] = 0
 
     def warp_of(self, serial: int) -> int:
@@ -282,7 +284,7 @@ class Races(HappensBefore):
     def operation(self, thread: int, column: int) -> int:
         """The serial number of an asynchronous operation that `thread` issues."""
         book = self._prepare(2)
-        serial = int(book[history.NEXT])
+        self.drawn, serial = self.turn, int(book[history.NEXT])
         self.launch.who[serial] = self.chunk.at_step << history.WARP_BITS | thread // WARP
         self.launch.who[serial + 1] = column
         book[history.NEXT] += 2
@@ -329,6 +331,8 @@ class Races(HappensBefore):
         if whole:
             row, mine = self.clocks.common(range(thread, thread + WARPGROUP, WARP)), 0
         book = self._prepare(0)
+        if self.drawn != self.turn:  # another chunk has used up all numbers since
+            starts = starts[:0]
         kind = history.STORE if verb == "store" else history.LOAD
         kind += 2 * (strong > 0)
         todo = history.CHECK | history.NOTE
@@ -406,7 +410,8 @@ class Races(HappensBefore):
             history.OWN, "store", serial, thread, np.array([slot * size]), size,
             self.places[history.OWN][cta], 0, ORDER, cta,
         )  # fmt: skip
-        self.observe(np.arange(self.chunk.threads) == thread, column, serial)
+        if self.drawn == self.turn:
+            self.observe(np.arange(self.chunk.threads) == thread, column, serial)
         return found
 
     def fence_init(self, releases: bool) -> None:
