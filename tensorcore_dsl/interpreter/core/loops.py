@@ -210,7 +210,7 @@ class Loop:
             return len(moving) < 2
         if not isinstance(node, nodes.Op) or not _access(node):
             return isinstance(node, nodes.Op) and node.instr.adds and len(moving) < 2
-        place = node.operands[0]
+        place: Any = node.operands[0]
         met = any(isinstance(op, nodes.Op) and op.instr.synchronises for op in self._nodes)
         adds = _access(node) != "update" or (node.instr.adds and not moving)
         same = [op.operands[0] == place for op in self._writers(node)]
