@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
+from benchmarks.emulated_kernels import values
 from benchmarks.harness import Report, attempt, time_on_host
 from benchmarks.tables import Table, duration, one_line, progress, rate
 from tensorcore_dsl import arch as archs
@@ -150,14 +151,6 @@ def registers(case: Case, operand: Operand, rng: np.random.Generator) -> np.ndar
     packed = operand.register_bits // dtype.bits
     shape = (case.batch, case.instruction.threads, operand.registers * packed)
     return np.ascontiguousarray(values(rng, dtype, shape)).view(word)
-
-
-def values(rng: np.random.Generator, dtype: tc.DType, shape: tuple[int, ...]) -> np.ndarray:
-    if dtype.is_float:
-        numbers = rng.standard_normal(shape, dtype=np.float32)
-        return numbers.astype(np.float32 if dtype == tc.tf32 else dtype.numpy)
-    limits = np.iinfo(dtype.numpy)
-    return rng.integers(limits.min, limits.max, shape, dtype=dtype.numpy, endpoint=True)
 
 
 def _descriptor(start: int) -> np.uint64:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from benchmarks.emulate import CORE, archs_of, values
+from benchmarks.emulate import CORE, archs_of
+from benchmarks.emulated_kernels import values
 from benchmarks.harness import Report, attempt, geometric_mean, time_on_host
 from benchmarks.tables import Table, duration, one_line, progress, rate
 from tensorcore_dsl import arch as archs

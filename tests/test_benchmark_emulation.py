@@ -1,0 +1,56 @@
+"""The benchmark of whole emulated kernels: results, checks, tables."""
+
+import json
+
+import numpy as np
+import pytest
+
+import benchmarks.__main__ as command
+from benchmarks import emulated_kernels, emulation
+
+
+def run(tmp_path, *arguments):
+    """Exit status and contents of the file of `python -m benchmarks emulation ...`."""
+    status = command.main(["emulation", *arguments, "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("emulation-*.json")
+    return status, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("name", emulated_kernels.CHECKED)
+def test_kernels_pass_all_checks(name):
+    problem = emulated_kernels.CHECKED[name]()
+    result = problem.runner(True)()
+    problem.compare(result)
+    assert problem.amount > 0
+    result.ravel()[-1] += 1
+    with pytest.raises(ValueError, match="WRONG RESULT"):
+        problem.compare(result)
+
+
+def test_nan_is_a_wrong_result():
+    problem = emulated_kernels.numpy_product(2)
+    with pytest.raises(ValueError, match="WRONG RESULT: the largest error is nan"):
+        problem.compare(np.full((2, 2), np.nan))
+
+
+def test_a_product_and_a_kernel(tmp_path, monkeypatch, capsys):
+    s8, kernel = "s8 mma.sync GEMM", "Mandelbrot set"
+    monkeypatch.setattr(emulation, "products", lambda size: {s8: emulated_kernels.products(size)[s8]})
+    monkeypatch.setattr(emulation, "CHECKED", {kernel: emulated_kernels.CHECKED[kernel]})
+    monkeypatch.setattr(emulation, "SAMPLES", 1)
+    status, found = run(tmp_path, "--size", "32")
+    product, kernel = found["results"]
+    assert status == 0 and "failure" not in product | kernel
+    assert product["amount"] == 2 * 32**3 and "checked" not in product
+    assert kernel["ratio"] == pytest.approx(kernel["checked"] / kernel["seconds"])
+    printed = capsys.readouterr().out
+    assert "M iterations/s" in printed and "checked / unchecked" in printed
+
+
+def test_a_wrong_result_is_a_failure(tmp_path, monkeypatch, capsys):
+    wrong = emulated_kernels.Problem(None, lambda _: np.ones(1), 2, 0.5, 1)
+    monkeypatch.setattr(emulation, "products", lambda size: {"product": lambda: wrong})
+    status, found = run(tmp_path, "--only", "product")
+    assert status == 1
+    assert found["results"][0]["failure"] == "ValueError: WRONG RESULT: the largest error is 1.00e+00"
+    assert "WRONG RESULT" in capsys.readouterr().out
