@@ -1,6 +1,6 @@
 """Problems for the emulator: a kernel of each kind, its launch, and the result by NumPy.
 
-The module imports public names alone, so that other versions of the package can run it too.
+The module imports only public names of the package, so that other versions can run it too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Whole emulated kernels: GEMMs of every type, and kernels of users without and with checks."""
+"""Whole emulated kernels: GEMMs of every type, and kernels of users without and with checks.
+
+The launches run in this process, first launches in new ones.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.emulated_kernels import CHECKED, Problem, products
-from benchmarks.harness import Report, attempt, time_on_host
+from benchmarks.emulation_process import ROOT, first_launches, package_of
+from benchmarks.harness import Report, attempt, geometric_mean, time_on_host
 from benchmarks.tables import Table, duration, number, one_line, progress, rate
 from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.interpreter import launch
 
 SIZE, QUICK = 1024, 512
 SAMPLES = 9
+FIRST = ("vector add", "flash_attention", "hopper_attention")  # whose first launches are measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,20 +30,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=int, default=min(2, cores()), metavar="N",
         help="cores that are used beside one alone (default: 2)")  # fmt: skip
     add("--only", metavar="TEXT", default="", help="cases whose name has this text")
+    add("--rounds", type=int, metavar="N",
+        help="new processes of each case (default: 3, 1 with --quick)")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> Report:
     size = options.size or (QUICK if options.quick else SIZE)
-    report = Report("emulation", {"size": size, "workers": options.workers}, {
-        "clock": f"time.perf_counter around a launch: the least of {SAMPLES}, after one that "
-                 "compiles, whose result is compared with NumPy's",
+    rounds = options.rounds or (1 if options.quick else 3)
+    used = {"size": size, "workers": options.workers, "rounds": rounds}
+    report = Report("emulation", used, {
+        "clock": "time.perf_counter around a launch: the least, after one that compiles, whose "
+                 "result is compared with NumPy's",
         "checked": "kernels of users: with all checks, races among them; else bounds alone",
+        "first": "in new processes, with all checks, without imports",
     })  # fmt: skip
     cases = {**products(size), **CHECKED}
-    for name in progress([name for name in cases if options.only in name], "emulation"):
+    names = [name for name in cases if options.only in name]
+    for name in progress(names, "emulation"):
         result = {"case": name, "kind": "checked" if name in CHECKED else "product"}
         report.results.append(result | attempt(_measure, cases[name], options.workers))
+    report.results += _in_processes(names, rounds, (size, options.workers))
     return report
+
+
+def _in_processes(
+    names: list[str], rounds: int, more: tuple[int, int]
+) -> Iterator[dict[str, Any]]:
+    """Measure first launches."""
+    with package_of(ROOT) as this:
+        for name in progress([name for name in FIRST if name in names], "first launches"):
+            for state, found in first_launches({"this": this}, (name, True, *more), rounds).items():
+                yield {"case": f"{name}, {state} cache", "kind": "first"} | found
 
 
 def _measure(make: Callable[[], Problem], workers: int) -> dict[str, Any]:
@@ -72,24 +94,46 @@ def _cores(count: int) -> Iterator[None]:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    size, workers = (document["options"][name] for name in ("size", "workers"))
+    options, results = document["options"], document["results"]
+    workers = f"{options['workers']} cores"
     titles = {
-        "product": f"Emulated GEMMs, {size}^3, {workers} cores",
-        "checked": f"Emulated kernels of users, {workers} cores",
+        "product": f"Emulated GEMMs, {options['size']}^3, {workers}",
+        "checked": f"Emulated kernels of users, {workers}",
+        "first": f"First launches in new processes, {workers}",
     }
     for kind, title in titles.items():
-        if rows := [_row(result) for result in document["results"] if result["kind"] == kind]:
-            yield Table(title, rows)
+        chosen = [result for result in results if result["kind"] == kind]
+        row = _row if kind in ("product", "checked") else _comparison
+        if chosen:
+            yield Table(title, [row(result) for result in [*chosen, *_mean(chosen)]])
+
+
+def _mean(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A result with the geometric mean of all ratios, if there are some."""
+    ratios = [result["ratio"] for result in results if "ratio" in result]
+    return [{"case": "geometric mean", "ratio": geometric_mean(ratios)}] if ratios else []
 
 
 def _row(result: dict[str, Any]) -> dict[str, str]:
-    unit, serial = result.get("unit", ""), result.get("serial")
+    pace = result.get("per_second", 0.0)
+    scale, prefix = (1e9, "G") if pace >= 1e9 else (1e6, "M")
     return {
         "case": result["case"],
         "time": duration(result.get("seconds")),
-        "rate": f"{rate(result.get('per_second'), 1e6)} M {unit}/s",
+        "rate": f"{rate(pace, scale)} {prefix} {result['unit']}/s" if pace else "-",
         "with all checks": duration(result.get("checked")),
         "checked / unchecked": number(result.get("ratio"), ".2f"),
-        "share that one core at a time does": number(serial, ".0%"),
+        "share that one core at a time does": number(result.get("serial"), ".0%"),
         "notes": one_line(result.get("failure", "")),
+    }
+
+
+def _comparison(result: dict[str, Any]) -> dict[str, str]:
+    seconds = result.get("seconds", {})
+    return {
+        "case": result["case"],
+        "this": duration(seconds.get("this")),
+        "other": duration(seconds.get("other")),
+        "this / other": number(result.get("ratio"), ".3f"),
+        "notes": one_line(result.get("failure") or result.get("failure_of_other", "")),
     }

@@ -1,4 +1,4 @@
-"""The benchmark of whole emulated kernels: results, checks, tables."""
+"""The benchmark of whole emulated kernels: results, checks, first launches, tables."""
 
 import json
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import benchmarks.__main__ as command
-from benchmarks import emulated_kernels, emulation
+from benchmarks import emulated_kernels, emulation, emulation_process
+from benchmarks.emulation_process import package_of
 
 
 def run(tmp_path, *arguments):
@@ -38,6 +39,7 @@ def test_a_product_and_a_kernel(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(emulation, "products", lambda size: {s8: emulated_kernels.products(size)[s8]})
     monkeypatch.setattr(emulation, "CHECKED", {kernel: emulated_kernels.CHECKED[kernel]})
     monkeypatch.setattr(emulation, "SAMPLES", 1)
+    monkeypatch.setattr(emulation, "FIRST", ())
     status, found = run(tmp_path, "--size", "32")
     product, kernel = found["results"]
     assert status == 0 and "failure" not in product | kernel
@@ -54,3 +56,24 @@ def test_a_wrong_result_is_a_failure(tmp_path, monkeypatch, capsys):
     assert status == 1
     assert found["results"][0]["failure"] == "ValueError: WRONG RESULT: the largest error is 1.00e+00"
     assert "WRONG RESULT" in capsys.readouterr().out
+
+
+def checkout(folder, package):
+    """A folder like a checkout, whose package has this text."""
+    (folder / "kernels").mkdir()
+    (folder / "tensorcore_dsl").mkdir()
+    (folder / "tensorcore_dsl/__init__.py").write_text(package)
+    return folder
+
+
+def test_a_process_that_dies_is_a_failure(tmp_path):
+    with package_of(checkout(tmp_path, "import os; os._exit(3)")) as dying:
+        found = emulation_process.first_launches({"this": dying}, ("vector add", False, 16, 1), 1)
+    assert found["filled"] == {"seconds": {}, "failure": "the process ended with 3"}
+
+
+def test_the_first_launch_with_each_state_of_the_cache():
+    with package_of(emulation_process.ROOT) as this:
+        found = emulation_process.first_launches({"this": this}, ("vector add", True, 16, 1), 1)
+    assert list(found) == ["empty", "filled"]
+    assert all(0 < each["seconds"]["this"] < 60 and len(each) == 1 for each in found.values())
