@@ -1,19 +1,21 @@
 """Whole emulated kernels: GEMMs of every type, and kernels of users without and with checks.
 
-The launches run in this process, first launches in new ones.
+The launches run in this process, first launches in new ones. With `--against`, processes with this
+package and processes with the package of another checkout take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from benchmarks.emulated_kernels import CHECKED, Problem, products
-from benchmarks.emulation_process import ROOT, first_launches, package_of
-from benchmarks.harness import Report, attempt, geometric_mean, time_on_host
+from benchmarks.emulation_process import ROOT, first_launches, in_turns, package_of
+from benchmarks.harness import Report, attempt, commit, geometric_mean, time_on_host
 from benchmarks.tables import Table, duration, number, one_line, progress, rate
 from tensorcore_dsl.environment.processors import cores
 from tensorcore_dsl.interpreter import launch
@@ -30,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=int, default=min(2, cores()), metavar="N",
         help="cores that are used beside one alone (default: 2)")  # fmt: skip
     add("--only", metavar="TEXT", default="", help="cases whose name has this text")
+    add("--against", type=Path, metavar="PATH",
+        help="compare with the package of another checkout")  # fmt: skip
     add("--rounds", type=int, metavar="N",
         help="new processes of each case (default: 3, 1 with --quick)")  # fmt: skip
 
@@ -38,6 +42,8 @@ def run(options: argparse.Namespace) -> Report:
     size = options.size or (QUICK if options.quick else SIZE)
     rounds = options.rounds or (1 if options.quick else 3)
     used = {"size": size, "workers": options.workers, "rounds": rounds}
+    if options.against:
+        used["against"] = commit(options.against) or options.against.name
     report = Report("emulation", used, {
         "clock": "time.perf_counter around a launch: the least, after one that compiles, whose "
                  "result is compared with NumPy's",
@@ -46,20 +52,27 @@ def run(options: argparse.Namespace) -> Report:
     })  # fmt: skip
     cases = {**products(size), **CHECKED}
     names = [name for name in cases if options.only in name]
-    for name in progress(names, "emulation"):
+    for name in progress([] if options.against else names, "emulation"):
         result = {"case": name, "kind": "checked" if name in CHECKED else "product"}
         report.results.append(result | attempt(_measure, cases[name], options.workers))
-    report.results += _in_processes(names, rounds, (size, options.workers))
+    report.results += _in_processes(names, options.against, rounds, (size, options.workers))
     return report
 
 
 def _in_processes(
-    names: list[str], rounds: int, more: tuple[int, int]
+    names: list[str], against: Path | None, rounds: int, more: tuple[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """Measure first launches."""
-    with package_of(ROOT) as this:
+    """Compare launches by both packages if there is another one, and measure first launches."""
+    with ExitStack() as stack:
+        packages = {"this": stack.enter_context(package_of(ROOT))}
+        if against:
+            packages["other"] = stack.enter_context(package_of(against))
+        for name in progress(names if against else [], "in turns"):
+            for checks in (False, True)[: 1 + (name in CHECKED)]:
+                found = in_turns(packages, (name, checks, *more), rounds)
+                yield {"case": name + ", all checks" * checks, "kind": "turns"} | found
         for name in progress([name for name in FIRST if name in names], "first launches"):
-            for state, found in first_launches({"this": this}, (name, True, *more), rounds).items():
+            for state, found in first_launches(packages, (name, True, *more), rounds).items():
                 yield {"case": f"{name}, {state} cache", "kind": "first"} | found
 
 
@@ -99,6 +112,7 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     titles = {
         "product": f"Emulated GEMMs, {options['size']}^3, {workers}",
         "checked": f"Emulated kernels of users, {workers}",
+        "turns": f"Launches by this checkout and by {options.get('against')}, {workers}",
         "first": f"First launches in new processes, {workers}",
     }
     for kind, title in titles.items():

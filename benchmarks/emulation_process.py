@@ -15,13 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = {"TENSORCORE_DSL_NOTICE": "off"}
 BATCH = 0.1  # seconds of launches whose least time is one answer
+TURNS = 5  # answers of each package, in turn, from a pair of processes
 STATES = ("empty", "filled")  # of the cache on disk
 
 Packages = dict[str, Path]  # "this", and perhaps "other" -> a folder that has a package
@@ -40,6 +41,25 @@ def package_of(checkout: Path) -> Iterator[Path]:
         for folder in ("benchmarks", "examples"):
             Path(name, folder).symlink_to(ROOT / folder)
         yield Path(name)
+
+
+def in_turns(packages: Packages, arguments: Arguments, rounds: int) -> dict[str, Any]:
+    """The least seconds of a launch by each package, from `rounds` new processes of each."""
+    answers: list[tuple[str, dict[str, Any]]] = []
+    for _ in range(rounds):
+        with ExitStack() as stack:
+            running = {
+                who: stack.enter_context(_process(folder, folder / "cache", arguments))
+                for who, folder in packages.items()
+            }
+            for turn in range(TURNS + 1):
+                for who, process in list(running.items()):
+                    answer = _ask(process)
+                    if "failure" in answer:
+                        del running[who]
+                    if turn or "failure" in answer:  # the first launch compiles
+                        answers.append((who, answer))
+    return _summary(answers)
 
 
 def first_launches(packages: Packages, arguments: Arguments, rounds: int) -> dict[str, Any]:

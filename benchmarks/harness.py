@@ -116,12 +116,8 @@ def time_on_host(
 
 
 def machine() -> dict[str, Any]:
-    """Hardware and software that the figures depend on, without names of hosts or users.
-
-    commit: of this checkout, with a + when files differ from it.
-    """
+    """Hardware and software that the figures depend on, without names of hosts or users."""
     versions = {name: _value_or_none(metadata.version, name) for name in PACKAGES}
-    describe = ["git", "-C", str(Path(__file__).parent), "describe"]
     return {
         "processor": processor(),
         "cores": cores(),
@@ -129,9 +125,15 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version for name, version in versions.items() if version},
         "toolchain": _value_or_none(assemble.toolchain),
-        "commit": _output([*describe, "--always", "--abbrev=12", "--dirty=+"]) or None,
+        "commit": commit(Path(__file__).parent),
         "gpu": gpu(),
     }
+
+
+def commit(folder: Path) -> str | None:
+    """The commit of a checkout, with a + when files differ from it; None without git."""
+    describe = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty=+"]
+    return _output(describe) or None
 
 
 def processor() -> str:

@@ -1,4 +1,4 @@
-"""The benchmark of whole emulated kernels: results, checks, first launches, tables."""
+"""The benchmark of whole emulated kernels: results, checks, other checkouts, tables."""
 
 import json
 
@@ -66,10 +66,21 @@ def checkout(folder, package):
     return folder
 
 
+def test_another_package_runs_in_turns_with_this_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(emulation_process, "TURNS", 1)
+    monkeypatch.setattr(emulation_process, "BATCH", 1e-9)
+    here, other = emulation_process.ROOT, checkout(tmp_path, "raise ImportError('another one')")
+    with package_of(here) as this, package_of(other) as broken:
+        packages = {"this": this, "other": broken}
+        found = emulation_process.in_turns(packages, ("NumPy float32 @", False, 16, 1), 1)
+    assert found.pop("seconds").keys() == {"this"}
+    assert found == {"failure_of_other": "ImportError: another one"}
+
+
 def test_a_process_that_dies_is_a_failure(tmp_path):
     with package_of(checkout(tmp_path, "import os; os._exit(3)")) as dying:
-        found = emulation_process.first_launches({"this": dying}, ("vector add", False, 16, 1), 1)
-    assert found["filled"] == {"seconds": {}, "failure": "the process ended with 3"}
+        found = emulation_process.in_turns({"this": dying}, ("vector add", False, 16, 1), 1)
+    assert found == {"seconds": {}, "failure": "the process ended with 3"}
 
 
 def test_the_first_launch_with_each_state_of_the_cache():
@@ -77,3 +88,29 @@ def test_the_first_launch_with_each_state_of_the_cache():
         found = emulation_process.first_launches({"this": this}, ("vector add", True, 16, 1), 1)
     assert list(found) == ["empty", "filled"]
     assert all(0 < each["seconds"]["this"] < 60 and len(each) == 1 for each in found.values())
+
+
+def test_the_comparison_has_the_least_times(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def in_turns(packages, arguments, rounds):
+        asked.append((*packages, *arguments, rounds))
+        if arguments[0] == "vector add":
+            return {"seconds": {"this": 0.5}, "failure_of_other": "AttributeError: no vector"}
+        answers = [("this", 3.0), ("other", 8.0), ("this", 2.0), ("other", 9.0)]
+        return emulation_process._summary([(who, {"seconds": s}) for who, s in answers])
+
+    monkeypatch.setattr(emulation, "in_turns", in_turns)
+    monkeypatch.setattr(emulation, "FIRST", ())
+    other = checkout(tmp_path, "")
+    more = "--rounds", "2", "--workers", "1", "--size", "64"
+    status, found = run(tmp_path, "--only", "add", "--against", str(other), *more)
+    assert status == 0, "what another checkout cannot run is no failure of this one"
+    assert asked == [("this", "other", "vector add", checks, 64, 1, 2) for checks in (False, True)]
+    (tmp_path / "results").mkdir()
+    status, found = run(tmp_path / "results", "--only", "f64", "--against", str(other), *more)
+    (result,) = found["results"]
+    assert result["seconds"] == {"this": 2.0, "other": 8.0} and result["ratio"] == 0.25
+    printed = capsys.readouterr().out
+    assert "vector add, all checks" in printed and "AttributeError: no vector" in printed
+    assert "geometric mean" in printed and printed.count("0.250") == 2
