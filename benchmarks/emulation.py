@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> Report:
                  "result is compared with NumPy's",
         "checked": "kernels of users: with all checks, races among them; else bounds alone",
         "first": "in new processes, with all checks, without imports",
+        "turns": "in new processes; with one worker these and first launches are CPU time",
     })  # fmt: skip
     cases = {**products(size), **CHECKED}
     names = [name for name in cases if options.only in name]

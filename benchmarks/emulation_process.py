@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SETTINGS = {"TENSORCORE_DSL_NOTICE": "off"}
 BATCH = 0.1  # seconds of launches whose least time is one answer
-TURNS = 5  # answers of each package, in turn, from a pair of processes
+TURNS = 10  # answers of each package, in turn, from a pair of processes
 STATES = ("empty", "filled")  # of the cache on disk
 
 Packages = dict[str, Path]  # "this", and perhaps "other" -> a folder that has a package
@@ -105,7 +105,12 @@ def _ask(process: Any) -> dict[str, Any]:
 
 
 def _seconds(name: str, checks: bool | None, size: int, workers: int) -> Iterator[float]:
-    """Seconds of the first launch of a case, then the least of each batch of launches."""
+    """Seconds of the first launch of a case, then the least of each batch of launches.
+
+    One worker does all work in this process. Its clock is then CPU time, which other programs on
+    the machine disturb less.
+    """
+    clock = time.process_time if workers == 1 else time.perf_counter
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:workers])
     # Older packages may lack a name that this module imports. The answer then tells which one.
@@ -114,19 +119,20 @@ def _seconds(name: str, checks: bool | None, size: int, workers: int) -> Iterato
     problem = {**products(size), **CHECKED}[name]()
     results: list[Any] = []
     run = problem.runner(checks)
-    seconds = _elapsed(lambda: results.append(run()))
+    seconds = _elapsed(clock, lambda: results.append(run()))
     problem.compare(results.pop())
     while True:
         yield seconds
-        begin, seconds = time.perf_counter(), math.inf
-        while time.perf_counter() < begin + BATCH:
-            seconds = min(seconds, _elapsed(run))
+        begin = clock()
+        seconds = _elapsed(clock, run)
+        while clock() < begin + BATCH:
+            seconds = min(seconds, _elapsed(clock, run))
 
 
-def _elapsed(function: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+def _elapsed(clock: Callable[[], float], function: Callable[[], Any]) -> float:
+    begin = clock()
     function()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def main(arguments: Arguments) -> None:
