@@ -181,20 +181,49 @@ class Loop:
         """The operations that may write the word which a node reads or writes."""
         if not isinstance(node, nodes.Op) or not _access(node):
             return []
-        ops = [op for op in self._nodes if isinstance(op, nodes.Op) and op.instr.accesses]
+        # Where threads of the loop synchronise, others may pass a barrier, and write.
+        met = any(isinstance(op, nodes.Op) and op.instr.synchronises for op in self._nodes)
+        inside = nodes.walk(self.kernel.body) if met else self._nodes
+        ops = [op for op in inside if isinstance(op, nodes.Op) and op.instr.accesses]
         return [
             op
             for op in ops
             if any(access.writes for access in op.instr.accesses)
             if {"global", "shared"} != {node.instr.space, op.instr.space}
-            if not _access(op) or not _beside(node.operands[0], op.operands[0])
+            if not _access(op) or not self._apart(node.operands[0], op.operands[0])
         ]
+
+    def _apart(self, one: Any, other: Any) -> bool:
+        """Are the words at two addresses different ones: in one tile, or of two arguments?"""
+        if one.base is other.base:
+            return bool(one.offset != other.offset)
+        arrays, others = self._arrays(one.base), self._arrays(other.base)
+        return bool(arrays and others) and arrays.isdisjoint(others)
+
+    def _arrays(self, base: Any) -> set[nodes.Value]:
+        """The pointers among the kernel's parameters from which an address is computed."""
+        found, left = {base}, [base]
+        while left:
+            new = self._origins.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        pointers = (p.value for p in self.kernel.params if p.value.type.register_bits == 64)
+        return found.intersection(pointers)
+
+    @cached_property
+    def _origins(self) -> dict[nodes.Value, set[nodes.Value]]:
+        """What each value of the kernel is computed from."""
+        found: dict[nodes.Value, set[nodes.Value]] = defaultdict(set)
+        for node in nodes.walk(self.kernel.body):
+            for value in nodes.writes(node):
+                found[value].update(nodes.reads(node))
+        return found
 
     def _moves_one_way(self, op: nodes.Op) -> bool:
         """Is each number that `op` compares fixed, or moved by adding a fixed number?
 
         If both move, registers do so in each iteration. Neither a ring is such a number nor one
-        that a second line changes, or a thread behind a barrier.
+        that a second line changes.
         """
         makers = self._changing(op)
         jumps = [node.kind for node in self._nodes if isinstance(node, nodes.Jump)]
@@ -211,10 +240,9 @@ class Loop:
         if not isinstance(node, nodes.Op) or not _access(node):
             return isinstance(node, nodes.Op) and node.instr.adds and len(moving) < 2
         place: Any = node.operands[0]
-        met = any(isinstance(op, nodes.Op) and op.instr.synchronises for op in self._nodes)
         adds = _access(node) != "update" or (node.instr.adds and not moving)
         same = [op.operands[0] == place for op in self._writers(node)]
-        return adds and not met and place.base not in self._moving and same in ([], [True])
+        return adds and place.base not in self._moving and same in ([], [True])
 
     @cached_property
     def polls_global_memory(self) -> bool:
@@ -240,11 +268,6 @@ def _leaving(block: nodes.Block, inner: bool = False) -> Iterator[nodes.Jump]:
         loop = isinstance(node, (nodes.For, nodes.While))
         for child in nodes.children(node):
             yield from _leaving(child, inner or loop)
-
-
-def _beside(one: Any, other: Any) -> bool:
-    """Are the words at two addresses different ones for certain?"""
-    return one.base is other.base and one.offset != other.offset
 
 
 def _access(node: nodes.Node) -> str:
