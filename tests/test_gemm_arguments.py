@@ -244,7 +244,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "requantised: stream-K": (requantised, (S, S.T, 0.5), {"config": HopperConfig(streamk_units=2)}, "takes no streamk_units=2"),
     # plan
     "plan: None": (kernels.plan, (None, H, None, H), {}, "a is None"),
-    "plan: no terms": (kernels.plan, (H[:, :0], H[:0], None, H), {}, "no kernel runs"),
 }  # fmt: skip
 
 
