@@ -185,8 +185,10 @@ def converted(problem: GemmProblem) -> GemmProblem:
 
 def with_copies(problem: GemmProblem, copies: tuple[Copy, ...]) -> GemmProblem:
     """The problem that the kernels get."""
-    given = {name: getattr(problem, name) for name in PLACES}
-    return replace(problem, **{n: x and seen(x, PLACES[n], copies) for n, x in given.items()})
+    given: dict[str, Any] = {name: getattr(problem, name) for name in PLACES}
+    for name, x in given.items():
+        given[name] = x and seen(x, PLACES[name], copies)
+    return replace(problem, **given)
 
 
 def seen(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
