@@ -423,6 +423,92 @@ def test_pairs_of_named_barriers_by_chance(bug: int) -> None:
     assert "warp 2 of block 0 arrives" in str(error.value) or "warp 3 of block 0 arrives" in str(error.value)
 
 
+@tc.kernel
+def arrivals_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
+    """Warps 0 and 1 arrive, then warps 2 and 3: with the bug at one mbarrier, where nothing orders them."""
+    tile, bars, behind = tc.shared(128, tc.s32), tc.mbarriers(2), tc.mbarriers(1)[0]
+    t, role = tc.threadIdx.x, tc.threadIdx.x // 64
+    if t == 0:
+        bars[0].init(64)
+        bars[1].init(64)
+        behind.init(64)
+        tc.fence_mbarrier_init()
+    tile[t] = x[t]
+    tc.barrier()
+    tile[t] += 1
+    if role == 0:
+        bars[0].arrive()  # first
+        bars[0].wait(0)
+        if bug == 0:
+            behind.arrive()
+        out[t] = tile[63 - t]
+    elif bug == 1:
+        bars[0].arrive()  # second
+        bars[0].wait(1)
+        out[t] = tile[191 - t]
+    elif bug == 0:
+        behind.wait(0)
+        bars[0].arrive()
+        bars[0].wait(1)
+        out[t] = tile[191 - t]
+    else:
+        bars[1].arrive()
+        bars[1].wait(0)
+        out[t] = tile[191 - t]
+
+
+def test_arrivals_at_an_mbarrier_that_count_by_chance() -> None:
+    with pytest.raises(tc.EmulationError, match=r"bars\[0\] .* counts arrivals in the order in which they") as error:
+        arrivals_by_chance.emulator("sm_90a")[1, 128](np.arange(128, dtype=np.int32), zeros(128), 1)
+    lines, start = inspect.getsourcelines(arrivals_by_chance.function)
+    first, second = (next(n for n, line in enumerate(lines, start) if f"# {which}" in line) for which in ("first", "second"))
+    assert error.value.loc is not None and error.value.loc.line == second
+    assert f"warp 2 of block 0 arrives here after warp 0 of block 0 arrived for the phase before, at {__file__}:{first}" in str(error.value)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("own", [0, 2])
+def test_arrivals_at_mbarriers_that_no_order_changes(own: int, order: Any) -> None:
+    """At one mbarrier behind all waits for the phase before, and at two mbarriers."""
+    x, out = np.arange(128, dtype=np.int32), zeros(128)
+    arrivals_by_chance.emulator("sm_90a", order=order)[1, 128](x, out, own)
+    assert np.array_equal(out.reshape(2, 64), x.reshape(2, 64)[:, ::-1] + 1)
+
+
+@tc.kernel
+def arrivals_of_a_peer(x: tc.Array, out: tc.Array):
+    """Both blocks hand words to block 0 in two rounds; block 1 goes on when block 0 has taken them."""
+    tc.launch_bounds(32)
+    tc.cluster_size(2)
+    tile, full, empty = tc.shared((2, 2, 32), tc.s32), tc.mbarriers(1)[0], tc.mbarriers(1)[0]
+    lane, rank = tc.lane_id(), tc.cluster_rank()
+    if lane == 0:
+        full.init(64)
+        empty.init(32)
+        tc.fence_mbarrier_init()
+    tc.cluster_sync()
+    for turn in tc.static_range(2):
+        tile.remote(0)[turn, rank, lane] = x[64 * turn + 32 * rank + lane]
+        if rank == 0:
+            full.arrive()
+        else:
+            tc.emit("mbarrier.arrive.release.cluster.shared::cluster.b64", full.remote(0))
+        if rank == 0:
+            full.wait(turn)
+            out[lane] += tile[turn, 0, 31 - lane] + tile[turn, 1, 31 - lane]
+            tc.emit("mbarrier.arrive.release.cluster.shared::cluster.b64", empty.remote(1))
+        else:
+            empty.wait(turn)
+    tc.cluster_sync()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_arrivals_of_a_peer_in_rounds(order: Any) -> None:
+    x, out = np.arange(128, dtype=np.int32), zeros(32)
+    arrivals_of_a_peer.emulator("sm_90a", order=order)[2, 32](x, out)
+    assert np.array_equal(out, x.reshape(4, 32).sum(0)[::-1])
+
+
 # -- chunks of blocks that run at once ------------------------------------------------------------
 
 

@@ -229,8 +229,8 @@ class Machine:
                     self._run_cohort(at)
         except KeyboardInterrupt as error:  # between cohorts there is no picture yet
             raise error if error.args else KeyboardInterrupt(self._interrupted()) from None
-        if ctx.barriers.doubt is not None:
-            raise ctx.barriers.doubt
+        if ctx.sanitizer.detector is not None and ctx.sanitizer.detector.doubt is not None:
+            raise ctx.sanitizer.detector.doubt
         return ctx.tally.report(ctx.program.steps)
 
     def _start_blocks(self) -> bool:

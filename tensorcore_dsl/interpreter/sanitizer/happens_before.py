@@ -6,10 +6,12 @@ pass, asynchronous operations when they are issued and awaited.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses
@@ -17,7 +19,7 @@ from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, arrive
 
 ALL_LANES = 0xFFFFFFFF  # of the mask of an instruction
-# Kinds of messages: of barriers of a CTA, with phases, of a cluster; who has arrived at the first.
+# Kinds of messages: of barriers of a CTA, with phases, of a cluster. ARRIVED + kind: who arrived.
 NAMED, PHASES, CLUSTERS, ARRIVED = range(4)
 
 
@@ -28,7 +30,8 @@ class HappensBefore:
     columns: of the clocks, by kind of asynchronous operation. operations: (group, serial) of those
     that a key waits for. inits: the thread of each initialisation of an mbarrier, by serial number.
     fenced_inits: by thread, the last one that relaxed arrivals hand on, as a release fence for
-    initialisations has come since.
+    initialisations has come since. doubt: what is raised at the end if nothing else is wrong: which
+    phase of a barrier counts an arrival depends on the order of threads.
     """
 
     chunk: Chunk
@@ -37,6 +40,7 @@ class HappensBefore:
     first_cluster: int
     width: int
     peers: int
+    doubt: EmulationError | None = None
 
     def __init__(self, clocks: VectorClocks) -> None:
         self.clocks = clocks
@@ -99,23 +103,34 @@ class HappensBefore:
         rows[mask] = np.array(found)[which]
         return rows
 
-    def may_meet_others(
-        self, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> tuple[int, int, int] | None:
-        """The threads of `mask` have arrived at named barriers, which pair warps as they come.
+    def count(
+        self, kind: int, mask: np.ndarray, asked: np.ndarray, units: np.ndarray,
+        phases: np.ndarray, describe: Callable[[int], tuple[str, str]],
+    ) -> None:
+        """The threads of `mask` have arrived: doubt which phases count them, where a warp of
+        `asked` does not know of all arrivals in the phase before, and may come before one of them.
 
-        In another order a warp meets others where it does not know of all arrivals in the phase
-        before: the first threads of such a warp and of one that it does not know, and its step.
-        """
-        before, clocks = self._collected(ARRIVED, mask, units, phases - 1), self.clocks
-        rows = self._messages(ARRIVED, mask, units, phases)
-        found = arrive(clocks.rows, rows, before, self.chunk.alive, self.now, self.width)
-        if found < 0:
-            return None
+        describe: for a thread, the barrier with what it does, and what another order brings.
+        Warps arrive as a whole at a named barrier, single lanes at an mbarrier.
+        """  # fmt: skip
+        arrived, chunk, clocks = ARRIVED + kind, self.chunk, self.clocks
+        before = self._collected(arrived, asked, units, phases - 1)
+        rows = self._messages(arrived, mask, units, phases)
+        whole = chunk.alive if kind == NAMED else np.zeros_like(mask)
+        found = arrive(clocks.rows, rows, before, whole, self.now, self.width)
+        if found < 0 or self.doubt is not None:
+            return
         here, there = found >> 32 << 5, (found & 0xFFFFFFFF) << 5
         column, row = there % self.width, before[here : here + WARP].max()
         serial = clocks.rows.known[ORDER, row, column : column + WARP].max()
-        return here, there, int(self.launch.who[serial]) >> history.WARP_BITS
+        what, remedy = describe(here + int(np.argmax(asked[here : here + WARP])))
+        self.doubt = EmulationError(
+            f"{what}: {chunk.unit_name(here, WARP)} arrives here after "
+            f"{chunk.unit_name(there, WARP)} arrived for the phase before, at "
+            f"{chunk.loc(int(self.launch.who[serial]) >> history.WARP_BITS)}, but nothing orders "
+            f"the two arrivals; in another order {remedy}, or order the two arrivals",
+            chunk.loc(chunk.at_step),
+        )
 
     def release_fenced(
         self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray

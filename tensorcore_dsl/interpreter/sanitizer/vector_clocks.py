@@ -390,20 +390,21 @@ def _release(k: Any, messages: Any, now: int, width: int) -> None:
 def arrive(k: Any, messages: Any, before: Any, alive: Any, now: int, width: int) -> int:
     """Threads arrive at a phase of a barrier: each notes it in its message (-1: none).
 
-    before: (T,), the messages of the phase before. Returns the number of a warp that has arrived
-    but may not know that another warp did in the phase before, << 32, and of that warp; or -1. A
-    lane that knows, or is known, stands for its warp, since warps arrive as a whole.
+    before: (T,), the messages of the phase before, -1 for none and for threads that are not asked.
+    alive: threads without which a warp has not arrived. Returns the number of a warp that has
+    arrived but may not know that another warp did in the phase before, << 32, and of that warp; or
+    -1. A lane that knows, or is known, stands for its warp.
     """
     for first in range(0, messages.size, 32):
         last, whole = -1, True
         for thread in range(first, first + 32):
             if messages[thread] >= 0:
-                last = thread
+                last = thread if before[thread] >= 0 else last
                 k.known[0, messages[thread], thread % width] = now
         for thread in range(first, first + 32 if last >= 0 else first):
             here = k.known[0, messages[last], thread % width] > 0
             whole = whole and (here or not alive[thread])
-        if not whole or last < 0 or before[last] < 0:
+        if not whole or last < 0:
             continue
         for other in range(0, width, 32):
             late, thread = 0, first

@@ -180,13 +180,21 @@ class Mbarriers:
         if not mask.any():
             return
         units, phases = self._phases(addresses)
+        own = np.arange(self.chunk.threads) // self.chunk.group
         if detector.unfenced:
-            own = np.arange(self.chunk.threads) // self.chunk.group
             for unit in np.unique(units[mask & (own != units >> 20)]).tolist():
                 cta, slot = unit >> 20, unit & 0xFFFFF
                 name = self.name(cta, slot)
                 detector.check_init(cta, slot, name, "an arrival from another CTA")
         detector.release(PHASES, mask, units, phases)
+        # A thread of another CTA may know by a peer's bytes that the phase before is over.
+        asked = mask & (own == units >> 20)
+        detector.count(PHASES, mask, asked, units, phases, lambda thread: (
+            f"{self.name(int(own[thread]), int(units[thread]) & 0xFFFFF)} counts arrivals in the "
+            "order in which they come",
+            "the one here counts for that phase, which then ends without the other: wait for that "
+            "phase first",
+        ))  # fmt: skip
 
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
         """Count `size` bytes that have come; returns the slot and the phase that counts them."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
+from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, error_at
 from tensorcore_dsl.interpreter.core.threads import words
 from tensorcore_dsl.interpreter.sanitizer.happens_before import NAMED
@@ -31,11 +31,8 @@ class NamedBarriers:
     before; votes: true predicates and threads of the running phase. By (warp, barrier): lanes:
     those that have arrived while others of the warp have not; counted: warps that arrived in this
     phase. By thread: waits_at, waits_for: the barrier (-1: none) and the phase that it waits for;
-    true, voters: the votes of the last one passed. doubt: what is raised at the end if nothing else
-    is wrong: the pairs of warps depend on the order of threads.
+    true, voters: the votes of the last one passed.
     """
-
-    doubt: EmulationError | None = None
 
     def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
@@ -90,20 +87,13 @@ class NamedBarriers:
         ctas = np.arange(self.chunk.threads) // self.chunk.group
         if not new.any():
             return
-        arrival = new, self._units(barrier), self.phase[ctas, which]
-        self.detector.release(NAMED, *arrival)
-        found = self.detector.may_meet_others(*arrival)
-        if found is not None and self.doubt is None:
-            here, there, step = found
-            chunk = self.chunk
-            self.doubt = EmulationError(
-                f"barrier {which[here]} pairs warps in the order in which they come: "
-                f"{chunk.unit_name(here, WARP)} arrives here after {chunk.unit_name(there, WARP)} "
-                f"arrived for the phase before, at {chunk.loc(step)}, but nothing orders the two "
-                "arrivals; in another order these warps meet, and others go on too early: give "
-                "each group of warps a barrier of its own, or order the two arrivals",
-                chunk.loc(chunk.at_step),
-            )  # fmt: skip
+        units, phases = self._units(barrier), self.phase[ctas, which]
+        self.detector.release(NAMED, new, units, phases)
+        self.detector.count(NAMED, new, new, units, phases, lambda thread: (
+            f"barrier {which[thread]} pairs warps in the order in which they come",
+            "these warps meet, and others go on too early: give each group of warps a barrier of "
+            "its own",
+        ))  # fmt: skip
 
     def waited_for(self, mask: np.ndarray) -> list[tuple[int, int]]:
         """CTA and number of the barriers that threads of `mask` wait at."""
