@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -383,6 +384,31 @@ def waits_in_each_block(x: tc.Array):
     tc.barrier()
     if tc.warp_id() == 0:
         bar.wait(0)
+
+
+@tc.kernel
+def arrivals_of_another_block(x: tc.Array):
+    """Block 0 lacks one arrival at `bar`, block 1 both."""
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(2)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    if tc.blockIdx.x == 0:
+        if tc.threadIdx.x == 0:
+            bar.arrive()  # arrives
+        bar.wait(0)
+    else:
+        bar.wait(0)
+        bar.arrive()
+
+
+def test_arrivals_are_those_of_the_block_that_waits() -> None:
+    text = message(arrivals_of_another_block, 2, 32, np.zeros(1, np.int32))
+    line = line_of(arrivals_of_another_block, "# arrives")
+    assert re.search(rf"the arrivals so far are from \S+:{line} \(block 0 warps 0\)", text)
+    assert text.count("the arrivals so far") == 1
+    assert re.search(rf"nobody has arrived there; not reached yet: \S+:{line}, \S+:{line + 4}\n", text)
 
 
 @tc.kernel

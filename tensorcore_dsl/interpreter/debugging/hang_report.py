@@ -94,13 +94,18 @@ class HangReport:
 
     def _arrivals(self, mask: np.ndarray) -> dict[int, np.ndarray]:
         """By step, the threads that have arrived at the mbarriers that `mask` waits for."""
-        barriers = self.ctx.mbarriers
-        rows = {int(barriers.index[place]) for place in barriers.waited_for(mask)}
+        barriers, clusters = self.ctx.mbarriers, self._clusters()
         found: dict[int, np.ndarray] = {}
-        for (at, row), seen in self.ctx.mbarriers.arrivers.items():
-            if row in rows:
-                found[at] = seen | found[at] if at in found else seen
+        for cta, slot in barriers.waited_for(mask):
+            near = clusters == cta // self.ctx.clusters.size
+            for (at, row), seen in barriers.arrivers.items():
+                if row == barriers.index[cta, slot] and (seen & near).any():
+                    found[at] = seen & near | found.get(at, False)
         return found
+
+    def _clusters(self) -> np.ndarray:
+        """(T,) the cluster of each thread; arrivals come from the waiting one."""
+        return np.arange(self.ctx.threads) // (self.ctx.clusters.size * self.ctx.group)
 
     def _arrival_lines(self, mask: np.ndarray) -> list[str]:
         """Where threads have arrived at the mbarriers that `mask` waits for, or might."""
@@ -109,7 +114,9 @@ class HangReport:
             texts = [f"{ctx.loc(at)} ({ctx.warps_text(who)})" for at, who in arrivals.items()]
             return ["the arrivals so far are from " + listing(texts, 4)]
         steps = [i for i, s in enumerate(ctx.program.steps) if s.instr and s.instr.arrives]
-        reached = {str(ctx.loc(at)) for at, _ in ctx.mbarriers.arrivers}
+        near = np.isin(self._clusters(), self._clusters()[mask])
+        came = ((at, who & near) for (at, _), who in ctx.mbarriers.arrivers.items())
+        reached = {str(ctx.loc(at)) for at, who in came if who.any()}
         lines = dict.fromkeys(str(ctx.loc(at)) for at in steps)
         unreached = [line for line in lines if line not in reached]
         if unreached:
