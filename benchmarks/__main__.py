@@ -14,7 +14,6 @@ from benchmarks.harness import RECORDED
 BENCHMARKS = {
     "gemm": ("benchmarks.gemm", "GEMMs beside cuBLAS on a GPU, else in emulation"),
     "launch": ("benchmarks.launch", "host time of a launch"),
-    "emulate": ("benchmarks.emulate", "single instructions on the CPU"),
     "compile": ("benchmarks.compile_time", "from Python to PTX, from PTX to machine code, cached"),
 }
 # Subcommands that `all` leaves out.

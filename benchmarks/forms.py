@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from benchmarks.emulate import CORE, archs_of
 from benchmarks.emulated_kernels import values
 from benchmarks.harness import Report, attempt, geometric_mean, time_on_host
 from benchmarks.tables import Table, duration, one_line, progress, rate
@@ -25,6 +24,7 @@ ARCHS = ("sm_90a", "sm_120a", "sm_80", "sm_75", "sm_70")
 WORK = 5_000_000  # multiply-adds of a batch
 SLOWEST = 40
 WIDTHS = (8, 64, 256)  # N of the forms of wgmma that are measured
+CORE = 8 * 16  # bytes of a core matrix: 8 rows of 16 bytes
 METADATA_NAMES = ("e", "meta")
 METADATA = (0x4, 0xE)  # pairs of columns that all kinds of sparsity allow
 
@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure on these; default: the first that has the form")  # fmt: skip
     add("--only", metavar="TEXT", default="", help="forms whose text has this")
     add("--repeats", type=int, metavar="N", help="samples (default: 7, 3 with --quick)")
+
+
+def archs_of(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(archs.arch(name.strip()).name for name in text.split(","))
+    except ArchError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(options: argparse.Namespace) -> Report:

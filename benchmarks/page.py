@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compile_time, emulate, examples, gemm_summary, launch
+from benchmarks import compile_time, examples, forms, gemm_summary, launch
 from benchmarks.harness import RECORDED
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -17,7 +17,7 @@ EMPTY = "No results are recorded: `python -m benchmarks gemm --suite hopper --re
 # First word of a benchmark's name -> module whose `tables(document)` shows its results.
 MODULES = {
     "gemm": gemm_summary, "examples": examples, "launch": launch, "compile": compile_time,
-    "emulate": emulate,
+    "forms": forms,
 }  # fmt: skip
 
 Document = dict[str, Any]

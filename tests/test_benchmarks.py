@@ -20,7 +20,6 @@ from benchmarks import (
     batch_invariant,
     compile_time,
     cublas,
-    emulate,
     forms,
     gemm,
     gemm_cases,
@@ -640,7 +639,8 @@ def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_time, "PORTABLE", {"tf32": DTYPES["tf32"]})
     run(tmp_path, "launch", "--rounds", "2")
     run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
-    run(tmp_path, "emulate", "--batch", "2", "--repeats", "1", "--archs", "sm_80")
+    monkeypatch.setattr(forms, "WORK", 1)
+    run(tmp_path, "forms", "--repeats", "1", "--only", "m16n8k4.row.col.f32.tf32")
     run(tmp_path, "gemm", "--target", "cpu", "--sizes", "16", "--dtypes", "s8", "--no-plot")
     target = tmp_path / "page.md"
     target.write_text(f"{page.BEGIN}\n{page.END}\n")
@@ -650,7 +650,7 @@ def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
         "### launch",
         "ours, configured, 3 scalars",
         "Python to IR",
-        "| mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 | sm_80 | 2 |",
+        "### forms",
         "| 16 x 16 x 16 |",
     ):
         assert said in text
@@ -789,18 +789,6 @@ def test_cases_are_left_out_in_time(tmp_path):
     assert found["summary"]["dtypes"]["s8"]["left out"] == 1
 
 
-def test_emulate(tmp_path, capsys):
-    status, (found,) = run(
-        tmp_path, "emulate", "--batch", "3", "--repeats", "1", "--archs", "sm_80,sm_90a"
-    )
-    assert status == 0 and not [r for r in found["results"] if "failure" in r]
-    names = {(r["instruction"].partition(".")[0], r["arch"]) for r in found["results"]}
-    assert names == {("mma", "sm_80"), ("mma", "sm_90a"), ("wgmma", "sm_90a")}
-    for result in found["results"]:
-        expected = result["operations"] * 3 / result["batch_time"]["median"]
-        assert result["flops"] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("text", ["m16n8k64", "m64n8k", "m8n8k4"])
 def test_forms(tmp_path, capsys, monkeypatch, text):
     """Every form is measured, with operands that mean something."""
@@ -814,9 +802,11 @@ def test_forms(tmp_path, capsys, monkeypatch, text):
 
 
 def test_wgmma_operands_lie_where_the_descriptors_say():
-    """The product of what `operands` puts into shared memory, as read by the instruction."""
+    """The product of what is put into shared memory, as read by the instruction."""
     instr = tc.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16")
-    arguments, shared = emulate.operands(emulate.Case(instr, 1, "sm_90a"))
+    rng = np.random.default_rng(0)
+    shared = forms.shared(instr, rng)
+    arguments = [forms.operand(instr, o, 1, rng) for o in instr.operands]
     arguments[0] = np.zeros_like(arguments[0])
     d = tc.emulate(instr, *arguments, arch="sm_90a", shared=shared)
     bf16 = tc.bf16.numpy
