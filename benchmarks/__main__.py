@@ -25,7 +25,6 @@ TOOLS = {
     "batch-invariant": ("benchmarks.batch_invariant", "gemm with one order of summation for all M"),
     "forms": ("benchmarks.forms", "every matrix instruction on the CPU, the slowest ones first"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
-    "kernels": ("benchmarks.kernel_count", "distinct kernels that random problems need"),
     "fit": ("benchmarks.fit", "the constants of gemm's cost model, from results of regret"),
     "regret": ("benchmarks.regret", "the choice of configuration beside all plausible ones"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as command
-from benchmarks import kernel_count, landscape, regret
+from benchmarks import landscape, regret
 from benchmarks.gemm_cases import Case
 from benchmarks.operands import Operands
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
@@ -130,15 +129,3 @@ def test_configurations_are_launched_as_gemm_does() -> None:
     a[:], b[:] = 1, 2
     regret.ours(Operands(case, [a], [b], [d]), HopperConfig(BM=64, BN=64).with_stages(), 0)
     assert (np.asarray(d) == 128).all()
-
-
-def test_kernels_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["kernels", "--dtypes", "s8,bf16", "--count", "24", "--out", str(tmp_path)]
-    assert command.main(given) == 0
-    printed = capsys.readouterr().out
-    assert "Distinct kernels" in printed and "s8" in printed
-    options = argparse.Namespace(dtypes=("s8",), count=24, seed=0)
-    report = kernel_count.run(options)
-    (found,) = report.results
-    assert 1 < found["kernels"] <= found["problems"] == 24
-    assert 0 <= found["warm"] <= found["kernels"] == report.summary["kernels"]
