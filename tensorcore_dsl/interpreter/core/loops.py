@@ -14,6 +14,7 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import VOLATILE
 
 _TOGETHER = frozenset({"warp", "convergent", "inplace"})  # effects that nothing outside lanes sees
+_Sources = dict[nodes.Value, set[nodes.Value]]  # by value, what it is computed from
 
 
 @dataclass(eq=False)
@@ -46,23 +47,18 @@ class Loop:
         return [node for node in inside if not isinstance(node, (nodes.Keep, nodes.Mark))]
 
     @cached_property
-    def _sources(self) -> dict[nodes.Value, set[nodes.Value]]:
+    def _sources(self) -> _Sources:
         """What each value that the loop writes is computed from."""
-        sources: dict[nodes.Value, set[nodes.Value]] = defaultdict(set)
-        for node in self._nodes:
-            for value in nodes.writes(node):
-                sources[value].update(nodes.reads(node))
-        return sources
+        return _sources_of(self._nodes)
+
+    @cached_property
+    def _origins(self) -> _Sources:
+        """The same for each value of the kernel."""
+        return _sources_of(nodes.walk(self.kernel.body))
 
     def _closure(self, values: Iterable[nodes.Value]) -> set[nodes.Value]:
         """The values, and all that they are computed from in the loop."""
-        found = set(values)
-        left = list(found)
-        while left:
-            new = self._sources.get(left.pop(), set()) - found
-            found |= new
-            left += new
-        return found
+        return _closure(values, self._sources)
 
     @cached_property
     def deciding(self) -> list[nodes.Value]:
@@ -202,22 +198,8 @@ class Loop:
 
     def _arrays(self, base: Any) -> set[nodes.Value]:
         """The pointers among the kernel's parameters from which an address is computed."""
-        found, left = {base}, [base]
-        while left:
-            new = self._origins.get(left.pop(), set()) - found
-            found |= new
-            left += new
         pointers = (p.value for p in self.kernel.params if p.value.type.register_bits == 64)
-        return found.intersection(pointers)
-
-    @cached_property
-    def _origins(self) -> dict[nodes.Value, set[nodes.Value]]:
-        """What each value of the kernel is computed from."""
-        found: dict[nodes.Value, set[nodes.Value]] = defaultdict(set)
-        for node in nodes.walk(self.kernel.body):
-            for value in nodes.writes(node):
-                found[value].update(nodes.reads(node))
-        return found
+        return _closure([base], self._origins).intersection(pointers)
 
     def _moves_one_way(self, op: nodes.Op) -> bool:
         """Is each number that `op` compares fixed, or moved by adding a fixed number?
@@ -258,6 +240,25 @@ class Loop:
             and self._closure(nodes.reads(op)) & self._sources.keys() <= fixed
             for op in self.conditions
         )
+
+
+def _sources_of(some: Iterable[nodes.Node]) -> _Sources:
+    sources: _Sources = defaultdict(set)
+    for node in some:
+        for value in nodes.writes(node):
+            sources[value].update(nodes.reads(node))
+    return sources
+
+
+def _closure(values: Iterable[nodes.Value], sources: _Sources) -> set[nodes.Value]:
+    """The values, and all that they are computed from."""
+    found = set(values)
+    left = list(found)
+    while left:
+        new = sources.get(left.pop(), set()) - found
+        found |= new
+        left += new
+    return found
 
 
 def _leaving(block: nodes.Block, inner: bool = False) -> Iterator[nodes.Jump]:
