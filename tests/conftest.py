@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from unittest import mock
 
 import pytest
@@ -19,6 +20,8 @@ import suite_record
 from tensorcore_dsl.runtime import targets
 
 BEGUN = time.monotonic()
+CRASH = pytest.StashKey[TextIO]()
+STACK = 20  # lines that are shown of it
 
 # Tests compare what processes print: the notice of compilations would depend on what is cached.
 os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
@@ -60,6 +63,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", metavar="FILE", help="write what the run gave (suite_record.py)")
 
 
+@pytest.hookimpl(trylast=True)  # behind pytest's own, which writes to standard error
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each worker that dies of a signal leave its stack where the summary finds it."""
+    folder = config.cache.mkdir("crashes")
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        for path in folder.iterdir():
+            path.unlink()
+    else:
+        faulthandler.enable(config.stash.setdefault(CRASH, (folder / worker["workerid"]).open("w")))
+
+
 # Packages without which whole files, or the tests that matter on a GPU, do not run.
 OPTIONAL = {
     "torch": "tests/test_torch*.py and parts of others",
@@ -70,7 +85,12 @@ OPTIONAL = {
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    """Say which tests a missing package has skipped: they are more than one line of a count."""
+    """Say where workers crashed, and which tests a missing package has skipped: more than a count."""
+    for path in sorted(config.cache.mkdir("crashes").iterdir()):
+        if text := path.read_text():
+            error, *_, stack = [text.splitlines()[0], *text.split("Current thread ")]
+            terminalreporter.section(f"{path.name}: {error}")
+            terminalreporter.write_line("\n".join(stack.splitlines()[:STACK]))
     for package, tests in OPTIONAL.items():
         if importlib.util.find_spec(package) is None:
             terminalreporter.write_line(f"{package} is not installed: {tests} did not run", yellow=True)
