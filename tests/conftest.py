@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from tempfile import TemporaryDirectory
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,7 +21,7 @@ import suite_record
 from tensorcore_dsl.runtime import targets
 
 BEGUN = time.monotonic()
-CRASH = pytest.StashKey[TextIO]()
+CRASHES = pytest.StashKey[TemporaryDirectory[str]]()
 STACK = 20  # lines that are shown of it
 
 # Tests compare what processes print: the notice of compilations would depend on what is cached.
@@ -63,16 +64,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", metavar="FILE", help="write what the run gave (suite_record.py)")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give each worker the folder for the stack of one that dies of a signal."""
+    if CRASHES not in node.config.stash:
+        node.config.stash[CRASHES] = TemporaryDirectory()
+    node.workerinput["crashes"] = node.config.stash[CRASHES].name
+
+
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which writes to standard error
 def pytest_configure(config: pytest.Config) -> None:
-    """Let each worker that dies of a signal leave its stack where the summary finds it."""
-    folder = config.cache.mkdir("crashes")
-    worker = getattr(config, "workerinput", None)
-    if worker is None:
-        for path in folder.iterdir():
-            path.unlink()
-    else:
-        faulthandler.enable(config.stash.setdefault(CRASH, (folder / worker["workerid"]).open("w")))
+    if worker := getattr(config, "workerinput", None):
+        path = Path(worker["crashes"], worker["workerid"])
+        faulthandler.enable(os.open(path, os.O_WRONLY | os.O_CREAT))
 
 
 # Packages without which whole files, or the tests that matter on a GPU, do not run.
@@ -86,7 +90,8 @@ OPTIONAL = {
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Say where workers crashed, and which tests a missing package has skipped: more than a count."""
-    for path in sorted(config.cache.mkdir("crashes").iterdir()):
+    crashes = config.stash.get(CRASHES, None)
+    for path in sorted(Path(crashes.name).iterdir()) if crashes else ():
         if text := path.read_text():
             error, *_, stack = [text.splitlines()[0], *text.split("Current thread ")]
             terminalreporter.section(f"{path.name}: {error}")
