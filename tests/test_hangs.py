@@ -955,7 +955,7 @@ def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("where", ["one chunk", "threads", "processes", "between cohorts"])
 def test_ctrl_c_shows_where_everybody_stands(
-    where: str, monkeypatch: pytest.MonkeyPatch
+    where: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(launch, "_workers", lambda _: 2)
     monkeypatch.setattr(launch, "_is_long", lambda *_: where == "processes")
@@ -972,14 +972,14 @@ def test_ctrl_c_shows_where_everybody_stands(
 
         monkeypatch.setattr(Machine, "_select", interrupted)
     else:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+        request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+        timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+        request.addfinalizer(timer.cancel)  # a launch that ends early leaves no signal for other tests
+        timer.start()
     blocks = 2000 if where in ("threads", "processes") else 2
-    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt) as error:
-        if where != "between cohorts":
-            timer.start()
         run[blocks, 64](np.zeros(64, np.int32))
-    timer.cancel()
     text = str(error.value)
     assert text.startswith("interrupted") and f"in the loop at {__file__}:" in text
     assert "holds at most" not in text  # the emulator keeps blocks back, not the device
