@@ -22,7 +22,7 @@ from tensorcore_dsl.runtime import targets
 
 BEGUN = time.monotonic()
 CRASHES = pytest.StashKey[TemporaryDirectory[str]]()
-STACK = 20  # lines that are shown of it
+STACK_LINES = 20  # that the summary shows of a crashed worker
 
 # Tests compare what processes print: the notice of compilations would depend on what is cached.
 os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
@@ -89,13 +89,13 @@ OPTIONAL = {
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    """Say where workers crashed, and which tests a missing package has skipped: more than a count."""
+    """Print the stacks of crashed workers, and which tests a missing package has skipped."""
     crashes = config.stash.get(CRASHES, None)
     for path in sorted(Path(crashes.name).iterdir()) if crashes else ():
         if text := path.read_text():
-            error, *_, stack = [text.splitlines()[0], *text.split("Current thread ")]
-            terminalreporter.section(f"{path.name}: {error}")
-            terminalreporter.write_line("\n".join(stack.splitlines()[:STACK]))
+            stack = text.rpartition("Current thread ")[2]
+            terminalreporter.section(f"{path.name}: {text.splitlines()[0]}")
+            terminalreporter.write_line("\n".join(stack.splitlines()[:STACK_LINES]))
     for package, tests in OPTIONAL.items():
         if importlib.util.find_spec(package) is None:
             terminalreporter.write_line(f"{package} is not installed: {tests} did not run", yellow=True)

@@ -53,7 +53,7 @@ class Loop:
 
     @cached_property
     def _origins(self) -> _Sources:
-        """The same for each value of the kernel."""
+        """What each value of the kernel is computed from."""
         return _sources_of(nodes.walk(self.kernel.body))
 
     def _closure(self, values: Iterable[nodes.Value]) -> set[nodes.Value]:
