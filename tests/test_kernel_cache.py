@@ -539,14 +539,14 @@ EDITED = """
     sys.path.insert(0, FOLDER)
     import tensorcore_dsl as tc
     from tensorcore_dsl.environment.compiled_sources import FunctionKey
-    from tensorcore_dsl.interpreter.lanes.runner import _rows
+    from tensorcore_dsl.interpreter.regions.memory import global_access
     if EDITS:
         time.sleep(0.02)  # the clock of files may be a little late
         for name in ("dtypes.py", "lowering/values.py"):
             with open(FOLDER + "/tensorcore_dsl/" + name, "a") as file:
                 file.write("# edited")
     from tensorcore_dsl.codegen.cache_key import package_state
-    print(repr((package_state(), FunctionKey(_rows.py_func, *_rows.key._files).sources())))
+    print(repr((package_state(), FunctionKey(global_access.py_func, *global_access.key._files).sources())))
 """
 
 

@@ -11,7 +11,9 @@ import pytest
 from tensorcore_dsl import isa
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.threads import Mask
-from tensorcore_dsl.interpreter.lanes import runner, runs
+from tensorcore_dsl.interpreter.regions import emit, plan
+from tensorcore_dsl.interpreter.regions.code import Code
+from tensorcore_dsl.interpreter.regions.run import NEVER, Frame
 from tensorcore_dsl.ir.nodes import Block, Kernel
 from tensorcore_dsl.isa import bounds
 from tensorcore_dsl.isa.lanes import operations
@@ -46,27 +48,34 @@ def values(bits: int, rng: np.random.Generator) -> np.ndarray:
     return np.choose(rng.integers(0, 3, THREADS), [corners, near, anything])
 
 
-def table_of(
-    instr: Instruction, arrays: list[np.ndarray], immediate: dict[int, int] | None = None
-) -> np.ndarray:
-    """The compiled form of an instruction on arrays of results and operands."""
-    slots = [(place, 0, array.itemsize) for place, array in enumerate(arrays)]
-    results = len(instr.results)
-    rows = runs.instruction_rows(instr, slots[:results], slots[results:], immediate)
-    assert rows, "it has no compiled form for its own registers"
-    program = Program(Kernel("one", [], Block()))
-    program.rows = np.array(rows, np.int64)
+def run_rows(
+    rows: list[plan.Row], arrays: list[np.ndarray], mask: np.ndarray
+) -> list[int]:
+    """Execute rows, each a step of its own, on arrays by place; what is noted of a mistake."""
+    steps = [(at, row) for at, row in enumerate(rows)]
+    kept = frozenset(range(len(arrays)))
+    block = plan.Block(0, len(rows), tuple(steps))
+    region = plan.Region(0, len(rows), (block,), (len(rows),), {0: kept}, kept, kept, kept, kept)
     addresses = np.array([array.ctypes.data for array in arrays])
-    return runs.located(program.rows, addresses, np.ones_like(addresses), THREADS)
+    machine: Any = SimpleNamespace(
+        ctx=SimpleNamespace(threads=THREADS), registers=SimpleNamespace(addresses=addresses),
+        memory=np.zeros(1, np.int64),
+    )  # fmt: skip
+    frame = Frame(machine, Code(Program(Kernel("one", [], Block())), [region]), region)
+    frame.words[emit.ACTIVE] = mask.ctypes.data
+    failed = frame.call(frame.address, 0, THREADS)
+    assert failed == (frame.mistake[emit.POSITION] != NEVER)
+    return frame.mistake.tolist()
 
 
 def execute(instr: Instruction, operands: list[np.ndarray], mask: np.ndarray) -> list[np.ndarray]:
     """The results of the compiled form, zero where `mask` is not set."""
     results = [np.zeros(THREADS, word(o.register_bits)) for o in instr.results]
-    table, failed = table_of(instr, [*results, *operands]), np.zeros(1, np.int64)
-    assert runner.perform_all(
-        table, 0, len(table), mask, bool(mask.all()), 0, mask.size, failed
-    ) == 0
+    arrays = [*results, *operands]
+    slots = [(place, 0, array.itemsize) for place, array in enumerate(arrays)]
+    rows = plan.instruction_rows(instr, slots[: len(results)], slots[len(results) :])
+    assert rows, "it has no compiled form for its own registers"
+    assert run_rows(rows, arrays, mask)[emit.POSITION] == NEVER
     return results
 
 
@@ -121,45 +130,39 @@ def test_a_check(instr: Instruction, count: int) -> None:
         context: Any = SimpleNamespace(threads=THREADS, active=mask, refuse_index=refuse)
         refused.clear()
         bounds.execute(context, instr, 0, index, extent, count)
-        nothing, failed = np.zeros(THREADS, np.uint8), np.full(1, -1, np.int64)
-        table = table_of(instr, [nothing, index, extent, nothing], {0: 0, 3: count})
-        wrong = runner.perform_all(
-            table, 0, 1, mask, bool(mask.all()), 0, mask.size, failed
-        )
+        slots = [plan.NOTHING, (0, 0, bits // 8), (1, 0, bits // 8), plan.NOTHING]
+        rows = plan.instruction_rows(instr, [], slots, {0: 0, 3: count})
+        at, wrong, lanes = run_rows(rows, [index, extent], mask)
         if refused:
-            assert wrong == runner.CHECK << 32 | int(np.argmax(refused[0])) and failed[0] == 0
+            thread = int(np.argmax(refused[0]))
+            assert (at, wrong) == (0, emit.CHECK << 32 | thread)
+            first = thread // 32 * 32
+            assert lanes == int(np.packbits(mask[first : first + 32], bitorder="little").view("u4")[0])
         else:
-            assert wrong == 0
+            assert at == NEVER
 
 
 def test_the_first_row_that_fails_counts() -> None:
-    """A later warp that fails earlier wins, and all threads stop before the row."""
+    """A later warp that fails earlier wins, and what a warp that fails has computed is not stored."""
     check, add = CHECKS[0], next(i for i in OF_THREADS if i.mnemonic == "add.s32")
-    index, moved, extent = np.zeros((3, THREADS), np.uint32)
+    moved, index, extent = np.zeros((3, THREADS), np.uint32)
     one = np.ones(THREADS, np.uint32)
     extent[:] = 10
     index[100], index[300], index[400], index[1000] = 9, 10, 10, 10
-    arrays = [moved, index, one, extent]
     places = {"moved": 0, "index": 1, "one": 2, "extent": 3}
     slot = lambda name: (places[name], 0, 4)
-    check_of = lambda name: runs.instruction_rows(
-        check, [], [runs.NOTHING, slot(name), slot("extent"), runs.NOTHING], {0: 0, 3: 1}
+    check_of = lambda name: plan.instruction_rows(
+        check, [], [plan.NOTHING, slot(name), slot("extent"), plan.NOTHING], {0: 0, 3: 1}
     )
     rows = [
-        *runs.instruction_rows(add, [slot("moved")], [slot("index"), slot("one")]),
+        *plan.instruction_rows(add, [slot("moved")], [slot("index"), slot("one")]),
         *check_of("index"),
-        *runs.instruction_rows(add, [slot("moved")], [slot("moved"), slot("one")]),
+        *plan.instruction_rows(add, [slot("moved")], [slot("moved"), slot("one")]),
         *check_of("moved"),
     ]
-    program = Program(Kernel("one", [], Block()))
-    program.rows = np.array(rows, np.int64)
-    addresses = np.array([array.ctypes.data for array in arrays])
-    table = runs.located(program.rows, addresses, np.ones_like(addresses), THREADS)
-    everybody, failed = np.ones(THREADS, bool), np.zeros(1, np.int64)
-    wrong = runner.perform_all(table, 0, 4, everybody, True, 0, everybody.size, failed)
-    assert (failed[0], wrong & 0xFFFFFFFF) == (1, 300)  # not row 3, where thread 100 fails before
-    assert moved[300] == moved[1000] == 11 and moved[0] == 2
-    np.testing.assert_array_equal(moved[512:], index[512:] + 1)
+    at, wrong, _ = run_rows(rows, [moved, index, one, extent], np.ones(THREADS, bool))
+    assert (at, wrong & 0xFFFFFFFF) == (1, 300)  # not row 3, where thread 100 fails before
+    assert moved[0] == 2 and moved[301] == 0
 
 
 def test_every_operation_belongs_to_an_instruction() -> None:

@@ -89,7 +89,7 @@ def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tup
         patch.setattr(specialisation, "run", lambda *x, **named: plain(*x, **named | plain.keywords))
         patch.setattr(launch, "cores", lambda: 4 if "shared" in ways else 1)
         if ways == "alone":
-            patch.setattr(strips, "WORDS", 99)  # no machine is as free
+            patch.setattr(strips, "ALL", 99)  # no machine is as free
         if ways in ("tiny", "shared"):
             patch.setattr(strips, "STRIP", 1)
         if "shared" in ways:

@@ -9,7 +9,8 @@ cannot be written, a full disk and damaged entries cost a compilation, and nothi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -70,6 +71,7 @@ class Compiled:
         self.key = FunctionKey(lowered.py_func, *_SOURCES)
         self.forms: tuple[Callable[..., Any], ...] = ()
         self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._bodies: dict[tuple[Any, ...], int] = {}
         self._parts: dict[tuple[Any, ...], int] = {}  # addresses, which take long to find
 
     def __call__(self, *arguments: Any) -> Any:
@@ -94,8 +96,12 @@ class Compiled:
     def address(self) -> int:
         """Where the machine code of a function of numbers alone is, to be called from others."""
         kinds = tuple(self.lowered.parameter_kinds)
-        self._made(kinds)
-        return machine.address_of(self._symbol(kinds) + BODY)
+        found = self._bodies.get(kinds)
+        if found is None:
+            with COMPILING:
+                self._made(kinds)
+                found = self._bodies[kinds] = machine.address_of(self._symbol(kinds) + BODY)
+        return found
 
     def part(self, *arguments: Any) -> Part:
         """The function with these arguments, in place of whose `low` and `high` others come."""
@@ -131,24 +137,18 @@ class Compiled:
         return disk_cache.entry_name("loop", self.level, *parts)
 
     def _form(self, kinds: tuple[Any, ...]) -> Any:
-        directory = _LOOPS if _usable() else None
-        name = self._symbol(kinds)
-        entry = disk_cache.load(name, directory) if directory else None
+        name, place = self._symbol(kinds), directory()
+        entry = disk_cache.load(name, place) if place else None
         own = objects(kinds)
         if entry is not None and entry[1] == self.key.sources():
             try:
                 return machine.loaded(entry[0], name, own)
             except RuntimeError:  # no object file
                 pass
-        _NOTICE.begins()
-        began = time.perf_counter()
-        try:
+        with compiling(f"{self.py_func.__module__}.{self.__name__}"):
             code = machine.object_code(self._module(kinds, name), self.level)
-        finally:
-            _NOTICE.ends()
-        COMPILED.append((f"{self.py_func.__module__}.{self.__name__}", time.perf_counter() - began))
-        if directory:
-            disk_cache.store(name, code, self.key.sources(), directory)
+        if place:
+            disk_cache.store(name, code, self.key.sources(), place)
         return machine.loaded(code, name, own)
 
     @without_collections()
@@ -163,5 +163,19 @@ class Compiled:
         return str(module)
 
 
-def _usable() -> bool:
-    return _DIRECTORY is not None and is_trusted(_DIRECTORY) and is_trusted(_DIRECTORY / "loops")
+def directory() -> Path | None:
+    """Where machine code is kept, if it can be."""
+    usable = _DIRECTORY is not None and is_trusted(_DIRECTORY) and is_trusted(_DIRECTORY / "loops")
+    return _LOOPS if usable else None
+
+
+@contextmanager
+def compiling(what: str) -> Iterator[None]:
+    """Tells users that code is being compiled, where that takes long, and notes it."""
+    _NOTICE.begins()
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        _NOTICE.ends()
+    COMPILED.append((what, time.perf_counter() - began))

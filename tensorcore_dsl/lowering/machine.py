@@ -12,8 +12,9 @@ import llvmlite.binding as llvm
 from tensorcore_dsl.lowering.entry import FUNCTIONS
 
 # Levels of optimisation. PLAIN: a few passes, in a third of the time of all others, which gain
-# nothing that was measured on emulated kernels where LLVM need not turn loops into vectors.
-PLAIN, VECTORS = 1, 3
+# nothing that was measured on emulated kernels where LLVM need not turn loops into vectors. QUICK:
+# the same passes, and registers are chosen in a third of the time again.
+QUICK, PLAIN, VECTORS = 0, 1, 3
 PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 _METH_FASTCALL = 0x80
 _llvm: Any = llvm  # without types
@@ -49,14 +50,14 @@ def _target(level: int) -> Any:
 
 
 def object_code(text: str, level: int) -> bytes:
-    """The object file of a module in LLVM's language. level: PLAIN or VECTORS."""
+    """The object file of a module in LLVM's language, made at a level."""
     target = _target(level)
     module = _llvm.parse_assembly(text)
     module.triple = _llvm.get_process_triple()
     module.data_layout = str(target.target_data)
     options = _llvm.create_pipeline_tuning_options(speed_level=level)
     passes = _llvm.create_pass_builder(target, options)
-    if level == PLAIN:
+    if level < VECTORS:
         manager = _llvm.create_new_module_pass_manager()
         for name in PASSES:
             getattr(manager, f"add_{name}_pass")()
@@ -93,17 +94,22 @@ def address_of(name: str) -> int:
     return int(_engine().get_function_address(name))
 
 
+def load(code: bytes) -> None:
+    """Load an object file; RuntimeError if it is none."""
+    engine = _engine()
+    file = _llvm.ObjectFileRef.from_data(code)
+    if not file:
+        raise RuntimeError("no object file")
+    engine.add_object_file(file)
+    engine.finalize_object()
+
+
 def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
     """The function of this name in an object file, as Python calls it; see `entry.Entry`."""
     address = _addresses.get(name)
     if address is None:
-        engine = _engine()
-        file = _llvm.ObjectFileRef.from_data(code)
-        if not file:
-            raise RuntimeError("no object file")
-        engine.add_object_file(file)
-        engine.finalize_object()
-        address = engine.get_function_address(name)
+        load(code)
+        address = address_of(name)
         if not address:
             raise RuntimeError(f"the object file has no {name}")
         _addresses[name] = address

@@ -1,4 +1,4 @@
-"""Elementary operations on the registers of a warp, as vectors of 32 lanes in LLVM's language.
+"""Elementary operations on the registers of a warp, as vectors in LLVM's language.
 
 `isa.lanes` says which of them an instruction is.
 """
@@ -14,7 +14,8 @@ from llvmlite import ir
 from tensorcore_dsl.lowering.arrays import declared, variable
 from tensorcore_dsl.lowering.values import WORD
 
-LANES = 32
+LANES = 16  # of a vector: half a warp, which compiles and runs faster than a whole one
+WARP = 2 * LANES
 NAN = 0x7FFFFFFF  # every NaN that f32 arithmetic gives
 
 Emit = Callable[..., Any]  # (builder, *vectors of the operands) -> vector of the result
@@ -24,23 +25,24 @@ class Operation(NamedTuple):
     """Bits of the result and of each operand (8 for a predicate, which is 0 or 1), and the code.
 
     result: 0 for a check, whose code gives the lanes that fail. literals: how many numbers, the
-    same for all lanes, the code takes behind the operands.
+    same for all lanes, the code takes behind the operands. whole: vectors have the lanes of a warp.
     """
 
     result: int
     operands: tuple[int, ...]
     emit: Emit
     literals: int = 0
+    whole: bool = False
 
 
 @cache  # a type or a constant prints its text once
-def vector(bits: int) -> ir.VectorType:
-    return ir.VectorType(ir.IntType(bits), LANES)
+def vector(bits: int, lanes: int = LANES) -> ir.VectorType:
+    return ir.VectorType(ir.IntType(bits), lanes)
 
 
 @cache
-def constant(bits: int, value: int) -> ir.Constant:
-    return ir.Constant(vector(bits), [value] * LANES)
+def constant(bits: int, value: int, lanes: int = LANES) -> ir.Constant:
+    return ir.Constant(vector(bits, lanes), [value] * lanes)
 
 
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
@@ -150,7 +152,8 @@ def _root(builder: Any, a: Any) -> Any:
 
 def _unit(builder: Any, a: Any, function: Any, *more: Any) -> Any:
     """A function of the function unit: see `function_unit.for_lanes`."""
-    given, made = variable(builder, vector(32)), variable(builder, vector(32))
+    kind = vector(32, WARP)
+    given, made = variable(builder, kind), variable(builder, kind)
     builder.store(a, given)
     numbers = [*(builder.ptrtoint(end, WORD) for end in (given, made)), *more]
     kind = ir.FunctionType(ir.VoidType(), [WORD] * len(numbers))
@@ -307,11 +310,11 @@ def _outside(bits: int) -> Emit:
     return emit
 
 
-def _everywhere(builder: Any, number: Any) -> Any:
+def _everywhere(builder: Any, number: Any, lanes: int = LANES) -> Any:
     """A vector of the same number in all lanes."""
-    kind = ir.VectorType(number.type, LANES)
+    kind = ir.VectorType(number.type, lanes)
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(_INDEX, 0))
-    order = ir.Constant(ir.VectorType(_INDEX, LANES), [0] * LANES)
+    order = ir.Constant(ir.VectorType(_INDEX, lanes), [0] * lanes)
     return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), order)
 
 
@@ -332,17 +335,17 @@ def _map_address(builder: Any, address: Any, rank: Any, shift: Any, farthest: An
 # -- exchange between the lanes of a warp, all of which take part ----------------------------------
 
 _INDEX = ir.IntType(32)
-_LANE = ir.Constant(vector(32), list(range(LANES)))
+_LANE = ir.Constant(vector(32, WARP), list(range(WARP)))
 
 
 def _source(builder: Any, mode: str, step: Any, clamp: Any) -> tuple[Any, Any]:
     """The lane that each lane reads with shfl.sync, and whether it is another one in its segment
     (PTX manual, 9.7.9.6)."""
-    step = builder.and_(step, constant(32, 31))
-    segment = builder.and_(builder.lshr(clamp, constant(32, 8)), constant(32, 31))
-    free = builder.and_(builder.not_(segment), constant(32, 31))
+    step = builder.and_(step, constant(32, 31, WARP))
+    segment = builder.and_(builder.lshr(clamp, constant(32, 8, WARP)), constant(32, 31, WARP))
+    free = builder.and_(builder.not_(segment), constant(32, 31, WARP))
     low = builder.and_(_LANE, segment)
-    last = builder.or_(low, builder.and_(builder.and_(clamp, constant(32, 31)), free))
+    last = builder.or_(low, builder.and_(builder.and_(clamp, constant(32, 31, WARP)), free))
     if mode == "up":
         lane = builder.sub(_LANE, step)
     elif mode == "down":
@@ -358,11 +361,11 @@ def _source(builder: Any, mode: str, step: Any, clamp: Any) -> tuple[Any, Any]:
 def _shuffle(mode: str) -> Emit:
     def emit(builder: Any, a: Any, step: Any, clamp: Any) -> Any:
         lanes, _ = _source(builder, mode, step, clamp)
-        given = variable(builder, vector(32))
+        given = variable(builder, vector(32, WARP))
         builder.store(a, given)
         first = builder.bitcast(given, ir.IntType(32).as_pointer())
-        found = ir.Constant(vector(32), ir.Undefined)
-        for lane in range(LANES):
+        found = ir.Constant(vector(32, WARP), ir.Undefined)
+        for lane in range(WARP):
             at = ir.Constant(_INDEX, lane)
             word = builder.load(builder.gep(first, [builder.extract_element(lanes, at)]))
             found = builder.insert_element(found, word, at)
@@ -373,22 +376,22 @@ def _shuffle(mode: str) -> Emit:
 
 def _shuffle_inside(mode: str) -> Emit:
     return lambda builder, a, step, clamp: builder.zext(
-        _source(builder, mode, step, clamp)[1], vector(8)
+        _source(builder, mode, step, clamp)[1], vector(8, WARP)
     )
 
 
 def _vote(mode: str) -> Emit:
     def emit(builder: Any, a: Any) -> Any:
-        ballot = lanes_of(builder, builder.icmp_unsigned("!=", a, constant(8, 0)))
+        ballot = lanes_of(builder, builder.icmp_unsigned("!=", a, constant(8, 0, WARP)))
         if mode == "ballot":
-            return _everywhere(builder, ballot)
+            return _everywhere(builder, ballot, WARP)
         none, every = (ir.Constant(_INDEX, word) for word in (0, 0xFFFFFFFF))
         found = builder.icmp_unsigned("==", ballot, every)
         if mode == "any":
             found = builder.icmp_unsigned("!=", ballot, none)
         elif mode == "uni":
             found = builder.or_(found, builder.icmp_unsigned("==", ballot, none))
-        return _everywhere(builder, builder.zext(found, ir.IntType(8)))
+        return _everywhere(builder, builder.zext(found, ir.IntType(8)), WARP)
 
     return emit
 
@@ -400,9 +403,9 @@ def lanes_of(builder: Any, truths: Any) -> Any:
 
 def _reduction(name: str) -> Emit:
     def emit(builder: Any, a: Any) -> Any:
-        kind = ir.FunctionType(_INDEX, [vector(32)])
-        function = declared(builder, kind, f"llvm.vector.reduce.{name}.v{LANES}i32")
-        return _everywhere(builder, builder.call(function, [a]))
+        kind = ir.FunctionType(_INDEX, [vector(32, WARP)])
+        function = declared(builder, kind, f"llvm.vector.reduce.{name}.v{WARP}i32")
+        return _everywhere(builder, builder.call(function, [a]), WARP)
 
     return emit
 
@@ -416,7 +419,7 @@ def _of_warps() -> dict[tuple[str, int], Operation]:
         found[f"vote.{mode}"] = Operation(32 if mode == "ballot" else 8, (8,), _vote(mode))
     for name in ("add", "smin", "smax", "umin", "umax", "and", "or", "xor"):
         found[f"redux.{name}"] = Operation(32, (32,), _reduction(name))
-    return {(name, 32): operation for name, operation in found.items()}
+    return {(name, 32): operation._replace(whole=True) for name, operation in found.items()}
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -492,7 +495,7 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
         "abs.f": Operation(32, (32,), _magnitude),
         "min.f": Operation(32, (32, 32), _float_extreme(False)),
         "max.f": Operation(32, (32, 32), _float_extreme(True)),
-        "unit": Operation(32, (32,), _unit, literals=4),
+        "unit": Operation(32, (32,), _unit, literals=4, whole=True),
         "num.f": Operation(8, (32, 32), _test("fcmp_ordered", "ord")),
         "nan.f": Operation(8, (32, 32), _test("fcmp_unordered", "uno")),
     }
@@ -506,4 +509,3 @@ OPERATIONS: dict[tuple[str, int], Operation] = {
     **_of_width(16), **_of_width(32), **_of_width(64), **_of_predicates(), **_of_floats(),
     **_of_conversions(), **_of_warps(),
 }  # fmt: skip
-CODES = {key: code for code, key in enumerate(OPERATIONS)}

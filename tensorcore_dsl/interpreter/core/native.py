@@ -78,6 +78,18 @@ def _run_part(builder: Any, function: Any, words: Any, low: Any, high: Any) -> N
 
 
 run_part: Any = _run_part
+
+
+@primitive
+def _call(builder: Any, function: Any, *numbers: Any) -> None:
+    """Call a function of numbers at a real address."""
+    given = [cast(builder, COUNT, x).value for x in numbers]
+    kind = ir.FunctionType(ir.VoidType(), [x.type for x in given])
+    address = cast(builder, COUNT, function).value
+    builder.call(builder.inttoptr(address, kind.as_pointer()), given)
+
+
+call: Any = _call
 array_at: Any = primitive(at_address)  # of an address, a shape and a dtype
 
 

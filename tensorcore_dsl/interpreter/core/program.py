@@ -6,7 +6,7 @@ All registers and constants of a kernel live in one list; a *place* is an index 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -96,41 +96,6 @@ class Step:
         return not _CHANGING.isdisjoint(self.instr.effects)
 
 
-@dataclass(frozen=True)
-class Fused:
-    """The steps from `start` to `end`, which compiled code may execute at once.
-
-    number: of this part of the program. rows: its part of the program's `rows`. reads: places that
-    the steps must find written. writes: places that they write. level: when it may be used, see
-    `lanes.runs.Forms`. By row of the part: positions: the step that it belongs to; accesses: how
-    it loads or stores. whole: some step needs whole warps. together: so many threads execute all
-    rows before the next ones start; 0: all threads finish an access before the rows behind it.
-    """
-
-    number: int
-    start: int
-    end: int
-    rows: slice
-    reads: frozenset[int]
-    writes: frozenset[int]
-    level: int
-    positions: tuple[int, ...]
-    accesses: dict[int, Any]
-    whole: bool
-    together: int
-
-    def between(self, start: int, end: int) -> Fused:
-        """The steps from `start` to `end` of it, as a part without a number of its own."""
-        inside = [i for i, at in enumerate(self.positions) if start <= at < end]
-        first, last = inside[0], inside[-1] + 1
-        accesses = {i - first: how for i, how in self.accesses.items() if first <= i < last}
-        rows = slice(self.rows.start + first, self.rows.start + last)
-        return replace(
-            self, number=-1, start=start, end=end, rows=rows, accesses=accesses,
-            positions=self.positions[first:last],
-        )  # fmt: skip
-
-
 @dataclass
 class Program:
     """The steps of a kernel, and what stands in its registers at the start.
@@ -146,9 +111,11 @@ class Program:
     above CLUSTER_SHIFT. kept: in a debug build, the
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
     the position that they jump back to. ops: by position, those that access words. values: the
-    places of values, and of constants. fused: steps that compiled code may execute at once; rows:
-    the operations of these (see `lanes.runs`).
-    runs: the functions of all steps, by whether each notes its position first. flags: places of
+    places of values, and of constants. rows: by position, what compiled code executes (see
+    `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which
+    no region goes; copied: by position, the copies of registers of asynchronous products;
+    strips: what makes of a step one that executes a row of them (see `execution.strips`). runs: the functions of all steps, by whether each notes its position first, and the level of
+    regions. flags: places of
     the conditions of counted loops, which steps write before they read them. seconds: that a core
     took for each CTA of the last launch, None before there was one. serial: its key in PROGRAMS,
     -1 while it is made.
@@ -169,9 +136,12 @@ class Program:
     loops: dict[int, Loop] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
     values: dict[Any, int] = field(default_factory=dict)
-    fused: list[Fused] = field(default_factory=list)
-    rows: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    runs: dict[bool, list[Run]] = field(default_factory=dict)
+    rows: dict[int, list[Any]] = field(default_factory=dict)
+    flow: Any = None
+    cuts: set[int] = field(default_factory=set)
+    copied: dict[int, Any] = field(default_factory=dict)
+    strips: dict[int, Callable[[Run], Run]] = field(default_factory=dict)
+    runs: dict[tuple[bool, int], list[Run]] = field(default_factory=dict)
     flags: list[int] = field(default_factory=list)
     seconds: float | None = None
     serial: int = -1
@@ -233,9 +203,9 @@ class Program:
         return SharedTiles(self.kernel.tiles)
 
     @cached_property
-    def words(self) -> list[np.ndarray]:
-        """For each of the `constants`, its value for the lanes of a warp, for compiled code."""
-        return [np.full(32, item) for _, item, _ in self.constants]
+    def numbers(self) -> dict[int, int]:
+        """By place, the bits of the constants that compiled code may contain."""
+        return {place: int(item) for place, item, _ in self.constants}
 
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, cast
 
@@ -14,12 +15,20 @@ import numpy as np
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP
-from tensorcore_dsl.interpreter.core.program import STOP, Fused, Program, Run
+from tensorcore_dsl.interpreter.core.program import STOP, Program, Run
 from tensorcore_dsl.interpreter.core.threads import BoundedCache
-from tensorcore_dsl.interpreter.execution.fused import executed
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
-from tensorcore_dsl.interpreter.lanes.runs import uses_of
+from tensorcore_dsl.interpreter.regions.code import Code
+from tensorcore_dsl.interpreter.regions.plan import (
+    NONE,
+    Flow,
+    Region,
+    needs_warps,
+    straight,
+    uses_of,
+)
+from tensorcore_dsl.interpreter.regions.run import cost_of, execute
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
 from tensorcore_dsl.isa.joined_products import Together
@@ -274,58 +283,66 @@ def _held(descriptors: Any, flags: Any, whole: Any, words: Any) -> int:
 
 
 def chain(
-    program: Program, products: Sequence[AsyncProduct], heads: Collection[int]
+    program: Program, flow: Flow, products: Sequence[AsyncProduct], heads: Collection[int]
 ) -> None:
     """Let `products` that only steps of single threads part execute at once.
 
     products: those without a guard, in order. heads: positions where jumps may lead.
     """
-    parts = {part.start: part for part in program.fused if not part.accesses and not part.whole}
     found: list[AsyncProduct] = []
     for product in products:
-        if found and not _follows(program, found, product, parts, heads):
-            _execute_at_once(program, found, parts)
+        if found and not _follows(program, found, product, heads):
+            _execute_at_once(program, flow, found)
             found = []
         found.append(product)
-    _execute_at_once(program, found, parts)
+    _execute_at_once(program, flow, found)
 
 
 def _follows(
     program: Program, before: Sequence[AsyncProduct], product: AsyncProduct,
-    parts: dict[int, Fused], heads: Collection[int],
+    heads: Collection[int],
 ) -> bool:  # fmt: skip
     """May a product execute at once with those before it?"""
     last = before[-1]
-    after, at = last.at + 1, product.at
+    between = range(last.at + 1, product.at)
     some = [*before, product]
     inputs = {place for p in some for place in p.use.inputs}
     if product.instr is not last.instr or not inputs.isdisjoint(p.place for p in some):
         return False
-    if any(head in heads for head in range(after, at + 1)):
+    if any(head in heads for head in (*between, product.at)):
         return False
-    if after == at:
-        return True
-    part = parts.get(after)
-    if part is None or part.end != at:
+    if not all(map(partial(_is_alone, program), between)):
         return False
     used = {place for p in before for place in program.steps[p.at].reads}
-    return part.writes.isdisjoint(used)
+    return used.isdisjoint(place for at in between for place in program.steps[at].writes)
+
+
+def _is_alone(program: Program, at: int) -> bool:
+    """Has a step rows, none of which accesses memory or needs whole warps?"""
+    rows = program.rows.get(at, ())
+    alone = bool(rows) and all(row.access is None for row in rows)
+    return alone and not needs_warps(program.steps[at])
 
 
 def _execute_at_once(
-    program: Program, products: Sequence[AsyncProduct], parts: dict[int, Fused]
+    program: Program, flow: Flow, products: Sequence[AsyncProduct]
 ) -> None:
     """Let the step of the first product execute all of them."""
     if len(products) < 2:
         return
     start, end = products[0].at, products[-1].at + 1
-    between = [parts[p.at + 1] for p in products[:-1] if p.at + 1 in parts]
+    stretches = [range(p.at + 1, q.at) for p, q in pairwise(products)]
+    between = [stretch for stretch in stretches if stretch]
+    region = straight(program, flow, between) if between else None
     first = program.steps[start]
-    first.run = _chained(first.run, products, between, *uses_of(program.steps[start:end]))
+    first.run = _chained(
+        first.run, products, region, Code(program, [region] if region else []),
+        *uses_of(program.steps[start:end]),
+    )  # fmt: skip
 
 
 def _chained(
-    alone: Run, products: Sequence[AsyncProduct], between: Sequence[Fused],
+    alone: Run, products: Sequence[AsyncProduct], between: Region | None, code: Code,
     reads: frozenset[int], writes: frozenset[int],
 ) -> Run:  # fmt: skip
     """Products that follow each other, and the steps `between` them, none of which writes what a
@@ -335,7 +352,6 @@ def _chained(
     first product, where the others cannot follow at once.
     """
     start, end, unit = products[0].at, products[-1].at + 1, products[0].instr.threads
-    others = [(executed(part), part.rows) for part in _merged(between)]
     parts = [(product.use, product.at) for product in products]
     use = ProductUse.joined([own for own, _ in parts])
 
@@ -346,14 +362,15 @@ def _chained(
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
         if (
-            ctx.limit < end or machine.forms.level < 0 or ctx.sanitizer.detector is not None
+            ctx.limit < end or machine.level == NONE or ctx.sanitizer.detector is not None
             or registers.lacks(reads) or (ctx.proxies.tracked and not ctx.async_mma.allows(use))
         ):  # fmt: skip
             return alone(machine)
         if ctx.active is not None and machine.park(start, unit):
             return STOP
-        for execute, rows in others:
-            execute(machine, machine.forms.rows[rows])
+        if between is not None:
+            frames = machine.frames.setdefault(between, [])
+            execute(machine, frames, code, between, 0, cost_of(between))
         if ctx.proxies.tracked:
             ctx.async_mma.add(use, parts)
         registers.wrote_all(writes)
@@ -372,17 +389,3 @@ def _chained(
 
     return run
 
-
-def _merged(parts: Sequence[Fused]) -> list[Fused]:
-    """Parts whose rows follow each other as one."""
-    found: list[Fused] = []
-    for part in parts:
-        if not found or found[-1].rows.stop != part.rows.start:
-            found.append(part)
-            continue
-        last = found[-1]
-        found[-1] = replace(
-            last, end=part.end, rows=slice(last.rows.start, part.rows.stop),
-            writes=last.writes | part.writes, positions=last.positions + part.positions,
-        )  # fmt: skip
-    return found

@@ -17,9 +17,9 @@ from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, wo
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
 from tensorcore_dsl.interpreter.execution.async_products import AsyncProduct, chain
-from tensorcore_dsl.interpreter.execution.fused import fused
-from tensorcore_dsl.interpreter.execution.strips import in_strips, regions_of
-from tensorcore_dsl.interpreter.lanes import runs
+from tensorcore_dsl.interpreter.execution.strips import in_strips, strips_of
+from tensorcore_dsl.interpreter.regions import plan
+from tensorcore_dsl.interpreter.regions.plan import Flow, Jump
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
@@ -102,7 +102,8 @@ class _Compiler:
         self.made: dict[Any, Loc | None] = {}  # where registers were computed last
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
-        self.rows: dict[int, list[runs.Row]] = {}  # by position, those of steps that have a form
+        self.rows = self.program.rows
+        self.jumps: dict[int, Jump] = {}
         self.multiplied: dict[int, steps.Products] = {}  # of warps, without a guard, by position
         self.products: list[AsyncProduct] = []  # of warpgroups, without a guard
         self.heads: set[int] = set()  # where jumps may lead
@@ -115,21 +116,25 @@ class _Compiler:
         for at, use in self.checks.items():
             copy = self.program.steps[at]
             copy.run = steps.watched(copy.run, partial(MmaHazards.access, uses=(use,)))
-        edges = {at for at in range(self.here) if (at in self.checks) != (at - 1 in self.checks)}
-        self.program.fused, self.program.rows = runs.runs_of(
-            self.program.steps, self.rows, self.heads | edges, self.program.flags
-        )
-        for part in self.program.fused:
-            first = self.program.steps[part.start]
-            inside = range(part.start, part.end)
-            uses = [self.checks[at] for at in inside if at in self.checks]
-            first.run = fused(first.run, part, uses)
+        flow = Flow(self.program.steps, self.jumps, self._watched())
         apart = {place for at in self.checks for place in (at, at + 1)}
-        for region in regions_of(self.program, self.multiplied, self.heads | apart):
-            first = self.program.steps[region.start]
-            first.run = in_strips(first.run, region)
-        chain(self.program, self.products, self.heads | self.checks.keys())
+        strips = strips_of(self.program, flow, self.multiplied, self.heads | apart)
+        edges = {at for at in range(self.here) if (at in self.checks) != (at - 1 in self.checks)}
+        self.program.flow, self.program.copied = flow, self.checks
+        self.program.strips = {strip.start: partial(in_strips, row=strip) for strip in strips}
+        self.program.cuts = edges | self.program.strips.keys()
+        chain(self.program, flow, self.products, self.heads | self.checks.keys())
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
+
+    def _watched(self) -> dict[int, list[int]]:
+        """By position, the places that reports of endless loops read there."""
+        found = {}
+        for at, loop in self.program.loops.items():
+            if not loop.counted:
+                shown = [v for op in loop.conditions for v in op.results]
+                shown += [v for op in loop.equalities for v in nodes.reads(op)]
+                found[at] = [self.value(v) for v in shown]
+        return found
 
     def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
         """The place of `key`, and whether it is new; `shape`: see `Program.shapes`."""
@@ -170,7 +175,7 @@ class _Compiler:
         label.at = self.here
         self.heads.add(self.here)
 
-    def slot(self, source: Any, bits: int) -> runs.Slot:
+    def slot(self, source: Any, bits: int) -> plan.Slot:
         """The register of a value, a part of a group or a constant, as compiled code finds it."""
         if isinstance(source, nodes.Part):
             place, register = self._row(source, None)
@@ -181,7 +186,7 @@ class _Compiler:
             place, register, bits = self.value(source), 0, source.type.register_bits
         return place, register or 0, np.dtype(word(bits)).itemsize
 
-    def slots(self, value: nodes.Value) -> list[runs.Slot]:
+    def slots(self, value: nodes.Value) -> list[plan.Slot]:
         """All registers of a value."""
         place, _, size = self.slot(value, 0)
         return [(place, register, size) for register in range(value.type.registers)]
@@ -282,11 +287,11 @@ class _Compiler:
             if o.kind == "imm":
                 immediate[i] = const_int(source)  # type: ignore[arg-type]
             operands.append(
-                runs.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits)
+                plan.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits)
             )
-        self._fuse(runs.instruction_rows(op.instr, results, operands, immediate))
+        self._fuse(plan.instruction_rows(op.instr, results, operands, immediate))
 
-    def _access(self, op: nodes.Op, move: Access) -> list[runs.Row]:
+    def _access(self, op: nodes.Op, move: Access) -> list[plan.Row]:
         """The row of an access to memory; none if compiled code does not know its operands."""
         sources = list(op.operands)
         ends = [sources.pop(0) for _ in range(1 + (move.kind == COPY))]
@@ -300,21 +305,18 @@ class _Compiler:
         if move.kind == COPY:
             size = const_int(sources[0])  # type: ignore[arg-type]
             read = sources[1] if len(sources) > 1 else nodes.Const(size, dtypes.u32)
-            return [
-                runs.access_row(
-                    move, [runs.NOTHING, *slots, self.slot(read, 32)], [*offsets, size]
-                )
-            ]
+            slots = (plan.NOTHING, *slots, self.slot(read, 32))
+            return [plan.Row("copy", 0, slots, (*offsets, size), move)]
         results = [self.slot(value, 0) for value in op.results]
         if any(isinstance(source, nodes.Const) for source in sources):
             return []
-        slots = [*(results or [runs.NOTHING]), *slots, *(self.slot(s, 0) for s in sources)]
+        slots = [*(results or [plan.NOTHING]), *slots, *(self.slot(s, 0) for s in sources)]
         width = 4 if "warp" in op.instr.effects else move.width
         if slots[0][0] == slots[1][0] or slots[0 if results else 2][2] != width:
             return []
-        return [runs.access_row(move, slots, [*offsets, move.width, move.words, int(ranked)])]
+        return [plan.Row("access", 0, tuple(slots), (*offsets, int(ranked)), move)]
 
-    def _fuse(self, rows: list[runs.Row]) -> None:
+    def _fuse(self, rows: list[plan.Row]) -> None:
         if rows:
             self.rows[self.here] = rows
 
@@ -381,10 +383,10 @@ class _Compiler:
         )  # fmt: skip
         if use is not None:
             self.checks[self.here] = use
-        self._fuse(runs.copy_rows(self.slots(target), self._copied(node)))
+        self._fuse(plan.copy_rows(self.slots(target), self._copied(node)))
         self.add(Step(run, node.loc, writes=(place,), copies=tuple(p for p, _ in reads)))
 
-    def _copied(self, node: nodes.Assign) -> list[runs.Slot]:
+    def _copied(self, node: nodes.Assign) -> list[plan.Slot]:
         """The register that each register of the target is a copy of."""
         only, bits = node.sources[0], node.target.type.register_bits
         if len(node.sources) > 1:
@@ -464,12 +466,14 @@ class _Compiler:
         run = steps.advance(index, step)
         self._fuse(self._advance(node))
         self.add(Step(run, node.loc, reads=(index, step), writes=(index,)))
-        self.add(Step(lambda machine: top, node.loc))
+        back = _Label()
+        back.at = top
+        self.goto(back, node.loc)
         self.reach(end)
         self.loops.pop()
         self._leave()
 
-    def _inside(self, node: nodes.For, place: int, signed: bool) -> list[runs.Row]:
+    def _inside(self, node: nodes.For, place: int, signed: bool) -> list[plan.Row]:
         """The condition of a counted loop, if its direction is known."""
         bits = node.index.type.register_bits
         down = False
@@ -479,18 +483,18 @@ class _Compiler:
             down = const_bits(node.step) >> node.index.type.dtype.bits - 1 & 1 == 1
         ends = [self.slot(source, bits) for source in (node.index, node.stop)]
         slots = [(place, 0, 1), *(reversed(ends) if down else ends)]
-        found = runs.row("lt.s" if signed else "lt.u", bits, slots)
+        found = plan.row("lt.s" if signed else "lt.u", bits, slots)
         return [] if found is None else [found]
 
-    def _advance(self, node: nodes.For) -> list[runs.Row]:
+    def _advance(self, node: nodes.For) -> list[plan.Row]:
         bits = node.index.type.register_bits
         index = self.slot(node.index, bits)
-        found = runs.row(ADD, bits, [index, index, self.slot(node.step, bits)])
+        found = plan.row(ADD, bits, [index, index, self.slot(node.step, bits)])
         return [] if found is None else [found]
 
     def _keep(self, node: nodes.Keep) -> None:
-        run = steps.copy(self.value(node.target), self.value(node.source))
-        self.add(Step(run, node.loc))
+        target, source = self.value(node.target), self.value(node.source)
+        self.add(Step(steps.copy(target, source), node.loc, writes=(target,), copies=(source,)))
 
     def _mark(self, node: nodes.Mark) -> None:
         self.program.marks[self.here] = node
@@ -505,9 +509,11 @@ class _Compiler:
 
     def goto(self, label: _Label, loc: Loc | None) -> None:
         label.used = True
+        self.jumps[self.here] = Jump(label)
         self.add(Step(lambda machine: label.at, loc))
 
     def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:
         """Threads whose condition is false go to `label`, which lies ahead."""
+        self.jumps[self.here] = Jump(label, condition)
         run = steps.branch(condition, lambda: label.at)
         self.add(Step(run, loc, reads=(condition,)))

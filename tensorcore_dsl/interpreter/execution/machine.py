@@ -23,7 +23,9 @@ from tensorcore_dsl.interpreter.debugging.hang_report import Group, HangReport
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
-from tensorcore_dsl.interpreter.lanes.runs import ALONE, WORDS, Forms
+from tensorcore_dsl.interpreter.regions import memory
+from tensorcore_dsl.interpreter.regions.plan import ALL, ALONE, SHOWN
+from tensorcore_dsl.interpreter.regions.run import Frame, Witness, with_regions
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa.fragments import RegisterProducts
@@ -48,8 +50,10 @@ class Machine:
     backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
     loops without an end. products, buffers, chains: by step, what is prepared for products of warps
     (by their end too), of warpgroups, and for several of these at once; strips: for regions. asked:
-    the step where threads that wait are asked again, -1 for none. observers: see the marks of a
-    debug build. resident: CTAs that the device holds at a time; those behind them start when others
+    the step where threads that wait are asked again, -1 for none. yields: the running cohort lets
+    others run behind its step. observers: see the marks of a
+    debug build. level: the regions that it may execute; frames: what their code gets; memory: the
+    record of memories for it; witness: shows accesses in them to the detector of races. resident: CTAs that the device holds at a time; those behind them start when others
     have ended. started: CTAs that have started. stop: a request to end; the machine then raises
     KeyboardInterrupt.
     """
@@ -62,23 +66,25 @@ class Machine:
     ) -> None:  # fmt: skip
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
-        file = self.registers
-        self.forms = Forms(ctx.program, file.addresses, file.varying, ctx.threads)
+        self.memory = memory.record(ctx)
+        self.frames: dict[Any, list[Frame]] = {}
+        detector = ctx.sanitizer.detector
+        self.level = ALL if detector is None else SHOWN
+        self.witness = Witness(self)
+        self.memory[memory.WITNESS] = self.witness.function
         # Orders other than the default one may part threads between two accesses.
-        if ctx.tally.profile or scheduler is not None:
-            self.forms.level = ALONE
-        elif ctx.sanitizer.detector is not None:
-            self.forms.level = WORDS
+        if ctx.tally.profile or scheduler is not None or (detector and detector.swizzles):
+            self.level = ALONE
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[tuple[int, int], RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}
         self.strips: dict[int, Any] = {}
         self.chains: dict[int, Any] = {}
         self.asked = -1
+        self.yields = False
         self.started, self.resident = 0, resident or MAX_GRID
         self.scheduler, self.observers = scheduler, observers
-        follows = ctx.tally.profile or ctx.sanitizer.detector is not None
-        self.runs = _runs(ctx.program, follows)
+        self.runs = _runs(ctx.program, ctx.tally.profile or detector is not None, self.level)
         self._missing = BoundedCache()  # with the masks, so that their id() stays theirs
         self.rounds = self.budget = 0
         self.marked = (0, 0)
@@ -303,7 +309,7 @@ class Machine:
     def _run_cohort(self, start: int) -> None:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
         ctx, registers, runs, at = self.ctx, self.registers, self.runs, start
-        counts, steps = ctx.tally.counts, ctx.program.steps
+        counts, steps, loops = ctx.tally.counts, ctx.program.steps, ctx.program.loops
         stop, partial, found = self.stop, registers.partial, registers.found
         self._look_ahead(at + 1)
         if not self.budget:  # else the slice began before it met others, or parted from them
@@ -325,7 +331,11 @@ class Machine:
                 elif target < STOP:
                     at = AFTER - target
                 else:
-                    leave = self._slice_ends(target) if target <= at else self._overtakes(target)
+                    leave, self.yields = self.yields, False
+                    if target > at:
+                        leave = leave or self._overtakes(target)
+                    elif target in loops:
+                        leave = self._slice_ends(target)
                     at = target
                     if leave:
                         break
@@ -381,6 +391,20 @@ class Machine:
         for cohort in ctx.cohorts.values():
             cohort.waiting = cohort.waiting and cohort.progress == ctx.progress
         return True
+
+    def turned(self, head: int, count: int, start: int, target: int) -> None:
+        """Note backward jumps of the running cohort to the head of a loop in a region.
+
+        start, target: where the cohort came from, and where it goes.
+        """
+        inside = head <= target < self.ctx.program.loops[head].end
+        if inside:  # it has used up a slice
+            self.budget -= (self.budget - 1) % SLICE
+        why = self.watchdog.add_iterations(head, count - inside)
+        if why:
+            self._refuse_loop(head, why)
+        if inside and not head == target <= start:  # else this jump is still to come
+            self.yields = self._slice_ends(head)
 
     def _explain(self, error: Exception, step: Step) -> NoReturn:
         """Raise `error` with the place in the user's source.
@@ -467,14 +491,16 @@ class Machine:
         return self.missing(cohort.mask, cohort.unit, aligned=aligned).threads
 
 
-def _runs(program: Program, follows: bool) -> list[Run]:
+def _runs(program: Program, follows: bool, level: int) -> list[Run]:
     """The functions of a program's steps, with what the machine does before and after some.
 
-    follows: each step is noted before it runs.
+    follows: each step is noted before it runs. level: of the regions that it executes.
     """
-    if follows not in program.runs:
-        program.runs[follows] = [_run_of(at, s, follows) for at, s in enumerate(program.steps)]
-    return program.runs[follows]
+    found = program.runs.get((follows, level))
+    if found is None:
+        runs = [_run_of(at, s, follows) for at, s in enumerate(program.steps)]
+        found = program.runs[follows, level] = with_regions(program, runs, level)
+    return found
 
 
 def _run_of(at: int, step: Step, follows: bool) -> Run:

@@ -26,8 +26,7 @@ class RegisterFile:
 
     values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
     partial: (T,) bool of the threads that have written a register, where it is not all of them.
-    addresses: of the first register of each place, or of 32 copies of a constant. varying:
-    (places,), 1 for registers, 0 for constants.
+    addresses: of the first register of each place.
     """
 
     def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:
@@ -41,7 +40,6 @@ class RegisterFile:
         # register was forgotten: else only more is written.
         self.found, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
         self.settled = BoundedCache(MAX_ANSWERS)
-        self.varying = (program.sizes > 0).astype(np.int64)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
         # With checks nobody reads a register that has not been written.
         memory = memory_pool.empty if chunk.checks else memory_pool.zeros
@@ -49,12 +47,9 @@ class RegisterFile:
         start = -self._memory.ctypes.data % _LINE
         self._starts = start + np.cumsum(room) - room
         self.addresses = self._memory.ctypes.data + self._starts
-        # Other threads may make the program's words anew: these stay where they are.
-        self._words = program.words
-        for (place, item, registers), words in zip(program.constants, self._words, strict=True):
+        for place, item, registers in program.constants:
             shape = (registers, threads) if registers else (threads,)
             self.values[place] = item if registers is None else np.full(shape, item)
-            self.addresses[place] = words.__array_interface__["data"][0]
         for place, bits in zip(program.params, parameters, strict=True):
             self.home(place)[...] = bits
         for place in program.flags:

@@ -1,4 +1,4 @@
-"""Regions: loads of shared memory, arithmetic and matrix products of warps, in a row.
+"""Strips: loads of shared memory, arithmetic and matrix products of warps, in a row.
 
 Their registers do not fit a processor's cache if each step passes over all threads of a chunk. So a
 few CTAs at a time, a *strip*, execute all of a region before the next ones begin. Nothing in it
@@ -17,47 +17,45 @@ import numpy as np
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.core.native import run_part
-from tensorcore_dsl.interpreter.core.program import AFTER, Fused, Program, Run, Step
-from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
-from tensorcore_dsl.interpreter.execution.fused import refuse, traffic
+from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run, Step
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Products
-from tensorcore_dsl.interpreter.lanes.memory import run_with_accesses
-from tensorcore_dsl.interpreter.lanes.runner import address
-from tensorcore_dsl.interpreter.lanes.runs import TOGETHER, WORDS, uses_of
+from tensorcore_dsl.interpreter.regions import emit
+from tensorcore_dsl.interpreter.regions.code import Code
+from tensorcore_dsl.interpreter.regions.plan import ALL, Flow, Region, straight, uses_of
+from tensorcore_dsl.interpreter.regions.run import Frame, cost_of, refuse, traffic
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.lanes import LOAD_MATRICES, LOAD_SHARED, LOAD_TRANSPOSED, access
-from tensorcore_dsl.lowering.forms import Part
 from tensorcore_dsl.numerics.blocks import LEFT
 
 STRIP = 1 << 20  # bytes of registers and shared memory of a strip, which stay in a cache
 _LOADS = (LOAD_SHARED, LOAD_MATRICES, LOAD_TRANSPOSED)
-Item = Union[Fused, Products]
+Item = Union[Region, Products]
 
 # Columns of the table of items: where their code and its words are, and threads of a unit of the
 # bounds that it takes.
 FUNCTION, BLOCK, UNIT, COLUMNS = range(4)
-# What `_strips` notes: where it stopped, and of the first mistake the item, the row and the thread.
-# FAILED: the row of the last mistake.
-AT_STRIP, AT_ITEM, ITEM, ROW, MISTAKE, FAILED, STATE = range(7)
+# What `_strips` notes: where it stopped, and the item with the first mistake.
+AT_STRIP, AT_ITEM, ITEM, STATE = range(4)
 
 
 @dataclass(frozen=True)
-class Region:
-    """The steps from `start` to `end`. reads: places that they must find written; writes: places
+class Row:
+    """The steps from `start` to `end`, as items. code: of those that are regions. reads: places that they must find written; writes: places
     that they write."""
 
     start: int
     end: int
     items: tuple[Item, ...]
+    code: Code
     reads: frozenset[int]
     writes: frozenset[int]
 
 
-def regions_of(
-    program: Program, products: dict[int, Products], heads: Iterable[int]
-) -> list[Region]:
-    """The longest regions of at least two items, with a product, none across a position of `heads`.
+def strips_of(
+    program: Program, flow: Flow, products: dict[int, Products], heads: Iterable[int]
+) -> list[Row]:
+    """The longest rows of at least two items, with a product, none across a position of `heads`.
 
     products: by position, those that execute at once.
     """
@@ -66,27 +64,27 @@ def regions_of(
         start = at
         items: list[Item] = []
         while at < len(steps) and (at == start or at not in heads):
-            item = products.get(at) or _loads(program, at, heads)
+            item = products.get(at) or _loads(program, flow, at, heads)
             if item is None:
                 break
             items.append(item)
             at = item.end
         if len(items) > 1 and any(isinstance(item, Products) for item in items):
-            found.append(Region(start, at, tuple(items), *uses_of(steps[start:at])))
+            code = Code(program, [item for item in items if isinstance(item, Region)])
+            found.append(Row(start, at, tuple(items), code, *uses_of(steps[start:at])))
         at = max(at, start + 1)
     return found
 
 
-def _loads(program: Program, start: int, heads: set[int]) -> Fused | None:
+def _loads(program: Program, flow: Flow, start: int, heads: set[int]) -> Region | None:
     """The longest run from a position on that computes, or loads from shared memory."""
-    runs = [part for part in program.fused if part.start <= start < part.end]
-    if not runs:
-        return None
-    part = max(runs, key=lambda part: part.end)
     end = start
-    while end < part.end and (end == start or end not in heads) and _only_loads(program.steps[end]):
+    while (
+        end in program.rows and (end == start or end not in heads)
+        and _only_loads(program.steps[end])
+    ):  # fmt: skip
         end += 1
-    return part.between(start, end) if end > start else None
+    return straight(program, flow, [range(start, end)]) if end > start else None
 
 
 def _only_loads(step: Step) -> bool:
@@ -94,14 +92,14 @@ def _only_loads(step: Step) -> bool:
     return how is None or how.kind in _LOADS
 
 
-def in_strips(alone: Run, region: Region) -> Run:
-    """All steps of a region; `alone` executes the first of them."""
-    start, end = region.start, region.end
-    instructions = {item.instr for item in region.items if isinstance(item, Products)}
+def in_strips(alone: Run, row: Row) -> Run:
+    """All steps of a row; `alone` executes the first of them."""
+    start, end = row.start, row.end
+    instructions = {item.instr for item in row.items if isinstance(item, Products)}
     account = traffic(
         how
-        for item in region.items if isinstance(item, Fused)
-        for how in item.accesses.values()
+        for item in row.items if isinstance(item, Region)
+        for how in item.accesses
     )  # fmt: skip
 
     def in_blocks(ctx: Any) -> bool:
@@ -110,19 +108,19 @@ def in_strips(alone: Run, region: Region) -> Run:
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
         if (
-            ctx.limit < end or machine.forms.level < WORDS
-            or ctx.sanitizer.detector is not None or ctx.lanes != WARP * ctx.warps
+            ctx.limit < end or machine.level != ALL
+            or ctx.lanes != WARP * ctx.warps
         ):  # fmt: skip
             return alone(machine)
         strips = machine.strips.get(start)
         if strips is None or registers.partial:
-            if registers.lacks(region.reads) or not in_blocks(ctx):
+            if registers.lacks(row.reads) or not in_blocks(ctx):
                 return alone(machine)
-            registers.wrote_all(region.writes)
+            registers.wrote_all(row.writes)
             if strips is None:
-                strips = machine.strips[start] = Strips(machine, region)
+                strips = machine.strips[start] = Strips(machine, row)
         strips.run()
-        account(machine)
+        account(machine, ctx.lanes)
         ctx.tally.behind[start + 1, end] += ctx.warps
         return AFTER - end
 
@@ -130,27 +128,24 @@ def in_strips(alone: Run, region: Region) -> Run:
 
 
 class Strips:
-    """A region of one machine."""
+    """A row of one machine."""
 
-    def __init__(self, machine: Machine, region: Region) -> None:
-        self.machine, self.region = machine, region
+    def __init__(self, machine: Machine, row: Row) -> None:
+        self.machine, self.row = machine, row
         ctx = machine.ctx
-        places = list(region.reads | region.writes)
+        places = list(row.reads | row.writes)
         held = int(ctx.program.sizes[places].sum()) * ctx.group + ctx.shared.storage.size
         self.size = max(STRIP // held, 1) * ctx.group
         self.cost = 0.0
-        self.tables: dict[int, np.ndarray] = {}  # the rows of runs, by item
         self.uses: dict[int, tuple[Any, np.ndarray]] = {}  # products, and what is left of them
-        for i, item in enumerate(region.items):
-            if isinstance(item, Fused):
-                table = self.tables[i] = machine.forms.rows[item.rows]
-                self.cost += OPERATION_COST * len(table) + ACCESS_COST * len(item.accesses)
+        for i, item in enumerate(row.items):
+            if isinstance(item, Region):
+                self.cost += cost_of(item)
             else:
                 left = np.zeros((len(item.uses), ctx.threads // WARP), np.bool_)
                 uses = item.prepared(machine)
                 self.uses[i] = uses, left
                 self.cost += uses.cost / WARP
-        self.addresses = ctx.addresses  # made before threads ask for them
         self.parts: dict[int, _Parts] = {}
 
     def run(self) -> None:
@@ -159,12 +154,11 @@ class Strips:
         ctx = self.machine.ctx
         found = ctx.team.share_blocks(ctx.threads, ctx.group, self.cost, self._some)
         if any(found):
-            number, row, wrong = min(failure for failure in found if failure)
-            item: Any = self.region.items[number]
-            refuse(self.machine, item, row, wrong)
+            _, _, part, item = min(failure for failure in found if failure)
+            refuse(self.machine, self.parts[part].frames[item].mistake)
 
     def _some(self, low: int, high: int, number: int) -> tuple[int, ...] | None:
-        """The same for the threads from `low` to `high`; the first mistake."""
+        """The same for the threads from `low` to `high`; where the first mistake is."""
         parts = self.parts.get(number)
         if parts is None:
             parts = self.parts[number] = _Parts(self, number)
@@ -180,45 +174,32 @@ class Strips:
             uses.finish(own)
             left[:, warps] = False
             at += 1
-        failed: tuple[int, ...] = tuple(state[[ITEM, ROW, MISTAKE]].tolist())
-        return None if failed[0] == len(parts.items) else failed
+        item = int(state[ITEM])
+        if item == len(parts.items):
+            return None
+        at, wrong = parts.frames[item].mistake[: emit.LANES_THERE].tolist()
+        return at, wrong, number, item
 
 
 class _Parts:
     """The compiled code of a region's items, for one thread of the team."""
 
     def __init__(self, strips: Strips, number: int) -> None:
-        machine = strips.machine
-        ctx, storage, proxies = machine.ctx, machine.ctx.shared.storage, machine.ctx.proxies
+        machine, row = strips.machine, strips.row
         self.state = np.zeros(STATE, np.int64)
-        parts: list[Part] = []
-        narrow, wide = strips.addresses
-        warps, _ = ctx.here.units(WARP)
-        for i, item in enumerate(strips.region.items):
-            if isinstance(item, Fused):
-                table = strips.tables[i]
-                loop: Any = run_with_accesses
-                part = loop.part(
-                    address(), table, 0, len(table), ctx.mask, False, ctx.globals.table,
-                    storage.data, storage.states, storage.pages, storage.checks, proxies.stamps,
-                    proxies.readers, proxies.epochs, 0, 0, self.state[FAILED:], narrow, wide,
-                    TOGETHER,
-                )  # fmt: skip
+        warps, _ = machine.ctx.here.units(WARP)
+        self.frames: dict[int, Frame] = {}
+        self.items = np.zeros((len(row.items), COLUMNS), np.int64)
+        self.places: list[tuple[np.ndarray, int]] = []  # where items have the mask of warps
+        for i, item in enumerate(row.items):
+            if isinstance(item, Region):
+                frame = self.frames[i] = Frame(machine, row.code, item)
+                self.items[i] = frame.function, frame.address, 1
             else:
                 uses, left = strips.uses[i]
                 part = uses.bound(warps, left, number)
-            parts.append(part)
-        most = max(len(part.words) for part in parts)
-        self.words = np.zeros((len(parts), most), np.int64)
-        self.items = np.zeros((len(parts), COLUMNS), np.int64)
-        for i, part in enumerate(parts):
-            self.words[i, : len(part.words)] = part.words
-            unit = WARP if i in strips.uses else 1
-            self.items[i] = part.function, self.words[i].ctypes.data, unit
-        self.runs, self.products = list(strips.tables), list(strips.uses)
-        self.of_runs, self.of_products = (
-            parts[some[0]].places if some else {} for some in (self.runs, self.products)
-        )
+                self.places.append((part.words, part.places["active"]))
+                self.items[i] = part.function, part.words.ctypes.data, WARP
         self.masks: Any = None
 
     def narrow(self, chunk: Chunk) -> None:
@@ -227,10 +208,10 @@ class _Parts:
             return
         warps, _ = chunk.here.units(WARP)
         self.masks = chunk.mask, warps
-        if self.runs:
-            self.words[self.runs, self.of_runs["active"]] = chunk.mask.ctypes.data
-            self.words[self.runs, self.of_runs["everybody"]] = chunk.active is None
-        self.words[self.products, self.of_products["active"]] = warps.ctypes.data
+        for frame in self.frames.values():
+            frame.words[emit.ACTIVE] = chunk.mask.ctypes.data
+        for words, place in self.places:
+            words[place] = warps.ctypes.data
 
 
 @native.compiled
@@ -252,10 +233,7 @@ def _strips(items: Any, at: int, low: int, high: int, size: int, state: Any) -> 
                 state[AT_ITEM] = item
                 return True
             if found != 0:
-                if item < state[ITEM] or state[FAILED] < state[ROW]:
-                    state[ITEM] = item
-                    state[ROW] = state[FAILED]
-                    state[MISTAKE] = found
+                state[ITEM] = item
                 break
             item += 1
     return False

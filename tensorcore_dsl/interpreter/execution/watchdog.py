@@ -33,6 +33,7 @@ GAP = 48  # iterations between two comparisons
 PATIENCE = 1 << 18  # iterations without a change of memory or of barriers, where no limit is given
 DEEP_AFTER = 1.0  # seconds after which memory is compared too
 DEEP_SHARE = 50  # it takes at most this part of the time
+TOGETHER = 4096  # iterations of a warp that compiled code makes at a time
 SAMPLE = 127  # iterations between two looks at the numbers that a loop compares; prime, so that
 # each of the cohorts that take turns is looked at
 SAMPLES = 16  # looks at which they have moved apart, until that counts as endless
@@ -108,6 +109,7 @@ class Watchdog:
         self.random = random.Random(0)
         self.quiet: dict[int, tuple[list[int], int]] = {}
         self.apart: dict[int, Any] = {}
+        self.looked: dict[int, int] = {}
         self.due, self.cost = time.perf_counter() + DEEP_AFTER, 0.0
 
     @property
@@ -115,14 +117,27 @@ class Watchdog:
         """Grows when memory, a barrier or anything else changes that other threads may notice."""
         return self.ctx.writes + self.changes
 
+    @property
+    def budget(self) -> int:
+        """Backward jumps that compiled code may make until this is asked again: of a warp."""
+        most = max(self.iterations.values(), default=0)
+        return max(min(TOGETHER, self.limit + 1 - most), 1)
+
+    def add_iterations(self, head: int, count: int) -> str:
+        """Count backward jumps; says that they are more than the limit, or ""."""
+        self.iterations[head] += count
+        if self.iterations[head] <= self.limit:
+            return ""
+        return f"endless loop? It has taken more iterations than the limit of {self.limit:,}"
+
     def count_iteration(self, head: int) -> str:
         """Count a backward jump of the running cohort; says why it should be the last, or ""."""
-        iterations = self.iterations[head] = self.iterations[head] + 1
-        if iterations > self.limit:
-            return f"endless loop? It has taken more iterations than the limit of {self.limit:,}"
+        too_many = self.add_iterations(head, 1)
+        if too_many:
+            return too_many
         if head not in self.endless:
             return ""
-        if self.patient and iterations % SAMPLE == 0 and self._moves_apart(head):
+        if self.patient and self._is_due(head) and self._moves_apart(head):
             return (
                 "endless loop? The numbers that it compares move further and further apart "
                 f"(kernel.emulator(limit=...) or {VARIABLE} allows more)"
@@ -137,6 +152,13 @@ class Watchdog:
         if self.left <= 0:
             self.probe, self.left = None, GAP + self.random.randrange(GAP)
         return ""
+
+    def _is_due(self, head: int) -> bool:
+        """Is it time to look at the numbers that a loop compares?"""
+        due = self.iterations[head] - self.looked.get(head, 0) >= SAMPLE
+        if due:
+            self.looked[head] = self.iterations[head]
+        return due
 
     def _moves_apart(self, head: int) -> bool:
         """Have the numbers that must become equal moved apart at each of the last looks?"""

@@ -239,35 +239,37 @@ def global_move(
     stores: bool, first: int, last: int,
 ) -> int:  # fmt: skip
     """Load `words`, (count, T * width) bytes, or store them."""
+    step = addresses.size * width
     for thread in range(first, last):
         if active[thread]:
-            wrong = global_word(addresses, thread, table, words, width, count, aligned, stores)
+            wrong = global_word(
+                int(addresses[thread]), words.ctypes.data + thread * width, step, table, width,
+                count, aligned, stores,
+            )  # fmt: skip
             if wrong:
-                return wrong
+                return native.error_at(wrong, thread)
     return 0
 
 
 @native.inlined
 def global_word(
-    addresses: Any, thread: int, table: Any, words: Any, width: int, count: int, aligned: bool,
+    address: int, register: int, step: int, table: Any, width: int, count: int, aligned: bool,
     stores: bool,
 ) -> int:  # fmt: skip
-    """`global_move` for one thread."""
-    threads, size, base = addresses.size, width * count, words.ctypes.data
-    address = int(addresses[thread])
+    """`global_move` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
+    size = width * count
     real = locate(address, size, table)
     if real == 0:
-        return native.error_at(shadow.OUTSIDE, thread)
+        return shadow.OUTSIDE
     if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
-        return native.error_at(shadow.READ_ONLY, thread)
+        return shadow.READ_ONLY
     if aligned and address & (size - 1):
-        return native.error_at(shadow.MISALIGNED, thread)
+        return shadow.MISALIGNED
     for word in range(count):
-        register = base + (word * threads + thread) * width
         if stores:
-            native.move(real + word * width, register, width)
+            native.move(real + word * width, register + word * step, width)
         else:
-            native.move(register, real + word * width, width)
+            native.move(register + word * step, real + word * width, width)
     return 0
 
 
@@ -277,37 +279,37 @@ def shared_load(
     checked: bool, first: int, last: int,
 ) -> int:  # fmt: skip
     """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
-    group = addresses.size // data.shape[0]
-    for cta in range(first // group, last // group):
-        for thread in range(cta * group, cta * group + group):
-            if active[thread]:
-                wrong = shared_word_loaded(
-                    addresses, thread, cta, data, states, out, width, count, checked
-                )
-                if wrong:
-                    return wrong
+    group, step = addresses.size // data.shape[0], addresses.size * width
+    for thread in range(first, last):
+        if active[thread]:
+            register = out.ctypes.data + thread * width
+            wrong = shared_word_loaded(
+                int(addresses[thread]), thread // group, register, step, data, states, width,
+                count, checked,
+            )  # fmt: skip
+            if wrong:
+                return native.error_at(wrong, thread)
     return 0
 
 
 @native.inlined
 def shared_word_loaded(
-    addresses: Any, thread: int, cta: int, data: Any, states: Any, out: Any, width: int,
+    address: int, cta: int, register: int, step: int, data: Any, states: Any, width: int,
     count: int, checked: bool,
 ) -> int:  # fmt: skip
-    """`shared_load` for one thread."""
-    threads, size, limit, base = addresses.size, width * count, data.shape[1], out.ctypes.data
-    address = int(addresses[thread])
+    """`shared_load` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
+    size, limit = width * count, data.shape[1]
     if address + size > limit:
-        return native.error_at(shadow.OUTSIDE, thread)
+        return shadow.OUTSIDE
     if checked:
         state = states.ctypes.data + cta * limit + address
         if address & (size - 1):
-            return native.error_at(shadow.MISALIGNED, thread)
+            return shadow.MISALIGNED
         if not shadow.all_written(state, size):
-            return native.error_at(shadow.shadow_error(state, size), thread)
+            return shadow.shadow_error(state, size)
     source = data.ctypes.data + cta * limit + address
     for word in range(count):
-        native.move(base + (word * threads + thread) * width, source + word * width, width)
+        native.move(register + word * step, source + word * width, width)
     return 0
 
 
@@ -317,43 +319,42 @@ def shared_store(
     checked: bool, stamps: Any, readers: Any, epochs: Any, first: int, last: int,
 ) -> int:  # fmt: skip
     """data, states: (CTAs, bytes); values: (count, T * width) bytes."""
-    group = addresses.size // data.shape[0]
-    for cta in range(first // group, last // group):
-        for thread in range(cta * group, cta * group + group):
-            if active[thread]:
-                wrong = shared_word_stored(
-                    addresses, thread, cta, data, states, values, width, count, checked, stamps,
-                    readers, epochs,
-                )  # fmt: skip
-                if wrong:
-                    return wrong
+    group, step = addresses.size // data.shape[0], addresses.size * width
+    for thread in range(first, last):
+        if active[thread]:
+            register = values.ctypes.data + thread * width
+            wrong = shared_word_stored(
+                int(addresses[thread]), thread, thread // group, register, step, data, states,
+                width, count, checked, stamps, readers, epochs,
+            )  # fmt: skip
+            if wrong:
+                return native.error_at(wrong, thread)
     return 0
 
 
 @native.inlined
 def shared_word_stored(
-    addresses: Any, thread: int, cta: int, data: Any, states: Any, values: Any, width: int,
-    count: int, checked: bool, stamps: Any, readers: Any, epochs: Any,
+    address: int, thread: int, cta: int, register: int, step: int, data: Any, states: Any,
+    width: int, count: int, checked: bool, stamps: Any, readers: Any, epochs: Any,
 ) -> int:  # fmt: skip
-    """`shared_store` for one thread."""
-    threads, size, limit, base = addresses.size, width * count, data.shape[1], values.ctypes.data
-    address = int(addresses[thread])
+    """`shared_store` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
+    size, limit = width * count, data.shape[1]
     if address + size > limit:
-        return native.error_at(shadow.OUTSIDE, thread)
+        return shadow.OUTSIDE
     if checked:
         state = states.ctypes.data + cta * limit + address
         if address & (size - 1):
-            return native.error_at(shadow.MISALIGNED, thread)
+            return shadow.MISALIGNED
         if shadow.in_flight(state, size):
-            return native.error_at(shadow.IN_FLIGHT, thread)
+            return shadow.IN_FLIGHT
         shadow.mark(state, size, shadow.WRITTEN)
     if epochs.size > 0:
         if readers[cta, address >> 4]:
-            return native.error_at(shadow.STILL_READ, thread)
+            return shadow.STILL_READ
         shadow.stamp_words(stamps, cta, address, size, epochs, thread)
     target = data.ctypes.data + cta * limit + address
     for word in range(count):
-        native.move(target + word * width, base + (word * threads + thread) * width, width)
+        native.move(target + word * width, register + word * step, width)
     return 0
 
 
@@ -368,28 +369,42 @@ def matrix_load(
     column goes to the halves of the words of every fourth lane.
     """
     threads = addresses.size
-    ctas, limit = data.shape
-    group, base = threads // ctas, out.ctypes.data
+    group = threads // data.shape[0]
     for thread in range(first, last):
         if active[thread]:
-            address, cta = int(addresses[thread]), thread // group
-            if address + 16 > limit:
-                return native.error_at(shadow.OUTSIDE, thread)
-            at = cta * limit + address
-            if checked:
-                if address & 15:
-                    return native.error_at(shadow.MISALIGNED, thread)
-                if not shadow.all_written(states.ctypes.data + at, 16):
-                    return native.error_at(shadow.shadow_error(states.ctypes.data + at, 16), thread)
-            source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
-            target = base + 4 * (matrix * threads + thread - thread % 32)
-            if transposed:
-                for column in range(8):
-                    native.poke16(
-                        target + 16 * column + 2 * row, native.peek16(source + 2 * column)
-                    )
-            else:
-                native.copy16(target + 16 * row, source)
+            lane = thread % 32
+            register = out.ctypes.data + 4 * (thread - lane)
+            wrong = matrix_row(
+                int(addresses[thread]), thread // group, lane, register, 4 * threads, data, states,
+                transposed, checked,
+            )  # fmt: skip
+            if wrong:
+                return native.error_at(wrong, thread)
+    return 0
+
+
+@native.inlined
+def matrix_row(
+    address: int, cta: int, lane: int, register: int, step: int, data: Any, states: Any,
+    transposed: bool, checked: bool,
+) -> int:  # fmt: skip
+    """`matrix_load` of the row of one lane; register: that of lane 0, others lie `step` bytes apart.
+    """
+    if address + 16 > data.shape[1]:
+        return shadow.OUTSIDE
+    at = cta * data.shape[1] + address
+    if checked:
+        if address & 15:
+            return shadow.MISALIGNED
+        if not shadow.all_written(states.ctypes.data + at, 16):
+            return shadow.shadow_error(states.ctypes.data + at, 16)
+    source, row = data.ctypes.data + at, lane % 8
+    target = register + lane // 8 * step
+    if transposed:
+        for column in range(8):
+            native.poke16(target + 16 * column + 2 * row, native.peek16(source + 2 * column))
+    else:
+        native.copy16(target + 16 * row, source)
     return 0
 
 
@@ -399,29 +414,41 @@ def copy_check(
     size: int, checked: bool, readers: Any, first: int, last: int,
 ) -> int:  # fmt: skip
     """Check asynchronous copies and mark their targets as pending."""
-    threads = targets.size
-    ctas, limit = data.shape
-    group = threads // ctas
+    group = targets.size // data.shape[0]
     for thread in range(first, last):
         if active[thread]:
-            target, source = int(targets[thread]), int(sources[thread])
-            if valid[thread] > size:
-                return native.error_at(TOO_MANY, thread)
-            if target + size > limit:
-                return native.error_at(shadow.OUTSIDE, thread)
-            if valid[thread] and locate(source, int(valid[thread]), table) == 0:
-                return native.error_at(shadow.OUTSIDE + GLOBAL_SIDE, thread)
-            if readers.shape[1] and readers[thread // group, target >> 4]:
-                return native.error_at(shadow.STILL_READ, thread)
-            if checked:
-                if target & (size - 1):
-                    return native.error_at(shadow.MISALIGNED, thread)
-                if source & (size - 1):
-                    return native.error_at(shadow.MISALIGNED + GLOBAL_SIDE, thread)
-                at = states.ctypes.data + (thread // group) * limit + target
-                if shadow.in_flight(at, size):
-                    return native.error_at(shadow.IN_FLIGHT, thread)
-                shadow.mark(at, size, shadow.PENDING)
+            wrong = copy_begun(
+                int(targets[thread]), int(sources[thread]), int(valid[thread]), thread // group,
+                table, data, states, size, checked, readers,
+            )  # fmt: skip
+            if wrong:
+                return native.error_at(wrong, thread)
+    return 0
+
+
+@native.inlined
+def copy_begun(
+    target: int, source: int, valid: int, cta: int, table: Any, data: Any, states: Any, size: int,
+    checked: bool, readers: Any,
+) -> int:  # fmt: skip
+    """`copy_check` of one thread's copy; 0, or an error."""
+    if valid > size:
+        return TOO_MANY
+    if target + size > data.shape[1]:
+        return shadow.OUTSIDE
+    if valid and locate(source, valid, table) == 0:
+        return shadow.OUTSIDE + GLOBAL_SIDE
+    if readers.shape[1] and readers[cta, target >> 4]:
+        return shadow.STILL_READ
+    if checked:
+        if target & (size - 1):
+            return shadow.MISALIGNED
+        if source & (size - 1):
+            return shadow.MISALIGNED + GLOBAL_SIDE
+        at = states.ctypes.data + cta * data.shape[1] + target
+        if shadow.in_flight(at, size):
+            return shadow.IN_FLIGHT
+        shadow.mark(at, size, shadow.PENDING)
     return 0
 
 

@@ -8,8 +8,8 @@ and awaited.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -197,6 +197,13 @@ class Races(HappensBefore):
         if todo & history.NOTE and (finding is None or finding.mild):
             touch(history.NOTE, mask)
         return None if finding is None else finding.tell
+
+    @contextmanager
+    def following(self, count: int, is_global: bool) -> Iterator[None]:
+        """While compiled code notes about `count` accesses of warps in the history."""
+        with self.launch.access if is_global else nullcontext():
+            self._prepare(min(count, PAGE))
+            yield
 
     def _base(self, memory: int, thread: int, address: int) -> int:
         """The CTA of the chunk, or the real address, from which places of an access count."""

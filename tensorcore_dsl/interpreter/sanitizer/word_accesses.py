@@ -65,76 +65,113 @@ def touch_words(
     Addresses outside are left out; the memories refuse them.
     """
     group = addresses.size // places.shape[0] if memory != GLOBAL else 1
+    for first in range(0, addresses.size, 32):
+        count = 0
+        for thread in range(first, first + 32):
+            count += active[thread]
+        if count == 0 or (todo == CHECK | NOTE and touches_row(
+            h, kind, memory, step, addresses, first, count, size, places, table, group
+        )):  # fmt: skip
+            continue
+        if touch_warp(
+            h, kind, todo, memory, step, addresses, active, first, count, size, places, table,
+            peers, group,
+        ):  # fmt: skip
+            return 1
+    return 0
+
+
+@compiled
+def touches_row(
+    h: Any, kind: int, memory: int, step: int, addresses: Any, first: int, count: int, size: int,
+    places: Any, table: Any, group: int,
+) -> bool:  # fmt: skip
+    """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
+    conflict with them; else nothing is done."""
+    weak = int(peek8(h[STRONG] + step)) == 0 and kind in (LOAD, STORE)
+    if not weak or count != 32 or memory == CLUSTER:
+        return False
+    if not _side_by_side(h, addresses, first, size):
+        return False
+    address = int(addresses[first])
+    which, offset = first // group, address
+    if memory == GLOBAL:
+        which = (address >> 40) - 1
+        if which >= 0 and which < places.shape[0]:
+            offset = address - table[which, 0] + places[which, ORIGIN]
+    if which < 0 or which >= places.shape[0] or offset < 0:
+        return False
+    shift = places[which, SHIFT]
+    if (size | offset) & (1 << shift) - 1 != 0 or offset + 32 * size > places[which, LIMIT]:
+        return False
+    serial = h[NEXT]
+    poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
+    if not _touch_row(
+        h, kind, places[which, POINTER_WRITES] + 4 * (offset >> shift),
+        places[which, POINTER_READS] + 4 * (offset >> shift), size >> shift, serial, first,
+        memory != GLOBAL,
+    ):  # fmt: skip
+        return False
+    h[NEXT] += 1
+    return True
+
+
+@compiled
+def touch_warp(
+    h: Any, kind: int, todo: int, memory: int, step: int, addresses: Any, active: Any, first: int,
+    count: int, size: int, places: Any, table: Any, peers: int, group: int,
+) -> int:  # fmt: skip
+    """`touch_words` of the `count` active threads of the warp that begins with thread `first`.
+
+    group: threads of a CTA.
+    """
     strong = int(peek8(h[STRONG] + step))
     local = memory != GLOBAL
     if strong == NON_COHERENT:  # no write at all is right
         strong, h[SINCE] = 0, 0
     plain = strong == 0 and kind in (LOAD, STORE) and todo & CHECK != 0
     notes = todo & NOTE != 0
-    here = 0
     lanes_of, slots = np.zeros(32, np.int64), np.empty(64, np.int64)
-    for first in range(0, addresses.size, 32):
-        count = 0
-        for thread in range(first, first + 32):
-            count += active[thread]
-        if count == 0:
+    serial = h[NEXT]
+    h[NEXT] += 1
+    poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
+    cta = first // group
+    _together(h, addresses, active, first, lanes_of, slots)
+    for lane in range(32):
+        lanes = lanes_of[lane]
+        if lanes == 0:
             continue
-        serial = h[NEXT]
-        h[NEXT] += 1
-        poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
-        cta = first // group
-        rows = plain and notes and count == 32 and memory != CLUSTER
-        if rows and _side_by_side(h, addresses, first, size):
-            address, which, offset = int(addresses[first]), cta, int(addresses[first])
-            if memory == GLOBAL:
-                which = (address >> 40) - 1
-                if which >= 0 and which < places.shape[0]:
-                    offset = address - table[which, 0] + places[which, ORIGIN]
-            if which >= 0 and which < places.shape[0] and offset >= 0:
-                shift = places[which, SHIFT]
-                whole = (size | offset) & (1 << shift) - 1 == 0
-                if whole and offset + 32 * size <= places[which, LIMIT] and _touch_row(
-                    h, kind, places[which, POINTER_WRITES] + 4 * (offset >> shift),
-                    places[which, POINTER_READS] + 4 * (offset >> shift), size >> shift, serial,
-                    first, local,
-                ):  # fmt: skip
-                    continue
-        _together(h, addresses, active, first, lanes_of, slots)
-        for lane in range(32):
-            lanes = lanes_of[lane]
-            if lanes == 0:
+        thread = first + lane
+        address = int(addresses[thread])
+        if memory == OWN:
+            which, offset = cta, address
+        elif memory == CLUSTER:
+            which, rank = cta, address >> CLUSTER_SHIFT
+            if rank > 0:
+                which = which // peers * peers + rank - 1
+            offset = address & ((1 << CLUSTER_SHIFT) - 1)
+        else:
+            which = (address >> 40) - 1
+            if which < 0 or which >= places.shape[0]:
                 continue
-            thread = first + lane
-            address = int(addresses[thread])
-            if memory == OWN:
-                which, offset = cta, address
-            elif memory == CLUSTER:
-                which, rank = cta, address >> CLUSTER_SHIFT
-                if rank > 0:
-                    which = which // peers * peers + rank - 1
-                offset = address & ((1 << CLUSTER_SHIFT) - 1)
-            else:
-                which = (address >> 40) - 1
-                if which < 0 or which >= places.shape[0]:
-                    continue
-                offset = address - table[which, 0] + places[which, ORIGIN]
-            if which >= places.shape[0] or offset < 0 or offset + size > places[which, LIMIT]:
-                continue
-            if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
-                report(h, TOGETHER, thread, offset, serial, lanes)
-            shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
-            start, end = offset >> shift, offset + size - 1 >> shift
-            writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
-            alone = plain and lanes == 1 << lane
-            if alone and _touch_known(
-                h, kind, notes, writes, reads, start, end, serial, thread, here, local
-            ):  # fmt: skip
-                continue
-            if touch(
-                h, kind, todo, writes, reads, start, end, shift, serial, lanes, lanes, thread,
-                here, strong, local, 0,
-            ):  # fmt: skip
-                return 1
+            offset = address - table[which, 0] + places[which, ORIGIN]
+        if which >= places.shape[0] or offset < 0 or offset + size > places[which, LIMIT]:
+            continue
+        if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
+            report(h, TOGETHER, thread, offset, serial, lanes)
+        shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
+        start, end = offset >> shift, offset + size - 1 >> shift
+        writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
+        alone = plain and lanes == 1 << lane
+        if alone and _touch_known(
+            h, kind, notes, writes, reads, start, end, serial, thread, here, local
+        ):  # fmt: skip
+            continue
+        if touch(
+            h, kind, todo, writes, reads, start, end, shift, serial, lanes, lanes, thread, here,
+            strong, local, 0,
+        ):  # fmt: skip
+            return 1
     return 0
 
 

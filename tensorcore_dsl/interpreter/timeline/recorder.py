@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.memory.accesses import REAL, SIZE
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
+from tensorcore_dsl.interpreter.regions.plan import NONE
 from tensorcore_dsl.interpreter.sanitizer import async_proxy
 from tensorcore_dsl.interpreter.sync.mbarriers import PHASE
 from tensorcore_dsl.interpreter.timeline.recording import (
@@ -99,7 +100,7 @@ class _Hooks:
         self.phases: dict[tuple[int, int], list[int]] = {}  # (block, number): phase, arrivals
         self.met = np.zeros((2, ctx.threads), np.int64)  # cluster arrivals and waits of a thread
         self._install()
-        machine.forms.level = -1  # each step is recorded
+        machine.level = NONE  # each step is recorded
         steps = ctx.program.steps
         machine.runs = [self._recorded(at, step, machine.runs[at]) for at, step in enumerate(steps)]
 

@@ -1,0 +1,134 @@
+"""Machine code of a program's regions: compiled when one of them first runs, and kept on disk.
+
+An entry is found by the rows of the regions, and valid while no source file of the package has
+changed from which code is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment.compiled_sources import FunctionKey
+from tensorcore_dsl.environment.processors import without_collections
+from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.regions import emit, memory
+from tensorcore_dsl.interpreter.regions.plan import Region
+from tensorcore_dsl.lowering import forms, machine
+from tensorcore_dsl.numerics import lanes
+
+# Nanoseconds, roughly: of a step, and of each of its threads, without compiled code; of the
+# compilation of a row.
+STEP_COST, THREAD_COST, COMPILE_COST = 10_000, 3, 1_000_000
+_PARENT = Path(__file__).parent
+_KEY = FunctionKey(
+    lanes.vector, *(str(path) for path in sorted(_PARENT.glob("*.py"))), emit.__file__
+)
+
+
+@cache
+def helpers() -> tuple[int, ...]:
+    """The addresses of the functions that access memory, in the order of a frame."""
+    functions: Any = (
+        memory.global_access, memory.shared_access, memory.matrix_access, memory.async_copy,
+        memory.merge,
+    )  # fmt: skip
+    return tuple(function.address() for function in functions)
+
+
+class Code:
+    """The functions of some regions of a program."""
+
+    def __init__(self, program: Program, regions: Sequence[Region]) -> None:
+        self.regions = tuple(regions)
+        self.constants = program.numbers
+        self.layouts = [emit.Layout(region, self.constants) for region in self.regions]
+        self._numbers = {region: i for i, region in enumerate(self.regions)}
+        self._name = ""
+        self._rows = sum(len(b.rows) for region in self.regions for b in region.blocks)
+        self._spent, self._asked = 0.0, False
+        self._addresses: dict[Region, int] = {}
+
+    def layout(self, region: Region) -> emit.Layout:
+        return self.layouts[self._numbers[region]]
+
+    def is_ready(self, rows: int, threads: int) -> bool:
+        """Is the code there, or is it worth while to make it? To ask counts as an execution of
+        `rows` by single steps."""
+        if self._name:
+            return True
+        with forms.COMPILING:
+            if not self._name and not self._asked:
+                self._asked = True
+                self._name = self._loaded(self._key()) or ""
+            self._spent += rows * (STEP_COST + threads * THREAD_COST)
+            if not self._name and self._spent >= COMPILE_COST * self._rows:
+                self._name = self._compiled()
+        return bool(self._name)
+
+    def address(self, region: Region) -> int:
+        """Where the machine code of a region is, which is made if need be."""
+        found = self._addresses.get(region)
+        if found is None:
+            with forms.COMPILING:
+                self._name = self._name or self._loaded(self._key()) or self._compiled()
+                found = machine.address_of(f"{self._name}.{self._numbers[region]}")
+                self._addresses[region] = found
+        return found
+
+    def _key(self) -> str:
+        """The name of the code: what it is made from."""
+        described = [
+            (
+                region.start, region.end, region.exits, sorted(region.kept), sorted(region.passed),
+                sorted(region.loaded), [*region.reads],
+                [(b.start, b.end, b.jump, b.whole, b.rows) for b in region.blocks],
+            )
+            for region in self.regions
+        ]  # fmt: skip
+        used = {
+            slot[0]: self.constants[slot[0]]
+            for region in self.regions for block in region.blocks
+            for _, row in block.rows for slot in row.slots if slot[0] in self.constants
+        }  # fmt: skip
+        return disk_cache.entry_name(
+            "regions", self._level, described, sorted(used.items()), machine.processor()
+        )
+
+    @property
+    def _level(self) -> int:
+        """Code that repeats itself is worth better code."""
+        turns = any(region.turns for region in self.regions)
+        return machine.PLAIN if turns else machine.QUICK
+
+    def _loaded(self, name: str) -> str | None:
+        """The name, if the code is on disk."""
+        directory = forms.directory()
+        entry = disk_cache.load(name, directory) if directory else None
+        if entry is None or entry[1] != _KEY.sources():
+            return None
+        try:
+            machine.load(entry[0])
+        except RuntimeError:  # no object file
+            return None
+        return name
+
+    def _compiled(self) -> str:
+        """The name of the code, which is made now."""
+        name, directory = self._key(), forms.directory()
+        with forms.compiling("regions"):
+            code = machine.object_code(self._module(name), self._level)
+        if directory:
+            disk_cache.store(name, code, _KEY.sources(), directory)
+        machine.load(code)
+        return name
+
+    @without_collections()
+    def _module(self, name: str) -> str:
+        module = emit.Module()
+        for number, region in enumerate(self.regions):
+            module.add(f"{name}.{number}", region, self.constants)
+        return str(module)

@@ -1,0 +1,375 @@
+"""Regions: which steps of a program compiled code executes at once.
+
+A *row* is one elementary operation of a step, or its access to memory. A region is a stretch of
+steps that have rows, and of the jumps between them. It consists of *blocks*: code starts at the
+first step of one, and leaves behind its last step or by a jump. Machine code executes a region
+warp by warp: lanes that disagree at a branch go through its blocks in the order of their
+positions, under masks, and meet where both arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from tensorcore_dsl.interpreter.core.program import Program, Step
+from tensorcore_dsl.isa.lanes import COPY, Access, operations
+from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.numerics.lanes import OPERATIONS
+
+# Which regions a machine executes: none, those that access no memory, all, or all that access it
+# with the detector of races as a witness.
+NONE, ALONE, ALL, SHOWN = range(4)
+MOST_EDGES = 64  # labels and jumps in a region: the time that it takes to plan grows faster
+Slot = tuple[int, int, int]  # place, register of a group, bytes
+NOTHING: Slot = (0, 0, 0)
+
+
+class Row(NamedTuple):
+    """An elementary operation: its result and its operands, and the numbers that it takes.
+
+    access: how it loads or stores instead; `numbers` are those of `emit`. function: of the function
+    unit.
+    """
+
+    name: str
+    bits: int
+    slots: tuple[Slot, ...]
+    numbers: tuple[int, ...] = ()
+    access: Access | None = None
+    function: str = ""
+
+
+class Jump(NamedTuple):
+    """A jump to `label.at`, of the threads where the flag at a place is false; None: of all."""
+
+    label: Any
+    condition: int | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """The steps from `start` to `end`.
+
+    rows: with their positions. jump: the position where threads go at its end, and the flag that is
+    false for them; None: all go. whole: its first step needs all lanes of a warp. writes: the
+    places that it writes, as bits.
+    """
+
+    start: int
+    end: int
+    rows: tuple[tuple[int, Row], ...]
+    jump: tuple[int, int | None] | None = None
+    whole: bool = False
+    writes: int = 0
+
+    @property
+    def accesses(self) -> list[Access]:
+        return [row.access for _, row in self.rows if row.access is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A stretch of steps, from `start` to `end`, as blocks.
+
+    exits: the positions outside where threads may go. reads: by the positions where threads may
+    start, the places that must have been written there. writes: those that are written where
+    threads leave; kept: also those that it must leave where threads stop between two blocks, which
+    they do if `stops`. passed: places that one block leaves for others; loaded: those that it loads
+    before the first one. whole: it needs whole warps. forks: some threads may take
+    another way than others.
+    """
+
+    start: int
+    end: int
+    blocks: tuple[Block, ...]
+    exits: tuple[int, ...]
+    reads: dict[int, frozenset[int]]
+    writes: frozenset[int]
+    kept: frozenset[int]
+    passed: frozenset[int]
+    loaded: frozenset[int]
+    stops: bool = False
+    whole: bool = False
+    forks: bool = False
+
+    @property
+    def straight(self) -> bool:
+        """Do all threads take the same way through it?"""
+        return len(self.blocks) == len(self.exits) == 1
+
+    @property
+    def turns(self) -> bool:
+        """Has it loops?"""
+        return any(
+            block.jump is not None and self.start <= block.jump[0] < block.end
+            for block in self.blocks
+        )
+
+    @property
+    def accesses(self) -> list[Access]:
+        return [how for block in self.blocks for how in block.accesses]
+
+    @property
+    def is_global(self) -> bool:
+        """Does it access global memory?"""
+        return any(space == "global" for how in self.accesses for space, _ in how.traffic)
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def row(name: str, bits: int, slots: Sequence[Slot], numbers: Sequence[int] = ()) -> Row | None:
+    """The row of an operation on these registers; None where their sizes differ from its own."""
+    operation = OPERATIONS[name, bits]
+    widths = [bits // 8 for bits in (operation.result, *operation.operands)]
+    fits = [width for _, _, width in slots] == widths
+    return Row(name, bits, tuple(slots), tuple(numbers)) if fits else None
+
+
+def instruction_rows(
+    instr: Instruction, results: Sequence[Slot], operands: Sequence[Slot],
+    immediate: Mapping[int, int] | None = None,
+) -> list[Row]:  # fmt: skip
+    """The rows of an instruction; none if it has no compiled form.
+
+    immediate: the numbers of immediate operands, whose slots are `NOTHING`.
+    """
+    found = []
+    for op in operations(instr):
+        target = NOTHING if op.result < 0 else results[op.result]
+        numbers = [*((immediate or {})[i] for i in op.literals), *op.constants]
+        made = row(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
+        found.append(made and made._replace(function=op.function))
+    rows = [r for r in found if r is not None]
+    alone = len(found) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands)
+    return rows if len(rows) == len(found) and alone else []
+
+
+def copy_rows(target: Sequence[Slot], sources: Sequence[Slot]) -> list[Row]:
+    """The rows of a copy of registers; none if a source is overwritten before it is read."""
+    if len(target) > 1 and target[0][0] in {place for place, *_ in sources}:
+        return []
+    found = [row("copy", 8 * to[2], [to, of]) for to, of in zip(target, sources, strict=True)]
+    return [r for r in found if r is not None] if None not in found else []
+
+
+def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
+    """The places that steps read before they write them, and those that they write."""
+    reads: set[int] = set()
+    writes: set[int] = set()
+    for step in steps:
+        reads |= {*_read(step)} - writes
+        writes.update(step.writes)
+    return frozenset(reads), frozenset(writes)
+
+
+# -- liveness ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Flow:
+    """What steps read and write, and where threads go behind them; sets of places are bits of ints.
+
+    jumps: by position. live: by position, the places that may be read from there on.
+    """
+
+    steps: Sequence[Step]
+    jumps: Mapping[int, Jump]
+    watched: Mapping[int, Iterable[int]]  # by position, places that others read there
+    live: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        count = len(self.steps)
+        self.uses = [_bits(_read(step)) | _bits(self.watched.get(at, ())) for at, step in enumerate(self.steps)]
+        self.kills = [0 if step.guard else _bits(step.writes) for step in self.steps]
+        self.live = self.solve(range(count), [0] * (count + 1))
+
+    def next(self, at: int) -> list[int]:
+        jump = self.jumps.get(at)
+        if jump is None:
+            return [at + 1]
+        return [jump.label.at] if jump.condition is None else [at + 1, jump.label.at]
+
+    def outside_loops(self) -> list[bool]:
+        """By position, does no jump lead back over it?"""
+        count = len(self.steps)
+        changes = [0] * (count + 2)
+        for at, jump in self.jumps.items():
+            if jump.label.at <= at:
+                changes[jump.label.at + 1] += 1
+                changes[at + 1] -= 1
+        return [level == 0 for level in accumulate(changes)]
+
+    def solve(self, inside: range, live: list[int]) -> list[int]:
+        """`live`, by position, with what it is inside of a stretch; the rest stays as it is."""
+        changed = True
+        while changed:
+            changed = False
+            for at in reversed(inside):
+                after = 0
+                for place in self.next(at):
+                    after |= live[place]
+                now = self.uses[at] | (after & ~self.kills[at])
+                if now != live[at]:
+                    live[at], changed = now, True
+        return live
+
+
+def _read(step: Step) -> Iterable[int]:
+    guard = () if step.guard is None else (step.guard[0],)
+    return (*step.reads, *step.copies, *guard)
+
+
+def _bits(places: Iterable[int]) -> int:
+    found = 0
+    for place in places:
+        found |= 1 << place
+    return found
+
+
+def _places(bits: int) -> frozenset[int]:
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return frozenset(found)
+
+
+# -- regions -------------------------------------------------------------------------------------
+
+
+def regions_of(
+    program: Program, flow: Flow, cuts: Iterable[int], level: int
+) -> list[Region]:
+    """The longest regions of a program for a level of machines, none across one of `cuts`."""
+    cuts, steps, found, start = set(cuts), program.steps, list[Region](), 0
+
+    def fits(at: int) -> bool:
+        rows = program.rows.get(at)
+        if rows is None:
+            return at in flow.jumps
+        kinds = [row.access.kind for row in rows if row.access is not None]
+        if COPY in kinds:
+            return level == ALL and not _repeats(program, flow, at)
+        return not kinds or level != ALONE
+
+    outside = flow.outside_loops()
+    labels = {jump.label.at for jump in flow.jumps.values()}
+    while start < len(steps) and level != NONE:
+        end, edges, last = start, 0, 0
+        while end < len(steps) and fits(end) and (end == start or end not in cuts):
+            edges += (end in labels) + (end in flow.jumps)
+            if edges > MOST_EDGES and end > start:
+                end = last or end
+                break
+            end += 1
+            last = end if outside[end] else last
+        if any(at in program.rows for at in range(start, end)):
+            found.append(region(program, flow, start, end))
+        start = max(end, start + 1)
+    return found
+
+
+def _repeats(program: Program, flow: Flow, at: int) -> bool:
+    """Does a loop all of whose steps have rows contain this one?"""
+    rows, jumps = program.rows, flow.jumps
+    return any(
+        jump.label.at <= at <= place
+        and all(i in rows or i in jumps for i in range(jump.label.at, place))
+        for place, jump in jumps.items()
+    )
+
+
+def region(program: Program, flow: Flow, start: int, end: int) -> Region:
+    """The region of the steps from `start` to `end`."""
+    steps, inside = program.steps, range(start, end)
+    branches = [at for at in inside if at in flow.jumps]
+    labels = {jump.label.at for jump in flow.jumps.values()}.intersection(inside)
+    needy = {at for at in inside if needs_warps(steps[at])}
+    apart = needy if branches else set()
+    edges = sorted({start, end, *labels, *apart, *(at + 1 for at in branches)})
+    written = {at: _bits(steps[at].writes) for at in inside}
+    blocks = []
+    for first, last in pairwise(edges):
+        jump = flow.jumps.get(last - 1)
+        blocks.append(Block(
+            first, last,
+            tuple((at, row) for at in range(first, last) for row in program.rows.get(at, ())),
+            None if jump is None else (jump.label.at, jump.condition),
+            first in apart,
+            _union(written[at] for at in range(first, last)),
+        ))  # fmt: skip
+    exits = {place for block in blocks for place in flow.next(block.end - 1)} - {*inside}
+    everything = _union(written.values())
+    local = flow.solve(inside, [0] * (len(steps) + 1))
+    outside = _union(flow.live[place] for place in exits) & everything
+    between = _union(flow.live[block.start] for block in blocks)
+    back = any(start <= flow.jumps[at].label.at <= at for at in branches)
+    stops = back or bool(apart)
+    reads = {
+        at: _places(local[at] | _doubtful(flow, blocks, at, everything))
+        for at in sorted({start, *labels})
+    }
+    kept = outside | (between & everything if stops else 0)
+    loaded = _union(_bits(places) for places in reads.values()) | kept
+    return Region(
+        start, end, tuple(blocks), tuple(sorted(exits)), reads, _places(outside), _places(kept),
+        _places(between | outside), _places(loaded), stops, bool(needy) and not apart,
+        any(flow.jumps[at].condition is not None for at in branches),
+    )  # fmt: skip
+
+
+def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
+    """Some stretches of steps without jumps, one behind the other."""
+    steps, everywhere = program.steps, [at for part in parts for at in part]
+    rows = tuple((at, row) for at in everywhere for row in program.rows[at])
+    written, reads, left = 0, 0, 0
+    for part in parts:
+        for at in part:
+            reads |= flow.uses[at] & ~written
+            written |= _bits(steps[at].writes)
+        left |= flow.live[part.stop] & written
+    start, end = parts[0].start, parts[-1].stop
+    block = Block(start, end, rows, writes=written)
+    whole = any(needs_warps(steps[at]) for at in everywhere)
+    kept = _places(left)
+    first = _places(reads)
+    return Region(
+        start, end, (block,), (end,), {start: first}, kept, kept, kept, first, False, whole
+    )
+
+
+def _doubtful(flow: Flow, blocks: Sequence[Block], entry: int, written: int) -> int:
+    """What threads that start at `entry` may leave unwritten, of places that others may read."""
+    assigned = {block.start: -1 for block in blocks}
+    assigned[entry] = 0
+    doubt, changed = 0, True
+    while changed:
+        changed = False
+        for block in blocks:
+            now = assigned[block.start]
+            if now == -1:
+                continue
+            now |= block.writes
+            for place in flow.next(block.end - 1):
+                if place not in assigned:
+                    doubt |= flow.live[place] & written & ~now
+                elif assigned[place] & now != assigned[place]:
+                    assigned[place] &= now
+                    changed = True
+    return doubt
+
+
+def _union(some: Iterable[int]) -> int:
+    found = 0
+    for bits in some:
+        found |= bits
+    return found
+
+
+def needs_warps(step: Step) -> bool:
+    return step.instr is not None and not step.instr.effects.isdisjoint({"warp", "convergent"})

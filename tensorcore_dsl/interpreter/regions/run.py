@@ -1,0 +1,355 @@
+"""Steps that execute a region of a program, for one machine."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import takewhile
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
+from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
+from tensorcore_dsl.interpreter.regions import emit
+from tensorcore_dsl.interpreter.regions.code import Code, helpers
+from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Region, regions_of
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
+from tensorcore_dsl.isa.lanes import COPY, Access
+from tensorcore_dsl.numerics.function_unit import for_lanes
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.interpreter.execution.machine import Machine
+
+NEVER = 1 << 62  # the position of no mistake
+# (address of a frame, low, high) -> has a thread failed? It runs without the interpreter's lock.
+_SHOW = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)
+_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+class Witness:
+    """Shows accesses to the detector of races that code of regions cannot judge.
+
+    function: what that code calls; told: what these have found, with their positions.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.told: list[tuple[int, Callable[[], None]]] = []
+        self._kept = _SHOW(self._show)
+        self.function = ctypes.cast(self._kept, ctypes.c_void_p).value or 0
+
+    def _show(
+        self, step: int, is_global: int, verb: int, addresses: int, lanes: int, words: int,
+        width: int, count: int, first: int,
+    ) -> None:  # fmt: skip
+        """An access of the lanes of a warp to `count` words of `width` bytes; `words`: of a store.
+        """
+        ctx = self.machine.ctx
+        memory: Any = ctx.globals if is_global else ctx.shared
+        mask, here = np.zeros(ctx.threads, np.bool_), slice(first, first + WARP)
+        mask[here] = [lanes >> lane & 1 for lane in range(WARP)]
+        places = np.zeros(ctx.threads, np.uint64 if is_global else np.uint32)
+        places[here] = _array(addresses, places.dtype, WARP)
+        values = None
+        if verb:
+            values = np.zeros((count, ctx.threads), f"u{width}")
+            values[:, here] = _array(words, values.dtype, count * WARP).reshape(count, WARP)
+        ctx.at_step = step
+        try:
+            found = memory.note("store" if verb else "load", places, mask, width * count, values)
+        except BaseException as error:
+            found = partial(_raised, error)
+        if found is not None:
+            self.told.append((step, found))
+
+    def tell(self, end: int) -> None:
+        """Raise or warn of what was found in front of a position, the first step first."""
+        told, self.told = sorted(self.told, key=itemgetter(0)), []
+        steps = self.machine.ctx.program.steps
+        for at, tell in takewhile(lambda told: told[0] < end, told):
+            try:
+                tell()
+            except TensorCoreError as error:
+                error.loc = error.loc or steps[at].loc
+                raise
+
+
+def _raised(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _array(address: int, dtype: Any, count: int) -> np.ndarray:
+    kind = ctypes.c_uint8 * (count * np.dtype(dtype).itemsize)
+    return np.frombuffer(kind.from_address(address), dtype)
+
+
+class Frame:
+    """What the code of a region gets from one machine.
+
+    words: those of the function; mistake: what it notes of the first one; counters, and by exit the
+    flags of the threads that leave there. copies: by position, what asynchronous copies issue.
+    """
+
+    def __init__(self, machine: Machine, code: Code, region: Region) -> None:
+        ctx, layout = machine.ctx, code.layout(region)
+        self.region, self.layout, self.function = region, layout, code.address(region)
+        self.call = _SIGNATURE(self.function)
+        self.words = np.zeros(emit.FIRST + len(layout.words), np.int64)
+        self.mistake = np.zeros(emit.NOTED, np.int64)
+        self.counters = np.zeros(layout.counters, np.int64)
+        self.leaving = np.zeros((len(layout.stops), ctx.threads), np.bool_)
+        rows = (_address(self.leaving) + np.arange(len(layout.stops)) * ctx.threads).astype(np.int64)
+        self.held = machine.memory, rows  # others have their addresses alone
+        for number, value in (
+            (emit.MEMORY, _address(machine.memory)), (emit.COUNTERS, _address(self.counters)),
+            (emit.LEAVING, _address(rows)), (emit.MISTAKE, _address(self.mistake)),
+            *enumerate(helpers(), emit.GLOBAL),
+        ):  # fmt: skip
+            self.words[number] = value
+        addresses, threads = machine.registers.addresses, ctx.threads
+        for word, number in layout.units:
+            self.words[number] = for_lanes(word[1])[word[2]]
+        places, steps, numbers = layout.registers
+        self.words[numbers] = addresses[places] + steps * threads
+        kept, sizes = layout.kept
+        self.kept = np.zeros(1 + 34 * len(kept), np.int64)  # with room for a copy of each
+        self.kept[0] = len(kept)
+        self.kept[1 : 1 + 2 * len(kept) : 2] = self.words[kept]
+        self.kept[2 : 2 + 2 * len(kept) : 2] = sizes
+        self.words[emit.KEPT] = _address(self.kept)
+        self.mistake[emit.POSITION] = NEVER
+        self.address = _address(self.words)
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
+    """The functions of a program's steps: where threads may start in a region, those execute it."""
+    found = list(runs)
+    regions = regions_of(program, program.flow, program.cuts, level)
+    parts = {turns: [r for r in regions if r.turns == turns] for turns in (False, True)}
+    for some in parts.values():
+        code = Code(program, some)
+        for region in some:
+            inside = range(region.start, region.end)
+            uses = [program.copied[at] for at in inside if at in program.copied]
+            for at in region.reads:
+                found[at] = _executing(runs[at], code, region, at, uses)
+    for at, in_strips in program.strips.items() if level == ALL else ():
+        found[at] = in_strips(found[at])
+    return found
+
+
+def _executing(
+    alone: Run, code: Code, region: Region, at: int, uses: Sequence[RegisterUse]
+) -> Run:
+    """The steps of `region` for threads that start at one of its positions.
+
+    `alone` executes the first of them. It is used where other threads stand at one of the next
+    positions, and where some threads have not written what is read, so that errors are the same.
+    uses: what the steps use of the registers of asynchronous products.
+    """
+    end, reads = region.end, region.reads[at]
+    entry = [block.start for block in region.blocks].index(at)
+    whole = region.whole or region.blocks[entry].whole
+    finish = _straight_end(region) if region.straight else _end(region, at)
+    copies = [(place, row) for block in region.blocks for place, row in block.rows
+              if row.access is not None and row.access.kind == COPY]  # fmt: skip
+    cost, rows = cost_of(region), sum(len(block.rows) for block in region.blocks)
+
+    def run(machine: Machine) -> int | None:
+        ctx, registers = machine.ctx, machine.registers
+        key = region, at, id(ctx.mask)
+        new = key not in registers.settled
+        if (
+            ctx.limit < end or (whole and ctx.lanes != WARP * ctx.warps)
+            or (new and registers.lacks(reads)) or not code.is_ready(rows, ctx.threads)
+        ):  # fmt: skip
+            return alone(machine)
+        if uses and ctx.proxies.tracked:
+            ctx.async_mma.access(uses)
+        frames = machine.frames.get(region)
+        if frames is None:
+            frames = machine.frames[region] = [Frame(machine, code, region)]
+        issued = {}
+        for place, row in copies:
+            copy = ctx.async_copies.blank(ctx.mask, row.numbers[emit.SIZE], place)
+            copy.flags = np.zeros(ctx.threads, np.bool_)
+            issued[place] = copy
+            number = frames[0].layout.words["copy", place, 0]
+            frames[0].words[number : number + 4] = *copy.addresses, _address(copy.flags)
+        used = execute(machine, frames, code, region, entry, cost, issued)
+        for copy in issued.values():
+            copy.mask = ctx.masks.find(copy.flags).threads
+        ctx.async_copies.queue += [copy for copy in issued.values() if copy.mask.any()]
+        if new:
+            registers.wrote_all(region.writes)
+            registers.settled.keep(key, ctx.mask)
+        return finish(machine, used)
+
+    return run
+
+
+def execute(
+    machine: Machine, frames: list[Frame], code: Code, region: Region, entry: int, cost: float,
+    issued: dict[int, Any] | None = None,
+) -> list[Frame]:  # fmt: skip
+    """Execute a region, in threads of the team, and raise the error of the first that fails.
+
+    Returns the frames that were used, one for each thread of the team.
+    """
+    ctx, detector = machine.ctx, machine.ctx.sanitizer.detector
+    active, budget = _address(ctx.mask), machine.watchdog.budget if region.turns else 0
+
+    def some(first: int, last: int, number: int) -> bool:
+        while len(frames) <= number:
+            frames.append(Frame(machine, code, region))
+        frame = frames[number]
+        words = frame.words
+        words[emit.ACTIVE], words[emit.ENTRY], words[emit.BUDGET] = active, entry, budget
+        if number and issued:
+            for place in issued:
+                begin = frame.layout.words["copy", place, 0]
+                words[begin : begin + 4] = frames[0].words[begin : begin + 4]
+        return frame.call(frame.address, first, last) != 0
+
+    if detector is not None and region.accesses:
+        with detector.following(len(region.accesses) * ctx.warps, region.is_global):
+            found = [some(0, ctx.threads, 0)]
+        machine.witness.tell(int(frames[0].mistake[emit.POSITION]))
+    else:
+        found = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
+    used = frames[: len(found)]
+    if any(found):
+        frame = min(used, key=lambda frame: tuple(frame.mistake[:2].tolist()))
+        refuse(machine, frame.mistake, issued)
+    return used
+
+
+def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None]:
+    """What follows the code of a region in which all threads take the same way."""
+    account, (target,) = traffic(region.accesses), region.exits
+    start, end, behind = region.start, region.end, (region.start + 1, region.end)
+
+    def run(machine: Machine, frames: list[Frame]) -> int | None:
+        ctx = machine.ctx
+        account(machine, ctx.lanes)
+        if end > start + 1:
+            ctx.tally.behind[behind] += ctx.warps
+        return AFTER - end if target == end else target
+
+    return run
+
+
+def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None]:
+    """The same where they may leave in several places."""
+    blocks, exits = region.blocks, set(region.exits)
+    accounts = [(i, traffic(block.accesses)) for i, block in enumerate(blocks) if block.accesses]
+    count = len(blocks)
+    heads = [i for i, block in enumerate(blocks) if any(
+        other.jump is not None and other.jump[0] == block.start < other.end for other in blocks
+    )]  # fmt: skip
+
+    def run(machine: Machine, frames: list[Frame]) -> int | None:
+        ctx = machine.ctx
+        counters = frames[0].counters
+        for frame in frames[1:]:
+            most = [np.maximum(frame.counters[3 * i + 2], counters[3 * i + 2]) for i in heads]
+            counters += frame.counters
+            counters[[3 * i + 2 for i in heads]] = most
+            frame.counters[:] = 0
+        numbers = counters.tolist()
+        counters[:] = 0
+        tally = ctx.tally
+        tally.counts[at] -= ctx.warps
+        for i, block in enumerate(blocks):
+            if numbers[3 * i]:
+                tally.behind[block.start, block.end] += numbers[3 * i]
+        for i, account in accounts:
+            if numbers[3 * i]:
+                account(machine, numbers[3 * i + 1])
+        stops = frames[0].layout.stops
+        left = [(stops[i], i) for i, lanes in enumerate(numbers[3 * count :]) if lanes]
+        masks = []
+        if not exits.issuperset(place for place, _ in left):
+            machine.registers.wrote_all(region.kept)
+        for place, i in sorted(left):
+            flags = frames[0].leaving[i]
+            for frame in frames[1:]:
+                flags |= frame.leaving[i]
+                frame.leaving[i] = False
+            masks.append((place, flags.copy() if len(left) > 1 else ctx.mask))
+            flags[:] = False
+        first, lanes = masks[0]
+        for place, others in masks[1:]:
+            machine.split(ctx.masks.find(others).threads, place)
+        if len(masks) > 1:
+            ctx.narrow(lanes)
+        for i in heads:
+            if numbers[3 * i + 2]:
+                machine.turned(blocks[i].start, numbers[3 * i + 2], at, first)
+        return AFTER - first if first == region.end else first
+
+    return run
+
+
+def cost_of(region: Region) -> float:
+    """Nanoseconds of a thread, roughly."""
+    rows = sum(len(block.rows) for block in region.blocks)
+    turns = 1 if region.straight else 16
+    return turns * (OPERATION_COST * rows + ACCESS_COST * len(region.accesses))
+
+
+def refuse(
+    machine: Machine, mistake: np.ndarray, issued: dict[int, Any] | None = None
+) -> NoReturn:
+    """Raise the error of a thread that failed a check.
+
+    Its operands are those of the failed step, which gives the error, executed alone.
+    """
+    ctx, registers = machine.ctx, machine.registers
+    at, wrong, lanes = (int(number) for number in mistake)
+    mistake[emit.POSITION] = NEVER
+    thread, step = wrong & 0xFFFFFFFF, ctx.program.steps[at]
+    registers.wrote_all(frozenset(step.reads).difference(ctx.program.numbers))
+    try:
+        if issued and at in issued:
+            ctx.async_copies.refuse(wrong, issued[at])
+        there = np.zeros(ctx.threads, np.bool_)
+        first = thread // WARP * WARP
+        there[first : first + WARP] = [lanes >> lane & 1 for lane in range(WARP)]
+        ctx.narrow(there)
+        machine.level = NONE
+        step.run(machine)
+    except TensorCoreError as error:
+        error.loc = error.loc or step.loc
+        raise
+    raise AssertionError(f"{step.instr}: thread {thread} failed a check in compiled code alone")
+
+
+def traffic(accesses: Iterable[Access]) -> Callable[[Machine, int], None]:
+    """What counts these accesses of so many threads."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    uses: Counter[str] = Counter()
+    for how in accesses:
+        for space, verb in how.traffic:
+            sizes[space, verb] += how.width * how.words
+            uses[verb] += 1
+
+    def account(machine: Machine, lanes: int) -> None:
+        ctx = machine.ctx
+        for key, size in sizes.items():
+            ctx.tally.bytes[key] += size * lanes
+        ctx.reads += uses["load"]
+        ctx.writes += uses["store"]
+
+    return account
