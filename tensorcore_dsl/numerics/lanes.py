@@ -18,6 +18,10 @@ LANES = 16  # of a vector: half a warp, which compiles and runs faster than a wh
 WARP = 2 * LANES
 NAN = 0x7FFFFFFF  # every NaN that f32 arithmetic gives
 
+# Kinds of vectors: of words; of words in which a NaN may have any bits; of floats, likewise. Bits of
+# a NaN are seen by few operations, so that the others need not make them those of `NAN`.
+WORDS, ANY, FLOATS = "w", "n", "f"
+
 Emit = Callable[..., Any]  # (builder, *vectors of the operands) -> vector of the result
 
 
@@ -26,6 +30,7 @@ class Operation(NamedTuple):
 
     result: 0 for a check, whose code gives the lanes that fail. literals: how many numbers, the
     same for all lanes, the code takes behind the operands. whole: vectors have the lanes of a warp.
+    kinds: of the result and each operand, a letter; none: all are WORD.
     """
 
     result: int
@@ -33,6 +38,7 @@ class Operation(NamedTuple):
     emit: Emit
     literals: int = 0
     whole: bool = False
+    kinds: str = ""
 
 
 @cache  # a type or a constant prints its text once
@@ -87,8 +93,6 @@ def _test(way: str, test: str) -> Emit:
     """A comparison; `way` is the builder's method."""
 
     def emit(builder: Any, a: Any, b: Any) -> Any:
-        if way.startswith("fcmp"):
-            a, b = _floats(builder, a), _floats(builder, b)
         return builder.zext(getattr(builder, way)(test, a, b), vector(8))
 
     return emit
@@ -125,29 +129,12 @@ def _floats(builder: Any, bits: Any) -> Any:
     return builder.bitcast(bits, _FLOATS)
 
 
-def _bits(builder: Any, value: Any) -> Any:
-    """The bits of floats; every NaN is the same."""
-    nan = builder.fcmp_unordered("uno", value, value)
-    return builder.select(nan, constant(32, NAN), builder.bitcast(value, vector(32)))
-
-
-def _arithmetic(method: str) -> Emit:
+def _intrinsic(name: str) -> Emit:
     def emit(builder: Any, *operands: Any) -> Any:
-        values = [_floats(builder, x) for x in operands]
-        return _bits(builder, getattr(builder, method)(*values))
+        kind = ir.FunctionType(_FLOATS, [_FLOATS] * len(operands))
+        return builder.call(declared(builder, kind, f"llvm.{name}.v{LANES}f32"), operands)
 
     return emit
-
-
-def _fused(builder: Any, *operands: Any) -> Any:
-    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-    function = declared(builder, kind, f"llvm.fma.v{LANES}f32")
-    return _bits(builder, builder.call(function, [_floats(builder, x) for x in operands]))
-
-
-def _root(builder: Any, a: Any) -> Any:
-    function = declared(builder, ir.FunctionType(_FLOATS, [_FLOATS]), f"llvm.sqrt.v{LANES}f32")
-    return _bits(builder, builder.call(function, [_floats(builder, a)]))
 
 
 def _unit(builder: Any, a: Any, function: Any, *more: Any) -> Any:
@@ -166,32 +153,17 @@ def _is_nan(builder: Any, a: Any) -> Any:
     return builder.icmp_unsigned(">", magnitude, constant(32, 0x7F800000))
 
 
-def _sign(builder: Any, a: Any, changed: Any) -> Any:
-    return builder.select(_is_nan(builder, a), constant(32, NAN), changed)
-
-
-def _negative(builder: Any, a: Any) -> Any:
-    return _sign(builder, a, builder.xor(a, constant(32, 1 << 31)))
-
-
-def _magnitude(builder: Any, a: Any) -> Any:
-    return _sign(builder, a, builder.and_(a, constant(32, 0x7FFFFFFF)))
-
-
 def _float_extreme(largest: bool) -> Emit:
     """-0.0 is less than +0.0; one NaN gives the other operand."""
 
-    def key(builder: Any, a: Any) -> Any:
-        """An integer in the order of the floats."""
-        sign = builder.ashr(a, constant(32, 31))
-        return builder.xor(a, builder.and_(sign, constant(32, 0x7FFFFFFF)))
-
     def emit(builder: Any, a: Any, b: Any) -> Any:
-        test = builder.icmp_signed(">" if largest else "<", key(builder, a), key(builder, b))
-        a_nan, b_nan = _is_nan(builder, a), _is_nan(builder, b)
-        chosen = builder.select(builder.or_(b_nan, test), a, b)
-        chosen = builder.select(builder.and_(a_nan, builder.not_(b_nan)), b, chosen)
-        return builder.select(builder.and_(a_nan, b_nan), constant(32, NAN), chosen)
+        words = [builder.bitcast(x, vector(32)) for x in (a, b)]
+        equal = _floats(builder, (builder.and_ if largest else builder.or_)(*words))
+        test = ">" if largest else "<"
+        chosen = builder.select(builder.fcmp_ordered(test, b, a), b, equal)
+        chosen = builder.select(builder.fcmp_ordered(test, a, b), a, chosen)
+        chosen = builder.select(builder.fcmp_unordered("uno", a, a), b, chosen)
+        return builder.select(builder.fcmp_unordered("uno", b, b), a, chosen)
 
     return emit
 
@@ -255,7 +227,7 @@ def _pair(convert: Emit) -> Emit:
 
 
 def _to_float(way: str) -> Emit:
-    return lambda builder, a: builder.bitcast(getattr(builder, way)(a, _FLOATS), vector(32))
+    return lambda builder, a: getattr(builder, way)(a, _FLOATS)
 
 
 def _byte(bits: int, sign: str) -> Emit:
@@ -278,14 +250,14 @@ def _field(builder: Any, a: Any, position: Any, length: Any) -> Any:
 
 def _of_conversions() -> dict[tuple[str, int], Operation]:
     found = {
-        ("to f16", 32): Operation(16, (32,), _to_half),
-        ("to bf16", 32): Operation(16, (32,), _to_bfloat),
-        ("to f16x2", 32): Operation(32, (32, 32), _pair(_to_half)),
-        ("to bf16x2", 32): Operation(32, (32, 32), _pair(_to_bfloat)),
+        ("to f16", 32): Operation(16, (32,), _to_half, kinds="wn"),
+        ("to bf16", 32): Operation(16, (32,), _to_bfloat, kinds="wn"),
+        ("to f16x2", 32): Operation(32, (32, 32), _pair(_to_half), kinds="wnn"),
+        ("to bf16x2", 32): Operation(32, (32, 32), _pair(_to_bfloat), kinds="wnn"),
         ("f16 to f32", 16): Operation(32, (16,), _from_half),
         ("bf16 to f32", 16): Operation(32, (16,), _from_bfloat),
-        ("s32 to f32", 32): Operation(32, (32,), _to_float("sitofp")),
-        ("u32 to f32", 32): Operation(32, (32,), _to_float("uitofp")),
+        ("s32 to f32", 32): Operation(32, (32,), _to_float("sitofp"), kinds="fw"),
+        ("u32 to f32", 32): Operation(32, (32,), _to_float("uitofp"), kinds="fw"),
         ("field", 32): Operation(32, (32, 32, 32), _field),
         ("map address", 32): Operation(32, (32, 32), _map_address, literals=2),
     }
@@ -485,23 +457,27 @@ def _of_predicates() -> dict[tuple[str, int], Operation]:
 
 def _of_floats() -> dict[tuple[str, int], Operation]:
     found = {
-        "add.f": Operation(32, (32, 32), _arithmetic("fadd")),
-        "sub.f": Operation(32, (32, 32), _arithmetic("fsub")),
-        "mul.f": Operation(32, (32, 32), _arithmetic("fmul")),
-        "div.f": Operation(32, (32, 32), _arithmetic("fdiv")),
-        "sqrt.f": Operation(32, (32,), _root),
-        "fma.f": Operation(32, (32, 32, 32), _fused),
-        "neg.f": Operation(32, (32,), _negative),
-        "abs.f": Operation(32, (32,), _magnitude),
-        "min.f": Operation(32, (32, 32), _float_extreme(False)),
-        "max.f": Operation(32, (32, 32), _float_extreme(True)),
-        "unit": Operation(32, (32,), _unit, literals=4, whole=True),
-        "num.f": Operation(8, (32, 32), _test("fcmp_ordered", "ord")),
-        "nan.f": Operation(8, (32, 32), _test("fcmp_unordered", "uno")),
+        f"{name}.f": Operation(32, (32,) * operands, emit, kinds=FLOATS * (1 + operands))
+        for name, operands, emit in (
+            ("add", 2, lambda builder, a, b: builder.fadd(a, b)),
+            ("sub", 2, lambda builder, a, b: builder.fsub(a, b)),
+            ("mul", 2, lambda builder, a, b: builder.fmul(a, b)),
+            ("div", 2, lambda builder, a, b: builder.fdiv(a, b)),
+            ("sqrt", 1, _intrinsic("sqrt")),
+            ("fma", 3, _intrinsic("fma")),
+            ("neg", 1, lambda builder, a: builder.fneg(a)),
+            ("abs", 1, _intrinsic("fabs")),
+            ("min", 2, _float_extreme(False)),
+            ("max", 2, _float_extreme(True)),
+        )
     }
+    found["unit"] = Operation(32, (32,), _unit, literals=4, whole=True, kinds=WORDS + ANY)
+    tests = {"num": ("fcmp_ordered", "ord"), "nan": ("fcmp_unordered", "uno")}
     for name, test in _TESTS.items():
-        found[f"{name}.f"] = Operation(8, (32, 32), _test("fcmp_ordered", test))
-        found[f"{name}u.f"] = Operation(8, (32, 32), _test("fcmp_unordered", test))
+        tests[name] = "fcmp_ordered", test
+        tests[f"{name}u"] = "fcmp_unordered", test
+    for name, (way, test) in tests.items():
+        found[f"{name}.f"] = Operation(8, (32, 32), _test(way, test), kinds=WORDS + 2 * FLOATS)
     return {(name, 32): operation for name, operation in found.items()}
 
 

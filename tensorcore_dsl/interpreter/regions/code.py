@@ -30,13 +30,13 @@ _KEY = FunctionKey(
 
 
 @cache
-def helpers() -> tuple[int, ...]:
-    """The addresses of the functions that access memory, in the order of a frame."""
-    functions: Any = (
-        memory.global_access, memory.shared_access, memory.matrix_access, memory.async_copy,
-        memory.merge,
-    )  # fmt: skip
-    return tuple(function.address() for function in functions)
+def helper(number: int) -> int:
+    """The address of a function of `memory`, by the word of a frame for it."""
+    function: Any = {
+        emit.GLOBAL: memory.global_access, emit.SHARED: memory.shared_access,
+        emit.MATRIX: memory.matrix_access, emit.ASYNC: memory.async_copy, emit.MERGE: memory.merge,
+    }[number]  # fmt: skip
+    return int(function.address())
 
 
 class Code:

@@ -15,8 +15,23 @@ from llvmlite import ir
 
 from tensorcore_dsl.interpreter.regions.plan import NOTHING, Block, Region, Row, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
-from tensorcore_dsl.isa.lanes import COPY, LOAD_GLOBAL, LOAD_SHARED, STORE_GLOBAL, STORE_SHARED
-from tensorcore_dsl.numerics.lanes import LANES, OPERATIONS
+from tensorcore_dsl.isa.lanes import (
+    COPY,
+    LOAD_GLOBAL,
+    LOAD_SHARED,
+    STORE_GLOBAL,
+    STORE_SHARED,
+    Access,
+)
+from tensorcore_dsl.numerics.lanes import (
+    ANY,
+    FLOATS,
+    LANES,
+    NAN,
+    OPERATIONS,
+    WORDS,
+    Operation,
+)
 
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
 # memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
@@ -28,6 +43,7 @@ from tensorcore_dsl.numerics.lanes import LANES, OPERATIONS
 ) = range(14)  # fmt: skip
 # What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
+INLINED = 5  # instructions of an operation, at most; more would be compiled once for each row
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
 Key = tuple[int, int, int]  # a slot: place, register, bytes
 
@@ -39,7 +55,13 @@ TO_OFFSET, FROM_OFFSET, SIZE = range(3)
 LIST = ", ".join(f"i32 {i}" for i in range(2 * LANES))
 LOW, HIGH = (", ".join(f"i32 {i}" for i in range(n, n + LANES)) for n in (0, LANES))
 VECTOR = {bits: f"<{LANES} x i{bits}>" for bits in (1, 8, 16, 32, 64)}
+FLOAT = f"<{LANES} x float>"
 WHOLE = {bits: f"<{2 * LANES} x i{bits}>" for bits in (1, 8, 16, 32, 64)}
+
+
+def helper(how: Access) -> int:
+    """The word of the function for an access."""
+    return _HELPERS.get(how.kind, ASYNC if how.kind == COPY else MATRIX)
 
 
 def _group(slot: Slot, count: int) -> tuple[Slot, ...]:
@@ -122,14 +144,18 @@ class Module:
             found = self._names[name, bits] = f"operation{len(self._names)}"
             op = OPERATIONS[name, bits]
             lanes = 2 * LANES if op.whole else LANES
-            given = [ir.VectorType(ir.IntType(width), lanes) for width in op.operands]
+            result, *given = (
+                ir.VectorType(ir.FloatType() if kind == FLOATS else ir.IntType(width), lanes)
+                for kind, width in zip(_kinds(op), (op.result or 1, *op.operands), strict=True)
+            )
             given += [ir.IntType(64)] * op.literals
-            result = ir.VectorType(ir.IntType(op.result or 1), lanes)
             function = ir.Function(self._module, ir.FunctionType(result, given), found)
             function.linkage = "internal"
-            function.attributes.add("alwaysinline")
-            builder = ir.IRBuilder(function.append_basic_block())
+            block = function.append_basic_block()
+            builder = ir.IRBuilder(block)
             builder.ret(op.emit(builder, *function.args))
+            short = len(block.instructions) <= INLINED
+            function.attributes.add("alwaysinline" if short else "noinline")
         return found
 
     def add(self, name: str, region: Region, constants: dict[int, int]) -> None:
@@ -140,7 +166,12 @@ class Module:
         return "\n".join([str(self._module), intrinsics, *self._functions])
 
 
+def _kinds(op: Operation) -> str:
+    return op.kinds or WORDS * (1 + len(op.operands))
+
+
 Pair = tuple[str, str]  # the names of the two vectors of a warp
+Value = dict[str, Pair]  # the kinds in which a register is at hand
 
 
 class _Function:
@@ -155,7 +186,7 @@ class _Function:
         self.numbers = {block.start: i for i, block in enumerate(region.blocks)}
         inner = (block.start for block in region.blocks)
         self.stops = {at: i for i, at in enumerate(dict.fromkeys((*self.layout.stops, *inner)))}
-        self.env: dict[Key, Pair] = {}
+        self.env: dict[Key, Value] = {}
         self.fresh: set[Key] = set()  # written in the block
         self.halves: Pair = ("", "")
         self.mask = ""
@@ -219,27 +250,44 @@ class _Function:
         """Where a register lies between blocks."""
         return tuple(f"%r.{slot[0]}.{slot[1]}.{half}" for half in "ab")  # type: ignore[return-value]
 
-    def read(self, slot: Slot) -> Pair:
+    def value(self, slot: Slot) -> Value:
         place, _, size = slot
         if place in self.constants:
             bits = 8 * size
             number = self.constants[place] % (1 << bits)
             number -= (number >> bits - 1) << bits
-            return (f"splat (i{bits} {number})",) * 2
+            return {WORDS: (f"splat (i{bits} {number})",) * 2}  # type: ignore[dict-item]
         found = self.env.get(slot)
         if found is None:
             if self.pieces and place in self.region.passed:
                 kind = VECTOR[8 * size]
-                found = tuple(  # type: ignore[assignment]
-                    self.let(f"load {kind}, ptr {at}, align 64") for at in self.variable(slot)
-                )
+                pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in self.variable(slot))
             else:
-                found = self.load_home(slot)
-            self.env[slot] = found  # type: ignore[assignment]
-        return found  # type: ignore[return-value]
+                pair = self.load_home(slot)
+            found = self.env[slot] = {WORDS: pair}  # type: ignore[dict-item]
+        return found
 
-    def write(self, slot: Slot, value: Pair) -> None:
-        self.env[slot] = value
+    def read(self, slot: Slot, kind: str = WORDS) -> Pair:
+        value = self.value(slot)
+        if kind == ANY and WORDS in value:
+            kind = WORDS
+        if kind not in value:
+            words = VECTOR[32]
+            if kind == FLOATS:
+                pair = tuple(self.let(f"bitcast {words} {x} to {FLOAT}") for x in value[WORDS])
+            else:
+                pair = tuple(self.let(f"bitcast {FLOAT} {x} to {words}") for x in value[FLOATS])
+            if kind == WORDS:
+                nans = [self.let(f"fcmp uno {FLOAT} {x}, zeroinitializer") for x in value[FLOATS]]
+                pair = tuple(
+                    self.select(nan, words, f"splat (i32 {NAN})", x)
+                    for nan, x in zip(nans, pair, strict=True)
+                )
+            value[kind] = pair  # type: ignore[assignment]
+        return value[kind]
+
+    def write(self, slot: Slot, value: Pair, kind: str = WORDS) -> None:
+        self.env[slot] = {kind: value}
         self.fresh.add(slot)
 
     def lanes_of(self, mask: str) -> Pair:
@@ -272,8 +320,13 @@ class _Function:
     # -- rows --------------------------------------------------------------------------------------
 
     def operate(self, at: int, row: Row) -> None:
+        if row.name == "copy":
+            self.env[row.slots[0]] = dict(self.value(row.slots[1]))
+            self.fresh.add(row.slots[0])
+            return
         op, name = OPERATIONS[row.name, row.bits], self.module.operation(row.name, row.bits)
-        values = [self.read(slot) for slot in row.slots[1:]]
+        made, *taken = _kinds(op)
+        values = [self.read(slot, kind) for slot, kind in zip(row.slots[1:], taken, strict=True)]
         if row.function:
             numbers = [self.word(self.layout.words["unit", row.function, i]) for i in range(4)]
         else:
@@ -290,13 +343,13 @@ class _Function:
         result: list[str] = []
         for half in range(2):
             words = [
-                f"{VECTOR[bits]} {value[half]}"
-                for bits, value in zip(op.operands, values, strict=True)
+                f"{FLOAT if kind == FLOATS else VECTOR[bits]} {value[half]}"
+                for kind, bits, value in zip(taken, op.operands, values, strict=True)
             ]
-            kind = VECTOR[op.result or 1]
+            kind = FLOAT if made == FLOATS else VECTOR[op.result or 1]
             result.append(self.let(f"call {kind} @{name}({', '.join(words + given)})"))
         if op.result:
-            self.write(row.slots[0], (result[0], result[1]))
+            self.write(row.slots[0], (result[0], result[1]), made)
             return
         wrong = tuple(
             self.let(f"and {VECTOR[1]} {x}, {m}") for x, m in zip(result, self.halves)
@@ -315,7 +368,7 @@ class _Function:
         self.label(here)
         for slot in operands(row):
             if slot[0] not in self.constants:
-                self.store_home(slot, self.env[slot])
+                self.store_home(slot, self.env[slot][WORDS])
         self.put(f"store i64 {self.let(f'add i64 {code}, %offset1')}, ptr %wrong, align 8")
         self.put(f"store i32 {self.mask}, ptr %there, align 4")
         self.put(f"store i64 {at}, ptr %position, align 8")
@@ -351,7 +404,7 @@ class _Function:
             offsets = row.numbers[TO_OFFSET], row.numbers[FROM_OFFSET], 0
             for slot, offset, target in zip(row.slots[1:4], offsets, targets, strict=True):
                 self.addresses(slot, offset, target)
-            function = self.pointer(self.word(ASYNC))
+            function = self.pointer(self.word(helper(how)))
             numbers = [
                 memory, *(self.let(f"ptrtoint ptr {x} to i64") for x in targets), lanes,
                 str(row.numbers[SIZE]),
@@ -369,8 +422,7 @@ class _Function:
                             f"getelementptr i8, ptr %words, i64 {LANES * slot[2] * (2 * i + half)}"
                         )
                         self.put(f"store {kind} {value}, ptr {place}, align 8")
-            helper = _HELPERS.get(how.kind, MATRIX)
-            function = self.pointer(self.word(helper))
+            function = self.pointer(self.word(helper(how)))
             numbers = [
                 memory, self.let(f"ptrtoint ptr {target} to i64"), lanes,
                 self.let("ptrtoint ptr %words to i64"), str(how.width), str(how.words),
@@ -440,7 +492,7 @@ class _Function:
             self.mask, self.halves = mask, self.lanes_of(mask)
             (block,) = self.region.blocks
             self.body(block)
-            self.keep(mask, {slot: self.env[slot] for slot in self.kept})
+            self.keep(mask, {slot: self.read(slot) for slot in self.kept})
             self.put("br label %next")
         self.mistake()
         head = f'define i64 @"{self.name}"(ptr %frame, i64 %low, i64 %high) nounwind {{\nentry:'
@@ -591,7 +643,7 @@ class _Function:
             stay = self.let(f"and i32 {lanes}, {self.bits_of(truths)}")  # type: ignore[arg-type]
         for slot in sorted(self.fresh):
             if slot[0] in self.region.passed:
-                for at, new in zip(self.variable(slot), self.env[slot], strict=True):
+                for at, new in zip(self.variable(slot), self.read(slot), strict=True):
                     kind = VECTOR[8 * slot[2]]
                     if self.region.forks:
                         old = self.let(f"load {kind}, ptr {at}, align 64")

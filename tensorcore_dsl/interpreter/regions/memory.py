@@ -48,8 +48,8 @@ from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
 (
     TABLE, ARRAYS, DATA, STATES, PAGES, CTAS, LIMIT, PAGES_OF_CTA, GROUP, CHECKED, STAMPS,
     STAMP_WORDS, READERS, CHUNKS, EPOCHS, EPOCHS_SIZE, BOOK, OWN_PLACES, GLOBAL_PLACES, PEERS,
-    WITNESS, WORDS,
-) = range(22)  # fmt: skip
+    WITNESS, SHOW, WORDS,
+) = range(23)  # fmt: skip
 EVERY_LANE = 0xFFFFFFFF
 NODES_OF_A_WARP = 1 << 10  # of the history of accesses
 
@@ -75,6 +75,8 @@ def record(ctx: Any) -> np.ndarray:
         found[BOOK], found[PEERS] = _address(detector.book), detector.peers
         found[OWN_PLACES] = _address(detector.places[OWN])
         found[GLOBAL_PLACES] = _address(detector.places[GLOBAL])
+        shown: Any = show
+        found[SHOW] = shown.address()
     return found
 
 
@@ -83,14 +85,14 @@ def _address(array: np.ndarray) -> int:
     return address
 
 
-@native.inlined
-def _show(
-    memory: int, which: int, stores: bool, addresses: int, lanes: int, words: int, width: int,
+@native.compiled
+def show(
+    memory: int, which: int, stores: int, addresses: int, lanes: int, words: int, width: int,
     count: int, step: int, first: int,
 ) -> None:  # fmt: skip
-    """Show an access to the detector of races."""
+    """Show an access to the detector of races. Without one, this is not even compiled."""
     quiet = _is_quiet(
-        memory, which, stores, addresses, which == GLOBAL, lanes, width * count, step, first
+        memory, which, stores != 0, addresses, which == GLOBAL, lanes, width * count, step, first
     )
     if not quiet:
         witness = int(peek64(memory + 8 * WITNESS))
@@ -161,8 +163,10 @@ def global_access(
     table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
     checked, stores = memories[CHECKED] != 0, kind == STORE_GLOBAL
     size, address = width * count, int(peek64(addresses))
-    if memories[BOOK]:
-        _show(memory, GLOBAL, stores, addresses, lanes, words, width, count, step, first)
+    if memories[SHOW]:
+        native.call(
+            memories[SHOW], memory, GLOBAL, stores, addresses, lanes, words, width, count, step, first
+        )
     if lanes == EVERY_LANE:
         step = int(peek64(addresses + 8)) - address
         aside = checked and address & (size - 1) != 0
@@ -200,8 +204,10 @@ def shared_access(
     states_of = memories[STATES] + cta * limit
     known = memories[PAGES] + cta * memories[PAGES_OF_CTA]
     size, address = width * count, int(peek32(addresses))
-    if memories[BOOK]:
-        _show(memory, OWN, stores, addresses, lanes, words, width, count, step, first)
+    if memories[SHOW]:
+        native.call(
+            memories[SHOW], memory, OWN, stores, addresses, lanes, words, width, count, step, first
+        )
     if checked and stores:
         shadow.disclose(states_of, known, memories[PAGES_OF_CTA], False)
     if lanes == EVERY_LANE:
@@ -262,8 +268,10 @@ def matrix_access(
     checked = memories[CHECKED] != 0
     data = native.array_at(memories[DATA], (ctas, limit), np.uint8)
     states = native.array_at(memories[STATES], (ctas, limit), np.uint8)
-    if memories[BOOK]:
-        _show(memory, OWN, False, addresses, lanes, words, 16, 1, step, first)
+    if memories[SHOW]:
+        native.call(
+            memories[SHOW], memory, OWN, False, addresses, lanes, words, 16, 1, step, first
+        )
     if checked:
         shadow.disclose(
             memories[STATES] + cta * limit, memories[PAGES] + cta * memories[PAGES_OF_CTA],

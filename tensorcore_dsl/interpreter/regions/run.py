@@ -17,7 +17,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.regions import emit
-from tensorcore_dsl.interpreter.regions.code import Code, helpers
+from tensorcore_dsl.interpreter.regions.code import Code, helper
 from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Region, regions_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa.lanes import COPY, Access
@@ -109,7 +109,7 @@ class Frame:
         for number, value in (
             (emit.MEMORY, _address(machine.memory)), (emit.COUNTERS, _address(self.counters)),
             (emit.LEAVING, _address(rows)), (emit.MISTAKE, _address(self.mistake)),
-            *enumerate(helpers(), emit.GLOBAL),
+            *((n, helper(n)) for n in {emit.MERGE, *map(emit.helper, region.accesses)}),
         ):  # fmt: skip
             self.words[number] = value
         addresses, threads = machine.registers.addresses, ctx.threads
