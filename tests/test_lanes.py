@@ -11,9 +11,9 @@ import pytest
 from tensorcore_dsl import isa
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.threads import Mask
-from tensorcore_dsl.interpreter.regions import emit, plan
+from tensorcore_dsl.interpreter.regions import layout, plan
 from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.run import NEVER, Frame
+from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame
 from tensorcore_dsl.ir.nodes import Block, Kernel
 from tensorcore_dsl.isa import bounds
 from tensorcore_dsl.isa.lanes import operations
@@ -57,14 +57,11 @@ def run_rows(
     block = plan.Block(0, len(rows), tuple(steps))
     region = plan.Region(0, len(rows), (block,), (len(rows),), {0: kept}, kept, kept, kept, kept)
     addresses = np.array([array.ctypes.data for array in arrays])
-    machine: Any = SimpleNamespace(
-        ctx=SimpleNamespace(threads=THREADS), registers=SimpleNamespace(addresses=addresses),
-        memory=np.zeros(1, np.int64),
-    )  # fmt: skip
-    frame = Frame(machine, Code(Program(Kernel("one", [], Block())), [region]), region)
-    frame.words[emit.ACTIVE] = mask.ctypes.data
+    code = Code(Program(Kernel("one", [], Block())), [region])
+    frame = Frame(THREADS, addresses, np.zeros(1, np.int64), code, region)
+    frame.words[layout.ACTIVE] = mask.ctypes.data
     failed = frame.call(frame.address, 0, THREADS)
-    assert failed == (frame.mistake[emit.POSITION] != NEVER)
+    assert failed == (frame.mistake[layout.POSITION] != NEVER)
     return frame.mistake.tolist()
 
 
@@ -75,7 +72,7 @@ def execute(instr: Instruction, operands: list[np.ndarray], mask: np.ndarray) ->
     slots = [(place, 0, array.itemsize) for place, array in enumerate(arrays)]
     rows = plan.instruction_rows(instr, slots[: len(results)], slots[len(results) :])
     assert rows, "it has no compiled form for its own registers"
-    assert run_rows(rows, arrays, mask)[emit.POSITION] == NEVER
+    assert run_rows(rows, arrays, mask)[layout.POSITION] == NEVER
     return results
 
 
@@ -135,7 +132,7 @@ def test_a_check(instr: Instruction, count: int) -> None:
         at, wrong, lanes = run_rows(rows, [index, extent], mask)
         if refused:
             thread = int(np.argmax(refused[0]))
-            assert (at, wrong) == (0, emit.CHECK << 32 | thread)
+            assert (at, wrong) == (0, layout.CHECK << 32 | thread)
             first = thread // 32 * 32
             assert lanes == int(np.packbits(mask[first : first + 32], bitorder="little").view("u4")[0])
         else:

@@ -24,8 +24,9 @@ from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
+from tensorcore_dsl.interpreter.regions.frame import Frame, Witness
 from tensorcore_dsl.interpreter.regions.plan import ALL, ALONE, SHOWN
-from tensorcore_dsl.interpreter.regions.run import Frame, Witness, with_regions
+from tensorcore_dsl.interpreter.regions.run import with_regions
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa.fragments import RegisterProducts
@@ -70,7 +71,7 @@ class Machine:
         self.frames: dict[Any, list[Frame]] = {}
         detector = ctx.sanitizer.detector
         self.level = ALL if detector is None else SHOWN
-        self.witness = Witness(self)
+        self.witness = Witness(ctx)
         self.memory[memory.WITNESS] = self.witness.function
         # Orders other than the default one may part threads between two accesses.
         if ctx.tally.profile or scheduler is not None or (detector and detector.swizzles):

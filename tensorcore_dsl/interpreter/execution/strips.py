@@ -20,10 +20,11 @@ from tensorcore_dsl.interpreter.core.native import run_part
 from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run, Step
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Products
-from tensorcore_dsl.interpreter.regions import emit
+from tensorcore_dsl.interpreter.regions import layout
 from tensorcore_dsl.interpreter.regions.code import Code
+from tensorcore_dsl.interpreter.regions.frame import Frame
 from tensorcore_dsl.interpreter.regions.plan import ALL, Flow, Region, straight, uses_of
-from tensorcore_dsl.interpreter.regions.run import Frame, cost_of, refuse, traffic
+from tensorcore_dsl.interpreter.regions.run import cost_of, frame_of, refuse, traffic
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.lanes import LOAD_MATRICES, LOAD_SHARED, LOAD_TRANSPOSED, access
 from tensorcore_dsl.numerics.blocks import LEFT
@@ -177,7 +178,7 @@ class Strips:
         item = int(state[ITEM])
         if item == len(parts.items):
             return None
-        at, wrong = parts.frames[item].mistake[: emit.LANES_THERE].tolist()
+        at, wrong = parts.frames[item].mistake[: layout.LANES_THERE].tolist()
         return at, wrong, number, item
 
 
@@ -193,7 +194,7 @@ class _Parts:
         self.places: list[tuple[np.ndarray, int]] = []  # where items have the mask of warps
         for i, item in enumerate(row.items):
             if isinstance(item, Region):
-                frame = self.frames[i] = Frame(machine, row.code, item)
+                frame = self.frames[i] = frame_of(machine, row.code, item)
                 self.items[i] = frame.function, frame.address, 1
             else:
                 uses, left = strips.uses[i]
@@ -209,7 +210,7 @@ class _Parts:
         warps, _ = chunk.here.units(WARP)
         self.masks = chunk.mask, warps
         for frame in self.frames.values():
-            frame.words[emit.ACTIVE] = chunk.mask.ctypes.data
+            frame.words[layout.ACTIVE] = chunk.mask.ctypes.data
         for words, place in self.places:
             words[place] = warps.ctypes.data
 

@@ -15,7 +15,7 @@ from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.interpreter.core.program import Program
-from tensorcore_dsl.interpreter.regions import emit, memory
+from tensorcore_dsl.interpreter.regions import emit, layout, memory
 from tensorcore_dsl.interpreter.regions.plan import Region
 from tensorcore_dsl.lowering import forms, machine
 from tensorcore_dsl.numerics import lanes
@@ -33,8 +33,8 @@ _KEY = FunctionKey(
 def helper(number: int) -> int:
     """The address of a function of `memory`, by the word of a frame for it."""
     function: Any = {
-        emit.GLOBAL: memory.global_access, emit.SHARED: memory.shared_access,
-        emit.MATRIX: memory.matrix_access, emit.ASYNC: memory.async_copy, emit.MERGE: memory.merge,
+        layout.GLOBAL: memory.global_access, layout.SHARED: memory.shared_access,
+        layout.MATRIX: memory.matrix_access, layout.ASYNC: memory.async_copy, layout.MERGE: memory.merge,
     }[number]  # fmt: skip
     return int(function.address())
 
@@ -45,14 +45,14 @@ class Code:
     def __init__(self, program: Program, regions: Sequence[Region]) -> None:
         self.regions = tuple(regions)
         self.constants = program.numbers
-        self.layouts = [emit.Layout(region, self.constants) for region in self.regions]
+        self.layouts = [layout.Layout(region, self.constants) for region in self.regions]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
         self._rows = sum(len(b.rows) for region in self.regions for b in region.blocks)
         self._spent, self._asked = 0.0, False
         self._addresses: dict[Region, int] = {}
 
-    def layout(self, region: Region) -> emit.Layout:
+    def layout(self, region: Region) -> layout.Layout:
         return self.layouts[self._numbers[region]]
 
     def is_ready(self, rows: int, threads: int) -> bool:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import takewhile
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,120 +12,14 @@ from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
-from tensorcore_dsl.interpreter.regions import emit
-from tensorcore_dsl.interpreter.regions.code import Code, helper
+from tensorcore_dsl.interpreter.regions import layout as layouts
+from tensorcore_dsl.interpreter.regions.code import Code
+from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame, address_of
 from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Region, regions_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa.lanes import COPY, Access
-from tensorcore_dsl.numerics.function_unit import for_lanes
 
-if TYPE_CHECKING:
-    from tensorcore_dsl.interpreter.execution.machine import Machine
-
-NEVER = 1 << 62  # the position of no mistake
-# (address of a frame, low, high) -> has a thread failed? It runs without the interpreter's lock.
-_SHOW = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)
-_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-
-
-class Witness:
-    """Shows accesses to the detector of races that code of regions cannot judge.
-
-    function: what that code calls; told: what these have found, with their positions.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.told: list[tuple[int, Callable[[], None]]] = []
-        self._kept = _SHOW(self._show)
-        self.function = ctypes.cast(self._kept, ctypes.c_void_p).value or 0
-
-    def _show(
-        self, step: int, is_global: int, verb: int, addresses: int, lanes: int, words: int,
-        width: int, count: int, first: int,
-    ) -> None:  # fmt: skip
-        """An access of the lanes of a warp to `count` words of `width` bytes; `words`: of a store.
-        """
-        ctx = self.machine.ctx
-        memory: Any = ctx.globals if is_global else ctx.shared
-        mask, here = np.zeros(ctx.threads, np.bool_), slice(first, first + WARP)
-        mask[here] = [lanes >> lane & 1 for lane in range(WARP)]
-        places = np.zeros(ctx.threads, np.uint64 if is_global else np.uint32)
-        places[here] = _array(addresses, places.dtype, WARP)
-        values = None
-        if verb:
-            values = np.zeros((count, ctx.threads), f"u{width}")
-            values[:, here] = _array(words, values.dtype, count * WARP).reshape(count, WARP)
-        ctx.at_step = step
-        try:
-            found = memory.note("store" if verb else "load", places, mask, width * count, values)
-        except BaseException as error:
-            found = partial(_raised, error)
-        if found is not None:
-            self.told.append((step, found))
-
-    def tell(self, end: int) -> None:
-        """Raise or warn of what was found in front of a position, the first step first."""
-        told, self.told = sorted(self.told, key=itemgetter(0)), []
-        steps = self.machine.ctx.program.steps
-        for at, tell in takewhile(lambda told: told[0] < end, told):
-            try:
-                tell()
-            except TensorCoreError as error:
-                error.loc = error.loc or steps[at].loc
-                raise
-
-
-def _raised(error: BaseException) -> NoReturn:
-    raise error
-
-
-def _array(address: int, dtype: Any, count: int) -> np.ndarray:
-    kind = ctypes.c_uint8 * (count * np.dtype(dtype).itemsize)
-    return np.frombuffer(kind.from_address(address), dtype)
-
-
-class Frame:
-    """What the code of a region gets from one machine.
-
-    words: those of the function; mistake: what it notes of the first one; counters, and by exit the
-    flags of the threads that leave there. copies: by position, what asynchronous copies issue.
-    """
-
-    def __init__(self, machine: Machine, code: Code, region: Region) -> None:
-        ctx, layout = machine.ctx, code.layout(region)
-        self.region, self.layout, self.function = region, layout, code.address(region)
-        self.call = _SIGNATURE(self.function)
-        self.words = np.zeros(emit.FIRST + len(layout.words), np.int64)
-        self.mistake = np.zeros(emit.NOTED, np.int64)
-        self.counters = np.zeros(layout.counters, np.int64)
-        self.leaving = np.zeros((len(layout.stops), ctx.threads), np.bool_)
-        rows = (_address(self.leaving) + np.arange(len(layout.stops)) * ctx.threads).astype(np.int64)
-        self.held = machine.memory, rows  # others have their addresses alone
-        for number, value in (
-            (emit.MEMORY, _address(machine.memory)), (emit.COUNTERS, _address(self.counters)),
-            (emit.LEAVING, _address(rows)), (emit.MISTAKE, _address(self.mistake)),
-            *((n, helper(n)) for n in {emit.MERGE, *map(emit.helper, region.accesses)}),
-        ):  # fmt: skip
-            self.words[number] = value
-        addresses, threads = machine.registers.addresses, ctx.threads
-        for word, number in layout.units:
-            self.words[number] = for_lanes(word[1])[word[2]]
-        places, steps, numbers = layout.registers
-        self.words[numbers] = addresses[places] + steps * threads
-        kept, sizes = layout.kept
-        self.kept = np.zeros(1 + 34 * len(kept), np.int64)  # with room for a copy of each
-        self.kept[0] = len(kept)
-        self.kept[1 : 1 + 2 * len(kept) : 2] = self.words[kept]
-        self.kept[2 : 2 + 2 * len(kept) : 2] = sizes
-        self.words[emit.KEPT] = _address(self.kept)
-        self.mistake[emit.POSITION] = NEVER
-        self.address = _address(self.words)
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+Machine = Any  # of `execution.machine`, which imports this module
 
 
 def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
@@ -179,14 +69,14 @@ def _executing(
             ctx.async_mma.access(uses)
         frames = machine.frames.get(region)
         if frames is None:
-            frames = machine.frames[region] = [Frame(machine, code, region)]
+            frames = machine.frames[region] = [frame_of(machine, code, region)]
         issued = {}
         for place, row in copies:
-            copy = ctx.async_copies.blank(ctx.mask, row.numbers[emit.SIZE], place)
+            copy = ctx.async_copies.blank(ctx.mask, row.numbers[layouts.SIZE], place)
             copy.flags = np.zeros(ctx.threads, np.bool_)
             issued[place] = copy
             number = frames[0].layout.words["copy", place, 0]
-            frames[0].words[number : number + 4] = *copy.addresses, _address(copy.flags)
+            frames[0].words[number : number + 4] = *copy.addresses, address_of(copy.flags)
         used = execute(machine, frames, code, region, entry, cost, issued)
         for copy in issued.values():
             copy.mask = ctx.masks.find(copy.flags).threads
@@ -199,6 +89,11 @@ def _executing(
     return run
 
 
+def frame_of(machine: Machine, code: Code, region: Region) -> Frame:
+    ctx = machine.ctx
+    return Frame(ctx.threads, machine.registers.addresses, machine.memory, code, region)
+
+
 def execute(
     machine: Machine, frames: list[Frame], code: Code, region: Region, entry: int, cost: float,
     issued: dict[int, Any] | None = None,
@@ -208,14 +103,14 @@ def execute(
     Returns the frames that were used, one for each thread of the team.
     """
     ctx, detector = machine.ctx, machine.ctx.sanitizer.detector
-    active, budget = _address(ctx.mask), machine.watchdog.budget if region.turns else 0
+    active, budget = address_of(ctx.mask), machine.watchdog.budget if region.turns else 0
 
     def some(first: int, last: int, number: int) -> bool:
         while len(frames) <= number:
-            frames.append(Frame(machine, code, region))
+            frames.append(frame_of(machine, code, region))
         frame = frames[number]
         words = frame.words
-        words[emit.ACTIVE], words[emit.ENTRY], words[emit.BUDGET] = active, entry, budget
+        words[layouts.ACTIVE], words[layouts.ENTRY], words[layouts.BUDGET] = active, entry, budget
         if number and issued:
             for place in issued:
                 begin = frame.layout.words["copy", place, 0]
@@ -225,7 +120,7 @@ def execute(
     if detector is not None and region.accesses:
         with detector.following(len(region.accesses) * ctx.warps, region.is_global):
             found = [some(0, ctx.threads, 0)]
-        machine.witness.tell(int(frames[0].mistake[emit.POSITION]))
+        machine.witness.tell(int(frames[0].mistake[layouts.POSITION]))
     else:
         found = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
     used = frames[: len(found)]
@@ -318,7 +213,7 @@ def refuse(
     """
     ctx, registers = machine.ctx, machine.registers
     at, wrong, lanes = (int(number) for number in mistake)
-    mistake[emit.POSITION] = NEVER
+    mistake[layouts.POSITION] = NEVER
     thread, step = wrong & 0xFFFFFFFF, ctx.program.steps[at]
     registers.wrote_all(frozenset(step.reads).difference(ctx.program.numbers))
     try:

@@ -1,0 +1,131 @@
+"""What the code of a region gets from one machine, and what it calls there."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from functools import partial
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.regions import layout as layouts
+from tensorcore_dsl.interpreter.regions.code import Code, helper
+from tensorcore_dsl.interpreter.regions.plan import Region
+from tensorcore_dsl.numerics.function_unit import for_lanes
+
+NEVER = 1 << 62  # the position of no mistake
+# (address of a frame, low, high) -> has a thread failed? It runs without the interpreter's lock.
+_SHOW = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)
+_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+class Witness:
+    """Shows accesses to the detector of races that code of regions cannot judge.
+
+    function: what that code calls; told: what these have found, with their positions.
+    """
+
+    def __init__(self, ctx: Any) -> None:
+        self.told: list[tuple[int, Callable[[], None]]] = []
+        self._steps = ctx.program.steps
+        # It holds neither this object nor the context: nobody would find such cycles.
+        self._kept = _SHOW(partial(_show, weakref.ref(ctx), self.told))
+        self.function = ctypes.cast(self._kept, ctypes.c_void_p).value or 0
+
+    def tell(self, end: int) -> None:
+        """Raise or warn of what was found in front of a position, the first step first."""
+        told = sorted(self.told, key=itemgetter(0))
+        self.told.clear()
+        for at, tell in takewhile(lambda told: told[0] < end, told):
+            try:
+                tell()
+            except TensorCoreError as error:
+                error.loc = error.loc or self._steps[at].loc
+                raise
+
+
+def _show(
+    to: Any, told: list[tuple[int, Callable[[], None]]], step: int, is_global: int, verb: int,
+    addresses: int, lanes: int, words: int, width: int, count: int, first: int,
+) -> None:  # fmt: skip
+    """Note an access of the lanes of a warp to `count` words of `width` bytes; `words`: of a store.
+
+    to: a reference to the context; told: what is found.
+    """
+    ctx = to()
+    memory: Any = ctx.globals if is_global else ctx.shared
+    mask, here = np.zeros(ctx.threads, np.bool_), slice(first, first + WARP)
+    mask[here] = [lanes >> lane & 1 for lane in range(WARP)]
+    places = np.zeros(ctx.threads, np.uint64 if is_global else np.uint32)
+    places[here] = _array(addresses, places.dtype, WARP)
+    values = None
+    if verb:
+        values = np.zeros((count, ctx.threads), f"u{width}")
+        values[:, here] = _array(words, values.dtype, count * WARP).reshape(count, WARP)
+    ctx.at_step = step
+    try:
+        found = memory.note("store" if verb else "load", places, mask, width * count, values)
+    except BaseException as error:
+        found = partial(_raised, error)
+    if found is not None:
+        told.append((step, found))
+
+
+def _raised(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _array(address: int, dtype: Any, count: int) -> np.ndarray:
+    kind = ctypes.c_uint8 * (count * np.dtype(dtype).itemsize)
+    return np.frombuffer(kind.from_address(address), dtype)
+
+
+class Frame:
+    """What the code of a region gets from one machine.
+
+    threads: of the machine; addresses: of its registers, by place; memory: the record of memories.
+    words: those of the function; mistake: what it notes of the first one; counters, and by exit the
+    flags of the threads that leave there. copies: by position, what asynchronous copies issue.
+    """
+
+    def __init__(
+        self, threads: int, addresses: np.ndarray, memory: np.ndarray, code: Code, region: Region
+    ) -> None:
+        layout = code.layout(region)
+        self.region, self.layout, self.function = region, layout, code.address(region)
+        self.call = _SIGNATURE(self.function)
+        self.words = np.zeros(layouts.FIRST + len(layout.words), np.int64)
+        self.mistake = np.zeros(layouts.NOTED, np.int64)
+        self.counters = np.zeros(layout.counters, np.int64)
+        self.leaving = np.zeros((len(layout.stops), threads), np.bool_)
+        rows = (address_of(self.leaving) + np.arange(len(layout.stops)) * threads).astype(np.int64)
+        self.held = memory, rows  # others have their addresses alone
+        for number, value in (
+            (layouts.MEMORY, address_of(memory)), (layouts.COUNTERS, address_of(self.counters)),
+            (layouts.LEAVING, address_of(rows)), (layouts.MISTAKE, address_of(self.mistake)),
+            *((n, helper(n)) for n in {layouts.MERGE, *map(layouts.helper, region.accesses)}),
+        ):  # fmt: skip
+            self.words[number] = value
+        for word, number in layout.units:
+            self.words[number] = for_lanes(word[1])[word[2]]
+        places, steps, numbers = layout.registers
+        self.words[numbers] = addresses[places] + steps * threads
+        kept, sizes = layout.kept
+        self.kept = np.zeros(1 + 34 * len(kept), np.int64)  # with room for a copy of each
+        self.kept[0] = len(kept)
+        self.kept[1 : 1 + 2 * len(kept) : 2] = self.words[kept]
+        self.kept[2 : 2 + 2 * len(kept) : 2] = sizes
+        self.words[layouts.KEPT] = address_of(self.kept)
+        self.mistake[layouts.POSITION] = NEVER
+        self.address = address_of(self.words)
+
+
+def address_of(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,106 @@
+"""What the words of a frame are: what the code of a region gets from its machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.regions.plan import NOTHING, Region, Row, Slot
+from tensorcore_dsl.isa.lanes import (
+    COPY,
+    LOAD_GLOBAL,
+    LOAD_SHARED,
+    STORE_GLOBAL,
+    STORE_SHARED,
+    Access,
+)
+
+# Words of a frame: the flags of the active threads, the number of the block where they start, what
+# memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
+# mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps
+# of a warp until others are asked, and the functions of `memory`. Behind these lie the words of `Layout.words`.
+(
+    ACTIVE, ENTRY, MEMORY, COUNTERS, LEAVING, MISTAKE, KEPT, BUDGET, GLOBAL, SHARED, MATRIX, ASYNC,
+    MERGE, FIRST,
+) = range(14)  # fmt: skip
+# What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
+POSITION, WRONG, LANES_THERE, NOTED = range(4)
+CHECK = 63  # code of a failed check of an operation; accesses have other codes
+Key = tuple[int, int, int]  # a slot: place, register, bytes
+
+HELPERS = {LOAD_GLOBAL: GLOBAL, STORE_GLOBAL: GLOBAL, LOAD_SHARED: SHARED, STORE_SHARED: SHARED}
+# Numbers of a row that accesses memory: what is added to the address, whether addresses of the own
+# CTA may hold its rank; of a copy: what is added to its target and to its source, and its bytes.
+OFFSET, RANKED = range(2)
+TO_OFFSET, FROM_OFFSET, SIZE = range(3)
+
+
+def helper(how: Access) -> int:
+    """The word of the function for an access."""
+    return HELPERS.get(how.kind, ASYNC if how.kind == COPY else MATRIX)
+
+
+def _group(slot: Slot, count: int) -> tuple[Slot, ...]:
+    """Registers of a group, from one on."""
+    return tuple((slot[0], slot[1] + i, slot[2]) for i in range(count))
+
+
+def results(row: Row) -> tuple[Slot, ...]:
+    """The registers that a row writes."""
+    if row.slots[0] == NOTHING:
+        return ()
+    how = row.access
+    return _group(row.slots[0], 1 if how is None else how.words if how.kind in HELPERS else 4)
+
+
+def operands(row: Row) -> tuple[Slot, ...]:
+    """The registers, and constants, that a row reads."""
+    if row.access is None or row.access.kind not in (STORE_GLOBAL, STORE_SHARED):
+        return row.slots[1:]
+    return (row.slots[1], *_group(row.slots[2], row.access.words))
+
+
+class Layout:
+    """What the words of a region's frame from FIRST on, and its counters, stand for.
+
+    words: a slot, ("unit", function, number) or ("copy", row, number). Counters, for each block: the
+    warps that executed it, their lanes, and most jumps of a warp back to it; then the lanes that
+    leave at each of `stops`. written: the registers that it writes. registers: their places, the
+    bytes in front of each in a group, as parts of a thread, and their words; kept: the words and
+    sizes of those that it stores.
+    """
+
+    def __init__(self, region: Region, constants: dict[int, int]) -> None:
+        self.words: dict[Any, int] = {}
+        self.written: set[Slot] = set()
+        for block in region.blocks:
+            for at, row in block.rows:
+                self.written.update(results(row))
+                for slot in (*results(row), *operands(row)):
+                    if slot[0] not in constants:
+                        self._add(slot)
+                if row.function:
+                    for number in range(4):
+                        self._add(("unit", row.function, number))
+                if row.access is not None and row.access.kind == COPY:
+                    for number in range(4):
+                        self._add(("copy", at, number))
+            if block.jump is not None and block.jump[1] is not None:
+                self._add((block.jump[1], 0, 1))
+        slots = [(w, n) for w, n in self.words.items() if isinstance(w[0], int)]
+        self.units = [(w, n) for w, n in self.words.items() if w[0] == "unit"]
+        self.registers = tuple(
+            np.array(column, np.int64)
+            for column in (
+                [w[0] for w, _ in slots], [w[1] * w[2] for w, _ in slots], [n for _, n in slots]
+            )
+        )  # fmt: skip
+        kept = [(n, w[2]) for w, n in slots if w[0] in region.kept and w in self.written]
+        self.kept = [n for n, _ in kept], [size for _, size in kept]
+        blocks = region.blocks if region.stops else ()
+        self.stops = (*region.exits, *(block.start for block in blocks))
+        self.counters = 3 * len(region.blocks) + len(self.stops)
+
+    def _add(self, word: Any) -> None:
+        self.words.setdefault(word, FIRST + len(self.words))

@@ -1,0 +1,318 @@
+"""The code of rows, in LLVM's language, for one warp.
+
+A warp is two vectors of sixteen lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensorcore_dsl.interpreter.regions.layout import (
+    CHECK,
+    FROM_OFFSET,
+    MEMORY,
+    OFFSET,
+    RANKED,
+    SIZE,
+    TO_OFFSET,
+    Key,
+    Layout,
+    helper,
+    operands,
+    results,
+)
+from tensorcore_dsl.interpreter.regions.plan import Region, Row, Slot
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
+from tensorcore_dsl.isa.lanes import COPY
+from tensorcore_dsl.numerics.lanes import (
+    ANY,
+    FLOATS,
+    LANES,
+    NAN,
+    OPERATIONS,
+    WORDS,
+    Operation,
+)
+
+LIST = ", ".join(f"i32 {i}" for i in range(2 * LANES))
+LOW, HIGH = (", ".join(f"i32 {i}" for i in range(n, n + LANES)) for n in (0, LANES))
+VECTOR = {bits: f"<{LANES} x i{bits}>" for bits in (1, 8, 16, 32, 64)}
+FLOAT = f"<{LANES} x float>"
+WHOLE = {bits: f"<{2 * LANES} x i{bits}>" for bits in (1, 8, 16, 32, 64)}
+def kinds(op: Operation) -> str:
+    return op.kinds or WORDS * (1 + len(op.operands))
+
+
+Pair = tuple[str, str]  # the names of the two vectors of a warp
+Value = dict[str, Pair]  # the kinds in which a register is at hand
+
+
+class Rows:
+    """The code of rows, for one warp: registers are values with names, loaded when first read."""
+
+    def __init__(
+        self, operation: Callable[[str, int], str], name: str, region: Region, constants: dict[int, int]
+    ) -> None:
+        self.operation = operation
+        self.name, self.region, self.constants = name, region, constants
+        self.layout = Layout(region, constants)
+        self.lines: list[str] = []
+        self.count = 0
+        self.pieces = not region.straight
+        self.numbers = {block.start: i for i, block in enumerate(region.blocks)}
+        inner = (block.start for block in region.blocks)
+        self.stops = {at: i for i, at in enumerate(dict.fromkeys((*self.layout.stops, *inner)))}
+        self.env: dict[Key, Value] = {}
+        self.fresh: set[Key] = set()  # written in the block
+        self.halves: Pair = ("", "")
+        self.mask = ""
+        self.failures: list[str] = []
+
+    # -- lines -------------------------------------------------------------------------------------
+
+    def put(self, line: str) -> None:
+        self.lines.append("  " + line)
+
+    def let(self, expression: str) -> str:
+        self.count += 1
+        name = f"%v{self.count}"
+        self.lines.append(f"  {name} = {expression}")
+        return name
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def word(self, number: int) -> str:
+        """A word of the frame."""
+        place = self.let(f"getelementptr i64, ptr %frame, i64 {number}")
+        return self.let(f"load i64, ptr {place}, align 8")
+
+    def pointer(self, address: str) -> str:
+        return self.let(f"inttoptr i64 {address} to ptr")
+
+    def bump(self, number: int, amount: str, most: bool = False) -> None:
+        """Add to a counter, or raise it to a number."""
+        place = self.let(f"getelementptr i64, ptr %counters, i64 {number}")
+        old = self.let(f"load i64, ptr {place}, align 8")
+        if most:
+            larger = self.let(f"icmp sgt i64 {amount}, {old}")
+            new = self.let(f"select i1 {larger}, i64 {amount}, i64 {old}")
+        else:
+            new = self.let(f"add i64 {old}, {amount}")
+        self.put(f"store i64 {new}, ptr {place}, align 8")
+
+    # -- registers ---------------------------------------------------------------------------------
+
+    def home(self, slot: Slot) -> Pair:
+        """Where the halves of a register of this warp lie."""
+        place = self.let(f"getelementptr i64, ptr %frame, i64 {self.layout.words[slot]}")
+        base, size = self.let(f"load ptr, ptr {place}, align 8"), slot[2]
+        low = self.let(f"getelementptr i8, ptr {base}, i64 %offset{size}")
+        return low, self.let(f"getelementptr i8, ptr {low}, i64 {LANES * size}")
+
+    def load_home(self, slot: Slot) -> Pair:
+        load = f"load {VECTOR[8 * slot[2]]}, ptr {{}}, align {slot[2]}"
+        low, high = (self.let(load.format(place)) for place in self.home(slot))
+        return low, high
+
+    def store_home(self, slot: Slot, value: Pair) -> None:
+        for place, lanes in zip(self.home(slot), value, strict=True):
+            self.put(f"store {VECTOR[8 * slot[2]]} {lanes}, ptr {place}, align {slot[2]}")
+
+    def select(self, lanes: str, kind: str, yes: str, no: str) -> str:
+        return self.let(f"select {VECTOR[1]} {lanes}, {kind} {yes}, {kind} {no}")
+
+    def variable(self, slot: Slot) -> Pair:
+        """Where a register lies between blocks."""
+        return tuple(f"%r.{slot[0]}.{slot[1]}.{half}" for half in "ab")  # type: ignore[return-value]
+
+    def value(self, slot: Slot) -> Value:
+        place, _, size = slot
+        if place in self.constants:
+            bits = 8 * size
+            number = self.constants[place] % (1 << bits)
+            number -= (number >> bits - 1) << bits
+            return {WORDS: (f"splat (i{bits} {number})",) * 2}  # type: ignore[dict-item]
+        found = self.env.get(slot)
+        if found is None:
+            if self.pieces and place in self.region.passed:
+                kind = VECTOR[8 * size]
+                pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in self.variable(slot))
+            else:
+                pair = self.load_home(slot)
+            found = self.env[slot] = {WORDS: pair}  # type: ignore[dict-item]
+        return found
+
+    def read(self, slot: Slot, kind: str = WORDS) -> Pair:
+        value = self.value(slot)
+        if kind == ANY and WORDS in value:
+            kind = WORDS
+        if kind not in value:
+            words = VECTOR[32]
+            if kind == FLOATS:
+                pair = tuple(self.let(f"bitcast {words} {x} to {FLOAT}") for x in value[WORDS])
+            else:
+                pair = tuple(self.let(f"bitcast {FLOAT} {x} to {words}") for x in value[FLOATS])
+            if kind == WORDS:
+                nans = [self.let(f"fcmp uno {FLOAT} {x}, zeroinitializer") for x in value[FLOATS]]
+                pair = tuple(
+                    self.select(nan, words, f"splat (i32 {NAN})", x)
+                    for nan, x in zip(nans, pair, strict=True)
+                )
+            value[kind] = pair  # type: ignore[assignment]
+        return value[kind]
+
+    def write(self, slot: Slot, value: Pair, kind: str = WORDS) -> None:
+        self.env[slot] = {kind: value}
+        self.fresh.add(slot)
+
+    def lanes_of(self, mask: str) -> Pair:
+        """The lanes of a mask, as vectors of bits."""
+        low = self.let(f"trunc i32 {mask} to i{LANES}")
+        high = self.let(f"trunc i32 {self.let(f'lshr i32 {mask}, {LANES}')} to i{LANES}")
+        return tuple(self.let(f"bitcast i{LANES} {x} to {VECTOR[1]}") for x in (low, high))  # type: ignore[return-value]
+
+    def bits_of(self, lanes: Pair) -> str:
+        """The reverse."""
+        low, high = (
+            self.let(f"zext i{LANES} {self.let(f'bitcast {VECTOR[1]} {x} to i{LANES}')} to i32")
+            for x in lanes
+        )
+        return self.let(f"or i32 {low}, {self.let(f'shl i32 {high}, {LANES}')}")
+
+    def joined(self, bits: int, value: Pair) -> str:
+        kind = VECTOR[bits]
+        return self.let(
+            f"shufflevector {kind} {value[0]}, {kind} {value[1]}, <{2 * LANES} x i32> <{LIST}>"
+        )
+
+    def parted(self, bits: int, whole: str) -> Pair:
+        kind = WHOLE[bits]
+        return tuple(  # type: ignore[return-value]
+            self.let(f"shufflevector {kind} {whole}, {kind} poison, <{LANES} x i32> <{part}>")
+            for part in (LOW, HIGH)
+        )
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def operate(self, at: int, row: Row) -> None:
+        if row.name == "copy":
+            self.env[row.slots[0]] = dict(self.value(row.slots[1]))
+            self.fresh.add(row.slots[0])
+            return
+        op, name = OPERATIONS[row.name, row.bits], self.operation(row.name, row.bits)
+        made, *taken = kinds(op)
+        values = [self.read(slot, kind) for slot, kind in zip(row.slots[1:], taken, strict=True)]
+        if row.function:
+            numbers = [self.word(self.layout.words["unit", row.function, i]) for i in range(4)]
+        else:
+            numbers = [str(number) for number in row.numbers]
+        given = [f"i64 {number}" for number in numbers]
+        if op.whole:
+            words = [
+                f"{WHOLE[bits]} {self.joined(bits, value)}"
+                for bits, value in zip(op.operands, values, strict=True)
+            ]
+            found = self.let(f"call {WHOLE[op.result]} @{name}({', '.join(words + given)})")
+            self.write(row.slots[0], self.parted(op.result, found))
+            return
+        result: list[str] = []
+        for half in range(2):
+            words = [
+                f"{FLOAT if kind == FLOATS else VECTOR[bits]} {value[half]}"
+                for kind, bits, value in zip(taken, op.operands, values, strict=True)
+            ]
+            kind = FLOAT if made == FLOATS else VECTOR[op.result or 1]
+            result.append(self.let(f"call {kind} @{name}({', '.join(words + given)})"))
+        if op.result:
+            self.write(row.slots[0], (result[0], result[1]), made)
+            return
+        wrong = tuple(
+            self.let(f"and {VECTOR[1]} {x}, {m}") for x, m in zip(result, self.halves)
+        )
+        bits = self.bits_of(wrong)  # type: ignore[arg-type]
+        lane = self.let(f"zext i32 {self.let(f'call i32 @llvm.cttz.i32(i32 {bits}, i1 false)')} to i64")
+        code = self.let(f"or i64 {lane}, {CHECK << 32}")
+        self.fail(at, row, self.let(f"icmp ne i32 {bits}, 0"), code)
+
+    def fail(self, at: int, row: Row, wrong: str, code: str) -> None:
+        """Leave where `wrong`: note the position, and store the operands of the step."""
+        self.count += 1
+        here, go = f"fail{self.count}", f"go{self.count}"
+        self.put(f"br i1 {wrong}, label %{here}, label %{go}")
+        lines, self.lines = self.lines, []
+        self.label(here)
+        for slot in operands(row):
+            if slot[0] not in self.constants:
+                self.store_home(slot, self.env[slot][WORDS])
+        self.put(f"store i64 {self.let(f'add i64 {code}, %offset1')}, ptr %wrong, align 8")
+        self.put(f"store i32 {self.mask}, ptr %there, align 4")
+        self.put(f"store i64 {at}, ptr %position, align 8")
+        self.put("br label %mistake")
+        self.failures += self.lines
+        self.lines = lines
+        self.label(go)
+
+    def addresses(self, slot: Slot, offset: int, target: str, ranked: bool = False) -> None:
+        """Store the addresses of the lanes, or what else there is of each, at `target`."""
+        bits = 8 * slot[2]
+        kind = VECTOR[bits]
+        for half, value in enumerate(self.read(slot)):
+            if offset:
+                value = self.let(f"add {kind} {value}, splat (i{bits} {offset})")
+            if ranked:
+                upper = self.let(f"lshr {kind} {value}, splat (i32 {CLUSTER_SHIFT})")
+                own = self.let(f"icmp eq {kind} {upper}, splat (i32 {OWN})")
+                lower = self.let(f"and {kind} {value}, splat (i32 {(1 << CLUSTER_SHIFT) - 1})")
+                value = self.select(own, kind, lower, value)
+            at = target if half == 0 else self.let(
+                f"getelementptr i8, ptr {target}, i64 {LANES * slot[2]}"
+            )
+            self.put(f"store {kind} {value}, ptr {at}, align 8")
+
+    def access(self, at: int, row: Row) -> None:
+        how = row.access
+        assert how is not None
+        lanes = self.let(f"zext i32 {self.mask} to i64")
+        first, memory = "%offset1", self.word(MEMORY)
+        if how.kind == COPY:
+            targets = "%narrow", "%wide", "%bytes"
+            offsets = row.numbers[TO_OFFSET], row.numbers[FROM_OFFSET], 0
+            for slot, offset, target in zip(row.slots[1:4], offsets, targets, strict=True):
+                self.addresses(slot, offset, target)
+            function = self.pointer(self.word(helper(how)))
+            numbers = [
+                memory, *(self.let(f"ptrtoint ptr {x} to i64") for x in targets), lanes,
+                str(row.numbers[SIZE]),
+                *(self.word(self.layout.words["copy", at, i]) for i in range(4)), first,
+            ]  # fmt: skip
+        else:
+            base = row.slots[1]
+            target = "%wide" if base[2] == 8 else "%narrow"
+            self.addresses(base, row.numbers[OFFSET], target, bool(row.numbers[RANKED]))
+            if not results(row):
+                for i, slot in enumerate(operands(row)[1:]):
+                    kind = VECTOR[8 * slot[2]]
+                    for half, value in enumerate(self.read(slot)):
+                        place = self.let(
+                            f"getelementptr i8, ptr %words, i64 {LANES * slot[2] * (2 * i + half)}"
+                        )
+                        self.put(f"store {kind} {value}, ptr {place}, align 8")
+            function = self.pointer(self.word(helper(how)))
+            numbers = [
+                memory, self.let(f"ptrtoint ptr {target} to i64"), lanes,
+                self.let("ptrtoint ptr %words to i64"), str(how.width), str(how.words),
+                str(how.kind), first, str(at),
+            ]  # fmt: skip
+        given = ", ".join(f"i64 {number}" for number in numbers)
+        wrong = self.let(f"call i64 {function}({given})")
+        self.fail(at, row, self.let(f"icmp ne i64 {wrong}, 0"), wrong)
+        for i, slot in enumerate(results(row)):
+            kind, size = VECTOR[8 * slot[2]], slot[2]
+            halves = []
+            for half in range(2):
+                place = self.let(
+                    f"getelementptr i8, ptr %words, i64 {LANES * size * (2 * i + half)}"
+                )
+                halves.append(self.let(f"load {kind}, ptr {place}, align 8"))
+            self.write(slot, (halves[0], halves[1]))
