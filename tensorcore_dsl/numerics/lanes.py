@@ -18,8 +18,8 @@ LANES = 16  # of a vector: half a warp, which compiles and runs faster than a wh
 WARP = 2 * LANES
 NAN = 0x7FFFFFFF  # every NaN that f32 arithmetic gives
 
-# Kinds of vectors: of words; of words in which a NaN may have any bits; of floats, likewise. Bits of
-# a NaN are seen by few operations, so that the others need not make them those of `NAN`.
+# Kinds of vectors: of words; of words in which a NaN may have any bits; of floats, likewise. Bits
+# of a NaN are seen by few operations, so that the others need not make them those of `NAN`.
 WORDS, ANY, FLOATS = "w", "n", "f"
 
 Emit = Callable[..., Any]  # (builder, *vectors of the operands) -> vector of the result

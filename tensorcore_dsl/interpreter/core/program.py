@@ -114,10 +114,11 @@ class Program:
     places of values, and of constants. rows: by position, what compiled code executes (see
     `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which
     no region goes; copied: by position, the copies of registers of asynchronous products;
-    strips: what makes of a step one that executes a row of them (see `execution.strips`). runs: the functions of all steps, by whether each notes its position first, and the level of
-    regions. flags: places of
-    the conditions of counted loops, which steps write before they read them. seconds: that a core
-    took for each CTA of the last launch, None before there was one. serial: its key in PROGRAMS,
+    strips: what makes of a step one that executes a row of them (see `execution.strips`). runs: the
+    functions of all steps, by whether each notes its position first, and the level of regions.
+    flags: places of the conditions of counted loops, which steps write before they read them.
+    seconds: that a core took for each CTA of the last launch, None before there was one. serial:
+    its key in PROGRAMS,
     -1 while it is made.
     """
 

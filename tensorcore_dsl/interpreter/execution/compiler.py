@@ -305,8 +305,8 @@ class _Compiler:
         if move.kind == COPY:
             size = const_int(sources[0])  # type: ignore[arg-type]
             read = sources[1] if len(sources) > 1 else nodes.Const(size, dtypes.u32)
-            slots = (plan.NOTHING, *slots, self.slot(read, 32))
-            return [plan.Row("copy", 0, slots, (*offsets, size), move)]
+            copied = plan.NOTHING, *slots, self.slot(read, 32)
+            return [plan.Row("copy", 0, copied, (*offsets, size), move)]
         results = [self.slot(value, 0) for value in op.results]
         if any(isinstance(source, nodes.Const) for source in sources):
             return []

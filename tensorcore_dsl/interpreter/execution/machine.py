@@ -54,9 +54,9 @@ class Machine:
     the step where threads that wait are asked again, -1 for none. yields: the running cohort lets
     others run behind its step. observers: see the marks of a
     debug build. level: the regions that it may execute; frames: what their code gets; memory: the
-    record of memories for it; witness: shows accesses in them to the detector of races. resident: CTAs that the device holds at a time; those behind them start when others
-    have ended. started: CTAs that have started. stop: a request to end; the machine then raises
-    KeyboardInterrupt.
+    record of memories for it; witness: shows accesses in them to the detector of races. resident:
+    CTAs that the device holds at a time; those behind them start when others have ended. started:
+    CTAs that have started. stop: a request to end; the machine then raises KeyboardInterrupt.
     """
 
     stop: Stop | None = None

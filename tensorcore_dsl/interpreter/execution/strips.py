@@ -42,8 +42,8 @@ AT_STRIP, AT_ITEM, ITEM, STATE = range(4)
 
 @dataclass(frozen=True)
 class Row:
-    """The steps from `start` to `end`, as items. code: of those that are regions. reads: places that they must find written; writes: places
-    that they write."""
+    """The steps from `start` to `end`, as items. code: of those that are regions. reads: places
+    that they must find written; writes: places that they write."""
 
     start: int
     end: int

@@ -388,8 +388,7 @@ def matrix_row(
     address: int, cta: int, lane: int, register: int, step: int, data: Any, states: Any,
     transposed: bool, checked: bool,
 ) -> int:  # fmt: skip
-    """`matrix_load` of the row of one lane; register: that of lane 0, others lie `step` bytes apart.
-    """
+    """`matrix_load` of a lane's row; register: that of lane 0, others lie `step` bytes apart."""
     if address + 16 > data.shape[1]:
         return shadow.OUTSIDE
     at = cta * data.shape[1] + address

@@ -34,7 +34,8 @@ def helper(number: int) -> int:
     """The address of a function of `memory`, by the word of a frame for it."""
     function: Any = {
         layout.GLOBAL: memory.global_access, layout.SHARED: memory.shared_access,
-        layout.MATRIX: memory.matrix_access, layout.ASYNC: memory.async_copy, layout.MERGE: memory.merge,
+        layout.MATRIX: memory.matrix_access, layout.ASYNC: memory.async_copy,
+        layout.MERGE: memory.merge,
     }[number]  # fmt: skip
     return int(function.address())
 

@@ -77,8 +77,9 @@ class _Function(Rows):
 
     def text(self) -> str:
         self.put("%mistakes = alloca i64, align 8")
-        for name, kind in (("wrong", "i64"), ("position", "i64"), ("there", "i32"), ("left", "i64")):
-            self.put(f"%{name} = alloca {kind}, align 8")
+        for name in ("wrong", "position", "left"):
+            self.put(f"%{name} = alloca i64, align 8")
+        self.put("%there = alloca i32, align 8")
         if self.region.accesses:
             words = max(self._room(how) for how in self.region.accesses)
             for name, size in (("wide", 256), ("narrow", 128), ("bytes", 128), ("words", words)):

@@ -18,8 +18,8 @@ from tensorcore_dsl.isa.lanes import (
 
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
 # memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
-# mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps
-# of a warp until others are asked, and the functions of `memory`. Behind these lie the words of `Layout.words`.
+# mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps of a warp
+# until others are asked, and the functions of `memory`. Behind these lie those of `Layout.words`.
 (
     ACTIVE, ENTRY, MEMORY, COUNTERS, LEAVING, MISTAKE, KEPT, BUDGET, GLOBAL, SHARED, MATRIX, ASYNC,
     MERGE, FIRST,
@@ -64,11 +64,11 @@ def operands(row: Row) -> tuple[Slot, ...]:
 class Layout:
     """What the words of a region's frame from FIRST on, and its counters, stand for.
 
-    words: a slot, ("unit", function, number) or ("copy", row, number). Counters, for each block: the
-    warps that executed it, their lanes, and most jumps of a warp back to it; then the lanes that
-    leave at each of `stops`. written: the registers that it writes. registers: their places, the
-    bytes in front of each in a group, as parts of a thread, and their words; kept: the words and
-    sizes of those that it stores.
+    words: a slot, ("unit", function, number) or ("copy", row, number). Counters, for each block:
+    the warps that executed it, their lanes, and most jumps of a warp back to it; then the lanes
+    that leave at each of `stops`. written: the registers that it writes. registers: their places,
+    the bytes in front of each in a group, as parts of a thread, and their words; kept: the words
+    and sizes of those that it stores.
     """
 
     def __init__(self, region: Region, constants: dict[int, int]) -> None:

@@ -165,19 +165,20 @@ def global_access(
     size, address = width * count, int(peek64(addresses))
     if memories[SHOW]:
         native.call(
-            memories[SHOW], memory, GLOBAL, stores, addresses, lanes, words, width, count, step, first
-        )
+            memories[SHOW], memory, GLOBAL, stores, addresses, lanes, words, width, count, step,
+            first,
+        )  # fmt: skip
     if lanes == EVERY_LANE:
         step = int(peek64(addresses + 8)) - address
         aside = checked and address & (size - 1) != 0
-        if (step == size or (step == 0 and not stores)) and not aside:
-            if native.has_stride64(addresses, step):
-                real = locate(address, step * 31 + size, table)
-                if real != 0 and stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
-                    real = 0
-                if real != 0:
-                    _move_row(words, real, step, width, count, stores)
-                    return 0
+        even = (step == size or (step == 0 and not stores)) and not aside
+        if even and native.has_stride64(addresses, step):
+            real = locate(address, step * 31 + size, table)
+            if real != 0 and stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+                real = 0
+            if real != 0:
+                _move_row(words, real, step, width, count, stores)
+                return 0
     for lane in range(32):
         if lanes >> lane & 1:
             wrong = global_word(
@@ -231,10 +232,10 @@ def shared_access(
         if good:
             _move_row(words, place + address, step, width, count, stores)
             return 0
-        if not stores and size >= 4:
-            if _words_are_plain(addresses, size, limit, states_of, known, checked):
-                _gather(words, addresses, place, width, count)
-                return 0
+        plain = not stores and size >= 4
+        if plain and _words_are_plain(addresses, size, limit, states_of, known, checked):
+            _gather(words, addresses, place, width, count)
+            return 0
     if checked and not stores:
         shadow.disclose(states_of, known, memories[PAGES_OF_CTA], False)
     stamps = native.array_at(memories[STAMPS], (ctas, memories[STAMP_WORDS]), np.uint32)

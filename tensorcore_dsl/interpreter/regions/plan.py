@@ -183,7 +183,10 @@ class Flow:
 
     def __post_init__(self) -> None:
         count = len(self.steps)
-        self.uses = [_bits(_read(step)) | _bits(self.watched.get(at, ())) for at, step in enumerate(self.steps)]
+        self.uses = [
+            _bits(_read(step)) | _bits(self.watched.get(at, ()))
+            for at, step in enumerate(self.steps)
+        ]
         self.kills = [0 if step.guard else _bits(step.writes) for step in self.steps]
         self.live = self.solve(range(count), [0] * (count + 1))
 

@@ -51,8 +51,9 @@ class Rows:
     """The code of rows, for one warp: registers are values with names, loaded when first read."""
 
     def __init__(
-        self, operation: Callable[[str, int], str], name: str, region: Region, constants: dict[int, int]
-    ) -> None:
+        self, operation: Callable[[str, int], str], name: str, region: Region,
+        constants: dict[int, int],
+    ) -> None:  # fmt: skip
         self.operation = operation
         self.name, self.region, self.constants = name, region, constants
         self.layout = Layout(region, constants)
@@ -136,8 +137,8 @@ class Rows:
         found = self.env.get(slot)
         if found is None:
             if self.pieces and place in self.region.passed:
-                kind = VECTOR[8 * size]
-                pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in self.variable(slot))
+                kind, places = VECTOR[8 * size], self.variable(slot)
+                pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in places)
             else:
                 pair = self.load_home(slot)
             found = self.env[slot] = {WORDS: pair}  # type: ignore[dict-item]
@@ -201,7 +202,7 @@ class Rows:
             self.fresh.add(row.slots[0])
             return
         op, name = OPERATIONS[row.name, row.bits], self.operation(row.name, row.bits)
-        made, *taken = kinds(op)
+        made, *taken = tuple(kinds(op))
         values = [self.read(slot, kind) for slot, kind in zip(row.slots[1:], taken, strict=True)]
         if row.function:
             numbers = [self.word(self.layout.words["unit", row.function, i]) for i in range(4)]
@@ -231,8 +232,8 @@ class Rows:
             self.let(f"and {VECTOR[1]} {x}, {m}") for x, m in zip(result, self.halves)
         )
         bits = self.bits_of(wrong)  # type: ignore[arg-type]
-        lane = self.let(f"zext i32 {self.let(f'call i32 @llvm.cttz.i32(i32 {bits}, i1 false)')} to i64")
-        code = self.let(f"or i64 {lane}, {CHECK << 32}")
+        lane = self.let(f"call i32 @llvm.cttz.i32(i32 {bits}, i1 false)")
+        code = self.let(f"or i64 {self.let(f'zext i32 {lane} to i64')}, {CHECK << 32}")
         self.fail(at, row, self.let(f"icmp ne i32 {bits}, 0"), code)
 
     def fail(self, at: int, row: Row, wrong: str, code: str) -> None:

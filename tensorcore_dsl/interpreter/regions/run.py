@@ -115,7 +115,7 @@ def execute(
             for place in issued:
                 begin = frame.layout.words["copy", place, 0]
                 words[begin : begin + 4] = frames[0].words[begin : begin + 4]
-        return frame.call(frame.address, first, last) != 0
+        return bool(frame.call(frame.address, first, last))
 
     if detector is not None and region.accesses:
         with detector.following(len(region.accesses) * ctx.warps, region.is_global):
