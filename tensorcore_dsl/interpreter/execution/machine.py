@@ -70,12 +70,8 @@ class Machine:
         self.memory = memory.record(ctx)
         self.frames: dict[Any, list[Frame]] = {}
         detector = ctx.sanitizer.detector
-        self.level = ALL if detector is None else SHOWN
         self.witness = Witness(ctx)
         self.memory[memory.WITNESS] = self.witness.function
-        # Orders other than the default one may part threads between two accesses.
-        if ctx.tally.profile or scheduler is not None or (detector and detector.swizzles):
-            self.level = ALONE
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[tuple[int, int], RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}
@@ -85,10 +81,19 @@ class Machine:
         self.yields = False
         self.started, self.resident = 0, resident or MAX_GRID
         self.scheduler, self.observers = scheduler, observers
-        self.runs = _runs(ctx.program, ctx.tally.profile or detector is not None, self.level)
+        # Orders other than the default one may part threads between two accesses.
+        alone = ctx.tally.profile or scheduler is not None or (detector and detector.swizzles)
+        self.execute_at(ALONE if alone else ALL if detector is None else SHOWN)
         self._missing = BoundedCache()  # with the masks, so that their id() stays theirs
         self.rounds = self.budget = 0
         self.marked = (0, 0)
+
+    def execute_at(self, level: int) -> None:
+        """Execute the regions of a level from now on."""
+        ctx = self.ctx
+        self.level = level
+        follows = ctx.tally.profile or ctx.sanitizer.detector is not None
+        self.runs = _runs(ctx.program, follows, level)
 
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads of the running cohort that jump ahead on their own."""

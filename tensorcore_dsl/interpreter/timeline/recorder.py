@@ -100,7 +100,7 @@ class _Hooks:
         self.phases: dict[tuple[int, int], list[int]] = {}  # (block, number): phase, arrivals
         self.met = np.zeros((2, ctx.threads), np.int64)  # cluster arrivals and waits of a thread
         self._install()
-        machine.level = NONE  # each step is recorded
+        machine.execute_at(NONE)  # each step is recorded
         steps = ctx.program.steps
         machine.runs = [self._recorded(at, step, machine.runs[at]) for at, step in enumerate(steps)]
 
