@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from tensorcore_dsl.dtypes import named
-from tensorcore_dsl.isa import bounds, bulk, convert, matrix, memory, semantics, warp
+from tensorcore_dsl.isa import bounds, bulk, convert, matrix, memory, semantics, special, warp
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -95,6 +95,11 @@ def access(instr: Instruction) -> Access | None:
         return None
     kind = (LOAD_GLOBAL if instr.space == "global" else LOAD_SHARED) + stores
     return Access(kind, int(p["t"][1:]) // 8, int(p["n"]))
+
+
+def special_register(instr: Instruction) -> str:
+    """The special register that an instruction moves, "" for others."""
+    return str(instr.params["s"]) if instr.execute is special.read else ""
 
 
 def _integer(instr: Instruction) -> Operations:

@@ -12,9 +12,8 @@ import llvmlite.binding as llvm
 from tensorcore_dsl.lowering.entry import FUNCTIONS
 
 # Levels of optimisation. PLAIN: a few passes, in a third of the time of all others, which gain
-# nothing that was measured on emulated kernels where LLVM need not turn loops into vectors. QUICK:
-# the same passes, and registers are chosen in a third of the time again.
-QUICK, PLAIN, VECTORS = 0, 1, 3
+# nothing that was measured on emulated kernels where LLVM need not turn loops into vectors.
+PLAIN, VECTORS = 1, 3
 PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 _METH_FASTCALL = 0x80
 _llvm: Any = llvm  # without types

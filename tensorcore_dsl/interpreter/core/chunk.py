@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
@@ -123,7 +124,6 @@ class Chunk(Positions):
         self.masks = Masks()
         self.all_threads = np.ones(self.threads, np.bool_)
         self.exits = 0
-        self.every_lane = np.full(self.threads, 0xFFFFFFFF, np.uint32)
         self.alive = np.ones(self.threads, np.bool_)
         self.alive.reshape(-1, self.group)[:, self.threads_per_cta :] = False
         self.gone = ~self.alive
@@ -136,6 +136,10 @@ class Chunk(Positions):
         self.progress = 0
         self.reads = self.writes = 0
         self.narrow(self.alive.copy())
+
+    @cached_property
+    def every_lane(self) -> np.ndarray:
+        return np.full(self.threads, 0xFFFFFFFF, np.uint32)
 
     def narrow(self, mask: np.ndarray) -> None:
         """Make these threads the active ones."""

@@ -102,27 +102,47 @@ def ranges(numbers: np.ndarray) -> str:
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs if len(r))
 
 
+def stays(register: str) -> bool:
+    """Does a special register always hold what it held first?"""
+    return not register.startswith(("clock", "globaltimer"))
+
+
+def varies(register: str) -> bool:
+    """May a special register differ between the threads of a CTA?"""
+    return register.startswith(("tid.", "lane", "warpid"))
+
+
 class SpecialRegisters:
     """Special registers by name (PTX manual, chapter 10), computed on first use."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.values: dict[str, np.ndarray] = {}
+        self.tables: dict[str, np.ndarray] = {}
         self.ticks = 0
 
     def __call__(self, name: str) -> np.ndarray:
         name = name.removeprefix("%")
         if name in self.values:
             return self.values[name]
-        rule = self.rules.get(name)
-        if rule is None:
-            raise EmulationError(f"no special register {name!r}; there are {listing(self.rules)}")
-        kind = _KINDS.get(name, np.uint32)
         shape = self.geometry.ctas, self.geometry.group
-        value = np.broadcast_to(np.asarray(rule()).astype(kind), shape).reshape(-1)
-        if not name.startswith(("clock", "globaltimer")):
+        value = np.broadcast_to(self.table(name), shape).reshape(-1)
+        if stays(name):
             self.values[name] = value
         return value
+
+    def table(self, name: str) -> np.ndarray:
+        """Its values, (1, threads of a CTA) where these differ, else (CTAs, 1), or one."""
+        found = self.tables.get(name)
+        if found is None:
+            rule = self.rules.get(name)
+            if rule is None:
+                known = listing(self.rules)
+                raise EmulationError(f"no special register {name!r}; there are {known}")
+            found = np.asarray(rule()).astype(_KINDS.get(name, np.uint32))
+            if stays(name):
+                self.tables[name] = found
+        return found
 
     @cached_property
     def rules(self) -> dict[str, Callable[[], object]]:

@@ -103,12 +103,11 @@ class Program:
     shapes: by place, the type and number of its registers and whether they are a group; None for a
     constant. constants: (place, value, registers): None for one value that all threads share, 0 for
     a scalar in every thread, or the registers of a group. params: places of the kernel's
-    parameters. unit: threads of the largest group that one instruction needs as a whole, a warp or
-    a warpgroup. asynchronous: operations may be in flight when a CTA ends, or other CTAs access its
-    memory.
-    reads_shared: some instruction reads shared memory through the async proxy. ranked: the kernel
-    fixes its cluster shape, so shared addresses of all CTAs but the first of a cluster have bits
-    above CLUSTER_SHIFT. kept: in a debug build, the
+    parameters; fixed: of those that nothing writes. unit: threads of the largest group that one
+    instruction needs as a whole, a warp or a warpgroup. asynchronous: operations may be in flight
+    when a CTA ends, or other CTAs access its memory. reads_shared: some instruction reads shared
+    memory through the async proxy. ranked: the kernel fixes its cluster shape, so shared addresses
+    of all CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build, the
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
     the position that they jump back to. ops: by position, those that access words. values: the
     places of values, and of constants. rows: by position, what compiled code executes (see
@@ -116,7 +115,8 @@ class Program:
     no region goes; copied: by position, the copies of registers of asynchronous products;
     strips: what makes of a step one that executes a row of them (see `execution.strips`). runs: the
     functions of all steps, by whether each notes its position first, and the level of regions.
-    flags: places of the conditions of counted loops, which steps write before they read them.
+    fills: by level, whether steps outside of regions read parameters of `fixed`. flags: places of
+    the conditions of counted loops, which steps write before they read them.
     seconds: that a core took for each CTA of the last launch, None before there was one. serial:
     its key in PROGRAMS,
     -1 while it is made.
@@ -128,6 +128,7 @@ class Program:
     shapes: list[tuple[np.dtype[Any], int, bool] | None] = field(default_factory=list)
     constants: list[tuple[int, Any, int | None]] = field(default_factory=list)
     params: list[int] = field(default_factory=list)
+    fixed: frozenset[int] = frozenset()
     unit: int = 32
     asynchronous: bool = False
     reads_shared: bool = False
@@ -144,6 +145,7 @@ class Program:
     strips: dict[int, Callable[[Run], Run]] = field(default_factory=dict)
     runs: dict[tuple[bool, int], list[Run]] = field(default_factory=dict)
     flags: list[int] = field(default_factory=list)
+    fills: dict[int, bool] = field(default_factory=dict)
     seconds: float | None = None
     serial: int = -1
 

@@ -38,6 +38,22 @@ def _alike(word: int, threads: int) -> np.ndarray:
     return np.full(threads, word, np.uint32)
 
 
+class PerThread:
+    """An attribute of a part of a chunk: an int64 for each thread, made when first asked for."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, part: Any, owner: type) -> np.ndarray:
+        threads = part.chunk.threads
+        found = np.full(threads, self.first) if self.first else np.zeros(threads, np.int64)
+        vars(part)[self.name] = found
+        return found
+
+
 MAX_KEPT = 512  # masks of a chunk, and answers about them
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.interpreter.core.geometry import stays
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
@@ -26,7 +27,15 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
-from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, Access, access, operations
+from tensorcore_dsl.isa.lanes import (
+    ADD,
+    ALL_LANES,
+    COPY,
+    Access,
+    access,
+    operations,
+    special_register,
+)
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 from tensorcore_dsl.lowering import vectorised
@@ -116,6 +125,13 @@ class _Compiler:
         for at, use in self.checks.items():
             copy = self.program.steps[at]
             copy.run = steps.watched(copy.run, partial(MmaHazards.access, uses=(use,)))
+        written = {place for step in self.program.steps for place in step.writes}
+        self.program.fixed = frozenset(
+            place
+            for place, param in zip(self.program.params, kernel.params, strict=True)
+            if place not in written and not param.value.type.is_group
+            and param.value.type.registers == 1
+        )  # fmt: skip
         flow = Flow(self.program.steps, self.jumps, self._watched())
         apart = {place for at in self.checks for place in (at, at + 1)}
         strips = strips_of(self.program, flow, self.multiplied, self.heads | apart)
@@ -279,6 +295,9 @@ class _Compiler:
         move = access(op.instr)
         if move is not None:
             self._fuse(self._access(op, move))
+        register = special_register(op.instr)
+        if register and stays(register):
+            self._fuse([plan.input_row(register, self.slot(op.results[0], 0))])
         if not operations(op.instr):
             return
         results = [self.slot(value, 0) for value in op.results]

@@ -17,11 +17,11 @@ import numpy as np
 from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core.chunk import WARP, Cohort
 from tensorcore_dsl.interpreter.core.program import AFTER, STOP, Program, Run, Step
+from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import BoundedCache, Mask, absent, divided, words
 from tensorcore_dsl.interpreter.debugging.hang_report import Group, HangReport
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
 from tensorcore_dsl.interpreter.regions.frame import Frame, Witness
@@ -94,6 +94,8 @@ class Machine:
         self.level = level
         follows = ctx.tally.profile or ctx.sanitizer.detector is not None
         self.runs = _runs(ctx.program, follows, level)
+        if self.observers or ctx.program.fills[level]:
+            self.registers.fill()
 
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads of the running cohort that jump ahead on their own."""

@@ -72,7 +72,8 @@ def strips_of(
             at = item.end
         if len(items) > 1 and any(isinstance(item, Products) for item in items):
             code = Code(program, [item for item in items if isinstance(item, Region)])
-            found.append(Row(start, at, tuple(items), code, *uses_of(steps[start:at])))
+            reads, writes = uses_of(steps[start:at])
+            found.append(Row(start, at, tuple(items), code, reads - program.fixed, writes))
         at = max(at, start + 1)
     return found
 
@@ -112,11 +113,14 @@ def in_strips(alone: Run, row: Row) -> Run:
             ctx.limit < end or machine.level != ALL
             or ctx.lanes != WARP * ctx.warps
         ):  # fmt: skip
+            registers.fill()
             return alone(machine)
         strips = machine.strips.get(start)
         if strips is None or registers.partial:
             if registers.lacks(row.reads) or not in_blocks(ctx):
+                registers.fill()
                 return alone(machine)
+            registers.clear(row.writes)
             registers.wrote_all(row.writes)
             if strips is None:
                 strips = machine.strips[start] = Strips(machine, row)

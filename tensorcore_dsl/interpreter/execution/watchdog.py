@@ -16,6 +16,7 @@ import random
 import sys
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -100,7 +101,6 @@ class Watchdog:
         self.iterations = dict.fromkeys(ctx.program.loops, 0)
         self.endless = {at for at, loop in ctx.program.loops.items() if not loop.counted}
         self.changes = 0
-        self.repeats = np.full(ctx.threads, -1, np.int64)
         self.asked: dict[int, tuple[np.ndarray, int]] = {}
         self.since, self.latest = 0, -1
         self.digest = _UNKNOWN
@@ -111,6 +111,10 @@ class Watchdog:
         self.apart: dict[int, Any] = {}
         self.looked: dict[int, int] = {}
         self.due, self.cost = time.perf_counter() + DEEP_AFTER, 0.0
+
+    @cached_property
+    def repeats(self) -> np.ndarray:
+        return np.full(self.ctx.threads, -1, np.int64)
 
     @property
     def version(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from tensorcore_dsl.errors import OutOfBounds
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST
+from tensorcore_dsl.interpreter.core.threads import PerThread
 from tensorcore_dsl.interpreter.memory.accesses import (
     GLOBAL_SIDE,
     TOO_MANY,
@@ -56,11 +57,12 @@ class _Copy:
 class AsyncCopies:
     """Copies in flight; `groups` counts the groups that each thread has committed."""
 
+    groups = PerThread()
+
     def __init__(self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory) -> None:
         self.chunk = chunk
         self.shared = shared
         self.globals = memory
-        self.groups = np.zeros(chunk.threads, np.int64)
         self.queue: list[_Copy] = []
         self.waits = LastWaits(chunk)
         shared.sanitizer.in_flight.of_threads = self.owner

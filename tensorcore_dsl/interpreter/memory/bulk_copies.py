@@ -18,7 +18,7 @@ from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
-from tensorcore_dsl.interpreter.core.threads import scalar, taken, words
+from tensorcore_dsl.interpreter.core.threads import PerThread, scalar, taken, words
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.outside_boxes import LOADS, STORES, OutsideBoxes
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
@@ -52,6 +52,8 @@ FOUND = 4  # numbers that `_load_all` finds
 class BulkCopies:
     """The bulk copies of a chunk of CTAs; `commits` counts the groups of each thread."""
 
+    commits = PerThread()
+
     def __init__(
         self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory, clusters: Clusters
     ) -> None:
@@ -62,7 +64,6 @@ class BulkCopies:
         self.mbarriers = shared.mbarriers
         self.globals = memory
         self.clusters = clusters
-        self.commits = np.zeros(chunk.threads, np.int64)
         self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
         self.outside = OutsideBoxes(chunk, clusters)
 

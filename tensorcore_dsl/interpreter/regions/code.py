@@ -45,8 +45,10 @@ class Code:
 
     def __init__(self, program: Program, regions: Sequence[Region]) -> None:
         self.regions = tuple(regions)
-        self.constants = program.numbers
-        self.layouts = [layout.Layout(region, self.constants) for region in self.regions]
+        self.constants, self.fixed = program.numbers, program.fixed
+        self.layouts = [
+            layout.Layout(region, self.constants, self.fixed) for region in self.regions
+        ]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
         self._rows = sum(len(b.rows) for region in self.regions for b in region.blocks)
@@ -96,14 +98,9 @@ class Code:
             for _, row in block.rows for slot in row.slots if slot[0] in self.constants
         }  # fmt: skip
         return disk_cache.entry_name(
-            "regions", self._level, described, sorted(used.items()), machine.processor()
+            "regions", described, sorted(used.items()), sorted(self.fixed),
+            machine.processor(),
         )
-
-    @property
-    def _level(self) -> int:
-        """Code that repeats itself is worth better code."""
-        turns = any(region.turns for region in self.regions)
-        return machine.PLAIN if turns else machine.QUICK
 
     def _loaded(self, name: str) -> str | None:
         """The name, if the code is on disk."""
@@ -121,7 +118,7 @@ class Code:
         """The name of the code, which is made now."""
         name, directory = self._key(), forms.directory()
         with forms.compiling("regions"):
-            code = machine.object_code(self._module(name), self._level)
+            code = machine.object_code(self._module(name), machine.PLAIN)
         if directory:
             disk_cache.store(name, code, _KEY.sources(), directory)
         machine.load(code)
@@ -131,5 +128,5 @@ class Code:
     def _module(self, name: str) -> str:
         module = emit.Module()
         for number, region in enumerate(self.regions):
-            module.add(f"{name}.{number}", region, self.constants)
+            module.add(f"{name}.{number}", region, self.constants, self.fixed)
         return str(module)

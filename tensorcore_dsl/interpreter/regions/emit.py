@@ -24,6 +24,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     MERGE,
     MISTAKE,
     POSITION,
+    WARPS,
     WRONG,
 )
 from tensorcore_dsl.interpreter.regions.plan import Block, Region, Slot
@@ -62,8 +63,10 @@ class Module:
             function.attributes.add("alwaysinline" if short else "noinline")
         return found
 
-    def add(self, name: str, region: Region, constants: dict[int, int]) -> None:
-        self._functions.append(_Function(self.operation, name, region, constants).text())
+    def add(
+        self, name: str, region: Region, constants: dict[int, int], fixed: frozenset[int]
+    ) -> None:
+        self._functions.append(_Function(self.operation, name, region, constants, fixed).text())
 
     def __str__(self) -> str:
         intrinsics = "declare i32 @llvm.ctpop.i32(i32)\ndeclare i32 @llvm.cttz.i32(i32, i1)\n"
@@ -96,7 +99,7 @@ class _Function(Rows):
             counters = self.pointer(self.word(COUNTERS))
             self.put(f"%counters = getelementptr i64, ptr {counters}, i64 0")
             entry = self.word(ENTRY)
-        active = self.word(ACTIVE)
+        active, warps = self.word(ACTIVE), self.word(WARPS)
         first, last = (self.let(f"sdiv i64 %{x}, {2 * LANES}") for x in ("low", "high"))
         self.put("br label %test")
         self.label("test")
@@ -119,6 +122,10 @@ class _Function(Rows):
         idle = self.let(f"icmp eq i32 {mask}, 0")
         self.put(f"br i1 {idle}, label %next, label %start")
         self.label("start")
+        if self.layout.inputs:
+            self.put(f"%cta = sdiv i64 %warp, {warps}")
+            self.put(f"%before = mul i64 %cta, {warps}")
+            self.put("%inside = sub i64 %warp, %before")
         if self.pieces:
             self.blocks(mask, entry)
         else:
@@ -139,7 +146,8 @@ class _Function(Rows):
     def passed(self) -> list[Slot]:
         """The registers that lie in variables between blocks."""
         words = self.layout.words
-        return [w for w in words if isinstance(w[0], int) and w[0] in self.region.passed]
+        passed = self.region.passed - self.fixed
+        return [w for w in words if isinstance(w[0], int) and w[0] in passed]
 
     @cached_property
     def kept(self) -> list[Slot]:

@@ -14,6 +14,8 @@ import numpy as np
 
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.geometry import SpecialRegisters
+from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code, helper
 from tensorcore_dsl.interpreter.regions.plan import Region
@@ -89,15 +91,16 @@ def _array(address: int, dtype: Any, count: int) -> np.ndarray:
 class Frame:
     """What the code of a region gets from one machine.
 
-    threads: of the machine; addresses: of its registers, by place; memory: the record of memories.
+    registers, special: of the machine; memory: the record of memories.
     words: those of the function; mistake: what it notes of the first one; counters, and by exit the
     flags of the threads that leave there. copies: by position, what asynchronous copies issue.
     """
 
     def __init__(
-        self, threads: int, addresses: np.ndarray, memory: np.ndarray, code: Code, region: Region
-    ) -> None:
-        layout = code.layout(region)
+        self, registers: RegisterFile, special: SpecialRegisters, memory: np.ndarray, code: Code,
+        region: Region,
+    ) -> None:  # fmt: skip
+        layout, threads = code.layout(region), registers.chunk.threads
         self.region, self.layout, self.function = region, layout, code.address(region)
         self.call = _SIGNATURE(self.function)
         self.words = np.zeros(layouts.FIRST + len(layout.words), np.int64)
@@ -105,17 +108,25 @@ class Frame:
         self.counters = np.zeros(layout.counters, np.int64)
         self.leaving = np.zeros((len(layout.stops), threads), np.bool_)
         rows = (address_of(self.leaving) + np.arange(len(layout.stops)) * threads).astype(np.int64)
-        self.held = memory, rows  # others have their addresses alone
+        tables = {register: special.table(register) for register, _ in layout.inputs}
+        self.held = memory, rows, tables  # others have their addresses alone
         for number, value in (
             (layouts.MEMORY, address_of(memory)), (layouts.COUNTERS, address_of(self.counters)),
             (layouts.LEAVING, address_of(rows)), (layouts.MISTAKE, address_of(self.mistake)),
+            (layouts.WARPS, special.geometry.group // WARP),
             *((n, helper(n)) for n in {layouts.MERGE, *map(layouts.helper, region.accesses)}),
         ):  # fmt: skip
             self.words[number] = value
         for word, number in layout.units:
             self.words[number] = for_lanes(word[1])[word[2]]
+        for register, number in layout.inputs:
+            table = tables[register]
+            by_cta = table.ndim and len(table) > 1
+            self.words[number : number + 2] = address_of(table), table.strides[0] if by_cta else 0
+        for slot, number in layout.fixed:
+            self.words[number] = registers.fixed[slot[0]]
         places, steps, numbers = layout.registers
-        self.words[numbers] = addresses[places] + steps * threads
+        self.words[numbers] = registers.addresses[places] + steps * threads
         kept, sizes = layout.kept
         self.kept = np.zeros(1 + 34 * len(kept), np.int64)  # with room for a copy of each
         self.kept[0] = len(kept)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.regions.plan import NOTHING, Region, Row, Slot
+from tensorcore_dsl.interpreter.regions.plan import INPUT, NOTHING, Region, Row, Slot
 from tensorcore_dsl.isa.lanes import (
     COPY,
     LOAD_GLOBAL,
@@ -19,11 +19,12 @@ from tensorcore_dsl.isa.lanes import (
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
 # memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
 # mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps of a warp
-# until others are asked, and the functions of `memory`. Behind these lie those of `Layout.words`.
+# until others are asked, the warps of a CTA, and the functions of `memory`. Behind these lie those
+# of `Layout.words`.
 (
-    ACTIVE, ENTRY, MEMORY, COUNTERS, LEAVING, MISTAKE, KEPT, BUDGET, GLOBAL, SHARED, MATRIX, ASYNC,
-    MERGE, FIRST,
-) = range(14)  # fmt: skip
+    ACTIVE, ENTRY, MEMORY, COUNTERS, LEAVING, MISTAKE, KEPT, BUDGET, WARPS, GLOBAL, SHARED, MATRIX,
+    ASYNC, MERGE, FIRST,
+) = range(15)  # fmt: skip
 # What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
@@ -64,14 +65,18 @@ def operands(row: Row) -> tuple[Slot, ...]:
 class Layout:
     """What the words of a region's frame from FIRST on, and its counters, stand for.
 
-    words: a slot, ("unit", function, number) or ("copy", row, number). Counters, for each block:
-    the warps that executed it, their lanes, and most jumps of a warp back to it; then the lanes
-    that leave at each of `stops`. written: the registers that it writes. registers: their places,
-    the bytes in front of each in a group, as parts of a thread, and their words; kept: the words
-    and sizes of those that it stores.
+    words: a slot, ("unit", function, number), ("copy", row, number) or (INPUT, register, number).
+    fixed: slots of parameters, whose values are their words; inputs: special registers, with the
+    first of two words, which say where the values are, and their distance by CTA. Counters, for
+    each block: the warps that executed it, their lanes, and most jumps of a warp back to it; then
+    the lanes that leave at each of `stops`. written: the registers that it writes. registers: their
+    places, the bytes in front of each in a group, as parts of a thread, and their words; kept: the
+    words and sizes of those that it stores.
     """
 
-    def __init__(self, region: Region, constants: dict[int, int]) -> None:
+    def __init__(
+        self, region: Region, constants: dict[int, int], fixed: frozenset[int]
+    ) -> None:
         self.words: dict[Any, int] = {}
         self.written: set[Slot] = set()
         for block in region.blocks:
@@ -80,7 +85,10 @@ class Layout:
                 for slot in (*results(row), *operands(row)):
                     if slot[0] not in constants:
                         self._add(slot)
-                if row.function:
+                if row.name == INPUT:
+                    for number in range(2):
+                        self._add((INPUT, row.function, number))
+                elif row.function:
                     for number in range(4):
                         self._add(("unit", row.function, number))
                 if row.access is not None and row.access.kind == COPY:
@@ -88,7 +96,10 @@ class Layout:
                         self._add(("copy", at, number))
             if block.jump is not None and block.jump[1] is not None:
                 self._add((block.jump[1], 0, 1))
-        slots = [(w, n) for w, n in self.words.items() if isinstance(w[0], int)]
+        numbers = [(w, n) for w, n in self.words.items() if isinstance(w[0], int)]
+        self.fixed = [(w, n) for w, n in numbers if w[0] in fixed]
+        slots = [(w, n) for w, n in numbers if w[0] not in fixed]
+        self.inputs = [(w[1], n) for w, n in self.words.items() if w[0] == INPUT and w[2] == 0]
         self.units = [(w, n) for w, n in self.words.items() if w[0] == "unit"]
         self.registers = tuple(
             np.array(column, np.int64)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from tensorcore_dsl.interpreter.core.geometry import varies
 from tensorcore_dsl.interpreter.core.program import Program, Step
 from tensorcore_dsl.isa.lanes import COPY, Access, operations
 from tensorcore_dsl.isa.spec import Instruction
@@ -22,6 +23,7 @@ from tensorcore_dsl.numerics.lanes import OPERATIONS
 # Which regions a machine executes: none, those that access no memory, all, or all that access it
 # with the detector of races as a witness.
 NONE, ALONE, ALL, SHOWN = range(4)
+INPUT = "input"  # the name of a row that reads a special register
 MOST_EDGES = 64  # labels and jumps in a region: the time that it takes to plan grows faster
 Slot = tuple[int, int, int]  # place, register of a group, bytes
 NOTHING: Slot = (0, 0, 0)
@@ -31,7 +33,8 @@ class Row(NamedTuple):
     """An elementary operation: its result and its operands, and the numbers that it takes.
 
     access: how it loads or stores instead; `numbers` are those of `emit`. function: of the function
-    unit.
+    unit, or the special register that it reads; the number then says whether threads of a CTA
+    differ in it.
     """
 
     name: str
@@ -129,6 +132,11 @@ def row(name: str, bits: int, slots: Sequence[Slot], numbers: Sequence[int] = ()
     return Row(name, bits, tuple(slots), tuple(numbers)) if fits else None
 
 
+def input_row(register: str, target: Slot) -> Row:
+    """The row that reads a special register."""
+    return Row(INPUT, 8 * target[2], (target,), (int(varies(register)),), None, register)
+
+
 def instruction_rows(
     instr: Instruction, results: Sequence[Slot], operands: Sequence[Slot],
     immediate: Mapping[int, int] | None = None,
@@ -161,7 +169,7 @@ def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
     reads: set[int] = set()
     writes: set[int] = set()
     for step in steps:
-        reads |= {*_read(step)} - writes
+        reads |= {*reads_of(step)} - writes
         writes.update(step.writes)
     return frozenset(reads), frozenset(writes)
 
@@ -184,7 +192,7 @@ class Flow:
     def __post_init__(self) -> None:
         count = len(self.steps)
         self.uses = [
-            _bits(_read(step)) | _bits(self.watched.get(at, ()))
+            _bits(reads_of(step)) | _bits(self.watched.get(at, ()))
             for at, step in enumerate(self.steps)
         ]
         self.kills = [0 if step.guard else _bits(step.writes) for step in self.steps]
@@ -221,7 +229,8 @@ class Flow:
         return live
 
 
-def _read(step: Step) -> Iterable[int]:
+def reads_of(step: Step) -> Iterable[int]:
+    """The places that a step reads."""
     guard = () if step.guard is None else (step.guard[0],)
     return (*step.reads, *step.copies, *guard)
 
@@ -314,7 +323,7 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
     back = any(start <= flow.jumps[at].label.at <= at for at in branches)
     stops = back or bool(apart)
     reads = {
-        at: _places(local[at] | _doubtful(flow, blocks, at, everything))
+        at: _places(local[at] | _doubtful(flow, blocks, at, everything)) - program.fixed
         for at in sorted({start, *labels})
     }
     kept = outside | (between & everything if stops else 0)
@@ -340,7 +349,7 @@ def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
     block = Block(start, end, rows, writes=written)
     whole = any(needs_warps(steps[at]) for at in everywhere)
     kept = _places(left)
-    first = _places(reads)
+    first = _places(reads) - program.fixed
     return Region(
         start, end, (block,), (end,), {start: first}, kept, kept, kept, first, False, whole
     )

@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     operands,
     results,
 )
-from tensorcore_dsl.interpreter.regions.plan import Region, Row, Slot
+from tensorcore_dsl.interpreter.regions.plan import INPUT, Region, Row, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import COPY
 from tensorcore_dsl.numerics.lanes import (
@@ -52,11 +52,11 @@ class Rows:
 
     def __init__(
         self, operation: Callable[[str, int], str], name: str, region: Region,
-        constants: dict[int, int],
+        constants: dict[int, int], fixed: frozenset[int],
     ) -> None:  # fmt: skip
         self.operation = operation
-        self.name, self.region, self.constants = name, region, constants
-        self.layout = Layout(region, constants)
+        self.name, self.region, self.constants, self.fixed = name, region, constants, fixed
+        self.layout = Layout(region, constants, fixed)
         self.lines: list[str] = []
         self.count = 0
         self.pieces = not region.straight
@@ -135,6 +135,11 @@ class Rows:
             number -= (number >> bits - 1) << bits
             return {WORDS: (f"splat (i{bits} {number})",) * 2}  # type: ignore[dict-item]
         found = self.env.get(slot)
+        if found is None and place in self.fixed:
+            number = self.word(self.layout.words[slot])
+            if size < 8:
+                number = self.let(f"trunc i64 {number} to i{8 * size}")
+            found = self.env[slot] = {WORDS: self.splat(8 * size, number)}
         if found is None:
             if self.pieces and place in self.region.passed:
                 kind, places = VECTOR[8 * size], self.variable(slot)
@@ -143,6 +148,14 @@ class Rows:
                 pair = self.load_home(slot)
             found = self.env[slot] = {WORDS: pair}  # type: ignore[dict-item]
         return found
+
+    def splat(self, bits: int, number: str) -> Pair:
+        """One number in all lanes."""
+        kind = VECTOR[bits]
+        first = self.let(f"insertelement {kind} poison, i{bits} {number}, i64 0")
+        order = f"<{LANES} x i32> zeroinitializer"
+        whole = self.let(f"shufflevector {kind} {first}, {kind} poison, {order}")
+        return whole, whole
 
     def read(self, slot: Slot, kind: str = WORDS) -> Pair:
         value = self.value(slot)
@@ -201,6 +214,9 @@ class Rows:
             self.env[row.slots[0]] = dict(self.value(row.slots[1]))
             self.fresh.add(row.slots[0])
             return
+        if row.name == INPUT:
+            self.write(row.slots[0], self.input(row))
+            return
         op, name = OPERATIONS[row.name, row.bits], self.operation(row.name, row.bits)
         made, *taken = tuple(kinds(op))
         values = [self.read(slot, kind) for slot, kind in zip(row.slots[1:], taken, strict=True)]
@@ -236,6 +252,18 @@ class Rows:
         code = self.let(f"or i64 {self.let(f'zext i32 {lane} to i64')}, {CHECK << 32}")
         self.fail(at, row, self.let(f"icmp ne i32 {bits}, 0"), code)
 
+    def input(self, row: Row) -> Pair:
+        """A special register."""
+        base, apart = (self.word(self.layout.words[INPUT, row.function, i]) for i in range(2))
+        size, (varies,) = row.slots[0][2], row.numbers
+        index = f"mul i64 %inside, {2 * LANES * size}" if varies else f"mul i64 %cta, {apart}"
+        at = self.pointer(self.let(f"add i64 {base}, {self.let(index)}"))
+        if not varies:
+            return self.splat(row.bits, self.let(f"load i{row.bits}, ptr {at}, align {size}"))
+        upper = self.let(f"getelementptr i8, ptr {at}, i64 {LANES * size}")
+        load = f"load {VECTOR[row.bits]}, ptr {{}}, align {size}"
+        return self.let(load.format(at)), self.let(load.format(upper))
+
     def fail(self, at: int, row: Row, wrong: str, code: str) -> None:
         """Leave where `wrong`: note the position, and store the operands of the step."""
         self.count += 1
@@ -244,7 +272,7 @@ class Rows:
         lines, self.lines = self.lines, []
         self.label(here)
         for slot in operands(row):
-            if slot[0] not in self.constants:
+            if slot[0] not in self.constants and slot[0] not in self.fixed:
                 self.store_home(slot, self.env[slot][WORDS])
         self.put(f"store i64 {self.let(f'add i64 {code}, %offset1')}, ptr %wrong, align 8")
         self.put(f"store i32 {self.mask}, ptr %there, align 4")

@@ -15,7 +15,7 @@ from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame, address_of
-from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Region, regions_of
+from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Region, reads_of, regions_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa.lanes import COPY, Access
 
@@ -34,6 +34,14 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
             uses = [program.copied[at] for at in inside if at in program.copied]
             for at in region.reads:
                 found[at] = _executing(runs[at], code, region, at, uses)
+    inside = {at for region in regions for at in range(region.start, region.end)}
+    filled = program.fixed.union(
+        place for place, _, registers in program.constants if registers is not None
+    )
+    program.fills[level] = any(not loop.counted for loop in program.loops.values()) or any(
+        not filled.isdisjoint(reads_of(step))
+        for at, step in enumerate(program.steps) if at not in inside
+    )  # fmt: skip
     for at, in_strips in program.strips.items() if level == ALL else ():
         found[at] = in_strips(found[at])
     return found
@@ -64,6 +72,7 @@ def _executing(
             ctx.limit < end or (whole and ctx.lanes != WARP * ctx.warps)
             or (new and registers.lacks(reads)) or not code.is_ready(rows, ctx.threads)
         ):  # fmt: skip
+            registers.fill()
             return alone(machine)
         if uses and ctx.proxies.tracked:
             ctx.async_mma.access(uses)
@@ -77,6 +86,8 @@ def _executing(
             issued[place] = copy
             number = frames[0].layout.words["copy", place, 0]
             frames[0].words[number : number + 4] = *copy.addresses, address_of(copy.flags)
+        if new:
+            registers.clear(region.writes)
         used = execute(machine, frames, code, region, entry, cost, issued)
         for copy in issued.values():
             copy.mask = ctx.masks.find(copy.flags).threads
@@ -91,7 +102,7 @@ def _executing(
 
 def frame_of(machine: Machine, code: Code, region: Region) -> Frame:
     ctx = machine.ctx
-    return Frame(ctx.threads, machine.registers.addresses, machine.memory, code, region)
+    return Frame(machine.registers, ctx.special, machine.memory, code, region)
 
 
 def execute(
@@ -214,6 +225,7 @@ def refuse(
     ctx, registers = machine.ctx, machine.registers
     at, wrong, lanes = (int(number) for number in mistake)
     mistake[layouts.POSITION] = NEVER
+    registers.fill()
     thread, step = wrong & 0xFFFFFFFF, ctx.program.steps[at]
     registers.wrote_all(frozenset(step.reads).difference(ctx.program.numbers))
     try:

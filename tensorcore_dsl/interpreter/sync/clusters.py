@@ -8,6 +8,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.core.threads import PerThread
 from tensorcore_dsl.interpreter.sanitizer.happens_before import CLUSTERS
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import advice
@@ -29,12 +30,13 @@ class Clusters:
     order.
     """
 
+    arrivals, waits = PerThread(), PerThread()
+
     def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
         self.detector = sanitizer.detector
         self.size = chunk.geometry.cluster_ctas
         self.gone = np.zeros(chunk.geometry.ctas, np.bool_)
-        self.arrivals, self.waits = np.zeros((2, chunk.threads), np.int64)
         clusters = chunk.geometry.ctas // self.size
         self.phase = np.zeros(clusters, np.int64)
         self.met = 0

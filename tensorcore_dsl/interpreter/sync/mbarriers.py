@@ -9,6 +9,7 @@ an error (9.7.13.15.4).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -59,10 +60,13 @@ class Mbarriers:
         self.index = memory_pool.zeros((ctas, storage.size // BYTES), np.int16)
         self.state = np.zeros((ctas, ROWS, COLUMNS), np.int64)
         self.used = np.ones(ctas, np.int64)
-        self.asks_for = np.full((chunk.threads, 2), -1, np.int64)
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         self.changes = 0
         sanitizer.in_flight.name = self.name
+
+    @cached_property
+    def asks_for(self) -> np.ndarray:
+        return np.full((self.chunk.threads, 2), -1, np.int64)
 
     def init(self, bar: Any, count: Any) -> None:
         """Initialise barriers; `count` None invalidates them."""

@@ -15,7 +15,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, error_at
-from tensorcore_dsl.interpreter.core.threads import words
+from tensorcore_dsl.interpreter.core.threads import PerThread, words
 from tensorcore_dsl.interpreter.sanitizer.happens_before import NAMED
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
@@ -34,6 +34,9 @@ class NamedBarriers:
     true, voters: the votes of the last one passed.
     """
 
+    waits_at = PerThread(-1)
+    waits_for, true, voters = PerThread(), PerThread(), PerThread()
+
     def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
         self.detector = sanitizer.detector
@@ -42,8 +45,6 @@ class NamedBarriers:
         self.arrived, self.expected, self.phase, self.last = np.zeros((4, ctas, BARRIERS), np.int64)
         self.lanes = np.zeros((threads // 32, BARRIERS), np.uint32)
         self.counted = np.zeros_like(self.lanes, np.bool_)
-        self.waits_at = np.full(threads, -1, np.int64)
-        self.waits_for, self.true, self.voters = np.zeros((3, threads), np.int64)
         self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)
         self.idle = True  # no barrier is in use
 

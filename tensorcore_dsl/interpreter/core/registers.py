@@ -26,7 +26,8 @@ class RegisterFile:
 
     values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
     partial: (T,) bool of the threads that have written a register, where it is not all of them.
-    addresses: of the first register of each place.
+    addresses: of the first register of each place. fixed: parameters that nothing writes, as
+    numbers; regions take these and constants, and `fill` gives them to the threads.
     """
 
     def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:
@@ -41,22 +42,45 @@ class RegisterFile:
         self.found, self._noted = BoundedCache(MAX_ANSWERS), BoundedCache(MAX_ANSWERS)
         self.settled = BoundedCache(MAX_ANSWERS)
         room = -(-(program.sizes * threads) // _LINE) * _LINE + _APART
-        # With checks nobody reads a register that has not been written.
-        memory = memory_pool.empty if chunk.checks else memory_pool.zeros
-        self._memory = memory(int(room.sum()) + _LINE)
+        self._memory = memory_pool.empty(int(room.sum()) + _LINE)
         start = -self._memory.ctypes.data % _LINE
         self._starts = start + np.cumsum(room) - room
         self.addresses = self._memory.ctypes.data + self._starts
         for place, item, registers in program.constants:
-            shape = (registers, threads) if registers else (threads,)
-            self.values[place] = item if registers is None else np.full(shape, item)
+            if registers is None:
+                self.values[place] = item
+        self.fixed: dict[int, int] = {}
         for place, bits in zip(program.params, parameters, strict=True):
-            self.home(place)[...] = bits
+            if place in program.fixed:
+                self.fixed[place] = int(bits.view(f"i{bits.itemsize}"))
+            else:
+                self.home(place)[...] = bits
+        self._filled = False
         for place in program.flags:
             self.home(place)[...] = False
 
+    def fill(self) -> None:
+        """Give fixed parameters and constants to all threads, for steps that are executed alone."""
+        if not self._filled:
+            self._filled = True
+            for place, item, registers in self.chunk.program.constants:
+                if registers is not None:
+                    shape = (registers, self.chunk.threads) if registers else (self.chunk.threads,)
+                    self.values[place] = np.full(shape, item)
+            for place, bits in self.fixed.items():
+                home = self.home(place)
+                home.view(f"i{home.itemsize}")[...] = bits
+
     def home(self, place: int) -> Any:
         """The memory of a place, as the array that its value is; it never moves."""
+        new = self.values[place] is None
+        value = self._home(place)
+        if new and not self.chunk.checks:
+            value[...] = 0  # with checks nobody reads a register that has not been written
+        return value
+
+    def _home(self, place: int) -> Any:
+        """The same, with whatever it held."""
         value = self.values[place]
         if value is None:
             shape = self.shapes[place]
@@ -113,10 +137,17 @@ class RegisterFile:
             return
         new = [place for place in places if self.values[place] is None]
         for place in new:
-            self.home(place)
+            self._home(place)
         self.wrote([place for place in places if place in self.partial], False)
         self.wrote(new, True)
         self._noted.keep(key, self.chunk.mask)
+
+    def clear(self, places: frozenset[int]) -> None:
+        """Clear registers that nothing has written, where others than the active threads may read
+        them: those in which checks do not find that."""
+        if not self.chunk.checks and self.chunk.active is not None:
+            for place in places:
+                self.home(place)
 
     def lacks(self, places: frozenset[int]) -> bool:
         """Have some active threads not written some of these registers?"""
