@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl import isa
+from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.threads import Mask
 from tensorcore_dsl.interpreter.regions import layout, plan
@@ -58,7 +59,11 @@ def run_rows(
     region = plan.Region(0, len(rows), (block,), (len(rows),), {0: kept}, kept, kept, kept, kept)
     addresses = np.array([array.ctypes.data for array in arrays])
     code = Code(Program(Kernel("one", [], Block())), [region])
-    frame = Frame(THREADS, addresses, np.zeros(1, np.int64), code, region)
+    registers: Any = SimpleNamespace(
+        chunk=SimpleNamespace(threads=THREADS), addresses=addresses, fixed={}
+    )
+    special = SpecialRegisters(Geometry((1, 1, 1), (THREADS, 1, 1), 0, 1, 0, 0))
+    frame = Frame(registers, special, np.zeros(1, np.int64), code, region)
     frame.words[layout.ACTIVE] = mask.ctypes.data
     failed = frame.call(frame.address, 0, THREADS)
     assert failed == (frame.mistake[layout.POSITION] != NEVER)

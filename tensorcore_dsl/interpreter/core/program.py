@@ -107,19 +107,17 @@ class Program:
     instruction needs as a whole, a warp or a warpgroup. asynchronous: operations may be in flight
     when a CTA ends, or other CTAs access its memory. reads_shared: some instruction reads shared
     memory through the async proxy. ranked: the kernel fixes its cluster shape, so shared addresses
-    of all CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build, the
-    places where the debugger reads the values of variables. marks: its marks by position. loops: by
-    the position that they jump back to. ops: by position, those that access words. values: the
-    places of values, and of constants. rows: by position, what compiled code executes (see
-    `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which
-    no region goes; copied: by position, the copies of registers of asynchronous products;
-    strips: what makes of a step one that executes a row of them (see `execution.strips`). runs: the
-    functions of all steps, by whether each notes its position first, and the level of regions.
-    fills: by level, whether steps outside of regions read parameters of `fixed`. flags: places of
-    the conditions of counted loops, which steps write before they read them.
-    seconds: that a core took for each CTA of the last launch, None before there was one. serial:
-    its key in PROGRAMS,
-    -1 while it is made.
+    of all CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build,
+    the places where the debugger reads the values of variables. marks: its marks by position.
+    loops: by the position that they jump back to. ops: by position, those that access words.
+    values: the places of values, and of constants. rows: by position, what compiled code executes
+    (see `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which no region
+    goes; copied: by position, the copies of registers of asynchronous products; strips: what makes
+    of a step one that executes a row of them (see `execution.strips`). runs: the functions of all
+    steps, by whether each notes its position first, and the level of regions. fills: by level,
+    whether steps outside of regions read parameters of `fixed`. flags: places of the conditions of
+    counted loops, which steps write before they read them. seconds: that a core took for each CTA
+    of the last launch, None before there was one. serial: its key in PROGRAMS, -1 while it is made.
     """
 
     kernel: Kernel

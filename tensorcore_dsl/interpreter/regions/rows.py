@@ -136,10 +136,10 @@ class Rows:
             return {WORDS: (f"splat (i{bits} {number})",) * 2}  # type: ignore[dict-item]
         found = self.env.get(slot)
         if found is None and place in self.fixed:
-            number = self.word(self.layout.words[slot])
+            word = self.word(self.layout.words[slot])
             if size < 8:
-                number = self.let(f"trunc i64 {number} to i{8 * size}")
-            found = self.env[slot] = {WORDS: self.splat(8 * size, number)}
+                word = self.let(f"trunc i64 {word} to i{8 * size}")
+            found = self.env[slot] = {WORDS: self.splat(8 * size, word)}
         if found is None:
             if self.pieces and place in self.region.passed:
                 kind, places = VECTOR[8 * size], self.variable(slot)

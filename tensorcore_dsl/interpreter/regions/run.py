@@ -30,8 +30,8 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
     for some in parts.values():
         code = Code(program, some)
         for region in some:
-            inside = range(region.start, region.end)
-            uses = [program.copied[at] for at in inside if at in program.copied]
+            stretch = range(region.start, region.end)
+            uses = [program.copied[at] for at in stretch if at in program.copied]
             for at in region.reads:
                 found[at] = _executing(runs[at], code, region, at, uses)
     inside = {at for region in regions for at in range(region.start, region.end)}
