@@ -103,21 +103,22 @@ class Program:
     shapes: by place, the type and number of its registers and whether they are a group; None for a
     constant. constants: (place, value, registers): None for one value that all threads share, 0 for
     a scalar in every thread, or the registers of a group. params: places of the kernel's
-    parameters; fixed: of those that nothing writes. unit: threads of the largest group that one
-    instruction needs as a whole, a warp or a warpgroup. asynchronous: operations may be in flight
-    when a CTA ends, or other CTAs access its memory. reads_shared: some instruction reads shared
-    memory through the async proxy. ranked: the kernel fixes its cluster shape, so shared addresses
-    of all CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build,
-    the places where the debugger reads the values of variables. marks: its marks by position.
-    loops: by the position that they jump back to. ops: by position, those that access words.
-    values: the places of values, and of constants. rows: by position, what compiled code executes
-    (see `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which no region
-    goes; copied: by position, the copies of registers of asynchronous products; strips: what makes
-    of a step one that executes a row of them (see `execution.strips`). runs: the functions of all
-    steps, by whether each notes its position first, and the level of regions. fills: by level,
-    whether steps outside of regions read parameters of `fixed`. flags: places of the conditions of
-    counted loops, which steps write before they read them. seconds: that a core took for each CTA
-    of the last launch, None before there was one. serial: its key in PROGRAMS, -1 while it is made.
+    parameters; fixed: of those that nothing writes. shown: places that regions leave in registers,
+    since the watchdog reads them there. unit: threads of the largest group that one instruction
+    needs as a whole, a warp or a warpgroup. asynchronous: operations may be in flight when a CTA
+    ends, or other CTAs access its memory. reads_shared: some instruction reads shared memory
+    through the async proxy. ranked: the kernel fixes its cluster shape, so shared addresses of all
+    CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build, the
+    places where the debugger reads the values of variables. marks: its marks by position. loops: by
+    the position that they jump back to. ops: by position, those that access words. values: the
+    places of values, and of constants. rows: by position, what compiled code executes (see
+    `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which no region goes;
+    copied: by position, the copies of registers of asynchronous products; strips: what makes of a
+    step one that executes a row of them (see `execution.strips`). runs: the functions of all steps,
+    by whether each notes its position first, and the level of regions. fills: by level, whether
+    steps outside of regions read parameters of `fixed`. flags: places of the conditions of counted
+    loops, which steps write before they read them. seconds: that a core took for each CTA of the
+    last launch, None before there was one. serial: its key in PROGRAMS, -1 while it is made.
     """
 
     kernel: Kernel
@@ -127,6 +128,7 @@ class Program:
     constants: list[tuple[int, Any, int | None]] = field(default_factory=list)
     params: list[int] = field(default_factory=list)
     fixed: frozenset[int] = frozenset()
+    shown: set[int] = field(default_factory=set)
     unit: int = 32
     asynchronous: bool = False
     reads_shared: bool = False

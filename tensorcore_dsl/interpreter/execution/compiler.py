@@ -132,6 +132,7 @@ class _Compiler:
             if place not in written and not param.value.type.is_group
             and param.value.type.registers == 1
         )  # fmt: skip
+        self.program.shown = self._shown()
         flow = Flow(self.program.steps, self.jumps, self._watched())
         apart = {place for at in self.checks for place in (at, at + 1)}
         strips = strips_of(self.program, flow, self.multiplied, self.heads | apart)
@@ -151,6 +152,18 @@ class _Compiler:
                 shown += [v for op in loop.equalities for v in nodes.reads(op)]
                 found[at] = [self.value(v) for v in shown]
         return found
+
+    def _shown(self) -> set[int]:
+        """The places of addresses that the watchdog reads: of accesses in loops without a count."""
+        bases = [
+            getattr(op.operands[0], "base", None)
+            for at, op in self.program.ops.items()
+            if any(
+                head <= at < loop.end and not loop.counted
+                for head, loop in self.program.loops.items()
+            )
+        ]
+        return {self.value(base) for base in bases if isinstance(base, nodes.Value)}
 
     def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
         """The place of `key`, and whether it is new; `shape`: see `Program.shapes`."""

@@ -318,7 +318,7 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
     exits = {place for block in blocks for place in flow.next(block.end - 1)} - {*inside}
     everything = _union(written.values())
     local = flow.solve(inside, [0] * (len(steps) + 1))
-    outside = _union(flow.live[place] for place in exits) & everything
+    outside = (_union(flow.live[place] for place in exits) | _bits(program.shown)) & everything
     between = _union(flow.live[block.start] for block in blocks)
     back = any(start <= flow.jumps[at].label.at <= at for at in branches)
     stops = back or bool(apart)
