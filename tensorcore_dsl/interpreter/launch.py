@@ -54,7 +54,8 @@ MIN_CHUNK = 2048  # smallest chunk: below, the cost of each step outweighs anoth
 MIN_WIDE_CHUNK = 8192  # the same of a kernel whose warps have roles
 SUMS = 1.5  # second-level caches, which hold what the products of all warps of a chunk add to
 MAX_THREADS = 1 << 18  # of a chunk of threads that have few registers
-REGISTERS = 1 << 25  # bytes of the registers of these
+LARGE_REGISTERS = 1 << 25  # bytes of the registers of these
+REGISTERS = 1 << 21  # the same of threads that multiply matrices: their registers are memory
 MAX_CLUSTER = 16
 LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; or all resident ones
 SHARED = 1 << 26  # bytes of shared memory of a chunk
@@ -378,7 +379,8 @@ def _chunks(
         if program.sum_bytes:
             usual = min(usual, max(int(SUMS * cache_bytes()) // program.sum_bytes, MIN_CHUNK))
         usual *= max(workers // at_once, 1)  # each step is shared by so many
-        wanted = min(max(usual, REGISTERS // max(program.register_bytes, 1)), MAX_THREADS)
+        room = REGISTERS if program.sum_bytes else LARGE_REGISTERS
+        wanted = min(max(usual, room // max(program.register_bytes, 1)), MAX_THREADS)
         largest = max(min(wanted // threads, SHARED // max(shared, 1)), 1)
         smallest, workers = 0 if apart else least // threads, min(workers, at_once)
         each = max(-(-ctas // workers), smallest)

@@ -35,6 +35,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     LOAD,
     NEXT,
     NEXT_NODE,
+    NODE_ROOM,
     NOTE,
     OWN,
     SINCE,
@@ -112,7 +113,8 @@ def _is_quiet(
     """
     memories = native.array_at(memory, (WORDS,), np.int64)
     h = native.array_at(memories[BOOK], (LENGTH,), np.int64)
-    if h[NEXT] >= h[END] or h[NEXT_NODE] + NODES_OF_A_WARP > h[END_NODE]:
+    few = h[NEXT_NODE] + NODES_OF_A_WARP > h[END_NODE] and h[END_NODE] < NODE_ROOM
+    if h[NEXT] >= h[END] or few:
         return False
     at, count = memories[OWN_PLACES], memories[CTAS]
     if which == GLOBAL:
