@@ -14,6 +14,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, OperandError
+from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.kernels.tutorial import hopper_gemm_6_persistent
 
 X = np.arange(64, dtype=np.float32)
@@ -208,7 +209,11 @@ class TestStops:
         text = sums.ptx(*args, arch="sm_90a").replace("sums", "without")
         assert text == without.ptx(*args, arch="sm_90a")
 
-    def test_several_chunks_of_blocks_stop_one_after_the_other(self, capsys: Any) -> None:
+    def test_several_chunks_of_blocks_stop_one_after_the_other(
+        self, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(launch, "MAX_THREADS", 1000 * 64)
+
         @tc.kernel
         def blocks(x: tc.Array):
             b = tc.blockIdx.x

@@ -172,9 +172,10 @@ for block in (1, 32, 256):
         (100, 1, 50),
     ])  # fmt: skip
     def test_registers_do_not_meet_in_a_few_sets_of_a_cache(
-        self, ctas: int, cluster: int, expected: int
+        self, ctas: int, cluster: int, expected: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Those of 256 threads a block, in chunks of two workers."""
+        """Those of 256 threads a block, of which a chunk may have 128, in chunks of two workers."""
+        monkeypatch.setattr(launch, "MAX_THREADS", 128 * 256)
         program = compile_program(Builder(("a", u64)).kernel)
         assert launch._chunks(program, ctas, 256, 2, cluster, 0)[0] == expected
 
@@ -183,9 +184,10 @@ for block in (1, 32, 256):
         (10, 4, [3, 3, 3, 1]), (3, 3, [1] * 3), (2400, 2, [120] * 20),
     ])  # fmt: skip
     def test_workers_have_as_many_blocks(
-        self, ctas: int, workers: int, sizes: list[int]
+        self, ctas: int, workers: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Blocks of 256 threads, of which a chunk may have 128."""
+        monkeypatch.setattr(launch, "MAX_THREADS", 128 * 256)
         program = compile_program(Builder(("a", u64)).kernel)
         size, at_once = launch._chunks(program, ctas, 256, workers, 1, 0, apart=True)
         assert at_once == workers

@@ -15,7 +15,6 @@ from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.geometry import stays
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
-from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
 from tensorcore_dsl.interpreter.execution.async_products import AsyncProduct, chain
 from tensorcore_dsl.interpreter.execution.strips import in_strips, strips_of
@@ -26,7 +25,6 @@ from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa import fragments
-from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import (
     ADD,
     ALL_LANES,
@@ -38,7 +36,6 @@ from tensorcore_dsl.isa.lanes import (
 )
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.isa.wgmma import multiply as multiply_async
-from tensorcore_dsl.lowering import vectorised
 
 
 @without_collections()
@@ -47,22 +44,6 @@ def compile_program(kernel: nodes.Kernel) -> Program:
     program = _Compiler(kernel).program
     program.publish()
     return program
-
-
-def own_memory(base: Any, offset: Any) -> Any:
-    """base + offset; addresses of the thread's own CTA without the bits that hold the rank."""
-    bases = base if isinstance(base, np.ndarray) else np.atleast_1d(base)
-    addresses = np.empty(bases.shape, bases.dtype)
-    _own_memory(bases, offset, addresses)
-    return addresses if bases is base else addresses[0]
-
-
-@vectorised
-def _own_memory(bases: Any, offset: int, addresses: Any) -> None:
-    """`own_memory` of (T,) uint32 bases."""
-    for thread in range(bases.size):
-        address = int(bases[thread]) + offset & 0xFFFFFFFF
-        addresses[thread] = address & OFFSET if address >> CLUSTER_SHIFT == OWN else address
 
 
 class _Label:
@@ -154,16 +135,16 @@ class _Compiler:
         return found
 
     def _shown(self) -> set[int]:
-        """The places of addresses that the watchdog reads: of accesses in loops without a count."""
-        bases = [
+        """The places that reports of loops without a count read: addresses of their accesses, and
+        what their conditions compare."""
+        loops = {head: x for head, x in self.program.loops.items() if not x.counted}
+        read = [
             getattr(op.operands[0], "base", None)
             for at, op in self.program.ops.items()
-            if any(
-                head <= at < loop.end and not loop.counted
-                for head, loop in self.program.loops.items()
-            )
+            if any(head <= at < loop.end for head, loop in loops.items())
         ]
-        return {self.value(base) for base in bases if isinstance(base, nodes.Value)}
+        read += [v for x in loops.values() for op in x.conditions for v in nodes.reads(op)]
+        return {self.value(value) for value in read if isinstance(value, nodes.Value)}
 
     def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
         """The place of `key`, and whether it is new; `shape`: see `Program.shapes`."""
@@ -386,7 +367,7 @@ class _Compiler:
         place = self.value(address.base)
         offset = kind(address.offset % (1 << bits))
         if self.program.ranked and bits == 32:
-            return place, partial(own_memory, offset=int(offset))
+            return place, partial(steps.own_memory, offset=int(offset))
         if address.offset == 0:
             return place, None
         return place, lambda base: base + offset

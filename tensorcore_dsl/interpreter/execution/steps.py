@@ -15,12 +15,15 @@ import numpy as np
 from tensorcore_dsl.errors import InvalidArithmetic
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import STOP, Run
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import among
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.lowering import vectorised
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
 Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
@@ -54,6 +57,22 @@ def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
 
 
 Registers = tuple[Reader, ...]  # those of a, b, c and d
+
+
+def own_memory(base: Any, offset: Any) -> Any:
+    """base + offset; addresses of the thread's own CTA without the bits that hold the rank."""
+    bases = base if isinstance(base, np.ndarray) else np.atleast_1d(base)
+    addresses = np.empty(bases.shape, bases.dtype)
+    _own_memory(bases, offset, addresses)
+    return addresses if bases is base else addresses[0]
+
+
+@vectorised
+def _own_memory(bases: Any, offset: int, addresses: Any) -> None:
+    """`own_memory` of (T,) uint32 bases."""
+    for thread in range(bases.size):
+        address = int(bases[thread]) + offset & 0xFFFFFFFF
+        addresses[thread] = address & OFFSET if address >> CLUSTER_SHIFT == OWN else address
 
 
 @dataclass(frozen=True)

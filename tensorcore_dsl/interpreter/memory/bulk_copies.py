@@ -57,9 +57,7 @@ class BulkCopies:
     def __init__(
         self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory, clusters: Clusters
     ) -> None:
-        self.chunk = chunk
-        self.shared = shared
-        self.storage = shared.storage
+        self.chunk, self.shared, self.storage = chunk, shared, shared.storage
         self.sanitizer = shared.sanitizer
         self.mbarriers = shared.mbarriers
         self.globals = memory
