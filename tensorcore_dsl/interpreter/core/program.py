@@ -113,7 +113,7 @@ class Program:
     the position that they jump back to. ops: by position, those that access words. values: the
     places of values, and of constants. rows: by position, what compiled code executes (see
     `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which no region goes;
-    copied: by position, the copies of registers of asynchronous products; strips: what makes of a
+    copied: by position, the uses of registers of asynchronous products; strips: what makes of a
     step one that executes a row of them (see `execution.strips`). runs: the functions of all steps,
     by whether each notes its position first, and the level of regions. fills: by level, whether
     steps outside of regions read parameters of `fixed`. flags: places of the conditions of counted

@@ -97,7 +97,8 @@ class _Compiler:
         self.multiplied: dict[int, steps.Products] = {}  # of warps, without a guard, by position
         self.products: list[AsyncProduct] = []  # of warpgroups, without a guard
         self.heads: set[int] = set()  # where jumps may lead
-        # Of copies of registers that asynchronous products use, by position.
+        # Of copies of registers that asynchronous products use, and of operations on them, by
+        # position.
         self.checks: dict[int, mma_hazards.RegisterUse] = {}
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
@@ -340,7 +341,11 @@ class _Compiler:
             at = self.here
             return steps.watched(run, lambda mma: mma.issue(product, at))
         accesses = zip(reads, op.operands), zip(writes, op.results)
-        use = mma_hazards.register_use(op.instr.mnemonic, *accesses, self.watched)
+        name = op.instr.mnemonic
+        use = mma_hazards.register_use(name, *accesses, self.watched, loc=op.loc)
+        if use is not None and op.guard is None and operations(op.instr):
+            self.checks[self.here] = use
+            return run
         return run if use is None else steps.watched(run, lambda mma: mma.access((use,)))
 
     def operand(self, source: nodes.Source, operand: Operand) -> steps.Reader:
