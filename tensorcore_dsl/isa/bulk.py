@@ -31,8 +31,8 @@ REDUCE = "update dst global size*{t} relaxed.gpu bulk_group; load src shared::ct
 TENSOR_LOAD = "store dst shared::cluster box mbarrier; load map global box mbarrier" + COUNTED
 TENSOR_STORE = "store map global box bulk_group; load src shared::cta box bulk_group"
 TENSOR_REDUCE = "update map global box*b32 relaxed.gpu bulk_group; load src shared::cta box bulk_group"
-OWN, PEER = "sync bar shared::cta 8", "sync bar shared::cluster 8"
-ARRIVE, OBSERVE, PEER_ARRIVE = OWN + " release.cta", OWN + " acquire.cta", PEER + " release.cluster"
+OWN = "sync bar shared::cta 8"
+ARRIVE, OBSERVE = OWN + " release.cta", OWN + " acquire.cta"
 
 
 # -- semantics ---------------------------------------------------------------------------------
@@ -46,16 +46,24 @@ def invalidate(ctx: Context, instr: Instruction, bar: Any) -> None:
     ctx.mbarriers.init(bar, None)
 
 
-def arrive(ctx: Context, instr: Instruction, bar: Any, *count: Any) -> None:
-    ctx.mbarriers.arrive(bar, count[0] if count else np.uint32(1), np.uint32(0))
+def arrive(ctx: Context, instr: Instruction, bar: Any, *number: Any) -> None:
+    """mbarrier.arrive and arrive_drop; `number` is of arrivals, or of the bytes that one announces."""
+    count, expected = (*number, np.uint32(0)) if number else (np.uint32(1), np.uint32(0))
+    if instr.params["tx"]:
+        count, expected = np.uint32(1), count
+    ctx.mbarriers.arrive(bar, count, expected, instr.params["op"] == "arrive_drop")
 
 
-def arrive_expect(ctx: Context, instr: Instruction, bar: Any, expected: Any) -> None:
-    ctx.mbarriers.arrive(bar, np.uint32(1), expected)
+def count_bytes(ctx: Context, instr: Instruction, bar: Any, size: Any) -> None:
+    """mbarrier.expect_tx and complete_tx."""
+    if instr.params["op"] == "complete_tx":
+        ctx.mbarriers.complete_tx(bar, size)
+    else:
+        ctx.mbarriers.arrive(bar, np.uint32(0), size)
 
 
-def expect(ctx: Context, instr: Instruction, bar: Any, expected: Any) -> None:
-    ctx.mbarriers.arrive(bar, np.uint32(0), expected)
+def arrive_behind_copies(ctx: Context, instr: Instruction, bar: Any) -> None:
+    ctx.async_copies.arrive(bar, counted=bool(instr.params["noinc"]))
 
 
 def wait(ctx: Context, instr: Instruction, bar: Any, parity: Any) -> Any:
@@ -156,20 +164,26 @@ def _tensor_rows() -> list[Row]:
 
 REGISTERS = f"count:#u32({'|'.join(map(str, range(24, 257, 8)))})"
 
+# Arrivals: one, several (`.count` is the table's own word), or one that announces bytes; target and
+# PTX version where the mbarrier is the CTA's own.
+ARRIVALS = (
+    ("-", "", "", "", "80", "7.8"),
+    ("-", ", count:u32", ", {count}", ".count", "90", "7.8"),
+    (".expect_tx", ", bytes:u32", ", {bytes}", "", "90", "8.0"),
+)
+
 # fmt: off
 MBARRIERS = [
     row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=BARRIER, access=OWN, requires="80", ptx="7.8"),
     row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=BARRIER, access=OWN, requires="80", ptx="7.8"),
-    row("mbarrier.arrive.shared::cta.b64",              "bar:[u32]",                            BAR, arrive,        effects=BARRIER, access=ARRIVE, requires="90", ptx="8.0", template="_, {bar}"),
-    row("mbarrier.arrive.shared::cta.b64.count",        "bar:[u32], count:u32",                 BAR, arrive,        effects=BARRIER, access=ARRIVE, requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cta.b64 _, {bar}, {count}"),
-    row("mbarrier.arrive.expect_tx.shared::cta.b64",    "bar:[u32], bytes:u32",                 BAR, arrive_expect, effects=BARRIER, access=ARRIVE, requires="90", ptx="8.0", template="_, {bar}, {bytes}"),
-    row("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", "bar:[u32], bytes:u32",               BAR, expect,        effects=BARRIER, access=OWN + " relaxed.cta", requires="90", ptx="8.0"),
-    row("mbarrier.arrive.release.cluster.shared::cluster.b64", "bar:[u32]",                     BAR, arrive,        effects=CLUSTER, access=PEER_ARRIVE, requires="90", ptx="8.0", template="_, {bar}"),
-    row("mbarrier.arrive.shared::cluster.b64",          "bar:[u32]",                            BAR, arrive,        effects=CLUSTER, access=PEER + " release.cta", requires="90", ptx="8.0", template="_, {bar}"),
-    row("mbarrier.arrive.shared::cluster.b64.count",    "bar:[u32], count:u32",                 BAR, arrive,        effects=CLUSTER, access=PEER + " release.cta", requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cluster.b64 _, {bar}, {count}"),
-    row("mbarrier.arrive.release.cluster.shared::cluster.b64.count", "bar:[u32], count:u32",    BAR, arrive,        effects=CLUSTER, access=PEER_ARRIVE, requires="90", ptx="8.0", template="!mbarrier.arrive.release.cluster.shared::cluster.b64 _, {bar}, {count}"),
+    row("mbarrier.{op}{sem}.{s}.b64",                   "bar:[u32], bytes:u32",                 BAR, count_bytes,   op="expect_tx complete_tx", sem="- .relaxed.cta .relaxed.cluster", s="shared::cta shared::cluster", effects=BARRIER, access="sync bar {s} 8 relaxed.cta{sem}", requires="90", ptx="8.0"),
+    row("cp.async.mbarrier.arrive{noinc}.shared::cta.b64", "bar:[u32]",                         BAR, arrive_behind_copies, noinc="- .noinc", effects=BARRIER, access=ARRIVE, requires="80", ptx="7.8"),
     row("mbarrier.try_wait.parity.shared::cta.b64",     "p:pred = bar:[u32], parity:u32",       BAR, wait,          effects=WAIT, access=OBSERVE, requires="90", ptx="7.8"),
     row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=BARRIER, access=OBSERVE, requires="80", ptx="7.8"),
+    *[row("mbarrier.{op}{tx}{sem}.{s}.b64" + _tail,     "bar:[u32]" + _number,                  BAR, arrive,        tx=_tx, op="arrive arrive_drop", sem=_sem, s=_space, effects=_effects, access="sync bar {s} 8 release.cta{sem}", requires=_sm, ptx=_ptx, template="!mbarrier.{op}{tx}{sem}.{s}.b64 _, {bar}" + _text)
+      for _tx, _number, _text, _tail, _least, _first in ARRIVALS for _sem, _space, _effects, _sm, _ptx in (
+          ("-", "shared::cta", BARRIER, _least, _first), (".release.cta", "shared::cta", BARRIER, _least, "8.0"),
+          (".release.cluster", "shared::cta", BARRIER, "90", "8.0"), ("- .release.cta .release.cluster", "shared::cluster", CLUSTER, "90", "8.0"))],
 ]
 BULK = [
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),

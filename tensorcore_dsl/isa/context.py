@@ -77,6 +77,11 @@ class AsyncCopies(Protocol):
 
     def commit(self) -> None: ...
     def wait(self, pending: int) -> None: ...
+    def arrive(self, bar: np.ndarray, counted: bool) -> None:
+        """Arrive at the mbarriers `bar` when the threads' copies so far are complete.
+
+        counted: the phase expects this arrival; otherwise it expects one more first.
+        """
 
 
 class NamedBarriers(Protocol):
@@ -102,8 +107,14 @@ class Mbarriers(Protocol):
     def init(self, bar: np.ndarray, count: Any) -> None:
         """Expect `count` arrivals a phase; None: invalidate the barrier."""
 
-    def arrive(self, bar: np.ndarray, count: Any, expected: Any) -> None:
-        """Let the phase expect `expected` more bytes, then arrive `count` times."""
+    def arrive(self, bar: np.ndarray, count: Any, expected: Any, drops: bool = False) -> None:
+        """Let the phase expect `expected` more bytes, then arrive `count` times.
+
+        drops: later phases expect `count` fewer arrivals.
+        """
+
+    def complete_tx(self, bar: np.ndarray, size: Any) -> None:
+        """Count `size` bytes as come, without a copy."""
 
     def done(self, bar: np.ndarray, parity: Any) -> np.ndarray:
         """(T,) bool: is the phase of this parity over?"""

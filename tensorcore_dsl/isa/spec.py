@@ -371,12 +371,12 @@ class Instruction:
     @property
     def uses_mbarrier(self) -> bool:
         """Does it initialise, arrive at or wait for an mbarrier?"""
-        return self.opcode == "mbarrier"
+        return self.opcode == "mbarrier" or self.mnemonic.startswith("cp.async.mbarrier")
 
     @property
     def arrives(self) -> bool:
         """Does it arrive at an mbarrier?"""
-        return self.uses_mbarrier and self.mnemonic.split(".")[1].startswith("arrive")
+        return self.uses_mbarrier and ".arrive" in self.mnemonic
 
     @property
     def shape(self) -> tuple[int, int, int] | None:

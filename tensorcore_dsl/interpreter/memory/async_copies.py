@@ -1,6 +1,7 @@
 """Asynchronous copies of single threads to shared memory: cp.async (PTX manual 9.7.9.25.3).
 
-A copy happens when its group is waited for.
+A copy happens when its group is waited for, or when a thread has seen the end of the phase of an
+mbarrier that the copy arrives at (9.7.13.15.15). That arrival itself comes at once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import OutOfBounds
+from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST
-from tensorcore_dsl.interpreter.core.threads import PerThread
+from tensorcore_dsl.interpreter.core.threads import PerThread, words
 from tensorcore_dsl.interpreter.memory.accesses import (
     GLOBAL_SIDE,
     TOO_MANY,
@@ -26,7 +27,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, N
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import LastWaits
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
 from tensorcore_dsl.isa import advice
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 
 
 class _Copy:
@@ -34,10 +35,12 @@ class _Copy:
 
     group: how many groups each thread had committed before. since: the serial number of the issue.
     target, source, valid: (T,), addresses and the bytes that are read, which are still to be filled
-    in; addresses: the real ones of these arrays.
+    in; addresses: the real ones of these arrays. noted: the threads whose copy the detector of races
+    has seen complete, at an mbarrier.
     """
 
     since = 0
+    noted: np.ndarray | np.bool_ = np.False_
 
     def __init__(self, mask: np.ndarray, group: np.ndarray, size: int, step: int) -> None:
         self.mask, self.group, self.size, self.step = mask, group, size, step
@@ -55,7 +58,10 @@ class _Copy:
 
 
 class AsyncCopies:
-    """Copies in flight; `groups` counts the groups that each thread has committed."""
+    """Copies in flight; `groups` counts the groups that each thread has committed.
+
+    behind: copies that arrive at mbarriers, the threads, and the CTA, slot and phase of each.
+    """
 
     groups = PerThread()
 
@@ -65,6 +71,8 @@ class AsyncCopies:
         self.globals = memory
         self.queue: list[_Copy] = []
         self.waits = LastWaits(chunk)
+        self.behind: list[tuple[list[_Copy], np.ndarray, np.ndarray, np.ndarray]] = []
+        shared.mbarriers.settle = self.settle
         shared.sanitizer.in_flight.of_threads = self.owner
 
     def issue(
@@ -118,6 +126,10 @@ class AsyncCopies:
             thread = cta * self.chunk.group + int(np.argmax(found))
             what = f"the asynchronous copy at {self.chunk.loc(copy.step)} (by "
             what += f"{self.chunk.describe(thread)}) still owns {where}"
+            for copies, mask, units, phases in self.behind:
+                if mask[thread] and copy in copies:
+                    name = self.shared.mbarriers.name(*divmod(int(units[thread]), 1 << 20))
+                    return f"{what}: nobody has waited for phase {phases[thread]} of {name}"
             if copy.group[thread] < self.groups[thread]:
                 given = self.waits.too_few(thread, int(copy.group[thread]))
                 return f"{what}; {given or 'wait for the copy first'}"
@@ -155,20 +167,56 @@ class AsyncCopies:
         """Finish all but the last `pending` groups of each active thread."""
         due_groups = self.groups - pending
         self.waits.note(self.chunk.mask, due_groups, pending)
-        left: list[_Copy] = []
-        for _, some in groupby(self.queue, lambda copy: copy.kind):
-            copies = list(some)
-            mask = copies[0].mask
-            due = mask & self.chunk.mask & (copies[0].group < due_groups)
+        self._end(self.queue, self.chunk.mask, due_groups)
+
+    def arrive(self, bar: Any, counted: bool) -> None:
+        """The copies so far arrive at mbarriers; `counted` arrivals are some of those expected."""
+        chunk, mbarriers = self.chunk, self.shared.mbarriers
+        addresses = words(bar, chunk.threads)
+        abroad = chunk.mask & (addresses >> CLUSTER_SHIFT != 0)
+        if abroad.any():
+            raise EmulationError(
+                f"copies of {chunk.describe(int(np.argmax(abroad)))} are to arrive at an mbarrier "
+                "of another CTA; they arrive at those of their own"
+            )
+        for copy in self.queue if self.shared.sanitizer.detector is not None else ():
+            due = copy.mask & chunk.mask & ~copy.noted
             if due.any():
-                self._finish(copies, due)
-                mask = mask & ~due
-                if not mask.any():
-                    continue
-                for copy in copies:
-                    copy.mask = mask
-            left += copies
-        self.queue = left
+                self._note(copy, due, CHECK | NOTE)
+                copy.noted = copy.noted | due
+        units, phases = mbarriers.phases(addresses)
+        if not counted:  # one arrival more is expected, and comes: only its order matters
+            mbarriers.release(addresses, np.ones_like(addresses))
+        mbarriers.arrive(bar, np.uint32(counted), np.uint32(0))
+        self.behind.append(([*self.queue], chunk.mask, units, phases))
+        self.groups = self.groups.copy()  # later copies are of another kind
+
+    def settle(self) -> None:
+        """End the copies that arrived in phases whose end some thread has seen."""
+        left = []
+        for copies, mask, units, phases in self.behind:
+            over = mask & (self.shared.mbarriers.seen(units) > phases)
+            if over.any():
+                self._end(copies, over)
+                mask = mask & ~over
+            if mask.any():
+                left.append((copies, mask, units, phases))
+        self.behind = left
+
+    def _end(self, copies: list[_Copy], mask: np.ndarray, before: Any = np.inf) -> None:
+        """Carry out those of the copies that the threads of `mask` have issued in groups `before`."""
+        over = set[_Copy]()
+        for _, some in groupby(copies, lambda copy: copy.kind):
+            alike = list(some)
+            due = alike[0].mask & mask & (alike[0].group < before)
+            if due.any():
+                self._finish(alike, due)
+                left = alike[0].mask & ~due
+                for copy in alike:
+                    copy.mask = left
+                if not left.any():
+                    over.update(alike)
+        self.queue = [copy for copy in self.queue if copy not in over]
 
     def _finish(self, copies: list[_Copy], due: np.ndarray) -> None:
         """Carry out copies of one kind for the threads of `due`."""
@@ -186,4 +234,4 @@ class AsyncCopies:
         cost = ACCESS_COST * len(copies)
         self.shared.team.share_blocks(due.size, self.chunk.group, cost, finish)
         for copy in copies:
-            self._note(copy, due, CHECK | NOTE)
+            self._note(copy, due & ~copy.noted, CHECK | NOTE)

@@ -37,7 +37,7 @@ MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 # behind the last one that counted bytes.
 COUNT, PENDING, MISSING, PHASE, SEEN, MADE, CAME, LANDED, COLUMNS = range(9)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
-NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED = range(9, 16)
+NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED, DROPPED = range(9, 17)
 
 
 class Mbarriers:
@@ -47,7 +47,10 @@ class Mbarriers:
     used: (CTAs,), rows in use. asks_for: (T, 2), slot and phase that a thread waits for, or -1.
     arrivers: by step and row, the threads that have arrived. changes: grows with each change of a
     barrier. early: (T,), who was told by the last `done` that copies are under way, unusually.
+    settle: ends the copies of single threads when threads have seen phases end.
     """
+
+    settle: Callable[[], None]
 
     def __init__(
         self, chunk: Chunk, storage: SharedStorage, sanitizer: Sanitizer, clusters: Clusters
@@ -118,18 +121,18 @@ class Mbarriers:
             self._refuse(BAD_PLACE, thread, address)
         return address // BYTES
 
-    def arrive(self, bar: Any, count: Any, expected: Any) -> None:
+    def arrive(self, bar: Any, count: Any, expected: Any, drops: bool = False) -> None:
         """Let the phase expect `expected` more bytes, then arrive `count` times."""
         chunk, clusters = self.chunk, self.clusters
         chunk.writes += 1
         self.changes += 1
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
         found = self._note(addresses, chunk.mask)
-        self._release(addresses, counts)
+        self.release(addresses, counts)
         rows = np.zeros(self.state.shape[1], np.bool_)
         status = _arrive(
             addresses, counts, sizes, chunk.here.numbers, self.index, self.state, clusters.size,
-            clusters.gone, rows,
+            clusters.gone, rows, drops,
         )  # fmt: skip
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, count)
@@ -160,8 +163,9 @@ class Mbarriers:
             found()
         if status:
             self.sanitizer.in_flight.settle(self.index, self.state[..., SEEN])
+            self.settle()
         if detector is not None and (go & chunk.mask).any():
-            units, phases = self._phases(addresses)
+            units, phases = self.phases(addresses)
             detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
         return go
 
@@ -169,13 +173,18 @@ class Mbarriers:
         """Is a phase over that one of these waiting threads, given by number, last asked for?"""
         return bool(_has_news(threads, self.index, self.state, self.asks_for))
 
-    def _phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
         ctas = np.clip(self.clusters.ctas(addresses), 0, len(self.index) - 1)
         slots = np.minimum((addresses & OFFSET) // BYTES, self.index.shape[1] - 1)
         return ctas << 20 | slots, self.state[ctas, self.index[ctas, slots], PHASE]
 
-    def _release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
+    def seen(self, units: np.ndarray) -> np.ndarray:
+        """(T,) how many phases of barriers, by their numbers, some thread has seen end."""
+        ctas, slots = units >> 20, units & 0xFFFFF
+        return np.asarray(self.state[ctas, self.index[ctas, slots], SEEN])
+
+    def release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
         """The active threads that arrive hand on what they know."""
         detector = self.sanitizer.detector
         if detector is None or not self.index.shape[1]:
@@ -183,7 +192,7 @@ class Mbarriers:
         mask = self.chunk.mask & (counts > 0)
         if not mask.any():
             return
-        units, phases = self._phases(addresses)
+        units, phases = self.phases(addresses)
         own = np.arange(self.chunk.threads) // self.chunk.group
         if detector.unfenced:
             for unit in np.unique(units[mask & (own != units >> 20)]).tolist():
@@ -199,6 +208,25 @@ class Mbarriers:
             "the one here counts for that phase, which then ends without the other: wait for that "
             "phase first",
         ))  # fmt: skip
+
+    def complete_tx(self, bar: Any, size: Any) -> None:
+        """Count `size` bytes as come, without a copy."""
+        chunk, addresses = self.chunk, words(bar, self.chunk.threads)
+        chunk.writes += 1
+        self.changes += 1
+        found = self._note(addresses, chunk.mask)
+        for thread in chunk.here.numbers.tolist():
+            address, own = int(addresses[thread]), thread // chunk.group
+            cta = self.clusters.peer(own, address >> CLUSTER_SHIFT, chunk.describe(thread))
+            if self.clusters.gone[cta]:
+                self._refuse(GONE, thread, address)
+            self._slot(thread, address & OFFSET)
+            where, count = np.array([[cta], [address & OFFSET]]), scalar(size, thread)
+            wrong = complete_all(*where, count, self.index, self.state, np.empty(1, np.int64))
+            if wrong:
+                self.refuse_count(wrong, np.array([thread]), *where, count)
+        if found is not None:
+            found()
 
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
         """Count `size` bytes that have come; returns the slot and the phase that counts them."""
@@ -342,6 +370,8 @@ class Mbarriers:
             f"and {missing} bytes are pending in phase {phase}",
             UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
             f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
+            DROPPED: f"{name}: {who} drops all {total} arrivals that a phase expects; one at least "
+            f"must stay (PTX manual, 9.7.13.15.2); {advice.MBARRIER_INVAL} ends a barrier",
             TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
             f"most {MOST} can be counted",
             NOT_ANNOUNCED: f"{name}: phase {phase - 1} ended after {came - operand} of the {came} "
@@ -411,12 +441,13 @@ def _init(
 @compiled
 def _arrive(
     addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
-    gone: Any, rows: Any,
+    gone: Any, rows: Any, drops: bool,
 ) -> int:  # fmt: skip
     """Count the arrivals and expected bytes of the active threads; returns 1 where they may release
     a thread, 0 where all phases wait for bytes that are now expected, or an error.
 
-    active: their numbers. rows: becomes true for the rows of `state` that have arrivals.
+    active: their numbers. rows: becomes true for the rows of `state` that have arrivals. drops:
+    later phases expect fewer arrivals.
     """
     ctas, slots = index.shape
     group, releases = addresses.size // ctas, 0
@@ -445,6 +476,10 @@ def _arrive(
             return error_at(UNSEEN, thread)
         if count > state[cta, row, PENDING]:
             return error_at(OVERRUN, thread)
+        if drops:
+            if count == state[cta, row, COUNT]:
+                return error_at(DROPPED, thread)
+            state[cta, row, COUNT] -= count
         rows[row] = True
         state[cta, row, PENDING] -= count
         ended = state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0

@@ -196,7 +196,9 @@ class _Hooks:
             total = int(np.count_nonzero(mask[part])) * size
             self.details.append(Access(warp, space, verb, total, units, ideal))
 
-    def arrive(self, inner: Callable[..., None], bar: Any, count: Any, expected: Any) -> None:
+    def arrive(
+        self, inner: Callable[..., None], bar: Any, count: Any, expected: Any, drops: bool = False
+    ) -> None:
         mask, mbarriers, ctx = self.ctx.mask, self.ctx.mbarriers, self.ctx
         counts = words(count, ctx.threads)
         found: dict[tuple[int, Phase], None] = {}
@@ -208,7 +210,7 @@ class _Hooks:
             if block < ctx.geometry.ctas and slot < mbarriers.index.shape[1]:
                 phase = int(mbarriers.at(block, slot)[PHASE])
                 found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
-        inner(bar, count, expected)
+        inner(bar, count, expected, drops)
         self.details += [Arrive(warp, phase) for warp, phase in found]
 
     def done(self, inner: Callable[..., np.ndarray], bar: Any, parity: Any) -> np.ndarray:
