@@ -252,10 +252,21 @@ MBARRIER_TEST_WAIT = "mbarrier.test_wait.parity.shared::cta.b64"
 MBARRIER_TRY_WAIT = "mbarrier.try_wait.parity.shared::cta.b64"
 
 
-def mbarrier_arrive(remote: bool, counted: bool) -> str:
-    """remote: at an mbarrier of another CTA. counted: an operand says how many arrivals."""
-    space = "cluster" if remote else "cta"
-    return f"mbarrier.arrive.shared::{space}.b64{'.count' if counted else ''}"
+def mbarrier_arrive(remote: bool, counted: bool, drops: bool = False) -> str:
+    """remote: at an mbarrier of another CTA. counted: an operand says how many arrivals. drops: later
+    phases expect fewer."""
+    space, drop = "cluster" if remote else "cta", "_drop" if drops else ""
+    return f"mbarrier.arrive{drop}.shared::{space}.b64{'.count' if counted else ''}"
+
+
+def mbarrier_complete_tx(remote: bool) -> str:
+    """remote: at an mbarrier of another CTA."""
+    return f"mbarrier.complete_tx.shared::{'cluster' if remote else 'cta'}.b64"
+
+
+def cp_async_arrive(counted: bool) -> str:
+    """counted: the phase expects the arrival already."""
+    return f"cp.async.mbarrier.arrive{'.noinc' if counted else ''}.shared::cta.b64"
 
 
 # -- TMA: bulk and tensor copies (9.7.9.25.4, .5) ---------------------------------------------

@@ -35,8 +35,9 @@ def mbarriers(count: int) -> MbarrierArray:
     Returns
     -------
     MbarrierArray
-        `barriers[i]` has `init(count)`, `arrive(count=None)`, `arrive_expect_tx(bytes)`,
-        `test(parity)`, `wait(parity)` and `remote(rank)`. A new barrier is in phase 0, so that a
+        `barriers[i]` has `init(count)`, `arrive(count=None)`, `arrive_drop(count=None)`,
+        `arrive_expect_tx(bytes)`, `arrive_cp_async()`, `complete_tx(bytes)`, `test(parity)`,
+        `wait(parity)` and `remote(rank)`. A new barrier is in phase 0, so that a
         wait for parity 1 returns at once.
 
     Raises
@@ -107,11 +108,72 @@ class Mbarrier(Bounded):
         EmulationError
             In emulation: more arrivals than a phase expects.
         """
+        self._arrive(count, pred, drops=False)
+
+    def arrive_drop(self, count: SupportsIndex | None = None, *, pred: Any = None) -> None:
+        """Arrive once, or `count` times, for the last time: later phases expect fewer arrivals.
+
+        Parameters
+        ----------
+        count : integer, optional
+            None: once. The phases behind this one expect at least one arrival still.
+        pred : predicate, optional
+            Arrive only where it holds.
+
+        Raises
+        ------
+        OperandError
+            A count below 1.
+        EmulationError
+            In emulation: more arrivals than a phase expects, or all of them.
+        """
+        self._arrive(count, pred, drops=True)
+
+    def _arrive(self, count: SupportsIndex | None, pred: Any, drops: bool) -> None:
         count = None if count is None else _count(count, "the arrivals")
-        name = names.mbarrier_arrive(self.in_cluster, counted=count is not None)
+        name = names.mbarrier_arrive(self.in_cluster, count is not None, drops)
         place = self.accessed(pred=pred)
         operands = [place] if count is None else [place, count]
         emit(name, *operands, pred=pred)
+
+    def arrive_cp_async(self, *, noinc: bool = False, pred: Any = None) -> None:
+        """Arrive once, when all `tc.cp_async` copies so far of this thread are complete.
+
+        The thread goes on at once. Whoever waits for the phase sees what the copies wrote.
+
+        Parameters
+        ----------
+        noinc : bool
+            True: `init` has counted the arrival. False: the phase expects one arrival more.
+        pred : predicate, optional
+            Arrive only where it holds.
+
+        Raises
+        ------
+        OperandError
+            A remote barrier.
+        """
+        self._check_own("arrive_cp_async")
+        emit(names.cp_async_arrive(noinc), self.accessed(pred=pred), pred=pred)
+
+    def complete_tx(self, bytes: SupportsIndex, *, pred: Any = None) -> None:
+        """Count `bytes` as come, without a copy: they will not come, or came in another way.
+
+        Parameters
+        ----------
+        bytes : integer
+            0 to 2**20 - 1, which the phase waits for.
+        pred : predicate, optional
+            Count only where it holds.
+
+        Raises
+        ------
+        OperandError
+            Another number of bytes.
+        """
+        bytes = _count(bytes, "the bytes that have come", least=0)
+        name = names.mbarrier_complete_tx(self.in_cluster)
+        emit(name, self.accessed(pred=pred), bytes, pred=pred)
 
     def arrive_expect_tx(self, bytes: SupportsIndex, *, pred: Any = None) -> None:
         """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for.
@@ -191,7 +253,7 @@ class Mbarrier(Bounded):
         Returns
         -------
         Mbarrier
-            It has `arrive` only.
+            It has `arrive`, `arrive_drop` and `complete_tx` only.
 
         Raises
         ------
@@ -206,7 +268,8 @@ class Mbarrier(Bounded):
     def _check_own(self, method: str) -> None:
         if self.in_cluster:
             raise OperandError(
-                f"{method}() works on the CTA's own mbarriers; a remote one has only arrive()"
+                f"{method}() works on the CTA's own mbarriers; a remote one has only arrive(), "
+                "arrive_drop() and complete_tx()"
             )
 
 

@@ -220,7 +220,10 @@ class Mbarriers:
             cta = self.clusters.peer(own, address >> CLUSTER_SHIFT, chunk.describe(thread))
             if self.clusters.gone[cta]:
                 self._refuse(GONE, thread, address)
-            self._slot(thread, address & OFFSET)
+            slot = self._slot(thread, address & OFFSET)
+            if self.sanitizer.detector is not None and cta != own:
+                name = self.name(cta, slot)
+                self.sanitizer.detector.check_init(cta, slot, name, "a count from another CTA")
             where, count = np.array([[cta], [address & OFFSET]]), scalar(size, thread)
             wrong = complete_all(*where, count, self.index, self.state, np.empty(1, np.int64))
             if wrong:
