@@ -457,7 +457,8 @@ def parity_of_a_float(x):
 
 
 @refused(
-    "wait() works on the CTA's own mbarriers; a remote one has only arrive(), arrive_drop() and ",
+    "wait() works on the CTA's own mbarriers; a remote one has only arrive(), arrive_drop() "
+    "and complete_tx()",
     "tc.mbarriers(1)[0].remote(0).wait(0)", **HOPPER,
 )  # fmt: skip
 def waits_far_away():

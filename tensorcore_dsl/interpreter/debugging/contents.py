@@ -17,7 +17,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.memory import accesses
-from tensorcore_dsl.interpreter.sync import mbarriers
+from tensorcore_dsl.interpreter.sync import barrier_phases as mbarriers
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.layout import Layout

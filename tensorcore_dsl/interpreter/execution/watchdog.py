@@ -25,7 +25,7 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.threads import MAX_KEPT
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.sync import mbarriers
+from tensorcore_dsl.interpreter.sync import barrier_phases as mbarriers
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits
 

@@ -35,8 +35,8 @@ class _Copy:
 
     group: how many groups each thread had committed before. since: the serial number of the issue.
     target, source, valid: (T,), addresses and the bytes that are read, which are still to be filled
-    in; addresses: the real ones of these arrays. noted: the threads whose copy the detector of races
-    has seen complete, at an mbarrier.
+    in; addresses: the real ones of these arrays. noted: the threads whose copy the detector of
+    races has seen complete, at an mbarrier.
     """
 
     since = 0
@@ -204,7 +204,7 @@ class AsyncCopies:
         self.behind = left
 
     def _end(self, copies: list[_Copy], mask: np.ndarray, before: Any = np.inf) -> None:
-        """Carry out those of the copies that the threads of `mask` have issued in groups `before`."""
+        """Carry out the copies of the threads of `mask` in groups `before`."""
         over = set[_Copy]()
         for _, some in groupby(copies, lambda copy: copy.kind):
             alike = list(some)

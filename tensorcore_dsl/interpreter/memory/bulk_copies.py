@@ -40,8 +40,8 @@ from tensorcore_dsl.interpreter.sanitizer.async_proxy import (
     add_flights,
 )
 from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
+from tensorcore_dsl.interpreter.sync.barrier_phases import complete_all
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
-from tensorcore_dsl.interpreter.sync.mbarriers import complete_all
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses

@@ -15,29 +15,49 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds
-from tensorcore_dsl.interpreter.core import memory_pool, shadow
+from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.native import compiled, error_at, inlined
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER
 from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+from tensorcore_dsl.interpreter.sync.barrier_phases import (
+    BAD_COUNT,
+    BAD_PARITY,
+    BAD_PLACE,
+    BAD_RANK,
+    BYTES,
+    CAME,
+    COLUMNS,
+    COUNT,
+    DROPPED,
+    GONE,
+    LIVE,
+    LOST,
+    MADE,
+    MISSING,
+    MOST,
+    NOT_ANNOUNCED,
+    NOT_OWN,
+    OCCUPIED,
+    OVERRUN,
+    PHASE,
+    ROWS,
+    SEEN,
+    TOO_MUCH,
+    UNALIGNED,
+    UNINITIALISED,
+    UNSEEN,
+    any_news,
+    arrive_all,
+    ask_all,
+    complete_all,
+    init_all,
+)
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
-
-BYTES = 8
-ROWS = 16  # rows of `state` at the start
-MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
-
-# Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
-# bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
-# seen end; CAME: bytes that have come since. MADE: the step that initialised it. LANDED: the phase
-# behind the last one that counted bytes.
-COUNT, PENDING, MISSING, PHASE, SEEN, MADE, CAME, LANDED, COLUMNS = range(9)
-BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
-NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED, DROPPED = range(9, 17)
 
 
 class Mbarriers:
@@ -81,7 +101,7 @@ class Mbarriers:
         most = int(self.used.max() + np.bincount(chunk.here.numbers // chunk.group).max())
         while self.state.shape[1] < most:
             self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
-        wrong = _init(
+        wrong = init_all(
             addresses, counts, chunk.here.numbers, count is not None, chunk.at_step, self.index,
             self.state, self.used, self.storage.changing_shadow,
         )  # fmt: skip
@@ -130,7 +150,7 @@ class Mbarriers:
         found = self._note(addresses, chunk.mask)
         self.release(addresses, counts)
         rows = np.zeros(self.state.shape[1], np.bool_)
-        status = _arrive(
+        status = arrive_all(
             addresses, counts, sizes, chunk.here.numbers, self.index, self.state, clusters.size,
             clusters.gone, rows, drops,
         )  # fmt: skip
@@ -152,7 +172,7 @@ class Mbarriers:
         go, self.early = np.zeros((2, chunk.threads), np.bool_)
         addresses, parities = words(bar, chunk.threads), words(parity, chunk.threads)
         found = self._note(addresses, chunk.mask)
-        status = _done(
+        status = ask_all(
             addresses, parities, chunk.here.numbers, self.index, self.state, go, self.asks_for,
             chunk.unusual, self.early,
         )  # fmt: skip
@@ -171,7 +191,7 @@ class Mbarriers:
 
     def has_news(self, threads: np.ndarray) -> bool:
         """Is a phase over that one of these waiting threads, given by number, last asked for?"""
-        return bool(_has_news(threads, self.index, self.state, self.asks_for))
+        return bool(any_news(threads, self.index, self.state, self.asks_for))
 
     def phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
@@ -224,10 +244,7 @@ class Mbarriers:
             if self.sanitizer.detector is not None and cta != own:
                 name = self.name(cta, slot)
                 self.sanitizer.detector.check_init(cta, slot, name, "a count from another CTA")
-            where, count = np.array([[cta], [address & OFFSET]]), scalar(size, thread)
-            wrong = complete_all(*where, count, self.index, self.state, np.empty(1, np.int64))
-            if wrong:
-                self.refuse_count(wrong, np.array([thread]), *where, count)
+            self._count(thread, cta, address & OFFSET, scalar(size, thread))
         if found is not None:
             found()
 
@@ -248,11 +265,15 @@ class Mbarriers:
             self.sanitizer.detector.check_init(cta, slot, name, "a bulk copy")
             self.sanitizer.detector.completes(cta, slot, phase)
         self.changes += 1
+        self._count(thread, cta, address, size)
+        return slot, phase
+
+    def _count(self, thread: int, cta: int, address: int, size: int) -> None:
+        """Count bytes for a thread at the barrier of a CTA."""
         ctas, addresses = np.array([cta]), np.array([address])
         wrong = complete_all(ctas, addresses, size, self.index, self.state, np.empty(1, np.int64))
         if wrong:
             self.refuse_count(wrong, np.array([thread]), ctas, addresses, size)
-        return slot, phase
 
     def refuse_count(
         self, wrong: int, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, size: int
@@ -383,205 +404,3 @@ class Mbarriers:
             BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
             "phase modulo 2",
         }[code])  # fmt: skip
-
-
-@inlined
-def _owner(cta: int, rank: int, cluster: int) -> int:
-    """The CTA that a rank field of an address names for a thread of `cta`; -1 for none."""
-    if rank == 0:
-        return cta
-    return cta // cluster * cluster + rank - 1 if rank <= cluster else -1
-
-
-@compiled
-def _init(
-    addresses: Any, counts: Any, active: Any, valid: bool, step: int, index: Any, state: Any,
-    used: Any, states: Any,
-) -> int:  # fmt: skip
-    """Initialise the barriers of the active threads, or invalidate them; 0 or an error.
-
-    active: their numbers. index, state, used: those of `Mbarriers`, whose rows suffice; states: the
-    shadow of the CTAs.
-    """
-    ctas, slots = index.shape
-    group = addresses.size // ctas
-    for i in range(active.size):
-        thread = active[i]
-        address, count, cta = int(addresses[thread]), int(counts[thread]), thread // group
-        if address >> CLUSTER_SHIFT:
-            return error_at(NOT_OWN, thread)
-        if address % BYTES:
-            return error_at(UNALIGNED, thread)
-        slot = address // BYTES
-        if slot >= slots:
-            return error_at(BAD_PLACE, thread)
-        live = state[cta, index[cta, slot], COUNT] > 0
-        if valid:
-            if live:
-                return error_at(LIVE, thread)
-            if count < 1 or count > MOST:
-                return error_at(BAD_COUNT, thread)
-            for byte in range(address, address + BYTES):
-                if states[cta, byte] == shadow.PENDING:
-                    return error_at(OCCUPIED, thread)
-        elif not live:
-            return error_at(UNINITIALISED, thread)
-        if index[cta, slot] == 0:
-            index[cta, slot] = used[cta]
-            used[cta] += 1
-        row = index[cta, slot]
-        for column in range(COLUMNS):
-            state[cta, row, column] = 0
-        for byte in range(address, address + BYTES):
-            states[cta, byte] = shadow.BARRIER if valid else shadow.NEVER
-        if valid:
-            state[cta, row, COUNT] = count
-            state[cta, row, PENDING] = count
-            state[cta, row, MADE] = step
-    return 0
-
-
-@compiled
-def _arrive(
-    addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
-    gone: Any, rows: Any, drops: bool,
-) -> int:  # fmt: skip
-    """Count the arrivals and expected bytes of the active threads; returns 1 where they may release
-    a thread, 0 where all phases wait for bytes that are now expected, or an error.
-
-    active: their numbers. rows: becomes true for the rows of `state` that have arrivals. drops:
-    later phases expect fewer arrivals.
-    """
-    ctas, slots = index.shape
-    group, releases = addresses.size // ctas, 0
-    for i in range(active.size):
-        thread = active[i]
-        address, count = int(addresses[thread]), int(counts[thread])
-        cta = _owner(thread // group, address >> CLUSTER_SHIFT, cluster)
-        slot = (address & OFFSET) // BYTES
-        if cta < 0:
-            return error_at(BAD_RANK, thread)
-        if address % BYTES:
-            return error_at(UNALIGNED, thread)
-        if slot >= slots:
-            return error_at(BAD_PLACE, thread)
-        if gone[cta]:
-            return error_at(GONE, thread)
-        row = index[cta, slot]
-        if state[cta, row, COUNT] == 0:
-            return error_at(UNINITIALISED, thread)
-        state[cta, row, MISSING] += int(expected[thread])
-        if state[cta, row, MISSING] > MOST:
-            return error_at(TOO_MUCH, thread)
-        if count == 0:
-            continue
-        if state[cta, row, SEEN] < state[cta, row, PHASE]:
-            return error_at(UNSEEN, thread)
-        if count > state[cta, row, PENDING]:
-            return error_at(OVERRUN, thread)
-        if drops:
-            if count == state[cta, row, COUNT]:
-                return error_at(DROPPED, thread)
-            state[cta, row, COUNT] -= count
-        rows[row] = True
-        state[cta, row, PENDING] -= count
-        ended = state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0
-        if ended:
-            state[cta, row, PHASE] += 1
-            state[cta, row, PENDING] = state[cta, row, COUNT]
-        if ended or int(expected[thread]) == 0:
-            releases = 1
-    return releases
-
-
-@compiled
-def complete_all(
-    ctas: Any, addresses: Any, size: int, index: Any, state: Any, phases: Any
-) -> int:  # fmt: skip
-    """Count `size` bytes for each of some copies, in `phases`; 0 or the error of a copy."""
-    for i in range(ctas.size):
-        cta, address = ctas[i], addresses[i]
-        slot = address // BYTES
-        if address % BYTES:
-            return error_at(UNALIGNED, i)
-        if slot >= index.shape[1]:
-            return error_at(BAD_PLACE, i)
-        row = index[cta, slot]
-        if state[cta, row, COUNT] == 0:
-            return error_at(UNINITIALISED, i)
-        phases[i] = state[cta, row, PHASE]
-        state[cta, row, LANDED] = phases[i] + 1
-        state[cta, row, CAME] += size
-        if state[cta, row, SEEN] < state[cta, row, PHASE] and state[cta, row, MISSING] <= 0:
-            return error_at(NOT_ANNOUNCED, i)
-        state[cta, row, MISSING] -= size
-        if state[cta, row, MISSING] < -MOST:
-            return error_at(TOO_MUCH, i)
-        if state[cta, row, MISSING] == 0 and state[cta, row, PENDING] == 0:
-            state[cta, row, PHASE] += 1
-            state[cta, row, PENDING] = state[cta, row, COUNT]
-    return 0
-
-
-@compiled
-def _done(
-    addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any,
-    unusual: bool, early: Any,
-) -> int:  # fmt: skip
-    """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or an error.
-
-    active: the numbers of the threads that ask. unusual: those who ask first for a phase that
-    counts bytes ask too `early`, while the copies are under way.
-    """
-    ctas, slots = index.shape
-    group, news = addresses.size // ctas, 0
-    for i in range(active.size):
-        thread = active[i]
-        address, parity = int(addresses[thread]), int(parities[thread])
-        cta, slot = thread // group, (address & OFFSET) // BYTES
-        if address >> CLUSTER_SHIFT:
-            return error_at(NOT_OWN, thread)
-        if address % BYTES:
-            return error_at(UNALIGNED, thread)
-        if slot >= slots:
-            return error_at(BAD_PLACE, thread)
-        row = index[cta, slot]
-        if state[cta, row, COUNT] == 0:
-            return error_at(UNINITIALISED, thread)
-        if parity > 1:
-            return error_at(BAD_PARITY, thread)
-        phase = state[cta, row, PHASE]
-        if phase & 1 != parity and unusual and 0 < phase == state[cta, row, LANDED]:
-            early[thread] = True
-        elif phase & 1 != parity:
-            go[thread] = True
-            asks_for[thread, 0] = -1
-            if state[cta, row, SEEN] < phase:
-                state[cta, row, SEEN], state[cta, row, CAME] = phase, 0
-                news = 1
-        elif asks_for[thread, 0] != slot or (asks_for[thread, 1] ^ phase) & 1:
-            asks_for[thread, 0], asks_for[thread, 1] = slot, phase
-        elif asks_for[thread, 1] != phase:
-            return error_at(LOST, thread)
-    for i in range(active.size if unusual else 0):
-        thread = active[i]
-        if early[thread]:
-            cta = thread // group
-            state[cta, index[cta, (int(addresses[thread]) & OFFSET) // BYTES], LANDED] = 0
-    return news
-
-
-@compiled
-def _has_news(threads: Any, index: Any, state: Any, asks_for: Any) -> bool:
-    """Is there a thread that would not wait on as it did when it asked?"""
-    ctas = index.shape[0]
-    group = asks_for.shape[0] // ctas
-    for i in range(threads.size):
-        thread = threads[i]
-        cta, slot, phase = thread // group, asks_for[thread, 0], asks_for[thread, 1]
-        if slot < 0:
-            return True
-        row = index[cta, slot]
-        if state[cta, row, COUNT] == 0 or state[cta, row, PHASE] != phase:
-            return True
-    return False

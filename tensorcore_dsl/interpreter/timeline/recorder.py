@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.memory.accesses import REAL, SIZE
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.interpreter.regions.plan import NONE
 from tensorcore_dsl.interpreter.sanitizer import async_proxy
-from tensorcore_dsl.interpreter.sync.mbarriers import PHASE
+from tensorcore_dsl.interpreter.sync.barrier_phases import PHASE
 from tensorcore_dsl.interpreter.timeline.recording import (
     CLUSTER,
     MBARRIER,
