@@ -85,3 +85,66 @@ def copies(
             for i in tc.static_range(4):
                 place = 4 * (t - 32) + i
                 out[stage, place] = tile[stage, 127 - place]
+
+
+@tc.kernel
+def sends(
+    x: tc.Array, out: tc.Array, ctas: tc.Const = 2, width: tc.Const = 1, rounds: tc.Const = 1,
+    mistake: tc.Const = "",
+):  # fmt: skip
+    """Each CTA stores its row of x to the next CTA of its cluster, which adds 1 a round."""
+    tc.launch_bounds(32)
+    if mistake != "no cluster":
+        tc.cluster_size(ctas)
+    row, bar, free = tc.shared(32 * width, x.dtype), tc.mbarriers(1)[0], tc.mbarriers(1)[0]
+    t, rank = tc.threadIdx.x, tc.cluster_rank()
+    peer, before = (rank + 1) % ctas, (rank + ctas - 1) % ctas
+    if t == 0:
+        bar.init(1)
+        free.init(32)
+        tc.fence_mbarrier_init()
+    tc.cluster_sync()
+    values = [x[tc.blockIdx.x, width * t + i] for i in range(width)]
+    for turn in tc.static_range(rounds):
+        if t == 0:
+            bar.arrive_expect_tx(row.bytes + (4 if mistake == "too many bytes" else 0))
+        if (turn > 0) & (mistake != "overwrites"):
+            free.wait(turn + 1 & 1)
+        counted = bar.remote(rank if mistake == "another barrier" else peer)
+        value = values[0] if width == 1 else values
+        tc.store(row.remote(peer).at(width * t), value, barrier=counted)
+        if mistake != "no wait":
+            bar.wait(turn & 1)
+        values = [row[width * t + i] + 1 for i in range(width)]
+        free.remote(before).arrive()
+    for i in tc.static_range(width):
+        out[tc.blockIdx.x, width * t + i] = values[i]
+    tc.cluster_sync()
+
+
+@tc.kernel
+def collects(
+    x: tc.Array, out: tc.Array, operation: tc.Const, ctas: tc.Const = 4, mistake: tc.Const = ""
+):
+    """CTA 0 of each cluster reduces the rows of all its CTAs; its own by ordinary atomics."""
+    tc.launch_bounds(32)
+    tc.cluster_size(ctas)
+    row, bar = tc.shared(32, x.dtype), tc.mbarriers(1)[0]
+    t, rank = tc.threadIdx.x, tc.cluster_rank()
+    row[t] = x[tc.blockIdx.x, t]
+    if t == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(row.bytes * (ctas - 1))
+    if mistake != "no meeting":
+        tc.cluster_sync()
+    target, counted = row.remote(0).at(31 - t), bar.remote(0)
+    if (rank > 0) | (mistake == "itself"):
+        tc.reduce(operation, target, x[tc.blockIdx.x, 31 - t], barrier=counted)
+    else:
+        tc.reduce(operation, row.at(31 - t), x[tc.blockIdx.x, 31 - t])
+        if mistake != "no wait":
+            bar.wait(0)
+        tc.barrier()
+        out[tc.blockIdx.x, t] = row[t]
+    tc.cluster_sync()

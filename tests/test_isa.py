@@ -322,7 +322,8 @@ def word_in_text(mnemonic: str) -> tuple[str, int, int, str, str]:
 def test_words_have_the_bytes_order_and_scope_of_their_text() -> None:
     count = 0
     for instr in isa.instructions():
-        if instr.opcode not in ("ld", "st", "atom", "red"):
+        special = "async" in instr.mnemonic or "bulk" in instr.mnemonic
+        if instr.opcode not in ("ld", "st", "atom", "red") or special:
             continue
         (access,) = instr.accesses
         declared = access.space, access.bytes, access.scalar, access.order, access.scope
@@ -368,6 +369,21 @@ def test_every_address_is_declared() -> None:
 
 
 ASYNC_STORE = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32"
+
+
+def test_asynchronous_stores_name_what_they_write() -> None:
+    """By the grammar of 9.7.9.12 and 9.7.13.7."""
+    found = [i for o in ("st", "red") for i in isa.instructions(o) if ".async." in i.mnemonic]
+    assert len(found) == 10 + 12
+    for instr in found:
+        data, counted = instr.accesses
+        parts = instr.mnemonic.split(".")
+        vector = next((int(part[1:]) for part in parts if part in ("v2", "v4")), 1)
+        assert data.space == counted.space == "shared::cluster" and data.completion == "mbarrier"
+        assert data.bytes == vector * int(parts[-1][1:]) // 8 <= 16
+        assert data.verb == ("store" if instr.opcode == "st" else "update")
+        assert (data.order, data.scope) == (("", "") if instr.opcode == "st" else ("relaxed", "cluster"))
+        assert not instr.strong and instr.runs_behind and instr.counts_bytes and instr.word is None
 
 
 def instruction_of(**declared: Any) -> Instruction:

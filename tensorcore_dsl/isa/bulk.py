@@ -1,6 +1,6 @@
-"""mbarriers, bulk and tensor copies, clusters, setmaxnreg and programmatic dependent launch.
+"""mbarriers, asynchronous stores, bulk and tensor copies, clusters, setmaxnreg and programmatic dependent launch.
 
-Sections 9.7.13.15 (mbarrier), 9.7.9.25 (bulk copies), 9.7.13.3 (clusters), 9.7.9.23 (mapa),
+Sections 9.7.13.15 (mbarrier), 9.7.9.12 and 9.7.13.7 (asynchronous stores), 9.7.9.25 (bulk copies), 9.7.13.3 (clusters), 9.7.9.23 (mapa),
 9.7.19.5 (setmaxnreg), 9.7.13.13 (griddepcontrol). A tensor map is passed by its generic address;
 coordinates count elements, innermost axis first.
 """
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.isa import generic, reductions
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST, Context
 from tensorcore_dsl.isa.memory import no_effect
 from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, Row, row
@@ -109,6 +111,28 @@ def wait_bulk(ctx: Context, instr: Instruction, pending: int) -> None:
     ctx.bulk.wait(pending, reading=bool(instr.params["read"]))
 
 
+def store_async(ctx: Context, instr: Instruction, p: Any, value: Any, bar: Any) -> None:
+    """st.async: 1, 2 or 4 words."""
+    words = np.asarray(value).reshape(int(instr.params["n"]), -1)
+    ctx.async_stores.store(p, np.broadcast_to(words, (len(words), ctx.threads)), bar)
+
+
+def reduce_async(ctx: Context, instr: Instruction, p: Any, value: Any, bar: Any) -> None:
+    op, kind = instr.params["op"], instr.params["t"]
+    ctx.async_stores.update(ctx, p, value, bar, reductions.update(op, kind))
+
+
+def clear(ctx: Context, instr: Instruction, p: Any, size: Any, value: int) -> None:
+    """st.bulk: zeros, in words of 8 bytes."""
+    active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
+    sizes = np.broadcast_to(size, active.shape)
+    if (sizes[active] % 8).any():
+        raise EmulationError(f"{instr.mnemonic} clears a multiple of 8 bytes, not {sizes[active].max()}")
+    for offset in range(0, int(sizes.max(where=active, initial=0)), 8):
+        lanes: Any = generic.Lanes(ctx, active & (offset < sizes))
+        ctx.shared.store(lanes, p + np.uint32(offset), np.zeros((1, ctx.threads), np.uint64))
+
+
 def map_address(ctx: Context, instr: Instruction, address: Any, rank: Any) -> Any:
     """Addresses of the same offset in the CTAs of these ranks; no access may use that of a rank
     that does not exist."""
@@ -198,6 +222,12 @@ BULK = [
     row("cp.async.bulk.wait_group{read}",                                                           "n:#u32",                                                "9.7.9.25.3.2", wait_bulk,  effects=VOLATILE, requires="90", ptx="8.0", read="- .read"),
     row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     no_effect,  effects=VOLATILE, requires="90", ptx="8.0", template="[{map}]"),
 ]
+ASYNC = "mbarrier; sync bar shared::cluster 8"
+STORES = [
+    row("st.async{weak}.shared::cluster.mbarrier::complete_tx::bytes{v}.{t}", "p:[u32], b:{t}*{n}, bar:[u32]", "9.7.9.12", store_async, weak="- .weak", v_n="/1 .v2/2 .v4/4", t="b32 b64", where=lambda axes: (axes["n"], axes["t"]) != ("4", "b64"), access="store p shared::cluster {n}*{t} " + ASYNC, effects=BARRIER, requires="90", ptx="8.1"),
+    row("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op}.{t}", "p:[u32], b:{t}, bar:[u32]", "9.7.13.7", reduce_async, op_t="add/u32 add/s32 add/u64 min/u32 min/s32 max/u32 max/s32 inc/u32 dec/u32 and/b32 or/b32 xor/b32", access="update p shared::cluster 1*{t} relaxed.cluster " + ASYNC, effects=BARRIER, requires="90", ptx="8.1"),
+    row("st.bulk{weak}.shared::cta",           "p:[u32], size:u64, value:#u32(0)",   "9.7.9.13",  clear,          weak="- .weak", access="store p shared::cta size", effects=VOLATILE, requires="100", ptx="8.6"),
+]
 CLUSTERS = [
     row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
     row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | {"cluster"}, requires="90", ptx="8.0", sem="- .acquire"),
@@ -207,4 +237,4 @@ CLUSTERS = [
 ]
 # fmt: on
 
-ROWS = (*MBARRIERS, *BULK, *_tensor_rows(), *CLUSTERS)
+ROWS = (*MBARRIERS, *BULK, *STORES, *_tensor_rows(), *CLUSTERS)

@@ -84,6 +84,19 @@ class AsyncCopies(Protocol):
         """
 
 
+class AsyncStores(Protocol):
+    """Stores and reductions in the cluster, whose bytes the mbarrier `bar` of the same CTA counts.
+    They take effect when these are counted."""
+
+    def store(self, address: np.ndarray, values: np.ndarray, bar: np.ndarray) -> None:
+        """Store (count, T) words."""
+
+    def update(
+        self, ctx: Context, address: np.ndarray, value: Any, bar: np.ndarray, update: Any
+    ) -> None:
+        """word = update(word, value), atomically, in another CTA."""
+
+
 class NamedBarriers(Protocol):
     """Named barriers of the CTA: (T,) numbers and thread counts (None: all of the CTA)."""
 
@@ -194,6 +207,7 @@ class Context(Protocol):
     globals: Memory
     tiles: SharedTiles
     async_copies: AsyncCopies
+    async_stores: AsyncStores
     barriers: NamedBarriers
     mbarriers: Mbarriers
     bulk: BulkCopies

@@ -165,6 +165,17 @@ def store(space: str, bits: int, count: int = 1, cache: str = "") -> str:
     return f"st.{space}{cache}{_vector(count)}.b{bits}"
 
 
+def store_async(bits: int, count: int) -> str:
+    """`count` registers to a CTA of the cluster, whose mbarrier counts their bytes."""
+    return f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{_vector(count)}.b{bits}"
+
+
+def reduction_async(operation: str, dtype: DType) -> str:
+    """An atomic operation in another CTA of the cluster, whose mbarrier counts the bytes."""
+    space = "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes"
+    return f"{space}.{_atomic_operation(operation, dtype)}"
+
+
 def load_parameter(dtype: str) -> str:
     return f"ld.param.{dtype}"
 

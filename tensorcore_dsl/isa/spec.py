@@ -263,7 +263,9 @@ class Instruction:
     def word(self) -> Access | None:
         """The access of each thread to words at an address of its own, performed at once."""
         first = self.accesses[0] if self.accesses and "warp" not in self.effects else None
-        return first if first and first.moves and not first.completion else None
+        if first is None or not first.moves or not isinstance(first.count, int):
+            return None
+        return None if first.completion else first
 
     @property
     def strong(self) -> bool:

@@ -10,7 +10,7 @@ from tensorcore_dsl.errors import ArchError, OperandError, UnknownInstruction
 from tensorcore_dsl.ir.nodes import Assign, Block, While
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.pointer import Pointer, element_size
+from tensorcore_dsl.lang.pointer import Pointer, check_async, element_size
 from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
@@ -80,7 +80,7 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)
 
 
-def reduce(operation: str, pointer: Pointer, value: Any) -> None:
+def reduce(operation: str, pointer: Pointer, value: Any, *, barrier: Any = None) -> None:
     """An atomic operation on one element, without its old value.
 
     Parameters
@@ -91,18 +91,27 @@ def reduce(operation: str, pointer: Pointer, value: Any) -> None:
         `array.at(...)` or `tile.at(...)`.
     value : number or scalar
         Converted to the type of the element.
+    barrier : Mbarrier, optional
+        Reduce asynchronously in another CTA of the cluster: in `tile.remote(rank).at(...)`, an
+        integer of 32 bits, or "add" of u64. `barrier.remote(rank)` counts the bytes. That CTA reads
+        the sum when it has waited for the phase.
 
     Raises
     ------
     OperandError
-        Another operation, no pointer, a fraction for integers, bitwise operations on floats.
+        Another operation, no pointer, a fraction for integers, bitwise operations on floats; with
+        `barrier=`, a pointer or barrier that is not remote.
     UnknownInstruction
         A type of elements that the operation does not have.
+
+    See Also
+    --------
+    store : With `barrier=`, and an example of it.
 
     Notes
     -----
     `red`, section 9.7.13.6 of the PTX manual; relaxed, at the scope of the GPU. What `atomic` does
-    by a loop is a loop here, too.
+    by a loop is a loop here, too. With `barrier=`, `red.async`, section 9.7.13.7.
 
     Examples
     --------
@@ -116,9 +125,15 @@ def reduce(operation: str, pointer: Pointer, value: Any) -> None:
     """
     check_choice("a reduction", operation, (*ATOMICS[:6], "inc", "dec"))
     _check_pointer("tc.reduce", pointer)
+    given = _operand(operation, value, pointer.dtype)
+    if barrier is not None:
+        check_async(pointer, barrier, "a reduction")
+        name = names.reduction_async(operation, pointer.dtype)
+        place = pointer.accessed(element_size(pointer.dtype))
+        emit(name, place, given, barrier.accessed())
+        return
     name = names.reduction(pointer.space, operation, pointer.dtype)
     compared = _by_comparison(name, operation, pointer.dtype)
-    given = _operand(operation, value, pointer.dtype)
     if compared:
         _exchanged(operation, pointer, given)
     else:

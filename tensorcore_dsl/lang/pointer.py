@@ -200,7 +200,9 @@ class Pointer(Bounded):
             )
         return _load(self, count, pred, otherwise, cache)
 
-    def store(self, value: Any, *, pred: Any = None, cache: str = "") -> None:
+    def store(
+        self, value: Any, *, pred: Any = None, cache: str = "", barrier: Any = None
+    ) -> None:
         """Store an element, or the elements of a vector, list or tuple to successive addresses.
 
         Parameters
@@ -211,13 +213,15 @@ class Pointer(Bounded):
             Store only where it holds.
         cache : str
             Cache modifiers.
+        barrier : Mbarrier, optional
+            See `tensorcore_dsl.store`.
 
         Raises
         ------
         OperandError
             Another number of elements, a fragment, a constant that the type does not hold.
         """
-        _store(self, value, pred, cache)
+        _store(self, value, pred, cache, barrier)
 
     @property
     def described(self) -> str:
@@ -277,7 +281,9 @@ def load(
     return pointer.load(count, pred=pred, otherwise=otherwise, cache=cache)
 
 
-def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "") -> None:
+def store(
+    pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "", barrier: Any = None
+) -> None:
     """Store through a pointer: `pointer.store(...)`.
 
     Parameters
@@ -291,17 +297,24 @@ def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "") ->
         Store only where it holds.
     cache : str
         Cache modifiers: ".wt", ".cs", ...
+    barrier : Mbarrier, optional
+        Store asynchronously to a CTA of the cluster: to `tile.remote(rank).at(...)`, 1, 2 or 4
+        words of 32 or 64 bits. `barrier.remote(rank)` counts the bytes. That CTA reads them when it
+        has waited for the phase.
 
     Raises
     ------
     OperandError
-        No pointer, another number of elements, a fragment, a constant that the type does not hold.
+        No pointer, another number of elements, a fragment, a constant that the type does not hold;
+        with `barrier=`, a pointer or barrier that is not remote, other words, cache modifiers.
     OutOfBounds, Misaligned
         In emulation: an address outside the array, or not aligned.
+    ArchError
+        With `barrier=`: a target before sm_90.
 
     Notes
     -----
-    `st`, section 9.7.9.11 of the PTX manual.
+    `st`, section 9.7.9.11 of the PTX manual; with `barrier=`, `st.async`, section 9.7.9.12.
 
     Examples
     --------
@@ -312,9 +325,30 @@ def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "") ->
     >>> pairs[1, 32](x)
     >>> x[:4]
     array([ 1., -1.,  1., -1.], dtype=float32)
+
+    Each CTA of a pair gives its rank to the other one, which waits for 4 bytes:
+
+    >>> @tc.kernel(threads=32)
+    ... def exchange(out: tc.Array):
+    ...     tc.cluster_size(2)
+    ...     cell, bar, peer = tc.shared(1, tc.s32), tc.mbarriers(1)[0], 1 - tc.cluster_rank()
+    ...     if tc.threadIdx.x == 0:
+    ...         bar.init(1)
+    ...         tc.fence_mbarrier_init()
+    ...         bar.arrive_expect_tx(4)
+    ...     tc.cluster_sync()
+    ...     if tc.threadIdx.x == 0:
+    ...         tc.store(cell.remote(peer).at(0), 10 + peer, barrier=bar.remote(peer))
+    ...         bar.wait(0)
+    ...         out[tc.blockIdx.x] = cell[0]
+    ...     tc.cluster_sync()
+    >>> out = np.zeros(2, np.int32)
+    >>> exchange[2, 32](out)
+    >>> out
+    array([10, 11], dtype=int32)
     """
     _check_pointer(pointer, "tc.store(x.at(i, j), value, pred=...)")
-    pointer.store(value, pred=pred, cache=cache)
+    pointer.store(value, pred=pred, cache=cache, barrier=barrier)
 
 
 def _check_pointer(pointer: Any, example: str) -> None:
@@ -478,28 +512,46 @@ def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -
     return build.pack(result.registers, Type(dtype, count))
 
 
-def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
+def _store(pointer: Pointer, value: Any, pred: Any, cache: str, barrier: Any = None) -> None:
     build = builder()
     dtype = pointer.dtype
     _refuse_fragment(value)
     for number in value if isinstance(value, (list, tuple)) else (value,):
         check_holds(number, dtype)
-    if dtype.kind == "p":
+    width, count = dtype, 1
+    if dtype.kind == "p" and barrier is None:
         byte = build.convert(value, dtype).to(dtypes.u8)
         _store(pointer.as_type(dtypes.u8), byte, pred, cache)
-    elif isinstance(value, (RegisterGroup, list, tuple)):
+        return
+    if isinstance(value, (RegisterGroup, list, tuple)):
         registers, width = _stored_registers(value, dtype)
         count = len(registers)
         packed = registers[0] if count == 1 else build.pack(registers, Type(width, count))
-        _check_width(width, count)
-        name = names.store(pointer.space, width.storage_bits, count, cache)
-        address = pointer.accessed(count * width.storage_bits // 8, pred)
-        build.named(name, address, packed, pred=pred)
     else:
-        value = build.convert(value, dtype)
-        _check_width(dtype, 1)
-        name = names.store(pointer.space, dtype.storage_bits, 1, cache)
-        build.named(name, pointer.accessed(element_size(dtype), pred), value, pred=pred)
+        packed = build.convert(value, dtype)
+    _check_width(width, count)
+    address = pointer.accessed(count * element_size(width), pred)
+    if barrier is None:
+        name = names.store(pointer.space, width.storage_bits, count, cache)
+        build.named(name, address, packed, pred=pred)
+        return
+    check_async(pointer, barrier, "a store")
+    if width.storage_bits not in (32, 64) or cache:
+        raise OperandError(
+            "an asynchronous store writes 1, 2 or 4 words of 32 or 64 bits, without cache "
+            f"modifiers; {count} {width}{f' and {cache!r}' if cache else ''} were given"
+        )
+    name = names.store_async(width.storage_bits, count)
+    build.named(name, address, packed, barrier.accessed(pred=pred), pred=pred)
+
+
+def check_async(pointer: Pointer, barrier: Any, what: str) -> None:
+    """OperandError unless both lie in a CTA of the cluster, by a rank."""
+    if pointer.space != CLUSTER_SPACE or not getattr(barrier, "in_cluster", False):
+        raise OperandError(
+            f"{what} with barrier= goes to tile.remote(rank).at(...), and barrier= is "
+            f"bars[i].remote(rank); given are {describe(pointer)} and {describe(barrier)}"
+        )
 
 
 def _stored_registers(value: Any, dtype: DType) -> tuple[list[Any], DType]:

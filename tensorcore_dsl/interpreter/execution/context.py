@@ -15,6 +15,7 @@ from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.debugging.printing import format_line, print_matrices
 from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies
+from tensorcore_dsl.interpreter.memory.async_stores import AsyncStores
 from tensorcore_dsl.interpreter.memory.bulk_copies import BulkCopies
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory, SharedMemory
@@ -64,6 +65,7 @@ class ExecutionContext(Chunk):
         self.shared = SharedMemory(self, storage, self.sanitizer, self.mbarriers, team)
         self.cluster = ClusterMemory(self, self.shared, self.clusters)
         self.async_copies = AsyncCopies(self, self.shared, self.globals)
+        self.async_stores = AsyncStores(self, self.cluster)
         self.bulk = BulkCopies(self, self.shared, self.globals, self.clusters)
 
     @cached_property

@@ -332,8 +332,10 @@ class CopiesInFlight:
 
     def _describe(self, flight: np.ndarray) -> str:
         cta, slot, phase, step, thread = flight[[CTA, SLOT, PHASE, STEP, THREAD]].tolist()
+        instr = self.chunk.instruction(step)
+        what = instr.summary if instr and "bulk" not in instr.effects else "bulk load"
         return (
-            f"the bulk load at {self.chunk.loc(step)} (by {self.chunk.describe(thread)}) is in "
+            f"the {what} at {self.chunk.loc(step)} (by {self.chunk.describe(thread)}) is in "
             f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of "
             + self.name(cta, slot)
         )

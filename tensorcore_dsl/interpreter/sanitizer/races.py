@@ -299,12 +299,14 @@ class Races(HappensBefore):
 
     def shared_ranges(
         self, verb: str, serial: int, thread: int, cta: int, starts: np.ndarray, size: int,
-        whole: bool = False, swizzle: int | None = None,
+        whole: bool = False, swizzle: int | None = None, vector: int = FENCED_SHARED,
+        strong: int = 0,
     ) -> Callable[[], None] | None:  # fmt: skip
         """An asynchronous operation accesses `size` bytes at each of `starts` in a CTA.
 
         whole: all warps of the warpgroup of `thread` issue it. swizzle: of the access, where it is
-        not that of the step's tile.
+        not that of the step's tile. vector: what must know of accesses through the generic proxy.
+        strong: as `strong_accesses.strength` says.
         """
         place = self.places[history.OWN][cta]
         if self.swizzles is not None:
@@ -312,7 +314,7 @@ class Races(HappensBefore):
             ctas, threads = np.full(len(starts), cta), np.full(len(starts), thread)
             self.swizzles.access(verb, ctas, starts, size, step, threads, swizzle)
         return self._ranges(
-            history.OWN, verb, serial, thread, starts, size, place, 0, FENCED_SHARED, cta, whole
+            history.OWN, verb, serial, thread, starts, size, place, strong, vector, cta, whole
         )
 
     def global_ranges(

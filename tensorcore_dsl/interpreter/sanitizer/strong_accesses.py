@@ -55,9 +55,9 @@ def strength(instr: Instruction | None) -> int:
         return NON_COHERENT
     if instr is None or not (instr.strong or instr.reduces or instr.counts_bytes):
         return 0
-    if instr.uses_mbarrier or instr.counts_bytes:
-        return MBARRIER | GPU_SCOPE << SIZE_BITS
     access = instr.accesses[0]
+    if instr.uses_mbarrier or (instr.counts_bytes and not access.order):
+        return MBARRIER | GPU_SCOPE << SIZE_BITS
     size = access.scalar | ATOMIC * (access.verb == "update" and not access.completion)
     return size | _SCOPES[instr.scope] << SIZE_BITS
 

@@ -127,6 +127,8 @@ class Mbarriers:
         threads = np.flatnonzero(abroad & (addresses >> CLUSTER_SHIFT <= self.clusters.size))
         if len(threads):
             detector.reach(threads, self.clusters.ctas(addresses)[threads], addresses)
+        if instr is not None and instr.counts_bytes and instr.accesses[0].order:
+            return None  # the strength of the instruction is that of its reduction
         return detector.words(CLUSTER, "store", addresses, mask, BYTES, strong=strong)
 
     def at(self, cta: int, slot: int) -> np.ndarray:

@@ -58,8 +58,6 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
         tensor = multiplications(instr) / costs["mma_rate"].value
         latency = max(costs["mma_latency"].value, tensor)
         return StepCost(MMA, reads, step.writes, 1, latency, tensor)
-    addresses = sum(operand.kind == "addr" for operand in instr.operands)
-    asynchronous = addresses == 2 and "bulk" not in instr.effects
     bits = max((o.register_bits for o in (*instr.operands, *instr.results)), default=32)
     if _moves(instr) or not instr.results:
         latency, slots = alu, 1.0
@@ -69,7 +67,7 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
         slots = 2.0 if bits == 64 else 1.0
         latency = alu * slots
     return StepCost(
-        ISSUE, reads, step.writes, slots, latency, 0, asynchronous, "bulk" in instr.effects
+        ISSUE, reads, step.writes, slots, latency, 0, instr.runs_late, "bulk" in instr.effects
     )
 
 
