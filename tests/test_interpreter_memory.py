@@ -30,6 +30,7 @@ from kit import (
     u64,
 )
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter import GlobalPointer, run
 from tensorcore_dsl.interpreter.memory import accesses
@@ -369,3 +370,20 @@ def test_atomics_in_one_loop_are_those_thread_by_thread(name):
         np.testing.assert_array_equal(old, wanted_old)
         nobody = np.zeros(threads, bool)
         assert not accesses.change_words(code, places, bytes_of(values), bytes_of(old), nobody, width)
+
+
+@tc.kernel
+def discards(x: tc.Array, start: tc.Const):
+    if tc.threadIdx.x < 2:
+        tc.emit("discard.global.L2", x.at(32 * tc.threadIdx.x + start), 128)
+
+
+def test_discarded_lines_have_other_values() -> None:
+    x = np.arange(96, dtype=np.int32)
+    discards.emulator("sm_90a")[1, 32](x, start=0)
+    assert not (x[:64] == np.arange(64)).any() and np.array_equal(x[64:], np.arange(64, 96))
+    with pytest.raises(Misaligned, match="no multiple of 128"):
+        discards.emulator("sm_90a")[1, 32](x, start=4)
+    with pytest.raises(OutOfBounds):
+        discards.emulator("sm_90a")[1, 32](x, start=64)
+    assert discards.resources(x, arch="sm_90a", start=0).registers > 0

@@ -78,7 +78,19 @@ def test(ctx: Context, instr: Instruction, bar: Any, parity: Any) -> Any:
     return ctx.mbarriers.done(bar, parity)
 
 
+def _check_own(ctx: Context, instr: Instruction, dst: Any) -> None:
+    """EmulationError for an address of another CTA where the row says `shared::cta`."""
+    if instr.space == "shared::cta":
+        abroad = np.broadcast_to(dst >> np.uint32(CLUSTER_SHIFT) != 0, (ctx.threads,))
+        if (abroad if ctx.active is None else abroad & ctx.active).any():
+            raise EmulationError(
+                f"{instr.summary} to shared::cta was given the shared memory of another CTA of the "
+                f"cluster; the text with shared::cluster goes there ({instr.section})"
+            )
+
+
 def load_tensor(ctx: Context, instr: Instruction, dst: Any, tensor: Any, *rest: Any) -> None:
+    _check_own(ctx, instr, dst)
     rank = int(instr.params["rank"])
     coordinates, (bar, *extra) = rest[:rank], rest[rank:]
     mask = extra[0] if instr.params["multicast"] else None
@@ -91,6 +103,7 @@ def store_tensor(ctx: Context, instr: Instruction, tensor: Any, *rest: Any) -> N
 
 
 def load_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:
+    _check_own(ctx, instr, dst)
     mask = more[0] if instr.params["multicast"] else None
     ctx.bulk.load(dst, src, size, bar, mask)
 
@@ -156,6 +169,12 @@ def set_registers(ctx: Context, instr: Instruction, count: int) -> None:
 
 LOAD_SIGNATURE = "dst:[u32], map:u64, {c} bar:[u32]"
 STORE_SIGNATURE = "map:u64, {c} src:[u32]"
+# Where tensor loads write: the space, multicast with its mask, and the PTX version.
+PLACES = (
+    ("shared::cluster", "", "", "", "8.0"),
+    ("shared::cluster", ".multicast::cluster", ", mask:b16", ", {mask}", "8.0"),
+    ("shared::cta", "", "", "", "8.6"),
+)
 
 
 def _tensor_rows() -> list[Row]:
@@ -165,24 +184,23 @@ def _tensor_rows() -> list[Row]:
         names = [f"c{i}" for i in range(rank)]
         declared = " ".join(f"{n}:s32," for n in names)
         listed = "[{map}, {{" + ", ".join("{" + n + "}" for n in names) + "}}]"
-        into, out = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile", f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+        out = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
         reduce = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta"
-        done = ".mbarrier::complete_tx::bytes"
         load = LOAD_SIGNATURE.format(c=declared)
         store = STORE_SIGNATURE.format(c=declared)
         common: Any = {"requires": "90", "ptx": "8.0", "effects": COPY, "rank": str(rank)}
         source: Any = common | {"effects": SHARED_COPY}
-        first = "{dst}, " + listed + ", {bar}"
-        rows += [
-            row(into + done, load, "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first, multicast="-", **common),
-            row(into + done + ".L2::cache_hint", load + ", policy:b64", "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first + ", {policy}", multicast="-", **common),
-            row(into + done + ".multicast::cluster", load + ", mask:b16", "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first + ", {mask}", multicast="yes", **common),
-            row(into + done + ".multicast::cluster.L2::cache_hint", load + ", mask:b16, policy:b64", "9.7.9.25.5.2", load_tensor, access=TENSOR_LOAD, template=first + ", {mask}, {policy}", multicast="yes", **common),
-            row(out, store, "9.7.9.25.5.2", store_tensor, access=TENSOR_STORE, template=listed + ", {src}", **source),
-            row(out + ".L2::cache_hint", store + ", policy:b64", "9.7.9.25.5.2", store_tensor, access=TENSOR_STORE, template=listed + ", {src}, {policy}", **source),
-            row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, access=TENSOR_REDUCE, template=listed + ", {src}", op="add min max inc dec and or xor", **source),
-            row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile", f"map:u64, {declared[:-1]}", "9.7.9.25.5.4", no_effect, access="hint map global box", template=listed, **common),
-        ]  # fmt: skip
+        hints = ("", "", ""), (".L2::cache_hint", ", policy:b64", ", {policy}")
+        for place, cast, mask, masked, ptx in PLACES:
+            into = f"cp.async.bulk.tensor.{rank}d.{place}.global.tile.mbarrier::complete_tx::bytes" + cast
+            given: Any = common | {"ptx": ptx, "multicast": "yes" if cast else "-", "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}")}
+            rows += [row(into + hint, load + mask + policy, "9.7.9.25.5.2", load_tensor, template="{dst}, " + listed + ", {bar}" + masked + hinted, **given) for hint, policy, hinted in hints]
+        for hint, policy, hinted in hints:
+            rows += [
+                row(out + hint, store + policy, "9.7.9.25.5.2", store_tensor, access=TENSOR_STORE, template=listed + ", {src}" + hinted, **source),
+                row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile" + hint, f"map:u64, {declared[:-1]}" + policy, "9.7.9.25.5.4", no_effect, access="hint map global box", template=listed + hinted, **common),
+            ]
+        rows.append(row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, access=TENSOR_REDUCE, template=listed + ", {src}", op="add min max inc dec and or xor", **source))  # fmt: skip
     return rows
 
 
@@ -213,6 +231,10 @@ BULK = [
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",     "dst:[u32], src:[u64], size:u32, bar:[u32], mask:b16",   "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="yes"),
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",         "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
+    row("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes",                             "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", "dst shared::cta"), effects=COPY, requires="90", ptx="8.6", multicast="-"),
+    row("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint",              "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk, access=LOAD.replace("dst shared::cluster", "dst shared::cta"), effects=COPY, requires="90", ptx="8.6", multicast="-"),
+    row("cp.async.bulk.prefetch.L2.global",                                                         "src:[u64], size:u32",                                   "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, requires="90", ptx="8.0"),
+    row("cp.async.bulk.prefetch.L2.global.L2::cache_hint",                                          "src:[u64], size:u32, policy:b64",                       "9.7.9.25.4.3", no_effect, access="hint src global size", effects=COPY, requires="90", ptx="8.0"),
     row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, access=SHARE, effects=SHARED_COPY, requires="90", ptx="8.0"),
     row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, access=STORE, effects=SHARED_COPY, requires="90", ptx="8.0"),
     row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, access=REDUCE, effects=SHARED_COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),

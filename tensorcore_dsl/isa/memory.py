@@ -92,6 +92,11 @@ def no_effect(ctx: Context, instr: Instruction, *operands: Any) -> None:
     """Cache hints."""
 
 
+def discard(ctx: Context, instr: Instruction, address: np.ndarray, size: int) -> None:
+    """discard, which leaves any values behind: here all ones, so that those who read them notice."""
+    ctx.globals.store(ctx, address, np.full((16, ctx.threads), -1, np.int64).view(np.uint64))
+
+
 def fence(ctx: Context, instr: Instruction) -> None:
     """Accesses are immediate here; a fence only matters for what other threads may rely on."""
     ctx.fence(instr)
@@ -198,6 +203,8 @@ STORES = [
 HINTS = [
     row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L1 L2", access="hint p global 1", ptx="2.0"),
     row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L2::evict_last L2::evict_normal", access="hint p global 1", requires="80", ptx="7.4"),
+    row("applypriority.global.L2::evict_normal",          "p:[u64], size:#u32(128)",  "9.7.9.16", no_effect, access="hint p global 128", requires="80", ptx="7.4"),
+    row("discard.global.L2",                              "p:[u64], size:#u32(128)",  "9.7.9.17", discard,   access="store p global 16*b64", effects=VOLATILE, requires="80", ptx="7.4"),
     row("createpolicy.fractional.{p}{q}.b64",             "policy:b64 =",             "9.7.9.18", policy, p="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", q="- .L2::evict_first .L2::evict_unchanged", requires="80", ptx="7.4"),
 ]
 
