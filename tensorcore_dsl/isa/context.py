@@ -202,6 +202,7 @@ class Context(Protocol):
     active: np.ndarray | None
     exited: np.ndarray | None  # threads that left the kernel; None: nobody did
     unusual: bool  # choices that PTX leaves open are made in another way than by default
+    carry: np.ndarray  # (T,) uint8, the carry of each thread; `semantics.UNSET` before the first
     shared: SharedMemory
     cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank
     globals: Memory

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tensorcore_dsl.isa.spec import row
+from tensorcore_dsl.isa.spec import VOLATILE, row
 
 from tensorcore_dsl.isa.semantics import (  # isort: skip
-    boolean, compare, copy, floating, integer, lookup, pack, select, unpack,
+    boolean, carrying, compare, copy, floating, integer, lookup, pack, select, unpack,
 )  # fmt: skip
 
 INT = "s16 u16 s32 u32 s64 u64"
@@ -66,6 +66,14 @@ INTEGER = [
     row("bmsk.{m}.b32",           "d:b32 = pos:u32, width:u32",             "9.7.1.22", integer, t="b32", m="clamp wrap", requires="70", ptx="7.6"),
     row("dp4a.{t}.{u}",           "d:{c} = a:b32, b:b32, c:{c}",            "9.7.1.23", integer, t_u_c="u32/u32/u32 u32/s32/s32 s32/u32/s32 s32/s32/s32", requires="61", ptx="5.0"),
     row("dp2a.{m}.{t}.{u}",       "d:{c} = a:b32, b:b32, c:{c}",            "9.7.1.24", integer, t_u_c="u32/u32/u32 u32/s32/s32 s32/u32/s32 s32/s32/s32", m="lo hi", requires="61", ptx="5.0"),
+]
+
+# With carries, in the condition code of each thread (9.7.2).
+CARRY = [
+    row(op + "{m}{cc}.{t}", operands, "9.7.2", carrying, m=m, cc="- .cc" if op.endswith("c") else ".cc", t=types, effects=VOLATILE, ptx=ptx)
+    for opcodes, operands, m, first in (("add sub", D_AB, "-", "1.2"), ("mad", D_ABC, ".lo .hi", "3.0"))
+    for opcode in opcodes.split() for op in (opcode, opcode + "c")
+    for types, ptx in (("u32 s32", first), ("u64 s64", "4.3"))
 ]
 
 LOGIC = [
@@ -195,4 +203,4 @@ MOVE = [
 ]
 # fmt: on
 
-ROWS = (*INTEGER, *LOGIC, *FLOAT, *HALF, *COMPARE, *MOVE)
+ROWS = (*INTEGER, *CARRY, *LOGIC, *FLOAT, *HALF, *COMPARE, *MOVE)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -32,6 +33,31 @@ def _integer(instr: Instruction) -> Callable[..., Bits]:
     kind = f"{p['t']}.{p['u']}" if "u" in p else p["t"]
     flags = {name: bool(p.get(name)) for name in ("sat", "relu")}
     return numerics.instruction(op, kind, **flags)
+
+
+UNSET = 2  # a condition code that no instruction has written
+
+
+def carrying(ctx: Context, instr: Instruction, a: Bits, b: Bits, *c: Bits) -> Bits:
+    """add, sub and mad that read or write the carry, or the borrow, of each thread (9.7.2)."""
+    from tensorcore_dsl.numerics import integer as numerics
+
+    op, kind = instr.opcode, instr.params["t"]
+    if c:
+        a, b = numerics.instruction(f"mul{instr.params['m']}", kind)(a, b), c[0]
+    a, b = np.broadcast_arrays(a, b, np.empty(ctx.threads))[:2]
+    active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
+    one = np.zeros(ctx.threads, a.dtype)
+    if op.endswith("c"):
+        if (ctx.carry[active] == UNSET).any():
+            raise EmulationError(f"{instr} reads a carry, which no instruction with .cc has written")
+        one[active] = ctx.carry[active]
+    minus = op.startswith("sub")
+    result = a - b - one if minus else a + b + one
+    if instr.params["cc"]:
+        over = (a < b) | ((a == b) & (one > 0)) if minus else (result < a) | ((result == a) & (one > 0))
+        ctx.carry[active] = over[active]
+    return np.asarray(result)
 
 
 def boolean(ctx: Context, instr: Instruction, *operands: Any) -> Bits:

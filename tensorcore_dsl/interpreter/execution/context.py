@@ -27,6 +27,7 @@ from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
 from tensorcore_dsl.isa.bounds import error_of
+from tensorcore_dsl.isa.semantics import UNSET
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -47,6 +48,7 @@ class ExecutionContext(Chunk):
     ) -> None:
         super().__init__(program, geometry, storage.checks, profile)
         self.arch = arch
+        self.carry = np.full(self.threads, UNSET, np.uint8)
         self.team = team
         self.block_team = ALONE if ordered else team  # for accesses of CTAs to global memory
         self.tiles = program.tiles
