@@ -153,8 +153,9 @@ _BIT_UPDATES: Mapping[str, Update] = {
 SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .acquire.cta .acquire.gpu .acquire.sys " \
     ".release.cta .release.gpu .release.sys .acq_rel.cta .acq_rel.gpu .acq_rel.sys"
 RED_SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .release.cta .release.gpu .release.sys"
-CLUSTER_SEM = f"{SEM} .relaxed.cluster .acquire.cluster .release.cluster .acq_rel.cluster"
-CLUSTER_RED_SEM = f"{RED_SEM} .relaxed.cluster .release.cluster"
+CLUSTER_SCOPE = ".relaxed.cluster .acquire.cluster .release.cluster .acq_rel.cluster"
+CLUSTER_RED_SCOPE = ".relaxed.cluster .release.cluster"
+CLUSTER_SEM, CLUSTER_RED_SEM = f"{SEM} {CLUSTER_SCOPE}", f"{RED_SEM} {CLUSTER_RED_SCOPE}"
 SPACE = "global/u64 shared/u32"
 IN_CLUSTER: Any = {"requires": "90", "ptx": "7.8"}  # shared::cluster: shared memory of another CTA
 
@@ -260,15 +261,18 @@ ATOMIC = [
     row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64", sem=SEM, access=WORD_UPDATE, requires="60", ptx="6.0"),
     row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b32 b64", sem=SEM, access=WORD_UPDATE, requires="60", ptx="6.0"),
     row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16",     sem=SEM, access=WORD_UPDATE, requires="70", ptx="6.3"),
+    row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64",     sem=CLUSTER_SCOPE, access=WORD_UPDATE, **IN_CLUSTER),
+    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16 b32 b64", sem=CLUSTER_SCOPE, access=WORD_UPDATE, **IN_CLUSTER),
     row("atom{sem}.shared::cluster.exch.{t}", "d:{t} = p:[u32], b:{t}",        ATOM, atomic, op="exch", t="b32 b64",     sem=CLUSTER_SEM, access=CLUSTER_UPDATE, **IN_CLUSTER),
     row("atom{sem}.shared::cluster.cas.{t}",  "d:{t} = p:[u32], b:{t}, c:{t}", ATOM, atomic, op="cas",  t="b16 b32 b64", sem=CLUSTER_SEM, access=CLUSTER_UPDATE, **IN_CLUSTER),
 ]
 for _op, _types, _tail, _sm, _ptx in ATOMICS:
-    _flags: Any = {"op": _op, "t": _types, "s_a": SPACE, "access": WORD_UPDATE, "requires": _sm, "ptx": _ptx}
-    ATOMIC += [
-        row("atom{sem}.{s}.{op}" + _tail + ".{t}", "d:{t} = p:[{a}], b:{t}", ATOM, atomic, sem=SEM, **_flags),
-        row("red{sem}.{s}.{op}" + _tail + ".{t}",  "p:[{a}], b:{t}",         RED,  reduce, sem=RED_SEM, **_flags),
-    ]
+    for _sem, _red, _least in ((SEM, RED_SEM, {"requires": _sm, "ptx": _ptx}), (CLUSTER_SCOPE, CLUSTER_RED_SCOPE, IN_CLUSTER)):
+        _flags: Any = {"op": _op, "t": _types, "s_a": SPACE, "access": WORD_UPDATE, **_least}
+        ATOMIC += [
+            row("atom{sem}.{s}.{op}" + _tail + ".{t}", "d:{t} = p:[{a}], b:{t}", ATOM, atomic, sem=_sem, **_flags),
+            row("red{sem}.{s}.{op}" + _tail + ".{t}",  "p:[{a}], b:{t}",         RED,  reduce, sem=_red, **_flags),
+        ]
     _flags = {"op": _op, "t": _types, "access": CLUSTER_UPDATE, **IN_CLUSTER}
     ATOMIC += [
         row("atom{sem}.shared::cluster.{op}" + _tail + ".{t}", "d:{t} = p:[u32], b:{t}", ATOM, atomic, sem=CLUSTER_SEM, **_flags),
@@ -277,8 +281,8 @@ for _op, _types, _tail, _sm, _ptx in ATOMICS:
 for _op, _vec, _types, _tail, _ptx in VECTOR_ATOMICS:
     _flags = {"op": _op, "v_n": _vec, "t": _types, "access": VECTOR_UPDATE, "requires": "90", "ptx": _ptx}
     ATOMIC += [
-        row("atom{sem}.global.{op}" + _tail + ".{v}.{t}", "d:{t}*{n} = p:[u64], b:{t}*{n}", ATOM, atomic, sem=SEM, **_flags),
-        row("red{sem}.global.{op}" + _tail + ".{v}.{t}",  "p:[u64], b:{t}*{n}",             RED,  reduce, sem=RED_SEM, **_flags),
+        row("atom{sem}.global.{op}" + _tail + ".{v}.{t}", "d:{t}*{n} = p:[u64], b:{t}*{n}", ATOM, atomic, sem=CLUSTER_SEM, **_flags),
+        row("red{sem}.global.{op}" + _tail + ".{v}.{t}",  "p:[u64], b:{t}*{n}",             RED,  reduce, sem=CLUSTER_RED_SEM, **_flags),
     ]
 
 FENCE = "9.7.13.4"
