@@ -10,3 +10,6 @@ FENCE_PROXY_ASYNC_GLOBAL = names.FENCE_PROXY_ASYNC_GLOBAL
 FENCE_PROXY_ASYNC = names.FENCE_PROXY_ASYNC.partition(".shared")[0]
 MBARRIER_INIT = names.MBARRIER_INIT.partition(".shared")[0]
 MBARRIER_INVAL = "mbarrier.inval"
+TENSORMAP_RELEASE, TENSORMAP_ACQUIRE = (
+    f"fence.proxy.tensormap::generic.{way}" for way in ("release", "acquire")
+)

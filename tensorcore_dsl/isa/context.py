@@ -163,6 +163,19 @@ class BulkCopies(Protocol):
         """Wait for this thread's groups of bulk stores; `reading`: until their source is free."""
 
 
+class TensorMaps(Protocol):
+    """Tensor maps in global memory, by (T,) addresses, and what fences of their proxy order."""
+
+    def replaced(self, ctx: Context, addresses: np.ndarray) -> None:
+        """Threads have changed a field."""
+
+    def released(self, ctx: Context, addresses: np.ndarray | None = None) -> None:
+        """Threads hand on these maps; None: those that they have changed."""
+
+    def acquired(self, ctx: Context, addresses: np.ndarray) -> None:
+        """Tensor copies of the block may read these maps as they are now."""
+
+
 class AsyncMma(Protocol):
     """Order and groups of asynchronous matrix products."""
 
@@ -212,6 +225,7 @@ class Context(Protocol):
     barriers: NamedBarriers
     mbarriers: Mbarriers
     bulk: BulkCopies
+    maps: TensorMaps
     async_mma: AsyncMma
     clusters: Clusters
     team: Team

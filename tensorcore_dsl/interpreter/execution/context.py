@@ -69,6 +69,7 @@ class ExecutionContext(Chunk):
         self.async_copies = AsyncCopies(self, self.shared, self.globals)
         self.async_stores = AsyncStores(self, self.cluster)
         self.bulk = BulkCopies(self, self.shared, self.globals, self.clusters)
+        self.maps = self.bulk.maps
 
     @cached_property
     def addresses(self) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import PerThread, scalar, taken, words
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
+from tensorcore_dsl.interpreter.memory.map_objects import MapObjects
 from tensorcore_dsl.interpreter.memory.outside_boxes import LOADS, STORES, OutsideBoxes
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import (
@@ -62,14 +63,15 @@ class BulkCopies:
         self.mbarriers = shared.mbarriers
         self.globals = memory
         self.clusters = clusters
-        self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
+        self.maps = MapObjects(chunk, memory)
+        self.boxes = self.maps.boxes
         self.outside = OutsideBoxes(chunk, clusters)
 
     def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
         if self._load_alike(dst, tensor, coordinates, bar, mask):
             return
         for thread in np.flatnonzero(self.chunk.mask):
-            box = self._box(thread, tensor, coordinates)
+            box = self._box(thread, tensor, coordinates, "load")
             self.outside.note_one(LOADS, box, int(thread), len(coordinates))
             self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
 
@@ -182,7 +184,7 @@ class BulkCopies:
         if op is None and self._store_alike(tensor, coordinates, src):
             return
         for thread in np.flatnonzero(self.chunk.mask):
-            box = self._box(thread, tensor, coordinates)
+            box = self._box(thread, tensor, coordinates, "store")
             if not box.writable:
                 raise EmulationError(
                     f"{box.name} is read-only; a tensor copy of "
@@ -270,16 +272,9 @@ class BulkCopies:
                     cta = thread // self.chunk.group
                     detector.observe(alone, detector.column(cta, kind, thread), last)
 
-    def _box(self, thread: Any, tensor: Any, coordinates: Any) -> TensorBox:
-        handle = scalar(tensor, thread)
-        index, offset = (handle >> MAP_SHIFT) - MAP_BASE, handle & ((1 << MAP_SHIFT) - 1)
-        if offset or not 0 <= index < len(self.boxes):
-            raise EmulationError(
-                f"{handle:#x} is no address of a tensor map of this launch "
-                f"({self.chunk.describe(int(thread))})"
-            )
+    def _box(self, thread: Any, tensor: Any, coordinates: Any, verb: str) -> TensorBox:
         places = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
-        box = self.boxes[index].at(places)
+        box = self.maps.box(int(thread), scalar(tensor, thread), len(places), verb).at(places)
         if places[0] * box.element % CHUNK:
             raise Misaligned(
                 f"a tensor copy of {box.name} by {self.chunk.describe(int(thread))} starts at "

@@ -1,0 +1,114 @@
+"""Tensor maps in global memory, which kernels make by tensormap.replace (PTX manual 9.7.9.28).
+
+A tensor copy reads its map through a proxy of its own. What a block copies by must be what it has
+acquired last by a fence of this proxy, and nobody may acquire a map that was changed since its
+release.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
+from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox
+from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.tensormap import OBJECT
+
+# Element types by the number of the manual's table 33; later ones have no bytes of their own.
+TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32", "f64", "bf16", "f32", "f32")
+BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+SWIZZLES = (0, 16, 48, 112)  # address bits that each swizzle mode changes
+
+
+class MapObjects:
+    """The tensor maps of a launch, and what a chunk knows of those in global memory.
+
+    boxes: of the maps that are parameters. changed: the thread that has changed a map since it was
+    released. known: by CTA, too, the bytes that its threads have acquired.
+    """
+
+    def __init__(self, chunk: Chunk, memory: GlobalMemory) -> None:
+        self.chunk, self.memory = chunk, memory
+        self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
+        self.changed: dict[int, int] = {}
+        self.known: dict[tuple[int, int], bytes] = {}
+
+    def _each(self, ctx: Context, addresses: Any) -> list[tuple[int, int]]:
+        """The active threads, and the address of each."""
+        active = self.memory.active(ctx)
+        given = np.broadcast_to(addresses, active.shape)
+        return [(thread, int(given[thread])) for thread in np.flatnonzero(active).tolist()]
+
+    def replaced(self, ctx: Context, addresses: Any) -> None:
+        self.changed |= {address: thread for thread, address in self._each(ctx, addresses)}
+
+    def released(self, ctx: Context, addresses: Any = None) -> None:
+        """The active threads release maps; None: those that they have changed."""
+        active = self._each(ctx, 0 if addresses is None else addresses)
+        gone = {address for _, address in active} if addresses is not None else {
+            address for address, thread in self.changed.items() if (thread, 0) in active
+        }  # fmt: skip
+        self.changed = {k: thread for k, thread in self.changed.items() if k not in gone}
+
+    def acquired(self, ctx: Context, addresses: Any) -> None:
+        for thread, address in self._each(ctx, addresses):
+            if address in self.changed:
+                by = self.chunk.describe(self.changed[address])
+                raise EmulationError(
+                    f"{self.chunk.describe(thread)} acquires the tensor map at {address:#x}, "
+                    f"which {by} has changed and not released: {advice.TENSORMAP_RELEASE} by that "
+                    "thread comes first (PTX manual, 9.7.13.4)"
+                )
+            self.known[thread // self.chunk.group, address] = self._read(thread, address)
+
+    def _read(self, thread: int, address: int) -> bytes:
+        _, real = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
+        return ctypes.string_at(real, OBJECT.itemsize)
+
+    def box(self, thread: int, address: int, rank: int, verb: str) -> TensorBox:
+        """The box of a map at an address, for a copy of `rank` coordinates; at none of them yet."""
+        index, offset = (address >> MAP_SHIFT) - MAP_BASE, address & ((1 << MAP_SHIFT) - 1)
+        if 0 <= index < len(self.boxes) and not offset:
+            return self.boxes[index]
+        if index >= 0:
+            raise EmulationError(
+                f"{address:#x} is no address of a tensor map of this launch "
+                f"({self.chunk.describe(thread)})"
+            )
+        data, who = self._read(thread, address), self.chunk.describe(thread)
+        if self.known.get((thread // self.chunk.group, address)) != data:
+            raise EmulationError(
+                f"a tensor copy of {who} uses the tensor map at {address:#x}, whose bytes its "
+                f"block has not acquired: {advice.TENSORMAP_ACQUIRE} of this address comes behind "
+                "the last change (PTX manual, 9.7.13.4)"
+            )
+        found = np.frombuffer(data, OBJECT)[0]
+        axes, kind = int(found["rank"]) + 1, int(found["elemtype"])
+        wrong = {
+            f"it has {axes} axes, {rank} coordinates were given": axes != rank,
+            "the emulator has element types 0 to 12, swizzle modes 0 to 3, no interleaving, zeros "
+            "outside of the array and steps of one element": kind >= len(TYPES)
+            or found["swizzle_mode"] >= len(SWIZZLES) or found["swizzle_atomicity"]
+            or found["interleave_layout"] or found["fill_mode"]
+            or (found["element_stride"][:axes] != 1).any(),
+            "its extents or its box are 0": axes <= RANK and not (
+                found["global_dim"][:axes].all() and found["box_dim"][:axes].all()
+            ),
+        }  # fmt: skip
+        for complaint, holds in wrong.items():
+            if holds:
+                raise EmulationError(f"the tensor map at {address:#x} ({who}): {complaint}")
+        plan = np.ones((4, RANK), np.int64)
+        plan[EXTENT, :axes], plan[BOX, :axes] = found["global_dim"][:axes], found["box_dim"][:axes]
+        plan[STRIDE, 0], plan[STRIDE, 1:axes] = BYTES[kind], found["global_stride"][: axes - 1]
+        reach = int((plan[EXTENT] - 1) @ plan[STRIDE]) + BYTES[kind]
+        start = int(found["global_address"])
+        name, real = self.memory.locate(start, reach, f"tensor {verb}", thread)
+        mask = SWIZZLES[int(found["swizzle_mode"])]
+        return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind])

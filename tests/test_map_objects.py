@@ -1,0 +1,71 @@
+"""Tensor maps that kernels make in memory (9.7.9.28), against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import map_kernels as kernels
+import numpy as np
+import pytest
+
+from tensorcore_dsl.errors import EmulationError, OutOfBounds
+
+RNG = np.random.default_rng(3)
+CASES = [
+    ((40, 64), np.float32, (8, 32), [(0, 0), (32, 32), (16, 8)], 128),
+    ((40, 64), np.float16, (16, 32), [(30, 40), (3, 0)], 64),
+    ((100,), np.int32, (64,), [(64,), (0,)], 0),
+    ((5, 6, 16), np.uint8, (2, 3, 16), [(4, 1, 0), (1, 4, 0)], 0),
+    ((3, 4, 6, 8), np.float64, (2, 2, 4, 4), [(1, 2, 3, 4)], 32),
+    ((2, 3, 4, 3, 64), np.uint16, (2, 2, 2, 2, 64), [(0, 1, 3, 2, 0)], 128),
+]
+
+
+def run(x: Any, y: Any, corners: Any, box: Any, order: Any = None, **constants: Any) -> None:
+    maps = np.zeros((len(corners), 2, 16), np.uint64)
+    emulator = kernels.copies_by_maps.emulator("sm_90a", order=order)
+    element = kernels.ELEMENT[x.dtype.name]
+    places = np.array(corners, np.int32)
+    emulator[len(corners), 32](x, y, maps, places, box=box, element=element, **constants)
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("through", ["shared", "global"])
+@pytest.mark.parametrize("shape, dtype, box, corners, swizzle", CASES)
+def test_boxes_move_by_maps_that_kernels_make(
+    shape: Any, dtype: Any, box: Any, corners: Any, swizzle: int, through: str, order: Any
+) -> None:
+    x = RNG.integers(1, 99, shape).astype(dtype)
+    y, wanted = np.zeros((2, *shape), dtype)
+    for corner in corners:
+        part = tuple(slice(c, c + n) for c, n in zip(corner, box, strict=True))
+        wanted[part] = x[part]
+    run(x, y, corners, box, order, swizzle=swizzle, through=through)
+    assert np.array_equal(y, wanted)
+
+
+MISTAKES = [
+    ("no acquire", "shared", EmulationError, "whose bytes its block has not acquired: fence.proxy"),
+    ("no acquire", "global", EmulationError, "whose bytes its block has not acquired: fence.proxy"),
+    ("changed", "shared", EmulationError, "whose bytes its block has not acquired: fence.proxy"),
+    ("no release", "global", EmulationError, "which thread 0 of block 0 has changed and not released"),
+    ("rank", "shared", EmulationError, "it has 3 axes, 2 coordinates were given"),
+    ("larger", "shared", OutOfBounds, "global tensor load of 2176 bytes .* argument 'x'"),
+    ("interleaved", "global", EmulationError, "the emulator has element types 0 to 12, .* no interl"),
+]
+
+
+@pytest.mark.parametrize("mistake, through, error, words", MISTAKES)
+def test_mistakes(mistake: str, through: str, error: Any, words: str) -> None:
+    x, y = np.zeros((2, 16, 32), np.float32)
+    with pytest.raises(error, match=words):
+        run(x, y, [(0, 0)], (8, 32), through=through, mistake=mistake)
+
+
+def test_the_assembler_takes_the_kernel() -> None:
+    x = np.zeros((16, 32), np.float32)
+    maps, corners = np.zeros((1, 2, 16), np.uint64), np.zeros((1, 2), np.int32)
+    for through in ("shared", "global"):
+        constants = {"box": (8, 32), "element": 7, "through": through}
+        resources = kernels.copies_by_maps.resources(x, x, maps, corners, arch="sm_90a", **constants)
+        assert resources.registers > 0
