@@ -22,7 +22,7 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.layout import Layout
 
 from tensorcore_dsl.isa import (  # isort: skip
-    barrier, block_scale, bounds, bulk, convert, generic, matrix, memory, mma, printing, scalar, sparse, special,
+    barrier, block_scale, bounds, bulk, convert, generic, matrix, memory, mma, multimem, printing, scalar, sparse, special,
     tensormap, warp, wgmma, wmma,
 )  # fmt: skip
 
@@ -37,7 +37,7 @@ class Family(Protocol):
 
 
 _MODULES = (
-    scalar, convert, special, warp, generic, memory, barrier, bulk, tensormap, matrix, mma, sparse, block_scale, wgmma, wmma,
+    scalar, convert, special, warp, generic, memory, barrier, bulk, tensormap, multimem, matrix, mma, sparse, block_scale, wgmma, wmma,
 )  # fmt: skip
 
 
