@@ -102,6 +102,14 @@ def store_tensor(ctx: Context, instr: Instruction, tensor: Any, *rest: Any) -> N
     ctx.bulk.tensor_store(tensor, rest[:rank], rest[rank], instr.params.get("op"))
 
 
+def refuse_im2col(ctx: Context, instr: Instruction, *operands: Any) -> None:
+    raise EmulationError(
+        f"{instr.summary} in im2col mode needs a tensor map of that mode, which the driver alone makes: "
+        "the emulator has those of tile mode, by tc.tensor_map and tensormap.replace. In tile mode, one "
+        f"copy for each row of pixels moves the same elements ({instr.section})"
+    )
+
+
 def load_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:
     _check_own(ctx, instr, dst)
     mask = more[0] if instr.params["multicast"] else None
@@ -200,6 +208,19 @@ def _tensor_rows() -> list[Row]:
                 row(out + hint, store + policy, "9.7.9.25.5.2", store_tensor, access=TENSOR_STORE, template=listed + ", {src}" + hinted, **source),
                 row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile" + hint, f"map:u64, {declared[:-1]}" + policy, "9.7.9.25.5.4", no_effect, access="hint map global box", template=listed + hinted, **common),
             ]
+        if rank > 2:
+            shifts = [f"o{i}" for i in range(rank - 2)]
+            offsets, shifted = "".join(f", {n}:b16" for n in shifts), ", {{" + ", ".join("{" + n + "}" for n in shifts) + "}}"
+            for place, cast, mask, masked, ptx in PLACES:
+                into = f"cp.async.bulk.tensor.{rank}d.{place}.global.im2col.mbarrier::complete_tx::bytes" + cast
+                given = common | {"ptx": ptx, "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}")}
+                rows += [row(into + hint, load + offsets + mask + policy, "9.7.9.25.5.2", refuse_im2col, template="{dst}, " + listed + ", {bar}" + shifted + masked + hinted, **given) for hint, policy, hinted in hints]
+            for hint, policy, hinted in hints:
+                rows += [
+                    row(out.replace("tile", "im2col_no_offs") + hint, store + policy, "9.7.9.25.5.2", refuse_im2col, access=TENSOR_STORE, template=listed + ", {src}" + hinted, **source),
+                    row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col" + hint, f"map:u64, {declared[:-1]}" + offsets + policy, "9.7.9.25.5.4", no_effect, access="hint map global box", template=listed + shifted + hinted, **common),
+                ]
+            rows.append(row(reduce + ".{op}.im2col_no_offs.bulk_group", store, "9.7.9.25.5.3", refuse_im2col, access=TENSOR_REDUCE, template=listed + ", {src}", op="add min max inc dec and or xor", **source))
         rows.append(row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, access=TENSOR_REDUCE, template=listed + ", {src}", op="add min max inc dec and or xor", **source))  # fmt: skip
     return rows
 
