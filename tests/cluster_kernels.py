@@ -251,3 +251,28 @@ def cases() -> dict[str, tuple[Any, int, int, list[np.ndarray], dict[str, Any]]]
                 add_tiny, 4, 32, [np.array([tiny]), np.zeros(1, tiny.dtype)], {"returns": returns},
             )  # fmt: skip
     return found
+
+
+@tc.kernel
+def counts_clusters(out: tc.Array, together: tc.Const):
+    """All threads of a cluster count in its element, or `together` in element 0."""
+    tc.cluster_size(2)
+    place = 0 if together else tc.blockIdx.x // 2
+    tc.emit("red.relaxed.cluster.global.add.s32", out.at(place), 1)
+    tc.emit("atom.acq_rel.cluster.global.add.s32", out.at(place), 1)
+
+
+@tc.kernel
+def hands_on(x: tc.Array, flag: tc.Array, release: tc.Const, acquire: tc.Const):
+    """CTA 0 writes and sets a flag; CTA 1 of the cluster polls it and reads."""
+    tc.cluster_size(2)
+    if tc.cluster_rank() == 0:
+        x[0] = 7
+        tc.emit(f"red.{release}.global.or.b32", flag.at(0), tc.u32(1).bits(tc.b32))
+    else:
+        seen = tc.u32(0)
+        while seen == 0:
+            found = tc.emit(f"atom.{acquire}.global.exch.b32", flag.at(1), tc.u32(0).bits(tc.b32))
+            found = tc.emit(f"atom.{acquire}.global.cas.b32", flag.at(0), found, found)
+            seen = found.bits(tc.u32)
+        x[1] = x[0]

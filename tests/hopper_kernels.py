@@ -9,6 +9,8 @@ STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
 REDUCE = "cp.reduce.async.bulk.tensor.{}d.global.shared::cta.{}.tile.bulk_group"
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+OWN_LOAD = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes{}"
+OWN_BOX = "cp.async.bulk.tensor.1d.shared::cta.global.tile.mbarrier::complete_tx::bytes{}"
 
 
 @tc.kernel
@@ -198,3 +200,29 @@ def by_roles(
         out[number, t % 128] = total
 
     tc.warp_specialize((1, bring), (consumers, add_up), registers=registers)
+
+
+@tc.kernel
+def own_load(x: tc.Array, out: tc.Array, hint: tc.Const = "", mistake: tc.Const = ""):
+    """Bytes and a box of x to shared memory, by the text for the thread's own CTA."""
+    tc.cluster_size(2)
+    tile, box = tc.shared(32, x.dtype, align=128), tc.shared(32, x.dtype, align=128)
+    bar, t, boxes = tc.mbarriers(1)[0], tc.threadIdx.x, tc.tensor_map(x, (32,))
+    policy = [tc.emit("createpolicy.fractional.L2::evict_first.b64")] if hint else []
+    tc.emit(f"cp.async.bulk.prefetch.L2.global{hint}", x.at(0), 128, *policy)
+    tc.emit(f"cp.async.bulk.prefetch.tensor.1d.L2.global.tile{hint}", boxes.address, 0, *policy)
+    tc.emit("applypriority.global.L2::evict_normal", x.at(0), 128)
+    if t == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(256)
+    tc.cluster_sync()
+    if t == 0:
+        place = tile if mistake != "bytes" else tile.remote(1)
+        tc.emit(OWN_LOAD.format(hint), place.address, x.at(0), 128, bar.address, *policy)
+        place = box if mistake != "box" else box.remote(1)
+        where = boxes.coordinates([32])
+        tc.emit(OWN_BOX.format(hint), place.address, boxes.address, *where, bar.address, *policy)
+    bar.wait(0)
+    out[tc.blockIdx.x, t] = tile[t] + box[t]
+    tc.cluster_sync()

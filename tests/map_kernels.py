@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import tensorcore_dsl as tc
 
 REPLACE = "tensormap.replace.tile.{}.{}.b1024.b{}"
 LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
 COPY = "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
+CASES = [
+    ((40, 64), np.float32, (8, 32), [(0, 0), (32, 32), (16, 8)], 128),
+    ((40, 64), np.float16, (16, 32), [(30, 40), (3, 0)], 64),
+    ((100,), np.int32, (64,), [(64,), (0,)], 0),
+    ((5, 6, 16), np.uint8, (2, 3, 16), [(4, 1, 0), (1, 4, 0)], 0),
+    ((3, 4, 6, 8), np.float64, (2, 2, 4, 4), [(1, 2, 3, 4)], 32),
+    ((2, 3, 4, 3, 64), np.uint16, (2, 2, 2, 2, 64), [(0, 1, 3, 2, 0)], 128),
+]  # shape, element type, box, corners, swizzle
 ELEMENT = {"uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "float16": 6, "float32": 7, "float64": 9}
 
 
@@ -32,8 +42,8 @@ def describe(place, space, array, box, swizzle, element):
 
 
 @tc.kernel
-def copies_by_maps(
-    x: tc.Array, y: tc.Array, maps: tc.Array, corner: tc.Array, box: tc.Const, element: tc.Const,
+def boxes_by_maps(
+    y: tc.Array, maps: tc.Array, corner: tc.Array, x: tc.Array, box: tc.Const, element: tc.Const,
     swizzle: tc.Const = 0, through: tc.Const = "shared", mistake: tc.Const = "",
 ):  # fmt: skip
     """Each block copies a box of x to the same place of y, by maps that it makes of both.

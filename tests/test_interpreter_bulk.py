@@ -464,48 +464,18 @@ def beside_its_barrier(source: tc.Array, offset: tc.Const = 0):
 
 # -- loads to the own CTA, prefetches -------------------------------------------------------------
 
-OWN_LOAD = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes{}"
-OWN_BOX = "cp.async.bulk.tensor.1d.shared::cta.global.tile.mbarrier::complete_tx::bytes{}"
-
-
-@tc.kernel
-def own_load(x: tc.Array, out: tc.Array, hint: tc.Const = "", mistake: tc.Const = ""):
-    """Bytes and a box of x to shared memory, by the text for the thread's own CTA."""
-    tc.cluster_size(2)
-    tile, box = tc.shared(32, x.dtype, align=128), tc.shared(32, x.dtype, align=128)
-    bar, t, boxes = tc.mbarriers(1)[0], tc.threadIdx.x, tc.tensor_map(x, (32,))
-    policy = [tc.emit("createpolicy.fractional.L2::evict_first.b64")] if hint else []
-    tc.emit(f"cp.async.bulk.prefetch.L2.global{hint}", x.at(0), 128, *policy)
-    tc.emit(f"cp.async.bulk.prefetch.tensor.1d.L2.global.tile{hint}", boxes.address, 0, *policy)
-    tc.emit("applypriority.global.L2::evict_normal", x.at(0), 128)
-    if t == 0:
-        bar.init(1)
-        tc.fence_mbarrier_init()
-        bar.arrive_expect_tx(256)
-    tc.cluster_sync()
-    if t == 0:
-        place = tile if mistake != "bytes" else tile.remote(1)
-        tc.emit(OWN_LOAD.format(hint), place.address, x.at(0), 128, bar.address, *policy)
-        place = box if mistake != "box" else box.remote(1)
-        where = boxes.coordinates([32])
-        tc.emit(OWN_BOX.format(hint), place.address, boxes.address, *where, bar.address, *policy)
-    bar.wait(0)
-    out[tc.blockIdx.x, t] = tile[t] + box[t]
-    tc.cluster_sync()
-
-
 @pytest.mark.parametrize("hint", ["", ".L2::cache_hint"])
 def test_loads_to_the_own_cta(hint: str) -> None:
     x, out = RNG.integers(-99, 99, 64).astype(np.int32), np.zeros((2, 32), np.int32)
-    run(own_load, 2, 32, x, out, hint=hint)
+    run(hopper.own_load, 2, 32, x, out, hint=hint)
     assert (out == x[:32] + x[32:]).all()
-    assert own_load.resources(x, out, arch="sm_90a", hint=hint).registers > 0
+    assert hopper.own_load.resources(x, out, arch="sm_90a", hint=hint).registers > 0
 
 
 @pytest.mark.parametrize("mistake", ["bytes", "box"])
 def test_loads_to_the_own_cta_do_not_leave_it(mistake: str) -> None:
     with pytest.raises(EmulationError, match="to shared::cta was given the shared memory of another"):
-        run(own_load, 2, 32, np.zeros(64, np.int32), np.zeros((2, 32), np.int32), mistake=mistake)
+        run(hopper.own_load, 2, 32, np.zeros(64, np.int32), np.zeros((2, 32), np.int32), mistake=mistake)
 
 
 @pytest.mark.parametrize("text, shared_first", [

@@ -437,40 +437,15 @@ def test_a_descriptor_leaves_the_rank_out() -> None:
 # -- atomics of cluster scope in global memory ----------------------------------------------------
 
 
-@tc.kernel
-def counts_clusters(out: tc.Array, together: tc.Const):
-    """All threads of a cluster count in its element, or `together` in element 0."""
-    tc.cluster_size(2)
-    place = 0 if together else tc.blockIdx.x // 2
-    tc.emit("red.relaxed.cluster.global.add.s32", out.at(place), 1)
-    tc.emit("atom.acq_rel.cluster.global.add.s32", out.at(place), 1)
-
-
-@tc.kernel
-def hands_on(x: tc.Array, flag: tc.Array, release: tc.Const, acquire: tc.Const):
-    """CTA 0 writes and sets a flag; CTA 1 of the cluster polls it and reads."""
-    tc.cluster_size(2)
-    if tc.cluster_rank() == 0:
-        x[0] = 7
-        tc.emit(f"red.{release}.global.or.b32", flag.at(0), tc.u32(1).bits(tc.b32))
-    else:
-        seen = tc.u32(0)
-        while seen == 0:
-            found = tc.emit(f"atom.{acquire}.global.exch.b32", flag.at(1), tc.u32(0).bits(tc.b32))
-            found = tc.emit(f"atom.{acquire}.global.cas.b32", flag.at(0), found, found)
-            seen = found.bits(tc.u32)
-        x[1] = x[0]
-
-
 def test_atomics_of_cluster_scope_order_a_cluster() -> None:
     out = np.zeros(3, np.int32)
-    run(counts_clusters, 6, 32, out, together=False)
+    run(cluster.counts_clusters, 6, 32, out, together=False)
     assert out.tolist() == [128] * 3
     with pytest.raises(Race, match="their sizes or their scopes do not fit"):
-        run(counts_clusters, 6, 32, out, together=True)
+        run(cluster.counts_clusters, 6, 32, out, together=True)
     x = np.zeros(2, np.int32)
     flag = np.zeros(2, np.uint32)
-    run(hands_on, 2, 1, x, flag, release="release.cluster", acquire="acquire.cluster")
+    run(cluster.hands_on, 2, 1, x, flag, release="release.cluster", acquire="acquire.cluster")
     assert x.tolist() == [7, 7]
 
 
@@ -480,4 +455,4 @@ def test_atomics_of_cluster_scope_order_a_cluster() -> None:
 ])  # fmt: skip
 def test_atomics_that_order_too_little(release: str, acquire: str) -> None:
     with pytest.raises(Race):
-        run(hands_on, 2, 1, np.zeros(2, np.int32), np.zeros(2, np.uint32), release=release, acquire=acquire)
+        run(cluster.hands_on, 2, 1, np.zeros(2, np.int32), np.zeros(2, np.uint32), release=release, acquire=acquire)

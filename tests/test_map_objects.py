@@ -11,27 +11,18 @@ import pytest
 from tensorcore_dsl.errors import EmulationError, OutOfBounds
 
 RNG = np.random.default_rng(3)
-CASES = [
-    ((40, 64), np.float32, (8, 32), [(0, 0), (32, 32), (16, 8)], 128),
-    ((40, 64), np.float16, (16, 32), [(30, 40), (3, 0)], 64),
-    ((100,), np.int32, (64,), [(64,), (0,)], 0),
-    ((5, 6, 16), np.uint8, (2, 3, 16), [(4, 1, 0), (1, 4, 0)], 0),
-    ((3, 4, 6, 8), np.float64, (2, 2, 4, 4), [(1, 2, 3, 4)], 32),
-    ((2, 3, 4, 3, 64), np.uint16, (2, 2, 2, 2, 64), [(0, 1, 3, 2, 0)], 128),
-]
-
 
 def run(x: Any, y: Any, corners: Any, box: Any, order: Any = None, **constants: Any) -> None:
     maps = np.zeros((len(corners), 2, 16), np.uint64)
-    emulator = kernels.copies_by_maps.emulator("sm_90a", order=order)
+    emulator = kernels.boxes_by_maps.emulator("sm_90a", order=order)
     element = kernels.ELEMENT[x.dtype.name]
     places = np.array(corners, np.int32)
-    emulator[len(corners), 32](x, y, maps, places, box=box, element=element, **constants)
+    emulator[len(corners), 32](y, maps, places, x, box=box, element=element, **constants)
 
 
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("through", ["shared", "global"])
-@pytest.mark.parametrize("shape, dtype, box, corners, swizzle", CASES)
+@pytest.mark.parametrize("shape, dtype, box, corners, swizzle", kernels.CASES)
 def test_boxes_move_by_maps_that_kernels_make(
     shape: Any, dtype: Any, box: Any, corners: Any, swizzle: int, through: str, order: Any
 ) -> None:
@@ -67,5 +58,5 @@ def test_the_assembler_takes_the_kernel() -> None:
     maps, corners = np.zeros((1, 2, 16), np.uint64), np.zeros((1, 2), np.int32)
     for through in ("shared", "global"):
         constants = {"box": (8, 32), "element": 7, "through": through}
-        resources = kernels.copies_by_maps.resources(x, x, maps, corners, arch="sm_90a", **constants)
+        resources = kernels.boxes_by_maps.resources(x, maps, corners, x, arch="sm_90a", **constants)
         assert resources.registers > 0

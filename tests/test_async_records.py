@@ -1,0 +1,24 @@
+"""The emulator gives what was recorded on a GPU (tests/capture_async.py), where it has been."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import capture_async
+
+CASES = {case.name: case for case in capture_async.cases()}
+RECORDS = dict(np.load(capture_async.GOLDEN)) if capture_async.GOLDEN.exists() else {}
+
+
+def test_names_are_different() -> None:
+    assert len(CASES) == len([*capture_async.cases()])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results(name: str) -> None:
+    found = CASES[name].run(capture_async.on_cpu)
+    assert found.any()
+    if name not in RECORDS:
+        pytest.skip("not recorded on a GPU yet: python -m tests.capture_async")
+    assert np.array_equal(found, RECORDS[name])
