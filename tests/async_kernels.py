@@ -110,6 +110,8 @@ def sends(
             bar.arrive_expect_tx(row.bytes + (4 if mistake == "too many bytes" else 0))
         if (turn > 0) & (mistake != "overwrites"):
             free.wait(turn + 1 & 1)
+        if (mistake == "writes too") & (rank == 0):
+            row[t] = x[0, t]
         counted = bar.remote(rank if mistake == "another barrier" else peer)
         value = values[0] if width == 1 else values
         tc.store(row.remote(peer).at(width * t), value, barrier=counted)

@@ -142,6 +142,7 @@ SENDS = [
     ("another barrier", EmulationError, "of block 1: its mbarrier is in block 0"),
     ("no cluster", EmulationError, "stays in its CTA: it needs a cluster of more than one CTA"),
     ("too many bytes", Deadlock, "4 bytes are missing"),
+    ("writes too", Race, "is written here by the st.async of warp 0 of block 1; thread . of block 0"),
     ("overwrites", (EmulationError, Race), "the st.async of|st.async at|before any thread has"),
 ]
 

@@ -185,8 +185,7 @@ class AsyncCopies:
                 self._note(copy, due, CHECK | NOTE)
                 copy.noted = copy.noted | due
         units, phases = mbarriers.phases(addresses)
-        if not counted:  # one arrival more is expected, and comes: only its order matters
-            mbarriers.release(addresses, np.ones_like(addresses))
+        # Otherwise one arrival more is expected, and comes; some later arrival ends the phase.
         mbarriers.arrive(bar, np.uint32(counted), np.uint32(0))
         self.behind.append(([*self.queue], chunk.mask, units, phases))
         self.groups = self.groups.copy()  # later copies are of another kind

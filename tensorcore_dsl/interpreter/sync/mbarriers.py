@@ -150,7 +150,7 @@ class Mbarriers:
         self.changes += 1
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
         found = self._note(addresses, chunk.mask)
-        self.release(addresses, counts)
+        self._release(addresses, counts)
         rows = np.zeros(self.state.shape[1], np.bool_)
         status = arrive_all(
             addresses, counts, sizes, chunk.here.numbers, self.index, self.state, clusters.size,
@@ -206,7 +206,7 @@ class Mbarriers:
         ctas, slots = units >> 20, units & 0xFFFFF
         return np.asarray(self.state[ctas, self.index[ctas, slots], SEEN])
 
-    def release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
+    def _release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
         """The active threads that arrive hand on what they know."""
         detector = self.sanitizer.detector
         if detector is None or not self.index.shape[1]:
@@ -245,7 +245,7 @@ class Mbarriers:
             slot = self._slot(thread, address & OFFSET)
             if self.sanitizer.detector is not None and cta != own:
                 name = self.name(cta, slot)
-                self.sanitizer.detector.check_init(cta, slot, name, "a count from another CTA")
+                self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
             self._count(thread, cta, address & OFFSET, scalar(size, thread))
         if found is not None:
             found()
@@ -264,7 +264,7 @@ class Mbarriers:
             found = self._note(np.full(alone.size, rank | address, np.uint32), alone)
             if found is not None:
                 found()
-            self.sanitizer.detector.check_init(cta, slot, name, "a bulk copy")
+            self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
             self.sanitizer.detector.completes(cta, slot, phase)
         self.changes += 1
         self._count(thread, cta, address, size)
