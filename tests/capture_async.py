@@ -129,7 +129,7 @@ def cases() -> Iterator[Case]:
             yield Case(
                 f"tensormap {through} {shape} {np.dtype(dtype)}", map_kernels.boxes_by_maps,
                 (len(corners), 32),
-                [np.zeros((len(corners), 2, 16), np.uint64), np.array(corners, i32), words(shape, dtype)],
+                [lambda rng, n=len(corners): map_kernels.room_for_maps(n), np.array(corners, i32), words(shape, dtype)],
                 [(shape, dtype)], after=True, box=box, element=map_kernels.ELEMENT[np.dtype(dtype).name],
                 swizzle=swizzle, through=through,
             )  # fmt: skip

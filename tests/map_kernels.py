@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mmap import mmap
+
 import numpy as np
 
 import tensorcore_dsl as tc
@@ -19,6 +21,11 @@ CASES = [
     ((2, 3, 4, 3, 64), np.uint16, (2, 2, 2, 2, 64), [(0, 1, 3, 2, 0)], 128),
 ]  # shape, element type, box, corners, swizzle
 ELEMENT = {"uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "float16": 6, "float32": 7, "float64": 9}
+
+
+def room_for_maps(blocks: int) -> np.ndarray:
+    """Zeros for two maps a block, from a page on: on a GPU, arrays start as they do modulo 256 bytes."""
+    return np.frombuffer(mmap(-1, 256 * blocks), np.uint64).reshape(blocks, 2, 16)
 
 
 def describe(place, space, array, box, swizzle, element):

@@ -66,6 +66,16 @@ def test_high_products_of_signed_words_carry_as_unsigned_sums() -> None:
         assert (int(over[thread]), int(low[thread])) == divmod(total, 1 << 32)
 
 
+def test_sums_and_differences_share_the_carry() -> None:
+    """As on an H200: the carry of a difference says that nothing is borrowed."""
+    a, b, out = numbers(1, np.uint32), numbers(1, np.uint32), np.zeros((4, THREADS), np.uint32)
+    kernels.mixed_carries.emulator("sm_90a")[1, THREADS](a, b, out)
+    wide = a[0].astype(np.uint64) + b[0]
+    assert np.array_equal(out[0], a[0] - b[0]) and np.array_equal(out[1], a[0] >= b[0])
+    assert np.array_equal(out[2], a[0] + b[0])
+    assert np.array_equal(out[3], np.where(wide >> np.uint64(32), 0, 0xFFFFFFFF))
+
+
 def test_each_thread_has_its_own_carry() -> None:
     a, out = numbers(1, np.uint32)[0], np.zeros(THREADS, np.uint32)
     kernels.carries_apart.emulator("sm_90a")[1, THREADS](a, out)

@@ -39,7 +39,11 @@ UNSET = 2  # a condition code that no instruction has written
 
 
 def carrying(ctx: Context, instr: Instruction, a: Bits, b: Bits, *c: Bits) -> Bits:
-    """add, sub and mad that read or write the carry, or the borrow, of each thread (9.7.2)."""
+    """add, sub and mad that read or write the carry of each thread (9.7.2).
+
+    A difference is the sum with all bits of b inverted and a carry in. So its carry says that
+    nothing is borrowed, as on an H200, and sums and differences may follow each other.
+    """
     from tensorcore_dsl.numerics import integer as numerics
 
     op, kind = instr.opcode, instr.params["t"]
@@ -47,15 +51,14 @@ def carrying(ctx: Context, instr: Instruction, a: Bits, b: Bits, *c: Bits) -> Bi
         a, b = numerics.instruction(f"mul{instr.params['m']}", kind)(a, b), c[0]
     a, b = np.broadcast_arrays(a, b, np.empty(ctx.threads))[:2]
     active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
-    one = np.zeros(ctx.threads, a.dtype)
+    one = np.full(ctx.threads, op == "sub", a.dtype)
     if op.endswith("c"):
         if (ctx.carry[active] == UNSET).any():
             raise EmulationError(f"{instr} reads a carry, which no instruction with .cc has written")
         one[active] = ctx.carry[active]
-    minus = op.startswith("sub")
-    result = a - b - one if minus else a + b + one
+    result = a + (~b if op.startswith("sub") else b) + one
     if instr.params["cc"]:
-        over = (a < b) | ((a == b) & (one > 0)) if minus else (result < a) | ((result == a) & (one > 0))
+        over = (result < a) | ((result == a) & (one > 0))
         ctx.carry[active] = over[active]
     return np.asarray(result)
 
