@@ -53,31 +53,6 @@ class _Label:
     used = False
 
 
-def _independent_runs(block: nodes.Block) -> list[list[Any]]:
-    """The nodes of a block in order; nodes that may execute at once are in one list."""
-    runs: list[list[Any]] = []
-    for node in block:
-        if runs and _joins(node, runs[-1]):
-            runs[-1].append(node)
-        else:
-            runs.append([node])
-    return runs
-
-
-def _joins(node: Any, run: list[Any]) -> bool:
-    """May `node` execute at once with `run`: the same instruction, independent of its results?"""
-    first = run[-1]
-    if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
-        return False
-    if node.instr is not first.instr or node.instr.execute is not fragments.multiply:
-        return False
-    if node.guard is not None or first.guard is not None:
-        return False
-    written = {id(value) for op in run for value in op.results}
-    touched = [s.base if isinstance(s, nodes.Part) else s for s in (*node.operands, *node.results)]
-    return written.isdisjoint(map(id, touched))
-
-
 class _Compiler:
     """Appends steps to a program, node by node; `places` are those of values and constants.
 
@@ -203,7 +178,7 @@ class _Compiler:
         return [(place, register, size) for register in range(value.type.registers)]
 
     def block(self, block: nodes.Block) -> None:
-        for run in _independent_runs(block):
+        for run in steps.independent_runs(block):
             start = self.here
             for node in run:
                 getattr(self, f"_{type(node).__name__.lower()}")(node)

@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import among
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
+from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
@@ -73,6 +74,31 @@ def _own_memory(bases: Any, offset: int, addresses: Any) -> None:
     for thread in range(bases.size):
         address = int(bases[thread]) + offset & 0xFFFFFFFF
         addresses[thread] = address & OFFSET if address >> CLUSTER_SHIFT == OWN else address
+
+
+def independent_runs(block: nodes.Block) -> list[list[Any]]:
+    """The nodes of a block in order; nodes that may execute at once are in one list."""
+    runs: list[list[Any]] = []
+    for node in block:
+        if runs and _joins(node, runs[-1]):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return runs
+
+
+def _joins(node: Any, run: list[Any]) -> bool:
+    """May `node` execute at once with `run`: the same instruction, independent of its results?"""
+    first = run[-1]
+    if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
+        return False
+    if node.instr is not first.instr or node.instr.execute is not fragments.multiply:
+        return False
+    if node.guard is not None or first.guard is not None:
+        return False
+    written = {id(value) for op in run for value in op.results}
+    touched = [s.base if isinstance(s, nodes.Part) else s for s in (*node.operands, *node.results)]
+    return written.isdisjoint(map(id, touched))
 
 
 @dataclass(frozen=True)
