@@ -10,6 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.interpreter.execution.machine import Machine
+from tensorcore_dsl.interpreter.regions import code
 from tensorcore_dsl.interpreter.regions.plan import NONE
 
 BLOCKS, COUNT = 3, 256
@@ -152,10 +153,17 @@ def address_of_another_block(x: tc.Array, y: tc.Array, out: tc.Array):
     out[t] = value.bits(tc.f32) + y[t]
 
 
+@tc.kernel
+def wrong_guard(x: tc.Array, y: tc.Array, out: tc.Array):
+    t = tc.threadIdx.x
+    out.at(t).store([y[t]], pred=t < 64)
+    out.at(t + 220).store([x[t]], pred=t > 20)
+
+
 MISTAKES = [
     earlier_line, later_block, in_a_loop, backwards, misaligned, unwritten, no_barrier,
     no_barrier_before_the_store, together, together_alike, after_a_shuffle, some_lanes,
-    unwritten_in_a_cluster, address_of_another_block,
+    unwritten_in_a_cluster, address_of_another_block, wrong_guard,
 ]  # fmt: skip
 
 
@@ -208,7 +216,18 @@ def in_a_cluster(x: tc.Array, y: tc.Array, out: tc.Array):
     out[t + 128 * rank] = tile[t ^ 1] + values[0] * values[1]
 
 
-CORRECT = [sums, part_of_a_warp, in_a_cluster]
+@tc.kernel
+def guards(x: tc.Array, y: tc.Array, out: tc.Array):
+    """Guarded loads and stores; those whose guard is false would be outside."""
+    t = tc.threadIdx.x
+    here, total = t % 3 != 0, tc.f32(0)
+    for i in range(3):
+        at = tc.select(here, t + i, 1 << 20)
+        total += x.at(at).load(1, pred=here) + y[t]
+        out.at(at).store([total], pred=here & (i == t % 3))
+
+
+CORRECT = [sums, part_of_a_warp, in_a_cluster, guards]
 # The code of a region executes it for one warp after the other.
 LATER = [in_a_loop, backwards, no_barrier_before_the_store]
 CLUSTERS = [unwritten_in_a_cluster, address_of_another_block, in_a_cluster]
@@ -223,9 +242,10 @@ def outcome(
     out, error, report = np.zeros(COUNT, np.float32), None, None
     with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
+        patch.setattr(code, "COMPILE_COST", 0)  # there is code before the first step
         if single:
-            only = property(lambda self: NONE, lambda self, level: None)
-            patch.setattr(Machine, "level", only, raising=False)
+            execute_at = Machine.execute_at
+            patch.setattr(Machine, "execute_at", lambda self, level: execute_at(self, NONE))
         blocks = 2 if kernel in CLUSTERS else BLOCKS if threads < 128 else 1
         launch = kernel.emulator("sm_90a", checks=checks)[blocks, threads]
         try:

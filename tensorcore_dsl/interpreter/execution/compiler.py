@@ -223,6 +223,11 @@ class _Compiler:
             elif self._takes_all(op, mask):
                 self._fuse_op(op)
         self.program.classify(op.instr)
+        move = None if op.guard is None or warp else access(op.instr)
+        if move is not None and move.kind != COPY and run is plain:
+            found = self._access(op, move)
+            guarded = self.value(op.guard), op.negated  # type: ignore[arg-type]
+            self._fuse([row._replace(guard=guarded) for row in found])
         guard = None
         if op.guard is not None:
             guard = self.value(op.guard), op.negated

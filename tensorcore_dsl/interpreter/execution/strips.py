@@ -83,7 +83,7 @@ def _loads(program: Program, flow: Flow, start: int, heads: set[int]) -> Region 
     end = start
     while (
         end in program.rows and (end == start or end not in heads)
-        and _only_loads(program.steps[end])
+        and program.steps[end].guard is None and _only_loads(program.steps[end])
     ):  # fmt: skip
         end += 1
     return straight(program, flow, [range(start, end)]) if end > start else None

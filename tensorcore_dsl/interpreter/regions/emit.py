@@ -96,9 +96,10 @@ class _Function(Rows):
                 self.put(f"%stop{number} = alloca i32, align 4")
             for number in self.heads:
                 self.put(f"%turns{number} = alloca i64, align 8")
+            entry = self.word(ENTRY)
+        if self.pieces or self.layout.guarded:
             counters = self.pointer(self.word(COUNTERS))
             self.put(f"%counters = getelementptr i64, ptr {counters}, i64 0")
-            entry = self.word(ENTRY)
         active, warps = self.word(ACTIVE), self.word(WARPS)
         first, last = (self.let(f"sdiv i64 %{x}, {2 * LANES}") for x in ("low", "high"))
         self.put("br label %test")
@@ -166,7 +167,10 @@ class _Function(Rows):
 
     def body(self, block: Block) -> None:
         for at, row in block.rows:
-            (self.operate if row.access is None else self.access)(at, row)
+            if row.guard is not None:
+                self.guarded(at, row)
+            else:
+                (self.operate if row.access is None else self.access)(at, row)
 
     def keep(self, mask: str, values: dict[Slot, Pair]) -> None:
         """Store registers of the lanes in a mask, where it is not full with the help of `merge`."""
@@ -254,9 +258,6 @@ class _Function(Rows):
         self.put(f"store {WHOLE[8]} {flags}, ptr {place}, align 1")
         self.put(f"br label %{end}")
         self.label(end)
-
-    def counted(self, lanes: str) -> str:
-        return self.let(f"zext i32 {self.let(f'call i32 @llvm.ctpop.i32(i32 {lanes})')} to i64")
 
     def block(self, number: int, block: Block, following: str) -> None:
         own = f"%stop{self.stops[block.start]}"

@@ -69,9 +69,10 @@ class Layout:
     fixed: slots of parameters, whose values are their words; inputs: special registers, with the
     first of two words, which say where the values are, and their distance by CTA. Counters, for
     each block: the warps that executed it, their lanes, and most jumps of a warp back to it; then
-    the lanes that leave at each of `stops`. written: the registers that it writes. registers: their
-    places, the bytes in front of each in a group, as parts of a thread, and their words; kept: the
-    words and sizes of those that it stores.
+    the lanes that leave at each of `stops`, and those of each access with a guard, as `guarded`
+    says by position. written: the registers that it writes. registers: their places, the bytes in
+    front of each in a group, as parts of a thread, and their words; kept: the words and sizes of
+    those that it stores.
     """
 
     def __init__(
@@ -79,12 +80,16 @@ class Layout:
     ) -> None:
         self.words: dict[Any, int] = {}
         self.written: set[Slot] = set()
+        guarded: list[int] = []
         for block in region.blocks:
             for at, row in block.rows:
                 self.written.update(results(row))
                 for slot in (*results(row), *operands(row)):
                     if slot[0] not in constants:
                         self._add(slot)
+                if row.guard is not None:
+                    self._add((row.guard[0], 0, 1))
+                    guarded.append(at)
                 if row.name == INPUT:
                     for number in range(2):
                         self._add((INPUT, row.function, number))
@@ -111,7 +116,9 @@ class Layout:
         self.kept = [n for n, _ in kept], [size for _, size in kept]
         blocks = region.blocks if region.stops else ()
         self.stops = (*region.exits, *(block.start for block in blocks))
-        self.counters = 3 * len(region.blocks) + len(self.stops)
+        first = 3 * len(region.blocks) + len(self.stops)
+        self.guarded = {at: first + i for i, at in enumerate(guarded)}
+        self.counters = first + len(guarded)
 
     def _add(self, word: Any) -> None:
         self.words.setdefault(word, FIRST + len(self.words))

@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
     access: how it loads or stores instead; `numbers` are those of `emit`. function: of the function
     unit, or the special register that it reads; the number then says whether threads of a CTA
-    differ in it.
+    differ in it. guard: of an access, the place of its guard, and whether that is negated.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Row(NamedTuple):
     numbers: tuple[int, ...] = ()
     access: Access | None = None
     function: str = ""
+    guard: tuple[int, bool] | None = None
 
 
 class Jump(NamedTuple):

@@ -271,7 +271,8 @@ class Rows:
         self.put(f"br i1 {wrong}, label %{here}, label %{go}")
         lines, self.lines = self.lines, []
         self.label(here)
-        for slot in operands(row):
+        guard = () if row.guard is None else ((row.guard[0], 0, 1),)
+        for slot in (*operands(row), *guard):
             if slot[0] not in self.constants and slot[0] not in self.fixed:
                 self.store_home(slot, self.env[slot][WORDS])
         self.put(f"store i64 {self.let(f'add i64 {code}, %offset1')}, ptr %wrong, align 8")
@@ -298,6 +299,28 @@ class Rows:
                 f"getelementptr i8, ptr {target}, i64 {LANES * slot[2]}"
             )
             self.put(f"store {kind} {value}, ptr {at}, align 8")
+
+    def counted(self, lanes: str) -> str:
+        return self.let(f"zext i32 {self.let(f'call i32 @llvm.ctpop.i32(i32 {lanes})')} to i64")
+
+    def guarded(self, at: int, row: Row) -> None:
+        """An access of the lanes where its guard holds."""
+        assert row.guard is not None
+        place, negated = row.guard
+        test = f"icmp {'eq' if negated else 'ne'} {VECTOR[8]}"
+        low, high = (self.let(f"{test} {x}, zeroinitializer") for x in self.read((place, 0, 1)))
+        lanes = self.let(f"and i32 {self.mask}, {self.bits_of((low, high))}")
+        self.bump(self.layout.guarded[at], self.counted(lanes))
+        old = {slot: self.read(slot) for slot in results(row)}
+        around = self.mask, self.halves
+        self.mask, self.halves = lanes, self.lanes_of(lanes)
+        self.access(at, row)
+        for slot, before in old.items():
+            some = zip(self.halves, self.read(slot), before, strict=True)
+            kind = VECTOR[8 * slot[2]]
+            low, high = (self.select(there, kind, new, kept) for there, new, kept in some)
+            self.write(slot, (low, high))
+        self.mask, self.halves = around
 
     def access(self, at: int, row: Row) -> None:
         how = row.access

@@ -15,7 +15,7 @@ from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame, address_of
-from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Region, reads_of, regions_of
+from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Block, Region, reads_of, regions_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa.lanes import COPY, Access
 
@@ -143,12 +143,18 @@ def execute(
 
 def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None]:
     """What follows the code of a region in which all threads take the same way."""
-    account, (target,) = traffic(region.accesses), region.exits
+    account, (target,) = traffic(_unguarded(region.blocks[0])), region.exits
+    guarded = _guarded(region)
     start, end, behind = region.start, region.end, (region.start + 1, region.end)
 
     def run(machine: Machine, frames: list[Frame]) -> int | None:
         ctx = machine.ctx
         account(machine, ctx.lanes)
+        for place, apart in guarded:
+            number = frames[0].layout.guarded[place]
+            apart(machine, sum(int(frame.counters[number]) for frame in frames))
+            for frame in frames:
+                frame.counters[number] = 0
         if end > start + 1:
             ctx.tally.behind[behind] += ctx.warps
         return AFTER - end if target == end else target
@@ -159,8 +165,8 @@ def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None
 def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None]:
     """The same where they may leave in several places."""
     blocks, exits = region.blocks, set(region.exits)
-    accounts = [(i, traffic(block.accesses)) for i, block in enumerate(blocks) if block.accesses]
-    count = len(blocks)
+    accounts = [(i, traffic(some)) for i, some in enumerate(map(_unguarded, blocks)) if some]
+    guarded, count = _guarded(region), len(blocks)
     heads = [i for i, block in enumerate(blocks) if any(
         other.jump is not None and other.jump[0] == block.start < other.end for other in blocks
     )]  # fmt: skip
@@ -183,8 +189,10 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None
         for i, account in accounts:
             if numbers[3 * i]:
                 account(machine, numbers[3 * i + 1])
+        for place, apart in guarded:
+            apart(machine, numbers[frames[0].layout.guarded[place]])
         stops = frames[0].layout.stops
-        left = [(stops[i], i) for i, lanes in enumerate(numbers[3 * count :]) if lanes]
+        left = [(place, i) for i, place in enumerate(stops) if numbers[3 * count + i]]
         masks = []
         if not exits.issuperset(place for place, _ in left):
             machine.registers.wrote_all(region.kept)
@@ -208,6 +216,16 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None
     return run
 
 
+def _unguarded(block: Block) -> list[Access]:
+    return [row.access for _, row in block.rows if row.access is not None and row.guard is None]
+
+
+def _guarded(region: Region) -> list[tuple[int, Callable[[Machine, int], None]]]:
+    """By the positions of accesses with a guard, what counts them."""
+    rows = [(at, row) for block in region.blocks for at, row in block.rows]
+    return [(at, traffic([row.access])) for at, row in rows if row.guard is not None and row.access]
+
+
 def cost_of(region: Region) -> float:
     """Nanoseconds of a thread, roughly."""
     rows = sum(len(block.rows) for block in region.blocks)
@@ -227,7 +245,7 @@ def refuse(
     mistake[layouts.POSITION] = NEVER
     registers.fill()
     thread, step = wrong & 0xFFFFFFFF, ctx.program.steps[at]
-    registers.wrote_all(frozenset(step.reads).difference(ctx.program.numbers))
+    registers.wrote_all(frozenset(reads_of(step)).difference(ctx.program.numbers))
     try:
         if issued and at in issued:
             ctx.async_copies.refuse(wrong, issued[at])
@@ -254,6 +272,8 @@ def traffic(accesses: Iterable[Access]) -> Callable[[Machine, int], None]:
 
     def account(machine: Machine, lanes: int) -> None:
         ctx = machine.ctx
+        if not lanes:
+            return
         for key, size in sizes.items():
             ctx.tally.bytes[key] += size * lanes
         ctx.reads += uses["load"]
