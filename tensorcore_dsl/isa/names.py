@@ -98,6 +98,7 @@ def copy_sign(dtype: DType) -> str:
 # -- functions of floats (9.7.3) --------------------------------------------------------------
 
 EXP2, LOG2 = "ex2.approx.f32", "lg2.approx.f32"
+EXP2_FTZ = "ex2.approx.ftz.f32"
 RECIPROCAL, RECIPROCAL_SQRT = "rcp.approx.f32", "rsqrt.approx.f32"
 SIN, COS, TANH = "sin.approx.f32", "cos.approx.f32", "tanh.approx.f32"
 

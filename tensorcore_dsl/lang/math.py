@@ -238,7 +238,48 @@ def _approximate(name: str, instruction: str, what: str, given: float, exact: fl
     return _of_f32(function)
 
 
-exp2: Callable[[SupportsFloat], Any] = _approximate("exp2", names.EXP2, "2**x", 3, 8.0)
+def exp2(value: SupportsFloat, *, ftz: bool = False) -> Any:
+    """2**x, approximately; narrower floats are converted to f32 and back.
+
+    Parameters
+    ----------
+    value : number, scalar or fragment
+        Integers and numbers become f32.
+    ftz : bool
+        Flush subnormal operands and results to zero. The GPU computes this with one instruction;
+        subnormal numbers cost it three more.
+
+    Returns
+    -------
+    scalar or fragment
+        Of the type of `value`, f32 of integers.
+
+    Raises
+    ------
+    OperandError
+        f64, or neither a number, a scalar nor a fragment.
+
+    Notes
+    -----
+    `ex2.approx`, section 9.7.3.21 of the PTX manual, which bounds the error.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def each(x: tc.Array):
+    ...     i = tc.threadIdx.x
+    ...     x[i] = tc.exp2(x[i], ftz=True)
+    >>> x = np.full(32, -140, np.float32)
+    >>> x[0] = 3
+    >>> each[1, 32](x)
+    >>> x[:2]
+    array([8., 0.], dtype=float32)
+    """
+    return _flushed_exp2(value) if ftz else _exp2(value)
+
+
+_exp2 = _approximate("exp2", names.EXP2, "2**x", 3, 8.0)
+_flushed_exp2 = _approximate("exp2", names.EXP2_FTZ, "2**x", 3, 8.0)
 log2: Callable[[SupportsFloat], Any] = _approximate(
     "log2", names.LOG2, "The logarithm to base 2", 8, 3.0
 )
