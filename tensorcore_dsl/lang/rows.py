@@ -136,13 +136,15 @@ def _operand(layout: Layout) -> Operand:
 # -- reductions --------------------------------------------------------------------------------
 
 
-def row_sum(fragments: Fragments) -> RegisterGroup:
+def row_sum(fragments: Fragments, *, across_lanes: bool = True) -> RegisterGroup:
     """The sum of each row, over all fragments given.
 
     Parameters
     ----------
     fragments : fragment or list of fragments
         One, or several side by side, which hold the same rows.
+    across_lanes : bool
+        As for `reduce_rows`.
 
     Returns
     -------
@@ -166,7 +168,7 @@ def row_sum(fragments: Fragments) -> RegisterGroup:
     >>> out[:3]
     array([8., 8., 8.], dtype=float32)
     """
-    return reduce_rows(fragments, operator.add)
+    return reduce_rows(fragments, operator.add, across_lanes=across_lanes)
 
 
 def row_max(fragments: Fragments) -> RegisterGroup:
@@ -219,7 +221,9 @@ def row_min(fragments: Fragments) -> RegisterGroup:
     return reduce_rows(fragments, minimum)
 
 
-def reduce_rows(fragments: Fragments, function: Callable[[Any, Any], Any]) -> RegisterGroup:
+def reduce_rows(
+    fragments: Fragments, function: Callable[[Any, Any], Any], *, across_lanes: bool = True
+) -> RegisterGroup:
     """Combine the elements of each row: function(...function(function(x0, x1), x2)...).
 
     A thread combines its own elements in the order of slots and fragments, then shuffles combine
@@ -232,6 +236,10 @@ def reduce_rows(fragments: Fragments, function: Callable[[Any, Any], Any]) -> Re
         One, or several side by side, which hold the same rows.
     function : function
         Of two scalars, in the kernel language; it should be commutative and associative.
+    across_lanes : bool
+        False: each lane keeps the result of its own elements, and no shuffles are issued. A loop
+        over many tiles combines the lanes once, behind the loop: `reduce_rows(values, function)`
+        of such row values.
 
     Returns
     -------
@@ -254,7 +262,7 @@ def reduce_rows(fragments: Fragments, function: Callable[[Any, Any], Any]) -> Re
     >>> float(out[0])
     256.0
     """
-    return _reduced("rows", fragments, function)
+    return _reduced("rows", fragments, function, across_lanes)
 
 
 def reduce_columns(fragments: Fragments, function: Callable[[Any, Any], Any]) -> RegisterGroup:
@@ -291,7 +299,9 @@ def reduce_columns(fragments: Fragments, function: Callable[[Any, Any], Any]) ->
     return _reduced("cols", fragments, function)
 
 
-def _reduced(axis: str, fragments: Fragments, function: Callable[[Any, Any], Any]) -> RegisterGroup:
+def _reduced(
+    axis: str, fragments: Fragments, function: Callable[[Any, Any], Any], across_lanes: bool = True
+) -> RegisterGroup:
     given = flat(fragments)
     layouts = [along(layout_of(f), axis, f.dtype) for f in given]
     if any(layout != layouts[0] for layout in layouts):
@@ -307,7 +317,7 @@ def _reduced(axis: str, fragments: Fragments, function: Callable[[Any, Any], Any
         where = _slots(group.layout, lines, place)
         for slot, element in zip(where, group.elements(), strict=True):
             partial[slot] = element if partial[slot] is None else call(partial[slot], element)
-    for bit in _sharing(given[0], axis):
+    for bit in _sharing(given[0], axis) if across_lanes else ():
         partial = [call(value, shfl_xor(value, bit)) for value in partial]
     dtypes = {value.dtype for value in partial}
     result = lines.of_type(dtypes.pop())
@@ -329,7 +339,10 @@ def _sharing(group: RegisterGroup, axis: str) -> tuple[int, ...]:
     """The bits of the lane in which the threads that share a row differ."""
     layout = layout_of(group)
     bits = sharing_bits(layout, axis)
-    if bits is None or layout.threads * layout.slots != layout.rows * layout.cols:
+    # Row values that every lane of a row holds may be each lane's own part of the result.
+    parts = (layout.cols if axis == "rows" else layout.rows) == 1
+    copies = layout.threads * layout.slots != layout.rows * layout.cols
+    if bits is None or (copies and not parts):
         raise OperandError(
             f"{group.described} holds elements several times, or its {axis} in uneven parts: "
             "store it to shared memory and reduce there"
