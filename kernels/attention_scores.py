@@ -1,0 +1,147 @@
+"""Scores of attention, for both families of kernels: which keys a query sees, and the softmax."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+
+
+@dataclass(frozen=True)
+class AttentionTraits:
+    """What a problem needs of a kernel, as compile-time constants.
+
+    Attributes
+    ----------
+    depth, width : int
+        D of q and k, and of v and o: multiples of 8 up to 256.
+    left, right : bool
+        Whether a bound on that side limits the keys that a query sees.
+    softcap : bool
+        Whether scores pass through tanh.
+    lse : bool
+        Whether the logarithm of each row's sum is stored.
+    packed : bool
+        Whether sequences of different lengths follow each other in batch 0.
+    page : int
+        Keys of a page of k and v; 0: they have no pages.
+    """
+
+    depth: int
+    width: int
+    left: bool = False
+    right: bool = False
+    softcap: bool = False
+    lse: bool = False
+    packed: bool = False
+    page: int = 0
+
+
+@dataclass
+class KeyRange:
+    """The keys of a sequence that its queries see.
+
+    keys: of the sequence. ahead: query i is at the place of key i + ahead, which aligns the last
+    query with the last key. left, right: keys that a query sees on either side of its own place.
+    """
+
+    traits: Any
+    keys: Any
+    ahead: Any
+    left: Any
+    right: Any
+
+    def bounds(self, first, rows: int):
+        """The first key, and one past the last key, that some of `rows` queries see.
+
+        At least one key is in between, so that each query tile has a key tile.
+        """
+        low, high = tc.s32(0), self.keys
+        if self.traits.right:
+            high = min(high, first + rows + self.ahead + self.right)
+        high = max(high, 1)
+        if self.traits.left:
+            low = max(min(first + self.ahead - self.left, high - 1), 0)
+        return low, high
+
+    def needs_mask(self, first, rows: int, key, columns: int):
+        """Whether some of `rows` queries do not see some of the keys of a tile."""
+        edge = key + columns > self.keys
+        if self.traits.right:
+            edge = edge | (key + (columns - 1) > first + self.ahead + self.right)
+        if self.traits.left:
+            edge = edge | (key < first + (rows - 1) + self.ahead - self.left)
+        return edge
+
+    def masked(self, scores, first, key):
+        """Scores with -inf where the query of a row does not see the key of a column."""
+        last, begin = self.keys - key, first + self.ahead - key
+
+        def mask(score, i, j):
+            seen = j < last
+            if self.traits.right:
+                seen = seen & (j <= begin + i + self.right)
+            if self.traits.left:
+                seen = seen & (j >= begin + i - self.left)
+            return tc.select(seen, score, -math.inf)
+
+        return scores.map_coordinates(mask)
+
+
+@dataclass
+class Softmax:
+    """Online softmax over the tiles of keys of a row.
+
+    scale: of the scores, with a factor log2(e), for exp2; with softcap it scales tanh.
+    cap: with softcap, the factor of the scores inside tanh, with a factor 2 log2(e).
+    """
+
+    traits: Any
+    scale: Any
+    cap: Any
+
+    def capped(self, score):
+        """tanh of a score: 1 - 2 / (1 + exp(2 x)), more exact than the instruction."""
+        if not self.traits.softcap:
+            return score
+        return 1 - 2 * tc.rcp(1 + tc.exp2(score * self.cap, ftz=True))
+
+    def step(self, scores, best, total):
+        """Weights of a key tile, the factor of earlier sums, the new best and total.
+
+        scores: fragments side by side. best: the greatest score of each row.
+        total: the sum of each lane's own weights. `finish` combines the lanes of a row.
+        """
+        grown = tc.maximum(best, tc.row_max(scores))
+        # A row that has seen no key has a maximum of -inf. Its weights are exp2(-inf - 0) = 0.
+        anchor = tc.select(grown == -math.inf, 0.0, grown)
+        weights = [
+            tc.exp2(tc.fma(score, self.scale, anchor * -self.scale), ftz=True) for score in scores
+        ]
+        # Exactly 1 where the maximum has not grown, which a fused product would not give.
+        shrink = tc.exp2((best - anchor) * self.scale, ftz=True)
+        added = tc.row_sum(weights, across_lanes=False)
+        return weights, shrink, grown, tc.fma(total, shrink, added)
+
+    def finish(self, best, total):
+        """The factor of each row's output, and the logarithm of the sum of its exponentials.
+
+        A row without keys has zeros, and -inf.
+        """
+        total = tc.row_sum(total)
+        # The division that rounds correctly is a function call on the GPU, and a kernel that calls
+        # functions waits for each wgmma at once. A reciprocal is not.
+        factor = tc.select(best == -math.inf, 0.0, tc.rcp(total))
+        return factor, tc.fma(best, self.scale, tc.log2(total)) * math.log(2)
+
+
+def page_of(table, sequence, key, keys, size: int):
+    """The page of a key of a sequence, which has `keys` keys in pages of `size`.
+
+    Pages behind the last one have no number in the table. The last page stands in for them, and
+    page 0 for those of a sequence without keys.
+    """
+    page = max(min(key // size, (keys - 1) // size), 0)
+    return tc.select(keys > 0, table[sequence, page], 0)
