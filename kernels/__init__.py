@@ -1,9 +1,10 @@
-"""GEMM kernels written in the kernel language, and `gemm`, which picks one for a problem."""
+"""Kernels written in the kernel language: `gemm` and `attention` pick one for a problem."""
 
 from tensorcore_dsl.host import publish as _publish
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
+from tensorcore_dsl.kernels.host.attention import attention
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm
 from tensorcore_dsl.kernels.host.k_grouped_gemm import k_grouped_gemm
@@ -15,9 +16,9 @@ from tensorcore_dsl.kernels.host.tuning import tune
 from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
-    "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "compress", "decompress",
-    "explain_bits", "gemm", "grouped_gemm", "k_grouped_gemm", "plan", "requantised_gemm",
-    "scaled_gemm", "swiglu", "tune", "warm",
+    "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "attention", "compress",
+    "decompress", "explain_bits", "gemm", "grouped_gemm", "k_grouped_gemm", "plan",
+    "requantised_gemm", "scaled_gemm", "swiglu", "tune", "warm",
 ]  # fmt: skip
 
 

@@ -1,0 +1,350 @@
+"""`attention(q, k, v, ...)`: softmax(scale q kᵀ) v, by the kernel of the GPU at hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import Description, target_arch
+from tensorcore_dsl.kernels.ampere import attention as ampere
+from tensorcore_dsl.kernels.attention_scores import AttentionTraits
+from tensorcore_dsl.kernels.hopper.attention import SLAB, AttentionConfig, attention_kernel
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, f32_number, present
+from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
+from tensorcore_dsl.kernels.host.families import FAMILIES, gives_registers, has_wgmma
+from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
+from tensorcore_dsl.kernels.host.operands import (
+    check_half_precision,
+    check_rank,
+    result_array_of_type,
+)
+from tensorcore_dsl.kernels.host.overlap import check_written
+from tensorcore_dsl.kernels.host.problem_shape import SMS
+from tensorcore_dsl.kernels.host.workspace import cached_workspace
+
+MAX_DEPTH = 256  # D: accumulators of 64 x D take D / 2 registers of a thread
+MAX_WINDOW = 2**30  # keys on one side; sums with positions stay within 32 bits
+L2_BYTES = 32 << 20  # of K and V that stay in the L2 cache of an H200, which has 50 MiB
+LOG2_E = math.log2(math.e)
+MAX_KEYS, STAGES = 128, 2  # of a tile; tiles of K and of V in shared memory
+SHORT = 1024  # queries: with so few, a causal mask hides much of a tile of 192 queries
+PAGE_UNIT = 64  # keys: a tile of paged keys is a multiple
+# Consumers -> registers of a thread for accumulators and weights; with more, ptxas 13.0 spills.
+FRAGMENT_REGISTERS = {2: 192, 3: 128}
+MASK_REGISTERS = 12  # fewer, for a bound on the left or for tanh
+
+
+def attention(
+    q: Any, k: Any, v: Any, *, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, scale: float | None = None,
+    softcap: float | None = None, cu_seqlens: Any = None, block_table: Any = None,
+    out: Any = None, return_lse: bool = False, family: str | None = None, stream: Any = None,
+) -> Any:  # fmt: skip
+    """softmax(scale q kᵀ) v for each head, without the matrix of scores in memory.
+
+    Parameters
+    ----------
+    q : array
+        (batch, heads, queries, D), f16 or bf16, of NumPy, Numba, torch, CuPy or another library
+        with DLPack. D is a multiple of 8 up to 256 and contiguous; the array and its rows start at
+        multiples of 16 bytes. An array (batch, queries, heads, D) is passed as a view with two axes
+        exchanged.
+    k, v : array
+        (batch, key heads, keys, D), of the type of q; D of v may differ. `heads` is a multiple of
+        `key heads`: neighbouring heads of q share a head of k and v.
+    causal : bool
+        Query i sees key j where j <= i + keys - queries, so that the last query sees all keys.
+    window : tuple of two int or None, optional
+        How many keys a query sees on the left and on the right of its own place, which is key
+        i + keys - queries. None: all.
+    scale : float, optional
+        A positive number. None: 1 / sqrt(D).
+    softcap : float, optional
+        A positive number c: scores s become c tanh(s / c).
+    cu_seqlens : array or tuple of two arrays, optional
+        Sequences of different lengths, one after the other in a batch of 1: sequence i has the
+        rows cu_seqlens[i] to cu_seqlens[i + 1] - 1. s32, where kernels run. A tuple has one array
+        for the queries and one for the keys.
+    block_table : array, optional
+        Keys and values in pages, with cu_seqlens: k and v are (pages, key heads, page size, D),
+        and block_table[i, j] is the number of page j of sequence i. s32; entries behind the last
+        page of a sequence are not used. The page size is 16, 32 or a multiple of 64.
+    out : array, optional
+        (batch, heads, queries, D of v), of the type of q; it shares no memory with the operands.
+        None: a new array.
+    return_lse : bool
+        Return the logarithm of the sum of exponentials of each row's scores, too: f32 of shape
+        (batch, heads, queries).
+    family : {"sm80", "sm90"}, optional
+        Kernels with mma.sync, or with wgmma. None: wgmma on sm_90a, if there is a ptxas that
+        reallocates registers; mma.sync elsewhere.
+    stream : stream, optional
+        As for `gemm`.
+
+    Returns
+    -------
+    array
+        `out`, or (out, lse). A query that sees no key has zeros, and -inf in lse.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit.
+
+    Examples
+    --------
+    >>> q = np.zeros((1, 4, 3, 64), np.float16)
+    >>> k = np.zeros((1, 2, 5, 64), np.float16)
+    >>> v = np.ones_like(k)
+    >>> o, lse = kernels.attention(q, k, v, causal=True, return_lse=True)
+    >>> o.shape, float(o[0, 0, 0, 0]), np.exp(lse[0, 0]).round(2)
+    ((1, 4, 3, 64), 1.0, array([3., 4., 5.], dtype=float32))
+    """
+    options: Any = (causal, window, scale, softcap, return_lse, family, stream)
+    starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
+    lists = [x for x in (*starts, block_table) if x is not None]
+    results = () if out is None else (out,)
+    key = ("attention", len(starts), block_table is None, *map(str, (scale, softcap)), *options)
+    prepare = lambda: _prepare(q, k, v, out, starts, block_table, *options)
+    call = cached_call(results, (q, k, v, *lists), key, prepare)
+    out = call.result(q, out)
+    lse = None if call.allocate_rows is None else call.allocate_rows(q)
+    call.launch(q, k, v, out, lse, *lists)
+    return out if lse is None else (out, lse)
+
+
+def _prepare(
+    q: Any, k: Any, v: Any, out: Any, starts: Any, table: Any, causal: Any, window: Any, scale: Any,
+    softcap: Any, return_lse: Any, family: Any, stream: Any,
+) -> PreparedCall:  # fmt: skip
+    """Check the arguments, choose the kernel and bind its launch."""
+    check_stream(stream)
+    given = described(q=q, k=k, v=v)
+    dtype = check_half_precision(**given)
+    lists = _check_lists(starts, table)
+    packed, page = bool(lists), given["k"].shape[2] if table is not None else 0
+    shape = _result_shape(given, lists, page)
+    o, in_o = result_array_of_type(q, out, shape, dtype)
+    check_written(described(**present(out=out)), {**given, **lists})
+    for name, x in {**given, "out": in_o}.items():
+        _check_layout(name, x)
+    left, right = _window(causal, window)
+    depth, width = given["q"].shape[3], shape[3]
+    scale = 1 / math.sqrt(depth) if scale is None else _positive("scale", scale)
+    factors = (scale * LOG2_E, 1.0)
+    if softcap is not None:
+        softcap = _positive("softcap", softcap)
+        factors = (softcap * LOG2_E, 2 * LOG2_E * scale / softcap)
+    bounds, has_bounds = (left or 0, right or 0), (left is not None, right is not None)
+    traits = AttentionTraits(
+        depth, width, *has_bounds, softcap is not None, bool(return_lse), packed, page
+    )
+    allocate = (lambda like: empty_like(like, shape[:3], tc.f32)) if return_lse else None
+    call = PreparedCall(shape, dtype, launch_nothing, (), allocate)
+    if 0 in shape:
+        return call
+    if 0 in given["k"].shape:
+        return replace(call, launch=_fill(stream))
+    run = _bind_sm80 if _family(family) == "sm80" else _bind_sm90
+    lse = None if allocate is None else allocate(q)
+    arrays = q, k, v, o, lse, *(x for x in (*starts, table) if x is not None)
+    return replace(call, launch=run(traits, arrays, (*factors, *bounds), given, stream))
+
+
+def _bind_sm80(
+    traits: AttentionTraits, arrays: Any, scalars: Any, given: dict[str, Description], stream: Any
+) -> Callable[..., None]:
+    batch, heads, queries, _ = given["q"].shape
+    sequences = arrays[5].shape[0] - 1 if traits.packed else batch
+    # A packed sequence may have all queries; CTAs behind the end of a sequence have no work.
+    grid, options = (-(-queries // ampere.ROWS), heads, sequences), {"traits": traits}
+
+    def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
+        return (q, k, v, o, o if lse is None else lse, *_padded(lists, o), *scalars)
+
+    launch = bind(
+        ampere.attention_kernel, grid, ampere.THREADS, options, arguments(*arrays), stream=stream
+    )
+    return lambda *arrays: launch(*arguments(*arrays))
+
+
+def _bind_sm90(
+    traits: AttentionTraits, arrays: Any, scalars: Any, given: dict[str, Description], stream: Any
+) -> Callable[..., None]:
+    batch, heads, queries, _ = given["q"].shape
+    config = _choose(traits, queries)
+    # Tiles of a causal mask differ in length: many heads advance together, and the longest tiles
+    # start first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
+    of_head = 2 * given["k"].shape[2] * (traits.depth + traits.width)
+    section = min(max(L2_BYTES // of_head, 1), batch * heads) if traits.right else 1
+    tiles = -(-queries // config.BM)
+    if traits.packed:  # each sequence may begin a tile
+        tiles = queries // config.BM + arrays[5].shape[0] - 1
+    options = {"config": config, "traits": traits}
+
+    def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
+        tickets = _tickets(q, stream)
+        lists = tickets, *_padded(lists, tickets)
+        return (q, k, v, o, o if lse is None else lse, *lists, *scalars, section)
+
+    launch = bind(
+        attention_kernel, min(tiles * heads * batch, SMS), config.threads, options,
+        arguments(*arrays), stream=stream, pdl=True,
+    )  # fmt: skip
+    return lambda *arrays: launch(*arguments(*arrays))
+
+
+def _padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
+    """The two lists of starts and the table, or arrays that kernels without them do not read."""
+    return *lists, *(stand_in,) * (3 - len(lists))
+
+
+def _check_lists(starts: Any, table: Any) -> dict[str, Description]:
+    """Descriptions of the starts of queries and keys and of the table, as far as they are given."""
+    if len(starts) != 2 or (starts[0] is None) != (starts[1] is None):
+        raise tc.ArgumentError(
+            "cu_seqlens is an array, or a tuple of two: for the queries, and for the keys"
+        )
+    if table is not None and starts[0] is None:
+        raise tc.ArgumentError("block_table needs cu_seqlens, which tells how many keys there are")
+    lists = described(**present(cu_seqlens=starts[0], keys=starts[1], block_table=table))
+    for name, x in lists.items():
+        axes = 2 if name == "block_table" else 1
+        if len(x.shape) != axes or x.type.dtype != tc.s32 or 0 in x.shape:
+            raise tc.ArgumentError(
+                f"{'cu_seqlens' if name == 'keys' else name} has {axes} axes of s32, and elements; "
+                f"it has shape {x.shape} and {x.type.dtype}"
+            )
+    if lists and lists["cu_seqlens"].shape != lists["keys"].shape:
+        raise tc.ArgumentError(
+            f"cu_seqlens has {lists['cu_seqlens'].shape[0]} starts of queries and "
+            f"{lists['keys'].shape[0]} of keys; they belong to the same sequences"
+        )
+    if table is not None and lists["block_table"].shape[0] != lists["keys"].shape[0] - 1:
+        raise tc.ArgumentError(
+            f"block_table has {lists['block_table'].shape[0]} rows for "
+            f"{lists['keys'].shape[0] - 1} sequences"
+        )
+    return lists
+
+
+def _result_shape(
+    given: dict[str, Description], lists: dict[str, Description], page: int
+) -> tuple[int, int, int, int]:
+    """(batch, heads, queries, D of v); refuses shapes that do not fit."""
+    q, k, v = (check_rank(name, x, 4) for name, x in given.items())
+    if (q[0] != k[0] and not page) or q[3] != k[3] or k[:3] != v[:3]:
+        raise tc.ArgumentError(
+            f"q is (batch, heads, queries, D), k (batch, key heads, keys, D) and v as k, with a D "
+            f"of its own; they are {q}, {k} and {v}"
+        )
+    if lists and q[0] != 1:
+        raise tc.ArgumentError(f"cu_seqlens divides a batch of 1; q has shape {q}")
+    if page and (page % 16 or (page % PAGE_UNIT and PAGE_UNIT % page)):
+        raise tc.ArgumentError(
+            f"pages have 16, 32 or a multiple of {PAGE_UNIT} keys; k has shape {k}, pages of {page}"
+        )
+    if q[1] % max(k[1], 1) or (q[1] and not k[1]):
+        raise tc.ArgumentError(
+            f"heads of q share heads of k and v: {q[1]} heads are no multiple of {k[1]} key heads"
+        )
+    for name, depth in (("q and k", q[3]), ("v", v[3])):
+        if depth % 8 or not 8 <= depth <= MAX_DEPTH:
+            raise tc.ArgumentError(
+                f"D of {name} is {depth}; needed is a multiple of 8 up to {MAX_DEPTH}: pad with "
+                "zeros"
+            )
+    return *q[:3], v[3]
+
+
+def _check_layout(name: str, x: Description) -> None:
+    """Refuse what TMA, and accesses of 16 bytes, do not reach."""
+    if 0 in x.shape or (x.type.unit[-1] and x.type.align >= 16 and min(x.strides) >= 0):
+        return
+    raise tc.ArgumentError(
+        f"{name} has strides {x.strides} and an alignment of {x.type.align} bytes; D has stride 1, "
+        f"and the array and its rows start at multiples of 16 bytes (8 elements): pass a copy"
+    )
+
+
+def _window(causal: Any, window: Any) -> tuple[int | None, int | None]:
+    """How many keys a query sees on either side of its own place; None is all."""
+    sides = (None, None) if window is None else window
+    known = isinstance(sides, tuple) and len(sides) == 2
+    if not known or not all(
+        side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= 0)
+        for side in sides
+    ):
+        raise tc.ArgumentError(
+            f"window is {window!r}; needed is (left, right), each a number of keys, or None for all"
+        )
+    left, right = (None if side is None or side >= MAX_WINDOW else side for side in sides)
+    return left, 0 if causal else right
+
+
+def _positive(name: str, given: Any) -> float:
+    value = f32_number(name, given, what="the scores")
+    if not 0 < value < math.inf:
+        raise tc.ArgumentError(f"{name} is {given}; needed is a positive number")
+    return value
+
+
+def _family(family: Any) -> str:
+    """The family of kernels to run: the caller's, or that of the target."""
+    if family is None:
+        family = "sm90" if has_wgmma() and gives_registers() else "sm80"
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise tc.ArgumentError(f"family is {family!r}; allowed are {', '.join(FAMILIES)}")
+    if family == "sm90" and not has_wgmma():
+        raise tc.ArgumentError(f"family 'sm90' runs on sm_90a, not on {target_arch()}")
+    if target_arch().number < 80:
+        raise tc.ArgumentError(f"attention runs on sm_80 and later, not on {target_arch()}")
+    return family
+
+
+def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
+    """The fastest configuration on an H200, as measured for D of 64, 128 and 256."""
+    row_q, row_v = (2 * SLAB * -(-n // SLAB) for n in (traits.depth, traits.width))  # bytes
+    narrow = max(row_q, row_v) <= 2 * SLAB
+    # Of a higher tile, a causal mask hides more. Pages and tanh take registers.
+    short = traits.right and queries <= SHORT
+    consumers = 3 if narrow and not (short or traits.softcap or traits.page) else 2
+    of_queries = 64 * consumers * max(row_q, row_v)
+    # A thread holds width / 2 sums of the output, keys / 2 scores, keys / 4 registers of weights.
+    fragments = FRAGMENT_REGISTERS[consumers]
+    if traits.left or traits.softcap:
+        fragments -= MASK_REGISTERS
+    of_registers = (fragments - traits.width // 2) * 4 // 3
+    of_memory = (SMEM_BYTES - SMEM_RESERVED - of_queries) // (STAGES * (row_q + row_v))
+    unit = PAGE_UNIT if traits.page else 16
+    keys = min(MAX_KEYS, of_registers, of_memory) // unit * unit
+    spare = SMEM_BYTES - SMEM_RESERVED - of_queries - STAGES * keys * (row_q + row_v)
+    q_stages = 2 if spare >= of_queries else 1
+    return AttentionConfig(keys, consumers, STAGES, q_stages, waits_late=not narrow)
+
+
+def _tickets(like: Any, stream: Any) -> Any:
+    """A zero in global memory for the launches on a stream, which leave it zero."""
+
+    def allocate() -> Any:
+        tickets = empty_like(like, (1,), tc.s32)
+        tickets[:] = 0
+        return tickets
+
+    return cached_workspace(like, stream, ("attention",), allocate)
+
+
+def _fill(stream: Any) -> Callable[..., None]:
+    """The launch where there are no keys: the arrays' library fills the results."""
+
+    def fill(q: Any, k: Any, v: Any, out: Any, lse: Any, *lists: Any) -> None:
+        with on_stream(q, stream):
+            out[...] = 0
+            if lse is not None:
+                lse[...] = -math.inf
+
+    return fill

@@ -1,0 +1,70 @@
+"""Operands of attention, and the results in float64 with a bound of the error."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+BF16, F16 = ml_dtypes.bfloat16, np.float16
+ROUNDOFF = {F16: 2.0**-11, BF16: 2.0**-8}
+
+
+def operands(
+    queries: int, keys: int, dim: int = 64, width: int | None = None, heads: int = 1,
+    shared_by: int = 1, batch: int = 1, dtype: Any = BF16, seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    draw = np.random.default_rng(seed)
+    shapes = (
+        (batch, heads, queries, dim), (batch, heads // shared_by, keys, dim),
+        (batch, heads // shared_by, keys, width or dim),
+    )  # fmt: skip
+    q, k, v = (draw.standard_normal(shape).astype(dtype) for shape in shapes)
+    return q, k, v
+
+
+def seen(queries: int, keys: int, causal: bool, window: Any) -> np.ndarray:
+    """Which key (column) each query sees, one by one."""
+    left, right = window or (None, None)
+    right = 0 if causal else right
+    result = np.zeros((queries, keys), bool)
+    for i in range(queries):
+        for j in range(keys):
+            place = i + keys - queries
+            result[i, j] = (left is None or j >= place - left) and (right is None or j <= place + right)
+    return result
+
+
+def exact(
+    q: Any, k: Any, v: Any, causal: bool = False, window: Any = None, scale: float | None = None,
+    softcap: float | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Output and logarithms of sums in float64, and a bound of the output's error.
+
+    The bound: weights are rounded to 16 bits, and so is the result; scores are sums of D products
+    in f32, whose error the exponential turns into a relative one of each weight.
+    """
+    u = ROUNDOFF[q.dtype.type]
+    q, k, v = (np.float64(x) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    scores = scale * (q @ k.swapaxes(2, 3))
+    sizes = scale * (abs(q) @ abs(k).swapaxes(2, 3))
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    scores = np.where(seen(q.shape[2], k.shape[2], causal, window), scores, -np.inf)
+    best = scores.max(-1, keepdims=True, initial=-1e300)
+    weights = np.exp(scores - best)
+    total = weights.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lse = (best + np.log(total))[..., 0]
+        weights = np.where(total > 0, weights / total, 0)
+    relative = u + 2.0**-20 * (q.shape[3] + (softcap or 1)) * (1 + sizes.max(-1, keepdims=True, initial=0))
+    bound = relative * (weights @ abs(v)) + u * abs(weights @ v) + 2.0**-24
+    return weights @ v, np.where(total[..., 0] > 0, lse, -np.inf), bound
+
+
+def starts(lengths: Any) -> np.ndarray:
+    return np.cumsum([0, *lengths]).astype(np.int32)

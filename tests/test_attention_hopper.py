@@ -1,0 +1,143 @@
+"""The wgmma attention kernel: orders of warps, waits that are needed, what the assembler says."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import exact, operands, starts
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.host import has_program_assembler
+from tensorcore_dsl.kernels.attention_scores import AttentionTraits
+from tensorcore_dsl.kernels.hopper import attention as hopper
+from tensorcore_dsl.kernels.hopper.attention import AttentionConfig
+from tensorcore_dsl.kernels.host import launch
+
+
+def launch_hopper(
+    arrays: Any, causal: bool = False, config: AttentionConfig = AttentionConfig(), blocks: int = 1,
+    kernel: Any = hopper.attention_kernel, **options: Any,
+) -> np.ndarray:  # fmt: skip
+    """The output of an emulated launch of a few blocks, so that each computes several tiles."""
+    q, k, v = arrays
+    out, tickets = np.full((*q.shape[:3], v.shape[3]), 7, q.dtype), np.zeros(1, np.int32)
+    traits = AttentionTraits(q.shape[3], v.shape[3], right=causal)
+    scale = math.log2(math.e) / math.sqrt(q.shape[3])
+    kernel.emulator("sm_90a", **options)[blocks, config.threads](
+        q, k, v, out, out, tickets, tickets, tickets, tickets[None], scale, 1.0, 0, 0, 2,
+        config=config, traits=traits,
+    )  # fmt: skip
+    assert tickets[0] == 0, "the next launch begins with a list of no tiles"
+    return out
+
+
+CONFIGS = {
+    "two consumers": AttentionConfig(),
+    "three consumers": AttentionConfig(96, 3, waits_late=False),
+    "one buffer of queries": AttentionConfig(80, q_stages=1),
+    "three stages": AttentionConfig(64, stages=3),
+}
+
+
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_orders_of_warps(config: AttentionConfig, order: int | None) -> None:
+    """With all checks; several tiles for a block, and tiles of different lengths."""
+    arrays = operands(300, 280, heads=3)
+    options: Any = {} if order is None else {"order": order}
+    out = launch_hopper(arrays, True, config, checks=True, **options)
+    want, _, bound = exact(*arrays, causal=True)
+    assert (abs(np.float64(out) - want) <= bound).all()
+
+
+def test_blocks_share_the_tiles() -> None:
+    """Whichever block draws a tile computes the same bits."""
+    arrays = operands(300, 280, heads=3)
+    outs = [launch_hopper(arrays, True, blocks=blocks) for blocks in (1, 2, 9)]
+    assert np.array_equal(outs[0], outs[1]) and np.array_equal(outs[0], outs[2])
+
+
+SYNCHRONISATION = [
+    "    tc.barrier()\n",
+    "        tc.fence_mbarrier_init()\n",
+    "                empty_q[stage].wait(phase)\n",
+    "        empty[stage].wait(phase)\n",
+    "            full_q[stage].wait(phase)\n",
+    "            full_k[stage].wait(phase)\n",
+    "                full_k[next_stage].wait(next_phase)\n",
+    "                full_v[stage].wait(phase)\n",
+    "            full_v[stage].wait(phase)\n            out =",
+    "        tc.wgmma_fence()\n        out =",
+    "                tc.wgmma_wait(1)  #",
+    "                tc.wgmma_wait(0)\n",
+    "            tc.wgmma_wait(0)\n            # The product",
+    "            tc.wgmma_wait(0)\n            empty_v",
+    "            empty_k[stage].arrive(pred=leader)\n",
+    "                empty_v[stage].arrive(pred=leader)\n",
+    "        tc.syncwarp()\n",
+    "            tc.fence_proxy_async()\n            empty_q",
+]
+
+
+@pytest.mark.parametrize("text", SYNCHRONISATION)
+def test_every_synchronisation_is_needed_and_missed(text: str) -> None:
+    """Without its first line, a launch with all checks reports an error."""
+    file = hopper.__file__
+    assert file is not None
+    source = Path(file).read_text()
+    assert text in source
+    line, _, rest = text.partition("\n")
+    without = source.replace(text, " " * (len(line) - len(line.lstrip())) + "pass\n" + rest, 1)
+    if line.endswith("#"):
+        without = source.replace(line, line.replace("tc.wgmma_wait(1)", "pass"), 1)
+    name = f"attention without {line.strip()}"
+    module = ModuleType("attention")
+    sys.modules["attention"] = module  # dataclasses look for it
+    linecache.cache[name] = (len(without), None, without.splitlines(True), name)
+    exec(compile(without, name, "exec"), vars(module))
+    with pytest.raises(tc.TensorCoreError):
+        for order in (None, 0, 1):
+            options: Any = {} if order is None else {"order": order}
+            launch_hopper(
+                operands(300, 300, heads=2), kernel=module.attention_kernel, checks=True,
+                config=AttentionConfig(64), **options,
+            )  # fmt: skip
+
+
+# D, options and lists that take the most registers, and the plain cases.
+ASSEMBLED = {
+    "sm_80": [(64, {}, ""), (128, {"causal": True}, "packed"), (256, {"softcap": 9.0}, "pages")],
+    "sm_90a": [
+        (64, {}, ""), (64, {"window": (9, 9)}, "packed"), (128, {"causal": True}, ""),
+        (128, {"softcap": 9.0, "window": (9, 9)}, "pages"), (256, {"causal": True}, "packed"),
+        (256, {"softcap": 9.0, "window": (9, 9)}, ""),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "target, case", [(target, case) for target, cases in ASSEMBLED.items() for case in cases]
+)
+def test_assembled_without_spills(target: str, case: Any) -> None:
+    """And without wgmma that wait for each other, and with registers that change hands."""
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    if target == "sm_90a" and not has_program_assembler():
+        pytest.skip("needs a whole-program ptxas")
+    dim, options, lists = case
+    options = dict(options, cu_seqlens=starts([1000, 1048])) if lists else options
+    if lists == "pages":
+        options["block_table"] = np.zeros((2, 66), np.int32)
+    q, k, v = operands(2048, 16 if lists == "pages" else 2048, dim, heads=2)
+    with tc.target("cpu", target), launch.recorded() as bound:
+        kernels.attention(q, k, v, return_lse=True, **options)
+    (one,) = bound
+    used = one.kernel.specialised(one.types, one.constants, target).cubin.resources
+    assert used.spill_stores in (0, None) and not used.warnings, used
