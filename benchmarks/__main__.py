@@ -23,6 +23,7 @@ TOOLS = {
     "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
     "batch-invariant": ("benchmarks.batch_invariant", "gemm with one order of summation for all M"),
+    "attention": ("benchmarks.attention", "kernels.attention beside cuDNN, on a GPU"),
     "forms": ("benchmarks.forms", "every matrix instruction on the CPU, the slowest ones first"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
     "fit": ("benchmarks.fit", "the constants of gemm's cost model, from results of regret"),

@@ -44,9 +44,10 @@ def attention_kernel(
     tile_v = tc.shared((2, size, width), q.dtype, swizzle=128)
     head, sequence = tc.blockIdx.y, tc.blockIdx.z
     kv_head = head // (q.shape[1] // k.shape[1])
-    batch, start, queries, key_start, keys = sequence, 0, q.shape[2], 0, k.shape[2]
+    batch, start, key_start = sequence, tc.s32(0), tc.s32(0)
+    queries, keys = q.shape[2], k.shape[2]
     if traits.packed:
-        batch, start, key_start = 0, starts_q[sequence], starts_k[sequence]
+        batch, start, key_start = tc.s32(0), starts_q[sequence], starts_k[sequence]
         queries, keys = starts_q[sequence + 1] - start, starts_k[sequence + 1] - key_start
     # The tiles with the most keys of a causal mask start first.
     first = ((queries + (ROWS - 1)) // ROWS - 1 - tc.blockIdx.x) * ROWS

@@ -258,7 +258,7 @@ def _result_shape(
                 f"D of {name} is {depth}; needed is a multiple of 8 up to {MAX_DEPTH}: pad with "
                 "zeros"
             )
-    return *q[:3], v[3]
+    return q[0], q[1], q[2], v[3]
 
 
 def _check_layout(name: str, x: Description) -> None:
