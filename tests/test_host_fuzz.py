@@ -22,7 +22,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host import plan, row_reductions, split_k, split_operands
+from tensorcore_dsl.kernels.host import attention, plan, row_reductions, split_k, split_operands
 
 SECONDS = float(os.environ.get("HOST_FUZZ_SECONDS", "4"))
 SEED = int(os.environ.get("HOST_FUZZ_SEED", "1"))
@@ -164,6 +164,12 @@ def swiglu_case(draw: random.Random) -> dict[str, Any]:
     return {"x": array(64, 64), "w_gate": array(64, 64, order="F"), "w_up": array(64, 64, order="F")}
 
 
+def attention_case(draw: random.Random) -> dict[str, Any]:
+    dtype = draw.choice([BF16, "f2"])
+    q, (k, v) = array(2, 4, 32, 64, dtype=dtype), (array(2, 2, 48, 64, dtype=dtype) for _ in "kv")
+    return {"q": q, "k": k, "v": v}
+
+
 def plan_case(draw: random.Random) -> dict[str, Any]:
     return {"a": array(64, 64), "b": array(64, 64, order="F"), "c": None, "d": array(64, 64)}
 
@@ -178,6 +184,9 @@ def fields_of(config: Any) -> Callable[[random.Random], dict[str, Any]]:
 
 
 Case = tuple[Callable[..., Any], Callable[[random.Random], dict[str, Any]], tuple[str, ...]]
+ATTENTION_OPTIONS = (
+    "causal", "window", "scale", "softcap", "cu_seqlens", "block_table", "out", "return_lse", "family", "stream",
+)  # fmt: skip
 FUNCTIONS: dict[str, Case] = {
     "gemm": (kernels.gemm, gemm_case, GEMM_OPTIONS),
     "plan": (kernels.plan, plan_case, tuple({*GEMM_OPTIONS} - {"out", "out_dtype", "row_out", "stream"})),
@@ -187,6 +196,7 @@ FUNCTIONS: dict[str, Case] = {
     "k_grouped_gemm": (kernels.k_grouped_gemm, k_grouped_case, ("out", "bits", "config", "stream")),
     "scaled_gemm": (kernels.scaled_gemm, scaled_case, (*SHARED_OPTIONS, "out_dtype")),
     "requantised_gemm": (kernels.requantised_gemm, requantised_case, ("zero", "out", "config", "stream")),
+    "attention": (kernels.attention, attention_case, ATTENTION_OPTIONS),
     "swiglu": (kernels.swiglu, swiglu_case, SHARED_OPTIONS),
     "compress": (kernels.compress, lambda draw: {"a": array(64, 64)}, ("prune",)),
     "decompress": (kernels.decompress, lambda draw: {"sparse": kernels.compress(array(64, 64))}, ()),
@@ -209,7 +219,7 @@ MOST = 5000  # draws, until one of them is right, however slow the machine is
 def launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches that do nothing, as these calls are about the host."""
     bound = lambda *arguments, **options: lambda *others: None
-    for module in (plan, row_reductions, split_k, split_operands):
+    for module in (attention, plan, row_reductions, split_k, split_operands):
         monkeypatch.setattr(module, "bind", bound)
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
 
