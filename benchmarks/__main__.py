@@ -26,7 +26,7 @@ TOOLS = {
     "attention": ("benchmarks.attention", "kernels.attention beside cuDNN, on a GPU"),
     "forms": ("benchmarks.forms", "every matrix instruction on the CPU, the slowest ones first"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
-    "fit": ("benchmarks.fit", "the constants of gemm's cost model, from results of regret"),
+    "learn": ("benchmarks.learn", "the trees and the menu of gemm's choice, from timings"),
     "regret": ("benchmarks.regret", "the choice of configuration beside all plausible ones"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),

@@ -1,7 +1,7 @@
 """How good the choice among configurations is: the chosen one beside all plausible ones.
 
 Random problems of the landscape that wgmma kernels run. Of each problem the configurations that the
-cost model ranks first, and the first of every kind, are measured beside cuBLASLt's best algorithm;
+trees rank first, and the first of every kind, are measured beside cuBLASLt's best algorithm;
 where mma.sync may be faster, as wgmma needs copies of the operands, its first ones are, too. The
 regret of a choice is its time over that of the fastest one measured, less one.
 """
@@ -18,6 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,9 @@ from benchmarks.operands import Operands, draw, operands
 from benchmarks.tables import Table, duration, number, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.host import describe
-from tensorcore_dsl.kernels.host import heuristics, padding
-from tensorcore_dsl.kernels.host.cost_model import ranking_with_slices
+from tensorcore_dsl.kernels.choosing import choice
+from tensorcore_dsl.kernels.choosing.ranking import ranking
+from tensorcore_dsl.kernels.host import padding
 from tensorcore_dsl.kernels.host.families import family_of, obstacles
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.warming import kernels_of
@@ -127,11 +129,11 @@ def configurations(case: Case, best: int) -> list[Any]:
     others: list[Any] = []
     with tc.target("cpu", "sm_90a"):
         problem = problem_of(case)
-        copies = heuristics.choose_copies(problem, "sm90")
-        shape = heuristics.shape_of(padding.with_copies(problem, copies))
-        if heuristics.is_open(problem):
-            others = [config for _, config in heuristics.ranked_ampere(problem)[:BEST_MMA]]
-    expected = ranking_with_slices(shape)
+        shape = choice.shape_of(problem, choice.choose_copies(problem, "sm90"))
+        if choice.is_open(problem):
+            ranked = choice.ranked_configs(problem, choice.kinds_of(problem, "sm80"))
+            others = [config for _, config in islice(ranked, BEST_MMA)]
+    expected = ranking(shape)
     ranked = [config for _, config in expected]
     kinds: dict[Any, Any] = {}
     for seconds, config in expected:

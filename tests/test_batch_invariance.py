@@ -18,13 +18,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
+from tensorcore_dsl.kernels.choosing import choice, features, menu
+from tensorcore_dsl.kernels.choosing import ranking as rankings
 from tensorcore_dsl.kernels.host import (
-    ampere_heuristics,
-    candidates,
-    cost_model,
-    f32_heuristics,
     families,
-    heuristics,
     problem_shape,
     tuning_cache,
 )
@@ -269,21 +266,19 @@ def test_scales() -> None:
 
 
 def forget_rankings() -> None:
-    of_f32 = f32_heuristics.f32_ranking, f32_heuristics.invariant_split
-    of_slices = cost_model.sliced_ranking, cost_model.ranking_with_slices
-    others = candidates.menu, cost_model.ranking, ampere_heuristics.ampere_ranking
-    for ranked in (*others, *of_slices, *of_f32):
-        ranked.cache_clear()
+    for function in (menu.menu, menu.menu_of, rankings.ranking, rankings.invariant_split):
+        function.cache_clear()
 
 
 @pytest.fixture(params=[(132, True), (132, False), (78, True), (16, False)], ids=str)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another count of multiprocessors, with the assembler or without."""
     sms, assembler = request.param
-    for module in (problem_shape, candidates, cost_model, ampere_heuristics):
+    for module in (problem_shape, menu, features, rankings):
         monkeypatch.setattr(module, "SMS", sms)
     active = {size: sms // size // 2 or 1 for size in (4, 8)}
-    monkeypatch.setattr(problem_shape, "ACTIVE_CLUSTERS", active)
+    for module in (problem_shape, features):
+        monkeypatch.setattr(module, "ACTIVE_CLUSTERS", active)
     monkeypatch.setattr(families, "gives_registers", lambda: assembler)
     forget_rankings()
     yield
@@ -343,7 +338,7 @@ def test_all_rows_of_models_have_a_configuration(device: None) -> None:
 def tuning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Plans look for tuned configurations as on a GPU named X; the cache is new."""
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
-    monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
+    monkeypatch.setattr(choice, "current_target", lambda: "cuda")
     monkeypatch.setattr(tuning_cache, "device_name", lambda: "X")
     read_again()
     yield

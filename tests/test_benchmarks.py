@@ -41,9 +41,9 @@ from benchmarks.harness import Report, Timing
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
+from tensorcore_dsl.kernels.choosing.choice import choose
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache
-from tensorcore_dsl.kernels.host.heuristics import choose
 from tensorcore_dsl.kernels.host.operands import BITS
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 

@@ -11,13 +11,9 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
-from tensorcore_dsl.kernels.host.ampere_heuristics import ampere_candidates, vector_ranking
-from tensorcore_dsl.kernels.host.f32_heuristics import (
-    f32_ranking,
-    fragments_candidates,
-    hopper_candidates,
-    host_time,
-)
+from tensorcore_dsl.kernels.choosing.menu import F64, KINDS, WGMMA, candidates
+from tensorcore_dsl.kernels.choosing.ranking import RARE, ranking
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.split_f32 import split
 
 F32, U = np.float32, 2.0**-24  # unit roundoff of f32
@@ -198,26 +194,28 @@ def test_lines_that_tma_cannot_read_are_split_in_memory() -> None:
 def test_the_cpu_chooses_as_the_gpu_does() -> None:
     """Both families are candidates on either; small products take mma.sync, large ones wgmma."""
     chosen = {}
-    for M, N, K in ((64, 64, 64), (16, 128, 512), (1024, 1024, 1024)):
+    for M, N, K in ((32, 32, 32), (16, 128, 512), (1024, 1024, 1024)):
         a, b, d = np.zeros((M, K), F32), np.zeros((K, N), F32), np.zeros((M, N), F32)
         with tc.target("cpu", "sm_90a"):
             chosen[M] = kernels.plan(a, b, None, d).config
         with tc.target("cpu", "sm_80"):
             assert isinstance(kernels.plan(a, b, None, d).config, AmpereConfig)
     assert {n: type(c) for n, c in chosen.items()} == {
-        64: AmpereConfig, 16: HopperConfig, 1024: HopperConfig,
+        32: AmpereConfig, 16: HopperConfig, 1024: HopperConfig,
     }  # fmt: skip
 
 
-def test_candidates_are_valid_and_ranked() -> None:
+def test_all_kernels_are_ranked_together() -> None:
+    kinds = tuple(kind for kind in KINDS if kind not in (WGMMA, F64))
     for M, N, K in itertools.product((1, 100, 4096), repeat=3):
-        ranked = f32_ranking(M, N, K)
-        times = [time + max(time, host_time(config)) for time, config in ranked]
-        assert times == sorted(times)
-        found = hopper_candidates, fragments_candidates
-        count = sum(len([*of_kind(M, N, K)]) for of_kind in found)
-        count += len([*ampere_candidates(tc.f32, K)]) + len(vector_ranking(tc.f32, M, N, K, (True, True)))
-        assert count == len(ranked) == len({config for _, config in ranked})
+        shape = ProblemShape(M, N, K, 4, out_bytes=4, products=3)
+        times, configs = zip(*ranking(shape, kinds), strict=True)
+        assert all(x < (1 + RARE) * y for x, y in itertools.pairwise(times))
+        assert len(configs) == len({*configs})
+        of_kinds = (candidates(shape, (kind,)).configs for kind in kinds)
+        assert {*configs} == {config for found in of_kinds for config in found}
+        assert any(isinstance(config, AmpereConfig) for config in configs)
+        assert any(isinstance(config, HopperConfig) for config in configs)
 
 
 @pytest.mark.parametrize(

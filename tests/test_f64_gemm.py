@@ -14,9 +14,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig
 from tensorcore_dsl.kernels.ampere import gemm as ampere
+from tensorcore_dsl.kernels.choosing.menu import F64, candidates
 from tensorcore_dsl.kernels.hopper import f64_gemm as hopper
 from tensorcore_dsl.kernels.hopper.f64_operands import line_of
-from tensorcore_dsl.kernels.host.f64_heuristics import f64_candidates, f64_ranking
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 ORDERS = "CC", "CF", "FC", "FF"
 # Lines of both operands at multiples of 16 bytes, of one, of none; whole tiles and parts of them.
@@ -244,6 +245,10 @@ def test_what_is_chosen() -> None:
     assert large.BM * large.BN >= 128 * 64
 
 
+def f64_candidates(M: int, N: int, K: int) -> tuple[AmpereConfig, ...]:
+    return candidates(ProblemShape(M, N, K, 8, out_bytes=8), (F64,)).configs
+
+
 def test_candidates_are_for_the_kernel() -> None:
     """It runs each of them, and their stages fit into shared memory."""
     for shape in ((512, 512, 16), (40, 3000, 100), (1000, 1000, 10_000)):
@@ -253,7 +258,7 @@ def test_candidates_are_for_the_kernel() -> None:
             assert hopper.resident_ctas(candidate) * candidate.stages * stage < 227 * 1024
             assert candidate.stages >= 2 and candidate.streamk_units % 132 == 0
     assert any(candidate.streamk_units for candidate in f64_candidates(1000, 1000, 10_000))
-    assert len({candidate for _, candidate in f64_ranking(512, 512, 512)}) > 50
+    assert len(f64_candidates(512, 512, 512)) > 50
 
 
 def test_four_lanes_have_elements_that_lie_side_by_side() -> None:

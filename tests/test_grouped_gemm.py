@@ -16,12 +16,12 @@ from whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F4
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.choosing.choice import PINGPONG, SKINNY_GROUPS
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.k_grouped_gemm import k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.families import is_assembled
-from tensorcore_dsl.kernels.host.heuristics import PINGPONG, SKINNY_GROUPS
 
 # -- groups of rows -------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host import copies, families, heuristics, tuning_cache, warming
+from tensorcore_dsl.kernels.choosing import choice
+from tensorcore_dsl.kernels.host import copies, families, tuning_cache, warming
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
 S8, U8 = np.int8, np.uint8
@@ -117,7 +118,7 @@ def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> No
         found = kernels.tune(a, b, timer=second, device="mine", candidates=[other, config], remember=False)
         assert found.best == config != other
         assert kernels.tune(a, b, timer=lambda launch: 1.0, device="mine", remember=False).trials
-        monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
+        monkeypatch.setattr(choice, "current_target", lambda: "cuda")
         monkeypatch.setattr(tuning_cache, "device_name", lambda: "mine")
         monkeypatch.setattr(tuning_cache, "entries", lambda: [found.key])
         monkeypatch.setattr(tuning_cache, "recall", {found.key: config}.get)

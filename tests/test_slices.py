@@ -13,8 +13,8 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperConfig
-from tensorcore_dsl.kernels.host import cost_model
-from tensorcore_dsl.kernels.host.candidates import Menu, configuration
+from tensorcore_dsl.kernels.choosing.features import DRAM, NEXT_LAUNCH, features
+from tensorcore_dsl.kernels.choosing.menu import WGMMA, Menu
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -146,19 +146,17 @@ def test_other_products_have_none() -> None:
 
 
 def test_what_they_are_expected_to_cost() -> None:
-    """That of a batch of products that store f32, and of a kernel that reads these and writes D;
-    the trees correct the sum."""
+    """The time of a kernel of a part of K, and of one that reads the sums and writes D."""
     shape, slices = ProblemShape(100, 200, 4096), 4
-    whole = configuration("64x64")
-    sliced = Menu.of((whole, replace(whole, slices=slices)))
-    alone, found = cost_model.terms(sliced, shape)["cycles"]
-    batch = replace(shape, K=shape.K // slices, batch=slices, out_bytes=4)
-    (product,) = cost_model.terms(Menu.of((whole,)), batch)["cycles"]
-    (again,) = cost_model.terms(Menu.of((whole,)), shape)["cycles"]
-    moved = (slices + 1) * shape.M * shape.N * 4
-    total = cost_model.SLICES_LAUNCH + moved / cost_model.SLICES_RATE
-    assert alone == again and found == pytest.approx(product + total * 1e-6 * cost_model.CLOCK)
-    assert not np.any(cost_model.cycles(sliced, shape) == (alone, found))
+    whole = HopperConfig(BM=64, BN=64).with_stages()
+    sliced = replace(whole, slices=slices)
+    found = features(Menu.of((whole, sliced), (WGMMA, WGMMA)), shape)
+    part = features(Menu.of((whole,), (WGMMA,)), replace(shape, K=shape.K // slices))
+    sums = NEXT_LAUNCH + (slices + 1) * shape.M * shape.N * 4 / DRAM
+    (alone,), (of_part,) = found["sums"][:1], part["compute"] * part["time"]
+    assert alone == 0 and found["sums"][1] * found["time"][1] == pytest.approx(sums)
+    # More SMs load at a time, which takes a little longer.
+    assert found["compute"][1] * found["time"][1] == pytest.approx(of_part, rel=0.01)
 
 
 @pytest.mark.gpu

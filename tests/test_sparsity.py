@@ -12,12 +12,12 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.errors import EmulationError, OperandError
+from tensorcore_dsl.kernels.choosing.choice import choose_sparse
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
 from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
 from tensorcore_dsl.kernels.host import sparsity
-from tensorcore_dsl.kernels.host.heuristics import choose_sparse
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -12,7 +12,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import HopperConfig
-from tensorcore_dsl.kernels.host.candidates import as_loaded, candidates, menu
+from tensorcore_dsl.kernels.choosing.menu import WGMMA, as_loaded, candidates, menu
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, cluster_tiles
 
 USUAL = HopperConfig(BM=64, BN=64, stages=3)
@@ -163,13 +163,13 @@ def test_candidates() -> None:
     """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
     shape = ProblemShape(300, 4096, 4096)
     assert any(c.swapped for c in menu().configs)
-    assert any(c.swapped for c in candidates(shape).configs)
+    assert any(c.swapped for c in candidates(shape, (WGMMA,)).configs)
     for changes in ({"itemsize": 1}, {"itemsize": 4, "out_bytes": 4}):
-        assert any(c.swapped for c in candidates(replace(shape, **changes)).configs)
+        assert any(c.swapped for c in candidates(replace(shape, **changes), (WGMMA,)).configs)
     for changes in ({"has_epilogue": True}, {"itemsize": 1, "out_bytes": 4}, {"out_bytes": 4}):
-        assert not any(c.swapped for c in candidates(replace(shape, **changes)).configs)
+        assert not any(c.swapped for c in candidates(replace(shape, **changes), (WGMMA,)).configs)
     skinny = replace(shape, M=64)
-    assert not any(c.swapped for c in candidates(skinny).configs)
-    assert any(c.swapped for c in candidates(replace(skinny, b_k_major=False)).configs)
+    assert not any(c.swapped for c in candidates(skinny, (WGMMA,)).configs)
+    assert any(c.swapped for c in candidates(replace(skinny, b_k_major=False), (WGMMA,)).configs)
     tall = HopperConfig(BM=128, BN=64)
     assert cluster_tiles(replace(tall, swapped=True), 64, 512) == cluster_tiles(tall, 512, 64) == 4

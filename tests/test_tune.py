@@ -15,10 +15,11 @@ from fake_gpu import FakeGpu, OnGpu
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.environment.json_store import read_again
+from tensorcore_dsl.kernels.choosing import choice
+from tensorcore_dsl.kernels.choosing.menu import F64, as_loaded
+from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import heuristics, tuning_cache
-from tensorcore_dsl.kernels.host.candidates import as_loaded
-from tensorcore_dsl.kernels.host.f64_heuristics import f64_ranking
+from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, tune
@@ -41,7 +42,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def hopper(monkeypatch):
     """Plans are made as for an H200."""
-    monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
+    monkeypatch.setattr(choice, "current_target", lambda: "cuda")
     monkeypatch.setattr(tuning_cache, "device_name", lambda: GPU)
 
 
@@ -138,7 +139,7 @@ def test_entries_are_not_for_the_cpu():
 def test_mma_sync_entries_where_wgmma_cannot_go(hopper):
     a, b = operands(np.float64)
     M, K, N = *a.shape, b.shape[1]
-    (_, usual), *_, (_, fastest) = f64_ranking(M, N, K)[:8]
+    (_, usual), *_, (_, fastest) = ranking(ProblemShape(M, N, K, 8, out_bytes=8), (F64,))[:8]
     clock = timer(slow_but(vars(fastest)))
     found = tune(a, b, timer=clock, device=GPU)
     assert {family for family, _ in clock.asked} == {"sm80"}

@@ -14,7 +14,10 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
-from tensorcore_dsl.kernels.host.ampere_heuristics import vector_config, vector_ranking
+from tensorcore_dsl.kernels.choosing.menu import VECTORS
+from tensorcore_dsl.kernels.choosing.ranking import ranking
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.host.vector_tiles import vector_config
 from tensorcore_dsl.kernels.host.warming import kernels_of
 
 F32, F64 = np.float32, np.float64
@@ -188,19 +191,27 @@ def test_what_is_chosen() -> None:
     ):  # fmt: skip
         assert isinstance(config, HopperConfig) or not config.is_of_vectors
     for dtype, others in ((tc.f16, {"accumulate": tc.f16}), (tc.bf16, {"bits": "batch_invariant"})):
-        a, b = np.empty((1, 6583), TYPES[dtype]), np.empty((6583, 100), TYPES[dtype], "F")
+        a, b = np.empty((1, 6583), TYPES[dtype]), np.empty((6583, 1000), TYPES[dtype], "F")
         assert kernels.plan(a, b, None, None).config.is_of_vectors
         config = kernels.plan(a, b, None, None, **others).config
         assert isinstance(config, HopperConfig) or not config.is_of_vectors
 
 
+def vector_ranking(M: int, N: int, K: int, k_major: bool) -> Any:
+    shape = ProblemShape(M, N, K, 4, 1, k_major, k_major, out_bytes=4, products=3)
+    return ranking(shape, (VECTORS,))
+
+
 def test_candidates() -> None:
     for sizes in ((1, 4096, 4096), (4096, 3, 1000), (4, 100, 300)):
-        for k_major in ((True, True), (False, False)):
-            ranked = vector_ranking(tc.f32, *sizes, k_major)
+        for k_major in (True, False):
+            ranked = vector_ranking(*sizes, k_major)
             assert ranked and len({config for _, config in ranked}) == len(ranked)
             assert all(time > 0 and config.is_of_vectors for time, config in ranked)
-    assert not vector_ranking(tc.f32, 5, 4096, 4096, (True, True))
+            for _, config in ranked:
+                wanted = vector_config(config.BM, config.BN, (k_major,) * 2, config.vector_warps)
+                assert config == replace(wanted, stages=config.stages)
+    assert not vector_ranking(5, 4096, 4096, True)
 
 
 def test_gaps_do_not_change_the_choice() -> None:

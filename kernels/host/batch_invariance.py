@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.choosing.ranking import invariant_split
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.f32_heuristics import invariant_split
 from tensorcore_dsl.kernels.host.families import SM90, has_wgmma
 from tensorcore_dsl.kernels.host.operands import ANY, BATCH_INVARIANT, GemmProblem
 from tensorcore_dsl.kernels.host.summation import Config, Summation, summation_of

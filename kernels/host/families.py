@@ -55,6 +55,20 @@ def family_of(config: Any) -> str:
     return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
 
 
+def requested_family(family: str | None, config: Any) -> str | None:
+    """The family that the caller names, or whose configuration the caller gives."""
+    if not isinstance(family, (str, type(None))) or family not in (None, *FAMILIES):
+        raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
+    if config is None:
+        return family
+    of_config = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]
+    if not of_config or family not in (None, *of_config):
+        raise tc.ArgumentError(
+            f"config is {config}; needed is a kernels.AmpereConfig for sm80, or a "
+            f"kernels.HopperConfig for sm90" + (f", and {family} was asked for" if family else "")
+        )
+    return of_config[0]
+
 def has_wgmma() -> bool:
     """Whether kernels run on sm_90a: on a GPU, or in emulation."""
     return host.target_arch().name == "sm_90a"

@@ -3,8 +3,8 @@
 A repeated call finds its launch in the dispatch cache. A new call passes through these modules:
 
     operands     describe and check the operands
-    plan         the launch; family and configuration come from heuristics, which ask families,
-                 candidates and cost_model, or the tuning_cache
+    plan         the launch; kernels/choosing chooses family and configuration, or finds what was
+                 tuned in the tuning_cache
     padding      which operands need copies, as the kernels take other layouts; copies makes them
     launch       bind the plan to its kernel, and keep it for the next call
 """

@@ -9,13 +9,13 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
+from tensorcore_dsl.kernels.choosing.choice import choose_grouped
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
-from tensorcore_dsl.kernels.host.heuristics import choose_grouped
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -51,7 +51,7 @@ def grouped_gemm(
     bits : {"any", "batch_invariant"}
         All configurations give the bits of gemm's "batch_invariant".
     config : HopperConfig, optional
-        None: the choice of the heuristics.
+        None: the choice of `kernels.choosing`.
     stream : stream, optional
         As for `gemm`.
 

@@ -27,8 +27,6 @@ from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
 VECTOR = 16  # bytes, at whose multiples TMA reads
 LINE = 128  # bytes of a line of the L2 cache, at which the rows of a copy start
-# Microseconds of a launch that copies, and bytes that it reads or writes in one (an H200).
-LAUNCH, RATE = 0.86, 5e6
 PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}  # of the arguments of gemm's kernels
 KERNELS = "tensorcore_dsl"  # the package, whose own frames no warning is about
 
@@ -213,12 +211,11 @@ def padded_shape(x: Description, axis: int) -> tuple[int, ...]:
     return (*batch, lines, -(-width // per_line) * per_line)
 
 
-def copy_time(problem: GemmProblem, copies: Iterable[Copy]) -> float:
-    """Expected microseconds of copies: one launch before the product, and one behind it."""
+def copied_bytes(problem: GemmProblem, copies: Iterable[Copy]) -> int:
+    """Bytes that the copies of a problem's operands and result read and write."""
     by_place = {PLACES[name]: getattr(problem, name) for name in PLACES}
     operands = [by_place[copy.place] for copy in copies]
-    copied = sum(2 * math.prod(x.shape) * x.type.dtype.itemsize for x in operands)
-    return LAUNCH * len({copy.is_result for copy in copies}) + copied / RATE
+    return sum(2 * math.prod(x.shape) * x.type.dtype.itemsize for x in operands)
 
 
 def announced(copies: Iterable[Copy | None]) -> tuple[Copy, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, describe, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS, f32_fragments_gemm, f32_gemm
@@ -18,13 +19,7 @@ from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, r
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
-from tensorcore_dsl.kernels.host import families, heuristics, operands, padding
-from tensorcore_dsl.kernels.host.ampere_heuristics import (
-    TILES_ALONG_K,
-    TILES_BESIDE,
-    runs_along_k,
-    vector_config,
-)
+from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
@@ -47,6 +42,12 @@ from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 from tensorcore_dsl.kernels.host.summation import summation_of
+from tensorcore_dsl.kernels.host.vector_tiles import (
+    TILES_ALONG_K,
+    TILES_BESIDE,
+    runs_along_k,
+    vector_config,
+)
 from tensorcore_dsl.kernels.user_functions import (
     check_epilogue,
     kernel_of_epilogue,
@@ -206,12 +207,12 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     if 0 in (*problem.d.shape, problem.K):
         return Plan(None, None, None, 0, problem=problem)
     conversions, problem = padding.conversions(problem), padding.converted(problem)
-    family, config = heuristics.choose_family(problem, family, config)
-    copies = (*conversions, *heuristics.choose_copies(problem, family, config))
+    family, config = choice.choose_family(problem, family, config)
+    copies = (*conversions, *choice.choose_copies(problem, family, config))
     seen = padding.with_copies(problem, copies)
     if family == "sm90":
-        packed = heuristics.aligned(problem)
-        usual = padding.with_copies(packed, heuristics.choose_copies(packed, family))
+        packed = choice.aligned(problem)
+        usual = padding.with_copies(packed, choice.choose_copies(packed, family))
         plan = _plan_sm90(seen, config, usual)
     else:
         plan = _plan_sm80(seen, config)
@@ -275,7 +276,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     if config is None:
-        config = heuristics.choose_for(problem, kernel, needs_registers, usual)
+        config = choice.choose_for(problem, kernel, needs_registers, usual)
     if not problem.dtype.is_float and config.BN % 16 and config.BN != 24:
         raise tc.ArgumentError(f"s8 products take BN of 24 and multiples of 16: {config}")
     if kernel is f32_gemm:
@@ -418,7 +419,7 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
 
 def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     if config is None:
-        config = heuristics.choose_ampere(problem)
+        config = choice.choose_config(problem, "sm80")
     grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
     if config.is_of_vectors:
         return _plan_vectors(problem, config, grid)

@@ -1,4 +1,4 @@
-"""A problem as the heuristics see it, and the grids of configurations for it."""
+"""What decides about the speed of a problem, and the grids of configurations for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class ProblemShape:
     contiguous in A, in B. misaligned: part of the pieces of 128 bytes of A or B that lie in two
     lines of the L2 cache. store_by_threads: TMA cannot write D. has_epilogue: a function is
     applied to the results, or C is added. promoted: f32 additions take over the sums
-    (promotion.py). out_bytes: of an element of D. For the cost model, fields may be arrays.
+    (promotion.py). out_bytes: of an element of D. products: tensor-core products for one product
+    of two elements: three for f32, half of one for a sparse A. a_align, b_align: bytes that one
+    copy of A, of B, moves. copies, copied_bytes: launches that copy operands or the result, and
+    the bytes that they read and write. For the training of the trees, fields may be arrays.
     """
 
     M: int
@@ -39,17 +42,23 @@ class ProblemShape:
     has_epilogue: bool = False
     promoted: bool = False
     out_bytes: int = 2
+    products: float = 1
+    a_align: int = 16
+    b_align: int = 16
+    copies: int = 0
+    copied_bytes: float = 0
 
     @cached_property
     def swapped(self) -> ProblemShape:
         """What swapped configurations compute: D^T = B^T A^T."""
         return replace(
-            self, M=self.N, N=self.M, a_k_major=self.b_k_major, b_k_major=self.a_k_major
-        )
+            self, M=self.N, N=self.M, a_k_major=self.b_k_major, b_k_major=self.a_k_major,
+            a_align=self.b_align, b_align=self.a_align,
+        )  # fmt: skip
 
     def seen_by(self, swapped: Any) -> ProblemShape:
         """What configurations compute that are swapped or not: arrays, an element for each."""
-        names = "M", "N", "a_k_major", "b_k_major"
+        names = "M", "N", "a_k_major", "b_k_major", "a_align", "b_align"
         fields = {n: np.where(swapped, getattr(self.swapped, n), getattr(self, n)) for n in names}
         return replace(self, **fields)
 

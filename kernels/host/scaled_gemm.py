@@ -10,6 +10,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
+from tensorcore_dsl.kernels.choosing.choice import choose, choose_promoted
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
@@ -23,7 +24,6 @@ from tensorcore_dsl.kernels.host.arguments import (
 )
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
-from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, is_plain
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -68,7 +68,7 @@ def scaled_gemm(
     bits : {"any", "batch_invariant"}
         All configurations give the same, whatever M is.
     config : HopperConfig, optional
-        None: the choice of the heuristics.
+        None: the choice of `kernels.choosing`.
     stream : stream, optional
         As for `gemm`.
 
@@ -172,7 +172,7 @@ def requantised_gemm(
     out : array, optional
         M x N, s8. None: a new array.
     config : HopperConfig, optional
-        None: the choice of the heuristics.
+        None: the choice of `kernels.choosing`.
     stream : stream, optional
         As for `gemm`.
 
@@ -251,6 +251,15 @@ def _prepare_requantised(
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
     return PreparedCall((M, N), tc.s8, launch, (zero,))
+
+
+def is_plain(config: HopperConfig) -> bool:
+    """Cooperative, of two consumers at most; no split-K, slices of K, stream-K, skinny A, swapped
+    operands."""
+    special = config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units
+    special = special or config.slices > 1
+    special = special or config.swapped
+    return not special and config.consumers <= 2
 
 
 def _copies(

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.choosing.choice import choose_swiglu
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
-from tensorcore_dsl.kernels.host.heuristics import choose_swiglu
 from tensorcore_dsl.kernels.host.launch import (
     EpilogueArgs,
     PreparedCall,
@@ -46,7 +46,7 @@ def swiglu(
     bits : {"any", "batch_invariant"}
         All configurations give the same, those of gemm's "batch_invariant" for both products.
     config : HopperConfig, optional
-        None: the choice of the heuristics.
+        None: the choice of `kernels.choosing`.
     stream : stream, optional
         As for `gemm`.
 

@@ -21,19 +21,19 @@ from tensorcore_dsl.host import (
     fastest_first,
     in_a_row,
 )
+from tensorcore_dsl.kernels.choosing.choice import (
+    choose_family,
+    is_open,
+    kinds_of,
+    ranked_configs,
+    shape_of,
+)
+from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
-from tensorcore_dsl.kernels.host.cost_model import ranking, sliced_ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.heuristics import (
-    choose_family,
-    is_open,
-    ranked_ampere,
-    ranked_f32,
-    shape_of,
-)
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import (
     converted,
@@ -46,7 +46,7 @@ from tensorcore_dsl.kernels.user_functions import Epilogue
 
 F32_CANDIDATES = 24  # of both families
 AMPERE_CANDIDATES = 12
-# wgmma configurations: the cost model's best, of all, of stream-K and of those with slices of K
+# wgmma configurations: the first of all, with stream-K, and with slices of K
 HOPPER_CANDIDATES, STREAMK_CANDIDATES, SLICED_CANDIDATES = 16, 4, 6
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
 
@@ -165,26 +165,28 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
     impossible = obstacles(problem)
     seen = with_copies(problem, gemm_copies(problem, "sm80"))
     if problem.multiplied_as == tc.f32:
-        ranked = [c for c in ranked_f32(seen) if not impossible[family_of(c)] and allowed(c)]
-        return ranked[:F32_CANDIDATES]
+        possible = (name for name in ("sm90", "sm80") if not impossible[name])
+        ranked = ranked_configs(seen, kinds_of(seen, *possible))
+        return [config for _, config in ranked if allowed(config)][:F32_CANDIDATES]
     copies, found = gemm_copies(problem, "sm90"), list[Any]()
     if not impossible["sm90"]:
-        found = hopper_candidates(shape_of(with_copies(problem, copies)), allowed)
+        found = hopper_candidates(shape_of(problem, copies), allowed)
     if not impossible["sm80"] and (not found or is_open(problem)):
-        found += [c for _, c in ranked_ampere(seen) if allowed(c)][:AMPERE_CANDIDATES]
+        ranked = ranked_configs(seen, kinds_of(seen, "sm80"))
+        found += [c for _, c in ranked if allowed(c)][:AMPERE_CANDIDATES]
     return found
 
 
 def hopper_candidates(
     shape: ProblemShape, allowed: Callable[[HopperConfig], bool] = lambda config: True
 ) -> list[HopperConfig]:
-    """The configurations that the cost model ranks highest, the best of stream-K, and those with
-    slices of K."""
-    ranked = dict.fromkeys(c for _, c in ranking(shape) if is_assembled(c, shape) and allowed(c))
-    streamk = [config for _, config in streamk_ranking(shape) if allowed(config)]
-    sliced = [config for _, config in sliced_ranking(shape) if allowed(config)]
+    """The configurations that `gemm` ranks highest, and the first ones with stream-K and slices."""
+    every = (c for _, c in ranking(shape) if isinstance(c, HopperConfig))
+    found = [c for c in dict.fromkeys(every) if is_assembled(c, shape) and allowed(c)]
+    streamk = [config for config in found if config.streamk_units]
+    sliced = [config for config in found if config.slices > 1]
     others = streamk[:STREAMK_CANDIDATES] + sliced[:SLICED_CANDIDATES]
-    return list(dict.fromkeys([*ranked][:HOPPER_CANDIDATES] + others))
+    return list(dict.fromkeys(found[:HOPPER_CANDIDATES] + others))
 
 
 def event_timer(a: Any) -> Timer:

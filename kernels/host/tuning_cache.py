@@ -1,7 +1,7 @@
 """Tuning cache: the configurations that `kernels.tune` measured as fastest, by problem and GPU.
 
 They are stored as JSON in the cache directory (see TENSORCORE_DSL_CACHE), for later processes as
-well. The heuristics look here before they follow the cost model.
+well. `kernels.choosing` looks here before it ranks configurations.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Choose the kernel family and the configuration of a product."""

@@ -1,0 +1,142 @@
+"""Features of a configuration for a problem: the questions that the trees may ask.
+
+The first feature is the roofline time: the rates of an H200 applied to the waves of tiles. The
+trees correct it (trees.py). Most other features are its terms: waves, bytes, cycles. Features come
+of additions, multiplications, divisions, square roots and comparisons alone, so that they are equal
+on every machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.kernels.choosing.menu import F64, FRAGMENTS, PARTS, VECTORS, Menu
+from tensorcore_dsl.kernels.host.problem_shape import ACTIVE_CLUSTERS, SMS, ProblemShape
+
+# Rates of an H200 for each SM and cycle: those of the data sheet, and the measured CACHE and DRAM.
+CLOCK = 1.6e3  # cycles in a microsecond, under load
+TENSOR = 4096  # multiply-adds of 8-bit elements by wgmma; mma.sync has half of them
+TENSOR_F64, VECTOR, VECTOR_F64 = 128, 128, 64  # multiply-adds
+CACHE, SHARED, STORED = 80, 128, 64  # bytes of the L2 cache, of shared memory, of stores
+DRAM = 4.4e6  # bytes in a microsecond, of the GPU
+# Cycles until a stage that was asked for has arrived, or a load of vectors; of these, many wait.
+LATENCY, VECTOR_LATENCY = 1200, 600
+SPLIT, SPLIT_MMA = 13, 8  # instructions that split an f32 element
+HIDDEN = 0.3  # part of the latency between tiles that ping-pong leaves
+FULL_SM = 256  # threads that keep the tensor cores of an SM busy with mma.sync
+REGISTERS, THREADS, SHARED_BYTES = 1 << 16, 2048, 227 * 1024  # of an SM
+LAUNCH, NEXT_LAUNCH = 2.0, 0.9  # microseconds of a kernel, and of one more behind it
+EXCHANGE, PEER = 5.0, 1.5  # microseconds of stream-K: to exchange sums; for each unit of a tile
+
+
+def ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, Any]:
+    """The features of each configuration; "time" is the roofline time in microseconds.
+
+    memory: bandwidth of the measured GPU's memory over that of an H200.
+    """
+    shape, where = problem.seen_by(menu.swapped), np.where
+    M, N, K, batch, itemsize = shape.M, shape.N, shape.K, shape.batch, shape.itemsize
+    hopper, vectors = menu.kind <= FRAGMENTS, menu.kind == VECTORS
+    two_parts, f64 = where(menu.kind == PARTS, 2, 1), itemsize == 8
+    multicast = menu.cluster_m * menu.cluster_n
+
+    # The steps of a CTA, and the waves of CTAs.
+    slabs = where(menu.kind == PARTS, 1, menu.k_slabs)
+    depth = where(hopper, slabs * 128, menu.BK * itemsize)  # bytes of K in a step
+    all_steps = ceil(K, depth // itemsize)
+    steps = ceil(all_steps, menu.split_k * menu.slices)
+    high, wide = menu.BM * menu.cluster_m, menu.BN * menu.cluster_n
+    tiles_below, tiles_beside = ceil(M, high), ceil(N, wide)
+    tiles = tiles_below * tiles_beside * batch
+    work = tiles * menu.slices * where(hopper, 1, menu.split_k)
+    accumulators = where(vectors, np.minimum(menu.BM, menu.BN), menu.WM * menu.WN // 32)
+    registers = np.minimum(accumulators * where(f64, 2, 1) + 64, 255)
+    staged = where(vectors, 1024, menu.stages * (menu.BM + menu.BN) * depth + 1024)
+    fitting = np.minimum(REGISTERS // (menu.threads * registers), SHARED_BYTES // staged)
+    resident = np.maximum(np.minimum(fitting, THREADS // menu.threads), 1)
+    resident = where(hopper | (menu.kind == F64), menu.resident, resident)  # CTAs of an SM
+    active = np.array([ACTIVE_CLUSTERS.get(size, SMS // size) for size in range(1, 17)])
+    at_a_time = where(hopper, active[np.minimum(menu.cluster_size, 16) - 1], SMS * resident)
+    streamk = menu.streamk_units > 0
+    units = where(streamk, menu.streamk_units, at_a_time)
+    waves = ceil(work, units)
+    busy = where(streamk, menu.streamk_units, ceil(work, waves)) * menu.cluster_size / SMS
+    together = ceil(np.minimum(work, at_a_time) * menu.cluster_size, SMS)  # CTAs of an SM
+
+    # A step
+    rate = where(hopper, TENSOR, TENSOR // 2) / itemsize / shape.products
+    rate = where(hopper | ~f64, rate, TENSOR_F64)
+    rate = where(vectors, where(f64, VECTOR_F64, VECTOR), rate)
+    tensor = menu.BM * menu.BN * (depth // itemsize) / rate
+    # f32 operands are split into tf32 parts in registers, by each warp that reads them.
+    split = where(hopper, menu.BM + menu.BN, menu.threads / 32 * (menu.WM + menu.WN))
+    split = split * (depth // itemsize) * where(hopper, SPLIT, SPLIT_MMA) / VECTOR
+    tensor = tensor + where((shape.products == 3) & (menu.kind != PARTS) & ~vectors, split, 0)
+    idle = where(hopper | vectors, 1, np.maximum(FULL_SM / (menu.threads * together), 1))
+    boxed = hopper & (np.asarray(shape.b_k_major) == 0) & (np.asarray(itemsize) == 2)
+    columns = where(boxed, menu.boxed, menu.BN)
+    stages = where(boxed, np.minimum(menu.stages, menu.boxed_stages), menu.stages)
+    received = (menu.rows + columns) * depth * two_parts
+    sent = menu.rows / menu.cluster_n + columns / menu.cluster_m
+    sent = sent * depth * (1 + shape.misaligned) * two_parts
+    cache = sent * busy / CACHE
+    read = where(hopper, menu.BM / 64 * (64 + menu.BN), menu.threads / 32 * (menu.WM + menu.WN))
+    read = read * depth * where(menu.kind == PARTS, 3, 1)
+    shared = where(vectors, 0, read / SHARED)
+    latency = where(vectors, VECTOR_LATENCY, LATENCY) / stages
+    # What goes on at a time is not quite hidden: a norm in place of the maximum.
+    terms = tensor * idle * together, shared * together, cache, latency
+    step = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in terms)))
+
+    # The launch
+    epilogue = menu.BM * menu.BN * shape.out_bytes / STORED / where(menu.pingpong, 2, 1)
+    turns = where(streamk, work / units, waves)
+    ending = epilogue + LATENCY * where(menu.pingpong, HIDDEN, 1)
+    compute = turns * (steps * step + ending) / CLOCK
+    operands, results = batch * K * (M + N) * itemsize, batch * M * N * shape.out_bytes
+    dram = (operands + results) / (DRAM * memory)
+    parts = where(hopper, menu.slices, menu.split_k)  # whose sums another kernel adds up
+    sums = (parts > 1) * (NEXT_LAUNCH + (parts + 1) * batch * M * N * 4 / DRAM)
+    sums = sums + where(two_parts > 1, LAUNCH + 3 * operands / (DRAM * memory), 0)
+    copies = shape.copies * NEXT_LAUNCH + shape.copied_bytes / (DRAM * memory)
+    sums = sums + streamk * (EXCHANGE + PEER * units / tiles)
+    time = LAUNCH + np.sqrt(compute * compute + dram * dram) + sums + copies
+    a_lines, b_lines = menu.BM * (shape.a_align < 16), menu.BN * (shape.b_align < 16)
+    return {
+        "time": time, "kind": menu.kind, "BM": menu.BM, "BN": menu.BN, "depth": depth,
+        "stages": stages, "threads": menu.threads, "WM": menu.WM, "WN": menu.WN,
+        "cluster_m": menu.cluster_m, "cluster_n": menu.cluster_n, "split_k": menu.split_k,
+        "slices": menu.slices, "streamk": streamk, "pingpong": menu.pingpong, "rows": menu.rows,
+        "swapped": menu.swapped, "k_slabs": menu.k_slabs, "multicast": multicast,
+        "itemsize": itemsize, "out_bytes": shape.out_bytes, "a_k_major": shape.a_k_major,
+        "b_k_major": shape.b_k_major, "misaligned": shape.misaligned,
+        "store_by_threads": shape.store_by_threads, "promoted": shape.promoted,
+        "products": shape.products, "a_align": shape.a_align, "b_align": shape.b_align,
+        "copies": shape.copies, "tiles": tiles, "work": work, "waves": waves, "busy": busy,
+        "last": work / units - (waves - 1), "full": work / (waves * units), "steps": steps,
+        "all_steps": all_steps, "resident": resident, "together": together,
+        "divided": steps * menu.split_k * menu.slices / all_steps, "step": step,
+        "tensor": tensor / step, "cache": cache / step, "shared": shared / step,
+        "latency": latency / step, "received": received, "in_flight": stages * received,
+        "tensor_sent": tensor / sent, "sent": sent, "compute": compute / time,
+        "dram": dram / time, "sums": sums / time, "copied": copies / time,
+        "epilogue": turns * epilogue / CLOCK / time, "operands": operands,
+        "cached": cache * turns * steps / CLOCK / time, "stored": results / time,
+        "used": M * N * batch / (tiles * high * wide), "used_rows": M / (tiles_below * high),
+        "used_k": K * itemsize / (all_steps * depth), "intensity": M * N / (M + N),
+        "ratio": M / N, "tiles_below": tiles_below, "tiles_beside": tiles_beside,
+        "k_bytes": K * itemsize, "out_aligned": N * shape.out_bytes % 16,
+        "unaligned": (a_lines + b_lines) / (menu.BM + menu.BN),
+        "rest": ceil(work * menu.cluster_size, SMS) - (waves - 1) * resident,
+    }  # fmt: skip
+
+
+def rows_of(found: dict[str, Any], count: int) -> Any:
+    """The features as a matrix, one row for each configuration."""
+    return np.array([np.broadcast_to(column, count) for column in found.values()], np.float32).T
