@@ -172,7 +172,8 @@ def test_products_with_a_hole_stay_apart():
 def test_links_lead_somewhere(name):
     text = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / name).read_text(), flags=re.S)
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if not target.startswith("http"):
+        recorded = "benchmarks/results/" in target and not (ROOT / ".git").exists()  # an sdist
+        if not target.startswith("http") and not recorded:
             assert (ROOT / name).parent.joinpath(target).exists(), f"{name} links to {target}"
 
 
