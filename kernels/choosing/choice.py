@@ -263,8 +263,8 @@ def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
     shape = ProblemShape(M, 2 * N, K, has_epilogue=True)
     gates = lambda config: GATED_TILE * cluster_tiles(config, M, 2 * N) * config.cluster_size / SMS
     ranked = sorted(ranking(shape), key=lambda entry: entry[0] + gates(entry[1]))
-    suits = lambda config: config.pingpong and config.BN % 32 == 0 and families.is_assembled(config)
-    return next((config for _, config in ranked if suits(config)), PINGPONG)  # type: ignore[misc]
+    found = (c for _, c in ranked if isinstance(c, HopperConfig) and c.pingpong and c.BN % 32 == 0)
+    return next(filter(families.is_assembled, found), PINGPONG)
 
 
 def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True) -> HopperConfig:

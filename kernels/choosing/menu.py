@@ -107,8 +107,9 @@ def _columns_of(config: Config) -> dict[str, Any]:
 
 def config_of(kind: type[Config], row: Sequence[int]) -> Config:
     """The configuration with these values of its fields, in their order; flags are 0 or 1."""
-    values = zip(row, vars(kind()).values(), strict=True)
-    return kind(*(bool(x) if isinstance(default, bool) else x for x, default in values))
+    pairs = zip(row, vars(kind()).values(), strict=True)
+    values: list[Any] = [bool(x) if isinstance(usual, bool) else x for x, usual in pairs]
+    return kind(*values)
 
 
 @lru_cache(maxsize=1)
@@ -128,7 +129,9 @@ def menu_of(kinds: tuple[int, ...], itemsize: int) -> Menu:
     """
     found = menu().select(np.isin(menu().kind, kinds))
     configs = [
-        replace(config, BK=2 * config.BK // itemsize) if kind == MMA else config
+        replace(config, BK=2 * config.BK // itemsize)
+        if kind == MMA and isinstance(config, AmpereConfig)
+        else config
         for config, kind in zip(found.configs, found.kind, strict=True)
     ]
     place = np.zeros(len(configs))
@@ -266,7 +269,8 @@ def _with_slices(menu: Menu, shape: ProblemShape) -> Menu:
     most = np.minimum(own.clusters // tiles, shape.k_slabs // (MIN_SLICE_SLABS * own.k_slabs))
     fitting = np.searchsorted(SLICES, most, side="right")
     own, slices = own.select(fitting > 0), np.array(SLICES)[fitting[fitting > 0] - 1]
-    configs = [replace(c, slices=int(n)) for c, n in zip(own.configs, slices, strict=True)]
+    chosen = zip(own.configs, slices, strict=True)
+    configs = [replace(c, slices=int(n)) for c, n in chosen if isinstance(c, HopperConfig)]
     columns = own.columns | {"slices": slices}
     joined = {name: np.concatenate((menu.columns[name], columns[name])) for name in columns}
     return Menu((*menu.configs, *configs), joined)

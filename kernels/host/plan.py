@@ -417,9 +417,8 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     )
 
 
-def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
-    if config is None:
-        config = choice.choose_config(problem, "sm80")
+def _plan_sm80(problem: GemmProblem, given: AmpereConfig | None) -> Plan:
+    config: AmpereConfig = choice.choose_config(problem, "sm80") if given is None else given
     grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
     if config.is_of_vectors:
         return _plan_vectors(problem, config, grid)
