@@ -159,7 +159,7 @@ def choose_copies(
 
 
 def aligned(problem: GemmProblem) -> GemmProblem:
-    """The same of operands without gaps, as if all their rows or columns were aligned."""
+    """The problem with operands without gaps, as if all their rows or columns were aligned."""
     packed = problem.packed
     a, b = (x._replace(type=replace(x.type, align=16)) for x in (packed.a, packed.b))
     return replace(packed, a=a, b=b)

@@ -80,7 +80,7 @@ class RegisterFile:
         return value
 
     def _home(self, place: int) -> Any:
-        """The same, with whatever it held."""
+        """The memory of a place, with whatever it held."""
         value = self.values[place]
         if value is None:
             shape = self.shapes[place]
@@ -91,12 +91,6 @@ class RegisterFile:
             value = np.ndarray(size, dtype, self._memory, int(self._starts[place]))
             self.values[place] = value
         return value
-
-    def at(self, address: int, registers: int, width: int) -> np.ndarray:
-        """(registers, T) words of `width` bytes at a real address of compiled code."""
-        start = address - self._memory.ctypes.data
-        part = self._memory[start : start + registers * self.chunk.threads * width]
-        return part.view(f"u{width}").reshape(registers, self.chunk.threads)
 
     def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
         """Set a register in the active threads."""

@@ -217,20 +217,13 @@ class _Compiler:
             make = steps.blocking if blocking else steps.plain
             run = make(steps.call(op.instr, fetch), results, self.here)
         plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
-        if run is plain and op.guard is None:
-            if op.instr.execute is fragments.multiply:
-                self.multiplied[self.here] = products
-            elif self._takes_all(op, mask):
-                self._fuse_op(op)
+        guard = None if op.guard is None else (self.value(op.guard), op.negated)
+        if run is plain and guard is None and op.instr.execute is fragments.multiply:
+            self.multiplied[self.here] = products
+        elif run is plain and self._takes_all(op, mask):
+            self._fuse_op(op, guard)
         self.program.classify(op.instr)
-        move = None if op.guard is None or warp else access(op.instr)
-        if move is not None and move.kind != COPY and run is plain:
-            found = self._access(op, move)
-            guarded = self.value(op.guard), op.negated  # type: ignore[arg-type]
-            self._fuse([row._replace(guard=guarded) for row in found])
-        guard = None
-        if op.guard is not None:
-            guard = self.value(op.guard), op.negated
+        if guard is not None:
             if op.instr.aligned:
                 run = steps.undivided(run, self.here)
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
@@ -265,11 +258,13 @@ class _Compiler:
             for source, operand in zip(op.operands, op.instr.operands, strict=True)
         )  # fmt: skip
 
-    def _fuse_op(self, op: nodes.Op) -> None:
-        """Note the compiled form of an instruction, if it has one."""
+    def _fuse_op(self, op: nodes.Op, guard: tuple[int, bool] | None) -> None:
+        """Note the compiled form of an instruction, if it has one; with a guard, accesses have."""
         move = access(op.instr)
+        if guard is not None and (move is None or move.kind == COPY or "warp" in op.instr.effects):
+            return
         if move is not None:
-            self._fuse(self._access(op, move))
+            self._fuse([row._replace(guard=guard) for row in self._access(op, move)])
         register = special_register(op.instr)
         if register and stays(register):
             self._fuse([plan.input_row(register, self.slot(op.results[0], 0))])

@@ -163,7 +163,7 @@ class Strips:
             refuse(self.machine, self.parts[part].frames[item].mistake)
 
     def _some(self, low: int, high: int, number: int) -> tuple[int, ...] | None:
-        """The same for the threads from `low` to `high`; where the first mistake is."""
+        """Execute all items for the threads from `low` to `high`; where the first mistake is."""
         parts = self.parts.get(number)
         if parts is None:
             parts = self.parts[number] = _Parts(self, number)

@@ -23,10 +23,7 @@ from tensorcore_dsl.numerics import lanes
 # Nanoseconds, roughly: of a step, and of each of its threads, without compiled code; of the
 # compilation of a row.
 STEP_COST, THREAD_COST, COMPILE_COST = 10_000, 3, 300_000
-_PARENT = Path(__file__).parent
-_KEY = FunctionKey(
-    lanes.vector, *(str(path) for path in sorted(_PARENT.glob("*.py"))), emit.__file__
-)
+_KEY = FunctionKey(lanes.vector, *map(str, sorted(Path(__file__).parent.glob("*.py"))))
 
 
 @cache

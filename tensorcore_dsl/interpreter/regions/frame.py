@@ -18,6 +18,7 @@ from tensorcore_dsl.interpreter.core.geometry import SpecialRegisters
 from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code, helper
+from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import Region
 from tensorcore_dsl.numerics.function_unit import for_lanes
 
@@ -135,8 +136,3 @@ class Frame:
         self.words[layouts.KEPT] = address_of(self.kept)
         self.mistake[layouts.POSITION] = NEVER
         self.address = address_of(self.words)
-
-
-def address_of(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -63,7 +63,7 @@ def record(ctx: Any) -> np.ndarray:
         (TABLE, table), (DATA, storage.data), (STATES, storage.states), (PAGES, storage.pages),
         (STAMPS, proxies.stamps), (READERS, proxies.readers), (EPOCHS, proxies.epochs),
     ):  # fmt: skip
-        found[place] = array.__array_interface__["data"][0]
+        found[place] = address_of(array)
     for place, number in (
         (ARRAYS, len(table)), (CTAS, len(storage.data)), (LIMIT, storage.size),
         (PAGES_OF_CTA, storage.pages.shape[1]), (GROUP, ctx.group), (CHECKED, storage.checks),
@@ -73,15 +73,15 @@ def record(ctx: Any) -> np.ndarray:
         found[place] = number
     detector = ctx.sanitizer.detector
     if detector is not None:
-        found[BOOK], found[PEERS] = _address(detector.book), detector.peers
-        found[OWN_PLACES] = _address(detector.places[OWN])
-        found[GLOBAL_PLACES] = _address(detector.places[GLOBAL])
+        found[BOOK], found[PEERS] = address_of(detector.book), detector.peers
+        found[OWN_PLACES] = address_of(detector.places[OWN])
+        found[GLOBAL_PLACES] = address_of(detector.places[GLOBAL])
         shown: Any = show
         found[SHOW] = shown.address()
     return found
 
 
-def _address(array: np.ndarray) -> int:
+def address_of(array: np.ndarray) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -197,8 +197,8 @@ def shared_access(
     memory: int, addresses: int, lanes: int, words: int, width: int, count: int, kind: int,
     first: int, step: int,
 ) -> int:  # fmt: skip
-    """The same for the memory of the threads' CTA; before stores the states must speak for all
-    pages."""
+    """`global_access` for the memory of the threads' CTA; before stores the states must speak for
+    all pages."""
     memories = native.array_at(memory, (WORDS,), np.int64)
     ctas, limit, group = memories[CTAS], memories[LIMIT], memories[GROUP]
     checked, stores, cta = memories[CHECKED] != 0, kind == STORE_SHARED, first // group

@@ -14,7 +14,8 @@ from tensorcore_dsl.interpreter.core.program import AFTER, Program, Run
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST, OPERATION_COST
 from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame, address_of
+from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame
+from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Block, Region, reads_of, regions_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa.lanes import COPY, Access
@@ -26,6 +27,7 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
     """The functions of a program's steps: where threads may start in a region, those execute it."""
     found = list(runs)
     regions = regions_of(program, program.flow, program.cuts, level)
+    # Those with loops soon take long enough to be worth code, which the others need not wait for.
     parts = {turns: [r for r in regions if r.turns == turns] for turns in (False, True)}
     for some in parts.values():
         code = Code(program, some)
@@ -163,7 +165,7 @@ def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None
 
 
 def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None]:
-    """The same where they may leave in several places."""
+    """What follows the code of a region that threads may leave in several places."""
     blocks, exits = region.blocks, set(region.exits)
     accounts = [(i, traffic(some)) for i, some in enumerate(map(_unguarded, blocks)) if some]
     guarded, count = _guarded(region), len(blocks)
