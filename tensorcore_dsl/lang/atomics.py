@@ -125,19 +125,20 @@ def reduce(operation: str, pointer: Pointer, value: Any, *, barrier: Any = None)
     """
     check_choice("a reduction", operation, (*ATOMICS[:6], "inc", "dec"))
     _check_pointer("tc.reduce", pointer)
-    given = _operand(operation, value, pointer.dtype)
+    dtype = pointer.dtype
     if barrier is not None:
         check_async(pointer, barrier, "a reduction")
-        name = names.reduction_async(operation, pointer.dtype)
-        place = pointer.accessed(element_size(pointer.dtype))
-        emit(name, place, given, barrier.accessed())
+        operand = _operand(operation, value, dtype)
+        name = names.reduction_async(operation, dtype)
+        emit(name, pointer.accessed(element_size(dtype)), operand, barrier.accessed())
         return
-    name = names.reduction(pointer.space, operation, pointer.dtype)
-    compared = _by_comparison(name, operation, pointer.dtype)
+    name = names.reduction(pointer.space, operation, dtype)
+    compared = _by_comparison(name, operation, dtype)  # before the target has to convert the value
+    operand = _operand(operation, value, dtype)
     if compared:
-        _exchanged(operation, pointer, given)
+        _exchanged(operation, pointer, operand)
     else:
-        emit(name, pointer.accessed(element_size(pointer.dtype)), given)
+        emit(name, pointer.accessed(element_size(dtype)), operand)
 
 
 def _by_comparison(name: str, operation: str, dtype: DType) -> bool:
