@@ -223,7 +223,7 @@ class _Launch:
         report = machine.run()
         if self.history is not None and ctx.sanitizer.detector is not None:
             self.history.retire(ctx.sanitizer.detector)
-        parts = ctx.special, ctx.sanitizer.in_flight, ctx, machine
+        parts = ctx.special, ctx.sanitizer.in_flight, ctx.shared.mbarriers, ctx, machine
         for part in () if recorder or scheduler else parts:
             vars(part).clear()  # parts refer to each other: this frees their memory at once
         return report
