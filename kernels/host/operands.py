@@ -95,9 +95,12 @@ class GemmProblem:
 
     @property
     def packed(self) -> GemmProblem:
-        """The same of operands without gaps; of a single row or column, K is contiguous."""
-        a, b, d = packed(self.a, -1), packed(self.b, -2), packed(self.d, -1)
-        return replace(self, a=a, b=b, d=d)
+        """The problem with operands without gaps and a row-major D.
+
+        K is contiguous in an operand of a single row or column.
+        """
+        a, b = (packed(x, axis, x.type.unit[-2]) for x, axis in ((self.a, -1), (self.b, -2)))
+        return replace(self, a=a, b=b, d=packed(self.d, -1, by_columns=False))
 
     @property
     def batch(self) -> int | None:
@@ -191,14 +194,14 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
     return c._replace(type=kind, shape=shape, strides=strides)
 
 
-def packed(x: Description, axis: int) -> Description:
-    """The same operand without gaps, at an aligned address.
+def packed(x: Description, axis: int, by_columns: bool) -> Description:
+    """The operand without gaps, at an aligned address.
 
-    Columns stay contiguous, else rows are. axis: which one, -1 or -2, is in a single row or column,
-    and where both are (elements that several rows share).
+    by_columns: whether columns are contiguous rather than rows. axis: which one, -1 or -2, is in a
+    single row or column, and where both are (elements that several rows share).
     """
     *batch, rows, cols = x.shape
-    by_columns = x.type.unit[-2] and (axis == -2 or not x.type.unit[-1])
+    by_columns = by_columns and (axis == -2 or not x.type.unit[-1])
     if 1 in (rows, cols):
         by_columns = axis == -2
     line = rows if by_columns else cols
