@@ -110,15 +110,14 @@ def _splat(builder: Any, bits: int, x: Any) -> Any:
     return builder.shuffle_vector(first, nothing, order)
 
 
-def _add_offset(bits: int) -> Any:
-    @primitive
-    def add_offset(builder: Any, target: Any, source: Any, offset: Any) -> None:
-        """Copy the words of a warp's lanes, plus a number, from one real address to another."""
-        words = builder.load(_vector(builder, bits, source), align=bits // 8)
-        words = builder.add(words, _splat(builder, bits, offset))
-        builder.store(words, _vector(builder, bits, target), align=bits // 8)
-
-    return add_offset
+@primitive
+def fill32(builder: Any, address: Any, first: Any, step: Any) -> None:
+    """Set the word of each of a warp's lanes, at a real address, to `first` + lane * `step`."""
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(range(LANES)))
+    words = builder.add(
+        _splat(builder, 32, first), builder.mul(lanes, _splat(builder, 32, step))
+    )
+    builder.store(words, _vector(builder, 32, address), align=4)
 
 
 def _has_stride(bits: int) -> Any:
@@ -152,22 +151,10 @@ def _of_lanes(name: str) -> Any:
     return of_lanes
 
 
-@primitive
-def unranked32(builder: Any, address: Any, shift: Any, rank: Any) -> None:
-    """Clear the bits from `shift` on of those words of a warp's lanes where they are `rank`."""
-    at = _vector(builder, 32, address)
-    words, places = builder.load(at, align=4), _splat(builder, 32, shift)
-    upper = builder.lshr(words, places)
-    same = builder.icmp_unsigned("==", upper, _splat(builder, 32, rank))
-    lower = builder.xor(words, builder.shl(upper, places))
-    builder.store(builder.select(same, lower, words), at, align=4)
-
-
 LANES = 32
 min32, max32, or32 = map(
     _of_lanes, ("vector.reduce.umin", "vector.reduce.umax", "vector.reduce.or")
 )
-add_offset32, add_offset64 = map(_add_offset, (32, 64))
 has_stride32, has_stride64 = map(_has_stride, (32, 64))
 
 

@@ -42,7 +42,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     STORE,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
-from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_warp, touches_row
+from tensorcore_dsl.interpreter.sanitizer.word_accesses import touch_warp, touches_line
 from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
 
 # Words of the record of a chunk's memories: addresses of arrays, and their sizes.
@@ -121,6 +121,17 @@ def _is_quiet(
         at, count = memories[GLOBAL_PLACES], memories[ARRAYS]
     places = native.array_at(at, (count, ITEMS), np.int64)
     table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
+    kind = STORE if stores else LOAD
+    h[SINCE] = ALWAYS
+    if lanes == EVERY_LANE:
+        address = int(peek32(addresses))
+        even = native.has_stride32(addresses, size)
+        if wide:
+            address, even = int(peek64(addresses)), native.has_stride64(addresses, size)
+        if even and touches_line(
+            h, kind, which, step, address, first, size, places, table, memories[GROUP]
+        ):  # fmt: skip
+            return True
     words, flags = np.empty(32, np.uint64), np.empty(32, np.bool_)
     there = 0
     for lane in range(32):
@@ -132,15 +143,9 @@ def _is_quiet(
     # By thread of the chunk: those of this warp alone are used.
     by_thread = native.array_at(words.ctypes.data - 8 * first, (first + 32,), np.uint64)
     active = native.array_at(flags.ctypes.data - first, (first + 32,), np.bool_)
-    kind = STORE if stores else LOAD
-    h[SINCE] = ALWAYS
     # Stores are noted by the detector itself where it has something to report: first, all are
     # checked. To have noted some loads does no harm.
     quiet, todo = True, CHECK if stores else CHECK | NOTE
-    if touches_row(
-        h, kind, which, step, by_thread, first, there, size, places, table, memories[GROUP]
-    ):  # fmt: skip
-        todo = 0
     while quiet and todo != 0:
         conflict = touch_warp(
             h, kind, todo, which, step, by_thread, active, first, there, size, places, table,

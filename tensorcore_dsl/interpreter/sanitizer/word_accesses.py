@@ -6,15 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.core.native import (
-    compiled,
-    inlined,
-    peek8,
-    peek32,
-    peek64,
-    poke32,
-    poke64,
-)
+from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.interpreter.core.native import compiled, inlined, peek8, peek32, peek64, poke32
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
     ASYNC,
     CHECK,
@@ -88,12 +81,22 @@ def touches_row(
 ) -> bool:  # fmt: skip
     """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
     conflict with them; else nothing is done."""
+    if count != 32 or memory == CLUSTER or not _side_by_side(h, addresses, first, size):
+        return False
+    return bool(touches_line(
+        h, kind, memory, step, int(addresses[first]), first, size, places, table, group
+    ))  # fmt: skip
+
+
+@compiled
+def touches_line(
+    h: Any, kind: int, memory: int, step: int, address: int, first: int, size: int, places: Any,
+    table: Any, group: int,
+) -> bool:  # fmt: skip
+    """`touches_row` where the lanes access one word behind the other, from an address on."""
     weak = int(peek8(h[STRONG] + step)) == 0 and kind in (LOAD, STORE)
-    if not weak or count != 32 or memory == CLUSTER:
+    if not weak or not _know_the_same(h, first):
         return False
-    if not _side_by_side(h, addresses, first, size):
-        return False
-    address = int(addresses[first])
     which, offset = first // group, address
     if memory == GLOBAL:
         which = (address >> 40) - 1
@@ -177,19 +180,18 @@ def touch_warp(
 
 @inlined
 def _side_by_side(h: Any, addresses: Any, first: int, size: int) -> bool:
-    """Do the lanes of a warp access `size` bytes each, one behind the other, and know the same?"""
+    """Do the lanes of a warp access `size` bytes each, one behind the other?"""
     start, lane = int(addresses[first]), 1
     while lane < 32 and int(addresses[first + lane]) == start + lane * size:
         lane += 1
-    return lane == 32 and _know_the_same(h, first)
+    return lane == 32
 
 
 @inlined
 def _know_the_same(h: Any, first: int) -> bool:
-    row, lane = peek64(h[ROW_OF] + 8 * first), 1
-    while lane < 32 and peek64(h[ROW_OF] + 8 * (first + lane)) == row:
-        lane += 1
-    return lane == 32
+    """Have the lanes of a warp seen the same accesses?"""
+    same: bool = native.has_stride64(h[ROW_OF] + 8 * first, 0)
+    return same
 
 
 @compiled
@@ -219,8 +221,8 @@ def _touch_row(
     code = serial << LANE_BITS
     if kind == STORE:
         _fill(writes, each, code)
-        for granule in range(0, 32 * each, 2):
-            poke64(reads + 4 * granule, 0)
+        for granule in range(each):
+            native.fill32(reads + 128 * granule, 0, 0)
     else:
         _fill(reads, each, code)
     return True
@@ -229,21 +231,26 @@ def _touch_row(
 @inlined
 def _alike(codes: int, each: int, code: int, moves: bool) -> bool:
     """Are the codes of 32 lanes, `each` of a lane, the same, or do they have the lane added?"""
+    if each == 1 or not moves:
+        alike = True
+        for some in range(each):
+            at = codes + 128 * some
+            alike = alike and int(peek32(at)) == code
+            alike = alike and native.has_stride32(at, 1 if moves else 0)
+        return alike
     other = 0
-    if moves or each % 2:
-        for lane in range(32):
-            for granule in range(lane * each, lane * each + each):
-                other |= int(peek32(codes + 4 * granule)) - code - (lane if moves else 0)
-    else:
-        both = np.uint64(code << 32 | code)
-        for pair in range(16 * each):
-            other |= int(peek64(codes + 8 * pair) ^ both)
+    for lane in range(32):
+        for granule in range(lane * each, lane * each + each):
+            other |= int(peek32(codes + 4 * granule)) - code - lane
     return other == 0
 
 
 @inlined
 def _fill(codes: int, each: int, code: int) -> None:
     """Set the codes of 32 lanes, `each` of a lane."""
+    if each == 1:
+        native.fill32(codes, code, 1)
+        return
     for lane in range(32):
         for granule in range(lane * each, lane * each + each):
             poke32(codes + 4 * granule, np.uint32(code + lane))
@@ -280,7 +287,7 @@ def _together(h: Any, addresses: Any, active: Any, first: int, lanes_of: Any, sl
             everybody = False
     if ascending:
         return
-    if everybody and _side_by_side(h, addresses, first, 0):
+    if everybody and _side_by_side(h, addresses, first, 0) and _know_the_same(h, first):
         lanes_of[:] = 0
         lanes_of[0] = FULL
         return
