@@ -128,9 +128,9 @@ def multiply(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, **extra: 
 
 
 class RegisterProducts(Protocol):
-    """Products of registers that stay where they are. cost: nanoseconds of a warp, roughly."""
+    """Products of registers that stay where they are. uses: the registers of each."""
 
-    cost: float
+    uses: Sequence[Any]
 
     def run(self, active: np.ndarray | None, *, share: Any = None) -> None:
         """Compute them for the active warps, all if None; `share`: see `Team.share_mask`."""

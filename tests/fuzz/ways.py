@@ -2,7 +2,7 @@
 
 Random whole products (product_cases.py) are emulated in each of `WAYS`, and all must give the bits
 of the first one, those of every NaN included. A way changes how the emulator works, not what it
-is asked for: threads, processes, also with threads in each, small chunks, shared steps, strips,
+is asked for: threads, processes, also with threads in each, small chunks, shared steps, regions,
 checks, orders of threads, the loops of products, and what new memory holds. `--only 17,23` runs some cases, `--ways order,races`
 some ways.
 """
@@ -24,7 +24,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter import launch, processes
 from tensorcore_dsl.interpreter.core.team import Team
-from tensorcore_dsl.interpreter.execution import strips
+from tensorcore_dsl.interpreter.regions import code
 from tensorcore_dsl.kernel import specialisation
 from tensorcore_dsl.numerics.plans import binary64_loops
 from tests.fuzz import product_cases
@@ -91,9 +91,9 @@ def shared(chunks: Callable[[], AbstractContextManager[None]] = nullcontext) -> 
 
 
 @contextmanager
-def in_strips() -> Iterator[None]:
-    """Each CTA is a strip of its own, and four threads share them."""
-    with shared(), patch.object(strips, "STRIP", 1):
+def in_regions() -> Iterator[None]:
+    """All code is compiled at once, and four threads share the blocks."""
+    with shared(), patch.object(code, "COMPILE_COST", 0):
         yield
 
 
@@ -125,7 +125,7 @@ WAYS: dict[str, Callable[[int], AbstractContextManager[Any]]] = {
     "helped": lambda seed: helped(),
     "shared": lambda seed: shared(),
     "shared chunks": lambda seed: shared(small_chunks),
-    "strips": lambda seed: in_strips(),
+    "regions": lambda seed: in_regions(),
     "dirty": lambda seed: dirty(),
     "unchecked": lambda seed: options(checks=False),
     "races": lambda seed: checking(collect=False),

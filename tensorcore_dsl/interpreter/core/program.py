@@ -113,8 +113,8 @@ class Program:
     the position that they jump back to. ops: by position, those that access words. values: the
     places of values, and of constants. rows: by position, what compiled code executes (see
     `regions.plan`); flow: where threads go, a `Flow`; cuts: positions over which no region goes;
-    copied: by position, the uses of registers of asynchronous products; strips: what makes of a
-    step one that executes a row of them (see `execution.strips`). runs: the functions of all steps,
+    copied: by position, the uses of registers of asynchronous products; products: those of warps,
+    without a guard, by position. runs: the functions of all steps,
     by whether each notes its position first, and the level of regions. fills: by level, whether
     steps outside of regions read parameters of `fixed`. flags: places of the conditions of counted
     loops, which steps write before they read them. seconds: that a core took for each CTA of the
@@ -142,7 +142,7 @@ class Program:
     flow: Any = None
     cuts: set[int] = field(default_factory=set)
     copied: dict[int, Any] = field(default_factory=dict)
-    strips: dict[int, Callable[[Run], Run]] = field(default_factory=dict)
+    products: dict[int, Any] = field(default_factory=dict)
     runs: dict[tuple[bool, int], list[Run]] = field(default_factory=dict)
     flags: list[int] = field(default_factory=list)
     fills: dict[int, bool] = field(default_factory=dict)

@@ -81,6 +81,11 @@ class RegisterFile:
 
     def _home(self, place: int) -> Any:
         """The memory of a place, with whatever it held."""
+        value = self.values[place] = self.memory(place)
+        return value
+
+    def memory(self, place: int) -> Any:
+        """The memory of a place, or its constant; it does not count as written."""
         value = self.values[place]
         if value is None:
             shape = self.shapes[place]
@@ -89,7 +94,6 @@ class RegisterFile:
             threads = self.chunk.threads
             size = (registers, threads) if group else (registers * threads,)
             value = np.ndarray(size, dtype, self._memory, int(self._starts[place]))
-            self.values[place] = value
         return value
 
     def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:

@@ -17,7 +17,6 @@ from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
 from tensorcore_dsl.interpreter.execution import steps
 from tensorcore_dsl.interpreter.execution.async_products import AsyncProduct, chain
-from tensorcore_dsl.interpreter.execution.strips import in_strips, strips_of
 from tensorcore_dsl.interpreter.regions import plan
 from tensorcore_dsl.interpreter.regions.plan import Flow, Jump
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
@@ -69,7 +68,7 @@ class _Compiler:
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.rows = self.program.rows
         self.jumps: dict[int, Jump] = {}
-        self.multiplied: dict[int, steps.Products] = {}  # of warps, without a guard, by position
+        self.multiplied = self.program.products
         self.products: list[AsyncProduct] = []  # of warpgroups, without a guard
         self.heads: set[int] = set()  # where jumps may lead
         # Of copies of registers that asynchronous products use, and of operations on them, by
@@ -91,12 +90,9 @@ class _Compiler:
         )  # fmt: skip
         self.program.shown = self._shown()
         flow = Flow(self.program.steps, self.jumps, self._watched())
-        apart = {place for at in self.checks for place in (at, at + 1)}
-        strips = strips_of(self.program, flow, self.multiplied, self.heads | apart)
         edges = {at for at in range(self.here) if (at in self.checks) != (at - 1 in self.checks)}
         self.program.flow, self.program.copied = flow, self.checks
-        self.program.strips = {strip.start: partial(in_strips, row=strip) for strip in strips}
-        self.program.cuts = edges | self.program.strips.keys()
+        self.program.cuts = edges
         chain(self.program, flow, self.products, self.heads | self.checks.keys())
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
@@ -190,9 +186,30 @@ class _Compiler:
         first, instr = self.program.steps[start], ops[0].instr
         together = steps.Products(start, instr, [self._registers(op) for op in ops])
         first.run = steps.at_once(first.run, together)
-        alone = [self.multiplied.pop(at, None) for at in range(start, together.end)]
-        if None not in alone:
-            self.multiplied[start] = together
+        stretch = range(start, together.end)
+        if all(at in self.multiplied for at in stretch):
+            for at in stretch:
+                del self.multiplied[at]
+                self.rows[at] = []
+            self._fuse_products(together, ops)
+
+    def _fuse_products(self, products: steps.Products, ops: list[nodes.Op]) -> None:
+        """Note the compiled form of products."""
+        read = [
+            slot
+            for op in ops for source in op.operands for slot in self._slots_of(source)
+        ]  # fmt: skip
+        written = [slot for op in ops for slot in self.slots(op.results[0])]
+        self.multiplied[products.start] = products
+        self.rows[products.start] = [
+            plan.products_row(products.instr, len(ops), written, read)
+        ]
+
+    def _slots_of(self, source: Any) -> list[plan.Slot]:
+        """The registers of a value, a part of one; none of a constant."""
+        if isinstance(source, nodes.Part):
+            return [self.slot(source, 0)]
+        return self.slots(source) if isinstance(source, nodes.Value) else []
 
     def _registers(self, op: nodes.Op) -> steps.Registers:
         """The operands and the result of a product of warps."""
@@ -219,7 +236,7 @@ class _Compiler:
         plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
         guard = None if op.guard is None else (self.value(op.guard), op.negated)
         if run is plain and guard is None and op.instr.execute is fragments.multiply:
-            self.multiplied[self.here] = products
+            self._fuse_products(products, [op])
         elif run is plain and self._takes_all(op, mask):
             self._fuse_op(op, guard)
         self.program.classify(op.instr)

@@ -24,7 +24,7 @@ from tensorcore_dsl.interpreter.debugging.hang_report import Group, HangReport
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.regions import memory
-from tensorcore_dsl.interpreter.regions.frame import Frame, Witness
+from tensorcore_dsl.interpreter.regions.frame import Frame, Rest, Witness
 from tensorcore_dsl.interpreter.regions.plan import ALL, ALONE, SHOWN
 from tensorcore_dsl.interpreter.regions.run import with_regions
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
@@ -50,10 +50,10 @@ class Machine:
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
     loops without an end. products, buffers, chains: by step, what is prepared for products of warps
-    (by their end too), of warpgroups, and for several of these at once; strips: for regions. asked:
-    the step where threads that wait are asked again, -1 for none. yields: the running cohort lets
-    others run behind its step. observers: see the marks of a
-    debug build. level: the regions that it may execute; frames: what their code gets; memory: the
+    (by their end too), of warpgroups, and for several of these at once; rest: for those in regions.
+    asked: the step where threads that wait are asked again, -1 for none. yields: the running cohort
+    lets others run behind its step. observers: see the marks of a debug build. level: the regions
+    that it may execute; frames: what their code gets; memory: the
     record of memories for it; witness: shows accesses in them to the detector of races. resident:
     CTAs that the device holds at a time; those behind them start when others have ended. started:
     CTAs that have started. stop: a request to end; the machine then raises KeyboardInterrupt.
@@ -70,12 +70,11 @@ class Machine:
         self.memory = memory.record(ctx)
         self.frames: dict[Any, list[Frame]] = {}
         detector = ctx.sanitizer.detector
-        self.witness = Witness(ctx)
+        self.witness, self.rest = Witness(ctx), Rest(ctx.threads // WARP)
         self.memory[memory.WITNESS] = self.witness.function
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[tuple[int, int], RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}
-        self.strips: dict[int, Any] = {}
         self.chains: dict[int, Any] = {}
         self.asked = -1
         self.yields = False

@@ -15,6 +15,7 @@ import numpy as np
 from tensorcore_dsl.errors import InvalidArithmetic
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import STOP, Run
+from tensorcore_dsl.interpreter.core.registers import RegisterFile
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import among
 from tensorcore_dsl.interpreter.execution.machine import Machine
@@ -119,7 +120,7 @@ class Products:
         key = self.start, self.end
         found = machine.products.get(key)
         if found is None:
-            images = [_memory(machine, readers) for readers in self.uses]
+            images = [_memory(machine.registers, readers) for readers in self.uses]
             ctx: Any = machine.ctx
             found = machine.products[key] = fragments.in_place(ctx, self.instr, images)
         return found
@@ -128,20 +129,22 @@ class Products:
 def products(products: Products) -> Run:
     """Matrix products of warps, computed in place."""
     writes = frozenset(readers[-1][0] for readers in products.uses)
+    reads = {place for readers in products.uses for place, _ in readers[:-1]}
 
     def run(machine: Machine) -> None:
         ctx = machine.ctx
+        for place in reads:
+            if machine.registers.values[place] is None:
+                raise ValueError("an operand is unwritten")
+        machine.registers.clear(writes)
         products.prepared(machine).run(ctx.whole_warps(), share=ctx.team.share_mask)
         machine.registers.wrote_all(writes)
 
     return run
 
 
-def _memory(machine: Machine, readers: Registers) -> list[np.ndarray]:
-    registers = machine.registers
-    if any(registers.values[place] is None for place, _ in readers[:-1]):
-        raise ValueError("an operand is unwritten")
-    homes = [(registers.home(place), change) for place, change in readers]
+def _memory(registers: RegisterFile, readers: Registers) -> list[np.ndarray]:
+    homes = [(registers.memory(place), change) for place, change in readers]
     return [home if change is None else change(home) for home, change in homes]
 
 

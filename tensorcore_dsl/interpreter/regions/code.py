@@ -22,7 +22,7 @@ from tensorcore_dsl.numerics import lanes
 
 # Nanoseconds, roughly: of a step, and of each of its threads, without compiled code; of the
 # compilation of a row.
-STEP_COST, THREAD_COST, COMPILE_COST = 10_000, 3, 300_000
+STEP_COST, THREAD_COST, COMPILE_COST = 10_000, 3, 700_000
 _KEY = FunctionKey(lanes.vector, *map(str, sorted(Path(__file__).parent.glob("*.py"))))
 
 
@@ -48,7 +48,7 @@ class Code:
         ]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
-        self._rows = sum(len(b.rows) for region in self.regions for b in region.blocks)
+        self._rows = sum(region.count for region in self.regions)
         self._spent, self._asked = 0.0, False
         self._addresses: dict[Region, int] = {}
 

@@ -27,7 +27,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     WARPS,
     WRONG,
 )
-from tensorcore_dsl.interpreter.regions.plan import Block, Region, Slot
+from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, Block, Region, Slot
 from tensorcore_dsl.interpreter.regions.rows import VECTOR, WHOLE, Pair, Rows, kinds
 from tensorcore_dsl.numerics.lanes import FLOATS, LANES, OPERATIONS
 
@@ -133,7 +133,7 @@ class _Function(Rows):
             self.mask, self.halves = mask, self.lanes_of(mask)
             (block,) = self.region.blocks
             self.body(block)
-            self.keep(mask, {slot: self.read(slot) for slot in self.kept})
+            self.keep(mask, {s: self.read(s) for s in self.kept if s not in self.homed})
             self.put("br label %next")
         self.mistake()
         head = f'define i64 @"{self.name}"(ptr %frame, i64 %low, i64 %high) nounwind {{\nentry:'
@@ -169,6 +169,8 @@ class _Function(Rows):
         for at, row in block.rows:
             if row.guard is not None:
                 self.guarded(at, row)
+            elif row.name == PRODUCTS:
+                self.multiply(at, row)
             else:
                 (self.operate if row.access is None else self.access)(at, row)
 
@@ -230,7 +232,7 @@ class _Function(Rows):
         for number, block in enumerate(self.region.blocks):
             self.block(number, block, f"%block{number + 1}" if number + 1 < count else "%leave")
         self.label("leave")
-        self.env, self.fresh = {}, set()
+        self.env, self.fresh, self.homed = {}, set(), set()
         self.keep(mask, {slot: self.read(slot) for slot in self.kept})
         for number in range(len(self.layout.stops)):
             self.depart(number)
@@ -272,7 +274,7 @@ class _Function(Rows):
             self.label(f"whole{number}")
         self.put(f"store i32 0, ptr {own}, align 4")
         self.halves = self.lanes_of(lanes)
-        self.env, self.fresh = {}, set()
+        self.env, self.fresh, self.homed = {}, set(), set()
         self.bump(3 * number, "1")
         if block.accesses:
             self.bump(3 * number + 1, self.counted(lanes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import takewhile
 from operator import itemgetter
@@ -20,11 +20,14 @@ from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code, helper
 from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import Region
+from tensorcore_dsl.isa.fragments import RegisterProducts
+from tensorcore_dsl.lowering.forms import Part
 from tensorcore_dsl.numerics.function_unit import for_lanes
 
 NEVER = 1 << 62  # the position of no mistake
 # (address of a frame, low, high) -> has a thread failed? It runs without the interpreter's lock.
 _SHOW = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)
+_FINISH = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 _SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -80,6 +83,42 @@ def _show(
         told.append((step, found))
 
 
+class Rest:
+    """Finishes the products of warps that code of regions cannot compute.
+
+    function: what that code calls, with a position and a warp. uses: by position, the products and
+    which of them are left, (uses, warps) bool. errors: what these calls raised.
+    """
+
+    def __init__(self, warps: int) -> None:
+        self.uses: dict[int, tuple[RegisterProducts, np.ndarray]] = {}
+        self.errors: list[BaseException] = []
+        self._every = np.ones(warps, np.bool_)
+        self._kept = _FINISH(partial(_finish, self.uses, self.errors))
+        self.function = ctypes.cast(self._kept, ctypes.c_void_p).value or 0
+
+    def bound(self, at: int, products: RegisterProducts, number: int) -> Part:
+        """The function of the products at a position, for one of the threads of the team."""
+        if at not in self.uses:
+            left = np.zeros((len(products.uses), len(self._every)), np.bool_)
+            self.uses[at] = products, left
+        return products.bound(self._every, self.uses[at][1], number)  # type: ignore[no-any-return]
+
+
+def _finish(
+    uses: dict[int, tuple[RegisterProducts, np.ndarray]], errors: list[BaseException], at: int,
+    warp: int,
+) -> None:  # fmt: skip
+    products, left = uses[at]
+    own = np.zeros_like(left)
+    own[:, warp] = left[:, warp]
+    left[:, warp] = False
+    try:
+        products.finish(own)
+    except BaseException as error:  # nothing can be raised in the code that calls this
+        errors.append(error)
+
+
 def _raised(error: BaseException) -> NoReturn:
     raise error
 
@@ -92,14 +131,15 @@ def _array(address: int, dtype: Any, count: int) -> np.ndarray:
 class Frame:
     """What the code of a region gets from one machine.
 
-    registers, special: of the machine; memory: the record of memories.
+    registers, special, rest: of the machine; memory: the record of memories. parts: by position,
+    the functions of products.
     words: those of the function; mistake: what it notes of the first one; counters, and by exit the
     flags of the threads that leave there. copies: by position, what asynchronous copies issue.
     """
 
     def __init__(
-        self, registers: RegisterFile, special: SpecialRegisters, memory: np.ndarray, code: Code,
-        region: Region,
+        self, registers: RegisterFile, special: SpecialRegisters, memory: np.ndarray, rest: Rest,
+        code: Code, region: Region, parts: Mapping[int, Part],
     ) -> None:  # fmt: skip
         layout, threads = code.layout(region), registers.chunk.threads
         self.region, self.layout, self.function = region, layout, code.address(region)
@@ -110,11 +150,11 @@ class Frame:
         self.leaving = np.zeros((len(layout.stops), threads), np.bool_)
         rows = (address_of(self.leaving) + np.arange(len(layout.stops)) * threads).astype(np.int64)
         tables = {register: special.table(register) for register, _ in layout.inputs}
-        self.held = memory, rows, tables  # others have their addresses alone
+        self.held = memory, rows, tables, rest, parts  # others have their addresses alone
         for number, value in (
             (layouts.MEMORY, address_of(memory)), (layouts.COUNTERS, address_of(self.counters)),
             (layouts.LEAVING, address_of(rows)), (layouts.MISTAKE, address_of(self.mistake)),
-            (layouts.WARPS, special.geometry.group // WARP),
+            (layouts.WARPS, special.geometry.group // WARP), (layouts.FINISH, rest.function),
             *((n, helper(n)) for n in {layouts.MERGE, *map(layouts.helper, region.accesses)}),
         ):  # fmt: skip
             self.words[number] = value
@@ -124,6 +164,8 @@ class Frame:
             table = tables[register]
             by_cta = table.ndim and len(table) > 1
             self.words[number : number + 2] = address_of(table), table.strides[0] if by_cta else 0
+        for at, number in layout.products:
+            self.words[number : number + 2] = parts[at].function, address_of(parts[at].words)
         for slot, number in layout.fixed:
             self.words[number] = registers.fixed[slot[0]]
         places, steps, numbers = layout.registers

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.regions.plan import INPUT, NOTHING, Region, Row, Slot
+from tensorcore_dsl.interpreter.regions.plan import (
+    INPUT,
+    NOTHING,
+    PRODUCTS,
+    Region,
+    Row,
+    Slot,
+)
 from tensorcore_dsl.isa.lanes import (
     COPY,
     LOAD_GLOBAL,
@@ -19,12 +26,12 @@ from tensorcore_dsl.isa.lanes import (
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
 # memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
 # mistake is noted, the table of kept registers (see `memory.merge`), the backward jumps of a warp
-# until others are asked, the warps of a CTA, and the functions of `memory`. Behind these lie those
-# of `Layout.words`.
+# until others are asked, the warps of a CTA, the functions of `memory`, and the one that finishes
+# products. Behind these lie those of `Layout.words`.
 (
     ACTIVE, ENTRY, MEMORY, COUNTERS, LEAVING, MISTAKE, KEPT, BUDGET, WARPS, GLOBAL, SHARED, MATRIX,
-    ASYNC, MERGE, FIRST,
-) = range(15)  # fmt: skip
+    ASYNC, MERGE, FINISH, FIRST,
+) = range(16)  # fmt: skip
 # What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
@@ -49,6 +56,8 @@ def _group(slot: Slot, count: int) -> tuple[Slot, ...]:
 
 def results(row: Row) -> tuple[Slot, ...]:
     """The registers that a row writes."""
+    if row.name == PRODUCTS:
+        return row.slots[: row.numbers[0]]
     if row.slots[0] == NOTHING:
         return ()
     how = row.access
@@ -57,6 +66,8 @@ def results(row: Row) -> tuple[Slot, ...]:
 
 def operands(row: Row) -> tuple[Slot, ...]:
     """The registers, and constants, that a row reads."""
+    if row.name == PRODUCTS:
+        return row.slots[row.numbers[0] :]
     if row.access is None or row.access.kind not in (STORE_GLOBAL, STORE_SHARED):
         return row.slots[1:]
     return (row.slots[1], *_group(row.slots[2], row.access.words))
@@ -65,7 +76,8 @@ def operands(row: Row) -> tuple[Slot, ...]:
 class Layout:
     """What the words of a region's frame from FIRST on, and its counters, stand for.
 
-    words: a slot, ("unit", function, number), ("copy", row, number) or (INPUT, register, number).
+    words: a slot, ("unit", function, number), ("copy", row, number), (INPUT, register, number), or
+    (PRODUCTS, row, number): the function that computes products, and its words.
     fixed: slots of parameters, whose values are their words; inputs: special registers, with the
     first of two words, which say where the values are, and their distance by CTA. Counters, for
     each block: the warps that executed it, their lanes, and most jumps of a warp back to it; then
@@ -93,6 +105,9 @@ class Layout:
                 if row.name == INPUT:
                     for number in range(2):
                         self._add((INPUT, row.function, number))
+                elif row.name == PRODUCTS:
+                    for number in range(2):
+                        self._add((PRODUCTS, at, number))
                 elif row.function:
                     for number in range(4):
                         self._add(("unit", row.function, number))
@@ -105,6 +120,7 @@ class Layout:
         self.fixed = [(w, n) for w, n in numbers if w[0] in fixed]
         slots = [(w, n) for w, n in numbers if w[0] not in fixed]
         self.inputs = [(w[1], n) for w, n in self.words.items() if w[0] == INPUT and w[2] == 0]
+        self.products = [(w[1], n) for w, n in self.words.items() if w[0] == PRODUCTS and w[2] == 0]
         self.units = [(w, n) for w, n in self.words.items() if w[0] == "unit"]
         self.registers = tuple(
             np.array(column, np.int64)

@@ -9,13 +9,16 @@ positions, under masks, and meet where both arrive.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import varies
 from tensorcore_dsl.interpreter.core.program import Program, Step
+from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.lanes import COPY, Access, operations
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.numerics.lanes import OPERATIONS
@@ -24,6 +27,7 @@ from tensorcore_dsl.numerics.lanes import OPERATIONS
 # with the detector of races as a witness.
 NONE, ALONE, ALL, SHOWN = range(4)
 INPUT = "input"  # the name of a row that reads a special register
+PRODUCTS = "products"  # the name of a row of matrix products of a warp
 MOST_EDGES = 64  # labels and jumps in a region: the time that it takes to plan grows faster
 Slot = tuple[int, int, int]  # place, register of a group, bytes
 NOTHING: Slot = (0, 0, 0)
@@ -34,7 +38,9 @@ class Row(NamedTuple):
 
     access: how it loads or stores instead; `numbers` are those of `emit`. function: of the function
     unit, or the special register that it reads; the number then says whether threads of a CTA
-    differ in it. guard: of an access, the place of its guard, and whether that is negated.
+    differ in it. guard: of an access, the place of its guard, and whether that is negated. A row of
+    PRODUCTS has all its results and all its operands as slots, the number of its results and the
+    multiply-adds of a thread; function: the instruction.
     """
 
     name: str
@@ -113,6 +119,11 @@ class Region:
         )
 
     @property
+    def count(self) -> int:
+        """Its rows."""
+        return sum(len(block.rows) for block in self.blocks)
+
+    @property
     def accesses(self) -> list[Access]:
         return [how for block in self.blocks for how in block.accesses]
 
@@ -173,6 +184,17 @@ def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
         reads |= {*reads_of(step)} - writes
         writes.update(step.writes)
     return frozenset(reads), frozenset(writes)
+
+
+def products_row(
+    instr: Instruction, count: int, results: Iterable[Slot], operands: Iterable[Slot]
+) -> Row:
+    """The row of `count` matrix products of a warp; registers may be named more than once."""
+    written, read, work = dict.fromkeys(results), dict.fromkeys(operands), count
+    for size in fragments.size(instr.params["shape"]):
+        work *= size
+    numbers = len(written), work // WARP
+    return Row(PRODUCTS, 0, (*written, *read), numbers, None, instr.mnemonic)
 
 
 # -- liveness ------------------------------------------------------------------------------------
@@ -303,11 +325,11 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
     branches = [at for at in inside if at in flow.jumps]
     labels = {jump.label.at for jump in flow.jumps.values()}.intersection(inside)
     needy = {at for at in inside if needs_warps(steps[at])}
-    apart = needy if branches else set()
-    edges = sorted({start, end, *labels, *apart, *(at + 1 for at in branches)})
+    edges = {start, end, *labels, *(at + 1 for at in branches)}
+    apart = _first_of_each(needy, edges) if branches else set()
     written = {at: _bits(steps[at].writes) for at in inside}
     blocks = []
-    for first, last in pairwise(edges):
+    for first, last in pairwise(sorted(edges | apart)):
         jump = flow.jumps.get(last - 1)
         blocks.append(Block(
             first, last,
@@ -334,6 +356,15 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
         _places(between | outside), _places(loaded), stops, bool(needy) and not apart,
         any(flow.jumps[at].condition is not None for at in branches),
     )  # fmt: skip
+
+
+def _first_of_each(positions: Iterable[int], edges: Iterable[int]) -> set[int]:
+    """The first of `positions` between two edges: a warp that is whole there stays so."""
+    ordered = sorted(edges)
+    found: dict[int, int] = {}
+    for at in sorted(positions):
+        found.setdefault(bisect_right(ordered, at), at)
+    return set(found.values())
 
 
 def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:

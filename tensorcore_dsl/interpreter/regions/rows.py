@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tensorcore_dsl.interpreter.regions.layout import (
     CHECK,
+    FINISH,
     FROM_OFFSET,
     MEMORY,
     OFFSET,
@@ -21,7 +22,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     operands,
     results,
 )
-from tensorcore_dsl.interpreter.regions.plan import INPUT, Region, Row, Slot
+from tensorcore_dsl.interpreter.regions.plan import INPUT, PRODUCTS, Region, Row, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import COPY
 from tensorcore_dsl.numerics.lanes import (
@@ -65,6 +66,7 @@ class Rows:
         self.stops = {at: i for i, at in enumerate(dict.fromkeys((*self.layout.stops, *inner)))}
         self.env: dict[Key, Value] = {}
         self.fresh: set[Key] = set()  # written in the block
+        self.homed: set[Key] = set()  # as in the block's memory of registers
         self.halves: Pair = ("", "")
         self.mask = ""
         self.failures: list[str] = []
@@ -141,7 +143,7 @@ class Rows:
                 word = self.let(f"trunc i64 {word} to i{8 * size}")
             found = self.env[slot] = {WORDS: self.splat(8 * size, word)}
         if found is None:
-            if self.pieces and place in self.region.passed:
+            if self.pieces and place in self.region.passed and slot not in self.homed:
                 kind, places = VECTOR[8 * size], self.variable(slot)
                 pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in places)
             else:
@@ -178,7 +180,11 @@ class Rows:
 
     def write(self, slot: Slot, value: Pair, kind: str = WORDS) -> None:
         self.env[slot] = {kind: value}
+        self.wrote(slot)
+
+    def wrote(self, slot: Slot) -> None:
         self.fresh.add(slot)
+        self.homed.discard(slot)
 
     def lanes_of(self, mask: str) -> Pair:
         """The lanes of a mask, as vectors of bits."""
@@ -212,7 +218,7 @@ class Rows:
     def operate(self, at: int, row: Row) -> None:
         if row.name == "copy":
             self.env[row.slots[0]] = dict(self.value(row.slots[1]))
-            self.fresh.add(row.slots[0])
+            self.wrote(row.slots[0])
             return
         if row.name == INPUT:
             self.write(row.slots[0], self.input(row))
@@ -251,6 +257,29 @@ class Rows:
         lane = self.let(f"call i32 @llvm.cttz.i32(i32 {bits}, i1 false)")
         code = self.let(f"or i64 {self.let(f'zext i32 {lane} to i64')}, {CHECK << 32}")
         self.fail(at, row, self.let(f"icmp ne i32 {bits}, 0"), code)
+
+    def multiply(self, at: int, row: Row) -> None:
+        """Matrix products of a whole warp, between registers in memory."""
+        for slot in operands(row):
+            moved = self.pieces or slot in self.fresh
+            if moved and slot not in self.homed:
+                self.store_home(slot, self.read(slot))
+                self.homed.add(slot)
+        function, words = (self.word(self.layout.words[PRODUCTS, at, i]) for i in range(2))
+        following = self.let("add i64 %warp, 1")
+        given = f"i64 {words}, i64 %warp, i64 {following}"
+        left = self.let(f"call i64 {self.pointer(function)}({given})")
+        self.count += 1
+        rest, go = f"rest{self.count}", f"go{self.count}"
+        self.put(f"br i1 {self.let(f'icmp eq i64 {left}, 0')}, label %{go}, label %{rest}")
+        self.label(rest)
+        self.put(f"call void {self.pointer(self.word(FINISH))}(i64 {at}, i64 %warp)")
+        self.put(f"br label %{go}")
+        self.label(go)
+        for slot in results(row):
+            self.env.pop(slot, None)
+            self.fresh.add(slot)
+            self.homed.add(slot)
 
     def input(self, row: Row) -> Pair:
         """A special register."""

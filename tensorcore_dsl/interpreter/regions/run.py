@@ -16,20 +16,32 @@ from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame
 from tensorcore_dsl.interpreter.regions.memory import address_of
-from tensorcore_dsl.interpreter.regions.plan import ALL, NONE, Block, Region, reads_of, regions_of
+from tensorcore_dsl.interpreter.regions.plan import (
+    NONE,
+    PRODUCTS,
+    Block,
+    Region,
+    reads_of,
+    regions_of,
+)
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
+from tensorcore_dsl.isa import fragments, instruction
 from tensorcore_dsl.isa.lanes import COPY, Access
+from tensorcore_dsl.numerics.products import COST as PRODUCT_COST
 
 Machine = Any  # of `execution.machine`, which imports this module
+
+
+OWN_CODE = 48  # rows of a region whose code is not made together with that of others
 
 
 def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
     """The functions of a program's steps: where threads may start in a region, those execute it."""
     found = list(runs)
     regions = regions_of(program, program.flow, program.cuts, level)
-    # Those with loops soon take long enough to be worth code, which the others need not wait for.
-    parts = {turns: [r for r in regions if r.turns == turns] for turns in (False, True)}
-    for some in parts.values():
+    # A region with loops or many rows soon takes long enough to be worth code of its own.
+    large = [region for region in regions if region.turns or region.count >= OWN_CODE]
+    for some in (*([region] for region in large), [r for r in regions if r not in large]):
         code = Code(program, some)
         for region in some:
             stretch = range(region.start, region.end)
@@ -42,10 +54,8 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
     )
     program.fills[level] = any(not loop.counted for loop in program.loops.values()) or any(
         not filled.isdisjoint(reads_of(step))
-        for at, step in enumerate(program.steps) if at not in inside
+        for at, step in enumerate(program.steps) if at not in inside or at in program.products
     )  # fmt: skip
-    for at, in_strips in program.strips.items() if level == ALL else ():
-        found[at] = in_strips(found[at])
     return found
 
 
@@ -64,7 +74,12 @@ def _executing(
     finish = _straight_end(region) if region.straight else _end(region, at)
     copies = [(place, row) for block in region.blocks for place, row in block.rows
               if row.access is not None and row.access.kind == COPY]  # fmt: skip
-    cost, rows = cost_of(region), sum(len(block.rows) for block in region.blocks)
+    products = {row.function for block in region.blocks for _, row in block.rows
+                if row.name == PRODUCTS}  # fmt: skip
+    cost, rows = cost_of(region), region.count
+
+    def in_blocks(ctx: Any) -> bool:
+        return all(fragments.are_blocks(ctx, instruction(name)) for name in products)
 
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
@@ -72,7 +87,8 @@ def _executing(
         new = key not in registers.settled
         if (
             ctx.limit < end or (whole and ctx.lanes != WARP * ctx.warps)
-            or (new and registers.lacks(reads)) or not code.is_ready(rows, ctx.threads)
+            or (new and (registers.lacks(reads) or not in_blocks(ctx)))
+            or not code.is_ready(rows, ctx.threads)
         ):  # fmt: skip
             registers.fill()
             return alone(machine)
@@ -80,7 +96,7 @@ def _executing(
             ctx.async_mma.access(uses)
         frames = machine.frames.get(region)
         if frames is None:
-            frames = machine.frames[region] = [frame_of(machine, code, region)]
+            frames = machine.frames[region] = [frame_of(machine, code, region, 0)]
         issued = {}
         for place, row in copies:
             copy = ctx.async_copies.blank(ctx.mask, row.numbers[layouts.SIZE], place)
@@ -102,9 +118,15 @@ def _executing(
     return run
 
 
-def frame_of(machine: Machine, code: Code, region: Region) -> Frame:
+def frame_of(machine: Machine, code: Code, region: Region, number: int) -> Frame:
+    """The frame of one of the threads of the team that execute a region."""
+    rest, steps = machine.rest, machine.ctx.program.products
+    parts = {
+        at: rest.bound(at, steps[at].prepared(machine), number)
+        for at, _ in code.layout(region).products
+    }
     ctx = machine.ctx
-    return Frame(machine.registers, ctx.special, machine.memory, code, region)
+    return Frame(machine.registers, ctx.special, machine.memory, rest, code, region, parts)
 
 
 def execute(
@@ -120,7 +142,7 @@ def execute(
 
     def some(first: int, last: int, number: int) -> bool:
         while len(frames) <= number:
-            frames.append(frame_of(machine, code, region))
+            frames.append(frame_of(machine, code, region, len(frames)))
         frame = frames[number]
         words = frame.words
         words[layouts.ACTIVE], words[layouts.ENTRY], words[layouts.BUDGET] = active, entry, budget
@@ -137,6 +159,8 @@ def execute(
     else:
         found = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
     used = frames[: len(found)]
+    if machine.rest.errors:
+        raise machine.rest.errors.pop()
     if any(found):
         frame = min(used, key=lambda frame: tuple(frame.mistake[:2].tolist()))
         refuse(machine, frame.mistake, issued)
@@ -230,9 +254,14 @@ def _guarded(region: Region) -> list[tuple[int, Callable[[Machine, int], None]]]
 
 def cost_of(region: Region) -> float:
     """Nanoseconds of a thread, roughly."""
-    rows = sum(len(block.rows) for block in region.blocks)
+    rows = region.count
     turns = 1 if region.straight else 16
-    return turns * (OPERATION_COST * rows + ACCESS_COST * len(region.accesses))
+    products = sum(
+        row.numbers[1]
+        for block in region.blocks for _, row in block.rows if row.name == PRODUCTS
+    )  # fmt: skip
+    work = OPERATION_COST * rows + ACCESS_COST * len(region.accesses) + PRODUCT_COST * products
+    return turns * work
 
 
 def refuse(

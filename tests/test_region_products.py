@@ -1,8 +1,8 @@
-"""Regions, strip by strip, give what single steps give: bits, counts, and errors at the same place."""
+"""Products in compiled regions give what single steps give: bits, counts, and errors at the same
+place."""
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,12 @@ from fragment_kernels import F16, F64, S8, TF32, short
 import tensorcore_dsl as tc
 from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core.team import Team
-from tensorcore_dsl.interpreter.execution import strips
-from tensorcore_dsl.interpreter.execution.strips import Strips
+from tensorcore_dsl.interpreter.execution.machine import Machine
+from tensorcore_dsl.interpreter.regions import code
+from tensorcore_dsl.interpreter.regions import run as regions
+from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS
 from tensorcore_dsl.kernel import specialisation
+from tensorcore_dsl.numerics.plans import binary64_loops
 from tensorcore_dsl.numerics.products import Uses
 
 BLOCKS, THREADS, SIZE = 5, 96, 128
@@ -60,11 +63,10 @@ def chain(
 
 
 def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tuple[Any, ...]:
-    """All that a launch leaves: the result, the error and its line, counts; and the strips that ran.
+    """All that a launch leaves: the result, the error and its line, counts; and how many regions
+    with products ran.
 
-    ways: "alone": no regions. "tiny": a CTA is a strip. "shared": and four threads share these.
-    "shared whole": they do, and all blocks of a thread are a strip.
-    Races are looked for in the way "races" alone.
+    ways: "alone": no regions. "shared": four threads share the blocks. "races": with the detector.
     """
     rng = np.random.default_rng(3)
     kind, wide = mma.a.dtype.numpy, mma.d.dtype.numpy
@@ -75,24 +77,24 @@ def outcome(ways: str, mma: Any, special: bool = False, **constants: Any) -> tup
         x[70], x[THREADS + 3], x[4 * THREADS] = np.inf, np.nan, np.finfo(wide).max
         for i in range(12):  # of a warp in every second turn
             x[3 * THREADS + 1 + 3 * i] = (-1) ** i * 2.0**126
-    out, error, report, ran = np.zeros(BLOCKS * THREADS, wide), None, None, []
-    run = Strips._some
+    out, error, report, ran = np.zeros(BLOCKS * THREADS, wide), None, None, 0
+    execute, execute_at = regions.execute, Machine.execute_at
 
-    def counted(self: Any, low: int, high: int, number: int) -> Any:
-        ran.append(-(-(high - low) // self.size))
-        return run(self, low, high, number)
+    def counted(machine: Any, frames: Any, code: Any, region: Any, *more: Any) -> Any:
+        nonlocal ran
+        ran += any(row.name == PRODUCTS for block in region.blocks for _, row in block.rows)
+        return execute(machine, frames, code, region, *more)
 
     given = {"wrong": (), "unwritten": (-1, 0), "skipped": THREADS, "more": 0} | constants
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Strips, "_some", counted)
+        patch.setattr(regions, "execute", counted)
+        patch.setattr(code, "COMPILE_COST", 0)
         plain = partial(specialisation.run, races=ways == "races")
         patch.setattr(specialisation, "run", lambda *x, **named: plain(*x, **named | plain.keywords))
-        patch.setattr(launch, "cores", lambda: 4 if "shared" in ways else 1)
+        patch.setattr(launch, "cores", lambda: 4 if ways == "shared" else 1)
         if ways == "alone":
-            patch.setattr(strips, "ALL", 99)  # no machine is as free
-        if ways in ("tiny", "shared"):
-            patch.setattr(strips, "STRIP", 1)
-        if "shared" in ways:
+            patch.setattr(Machine, "execute_at", lambda self, level: execute_at(self, NONE))
+        if ways == "shared":
             patch.setattr(Team, "part", 1)
         try:
             report = chain.emulator("sm_90a")[BLOCKS, THREADS](a, b, x, out, mma=mma, **given)
@@ -109,42 +111,45 @@ MMAS = [F16, TF32, S8, F64, tc.mma.m16n8k8(tc.f64, tc.f64, tc.f64)]
 def test_bits_and_counts(mma: Any) -> None:
     alone, ran = outcome("alone", mma)
     assert not ran and alone[1] is None
-    for ways, count in (("whole", 1), ("tiny", BLOCKS), ("shared", None)):
+    for ways in ("whole", "shared", "races"):
         found, ran = outcome(ways, mma)
-        assert found == alone
-        assert ran and (count is None or {*ran} == {count})
-
-
-@pytest.mark.parametrize("mma", [F16, TF32, F64], ids=short)
-def test_products_that_blocks_leave(mma: Any) -> None:
-    alone, _ = outcome("alone", mma, special=True)
-    assert alone[1] is None and not np.isfinite(np.frombuffer(alone[0], mma.d.dtype.numpy)).all()
-    for ways in ("whole", "tiny", "shared"):
-        found, ran = outcome(ways, mma, special=True)
         assert found == alone and ran
 
 
-@pytest.mark.parametrize("ways", ["shared", "shared whole"])
-def test_threads_finish_their_own_blocks(ways: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A strip ends with the blocks of its thread: those behind are another one's."""
-    own, finish, some, asked = threading.local(), Uses.finish, Strips._some, 0
+@pytest.mark.parametrize("mma", [F16, TF32, F64], ids=short)
+def test_products_that_blocks_leave(mma: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is finished in the thread that met it, for its warp alone."""
+    alone, _ = outcome("alone", mma, special=True)
+    assert alone[1] is None and not np.isfinite(np.frombuffer(alone[0], mma.d.dtype.numpy)).all()
+    finish, warps = Uses.finish, set()
 
-    def noted(self: Any, low: int, high: int, number: int) -> Any:
-        own.warps = slice(low // 32, high // 32)
-        for _, left in self.uses.values():  # the other threads have something to finish, too
-            left[:, : own.warps.start] = left[:, own.warps.stop :] = True
-        return some(self, low, high, number)
-
-    def checked(self: Any, left: np.ndarray) -> None:
-        nonlocal asked
-        asked += 1
-        assert left.any() and left.sum() == left[:, own.warps].sum()
+    def noted(self: Any, left: np.ndarray) -> None:
+        (warp,) = np.flatnonzero(left.any(axis=0))
+        warps.add(int(warp))
         finish(self, left)
 
-    monkeypatch.setattr(Strips, "_some", noted)
-    monkeypatch.setattr(Uses, "finish", checked)
-    found, _ = outcome(ways, TF32, special=True)
-    assert asked and found[1] is None
+    monkeypatch.setattr(Uses, "finish", noted)
+    for ways in ("whole", "shared"):
+        warps.clear()
+        found, ran = outcome(ways, mma, special=True)
+        assert found == alone and ran
+        assert mma is F64 or {2, 3, 12} <= warps
+
+
+def test_an_error_of_what_finishes_products_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Any, left: np.ndarray) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Uses, "finish", fails)
+    with pytest.raises(MemoryError, match="no room"):
+        outcome("whole", TF32, special=True)
+
+
+def test_products_without_blocks_take_single_steps() -> None:
+    with binary64_loops():
+        alone, _ = outcome("alone", F16)
+        found, ran = outcome("whole", F16)
+    assert found == alone and not ran
 
 
 MISTAKES = {
@@ -159,19 +164,21 @@ MISTAKES = {
 
 @pytest.mark.parametrize("wrong", MISTAKES.values(), ids=MISTAKES)
 @pytest.mark.parametrize("special", [False, True])
-def test_errors_are_those_of_single_steps(wrong: Any, special: bool) -> None:
-    alone, _ = outcome("alone", F16, special, wrong=tuple(wrong))
-    assert alone[1] is not None
-    for ways in ("whole", "tiny", "shared"):
-        found, ran = outcome(ways, F16, special, wrong=tuple(wrong))
-        assert found == alone and ran
+def test_an_error_is_that_of_a_single_step(wrong: Any, special: bool) -> None:
+    """Warps go through the loop one after the other: which of several errors comes first may differ.
+    """
+    alone = {outcome("alone", F16, special, wrong=(one,))[0][1] for one in wrong}
+    assert len(alone) == len(wrong) and None not in alone
+    for ways in ("whole", "shared"):
+        (_, error, _), ran = outcome(ways, F16, special, wrong=tuple(wrong))
+        assert error in alone and ran
 
 
 @pytest.mark.parametrize("block, thread", [(0, 100), (4, 97), (2, 127)])
 def test_a_word_that_nobody_has_written(block: int, thread: int) -> None:
     alone, _ = outcome("alone", F64, unwritten=(block, thread))
     assert alone[1] is not None and "nothing has written" in alone[1][1]
-    for ways in ("whole", "tiny", "shared"):
+    for ways in ("whole", "shared"):
         assert outcome(ways, F64, unwritten=(block, thread))[0] == alone
 
 
@@ -179,7 +186,7 @@ def test_a_word_that_nobody_has_written(block: int, thread: int) -> None:
 def test_some_warps(given: Any) -> None:
     """Warps that take no part keep their registers."""
     alone, _ = outcome("alone", F16, **given)
-    for ways in ("whole", "tiny", "shared"):
+    for ways in ("whole", "shared"):
         found, ran = outcome(ways, F16, **given)
         assert found == alone and ran and alone[1] is None
 
@@ -187,11 +194,4 @@ def test_some_warps(given: Any) -> None:
 def test_parts_of_warps_take_single_steps() -> None:
     alone, _ = outcome("alone", F16, skipped=50)
     assert alone[1] is not None and alone[1][0] is tc.Divergence
-    found, ran = outcome("tiny", F16, skipped=50)
-    assert found == alone and not ran
-
-
-def test_a_detector_of_races_sees_single_steps() -> None:
-    alone, _ = outcome("alone", F16)
-    found, ran = outcome("races", F16)
-    assert found == alone and not ran
+    assert outcome("whole", F16, skipped=50)[0] == alone
