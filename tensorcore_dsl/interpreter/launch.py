@@ -40,6 +40,8 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
 )
 from tensorcore_dsl.interpreter.progress import ProgressLine
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
+from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued
+from tensorcore_dsl.interpreter.sanitizer.stream_order import launched as stream_launch
 from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler, is_unusual
 from tensorcore_dsl.interpreter.scheduling.random_schedule import RandomSchedule
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
@@ -91,6 +93,7 @@ def run(
     limit: int | None = None,
     cooperative: bool = False,
     recorder: Recorder | None = None,
+    queued: Queued | None = None,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -104,6 +107,8 @@ def run(
     timeline. `limit`: the most iterations of any loop in a chunk, summed over groups of threads
     that run it separately; None: a loop may go on until it has changed nothing but registers for
     about 2**18 iterations.
+    `queued`: where the launch is queued; its accesses are then compared with those of launches that
+    may run at the same time. None: nothing else runs.
     `cooperative`: the device must hold all CTAs at a time, else LaunchError. `workers`: chunks that
     run at a time, as many as there are cores if None. Memory does not grow with the grid. An error
     in one chunk ends the others at once, and so does Ctrl-C.
@@ -148,8 +153,11 @@ def run(
             team,
         )  # fmt: skip
         memory, _ = launch.memory
+        launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
         if races and checks:
-            launch.history = LaunchHistory(program, memory.spans(), coupled, memory.element)
+            launch.history = LaunchHistory(
+                program, memory.spans(), coupled, memory.element, launched, earlier
+            )
         progress = stack.enter_context(ProgressLine(kernel.name, ctas, quiet=bool(observers)))
         began, first, total, stop = _seconds(), 0, Report(), Event()
         if pool and program.seconds is None:  # each worker would load the loops
@@ -161,6 +169,9 @@ def run(
         jobs = ((at, min(size, ctas - at)) for at in range(first, ctas, size))
         total += run(launch, jobs, at_once, stop, progress.advance)
         program.seconds = (_seconds() - began) * at_once / ctas
+        if launched and launch.history:
+            launched.waits, launched.triggers = launch.history.waits, launch.history.triggers
+            launched.footprint = launch.history.footprint(memory.arrays())
         return total
 
 

@@ -169,6 +169,14 @@ def cluster_wait(ctx: Context, instr: Instruction) -> Any:
     return ctx.clusters.done()
 
 
+def depend(ctx: Context, instr: Instruction) -> None:
+    """griddepcontrol."""
+    if instr.params["what"] == "wait":
+        ctx.dependency.wait()
+    else:
+        ctx.dependency.launch_dependents()
+
+
 def set_registers(ctx: Context, instr: Instruction, count: int) -> None:
     ctx.clusters.set_registers(instr, count, grow=instr.params["way"] == "inc")
 
@@ -276,7 +284,7 @@ CLUSTERS = [
     row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | {"cluster"}, requires="90", ptx="8.0", sem="- .acquire"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
     row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE | {"tracked"}, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
-    row("griddepcontrol.{what}",               "",                                   "9.7.13.13", no_effect,      effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
+    row("griddepcontrol.{what}",               "",                                   "9.7.13.13", depend,         effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
 ]
 # fmt: on
 

@@ -184,6 +184,16 @@ class AsyncMma(Protocol):
     def wait(self, pending: int) -> None: ...
 
 
+class Dependency(Protocol):
+    """The launch in front of this one, and the launch behind it (programmatic dependent launch)."""
+
+    def wait(self) -> None:
+        """The active threads wait until the launch in front has ended."""
+
+    def launch_dependents(self) -> None:
+        """The launch behind may start, as far as the CTAs of the active threads are concerned."""
+
+
 class Clusters(Protocol):
     """The CTAs of the thread's cluster."""
 
@@ -228,6 +238,7 @@ class Context(Protocol):
     maps: TensorMaps
     async_mma: AsyncMma
     clusters: Clusters
+    dependency: Dependency
     team: Team
 
     def special(self, register: str) -> np.ndarray:

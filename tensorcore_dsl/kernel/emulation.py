@@ -12,10 +12,12 @@ from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
+from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued, queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
+from tensorcore_dsl.runtime.array_interop import stream_handle
 from tensorcore_dsl.runtime.launch_config import (
     LaunchConfig,
     LaunchKey,
@@ -41,6 +43,7 @@ class Emulator:
     trace: Traced = ()
     limit: int | None = None
     timeline: bool | int = False
+    stream: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.profile, bool):
@@ -50,8 +53,8 @@ class Emulator:
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
-        config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
-        return partial(self.run, config)
+        config, stream = configuration(f"{self.kernel.__name__}.emulate", key)
+        return partial(replace(self, stream=stream).run, config)
 
     if not TYPE_CHECKING:  # checkers say it themselves
 
@@ -63,21 +66,26 @@ class Emulator:
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
-        session = current_session()
+        session, handle = current_session(), 0 if self.stream is None else stream_handle(self.stream)
+        place = queued(self.stream, handle, config.pdl)
         if session is None:
-            return self.launch(config, runtime, self.compiled(runtime, constants))
+            return self.launch(config, runtime, self.compiled(runtime, constants), place)
         order = session.order if self.order is None else self.order
         checked = replace(self, checks=True, order=order)
         chosen = checked.compiled(runtime, constants)
-        launch = lambda: checked.launch(config, runtime, chosen)
+        launch = lambda: checked.launch(config, runtime, chosen, place)
         return session.run(self.kernel.__name__, launch)
 
     def launch(
-        self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation
-    ) -> Report:
-        """Run all blocks of a specialisation, the one of these run-time arguments."""
+        self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation,
+        place: Queued | None = None,
+    ) -> Report:  # fmt: skip
+        """Run all blocks of a specialisation, the one of these run-time arguments.
+
+        place: where the launch is queued; None: its arrays are copies that no other launch has.
+        """
         checks = self.checks is not False
-        how = self.profile, self.order, self.trace, limit_of(self.limit), self.timeline
+        how = self.profile, self.order, self.trace, limit_of(self.limit), self.timeline, place
         return chosen.emulate(config, runtime, checks, bool(self._checks_indices()), *how)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:

@@ -78,7 +78,8 @@ class Launch:
     def _launch(self, positional: bool, args: tuple[Any, ...], named_args: dict[str, Any]) -> None:
         """Any launch: on the CPU, or the first one with the default Const values."""
         if current_target() == "cpu":
-            Emulator(self.kernel).run(self.config, *args, **named_args)
+            emulator = Emulator(self.kernel, stream=self.stream)
+            emulator.run(self.config, *args, **named_args)
             return
         runtime, constants = self.kernel.split(args, named_args)
         launcher = self.launcher(constants)

@@ -24,6 +24,7 @@ from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.races import Races
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
+from tensorcore_dsl.interpreter.sync.grids import Grids
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
 from tensorcore_dsl.isa.bounds import error_of
@@ -60,6 +61,7 @@ class ExecutionContext(Chunk):
             self.sanitizer.detector = Races(self, storage, launch, arguments.table)
             self.async_mma.detector = self.sanitizer.detector
             self.proxies.judged = np.zeros_like(self.proxies.epochs)
+        self.dependency = Grids(self, self.sanitizer)
         self.clusters = Clusters(self, self.sanitizer)
         self.barriers = NamedBarriers(self, self.sanitizer)
         self.mbarriers = Mbarriers(self, storage, self.sanitizer, self.clusters)

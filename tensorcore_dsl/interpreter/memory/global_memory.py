@@ -7,7 +7,7 @@ that leaves one of them is always caught.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -18,8 +18,8 @@ from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, Out
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory import accesses
+from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
-from tensorcore_dsl.isa.descriptor import element_index
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 ALIGNMENT = 256  # bytes; alignment of an allocation on a device
@@ -80,15 +80,17 @@ class Arguments:
             f"(shape {array.shape}, dtype {array.dtype})"
         )
 
-    def element(self, real: int, size: int) -> str:
-        """The element that `size` bytes at a real address belong to, for messages."""
+    def arrays(self) -> Iterator[tuple[NamedArray, np.ndarray]]:
+        """Every array, those of tensor maps last."""
         arrays = [(a.name, a.array) for a in self.pointers]
         for name, array in arrays + [(a.name, a.array) for a in self.maps]:
-            low, high = span(array)
-            if low <= real < high:
-                index = list(element_index(real - low, array.shape, array.strides))
-                where = f"global bytes {real - low} to {real - low + size - 1} of it"
-                return f"element {index} of argument {name!r} ({where})"
+            yield NamedArray(name, *span(array), array.shape, array.strides), array
+
+    def element(self, real: int, size: int) -> str:
+        """The element that `size` bytes at a real address belong to, for messages."""
+        for named, _ in self.arrays():
+            if named.low <= real < named.high:
+                return named.element(real, size)
         return f"bytes {real:#x} to {real + size - 1:#x} of global memory"
 
 

@@ -26,6 +26,7 @@ from tensorcore_dsl.interpreter.memory.accesses import (
 )
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CHECK,
+    EARLIER,
     END,
     END_NODE,
     FOUNDS,
@@ -114,7 +115,7 @@ def _is_quiet(
     memories = native.array_at(memory, (WORDS,), np.int64)
     h = native.array_at(memories[BOOK], (LENGTH,), np.int64)
     few = h[NEXT_NODE] + NODES_OF_A_WARP > h[END_NODE] and h[END_NODE] < NODE_ROOM
-    if h[NEXT] >= h[END] or few:
+    if h[NEXT] >= h[END] or few or (which == GLOBAL and h[EARLIER] != 0):
         return False
     at, count = memories[OWN_PLACES], memories[CTAS]
     if which == GLOBAL:

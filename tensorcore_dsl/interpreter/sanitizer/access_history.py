@@ -59,9 +59,10 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # WARPS: of a cluster; CTA_WARPS: of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM,
 # COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `vector_clocks.Rows`, with
 # the bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
+# EARLIER: not 0 while accesses to global memory may meet those of earlier launches.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
 COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
-SINCE, LENGTH = 20, 21
+SINCE, EARLIER, LENGTH = 20, 21, 22
 ROOM = 4096
 SIZE_BITS, ATOMIC = 6, 1 << 5
 NON_COHERENT = 255  # in the place of a strength

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
+from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint, owner_of
 from tensorcore_dsl.interpreter.sanitizer.regions import Region, granule_bits, regions_of
+from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier, Launched
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
 
 PAGE = 1 << history.PAGE_BITS
@@ -33,12 +36,18 @@ class LaunchHistory:
     coupled: may CTAs wait for each other? Then chunks run one after the other. element: names the
     bytes at a real address of global memory. chunks: the chunk of each number from 1 on. turn: how
     often all serial numbers were used up; a chunk that has some of an earlier turn drops them.
+    earlier: launches that may run at the same time. waits: has a thread waited for the launch in
+    front? triggers: has one let the launch behind start?
     """
+
+    waits = triggers = False
 
     def __init__(
         self, program: Program, spans: list[tuple[int, int]], coupled: bool,
-        element: Callable[[int, int], str],
+        element: Callable[[int, int], str], launched: Launched | None = None,
+        earlier: Sequence[Earlier] = (),
     ) -> None:  # fmt: skip
+        self.launched, self.earlier = launched, list(earlier)
         self.program, self.coupled, self.element = program, coupled, element
         self.lock = threading.Lock()
         # Chunks that run at once access global memory one after the other, each with its codes.
@@ -60,6 +69,17 @@ class LaunchHistory:
         """A chunk has ended."""
         with self.lock:
             self.chunks[races.number] = PastChunk(races)
+
+    def footprint(self, arrays: Iterable[tuple[NamedArray, np.ndarray]]) -> Footprint:
+        """What the launch has accessed, after its end."""
+        found = []
+        for named, array in arrays:
+            region = self.region(named.low)
+            if region is not None:
+                found.append((named, region, owner_of(array)))
+        who = self.who[: self.pages * PAGE + 2].copy()
+        owner, nodes = self.owner[: self.pages].copy(), self.nodes[: self.used_nodes].copy()
+        return Footprint(who, owner, nodes, self.strong, self.chunks, found)
 
     def region(self, real: int) -> Region | None:
         """The region of a real address."""

@@ -94,12 +94,16 @@ class Finding:
         return owner
 
     @property
+    def _who(self) -> int:
+        return int(self.races.launch.who[self.serial])
+
+    @property
     def _step(self) -> int:
-        return int(self.races.launch.who[self.serial]) >> history.WARP_BITS
+        return self._who >> history.WARP_BITS
 
     @property
     def _warp(self) -> int:
-        return int(self.races.launch.who[self.serial]) & history.WARP_MASK
+        return self._who & history.WARP_MASK
 
     @property
     def _many(self) -> bool:
@@ -135,25 +139,30 @@ class Finding:
         if self.what == history.TOGETHER:
             return self._together(here)
         races, owner = self.races, self._owner
-        mine, theirs = races.names.instruction(self.step), owner.names.instruction(self._step)
-        stores = self.kind in (history.STORE, history.STRONG_STORE)
         turns = (
             _turn(races, races.launch, self.step, self.thread // WARP, races.now),
             _turn(owner, races.launch, self._step, self._warp, self.serial),
         )
         turn, their_turn = turns if max(turns) > 1 and not self._many else (0, 0)
-        done, did = _verb(mine, stores)[0], _verb(theirs, self.what != history.READ)[1]
+        done, did = self._verbs()
         end = "nothing orders the two accesses"
         if self.mild:
             end = "nothing orders the two, but both write the same value"
         lines = [
             f"{self._name(here)} is {done} here{_time(turn)} by {self._me()}; {self._other()} {did}"
-            f"{_time(their_turn)} at {_place(there, here)}; {end}",
+            f"{_time(their_turn)} at {place_text(there, here)}; {end}",
             f"they meet at {self._bytes()}",
             self._closest(here),
             self._advice(here, there),
         ]
         return "\n  ".join(line for line in lines if line)
+
+    def _verbs(self) -> tuple[str, str]:
+        """What is done to the bytes here, and what somebody did."""
+        mine = self.races.names.instruction(self.step)
+        theirs = self._owner.names.instruction(self._step)
+        stores = self.kind in (history.STORE, history.STRONG_STORE)
+        return _verb(mine, stores)[0], _verb(theirs, self.what != history.READ)[1]
 
     def _name(self, here: Loc | None) -> str:
         """What is accessed, as the source says."""
@@ -312,7 +321,7 @@ class Finding:
             fence = advice.FENCE_PROXY_ASYNC_GLOBAL
         return (
             f"{self._name(here)}: {self._me()} {does} through the async proxy what {self._other()} "
-            f"{did} at {_place(there, here)}, without a proxy fence\n"
+            f"{did} at {place_text(there, here)}, without a proxy fence\n"
             f"  they meet at {self._bytes()}\n"
             f"  {fence} must come between, best by the {who} before it synchronises (PTX manual, "
             "8.6 and 9.7.13.4)"
@@ -380,10 +389,10 @@ def _rank(races: Detector, step: int, reads: bool) -> int:
 def _named(races: Detector, who: int, here: Loc | None) -> str:
     step = who >> history.WARP_BITS
     instr = races.names.instruction(step)
-    return f"{instr.summary if instr else 'one'} at {_place(races.names.loc(step), here)}"
+    return f"{instr.summary if instr else 'one'} at {place_text(races.names.loc(step), here)}"
 
 
-def _place(loc: Loc | None, here: Loc | None) -> str:
+def place_text(loc: Loc | None, here: Loc | None) -> str:
     """A place in the source: its line and what stands there."""
     text, line = expression(loc), line_text(loc, here)
     return f"{line} (`{text}`)" if text else line

@@ -20,6 +20,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positi
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report
+from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunches
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
@@ -74,6 +75,7 @@ class Races(HappensBefore):
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
         self.life = np.zeros((2, ctas, 1), np.uint32)
+        self.early = EarlierLaunches(self)
         self.lives = _places(self.life[0], self.life[1], 2, LIFE)
         shared = _places(self.writes, self.reads, shift, storage.size)
         self.places = {history.OWN: shared, history.GLOBAL: self._arrays()}
@@ -130,6 +132,7 @@ class Races(HappensBefore):
         self.writes[:] = self.reads[:] = 0
         self.memo[:] = self.life[:] = 0
         self.clocks.reset()
+        self.early.end()
         self.inits.clear()
         self.fenced_inits.clear()
         self.operations.clear()
@@ -164,6 +167,10 @@ class Races(HappensBefore):
         if self.swizzles is not None and memory != history.GLOBAL and todo & history.NOTE:
             self.swizzles.words(verb, addresses, mask, size, at, self.peers)
         addresses = addresses.astype(np.uint64, copy=False)  # one compiled form serves all memories
+        if not self.early.over and memory == history.GLOBAL and todo & history.CHECK:
+            early = self.early.words(verb == "store", addresses, mask, size, at)
+            if early is not None:
+                return early.tell
         start = int(self.book[history.NEXT])
 
         def touch(todo: int, mask: np.ndarray, since: int = ALWAYS) -> bool:
@@ -327,6 +334,10 @@ class Races(HappensBefore):
         place = np.array(region.place(0), np.int64)
         step = int(self.launch.who[serial]) >> history.WARP_BITS
         strong = int(self.launch.strong[step]) if reduces else 0
+        if not self.early.over:
+            early = self.early.ranges(verb == "store", thread, starts, size, strong, step)
+            if early is not None:
+                return early.tell
         return self._ranges(
             history.GLOBAL, verb, serial, thread, starts - region.low, size, place, strong,
             FENCED_GLOBAL, region.low,

@@ -62,6 +62,12 @@ def strength(instr: Instruction | None) -> int:
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
 
+def compatible_abroad(strong: int, other: int) -> bool:
+    """Are accesses of these strengths no race, though made by different launches?"""
+    same_size = (strong ^ other) & (ATOMIC - 1) == 0
+    return strong != 0 and same_size and min(strong, other) >> SIZE_BITS == GPU_SCOPE
+
+
 @dataclass
 class Message:
     """What a release hands on: vectors by cluster, its scope, and the CTA that made it.

@@ -1,0 +1,205 @@
+"""Finds accesses that meet those of earlier launches which may still run.
+
+`EarlierLaunches` belongs to the detector of one chunk (`races.Races`). A column of the vector clocks
+says which threads know that the launch has waited for the one in front of it: a thread that has
+waited itself, and all that have met it since.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
+from tensorcore_dsl.interpreter.sanitizer import access_history as history
+from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint
+from tensorcore_dsl.interpreter.sanitizer.race_report import (
+    Detector,
+    Finding,
+    RunningDetector,
+    place_text,
+)
+from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks
+from tensorcore_dsl.isa import advice
+
+VIRTUAL, REAL = 0, 2  # columns of the table of allocations
+
+
+class ClockedDetector(RunningDetector, Protocol):
+    """What this module needs of `races.Races`."""
+
+    chunk: Chunk
+    clocks: VectorClocks
+    table: np.ndarray
+    book: np.ndarray
+    width: int
+    early: EarlierLaunches
+
+    def column(self, cta: int, *key: Any) -> int: ...
+    def observe(self, mask: np.ndarray, column: int, serial: int) -> None: ...
+    def mark(self, mask: np.ndarray) -> None: ...
+
+
+class EarlierLaunches:
+    """The earlier launches that a chunk may meet.
+
+    waited: the steps and warps that have waited for the launch in front.
+    """
+
+    def __init__(self, races: ClockedDetector) -> None:
+        self.races = races
+        self.waited: tuple[int, int] | None = None
+        self.over = not races.launch.earlier
+        if not self.over:
+            races.book[history.EARLIER] = 1
+            for cta in range(0, races.chunk.geometry.ctas, races.peers):
+                races.column(cta, "waited")  # the first column behind those of threads
+
+    def wait(self) -> None:
+        """The active threads wait for the launch in front."""
+        races, mask = self.races, self.races.chunk.mask
+        races.launch.waits = True
+        if not self.over:
+            races.mark(mask)
+            races.observe(mask, races.width, races.now)
+            self.waited = races.chunk.at_step, int(np.argmax(mask)) // WARP
+
+    def end(self) -> None:
+        """Look no more."""
+        self.over, self.races.book[history.EARLIER] = True, 0
+
+    def _know(self, threads: np.ndarray) -> np.ndarray:
+        """Which of the threads know that the launch in front has ended?"""
+        clocks, column = self.races.clocks, self.races.width
+        rows = clocks.rows.row_of[threads]
+        known = np.asarray(clocks.rows.known[ORDER, rows, column] > 0)
+        foreign = np.where(known, 0, clocks.rows.foreign[rows])
+        for number in np.unique(foreign[foreign > 0]).tolist():
+            others = clocks.sets[number].values()
+            if any(v.shape[1] > column and v[ORDER, column] > 0 for v in others):
+                known |= foreign == number
+        return known
+
+    def words(
+        self, stores: bool, addresses: np.ndarray, mask: np.ndarray, size: int, step: int
+    ) -> Finding | None:
+        """Accesses of `size` bytes at virtual addresses by the threads of `mask`."""
+        races = self.races
+        threads = np.flatnonzero(mask)
+        which = (addresses[threads] >> np.uint64(40)).astype(np.int64) - 1
+        inside = (which >= 0) & (which < len(races.table))  # the memories refuse the others
+        threads, rows = threads[inside], races.table[which[inside]]
+        starts = addresses[threads].astype(np.int64) - rows[:, VIRTUAL] + rows[:, REAL]
+        strong = int(races.launch.strong[step])
+        return self._search(threads, starts, size, stores, strong, step)
+
+    def ranges(
+        self, stores: bool, thread: int, starts: np.ndarray, size: int, strong: int, step: int
+    ) -> Finding | None:
+        """An operation that `thread` issues accesses `size` bytes at each real address."""
+        threads = np.full(len(starts), thread)
+        return self._search(threads, starts.astype(np.int64), size, stores, strong, step)
+
+    def _search(
+        self, threads: np.ndarray, starts: np.ndarray, size: int, stores: bool, strong: int,
+        step: int,
+    ) -> Finding | None:  # fmt: skip
+        races = self.races
+        knows = self._know(threads)
+        for earlier in races.launch.earlier:
+            asked = ~knows if earlier.awaited else np.ones_like(knows)
+            footprint = earlier.launch.footprint
+            if not asked.any() or footprint is None:
+                continue
+            reads = stores and earlier.may_read
+            hit = footprint.find(starts[asked], size, reads, strong)
+            if hit is not None:
+                thread = int(threads[asked][hit.which])
+                what = history.WROTE if hit.wrote else history.READ
+                kind = history.STORE if stores else history.LOAD
+                return EarlierFinding(
+                    races, what, history.GLOBAL, kind, step, thread, 0, hit.serial, hit.lanes,
+                    hit.real, 0, False, earlier, footprint,
+                )  # fmt: skip
+        if all(one.awaited for one in races.launch.earlier):
+            if self._know(np.flatnonzero(races.chunk.alive)).all():
+                self.end()
+        return None
+
+
+class EarlierFinding(Finding):
+    """An access in conflict with one of an earlier launch. base: the real address where they meet."""
+
+    races: ClockedDetector
+
+    def __init__(self, *fields: Any) -> None:
+        *own, self.earlier, self.footprint = fields
+        super().__init__(*own)
+
+    @property
+    def _owner(self) -> Detector:
+        detector: Detector = self.footprint.detector(self.serial)
+        return detector
+
+    @property
+    def _who(self) -> int:
+        return int(self.footprint.who[self.serial])
+
+    def _text(self, here: Loc | None, there: Loc | None) -> str:
+        earlier, launch = self.earlier, self.races.launch
+        first, second = earlier.launch.kernel, launch.launched.kernel
+        done, did = self._verbs()
+        where = f"in the launch of {first} in front of it"
+        if earlier.distance > 1:
+            where = f"in the launch of {first} that lies {earlier.distance} launches before it"
+        elif not earlier.distance:
+            where = f"in the launch of {first} in stream {earlier.launch.queue.stream}"
+        name = self.footprint.name(self.base)
+        lines = [
+            f"{self._name(here)} is {done} here by {self._me()} in the launch of {second}; "
+            f"{self._other()} {did} at {place_text(there, here)} {where}; nothing orders the two "
+            "accesses",
+            f"they meet at {self._bytes()}, in argument {name!r} of {first}",
+            *self._why(first, second, here),
+        ]
+        return "\n  ".join(lines)
+
+    def _why(self, first: str, second: str, here: Loc | None) -> list[str]:
+        """Why nothing orders the accesses, and what would."""
+        earlier, launched = self.earlier, self.races.launch.launched
+        wait = f"tc.griddep_wait() ({advice.GRIDDEP_WAIT})"
+        if not earlier.distance:
+            return [
+                f"{second} is launched in stream {launched.queue.stream}, which does not wait for "
+                f"stream {earlier.launch.queue.stream}",
+                f"launch both in one stream, or let the stream of {second} wait for an event that "
+                f"is recorded behind {first}",
+            ]
+        if not earlier.awaited:
+            return [
+                f"{second} waits at most for the launch in front of it; {earlier.between} lies "
+                f"between the two and never calls {wait}, so that it may end before {first} has "
+                "ended",
+                f"call tc.griddep_wait() in {earlier.between}, or launch {second} without pdl=True",
+            ]
+        why = (
+            f"{second} is launched with pdl=True: it starts when all blocks of {first} have called "
+            "tc.griddep_launch_dependents() or ended"
+        )
+        if earlier.distance > 1:
+            why = f"{second} and the launches in front of it are launched with pdl=True"
+        why += f"; what {first} does is over only behind {wait} (PTX manual, 9.7.13.13)"
+        waited = self.races.early.waited
+        if waited is None:
+            return [why, "call tc.griddep_wait() before this access"]
+        step, warp = waited
+        names = self.races.names
+        return [
+            why,
+            f"{names.unit_name(warp * WARP, WARP)} has waited at "
+            f"{place_text(names.loc(step), here)}, which does not order this access: let each "
+            "thread wait, or let the threads meet behind the wait (tc.barrier())",
+        ]

@@ -1,0 +1,45 @@
+"""The launch in front of this one and the one behind it: griddepcontrol."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+
+
+class Overlap(Protocol):
+    """What decides how far the launches in front and behind have come."""
+
+    def wait(self) -> None:
+        """Return when the launch in front has ended."""
+
+    def launch_dependents(self, ctas: np.ndarray) -> None:
+        """These CTAs of the grid let the launch behind start."""
+
+
+class Grids:
+    """griddepcontrol, as the threads of a chunk execute it.
+
+    overlap: None where the launch in front has ended already.
+    """
+
+    overlap: Overlap | None = None
+
+    def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
+        self.chunk, self.sanitizer = chunk, sanitizer
+
+    def wait(self) -> None:
+        if self.overlap is not None:
+            self.overlap.wait()
+        if self.sanitizer.detector is not None:
+            self.sanitizer.detector.early.wait()
+
+    def launch_dependents(self) -> None:
+        if self.sanitizer.detector is not None:
+            self.sanitizer.detector.launch.triggers = True
+        if self.overlap is not None:
+            ctas = np.unique(np.flatnonzero(self.chunk.mask) // self.chunk.group)
+            self.overlap.launch_dependents(self.chunk.geometry.first + ctas)
