@@ -66,7 +66,8 @@ class Emulator:
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
-        session, handle = current_session(), 0 if self.stream is None else stream_handle(self.stream)
+        session = current_session()
+        handle = 0 if self.stream is None else stream_handle(self.stream)
         place = queued(self.stream, handle, config.pdl)
         if session is None:
             return self.launch(config, runtime, self.compiled(runtime, constants), place)

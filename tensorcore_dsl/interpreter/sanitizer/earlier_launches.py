@@ -1,8 +1,8 @@
 """Finds accesses that meet those of earlier launches which may still run.
 
-`EarlierLaunches` belongs to the detector of one chunk (`races.Races`). A column of the vector clocks
-says which threads know that the launch has waited for the one in front of it: a thread that has
-waited itself, and all that have met it since.
+`EarlierLaunches` belongs to the detector of one chunk (`races.Races`). A column of the vector
+clocks says which threads know that the launch has waited for the one in front of it: a thread that
+has waited itself, and all threads that have met it since.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import numpy as np
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
-from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint
 from tensorcore_dsl.interpreter.sanitizer.race_report import (
     Detector,
     Finding,
     RunningDetector,
     place_text,
 )
-from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks
 from tensorcore_dsl.isa import advice
 
@@ -46,12 +44,14 @@ class ClockedDetector(RunningDetector, Protocol):
 class EarlierLaunches:
     """The earlier launches that a chunk may meet.
 
-    waited: the steps and warps that have waited for the launch in front.
+    waited: a step and a warp that have waited for the launch in front. informed: by cluster, the
+    columns of asynchronous operations that were issued behind a wait.
     """
 
     def __init__(self, races: ClockedDetector) -> None:
         self.races = races
         self.waited: tuple[int, int] | None = None
+        self.informed: set[tuple[int, int]] = set()
         self.over = not races.launch.earlier
         if not self.over:
             races.book[history.EARLIER] = 1
@@ -66,6 +66,16 @@ class EarlierLaunches:
             races.mark(mask)
             races.observe(mask, races.width, races.now)
             self.waited = races.chunk.at_step, int(np.argmax(mask)) // WARP
+
+    def issued(self, thread: int, column: int) -> None:
+        """A thread issues an asynchronous operation of a column."""
+        if not self.over and self._know(np.array([thread])).all():
+            self.informed.add((thread // self.races.width, column))
+
+    def completed(self, message: int, cluster: int, column: int) -> None:
+        """A message tells that operations of a column are complete."""
+        if (cluster, column) in self.informed:
+            self.races.clocks.rows.known[ORDER, message, self.races.width] = 1
 
     def end(self) -> None:
         """Look no more."""
@@ -124,14 +134,14 @@ class EarlierLaunches:
                     races, what, history.GLOBAL, kind, step, thread, 0, hit.serial, hit.lanes,
                     hit.real, 0, False, earlier, footprint,
                 )  # fmt: skip
-        if all(one.awaited for one in races.launch.earlier):
-            if self._know(np.flatnonzero(races.chunk.alive)).all():
-                self.end()
+        awaited = all(one.awaited for one in races.launch.earlier)
+        if awaited and self._know(np.flatnonzero(races.chunk.alive)).all():
+            self.end()
         return None
 
 
 class EarlierFinding(Finding):
-    """An access in conflict with one of an earlier launch. base: the real address where they meet."""
+    """An access in conflict with one of an earlier launch. base: the real address of the bytes."""
 
     races: ClockedDetector
 

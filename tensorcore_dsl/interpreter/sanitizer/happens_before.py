@@ -15,6 +15,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses
+from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunches
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, arrive
 
@@ -40,6 +41,7 @@ class HappensBefore:
     first_cluster: int
     width: int
     peers: int
+    early: EarlierLaunches
     doubt: EmulationError | None = None
 
     def __init__(self, clocks: VectorClocks) -> None:
@@ -182,8 +184,9 @@ class HappensBefore:
 
     def completes(self, cta: int, slot: int, phase: int) -> None:
         """The bytes of an operation are counted by a phase of an mbarrier."""
-        row = self._message(PHASES, cta << 20 | slot, phase)
-        self.clocks.rows.known[ORDER, row, self.column(cta, PHASES, slot)] = self.now
+        row, column = self._message(PHASES, cta << 20 | slot, phase), self.column(cta, PHASES, slot)
+        self.clocks.rows.known[ORDER, row, column] = self.now
+        self.early.completed(row, cta // self.peers, column)
 
     def issued(self, key: tuple[Any, ...], group: int, serial: int) -> None:
         """An operation that `key` waits for by groups was issued, with `group` groups before."""

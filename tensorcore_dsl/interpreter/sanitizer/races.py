@@ -302,6 +302,7 @@ class Races(HappensBefore):
         self.launch.who[serial] = self.chunk.at_step << history.WARP_BITS | thread // WARP
         self.launch.who[serial + 1] = column
         book[history.NEXT] += 2
+        self.early.issued(thread, column)
         return serial
 
     def shared_ranges(
