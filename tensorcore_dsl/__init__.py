@@ -34,7 +34,7 @@ Mathematics
     fma, minimum, maximum, select, sqrt, exp, exp2, log, log2, rcp, rsqrt, sin, cos, tanh,
     erf
 Debugging and checks
-    breakpoint, assert_, debugger, CheckResult, Finding, Exploration, Difference
+    breakpoint, assert_, debugger, CheckResult, Finding, Exploration, Difference, explore
 Tuning and timing
     autotune, Autotuned, Config, Trial, Tuning, testing
 Errors
@@ -53,6 +53,7 @@ from typing import TYPE_CHECKING
 from tensorcore_dsl.arch import ARCHS, Arch
 from tensorcore_dsl.checking.exploration import Difference, Exploration
 from tensorcore_dsl.checking.findings import CheckResult, Finding
+from tensorcore_dsl.checking.launches import explore
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import (
     ArchError, ArgumentError, AssemblyError, AssertionFailed, CompileError, Deadlock,
@@ -149,9 +150,9 @@ __all__ = [
     "bf16x2", "blockDim", "blockIdx", "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank",
     "cluster_size", "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos", "cp_async",
     "cp_async_commit", "cp_async_wait", "current_target", "debugger", "dynamic_shared", "e2m1",
-    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "erf", "exp", "exp2", "f16",
-    "f16x2",
-    "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment", "gridDim",
+    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "erf", "exp", "exp2", "explore",
+    "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment",
+    "gridDim",
     "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",
     "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows", "local",
     "log", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pack",

@@ -67,6 +67,9 @@ class Exploration:
         Arguments with other bits.
     switches : list of str
         Who stops where, and who overtakes, one text for each.
+    launches : bool
+        Whether `tc.explore` has run launches at the same time; `kernel` is then its function, and
+        `order` the number of the order.
 
     Examples
     --------
@@ -84,6 +87,7 @@ class Exploration:
     error: EmulationError | None = None
     differences: list[Difference] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
+    launches: bool = False
 
     @property
     def ok(self) -> bool:
@@ -104,8 +108,11 @@ class Exploration:
         if self.order is None:
             lines.append("it shows in the emulator's own order")
             return "\n".join(lines)
-        lines.append(f"replayed by {self.kernel}.emulator(order={self.order!r}):")
-        lines.append(f"  {base_text(self.order)}")
+        if self.launches:
+            lines.append("launches overlap:")
+        else:
+            lines.append(f"replayed by {self.kernel}.emulator(order={self.order!r}):")
+            lines.append(f"  {base_text(self.order)}")
         lines += (f"  {text}" for text in self.switches)
         return "\n".join(lines)
 

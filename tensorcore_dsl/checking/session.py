@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tensorcore_dsl.checking.findings import CheckResult
 from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.runtime.targets import emulating
 
 
@@ -17,12 +19,36 @@ class Stopped(BaseException):
     """Ends a script at its first finding; scripts that catch Exception do not hold it up."""
 
 
+class SessionLaunch(Protocol):
+    """A launch inside a session. arguments: at run time, by `names`; blocks: of its grid."""
+
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def arguments(self) -> Sequence[Any]: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def place(self) -> Queued: ...
+
+    def __call__(self) -> Report:
+        """Run it."""
+
+    def again(self, arguments: Sequence[Any], order: Order | None, overlap: Overlap) -> Report:
+        """Run it with other arguments of the same types, together with other launches."""
+
+
 class Session:
     """What the launches of a script or of a test have found.
 
     collect: errors of the emulator are noted, and the script goes on; else they are raised. first:
-    Stopped is raised at the first one. order: of launches that ask for none.
+    Stopped is raised at the first one. order: of launches that ask for none. checks: as
+    `kernel.emulator` takes them.
     """
+
+    checks: bool | None = True
 
     def __init__(
         self, *, collect: bool = True, first: bool = False, order: Order | None = None
@@ -31,18 +57,19 @@ class Session:
         self.result = CheckResult()
         self._lock = threading.RLock()  # launches of several threads run one after the other
 
-    def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
+    def run(self, launch: SessionLaunch) -> Report:
         """The report of one launch; an empty one after an error that is noted."""
         if not self.collect:
             self.result.launches += 1
             return launch()
         with self._lock:
-            report = self.result.collect(kernel, launch)
+            report = self.result.collect(launch.kernel, launch)
         if report is None and self.first:
             raise Stopped
         return Report() if report is None else report
 
 
+AnySession = TypeVar("AnySession", bound="Session")
 _sessions: list[Session] = []  # of this process, for all of its threads; the last one counts
 
 
@@ -57,7 +84,13 @@ def checking(arch: str | None = None, **options: Any) -> Iterator[Session]:
 
     arch: what is emulated, where a launch does not say.
     """
-    session = Session(**options)
+    with launching_in(Session(**options), arch) as session:
+        yield session
+
+
+@contextmanager
+def launching_in(session: AnySession, arch: str | None) -> Iterator[AnySession]:
+    """Inside, every launch runs in a session; arch: as for `checking`."""
     with emulating(arch):
         _sessions.append(session)
         try:

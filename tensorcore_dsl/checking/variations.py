@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count, islice
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 
+from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.scheduling.orders import (
     Journal,
@@ -19,6 +22,12 @@ from tensorcore_dsl.interpreter.scheduling.orders import (
 BLOCKS = 4  # blocks whose warps stop: those of a launch are alike
 LANES = ((16, WARP - 1), (1, WARP - 1), (0, 0))  # parts of a warp that stop, in systematic orders
 MAX_SWITCHES = 3  # of drawn schedules
+
+
+def check_count(n: Any) -> None:
+    """ArgumentError unless `n` is a number of orders."""
+    if isinstance(n, bool) or not isinstance(n, SupportsIndex) or index(n) < 1:
+        raise ArgumentError(f"explore takes the number of orders, 1 or more, not {n!r}")
 
 
 def variations(journal: Journal) -> Iterator[Order]:

@@ -45,6 +45,7 @@ from tensorcore_dsl.interpreter.sanitizer.stream_order import launched as stream
 from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler, is_unusual
 from tensorcore_dsl.interpreter.scheduling.random_schedule import RandomSchedule
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
+from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Param
@@ -94,6 +95,7 @@ def run(
     cooperative: bool = False,
     recorder: Recorder | None = None,
     queued: Queued | None = None,
+    overlap: Overlap | None = None,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -108,7 +110,8 @@ def run(
     that run it separately; None: a loop may go on until it has changed nothing but registers for
     about 2**18 iterations.
     `queued`: where the launch is queued; its accesses are then compared with those of launches that
-    may run at the same time. None: nothing else runs.
+    may run at the same time. None: nothing else runs. `overlap`: runs the launch together with
+    others; it is asked before each step.
     `cooperative`: the device must hold all CTAs at a time, else LaunchError. `workers`: chunks that
     run at a time, as many as there are cores if None. Memory does not grow with the grid. An error
     in one chunk ends the others at once, and so does Ctrl-C.
@@ -132,7 +135,7 @@ def run(
     polls = any(loop.polls_global_memory for loop in program.loops.values())
     coupled, waits = program.couplings
     waits, ctas = polls or waits, prod(grid)
-    most_workers = 1 if observers else _workers(workers)
+    most_workers = 1 if observers or overlap else _workers(workers)
     group = -(-prod(block) // program.unit) * program.unit
     alone = coupled or waits or order is not None or recorder is not None or (races and checks)
     apart = not alone and most_workers > 1 and _is_long(program, ctas, group, arguments)
@@ -150,7 +153,7 @@ def run(
         launch = _Launch(
             program, grid, block, arguments, target.name, static, dynamic_shared, checks, profile,
             cluster, coupled or polls, limit, most if waits else None, order, observers, recorder,
-            team,
+            team, overlap=overlap,
         )  # fmt: skip
         memory, _ = launch.memory
         launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
@@ -202,6 +205,7 @@ class _Launch:
     recorder: Recorder | None
     team: Team = ALONE
     history: LaunchHistory | None = None
+    overlap: Overlap | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "memory"}
@@ -228,10 +232,14 @@ class _Launch:
         ctx.unusual = is_unusual(self.order)
         scheduler = _scheduler(self.order, ctx)
         machine = Machine(ctx, parameters, scheduler, self.observers, self.limit, self.resident)
-        machine.stop = stop
+        machine.stop = self.overlap or stop
+        if self.overlap is not None:
+            ctx.dependency.overlap, self.overlap.chunk = self.overlap, ctx
         if recorder is not None and first == 0:
             recorder.attach(machine, prod(self.grid))
         report = machine.run()
+        if self.overlap is not None:
+            self.overlap.launch_dependents(np.arange(first, first + ctas))
         if self.history is not None and ctx.sanitizer.detector is not None:
             self.history.retire(ctx.sanitizer.detector)
         parts = ctx.special, ctx.sanitizer.in_flight, ctx.shared.mbarriers, ctx, machine

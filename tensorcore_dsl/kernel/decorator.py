@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from tensorcore_dsl.checking.check import Check
 from tensorcore_dsl.checking.explorer import Explorer
+from tensorcore_dsl.checking.variations import check_count
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
@@ -246,8 +247,7 @@ class Kernel(CompiledKernel):
         ArgumentError
             Another number of orders.
         """
-        if isinstance(n, bool) or not isinstance(n, SupportsIndex) or index(n) < 1:
-            raise ArgumentError(f"explore takes the number of orders, 1 or more, not {n!r}")
+        check_count(n)
         return Explorer(Emulator(self, arch, checks), index(n))
 
     @public

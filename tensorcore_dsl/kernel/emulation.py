@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl.checking.session import current_session
@@ -14,6 +15,7 @@ from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued, queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
@@ -72,22 +74,23 @@ class Emulator:
         if session is None:
             return self.launch(config, runtime, self.compiled(runtime, constants), place)
         order = session.order if self.order is None else self.order
-        checked = replace(self, checks=True, order=order)
+        checked = replace(self, checks=session.checks, order=order)
         chosen = checked.compiled(runtime, constants)
-        launch = lambda: checked.launch(config, runtime, chosen, place)
-        return session.run(self.kernel.__name__, launch)
+        return session.run(_Prepared(checked, config, runtime, chosen, place))
 
     def launch(
         self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation,
-        place: Queued | None = None,
+        place: Queued | None = None, overlap: Overlap | None = None,
     ) -> Report:  # fmt: skip
         """Run all blocks of a specialisation, the one of these run-time arguments.
 
         place: where the launch is queued; None: its arrays are copies that no other launch has.
+        overlap: with other launches that run at the same time.
         """
         checks = self.checks is not False
-        how = self.profile, self.order, self.trace, limit_of(self.limit), self.timeline, place
-        return chosen.emulate(config, runtime, checks, bool(self._checks_indices()), *how)
+        how = self.profile, self.order, self.trace, limit_of(self.limit), self.timeline
+        races = bool(self._checks_indices())
+        return chosen.emulate(config, runtime, checks, races, *how, place, overlap)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""
@@ -102,3 +105,33 @@ class Emulator:
         # those of the library are tested with checks, and emulate without
         ours = is_library_kernel(self.kernel.function.__module__)
         return self.kernel.checks_indices(None if ours else True)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A launch inside a session (`checking.session.SessionLaunch`)."""
+
+    emulator: Emulator
+    config: LaunchConfig
+    arguments: Sequence[Any]
+    chosen: Specialisation
+    place: Queued
+
+    @property
+    def kernel(self) -> str:
+        return self.emulator.kernel.__name__
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.emulator.kernel.runtime_names
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.config.grid)
+
+    def __call__(self) -> Report:
+        return self.emulator.launch(self.config, self.arguments, self.chosen, self.place)
+
+    def again(self, arguments: Sequence[Any], order: Order | None, overlap: Overlap) -> Report:
+        emulator = replace(self.emulator, order=order)
+        return emulator.launch(self.config, arguments, self.chosen, overlap=overlap)

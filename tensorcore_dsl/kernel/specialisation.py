@@ -25,6 +25,7 @@ from tensorcore_dsl.interpreter.execution.machine import Observer
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.interpreter.timeline.recorder import recorder_of
 from tensorcore_dsl.interpreter.timeline.timeline import Timeline
 from tensorcore_dsl.ir import nodes
@@ -133,6 +134,7 @@ class Specialisation:
         self, config: LaunchConfig, args: Sequence[Any], checks: bool, races: bool,
         profile: bool, order: Order | None, traced: Traced, limit: int | None = None,
         timeline: bool | int = False, queued: Queued | None = None,
+        overlap: Overlap | None = None,
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
         recorder = Recorder(traced)
@@ -156,7 +158,7 @@ class Specialisation:
                 dynamic_shared=config.shared_bytes, checks=checks, program=program,
                 cluster=config.cluster, profile=profile, order=order, observers=observers,
                 races=races, limit=limit, cooperative=config.cooperative, recorder=timed,
-                queued=queued,
+                queued=queued, overlap=overlap,
             )  # fmt: skip
         if recorder.wanted:
             report.trace = recorder.trace

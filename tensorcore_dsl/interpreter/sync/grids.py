@@ -11,7 +11,15 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
 
 class Overlap(Protocol):
-    """What decides how far the launches in front and behind have come."""
+    """What decides how far the launches in front and behind have come.
+
+    chunk: the one that runs.
+    """
+
+    chunk: Chunk | None
+
+    def is_set(self) -> bool:
+        """Called before each step: let other launches run. True: end."""
 
     def wait(self) -> None:
         """Return when the launch in front has ended."""
@@ -41,5 +49,6 @@ class Grids:
         if self.sanitizer.detector is not None:
             self.sanitizer.detector.launch.triggers = True
         if self.overlap is not None:
-            ctas = np.unique(np.flatnonzero(self.chunk.mask) // self.chunk.group)
-            self.overlap.launch_dependents(self.chunk.geometry.first + ctas)
+            ready = self.chunk.mask.reshape(-1, self.chunk.group).any(axis=1)
+            ready |= self.chunk.gone.reshape(-1, self.chunk.group).all(axis=1)
+            self.overlap.launch_dependents(self.chunk.geometry.first + np.flatnonzero(ready))
