@@ -7,12 +7,15 @@ the two accesses that a report must name.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.errors import Race
 from tensorcore_dsl.interpreter.sanitizer import stream_order
 
@@ -363,3 +366,206 @@ def test_mistakes_are_reported_at_both_lines(case: Callable[[bool], None]) -> No
 @pytest.mark.parametrize("case", CASES)
 def test_correct_launches_are_not_complained_of(case: Callable[[bool], None]) -> None:
     case(False)
+
+
+# -- orders of launches -------------------------------------------------------------------------
+
+
+@tc.kernel
+def last_block_is_late(x: tc.Array):
+    """Block 1 never triggers: it ends."""
+    if tc.blockIdx.x == 0:
+        tc.griddep_launch_dependents()
+    x[tc.blockIdx.x * 32 + tc.threadIdx.x] = 7
+
+
+@tc.kernel
+def poll(x: tc.Array, out: tc.Array):
+    """Waits for the launch in front by a word in memory."""
+    while tc.emit("ld.acquire.gpu.global.b32", x.at(0)).bits(tc.s32) == 0:
+        pass
+    out[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def raise_flag(x: tc.Array):
+    tc.griddep_launch_dependents()
+    tc.emit("st.release.gpu.global.b32", x.at(0), 1)
+
+
+@tc.kernel
+def leave_bounds_if_early(x: tc.Array, out: tc.Array):
+    """Reads an index before the wait."""
+    out[tc.threadIdx.x - (x[tc.threadIdx.x] == 0) * 1000] = 1
+
+
+def results(kernel, *arguments, n=40, checks=False, **options):
+    """What is found in launches of `write_late` and of a kernel behind it."""
+
+    def launches(x):
+        write_late[2, 32](x)
+        pdl(kernel, **options)(x, *arguments)
+
+    return tc.explore(launches, n, checks=checks)(zeros())
+
+
+def test_launches_that_overlap_give_other_results() -> None:
+    found = results(use_early, zeros())
+    assert not found and found.error is None
+    assert [d.argument for d in found.differences] == ["out of use_early"]
+    assert str(found).splitlines()[0].endswith("orders of launches: results differ")
+    assert "write_late stops at " in str(found) and "use_early runs" in str(found)
+    assert results(use, zeros()).orders == 40
+
+
+def test_a_warp_that_does_not_wait_overtakes_the_one_that_does() -> None:
+    found = results(one_warp_waits, zeros(), grid=1, block=64)
+    assert found, "the barrier orders"
+    late = tc.explore(lambda x, out: (
+        write_late[2, 32](x), pdl(one_warp_waits, 1, 64)(x, out, meet=False)
+    ), 40, checks=False)(zeros(), zeros())  # fmt: skip
+    assert [d.argument for d in late.differences] == ["out of one_warp_waits"]
+
+
+def test_a_block_that_ends_lets_the_next_launch_start() -> None:
+    found = tc.explore(lambda x, out: (
+        last_block_is_late[2, 32](x), pdl(use_early)(x, out)
+    ), 40, checks=False)(zeros(), zeros())  # fmt: skip
+    assert [d.argument for d in found.differences] == ["out of use_early"]
+
+
+def test_errors_of_an_overlapping_launch() -> None:
+    found = results(leave_bounds_if_early, zeros(), checks=False)
+    assert isinstance(found.error, tc.OutOfBounds) and found.switches
+    assert '"OutOfBounds"' in found.json()
+
+
+def test_a_launch_that_polls_is_no_deadlock() -> None:
+    def launches(x, out):
+        raise_flag[1, 32](x)
+        pdl(poll, 1)(x, out)
+
+    assert tc.explore(launches, 20, checks=False)(zeros(), zeros())
+
+
+def test_three_launches_overlap() -> None:
+    def launches(x, y, out, wait):
+        write_late[2, 32](x)
+        pdl(use)(y, zeros(), wait=wait)
+        pdl(use)(x, out)
+
+    assert tc.explore(launches, 40, checks=False)(zeros(), zeros(), zeros(), True)
+    found = tc.explore(launches, 40, checks=False)(zeros(), zeros(), zeros(), False)
+    assert [d.argument for d in found.differences] == ["out of use"]
+
+
+def test_host_code_between_launches_ends_the_first_one() -> None:
+    """It runs once, and what it writes waits for the launch in front."""
+    runs = []
+
+    def launches(x, out, host):
+        write_late[2, 32](x)
+        if host:
+            x[:] += 1
+        runs.append(x[0])
+        pdl(use_early)(x, out)
+
+    assert tc.explore(launches, 10, checks=False)(zeros(), zeros(), True)
+    assert not tc.explore(launches, 10, checks=False)(zeros(), zeros(), False)
+    assert runs == [8, 7]
+
+
+def test_arguments_are_copied_and_races_found_at_once() -> None:
+    x = zeros()
+    found = tc.explore(lambda x: (write[2, 32](x), pdl(overwrite)(x, wait=False)), 5)(x)
+    assert isinstance(found.error, Race) and found.order is None and not x.any()
+    assert str(found).endswith("it shows in the emulator's own order")
+
+
+def test_explore_needs_a_number_of_orders() -> None:
+    with pytest.raises(tc.ArgumentError, match="the number of orders, 1 or more, not 0"):
+        tc.explore(print, 0)
+
+
+# -- what is reported ---------------------------------------------------------------------------
+
+
+def report(case, bug=True):
+    with pytest.raises(Race) as raised:
+        case(bug)
+    return str(raised.value)
+
+
+def test_a_report_names_launches_lines_bytes_and_the_cure() -> None:
+    text = report(missing_wait)
+    assert "`x[i]` is read here by thread 0 of block 0 (warp 0, lane 0) in the launch of use;" in text
+    assert "wrote it at line" in text and "in the launch of write in front of it" in text
+    assert "element [0] of argument 'x' (global bytes 0 to 3 of it), in argument 'x' of write" in text
+    assert "use is launched with pdl=True: it starts when all blocks of write have called" in text
+    assert "call tc.griddep_wait() before this access" in text
+
+
+def test_a_report_says_who_has_waited() -> None:
+    text = report(warp_that_does_not_wait)
+    assert "warp 0 of block 0 has waited at line" in text
+    assert "let the threads meet behind the wait (tc.barrier())" in text
+
+
+def test_a_report_of_a_chain_names_the_launch_that_does_not_wait() -> None:
+    text = report(second_never_waits)
+    assert "in the launch of write that lies 2 launches before it" in text
+    assert "use lies between the two and never calls tc.griddep_wait()" in text
+    text = report(only_the_second_waits)
+    assert "use and the launches in front of it are launched with pdl=True" in text
+
+
+def test_a_report_of_streams_names_them() -> None:
+    text = report(two_streams)
+    assert "in the launch of write in stream 7" in text
+    assert "use is launched in stream 8, which does not wait for stream 7" in text
+    assert "an event that is recorded behind write" in text
+
+
+def test_memory_that_was_freed_is_not_compared() -> None:
+    """What is allocated in its place is another array, which something has filled in between."""
+    memory = np.zeros(64, np.int32)
+    address = memory.__array_interface__["data"][0]
+    write[2, 32](memory)
+    del memory
+    again = [np.zeros(64, np.int32) for _ in range(20)]
+    same = [x for x in again if x.__array_interface__["data"][0] == address]
+    pdl(use)(same[0] if same else again[0], zeros(), wait=False)
+
+
+def test_no_launch_keeps_its_arrays_alive() -> None:
+    x = zeros()
+    gone = weakref.ref(x)
+    write[2, 32](x)
+    del x
+    assert gone() is None
+
+
+def test_old_launches_are_dropped() -> None:
+    for _ in range(12):
+        pdl(use, stream=3)(zeros(), zeros())
+    (stream,) = stream_order._streams.values()
+    assert len(stream.launches) == stream_order.MAX_LAUNCHES
+    stream_order.forget()
+    for _ in range(3):
+        write[2, 32](zeros())
+    (stream,) = stream_order._streams.values()
+    assert len(stream.launches) == 1
+
+
+def test_sessions_check_kernels_of_the_library_too() -> None:
+    a = np.ones((64, 64), np.float16)
+    with checking(collect=True) as session:
+        d = kernels.gemm(a, a)
+        pdl(read_halves, 1)(d, np.zeros(32, np.float16))
+    assert [finding.kind for finding in session.result.findings] == ["Race"]
+    assert "read_halves" in session.result.findings[0].message
+
+
+@tc.kernel
+def read_halves(d: tc.Array, out: tc.Array):
+    out[tc.threadIdx.x] = d[0, tc.threadIdx.x]

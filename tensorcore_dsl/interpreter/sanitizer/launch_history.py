@@ -69,6 +69,7 @@ class LaunchHistory:
         """A chunk has ended."""
         with self.lock:
             self.chunks[races.number] = PastChunk(races)
+        vars(races.early).clear()  # the two refer to each other: this frees their memory at once
 
     def footprint(self, arrays: Iterable[tuple[NamedArray, np.ndarray]]) -> Footprint:
         """What the launch has accessed, after its end."""

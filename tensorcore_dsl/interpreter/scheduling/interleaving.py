@@ -54,7 +54,7 @@ class Launching:
         before = len(self.free)
         self.free.update(ctas.tolist())
         if before < len(self.free) == self.blocks:
-            self.among.steps = int(self.among.random.integers(SOON))
+            self.among.steps = self.among.draw(SOON)
 
     @property
     def loc(self) -> Loc | None:
@@ -114,6 +114,10 @@ class Interleaving:
     def _is_over(self, number: int) -> bool:
         return number < 0 or self.launches[number].ended
 
+    def draw(self, end: int) -> int:
+        """A number of steps below `end`."""
+        return 0 if self.seed == EAGER else int(self.random.integers(end))
+
     def step(self, launch: Launching) -> None:
         """A launch is about to execute a step."""
         self.steps -= 1
@@ -131,9 +135,9 @@ class Interleaving:
         ready = [launch.number for launch in self.launches if self._is_ready(launch)]
         if not ready:
             return
-        eager = self.seed == EAGER
-        following = ready[-1] if eager else int(self.random.choice(ready))
-        self.steps = 0 if eager else int(self.random.integers(1 << self.random.integers(LONGEST)))
+        others = [number for number in ready if number != self.running] or ready
+        following = ready[-1] if self.seed == EAGER else int(self.random.choice(others))
+        self.steps = self.draw(1 << int(self.random.integers(LONGEST)))
         if following != self.running:
             before = self.launches[self.running]
             place = None if before.ended else before.loc
