@@ -4,7 +4,7 @@
 `@cuda.jit`. Everything else that users need is here:
 
 Kernels and launches
-    kernel, Kernel, Array, Const, target, current_target, ARCHS, Arch, ArrayType, ScalarType
+    kernel, Kernel, Array, Const, Event, target, current_target, ARCHS, Arch, ArrayType, ScalarType
 Element types
     f64 f32 tf32 f16 bf16 e4m3 e5m2 e3m2 e2m3 e2m1 ue8m0 ue4m3, s64 s32 s16 s8 s4,
     u64 u32 u16 u8 u4, b128 b64 b32 b16 b8 b1, f16x2 bf16x2, pred; DType is their class
@@ -110,6 +110,7 @@ from tensorcore_dsl.lang.wgmma import (
     wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+from tensorcore_dsl.runtime.events import Event
 from tensorcore_dsl.runtime.targets import current_target, target
 from tensorcore_dsl.runtime.trials import Trial, Tuning
 from tensorcore_dsl.tuning.autotune import Autotuned, autotune
@@ -140,7 +141,7 @@ __all__ = [
     "ARCHS", "Arch", "ArchError", "ArgumentError", "Array", "ArrayType", "AssemblyError",
     "AssertionFailed",
     "Autotuned", "CheckResult", "CompileError", "Config", "Const", "DType", "Deadlock",
-    "DebuggerQuit", "Difference", "Divergence", "EmulationError", "Exploration", "Finding",
+    "DebuggerQuit", "Difference", "Divergence", "EmulationError", "Event", "Exploration", "Finding",
     "InvalidArithmetic", "Kernel", "LaunchError", "LayoutError", "Misaligned", "OperandError",
     "OutOfBounds", "PerformanceWarning", "Pointer", "Race", "RaceWarning", "ScalarType",
     "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",

@@ -338,12 +338,54 @@ def default_stream(bug):
     use.configured(2, 32, stream=8)(x, zeros())
 
 
+def event(bug):
+    """A stream that waits for an event of the other one."""
+    x, moment = zeros(), tc.Event()
+    write.configured(2, 32, stream=7)(x)
+    moment.record(7)
+    if bug:
+        write.configured(2, 32, stream=7)(x)
+    moment.wait(8)
+    use.configured(2, 32, stream=8)(x, zeros())
+
+
+def event_of_a_third_stream(bug):
+    """Events carry on what their streams have waited for."""
+    x, first, second = zeros(), tc.Event(), tc.Event()
+    write.configured(2, 32, stream=7)(x)
+    first.record(7)
+    if not bug:
+        first.wait(9)
+    second.record(9)
+    second.wait(8)
+    use.configured(2, 32, stream=8)(x, zeros())
+
+
+def host_waits(bug):
+    x, moment = zeros(), tc.Event()
+    write.configured(2, 32, stream=7)(x)
+    moment.record(7)
+    if not bug:
+        moment.synchronize()
+    use.configured(2, 32, stream=8)(x, zeros())
+
+
+def event_in_front(bug):
+    """A launch behind a wait for an event is no dependent launch: it waits for its stream."""
+    x, moment = zeros(), tc.Event()
+    write[2, 32](x)
+    if not bug:
+        moment.wait()
+    pdl(use)(x, zeros(), wait=False)
+
+
 CASES = [
     missing_wait, wait_behind_the_read, access_behind_the_trigger, no_trigger, write_what_is_read,
     write_what_is_written, warp_that_does_not_wait, lanes_that_do_not_wait,
     block_that_does_not_wait, signal_without_a_wait, bulk_load_before_the_wait,
     bulk_store_before_the_wait, cp_async_before_the_wait, second_never_waits,
-    only_the_second_waits, pool, ring, atomics, write_what_is_counted, ordinary_launch, two_streams, default_stream,
+    only_the_second_waits, pool, ring, atomics, write_what_is_counted, ordinary_launch, two_streams, default_stream, event,
+    event_of_a_third_stream, host_waits, event_in_front,
 ]  # fmt: skip
 
 

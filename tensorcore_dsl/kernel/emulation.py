@@ -13,13 +13,13 @@ from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
-from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued, queued
+from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
-from tensorcore_dsl.runtime.array_interop import stream_handle
+from tensorcore_dsl.runtime.events import queue_of
 from tensorcore_dsl.runtime.launch_config import (
     LaunchConfig,
     LaunchKey,
@@ -69,8 +69,7 @@ class Emulator:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
         session = current_session()
-        handle = 0 if self.stream is None else stream_handle(self.stream)
-        place = queued(self.stream, handle, config.pdl)
+        place = queue_of(self.stream, config.pdl)
         if session is None:
             return self.launch(config, runtime, self.compiled(runtime, constants), place)
         order = session.order if self.order is None else self.order

@@ -259,6 +259,10 @@ class NumbaDriver:
         """The event becomes the moment at which the stream's work so far has ended."""
         self._driver.cuEventRecord(int(event.handle), stream)
 
+    def wait(self, event: Any, stream: int) -> None:
+        """Later work of the stream waits for the event."""
+        self._driver.cuStreamWaitEvent(stream, int(event.handle), 0)
+
     def seconds_between(self, start: Any, end: Any) -> float:
         """Seconds between two events; waits for the second."""
         end.synchronize()

@@ -85,6 +85,9 @@ class Driver(Protocol):
     def record(self, event: Any, stream: int) -> None:
         """The event becomes the moment at which the stream's work so far has ended."""
 
+    def wait(self, event: Any, stream: int) -> None:
+        """Later work of the stream waits for the event."""
+
     def seconds_between(self, start: Any, end: Any) -> float:
         """Seconds between two events; waits for the second."""
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint
 
@@ -153,32 +153,25 @@ def _keep(stream: _Stream, new: Launched) -> None:
     stream.direct = True
 
 
-@dataclass(frozen=True)
-class Moment:
-    """What an event stands for: launches that have ended when it has come."""
-
-    ended: frozenset[int] = frozenset()
-
-
-def moment(queue: Queued) -> Moment:
-    """The end of all work in a stream so far."""
+def ended(queue: Queued) -> frozenset[int]:
+    """The launches that have ended when all work in a stream so far has ended."""
     with _lock:
         stream = _stream(queue)
-        return Moment(stream.known | _of_other_streams(queue) | _ended(stream.launches))
+        return stream.known | _of_other_streams(queue) | _ended(stream.launches)
 
 
-def wait_for(queue: Queued, event: Moment) -> None:
-    """Later work of a stream waits for an event."""
+def wait_for(queue: Queued, launches: frozenset[int]) -> None:
+    """Later work of a stream waits for launches."""
     with _lock:
         stream = _stream(queue)
-        stream.known |= event.ended
+        stream.known |= launches
         stream.direct = False
 
 
-def host_waits_for(event: Moment) -> None:
-    """The host waits for an event."""
+def host_waits_for(launches: frozenset[int]) -> None:
+    """The host waits for launches."""
     with _lock:
-        _host.update(event.ended)
+        _host.update(launches)
 
 
 def forget() -> None:
@@ -186,10 +179,3 @@ def forget() -> None:
     with _lock:
         _streams.clear()
         _host.clear()
-
-
-def queued(stream: Any, handle: int, pdl: bool) -> Queued:
-    """Where a launch is queued that names this stream, whose handle is given."""
-    handle = DEFAULT_STREAM if handle == LEGACY_STREAM else handle
-    blocking = type(stream).__module__.partition(".")[0] != "torch"  # torch's streams do not block
-    return Queued(handle, blocking or handle == DEFAULT_STREAM, pdl)
