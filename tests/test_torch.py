@@ -6,15 +6,19 @@ f64. Without PyTorch nothing here runs, which the summary of the run says (conft
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 import pytest
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.checking.session import checking
+from tensorcore_dsl.interpreter.sanitizer import stream_order
 from tensorcore_dsl.runtime import driver
 
 MISSING = "PyTorch is not installed: pip install 'tensorcore-dsl[torch]'"
@@ -855,3 +859,35 @@ def test_a_users_kernel_in_a_cuda_graph(gpu: Any) -> None:
     x.fill_(2)
     graph.replay()
     assert (y == 6).all()
+
+
+def test_launches_of_operators_overlap_safely() -> None:
+    """Forward and backward in a session of checks: all launches are dependent ones."""
+    stream_order.forget()
+    with checking(arch="sm_90a") as session:
+        for call in ("gemm", "swiglu", "grouped", "k_grouped"):
+            operator, args, options = CALLS[call](dict(device="cpu"))
+            hidden = operator(*args, **options)
+            operator(*args, **options).float().sum().backward()
+            ops.gemm(hidden.detach().reshape(-1, 16), whole(16, 24)).sum().backward()
+    assert session.result.launches > 12 and session.result.ok, str(session.result)
+    (stream,) = stream_order._streams.values()
+    assert all(launch.queue.pdl and launch.footprint for launch in stream.launches)
+
+
+def test_checks_do_not_keep_tensors_alive() -> None:
+    """A tensor's memory is free once the tensor is, and is compared as long as it lives."""
+
+    @tc.kernel
+    def fill(x: tc.Array):
+        x[tc.threadIdx.x] = 1
+
+    stream_order.forget()
+    x = torch.zeros(32)
+    storage = weakref.ref(x.untyped_storage())
+    fill[1, 32](x)
+    with pytest.raises(tc.Race, match="in the launch of fill in front of it"):
+        fill.configured(1, 32, pdl=True)(x[:])
+    del x
+    gc.collect()  # the error's traceback
+    assert storage() is None

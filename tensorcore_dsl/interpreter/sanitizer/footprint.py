@@ -107,6 +107,9 @@ def owner_of(array: np.ndarray) -> Owner:
     """What gives the owner of an array's memory, and None once that is free."""
     while isinstance(array.base, np.ndarray):
         array = array.base
+    storage = getattr(array.base, "untyped_storage", None)
+    if storage is not None:  # a tensor of torch
+        return weakref.ref(storage())
     if array.base is not None:  # memory of another library, whose life nothing tells
         return lambda: array
     return weakref.ref(array)
