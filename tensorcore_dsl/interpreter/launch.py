@@ -130,6 +130,7 @@ def run(
         )
     if 0 in grid:
         return Report()
+    launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
     align = kernel.dynamic if dynamic_shared else 1
     static = -(-kernel.shared_bytes // align) * align
     polls = any(loop.polls_global_memory for loop in program.loops.values())
@@ -156,7 +157,6 @@ def run(
             team, overlap=overlap,
         )  # fmt: skip
         memory, _ = launch.memory
-        launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
         if races and checks:
             launch.history = LaunchHistory(
                 program, memory.spans(), coupled, memory.element, launched, earlier

@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,27 +35,26 @@ class Hit(NamedTuple):
     wrote: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class Footprint:
     """The accesses of a launch that has ended.
 
-    who, owner, nodes, strong, chunks: those of `LaunchHistory`, as far as they are used. arrays:
-    the arguments, each with its region and with what tells whether its memory is still there.
+    tables: who, owner and nodes of `LaunchHistory`, of which the first `used` rows are in use.
+    strong, chunks: those of `LaunchHistory`. arrays: the arguments, each with its region and with
+    what tells whether its memory is still there.
     """
 
-    who: np.ndarray
-    owner: np.ndarray
-    nodes: np.ndarray
+    tables: tuple[np.ndarray, ...]
+    used: tuple[int, ...]
     strong: np.ndarray
     chunks: list[Any]
     arrays: list[tuple[NamedArray, Region, Owner]]
 
-    @cached_property
-    def _book(self) -> np.ndarray:
-        """What reads chains of accesses."""
-        book = np.zeros(history.LENGTH, np.int64)
-        book[history.NODES] = self.nodes.ctypes.data
-        return book
+    def trim(self) -> None:
+        """Keep only what is in use: the tables have room for the longest launch."""
+        if len(self.tables[0]) > self.used[0]:
+            pairs = zip(self.tables, self.used, strict=True)
+            self.tables = tuple(table[:used].copy() for table, used in pairs)
 
     def find(
         self, starts: np.ndarray, size: int, reads: bool, strong: int
@@ -84,19 +82,21 @@ class Footprint:
 
     def _conflicts(self, codes: np.ndarray, strong: int) -> Iterator[tuple[int, int, int]]:
         """The position, serial number and lanes of accesses that are not compatible."""
+        book = np.zeros(history.LENGTH, np.int64)  # what reads chains of accesses
+        book[history.NODES] = self.tables[2].ctypes.data
         for code in np.unique(codes[codes != 0]).tolist():
             many = code & history.KIND == history.MANY
-            for serial, lanes in history.entries(self._book, code):
-                step = int(self.who[serial]) >> history.WARP_BITS
+            for serial, lanes in history.entries(book, code):
+                step = self.who(serial) >> history.WARP_BITS
                 if not compatible_abroad(strong, int(self.strong[step])):
                     yield int(np.argmax(codes == code)), serial, 0 if many else lanes
 
-    def step(self, serial: int) -> int:
-        return int(self.who[serial]) >> history.WARP_BITS
+    def who(self, serial: int) -> int:
+        return int(self.tables[0][serial])
 
     def detector(self, serial: int) -> Any:
         """What is left of the detector of the chunk that made an access."""
-        return self.chunks[int(self.owner[serial >> history.PAGE_BITS])]
+        return self.chunks[int(self.tables[1][serial >> history.PAGE_BITS])]
 
     def name(self, real: int) -> str:
         """The argument of the launch that has a real address."""

@@ -78,9 +78,8 @@ class LaunchHistory:
             region = self.region(named.low)
             if region is not None:
                 found.append((named, region, owner_of(array)))
-        who = self.who[: self.pages * PAGE + 2].copy()
-        owner, nodes = self.owner[: self.pages].copy(), self.nodes[: self.used_nodes].copy()
-        return Footprint(who, owner, nodes, self.strong, self.chunks, found)
+        used = self.pages * PAGE + 2, self.pages, self.used_nodes
+        return Footprint((self.who, self.owner, self.nodes), used, self.strong, self.chunks, found)
 
     def region(self, real: int) -> Region | None:
         """The region of a real address."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import Program
 
 GRANULE = 4  # bytes, at most
@@ -19,7 +20,7 @@ class Region:
     def __init__(self, low: int, high: int, shift: int) -> None:
         self.low, self.size, self.shift = low, high - low, shift
         count = -(-self.size >> shift) + 1
-        self.writes, self.reads = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
+        self.writes, self.reads = memory_pool.zeros((2, count), np.uint32)
 
     def place(self, origin: int) -> tuple[int, ...]:
         """A row of `places` for what starts at byte `origin`."""
