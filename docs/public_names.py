@@ -86,6 +86,7 @@ MEMBERS = {
     "Mbarrier": "init, arrive, arrive_expect_tx, test, wait, remote",
     "TensorMap": "bytes, prefetch",
     "Local": "ndim, size, T",
+    "Event": "record, wait, synchronize",
     "Launch": "prepare",
     "Timeline": "cycles, seconds, block_cycles, busy, waves, resident, sms, from_dram, cold, "
     "assuming, save, plot",

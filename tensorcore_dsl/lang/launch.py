@@ -79,10 +79,12 @@ def arch_number() -> int:
 
 
 def griddep_wait() -> None:
-    """Wait until the preceding kernels of the stream have ended, and their writes are visible.
+    """Wait until the kernel in front in the stream has ended, and its writes are visible.
 
     Only of use in a launch with `pdl=True` (programmatic dependent launch), which may start before
-    the kernel in front of it has ended.
+    the kernel in front of it has ended. It waits for earlier kernels as far as the kernel in front
+    has waited for them. Each thread waits for itself; the others must meet it at a barrier behind
+    the wait. Emulation reports accesses that must stand behind it, as `tc.Race`.
 
     Raises
     ------
