@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from operator import index
 from typing import Any
 
@@ -23,8 +24,9 @@ from tensorcore_dsl.checking.session import Session, SessionLaunch, launching_in
 from tensorcore_dsl.checking.variations import check_count
 from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter import Report
-from tensorcore_dsl.interpreter.scheduling.interleaving import Interleaving, Launching
-from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule
+from tensorcore_dsl.interpreter.scheduling.interleaving import Interleaving
+from tensorcore_dsl.interpreter.scheduling.orders import Schedule
+from tensorcore_dsl.kernel.emulation import PreparedLaunch
 from tensorcore_dsl.runtime.host_arrays import on_host
 
 
@@ -36,17 +38,20 @@ class _Group:
     copies from behind the last launch.
     """
 
-    launches: list[SessionLaunch] = field(default_factory=list)
+    launches: list[PreparedLaunch] = field(default_factory=list)
     arguments: list[Sequence[Any]] = field(default_factory=list)
     before: list[Sequence[Any]] = field(default_factory=list)
     after: list[Sequence[Any]] = field(default_factory=list)
 
-    def is_unchanged(self) -> bool:
-        """Has the host left the arrays as the last launch has left them?"""
-        pairs = zip(self.arguments, self.after, strict=True)
-        return all(_is_same(now, then) for each in pairs for now, then in zip(*each, strict=True))
+    def takes(self, launch: PreparedLaunch) -> bool:
+        """May a launch overlap with the last one? Not if the host has changed arrays since."""
+        follows = launch.place.pdl and launch.place.stream == self.launches[-1].place.stream
+        pairs = zip(_flat(self.arguments), _flat(self.after), strict=True)
+        return follows and all(
+            now.tobytes() == then.tobytes() for now, then in pairs if isinstance(now, np.ndarray)
+        )
 
-    def run(self, launch: SessionLaunch) -> Report:
+    def run(self, launch: PreparedLaunch) -> Report:
         with on_host(launch.arguments) as arguments:
             self.launches.append(launch)
             self.arguments.append(arguments)
@@ -57,46 +62,39 @@ class _Group:
 
     def attempt(self, seed: int, found: Exploration) -> None:
         """Run the launches together in one order; note an error, or results that differ."""
-        flat = copied([given for each in self.arguments for given in each])
-        now = [[flat.pop(0) for _ in each] for each in self.arguments]
-        for arrays, before in zip(reversed(now), reversed(self.before), strict=True):
-            for array, content in zip(arrays, before, strict=True):
-                if isinstance(array, np.ndarray):
-                    _write(array, content)
+        flat = copied(_flat(self.arguments))
+        # What an earlier launch has found in memory counts, so it is written last.
+        for array, content in zip(reversed(flat), reversed(_flat(self.before)), strict=True):
+            if isinstance(array, np.ndarray):
+                writeable, array.flags.writeable = array.flags.writeable, True
+                array[...] = content
+                array.flags.writeable = writeable
+        rest = iter(flat)
         orders = (None, Schedule("down"), seed)  # of threads: each launch gets another one
         jobs = [
-            partial(_again, launch, arguments, orders[(seed + i) % len(orders)])
-            for i, (launch, arguments) in enumerate(zip(self.launches, now, strict=True))
+            partial(launch.again, [next(rest) for _ in given], orders[(seed + i) % len(orders)])
+            for i, (launch, given) in enumerate(zip(self.launches, self.arguments, strict=True))
         ]
-        interleaving = Interleaving([launch.blocks for launch in self.launches], seed)
+        blocks = [prod(launch.config.grid) for launch in self.launches]
+        interleaving = Interleaving(blocks, seed)
         error = interleaving.run(jobs)
-        if error is not None and (
-            isinstance(error, DebuggerQuit) or not isinstance(error, EmulationError)
-        ):
+        if isinstance(error, EmulationError) and not isinstance(error, DebuggerQuit):
+            found.error = error
+        elif error is not None:
             raise error
-        found.error = error
-        if error is None and not interleaving.unfinished:
-            for launch, arrays, after in zip(self.launches, now, self.after, strict=True):
-                for name, array, right in zip(launch.names, arrays, after, strict=True):
-                    if isinstance(array, np.ndarray):
-                        different = difference(f"{name} of {launch.kernel}", right, array)
-                        found.differences += [different] if different else []
+        elif not interleaving.unfinished:
+            every = zip(self._names(), _flat(self.after), flat, strict=True)
+            pairs = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
+            found.differences = [d for d in pairs if d is not None]
         if not found.ok:
-            found.order, found.switches = seed, self._switches(interleaving)
+            names = [launch.kernel for launch in self.launches]
+            found.order, found.switches = seed, interleaving.texts(names)
 
-    def _switches(self, interleaving: Interleaving) -> list[str]:
-        names = [launch.kernel for launch in self.launches]
+    def _names(self) -> list[str]:
         return [
-            f"{names[stopped]} {'has ended' if loc is None else f'stops at {loc}'}; {names[next_]} "
-            "runs"
-            for stopped, loc, next_ in interleaving.switches
-        ]
-
-
-def _again(
-    launch: SessionLaunch, arguments: Sequence[Any], order: Order | None, overlap: Launching
-) -> None:
-    launch.again(arguments, order, overlap)
+            f"{name} of {launch.kernel}"
+            for launch in self.launches for name in launch.emulator.kernel.runtime_names
+        ]  # fmt: skip
 
 
 class _Recording(Session):
@@ -107,16 +105,11 @@ class _Recording(Session):
         self.checks, self.groups = checks, list[_Group]()
 
     def run(self, launch: SessionLaunch) -> Report:
+        assert isinstance(launch, PreparedLaunch)
         with self._lock:
-            last = self.groups[-1] if self.groups else None
-            follows = last is not None and launch.place.pdl and last.is_unchanged()
-            same = follows and last is not None and (
-                last.launches[-1].place.stream == launch.place.stream
-            )
-            if last is None or not same:
-                last = _Group()
-                self.groups.append(last)
-            return last.run(launch)
+            if not (self.groups and self.groups[-1].takes(launch)):
+                self.groups.append(_Group())
+            return self.groups[-1].run(launch)
 
 
 @public
@@ -204,11 +197,5 @@ def _copies(arguments: Sequence[Any]) -> list[Any]:
     return [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
 
 
-def _is_same(now: Any, then: Any) -> bool:
-    return not isinstance(now, np.ndarray) or now.tobytes() == then.tobytes()
-
-
-def _write(array: np.ndarray, content: np.ndarray) -> None:
-    writeable, array.flags.writeable = array.flags.writeable, True
-    array[...] = content
-    array.flags.writeable = writeable
+def _flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    return [item for each in lists for item in each]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from tensorcore_dsl.checking.findings import CheckResult
 from tensorcore_dsl.interpreter import Report
-from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
-from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.runtime.targets import emulating
 
 
@@ -20,24 +18,11 @@ class Stopped(BaseException):
 
 
 class SessionLaunch(Protocol):
-    """A launch inside a session. arguments: at run time, by `names`; blocks: of its grid."""
+    """A launch inside a session, which runs when it is called. kernel: its name."""
 
     @property
     def kernel(self) -> str: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def arguments(self) -> Sequence[Any]: ...
-    @property
-    def blocks(self) -> int: ...
-    @property
-    def place(self) -> Queued: ...
-
-    def __call__(self) -> Report:
-        """Run it."""
-
-    def again(self, arguments: Sequence[Any], order: Order | None, overlap: Overlap) -> Report:
-        """Run it with other arguments of the same types, together with other launches."""
+    def __call__(self) -> Report: ...
 
 
 class Session:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl.checking.session import current_session
@@ -75,7 +74,7 @@ class Emulator:
         order = session.order if self.order is None else self.order
         checked = replace(self, checks=session.checks, order=order)
         chosen = checked.compiled(runtime, constants)
-        return session.run(_Prepared(checked, config, runtime, chosen, place))
+        return session.run(PreparedLaunch(checked, config, runtime, chosen, place))
 
     def launch(
         self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation,
@@ -107,8 +106,8 @@ class Emulator:
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """A launch inside a session (`checking.session.SessionLaunch`)."""
+class PreparedLaunch:
+    """A launch inside a session (`checking.session.SessionLaunch`). place: where it is queued."""
 
     emulator: Emulator
     config: LaunchConfig
@@ -120,17 +119,10 @@ class _Prepared:
     def kernel(self) -> str:
         return self.emulator.kernel.__name__
 
-    @property
-    def names(self) -> Sequence[str]:
-        return self.emulator.kernel.runtime_names
-
-    @property
-    def blocks(self) -> int:
-        return prod(self.config.grid)
-
     def __call__(self) -> Report:
         return self.emulator.launch(self.config, self.arguments, self.chosen, self.place)
 
     def again(self, arguments: Sequence[Any], order: Order | None, overlap: Overlap) -> Report:
+        """Run it with other arguments of the same types, together with other launches."""
         emulator = replace(self.emulator, order=order)
         return emulator.launch(self.config, arguments, self.chosen, overlap=overlap)

@@ -95,6 +95,14 @@ class Interleaving:
         errors = [launch.error for launch in self.launches if launch.error is not None]
         return errors[0] if errors else None
 
+    def texts(self, names: Sequence[str]) -> list[str]:
+        """The switches in words. names: of the launches."""
+        return [
+            f"{names[stopped]} {'has ended' if loc is None else f'stops at {loc}'}; {names[next_]} "
+            "runs"
+            for stopped, loc, next_ in self.switches
+        ]
+
     def _run(self, launch: Launching, job: Callable[[Launching], Any]) -> None:
         with self._turn:
             self._turn.wait_for(lambda: self.stopped or self.running == launch.number)
