@@ -156,7 +156,7 @@ class EarlierFinding(Finding):
 
     @property
     def _who(self) -> int:
-        return int(self.footprint.who(self.serial))
+        return int(self.footprint.who[self.serial])
 
     def _text(self, here: Loc | None, there: Loc | None) -> str:
         earlier, launch = self.earlier, self.races.launch

@@ -35,26 +35,20 @@ class Hit(NamedTuple):
     wrote: bool
 
 
-@dataclass
+@dataclass(frozen=True)
 class Footprint:
     """The accesses of a launch that has ended.
 
-    tables: who, owner and nodes of `LaunchHistory`, of which the first `used` rows are in use.
-    strong, chunks: those of `LaunchHistory`. arrays: the arguments, each with its region and with
-    what tells whether its memory is still there.
+    who, owner, nodes, strong, chunks: those of `LaunchHistory`. arrays: the arguments, each with
+    its region and with what tells whether its memory is still there.
     """
 
-    tables: tuple[np.ndarray, ...]
-    used: tuple[int, ...]
+    who: np.ndarray
+    owner: np.ndarray
+    nodes: np.ndarray
     strong: np.ndarray
     chunks: list[Any]
     arrays: list[tuple[NamedArray, Region, Owner]]
-
-    def trim(self) -> None:
-        """Keep only what is in use: the tables have room for the longest launch."""
-        if len(self.tables[0]) > self.used[0]:
-            pairs = zip(self.tables, self.used, strict=True)
-            self.tables = tuple(table[:used].copy() for table, used in pairs)
 
     def find(
         self, starts: np.ndarray, size: int, reads: bool, strong: int
@@ -83,20 +77,17 @@ class Footprint:
     def _conflicts(self, codes: np.ndarray, strong: int) -> Iterator[tuple[int, int, int]]:
         """The position, serial number and lanes of accesses that are not compatible."""
         book = np.zeros(history.LENGTH, np.int64)  # what reads chains of accesses
-        book[history.NODES] = self.tables[2].ctypes.data
+        book[history.NODES] = self.nodes.ctypes.data
         for code in np.unique(codes[codes != 0]).tolist():
             many = code & history.KIND == history.MANY
             for serial, lanes in history.entries(book, code):
-                step = self.who(serial) >> history.WARP_BITS
+                step = int(self.who[serial]) >> history.WARP_BITS
                 if not compatible_abroad(strong, int(self.strong[step])):
                     yield int(np.argmax(codes == code)), serial, 0 if many else lanes
 
-    def who(self, serial: int) -> int:
-        return int(self.tables[0][serial])
-
     def detector(self, serial: int) -> Any:
         """What is left of the detector of the chunk that made an access."""
-        return self.chunks[int(self.tables[1][serial >> history.PAGE_BITS])]
+        return self.chunks[int(self.owner[serial >> history.PAGE_BITS])]
 
     def name(self, real: int) -> str:
         """The argument of the launch that has a real address."""

@@ -78,8 +78,7 @@ class LaunchHistory:
             region = self.region(named.low)
             if region is not None:
                 found.append((named, region, owner_of(array)))
-        used = self.pages * PAGE + 2, self.pages, self.used_nodes
-        return Footprint((self.who, self.owner, self.nodes), used, self.strong, self.chunks, found)
+        return Footprint(self.who, self.owner, self.nodes, self.strong, self.chunks, found)
 
     def region(self, real: int) -> Region | None:
         """The region of a real address."""

@@ -149,9 +149,6 @@ def _keep(stream: _Stream, new: Launched) -> None:
     """Append a launch; drop those that no later launch can meet, and the oldest beyond the most."""
     only = len(_streams) == 1 and new.queue.stream == DEFAULT_STREAM
     kept = [launch for launch in stream.launches if not (only and launch.number in new.before)]
-    for launch in kept:
-        if launch.footprint is not None:
-            launch.footprint.trim()
     stream.launches = [*kept, new][-MAX_LAUNCHES:]
     stream.direct = True
 
