@@ -20,7 +20,7 @@ import numpy as np
 
 from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.exploration import Exploration, difference
-from tensorcore_dsl.checking.session import Session, SessionLaunch, launching_in
+from tensorcore_dsl.checking.session import Session, launching_in
 from tensorcore_dsl.checking.variations import check_count
 from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter import Report
@@ -62,6 +62,7 @@ class _Group:
 
     def attempt(self, seed: int, found: Exploration) -> None:
         """Run the launches together in one order; note an error, or results that differ."""
+        kernels = [launch.emulator.kernel for launch in self.launches]
         flat = copied(_flat(self.arguments))
         # What an earlier launch has found in memory counts, so it is written last.
         for array, content in zip(reversed(flat), reversed(_flat(self.before)), strict=True):
@@ -83,18 +84,13 @@ class _Group:
         elif error is not None:
             raise error
         elif not interleaving.unfinished:
-            every = zip(self._names(), _flat(self.after), flat, strict=True)
+            named = [f"{name} of {k.__name__}" for k in kernels for name in k.runtime_names]
+            every = zip(named, _flat(self.after), flat, strict=True)
             pairs = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
             found.differences = [d for d in pairs if d is not None]
         if not found.ok:
-            names = [launch.kernel for launch in self.launches]
+            names = [kernel.__name__ for kernel in kernels]
             found.order, found.switches = seed, interleaving.texts(names)
-
-    def _names(self) -> list[str]:
-        return [
-            f"{name} of {launch.kernel}"
-            for launch in self.launches for name in launch.emulator.kernel.runtime_names
-        ]  # fmt: skip
 
 
 class _Recording(Session):
@@ -104,7 +100,7 @@ class _Recording(Session):
         super().__init__(collect=False)
         self.checks, self.groups = checks, list[_Group]()
 
-    def run(self, launch: SessionLaunch) -> Report:
+    def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
         assert isinstance(launch, PreparedLaunch)
         with self._lock:
             if not (self.groups and self.groups[-1].takes(launch)):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tensorcore_dsl.checking.findings import CheckResult
 from tensorcore_dsl.interpreter import Report
@@ -15,14 +15,6 @@ from tensorcore_dsl.runtime.targets import emulating
 
 class Stopped(BaseException):
     """Ends a script at its first finding; scripts that catch Exception do not hold it up."""
-
-
-class SessionLaunch(Protocol):
-    """A launch inside a session, which runs when it is called. kernel: its name."""
-
-    @property
-    def kernel(self) -> str: ...
-    def __call__(self) -> Report: ...
 
 
 class Session:
@@ -42,13 +34,13 @@ class Session:
         self.result = CheckResult()
         self._lock = threading.RLock()  # launches of several threads run one after the other
 
-    def run(self, launch: SessionLaunch) -> Report:
+    def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
         """The report of one launch; an empty one after an error that is noted."""
         if not self.collect:
             self.result.launches += 1
             return launch()
         with self._lock:
-            report = self.result.collect(launch.kernel, launch)
+            report = self.result.collect(kernel, launch)
         if report is None and self.first:
             raise Stopped
         return Report() if report is None else report

@@ -74,7 +74,8 @@ class Emulator:
         order = session.order if self.order is None else self.order
         checked = replace(self, checks=session.checks, order=order)
         chosen = checked.compiled(runtime, constants)
-        return session.run(PreparedLaunch(checked, config, runtime, chosen, place))
+        launch = PreparedLaunch(checked, config, runtime, chosen, place)
+        return session.run(self.kernel.__name__, launch)
 
     def launch(
         self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation,
@@ -107,17 +108,13 @@ class Emulator:
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A launch inside a session (`checking.session.SessionLaunch`). place: where it is queued."""
+    """A launch inside a session, which runs when it is called. place: where it is queued."""
 
     emulator: Emulator
     config: LaunchConfig
     arguments: Sequence[Any]
     chosen: Specialisation
     place: Queued
-
-    @property
-    def kernel(self) -> str:
-        return self.emulator.kernel.__name__
 
     def __call__(self) -> Report:
         return self.emulator.launch(self.config, self.arguments, self.chosen, self.place)
