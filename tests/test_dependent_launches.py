@@ -338,6 +338,19 @@ def default_stream(bug):
     use.configured(2, 32, stream=8)(x, zeros())
 
 
+class TorchStream:
+    """As torch makes them, which do not wait for the default stream."""
+
+    __module__ = "torch.cuda.streams"
+    cuda_stream = 9
+
+
+def stream_of_torch(bug):
+    x = zeros()
+    write[2, 32](x)
+    use.configured(2, 32, stream=TorchStream() if bug else 9)(x, zeros())
+
+
 def event(bug):
     """A stream that waits for an event of the other one."""
     x, moment = zeros(), tc.Event()
@@ -384,7 +397,7 @@ CASES = [
     write_what_is_written, warp_that_does_not_wait, lanes_that_do_not_wait,
     block_that_does_not_wait, signal_without_a_wait, bulk_load_before_the_wait,
     bulk_store_before_the_wait, cp_async_before_the_wait, second_never_waits,
-    only_the_second_waits, pool, ring, atomics, write_what_is_counted, ordinary_launch, two_streams, default_stream, event,
+    only_the_second_waits, pool, ring, atomics, write_what_is_counted, ordinary_launch, two_streams, default_stream, stream_of_torch, event,
     event_of_a_third_stream, host_waits, event_in_front,
 ]  # fmt: skip
 
@@ -474,6 +487,16 @@ def test_a_block_that_ends_lets_the_next_launch_start() -> None:
         last_block_is_late[2, 32](x), pdl(use_early)(x, out)
     ), 40, checks=False)(zeros(), zeros())  # fmt: skip
     assert [d.argument for d in found.differences] == ["out of use_early"]
+
+
+def test_a_launch_starts_when_all_blocks_have_let_it() -> None:
+    """What stands before the trigger has then been done."""
+
+    def launches(x, out):
+        write[2, 32](x)
+        pdl(use_early)(x, out)
+
+    assert tc.explore(launches, 40, checks=False)(zeros(), zeros())
 
 
 def test_errors_of_an_overlapping_launch() -> None:
