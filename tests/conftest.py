@@ -47,6 +47,8 @@ def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
     os.chdir(folder)
     if processes := sys.modules.get("tensorcore_dsl.interpreter.processes"):
         processes.shutdown()  # they would not see what the next test changes
+    if order := sys.modules.get("tensorcore_dsl.interpreter.sanitizer.stream_order"):
+        order.forget()  # launches of one test are not in front of those of the next one
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -24,11 +24,6 @@ BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 
 
-@pytest.fixture(autouse=True)
-def no_launch_before():
-    stream_order.forget()
-
-
 def zeros(count=64):
     return np.zeros(count, np.int32)
 

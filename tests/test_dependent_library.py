@@ -21,11 +21,6 @@ from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 F16, F32, F64, BF16 = np.float16, np.float32, np.float64, np.dtype(ml_dtypes.bfloat16)
 
 
-@pytest.fixture(autouse=True)
-def no_launch_before():
-    stream_order.forget()
-
-
 def whole(*shape: int, dtype: Any = F16, order: Any = "C") -> np.ndarray:
     draw = np.random.default_rng(sum(shape))
     return np.asarray(draw.integers(-2, 3, shape), dtype=dtype, order=order)
