@@ -629,3 +629,65 @@ def test_sessions_check_kernels_of_the_library_too() -> None:
 @tc.kernel
 def read_halves(d: tc.Array, out: tc.Array):
     out[tc.threadIdx.x] = d[0, tc.threadIdx.x]
+
+
+@tc.kernel
+def read_one(x: tc.Array, out: tc.Array):
+    tc.griddep_launch_dependents()
+    out[tc.blockIdx.x * 32 + tc.threadIdx.x] = x[0]
+
+
+@tc.kernel
+def put(x: tc.Array):
+    x[tc.threadIdx.x] = 1
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x, lambda x: x.view(np.uint8), lambda x: x[::-1]],
+    ids=["same", "bytes", "reversed"],
+)  # fmt: skip
+def test_reads_of_several_blocks_and_other_views(view: Callable[[np.ndarray], np.ndarray]) -> None:
+    x = zeros(32)
+    read_one[4, 32](x, zeros(128))
+    with pytest.raises(Race, match="several blocks, block 0 among them, read it at line"):
+        pdl(put, 1)(view(x))
+
+
+def test_neighbours_of_what_was_written_are_free() -> None:
+    x = np.zeros(65, np.uint8)
+    write[2, 32](x)
+    pdl(put, 1, 1)(x[64:])
+
+
+@tc.kernel
+def fill_rows(x: tc.Array):
+    tc.griddep_launch_dependents()
+    for row in range(8):
+        x[row, tc.threadIdx.x] = row
+
+
+@tc.kernel
+def tensor_load(x: tc.Array, out: tc.Array, wait: tc.Const = True):
+    tile, bar = tc.shared((8, 32), x.dtype, align=128), tc.mbarriers(1)[0]
+    boxes = tc.tensor_map(x, (8, 32))
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.arrive_expect_tx(tile.bytes)
+        if wait:
+            tc.griddep_wait()
+        tc.tma_load(tile, boxes, (0, 0), bar)
+    tc.barrier()
+    bar.wait(0)
+    out[tc.threadIdx.x] = tile[0, tc.threadIdx.x]
+
+
+def test_tensor_loads() -> None:
+    x = np.zeros((8, 32), np.float32)
+    for _ in range(2):
+        fill_rows[1, 32](x)
+        pdl(tensor_load, 1)(x, np.zeros(32, np.float32))
+    with pytest.raises(Race, match="is read here by the cp.async.bulk.tensor of warp 0 of block 0"):
+        pdl(tensor_load, 1)(x, np.zeros(32, np.float32), wait=False)
+        fill_rows[1, 32](x)
+        pdl(tensor_load, 1)(x, np.zeros(32, np.float32), wait=False)
