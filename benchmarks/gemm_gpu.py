@@ -141,10 +141,10 @@ def planned(
 def tile(config: Any) -> str:
     """BM x BN (x BK) and the number of stages, as in "128x256 s4 c2 k4 pp".
 
-    c: cluster_m (x cluster_n), k: split_k, m: slices of K in memory, u: units of stream-K, pp:
-    ping-pong schedule, t: A and B swapped.
+    c: cluster_m (x cluster_n), k: split_k, u: units of stream-K, pp: ping-pong schedule, t: swap
+    AB.
     """
-    usual = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "streamk_units": 0, "slices": 1}
+    usual = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "streamk_units": 0}
     usual |= {"pingpong": False, "swapped": False}
     fields = usual | vars(config)
     cluster = f"c{fields['cluster_m']}" + f"x{fields['cluster_n']}" * (fields["cluster_n"] > 1)
@@ -153,7 +153,6 @@ def tile(config: Any) -> str:
         f"s{config.stages}",
         cluster if cluster != "c1" else "",
         f"k{fields['split_k']}" if fields["split_k"] > 1 else "",
-        f"m{fields['slices']}" if fields["slices"] > 1 else "",
         f"u{fields['streamk_units']}" if fields["streamk_units"] else "",
         "pp" if fields["pingpong"] else "",
         "t" if fields["swapped"] else "",

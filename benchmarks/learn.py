@@ -332,10 +332,10 @@ def selected(timings: Timings) -> dict[str, Any]:
 
 
 def usual(config: Any, result: dict[str, Any]) -> Any:
-    """The configuration as the menu has it: all stages that fit, no slices, mma.sync of 16 bits."""
+    """The configuration as the menu has it: all stages that fit, mma.sync of 16 bits."""
     if isinstance(config, HopperConfig):
         below = config.cluster_m > 1 and config.cluster_n == 1 and not config.pingpong
-        return replace(config, slices=1, group_m=16 if below else 8).with_stages()
+        return replace(config, group_m=16 if below else 8).with_stages()
     itemsize = Case.of(result).element.itemsize
     return replace(config, BK=config.BK * itemsize // 2) if itemsize < 8 else config
 

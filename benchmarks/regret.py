@@ -146,7 +146,7 @@ def kind_of(config: Any) -> tuple[Any, ...]:
     """Configurations of a kind differ in their columns alone."""
     return (
         config.BM, config.pingpong, config.cluster_m, config.cluster_n, config.split_k,
-        config.k_slabs, config.valid_m > 0, config.streamk_units > 0, config.slices,
+        config.k_slabs,
     )  # fmt: skip
 
 

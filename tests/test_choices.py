@@ -61,7 +61,7 @@ def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[l
     return found
 
 
-KERNELS = (("bf16_gemm", 400), ("f32_gemm", 100), ("f32_fragments_gemm", 20), ("streamk_gemm", 4))
+KERNELS = (("bf16_gemm", 400), ("f32_gemm", 100), ("f32_fragments_gemm", 20))
 
 
 def test_emulation_chooses_as_a_gpu_does(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

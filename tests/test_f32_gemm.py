@@ -227,7 +227,7 @@ def test_all_kernels_are_ranked_together() -> None:
         (F32, {"config": HopperConfig(BM=64, BN=64, k_slabs=4)}, "f32 products take k_slabs=2"),
         (F32, {"config": HopperConfig(BM=192, BN=64)}, "64, 96 with BM=128 and 32 with BM=192"),
         (F32, {"config": HopperConfig(BM=64, BN=48)}, "multiples of 32 where K is not contiguous"),
-        (F32, {"config": HopperConfig(BM=64, BN=64, pingpong=True)}, "neither pingpong nor valid_m"),
+        (F32, {"config": HopperConfig(BM=64, BN=64, pingpong=True)}, "two stages or more, and no pingpong"),
         (
             F32, {"config": HopperConfig(BM=64, BN=64, stages=1, mma_in_flight=0)},
             "two stages or more",

@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     **{
         f"scaled: {field}": (scaled, (F, F.T, F_SCALES, W_SCALES), {"config": HopperConfig(BN=64, stages=3, **{field: value})},
                              f"takes no {field}={value}")
-        for field, value in {"pingpong": True, "split_k": 2, "valid_m": 64, "streamk_units": 2, "k_slabs": 2, "swapped": True}.items()
+        for field, value in {"pingpong": True, "split_k": 2, "k_slabs": 2, "swapped": True}.items()
     },
     # requantised
     "requantised: None": (requantised, (S, S.T, None), {}, "scale is None (NoneType); needed is a number, or an f32 array"),
@@ -241,7 +241,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "requantised: batch": (requantised, (S[None], S.T, 0.5), {}, "a has shape (1, 64, 64); 2 axes are needed"),
     "requantised: out": (requantised, (S, S.T, 0.5), {"out": S}, "out shares memory with a"),
     "requantised: config": (requantised, (S, S.T, 0.5), {"config": 3}, "needed is a kernels.HopperConfig"),
-    "requantised: stream-K": (requantised, (S, S.T, 0.5), {"config": HopperConfig(streamk_units=2)}, "takes no streamk_units=2"),
+    "requantised: swapped": (requantised, (S, S.T, 0.5), {"config": HopperConfig(swapped=True)}, "takes no swapped=True"),
     # plan
     "plan: None": (kernels.plan, (None, H, None, H), {}, "a is None"),
 }  # fmt: skip
@@ -376,7 +376,6 @@ IN_PLACE: dict[str, dict[str, Any]] = {
     "sm90": {"config": HopperConfig(BN=64, stages=3)},
     "ping-pong": {"config": HopperConfig(BN=64, stages=3, pingpong=True)},
     "split-K": {"config": HopperConfig(BM=64, BN=64, stages=3, split_k=2)},
-    "stream-K": {"config": HopperConfig(BM=64, BN=64, stages=3, streamk_units=3)},
     "rows": {"config": HopperConfig(BN=64, stages=3), "row_reductions": SUM},
     "sm80 split-K": {"config": AmpereConfig(BM=64, BN=64, WM=32, WN=32, split_k=3)},
 }
@@ -465,13 +464,8 @@ EPILOGUES = {
     "sm90 s8": case(np.int8, config=SMALL),
     "sm90 e4m3": case(E4M3, config=SMALL),
     "split-K": case(BF16, shape=(100, 72, 512), config=HopperConfig(BM=64, BN=64, stages=3, split_k=2)),
-    "stream-K": case(BF16, shape=(100, 72, 512), config=HopperConfig(BM=64, BN=64, stages=3, streamk_units=3)),
     "ping-pong": case(BF16, config=HopperConfig(BN=64, stages=3, pingpong=True)),
     "rows": case(BF16, config=SMALL, row_reductions=SUM),
-    "stream-K rows": case(
-        BF16, shape=(100, 72, 512), row_reductions=SUM,
-        config=HopperConfig(BM=64, BN=64, stages=3, streamk_units=3),
-    ),
 }  # fmt: skip
 
 

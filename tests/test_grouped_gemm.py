@@ -143,7 +143,7 @@ def test_gates_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         kernels.swiglu(None, gate, up)
 
 
-NO_PART: list[Any] = [dict(cluster_m=2), dict(split_k=2), dict(valid_m=16), dict(streamk_units=4)]
+NO_PART: list[Any] = [dict(cluster_m=2), dict(split_k=2), dict(swapped=True)]
 
 
 @pytest.mark.parametrize("changes", NO_PART, ids=str)

@@ -133,7 +133,6 @@ SWAPPED_TF32 = {
     "blocks below, CC": dict(BN=64, stages=3, cluster_m=2),
     "in turn, CC": dict(BN=96, stages=3, pingpong=True),
     "split, CC": dict(BM=64, BN=64, stages=2, split_k=2),
-    "few columns, CC": dict(BM=64, BN=64, stages=2, valid_m=32),
     "neither, CF": dict(BN=48, stages=3, cluster_n=2),
     "A transposed, FF": dict(BM=64, BN=64, stages=3),
     "both, FC": dict(BM=64, BN=64, stages=3),
@@ -146,8 +145,7 @@ def test_swapped_tf32(name: str) -> None:
     """A transposed result of 32 bits; its lines are stored by TMA, or by threads."""
     of_a, of_b = name[-2:]
     config = HopperConfig(**SWAPPED_TF32[name], swapped=True)
-    columns = (32,) if config.valid_m else (136, 135)
-    for N in columns:
+    for N in (136, 135):
         a, b = whole(100, 200, dtype=np.float32, order=of_a), whole(200, 136, dtype=np.float32, order=of_b)
         d = np.full((100, N), 77, np.float32)
         kernels.gemm(a, b[:, :N], out=d, precision="tf32", config=config)
@@ -175,55 +173,33 @@ def test_tiles_that_are_not_transposed() -> None:
     a, b, d = (whole(*s, dtype=np.float32) for s in ((136, 64), (64, 256), (136, 256)))
     for config, copied in (
         (HopperConfig(BN=192, pingpong=True, stages=3), True), (HopperConfig(BN=48, stages=3), True),
-        (HopperConfig(stages=3, streamk_units=5), True), (HopperConfig(BN=64, stages=3), False),
+        (HopperConfig(BN=64, stages=3), False),
     ):  # fmt: skip
         found = kernels.plan(a, b, None, d, precision="tf32", config=config)
         assert [copy.place for copy in found.copies] == [1] * copied
 
 
-@pytest.mark.parametrize("valid_m", [32, 64])
-def test_few_rows_that_are_transposed(valid_m: int) -> None:
-    config = HopperConfig(BM=128, BN=64, stages=3, valid_m=valid_m)
-    for M in (4, 20, valid_m):
-        a, b = whole(M, 200, dtype=np.float32, order="F"), whole(200, 104, dtype=np.float32)
-        found = few_blocks(tf32_gemm, config, a, b, np.float32, a_k_major=False, b_k_major=False)
-        assert np.array_equal(found, exact(a, b))
-    a, b = whole(valid_m, 200, order="F"), whole(200, 104)
-    with pytest.raises(tc.ArgumentError, match="valid_m is for A with K contiguous, or of tf32"):
-        kernels.gemm(a, b, config=HopperConfig(BM=128, BN=64, stages=3, valid_m=64))
-
-
-FEW_ROWS = [{}, {"split_k": 2}, {"k_slabs": 4, "stages": 2}, {"valid_m": 64}]
+FEW_ROWS = [{}, {"split_k": 2}, {"k_slabs": 4, "stages": 2}]
 
 
 @pytest.mark.parametrize("more", FEW_ROWS, ids=str)
 def test_few_rows(more: dict[str, int]) -> None:
-    """The first parts of B are asked for early; lines of A that no copy brings are zero."""
-    config = HopperConfig(**{"BM": 64, "BN": 32, "stages": 5, "valid_m": 16, **more})
+    """Rows of a tile beyond A are loaded as zeros, or not at all."""
+    config = HopperConfig(**{"BM": 64, "BN": 32, "stages": 5, **more})
     for M in (1, 7, 16):
         a, b = whole(M, 584), whole(584, 104, order="F")
         assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b))
 
 
-@pytest.mark.parametrize("orders", ["CF", "CC"])
-def test_few_rows_are_all_rows(orders: str) -> None:
-    a, b = whole(40, 64, order=orders[0]), whole(64, 64, order=orders[1])
-    config = HopperConfig(BM=64, BN=64, stages=2, valid_m=16)
-    with pytest.raises(tc.ArgumentError, match="A has 40 rows, and valid_m=16 loads no more"):
-        kernels.gemm(a, b, config=config)
-    assert np.array_equal(kernels.gemm(a[:16], b, config=config).astype(float), exact(a[:16], b))
-
-
 REFUSED = [
-    (dict(group_m=0), "group_m and slices are 1 or more"),
-    (dict(k_slabs=0), "group_m and slices are 1 or more"),
+    (dict(group_m=0), "k_slabs and group_m are 1 or more"),
+    (dict(k_slabs=0), "k_slabs and group_m are 1 or more"),
     (dict(BM=96), "BM is 64, 128, ..., and BN 16 to 256"),
     (dict(BN=264), "BM is 64, 128, ..., and BN 16 to 256"),
     (dict(BN=8), "BM is 64, 128, ..., and BN 16 to 256"),
     (dict(BN=100), "BN is a multiple of 8"),
     (dict(stages=1), "the pipeline needs more stages than mma_in_flight"),
     (dict(mma_in_flight=2), "mma_in_flight is 0 or 1"),
-    (dict(BM=64, valid_m=72), "valid_m is at most BM"),
     (dict(pingpong=True, split_k=2), "the ping-pong schedule has no split-K"),
 ]
 
@@ -272,13 +248,6 @@ def test_wide_promoted_tiles_are_multiplied_in_equal_parts(BN: int) -> None:
     assert np.array_equal(found, exact(a, b).astype(found.dtype))
 
 
-@pytest.mark.parametrize(("valid_m", "cluster_n"), [(5, 1), (5, 2), (12, 2)])
-def test_any_number_of_valid_rows(valid_m: int, cluster_n: int) -> None:
-    a, b = whole(5, 200, dtype=F16), whole(200, 336, dtype=F16, order="F")
-    config = HopperConfig(BM=64, BN=64, stages=2, valid_m=valid_m, cluster_n=cluster_n)
-    assert np.array_equal(kernels.gemm(a, b, config=config), exact(a, b).astype(F16))
-
-
 def test_eight_columns_of_one_byte() -> None:
     """TMA stores no rows of 8 bytes: threads do."""
     a, b = whole(100, 64, dtype=np.int8), whole(64, 208, dtype=np.int8, order="F")
@@ -288,7 +257,7 @@ def test_eight_columns_of_one_byte() -> None:
 
 EIGHTS = [
     dict(BN=24), dict(BN=88), dict(BN=136, pingpong=True), dict(BN=88, split_k=2),
-    dict(BN=200, BM=128), dict(BN=72, streamk_units=7), dict(BN=120, cluster_n=2),
+    dict(BN=200, BM=128), dict(BN=72, cluster_m=2), dict(BN=120, cluster_n=2),
 ]  # fmt: skip
 
 
@@ -306,7 +275,7 @@ def test_tiles_of_an_odd_number_of_eight_columns(changes: dict[str, Any], swappe
 
 AT_EDGES = [
     dict(BM=128, BN=128), dict(BM=128, BN=64, cluster_m=2), dict(BM=64, BN=128, cluster_n=2),
-    dict(BM=128, BN=64, swapped=True, cluster_m=2), dict(BM=64, BN=128, valid_m=32),
+    dict(BM=128, BN=64, swapped=True, cluster_m=2),
     dict(BM=320, BN=32), dict(BM=384, BN=32, pingpong=True),
 ]  # fmt: skip
 
@@ -315,11 +284,9 @@ AT_EDGES = [
 def test_tiles_at_the_edge_are_loaded_in_smaller_boxes(changes: dict[str, Any]) -> None:
     """Beside tiles inside of the operands; those of more lines than a box has in smaller ones, too."""
     config = HopperConfig(**{"stages": 2, **changes})
-    M = 30 if config.valid_m else config.BM * config.cluster_m + 40
+    M = config.BM * config.cluster_m + 40
     for batch in ((), (2,)):
         a, b = whole(*batch, M, 72, dtype=F16), whole(*batch, 300, 72, dtype=F16).swapaxes(-1, -2)
-        if batch and config.valid_m:
-            continue
         found = kernels.gemm(a, b, config=config)
         assert np.array_equal(found, exact(a, b).astype(F16))
 

@@ -98,7 +98,7 @@ def odd_thing(draw: random.Random) -> Any:
         range(3), slice(None), Ellipsis, NotImplemented, type, Exception("x"),
         kernels.RowReduction("sum"), (kernels.RowReduction("max"),), (kernels.RowReduction("sum"),) * 40, (None,),
         kernels.HopperConfig(), kernels.HopperConfig(BN=64, stages=2), kernels.HopperConfig(split_k=2, BN=64),
-        kernels.HopperConfig(streamk_units=2), kernels.HopperConfig(pingpong=True), kernels.HopperConfig(valid_m=8),
+        kernels.HopperConfig(swapped=True), kernels.HopperConfig(pingpong=True),
         kernels.AmpereConfig(), kernels.AmpereConfig(split_k=2), kernels.AmpereConfig(stages=2),
         kernels.HopperConfig, kernels.compress(np.zeros((64, 64), np.float16)),
         kernels.compress(np.zeros((16, 128), np.float32)),

@@ -150,8 +150,6 @@ CONFIGS = [
     (FLOATS[1], kernels.HopperConfig(BM=128, BN=96, stages=3), {}),
     (FLOATS[1], kernels.HopperConfig(BM=128, BN=64, stages=3, split_k=2), {"accumulate": "fast"}),
     (INTEGERS[0], kernels.HopperConfig(BM=128, BN=64, stages=3, split_k=2), {}),
-    (INTEGERS[0], kernels.HopperConfig(BM=128, BN=64, stages=3, streamk_units=3), {}),
-    (INTEGERS[1], kernels.HopperConfig(BM=128, BN=64, stages=3, slices=2), {}),
     (INTEGERS[1], kernels.AmpereConfig(BM=64, BN=64, BK=64, WM=32, WN=32, split_k=2), {}),
 ]
 

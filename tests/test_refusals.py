@@ -47,16 +47,16 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: kernels.decompress(A),
         "decompress takes what compress gives, a SparseMatrix, not a ndarray",
     ),
-    "no workers": (lambda: HopperConfig(streamk_units=-1), "valid_m and streamk_units 0 or more: HopperConfig(BM=128"),
-    "no cluster": (lambda: HopperConfig(cluster_m=0), "group_m and slices are 1 or more"),
-    "nothing to split": (lambda: HopperConfig(split_k=0), "group_m and slices are 1 or more"),
+    "no stages": (lambda: HopperConfig(stages=-1), "group_m are 1 or more, stages 0 or more: HopperConfig(BM=128"),
+    "no cluster": (lambda: HopperConfig(cluster_m=0), "k_slabs and group_m are 1 or more"),
+    "nothing to split": (lambda: HopperConfig(split_k=0), "k_slabs and group_m are 1 or more"),
     "more slots than memory": (
         lambda: kernels.gemm(A, B, config=HopperConfig(stages=50)),
         "bytes of shared memory a block; sm_90a allows 232448 (227 KiB)",
     ),
-    "workers for gates": (
-        lambda: kernels.swiglu(A, A.T, A.T, config=HopperConfig(streamk_units=3)),
-        "the kernel for products with a gate takes no streamk_units=3",
+    "parts of K for gates": (
+        lambda: kernels.swiglu(A, A.T, A.T, config=HopperConfig(split_k=3)),
+        "the kernel for products with a gate takes no split_k=3",
     ),
     "a tile of the other family": (
         lambda: kernels.grouped_gemm(A, EXPERTS, FEW, config=kernels.AmpereConfig()),

@@ -90,8 +90,6 @@ FEATURES = {
     "blocks below and beside": dict(cluster_m=2, cluster_n=2),
     "split in two": dict(BN=64, split_k=2),
     "split in four": dict(BN=64, split_k=4),
-    "divided among workers": dict(streamk_units=3),
-    "divided among clusters": dict(streamk_units=2, cluster_m=2),
 }
 
 
@@ -100,7 +98,7 @@ def test_every_feature(name: str) -> None:
     check(whole(136, 264), whole(264, 88, order="F"), small(**FEATURES[name]), out_dtype=tc.f32)
 
 
-@pytest.mark.parametrize("name", ["in turn", "divided among workers"])
+@pytest.mark.parametrize("name", ["in turn", "split in two"])
 def test_other_types_of_features(name: str) -> None:
     a, b = whole(72, 144, dtype=S8), whole(144, 56, dtype=S8, order="F")
     check(a, b, small(**FEATURES[name]))
@@ -110,11 +108,6 @@ def test_other_types_of_features(name: str) -> None:
 def test_other_layouts(orders: str) -> None:
     a, b = whole(72, 80, order=orders[0]), whole(80, 104, order=orders[1])
     check(a, b, small(BN=64), out_dtype=tc.f32)
-
-
-@pytest.mark.parametrize("split", [1, 2])
-def test_few_rows(split: int) -> None:
-    check(whole(7, 264), whole(264, 56, order="F"), small(valid_m=8, split_k=split))
 
 
 @pytest.mark.parametrize("columns", [1, 37, 65])
@@ -202,7 +195,6 @@ ORDERS = {
     "plain": (64, dict(BN=64)),
     "in turn": (32, dict(pingpong=True)),
     "split": (32, dict(BN=64, split_k=2)),
-    "divided": (32, dict(streamk_units=3)),
 }
 
 
@@ -338,7 +330,7 @@ def test_parts_come_from_the_memory_of_their_stream(monkeypatch: pytest.MonkeyPa
 
 ASSEMBLED = [
     (BF16, BF16, None, (8192, 8192)), (F32, F32, None, (8192, 8184)),
-    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, HopperConfig(BN=128, streamk_units=132), (1024, 1000)),
+    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, HopperConfig(BN=128), (1024, 1000)),
 ]  # fmt: skip
 
 

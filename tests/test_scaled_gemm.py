@@ -87,14 +87,14 @@ def test_promoted_tiles(config: Any) -> None:
 
 def test_tiles_that_cannot_be_promoted() -> None:
     a, b = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F")
-    with pytest.raises(tc.TensorCoreError, match="takes neither pingpong nor streamk_units"):
+    with pytest.raises(tc.TensorCoreError, match="takes no pingpong"):
         on_hopper(kernels.gemm, a, b, config=HopperConfig(BM=64, BN=128, pingpong=True))
 
 
 DEEP_OR_SWAPPED = {
     "deep": dict(BM=64, BN=64, k_slabs=2, stages=2),
     "deep, in two parts": dict(BN=224, k_slabs=2, stages=2),
-    "deep, few rows": dict(BM=64, BN=48, k_slabs=2, stages=3, valid_m=56),
+    "deep, three stages": dict(BM=64, BN=48, k_slabs=2, stages=3),
     "swapped": dict(BN=80, stages=3, swapped=True, cluster_n=2),
     "swapped, deep": dict(BM=64, BN=64, k_slabs=2, stages=3, swapped=True),
 }

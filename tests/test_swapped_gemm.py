@@ -65,19 +65,6 @@ def test_parts_of_k(parts: dict[str, int], dtype: Any) -> None:
     assert bits(found[0]) == bits(found[1])
 
 
-def test_stream_k() -> None:
-    """Sums are exact: the shares of the tiles of D^T are others than those of the tiles of D."""
-    a, b = (np.sign(operand(n, m)) for n, m in ((72, 520), (520, 200)))
-    found = both(a, np.asfortranarray(b), tile={"BM": 64, "BN": 48, "streamk_units": 5})
-    assert bits(found[0]) == bits(found[1])
-    problem = (a, b, None, None)
-    texts = {
-        kernels.explain_bits(kernels.plan(*problem, config=replace(USUAL, streamk_units=3, swapped=s)))
-        for s in (False, True)
-    }  # fmt: skip
-    assert len(texts) == 2
-
-
 @pytest.mark.parametrize("N", [133, 132, 136], ids=["elements", "8 bytes", "TMA"])
 def test_epilogues_and_lines_of_any_width(N: int) -> None:
     a, b, c = operand(72, 160), operand(160, N, "F"), operand(72, N)
@@ -106,7 +93,6 @@ REFUSED = {
     "f32": (np.ones((64, 64), np.float32), {"config": replace(USUAL, k_slabs=2, stages=2, swapped=True)}, "not a product of f32"),
     "f32 result": (operand(64, 64), {"out_dtype": tc.f32}, "not D of f32"),
     "rows": (operand(64, 64), {"row_reductions": (kernels.RowReduction("max"),)}, "not row_reductions"),
-    "few rows": (operand(64, 64), {"config": replace(USUAL, valid_m=8, swapped=True)}, "B has 64 columns, and valid_m=8"),
 }  # fmt: skip
 
 

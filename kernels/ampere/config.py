@@ -64,7 +64,6 @@ class AmpereConfig:
     cluster_m: ClassVar[int] = 1  # for schedulers: no CTAs form clusters
     cluster_n: ClassVar[int] = 1
     cluster_size: ClassVar[int] = 1
-    slices: ClassVar[int] = 1  # split_k divides K
 
     def __post_init__(self) -> None:
         check_fields(self)

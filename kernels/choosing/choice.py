@@ -99,8 +99,8 @@ def ranked_configs(
 def _is_feasible(problem: GemmProblem, config: Config) -> bool:
     """Whether a kernel stores the sums, reduces the rows, and fits the target.
 
-    Sums of parts of K, and of stream-K, are f32 or s32. Row reductions need rows of tiles, and for
-    f32 a number of columns that the kernels for operands of any alignment have, too.
+    Sums of parts of K are f32 or s32. Row reductions need rows of tiles, and for f32 a number of
+    columns that the kernels for operands of any alignment have, too.
     """
     in_f16, reduces = problem.accumulate == tc.f16, bool(problem.row_reductions)
     if isinstance(config, AmpereConfig):
@@ -108,9 +108,7 @@ def _is_feasible(problem: GemmProblem, config: Config) -> bool:
         room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
         fitting = config.is_of_vectors or tile + SMEM_RESERVED <= room
         return fitting and (config.split_k == 1 or not in_f16)
-    if ((config.slices > 1 or config.streamk_units) and in_f16) or (
-        (config.slices > 1 or config.swapped) and reduces
-    ):
+    if config.swapped and reduces:
         return False
     if problem.multiplied_as != tc.f32:
         return True
@@ -206,9 +204,8 @@ def _tuned_config(problem: GemmProblem, family: str | None, obstacles: dict[str,
 def choose(
     shape: ProblemShape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True
 ) -> HopperConfig:
-    """The fastest feasible configuration without slices, which `gemm` alone adds up."""
-    suits = lambda config: config.slices == 1 and is_feasible(config)
-    return next(config for _, config in ranking(shape) if suits(config))  # type: ignore[return-value]
+    """The fastest feasible configuration."""
+    return next(config for _, config in ranking(shape) if is_feasible(config))  # type: ignore[return-value,arg-type]
 
 
 def choose_for(
@@ -225,7 +222,6 @@ def choose_for(
     def has_registers(config: HopperConfig, needs_registers: bool) -> bool:
         if kernel is promoted_fp8_gemm:
             return has_promotion_registers(config)
-        needs_registers &= config.slices == 1  # else the second kernel has the epilogue
         if needs_registers and (config.registers or config.consumers > 2):
             return False  # the accumulators fill all registers that a consumer can have
         limited = needs_registers and config.register_limited

@@ -50,11 +50,11 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     slabs = where(menu.kind == PARTS, 1, menu.k_slabs)
     depth = where(hopper, slabs * 128, menu.BK * itemsize)  # bytes of K in a step
     all_steps = ceil(K, depth // itemsize)
-    steps = ceil(all_steps, menu.split_k * menu.slices)
+    steps = ceil(all_steps, menu.split_k)
     high, wide = menu.BM * menu.cluster_m, menu.BN * menu.cluster_n
     tiles_below, tiles_beside = ceil(M, high), ceil(N, wide)
     tiles = tiles_below * tiles_beside * batch
-    work = tiles * menu.slices * where(hopper, 1, menu.split_k)
+    work = tiles * where(hopper, 1, menu.split_k)
     accumulators = where(vectors, np.minimum(menu.BM, menu.BN), menu.WM * menu.WN // 32)
     registers = np.minimum(accumulators * where(f64, 2, 1) + 64, 255)
     staged = where(vectors, 1024, menu.stages * (menu.BM + menu.BN) * depth + 1024)
@@ -82,8 +82,8 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     boxed = hopper & (np.asarray(shape.b_k_major) == 0) & (np.asarray(itemsize) == 2)
     columns = where(boxed, menu.boxed, menu.BN)
     stages = where(boxed, np.minimum(menu.stages, menu.boxed_stages), menu.stages)
-    received = (menu.rows + columns) * depth * two_parts
-    sent = menu.rows / menu.cluster_n + columns / menu.cluster_m
+    received = (menu.BM + columns) * depth * two_parts
+    sent = menu.BM / menu.cluster_n + columns / menu.cluster_m
     sent = sent * depth * (1 + shape.misaligned) * two_parts
     cache = sent * busy / CACHE
     read = where(hopper, menu.BM / 64 * (64 + menu.BN), menu.threads / 32 * (menu.WM + menu.WN))
@@ -101,7 +101,7 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     compute = turns * (steps * step + ending) / CLOCK
     operands, results = batch * K * (M + N) * itemsize, batch * M * N * shape.out_bytes
     dram = (operands + results) / (DRAM * memory)
-    parts = where(hopper, menu.slices, menu.split_k)  # whose sums another kernel adds up
+    parts = where(hopper, 1, menu.split_k)  # whose sums another kernel adds up
     sums = (parts > 1) * (NEXT_LAUNCH + (parts + 1) * batch * M * N * 4 / DRAM)
     sums = sums + where(two_parts > 1, LAUNCH + 3 * operands / (DRAM * memory), 0)
     copies = shape.copies * NEXT_LAUNCH + shape.copied_bytes / (DRAM * memory)
@@ -112,8 +112,8 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
         "time": time, "kind": menu.kind, "BM": menu.BM, "BN": menu.BN, "depth": depth,
         "stages": stages, "threads": menu.threads, "WM": menu.WM, "WN": menu.WN,
         "cluster_m": menu.cluster_m, "cluster_n": menu.cluster_n, "split_k": menu.split_k,
-        "slices": menu.slices, "streamk": streamk, "pingpong": menu.pingpong, "rows": menu.rows,
-        "swapped": menu.swapped, "k_slabs": menu.k_slabs, "multicast": multicast,
+        "streamk": streamk, "pingpong": menu.pingpong, "swapped": menu.swapped,
+        "k_slabs": menu.k_slabs, "multicast": multicast,
         "itemsize": itemsize, "out_bytes": shape.out_bytes, "a_k_major": shape.a_k_major,
         "b_k_major": shape.b_k_major, "misaligned": shape.misaligned,
         "store_by_threads": shape.store_by_threads, "promoted": shape.promoted,
@@ -121,7 +121,7 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
         "copies": shape.copies, "tiles": tiles, "work": work, "waves": waves, "busy": busy,
         "last": work / units - (waves - 1), "full": work / (waves * units), "steps": steps,
         "all_steps": all_steps, "resident": resident, "together": together,
-        "divided": steps * menu.split_k * menu.slices / all_steps, "step": step,
+        "divided": steps * menu.split_k / all_steps, "step": step,
         "tensor": tensor / step, "cache": cache / step, "shared": shared / step,
         "latency": latency / step, "received": received, "in_flight": stages * received,
         "tensor_sent": tensor / sent, "sent": sent, "compute": compute / time,

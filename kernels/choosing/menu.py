@@ -31,7 +31,6 @@ KINDS = WGMMA, PARTS, FRAGMENTS, MMA, F64, VECTORS = range(6)
 Config = HopperConfig | AmpereConfig
 
 MIN_SPLIT_SLABS = 4  # 128-byte slabs of K for each CTA of a split-K cluster, at least
-SKINNY_ROWS = 64  # at most this many rows of A are loaded as well by tiles with few valid rows
 BOX = 64  # columns of a TMA box of 16-bit elements that are not K-major
 TRANSPOSED_BOX = 32  # columns of a TMA box of 32-bit elements that are not K-major
 # Consumers -> registers of a thread, at most: accumulators and promoted products; accumulators and
@@ -39,8 +38,6 @@ TRANSPOSED_BOX = 32  # columns of a TMA box of 32-bit elements that are not K-ma
 PROMOTED_REGISTERS = {1: 208, 2: 208, 3: 96}
 MAX_FRAGMENT_REGISTERS = FRAGMENT_ROOM | {2: 144}
 F32_STEP = 32  # elements of K in a step of the f32 kernels
-SLICES = 2, 3, 4, 6, 8, 12, 16, 24, 32  # of K, whose sums lie in memory
-MIN_SLICE_SLABS = 4  # 128-byte slabs of K in a slice, at least
 MAX_STREAMK_PEERS, MIN_STREAMK_STEPS = 8, 4  # of f64: units that share a tile; steps of a unit
 MAX_VECTOR_REGISTERS = 1 << 16  # of a CTA
 MIN_VECTOR_LINES, MIN_VECTOR_K = 64, 256  # smaller products fill no tile of vectors
@@ -50,7 +47,7 @@ MIN_VECTOR_LINES, MIN_VECTOR_K = 64, 256  # smaller products fill no tile of vec
 class Menu:
     """Configurations, their kinds and their fields, as arrays.
 
-    Beside the fields: rows: of A that TMA loads for a tile. boxed: columns in whole boxes of 16-bit
+    Beside the fields: boxed: columns in whole boxes of 16-bit
     elements; boxed_stages: stages that fit then. uneven: consumers have more registers than the
     producer. promotable, in_fragments: the accumulators leave registers for promoted products, for
     fragments of A. clusters: that run at a time. place: in the menu, from 0 for the first of a kind
@@ -81,7 +78,7 @@ class Menu:
 
 FIELDS = (
     "BM", "BN", "BK", "WM", "WN", "stages", "threads", "cluster_m", "cluster_n", "cluster_size",
-    "split_k", "slices", "streamk_units", "k_slabs", "pingpong", "swapped", "valid_m", "consumers",
+    "split_k", "streamk_units", "k_slabs", "pingpong", "swapped", "consumers",
 )  # fmt: skip
 
 
@@ -89,7 +86,7 @@ def _columns_of(config: Config) -> dict[str, Any]:
     found = {name: getattr(config, name, 0) for name in FIELDS}
     if isinstance(config, AmpereConfig):
         return found | {
-            "rows": config.BM, "boxed": config.BN, "boxed_stages": config.stages, "uneven": False,
+            "boxed": config.BN, "boxed_stages": config.stages, "uneven": False,
             "promotable": False, "in_fragments": False, "clusters": SMS,
             "resident": resident_ctas(config),
         }  # fmt: skip
@@ -97,8 +94,8 @@ def _columns_of(config: Config) -> dict[str, Any]:
     blocks, registers = config.rows_per_consumer // 64, (config.BN + part_width(config)) // 2
     with_fragments = blocks * (config.BN // 2 + FRAGMENT_REGISTERS * config.k_slabs)
     return found | {
-        "WM": config.rows_per_consumer, "WN": config.BN, "rows": config.valid_m or config.BM,
-        "boxed": boxed, "boxed_stages": config.stages_of(boxed), "uneven": bool(config.registers),
+        "WM": config.rows_per_consumer, "WN": config.BN, "boxed": boxed,
+        "boxed_stages": config.stages_of(boxed), "uneven": bool(config.registers),
         "promotable": registers <= PROMOTED_REGISTERS.get(config.consumers, 0),
         "in_fragments": with_fragments <= MAX_FRAGMENT_REGISTERS.get(config.consumers, 0),
         "clusters": active_clusters(config), "resident": 1,
@@ -142,10 +139,9 @@ def menu_of(kinds: tuple[int, ...], itemsize: int) -> Menu:
 
 
 def candidates(shape: ProblemShape, kinds: tuple[int, ...]) -> Menu:
-    """The configurations of these kinds that can run a problem, with slices of K."""
+    """The configurations of these kinds that can run a problem."""
     every = menu_of(kinds, shape.itemsize)
-    seen = every.select(is_candidate(every, shape))
-    return _with_slices(seen, shape) if WGMMA in kinds else seen
+    return every.select(is_candidate(every, shape))
 
 
 def _ceil(a: Any, b: Any) -> Any:
@@ -163,11 +159,8 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
         of_kind, suits = menu.kind == kind, rules[kind]
         own = menu.select(of_kind)
         found[of_kind] = np.where(own.swapped, suits(own, shape.swapped), suits(own, shape))
-    # Swapped tiles are stored transposed, in 16 bits or of tf32, without an epilogue. They gain
-    # nothing where few rows of A, in 16 bits and K-major, are loaded by tiles with few valid rows.
+    # With swap AB, tiles are stored transposed, in 16 bits or of tf32, without an epilogue.
     refused = shape.out_bytes != (4 if shape.itemsize == 4 else 2) or shape.has_epilogue
-    skinny = shape.M <= SKINNY_ROWS and shape.itemsize == 2
-    refused = refused or (skinny and shape.a_k_major and shape.b_k_major)
     return found & ~(refused & (menu.kind == WGMMA) & (menu.swapped > 0))
 
 
@@ -175,17 +168,14 @@ def _suits_wgmma(menu: Menu, shape: ProblemShape) -> Any:
     """Each CTA of a split-K cluster needs steps of K, and each CTA of a multicast rows or columns.
     """
     M, N = shape.M, shape.N
-    few = (menu.valid_m >= M) & (shape.batch == 1)
-    if shape.in_fragments:
-        few &= menu.valid_m % TRANSPOSED_BOX == 0
-    suits = is_loaded(menu, shape) & ((menu.valid_m == 0) | few)
+    suits = is_loaded(menu, shape)
     suits &= (menu.BM * (menu.cluster_m - 1) < M) & (menu.BN * (menu.cluster_n - 1) < N)
     suits &= (menu.BM < M + 64) & (max(N, 64) + 64 >= menu.BN)
     suits &= (menu.split_k == 1) | (shape.k_slabs >= MIN_SPLIT_SLABS * menu.split_k)
     if shape.itemsize == 1 and shape.out_bytes != 2:  # s8, whose wgmma lacks most odd eights
         suits &= menu.BN % 16 == 0
     if shape.promoted:
-        suits &= (menu.pingpong == 0) & (menu.streamk_units == 0) & (menu.promotable > 0)
+        suits &= (menu.pingpong == 0) & (menu.promotable > 0)
     if shape.has_epilogue:
         suits &= menu.consumers <= 2
     return suits
@@ -197,13 +187,10 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
     wide; wgmma may leave out a part of the last box of 16-bit columns. Fragments of A need
     registers beside the accumulators, and so do warps that transpose tiles. `setmaxnreg`, or a
-    third consumer, takes these registers away. Stream-K transposes no tiles.
+    third consumer, takes these registers away.
     """
     width = SWIZZLE_BYTES // shape.itemsize
-    loaded = menu.rows % 8 == 0
-    if not shape.a_k_major:
-        loaded &= menu.rows % width == 0
-        loaded &= (menu.valid_m == 0) | shape.in_fragments
+    loaded = np.ones(len(menu.configs), bool)
     if not shape.b_k_major and shape.itemsize == 2:
         loaded &= (menu.boxed == menu.BN) | (menu.boxed_stages >= 2 + menu.k_slabs)
     elif not shape.b_k_major:
@@ -211,7 +198,7 @@ def is_loaded(menu: Menu, shape: ProblemShape) -> Any:
     if shape.in_fragments:
         loaded &= (menu.uneven == 0) & (menu.in_fragments > 0)
     if shape.transposed:
-        loaded &= (menu.uneven == 0) & (menu.consumers <= 2) & (menu.streamk_units == 0)
+        loaded &= (menu.uneven == 0) & (menu.consumers <= 2)
     return loaded
 
 
@@ -257,23 +244,6 @@ def _suits_vectors(menu: Menu, shape: ProblemShape) -> Any:
     elements = 2 * menu.stages * (own + few) + few * own  # loaded and summed by a thread
     registers = 24 + elements * (2 if shape.itemsize == 8 else 1)
     return suits & (menu.threads * registers <= MAX_VECTOR_REGISTERS)
-
-
-def _with_slices(menu: Menu, shape: ProblemShape) -> Menu:
-    """The menu, and its plain configurations with as many slices of K as fill the SMs."""
-    if shape.batch > 1 or shape.promoted or shape.in_fragments or shape.transposed:
-        return menu
-    plain = (menu.split_k == 1) & (menu.streamk_units == 0) & (menu.valid_m == 0)
-    own = menu.select(plain & (menu.pingpong == 0) & (menu.swapped == 0) & (menu.kind == WGMMA))
-    tiles = _ceil(shape.M, own.BM * own.cluster_m) * _ceil(shape.N, own.BN * own.cluster_n)
-    most = np.minimum(own.clusters // tiles, shape.k_slabs // (MIN_SLICE_SLABS * own.k_slabs))
-    fitting = np.searchsorted(SLICES, most, side="right")
-    own, slices = own.select(fitting > 0), np.array(SLICES)[fitting[fitting > 0] - 1]
-    chosen = zip(own.configs, slices, strict=True)
-    configs = [replace(c, slices=int(n)) for c, n in chosen if isinstance(c, HopperConfig)]
-    columns = own.columns | {"slices": slices}
-    joined = {name: np.concatenate((menu.columns[name], columns[name])) for name in columns}
-    return Menu((*menu.configs, *configs), joined)
 
 
 def as_loaded(config: HopperConfig, shape: ProblemShape) -> HopperConfig:

@@ -16,7 +16,6 @@ SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
 SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
 MOST_STAGES = 12  # of a configuration that asks for no more
 WARPGROUP = 128  # threads
-MAX_UNITS = 1024  # of stream-K; each has a workspace
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
@@ -54,17 +53,9 @@ class HopperConfig:
     split_k : int
         Parts of K. The CTAs of a cluster that share a tile sum one each; with multicast, a part
         has cluster_m * cluster_n CTAs, whose tiles the same ones of the other parts share.
-    valid_m : int
-        Rows of A in a tile of a skinny problem (M <= valid_m); TMA loads no more. 0: all.
-    streamk_units : int
-        CTAs (or clusters) that share the tiles of an incomplete wave along K; see streamk_gemm.py.
-        0: every tile belongs to one CTA.
     swapped : bool
         A and B change places: the rows of a tile are columns of D, and its columns are rows of D,
         so that few rows of D fill tiles that are not a multiple of 64 wide. The bits are the same.
-    slices : int
-        Parts of K whose sums lie in memory until a second kernel adds them up (parallel split-K).
-        They may be more than a cluster has CTAs. Each CTA has one tile of one slice.
 
     Examples
     --------
@@ -83,19 +74,15 @@ class HopperConfig:
     mma_in_flight: int = 1
     pingpong: bool = False
     split_k: int = 1
-    valid_m: int = 0
-    streamk_units: int = 0
     swapped: bool = False
-    slices: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
-        positive = "cluster_m", "cluster_n", "split_k", "k_slabs", "group_m", "slices"
-        others = self.streamk_units, self.valid_m, self.stages
-        if min(others) < 0 or min(getattr(self, name) for name in positive) < 1:
+        positive = "cluster_m", "cluster_n", "split_k", "k_slabs", "group_m"
+        if self.stages < 0 or min(getattr(self, name) for name in positive) < 1:
             raise tc.ArgumentError(
-                f"{', '.join(positive[:-1])} and {positive[-1]} are 1 or more, stages, valid_m and "
-                f"streamk_units 0 or more: {self}"
+                f"{', '.join(positive[:-1])} and {positive[-1]} are 1 or more, stages 0 or more: "
+                f"{self}"
             )
         if self.BM < 64 or self.BM % 64 or not 16 <= self.BN <= 256:
             raise tc.ArgumentError(f"BM is 64, 128, ..., and BN 16 to 256: {self}")
@@ -105,22 +92,8 @@ class HopperConfig:
             raise tc.ArgumentError(f"mma_in_flight is 0 or 1: {self}")
         if self.stages and self.stages <= self.mma_in_flight:
             raise tc.ArgumentError(f"the pipeline needs more stages than mma_in_flight: {self}")
-        if self.valid_m > self.BM:
-            raise tc.ArgumentError(f"valid_m is at most BM: {self}")
         if self.pingpong and self.split_k > 1:
             raise tc.ArgumentError(f"the ping-pong schedule has no split-K: {self}")
-        if self.streamk_units > MAX_UNITS:
-            raise tc.ArgumentError(f"streamk_units is at most {MAX_UNITS}: {self}")
-        if self.streamk_units and (self.pingpong or self.split_k > 1 or self.valid_m):
-            raise tc.ArgumentError(
-                f"stream-K takes neither pingpong, nor split_k, nor valid_m: {self}"
-            )
-        apart = self.pingpong, self.split_k > 1, self.streamk_units, self.valid_m, self.swapped
-        if self.slices > 1 and any(apart):
-            raise tc.ArgumentError(
-                "slices go with neither pingpong, nor split_k, nor streamk_units, nor valid_m, nor "
-                f"swapped: {self}"
-            )
 
     @property
     def consumers(self) -> int:

@@ -18,7 +18,7 @@ tile are loaded while the one before is still multiplied and stored.
 
 With split-K, a CTA stores the sum of its part of K, and another kernel adds up the parts
 (ampere/split_k.py). With stream-K, units (CTAs) share the steps of K of the tiles that fill no
-whole wave, as in streamk_gemm.py. An element is a chain of fused multiply-adds in the order of k
+whole wave (streamk_scheduler.py). An element is a chain of fused multiply-adds in the order of k
 for each part, whatever the tile is.
 """
 
@@ -41,7 +41,11 @@ from tensorcore_dsl.kernels.hopper.f64_operands import (
     load_by_tma,
     make_operand,
 )
-from tensorcore_dsl.kernels.hopper.streamk_gemm import TilePart, load_acquire, make_scheduler
+from tensorcore_dsl.kernels.hopper.streamk_scheduler import (
+    TilePart,
+    load_acquire,
+    make_scheduler,
+)
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, make_tile_scheduler
 
 
@@ -103,8 +107,7 @@ def k_tiles_of(a, config: AmpereConfig):
 class OwnParts:
     """Tiles, or parts of K of tiles, number i, i + n, i + 2 n, ... for CTA i of n.
 
-    The axis of the parts is a batch of `tiles`. StreamKScheduler is the other one with this
-    interface.
+    The axis of the parts is a batch of `tiles`. StreamKScheduler has the same interface.
     """
 
     tiles: TileScheduler

@@ -173,10 +173,8 @@ def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_produc
     left, right = (a, traits.a_k_major), (b, traits.b_k_major)
     if config.swapped:
         left, right = right, left
-    tiles_a = make_operand(left[0], 0, config.BM, k_per_slab, left[1], config, config.valid_m)
+    tiles_a = make_operand(left[0], 0, config.BM, k_per_slab, left[1], config)
     tiles_b = make_operand(right[0], 1, config.BN, k_per_slab, right[1], config)
-    if 0 < config.valid_m < config.BM:
-        zero_fill(tiles_a.smem, config)
     ready = None if tiles_b.landing is None else make_ready(config)
     maps, by_warp = tiles_a.maps + tiles_b.maps, extra_producers > 0 or tiles_a.landing is not None
     full, empty, order = make_barriers(maps, config, extra_producers, by_warp)
@@ -208,9 +206,7 @@ def make_barriers(maps, config: HopperConfig, extra_producers: int = 0, by_warp:
     return full, empty, order
 
 
-def make_operand(
-    array, axis: int, extent: int, depth: int, k_major: bool, config, valid: int = 0, smem=None
-):
+def make_operand(array, axis: int, extent: int, depth: int, k_major: bool, config, smem=None):
     """Shared tiles for `extent` rows (axis 0) or columns (axis 1) of a tile, and their tensor map.
 
     The array is A or B, or the other one where these are swapped.
@@ -220,13 +216,12 @@ def make_operand(
     blocks of 128 bytes of rows or columns, `depth` deep along K; each block is a box, of the last
     of which wgmma may read a part, or several ones of 8 k or more. Those of 32-bit elements are to
     be transposed in place (landing). CTAs that share a tile load equal shares of it, where it can
-    be divided so; else fewer of them load. valid: rows that TMA loads, where a tile has fewer than
-    `extent`. smem: the tiles, where they are a part of others.
+    be divided so; else fewer of them load. smem: the tiles, where they are a part of others.
     """
     slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
     width, landing, parts, at_edge = SWIZZLE_BYTES // array.dtype.itemsize, None, 1, None
     in_array = 1 - axis if config.swapped else axis
-    loaded = valid or extent
+    loaded = extent
     if not k_major and array.dtype.itemsize == 2:
         loaded = -(-loaded // width) * width
     size, matrix = array.shape[-2:][in_array], (1,) * (array.ndim - 2)
@@ -255,8 +250,6 @@ def make_operand(
             smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
             shape, steps = (slabs, extent // width, depth, width), (extent * depth, width * depth)
             landing, k_major = smem.with_parts(shape=shape, strides=(*steps, width, 1)), True
-        elif 0 < valid < extent:
-            raise tc.ArgumentError(f"valid_m is for A with K contiguous, or of tf32: {config}")
         else:
             smem = tc.shared(shape, array.dtype, swizzle=row_bytes)
         box = in_array_order(in_array, width, depth // parts)
@@ -340,35 +333,12 @@ def multicast_peer(index, config: HopperConfig):
     return tc.select(in_column, index + col * config.cluster_m, of_row) + first
 
 
-def zero_fill(smem, config: HopperConfig):
-    """Zero the rows of A that TMA never loads (skinny problems), once: wgmma reads all BM.
-
-    wgmma reads through the async proxy: the fence here, and then the cluster_sync of
-    make_barriers, order these stores before the first wgmma of any thread.
-    """
-    slabs, rows, depth = smem.shape
-    vector = 16 // smem.dtype.itemsize
-    chunks = (rows - config.valid_m) * (depth // vector)
-    for slab in tc.static_range(slabs):
-        for chunk in tc.range(tc.threadIdx.x, chunks, config.threads):
-            row = config.valid_m + chunk // (depth // vector)
-            words = smem.at(slab, row, chunk % (depth // vector) * vector).as_type(tc.b32)
-            words.store([0, 0, 0, 0])
-    tc.fence_proxy_async()
-
-
 def k_tile_range(K, k_per_stage: int, config: HopperConfig):
-    """First and past-the-last k_tile that this CTA sums; split-K divides them evenly.
-
-    With slices, the CTAs of each lie behind those of the one before it in the grid.
-    """
+    """First and past-the-last k_tile that this CTA sums; split-K divides them evenly."""
     k_tiles = (K + (k_per_stage - 1)) // k_per_stage
-    if config.slices > 1:
-        parts, part = config.slices, tc.blockIdx.x // (tc.gridDim.x // config.slices)
-    elif config.split_k > 1:
-        parts, part = config.split_k, tc.cluster_rank() // config.multicast_ctas
-    else:
+    if config.split_k == 1:
         return 0, k_tiles
+    parts, part = config.split_k, tc.cluster_rank() // config.multicast_ctas
     return part * k_tiles // parts, (part + 1) * k_tiles // parts
 
 

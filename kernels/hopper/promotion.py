@@ -86,10 +86,10 @@ def consume_promoted(
     multiply: starts the products of one part of `slabs` slabs of a stage; see mma_part.
     """
     config = pipeline.config
-    if config.pingpong or config.streamk_units or config.k_slabs % slabs:
+    if config.pingpong or config.k_slabs % slabs:
         raise tc.ArgumentError(
-            f"promoted accumulation takes neither pingpong nor streamk_units, and k_slabs is "
-            f"a multiple of {slabs}: {config}"
+            f"promoted accumulation takes no pingpong, and k_slabs is a multiple of {slabs}: "
+            f"{config}"
         )
     steps = config.k_slabs // slabs  # of a stage, each with sums of its own
     stage, phase = tc.u32(0), tc.u32(0)

@@ -123,17 +123,6 @@ def gemm_with_rows(
 
 
 @tc.kernel
-def streamk_gemm_with_rows(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, parts: tc.Array,
-    partials: tc.Array, flags: tc.Array, gemm: tc.Const, config: tc.Const, traits: tc.Const,
-):  # fmt: skip
-    """The same for the stream-K kernel, which takes its workspace as well."""
-    reductions = replace(traits.row_reductions, parts=parts)
-    traits = replace(traits, row_reductions=reductions)
-    gemm(a, b, c, d, alpha, beta, partials, flags, config, traits)
-
-
-@tc.kernel
 def combine_parts(parts: tc.Array, reduced: tc.Array, reductions: tc.Const):
     """reduced: (reduction, [matrix,] row). Grid: (rows / 128, reductions), one thread per row."""
     tc.launch_bounds(THREADS)

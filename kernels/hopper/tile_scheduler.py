@@ -47,8 +47,7 @@ class TileScheduler:
     """Static persistent scheduler over the tiles of D, or of every matrix of a batch.
 
     The CTAs of a cluster take neighbouring tiles (cluster_m below each other, cluster_n beside
-    each other), and the same tiles for each part of K (split_k). The slices of K of a product are
-    matrices of its result, of one A and B.
+    each other), and the same tiles for each part of K (split_k).
 
     shape: of D. rows, cols: of cluster tiles of one matrix. group_rows: of rows in a group, see
     `tile_at`. All three are u32, whose divisions take half as long as those of s32.
@@ -97,8 +96,7 @@ class TileScheduler:
             place = tc.cluster_rank() if config.split_k == 1 else tc.cluster_rank() % ctas
             row = row + place % config.cluster_m
             col = col + place // config.cluster_m
-        of_operands = () if config.slices > 1 else batch
-        return WorkTile(row * config.BM, col * config.BN, of_operands, of_operands, batch)
+        return WorkTile(row * config.BM, col * config.BN, batch, batch, batch)
 
 
 def make_tile_scheduler(shape: Any, config: Any) -> TileScheduler:

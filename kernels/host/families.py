@@ -169,13 +169,11 @@ def check_sm90(dtype: Any) -> None:
 
 
 def check_supported(products: str, config: Any, *unsupported: str) -> None:
-    """Refuse a configuration that sets fields which a kernel does not support, or slices, which
-    only `gemm` has."""
+    """Refuse a configuration that sets fields which a kernel does not support."""
     if not isinstance(config, HopperConfig):
         raise tc.ArgumentError(f"config is {config}; needed is a kernels.HopperConfig")
     default = HopperConfig()
-    refused = *unsupported, "slices"
-    changed = [name for name in refused if getattr(config, name) != getattr(default, name)]
+    changed = [name for name in unsupported if getattr(config, name) != getattr(default, name)]
     if changed:
         given = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
         raise tc.ArgumentError(f"the kernel for {products} takes no {given}: {config}")

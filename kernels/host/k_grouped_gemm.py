@@ -103,7 +103,7 @@ def _prepare_k_grouped(
     ))  # fmt: skip
     if config is None:
         config = DEFAULT
-    unsupported = ("pingpong", "split_k", "k_slabs", "valid_m", "streamk_units", "mma_in_flight")
+    unsupported = ("pingpong", "split_k", "k_slabs", "mma_in_flight")
     check_supported("groups along K", config, *unsupported, "swapped")
     # Tiles of groups with a long K take longer: as many CTAs as there are, so that few take two.
     clusters = min(active_clusters(config), cluster_tiles(config, *shape[1:], shape[0]))

@@ -13,12 +13,11 @@ from tensorcore_dsl.host import Description, describe, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.hopper import row_reduction
-from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.f32_gemm import MAX_COLUMNS, f32_fragments_gemm, f32_gemm
 from tensorcore_dsl.kernels.hopper.f64_gemm import f64_gemm, f64_streamk_gemm, resident_ctas
 from tensorcore_dsl.kernels.hopper.f64_operands import WIDTH
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
-from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
@@ -83,7 +82,7 @@ class Plan:
     @property
     def parts(self) -> int:
         """Parts of K, in a cluster or in memory."""
-        return int(self.config.split_k * self.config.slices)
+        return int(self.config.split_k)
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -260,12 +259,6 @@ def plan_hopper(
 ) -> Plan:  # fmt: skip
     """The plan of a kernel whose tiles cover this shape, [batch,] M x N."""
     *batch, M, N = shape
-    rows = N if config.swapped else M
-    if config.valid_m and config.valid_m < rows:
-        what = "B has {} columns" if config.swapped else "A has {} rows"
-        raise tc.ArgumentError(
-            f"{what.format(rows)}, and valid_m={config.valid_m} loads no more: {config}"
-        )
     grid = grid_size(config, M, N, math.prod(batch))
     return Plan(kernel, config, traits, grid, tuple(extra.items()), copies=copies)
 
@@ -283,16 +276,10 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
         kernel = _f32_kernel(problem, config, traits)
         if kernel is f32_gemm:  # of parts of both operands
             traits = replace(traits, a_k_major=True, b_k_major=True)
-    if config.slices > 1:
-        return _plan_slices(problem, kernel, config, traits)
-    if config.streamk_units:
-        _check_streamk(problem, kernel, config)
     if config.swapped:
         _check_swapped(problem, kernel, config)
         traits = replace(traits, c_in_pairs=False, c_is_row=False)  # its threads hold columns of D
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
-    if config.streamk_units:
-        plan = replace(plan, kernel=streamk_gemm, streamk=operands.accumulator_dtype(problem.dtype))
     plan = replace(plan, split_operands=kernel is f32_gemm)
     return _with_row_reductions(plan, problem) if problem.row_reductions else plan
 
@@ -313,10 +300,9 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
             f"neither rows nor columns that are contiguous and start at multiples of 16 bytes (4 "
             f"elements); k_slabs=2 takes others: {config}"
         )
-    if config.stages < 2 or config.pingpong or config.valid_m:
+    if config.stages < 2 or config.pingpong:
         raise tc.ArgumentError(
-            f"f32 products with k_slabs=1 take two stages or more, and neither pingpong nor "
-            f"valid_m: {config}"
+            f"f32 products with k_slabs=1 take two stages or more, and no pingpong: {config}"
         )
     transposed = traits.transposes(config, problem.dtype.itemsize)
     if MAX_COLUMNS.get(config.consumers, 0) < config.BN or (transposed and config.BN % 32):
@@ -326,47 +312,6 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
             f"32 where K is not contiguous in the operand that they are of: {config}"
         )
     return f32_fragments_gemm
-
-
-def _plan_slices(
-    problem: GemmProblem, kernel: Any, config: HopperConfig, traits: HopperTraits
-) -> Plan:
-    """The plan of a wgmma kernel that stores the sums of slices of K, in D's place."""
-    refused = {
-        f"products of {problem.dtype} with sums in f32": kernel is promoted_fp8_gemm,
-        "products of f32": problem.multiplied_as == tc.f32,
-        "sums in f16": problem.accumulate == tc.f16,
-        "row_reductions": bool(problem.row_reductions),
-        "batches": problem.batch is not None,
-    }
-    if any(refused.values()):
-        what = next(name for name, is_given in refused.items() if is_given)
-        raise tc.ArgumentError(f"slices are not for {what}: {config}")
-    k_tiles = -(-problem.K * problem.dtype.itemsize // (SWIZZLE_BYTES * config.k_slabs))
-    if config.slices > k_tiles:
-        raise tc.ArgumentError(
-            f"K is {problem.K}, {k_tiles} k_tiles: not every slice has one: {config}"
-        )
-    dtype = operands.accumulator_dtype(problem.dtype)
-    of_slices = replace(
-        traits, store_by_threads=problem.N * dtype.itemsize % 16 != 0, scaled=False, has_c=False,
-        c_in_pairs=False, c_is_row=False, epilogue=None,
-    )  # fmt: skip
-    return replace(
-        plan_hopper(kernel, config, of_slices, problem.d.shape),
-        partial_sums=_ampere_traits(problem, AmpereConfig()), partial_dtype=dtype,
-    )  # fmt: skip
-
-
-def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
-    """Stream-K exchanges the accumulators of wgmma, in f32 or s32."""
-    if kernel in (promoted_fp8_gemm, f32_gemm, f32_fragments_gemm):
-        instead = f"accumulate={FAST!r}" if kernel is promoted_fp8_gemm else "precision='tf32'"
-        raise tc.ArgumentError(
-            f"stream-K has no promoted accumulators; {instead}, or not {config}"
-        )
-    if problem.accumulate == tc.f16:
-        raise tc.ArgumentError(f"stream-K accumulates in f32, not in f16: {config}")
 
 
 def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
@@ -405,12 +350,10 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     *batch, M, N = problem.d.shape
     parts = -(-N // plan.config.stored_columns)
     shape = (len(problem.row_reductions), parts, math.prod((*batch, M)))
-    streamk = plan.streamk is not None
-    with_rows = row_reduction.streamk_gemm_with_rows if streamk else row_reduction.gemm_with_rows
     reductions = row_reduction.RowReductions(problem.row_reductions)
     return replace(
         plan,
-        kernel=with_rows,
+        kernel=row_reduction.gemm_with_rows,
         traits=replace(plan.traits, row_reductions=reductions),
         extra=(("gemm", plan.kernel),),
         partials=(shape, operands.accumulator_dtype(problem.dtype)),

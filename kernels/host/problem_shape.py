@@ -92,12 +92,10 @@ def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     The kernels are persistent: at most one CTA per SM, each of which computes many tiles, which
     take equal time. There are no more CTAs than as many waves of tiles need: more would only spare
     some of the others their last tile, and take power and bandwidth from all. Split-K has a cluster
-    for each tile, or one for each of its slices, stream-K the CTAs of all its units.
+    for each tile.
     """
-    if config.streamk_units:
-        return config.streamk_units * config.cluster_size
-    count = cluster_tiles(config, M, N, batch) * config.slices
-    if config.split_k == 1 and config.slices == 1:
+    count = cluster_tiles(config, M, N, batch)
+    if config.split_k == 1:
         waves = -(-count // active_clusters(config))
         count = -(-count // max(waves, 1))
     return count * config.cluster_size

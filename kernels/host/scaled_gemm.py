@@ -38,7 +38,7 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 # Fields of a configuration
-NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units", "swapped")
+NOT_PLAIN = ("pingpong", "split_k", "swapped")
 
 
 def scaled_gemm(
@@ -247,18 +247,15 @@ def _prepare_requantised(
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
     if config is None:
         config = choose(ProblemShape(M, N, K, 1, out_bytes=1), is_plain)
-    check_supported("requantised products", config, "streamk_units", "swapped")
+    check_supported("requantised products", config, "swapped")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N), copies)
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
     return PreparedCall((M, N), tc.s8, launch, (zero,))
 
 
 def is_plain(config: HopperConfig) -> bool:
-    """Cooperative, of two consumers at most; no split-K, slices of K, stream-K, skinny A, swapped
-    operands."""
-    special = config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units
-    special = special or config.slices > 1
-    special = special or config.swapped
+    """Whether a configuration is cooperative, with at most two consumers, split_k=1, no swap AB."""
+    special = config.pingpong or config.split_k > 1 or config.swapped
     return not special and config.consumers <= 2
 
 

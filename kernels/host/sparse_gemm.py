@@ -95,7 +95,7 @@ def _prepare(
     )  # fmt: skip
     if config is None:
         config = choose_sparse(M, N, K, a.format, traits.b_k_major)
-    unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units", "swapped")
+    unsupported = ("k_slabs", "split_k", "swapped")
     families.check_supported("sparse products", config, *unsupported)
     plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), copies, format=a.format)
     whole_c = d if in_c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))

@@ -209,21 +209,17 @@ def _step(config: Config, dtype: Any) -> int:
 
 def _parts(config: Config, dtype: Any, K: int) -> tuple[int, ...]:
     """Where the parts of split-K begin."""
-    step, split_k = _step(config, dtype), config.split_k * config.slices
+    step, split_k = _step(config, dtype), config.split_k
     steps = -(-K // step)
     return tuple(part * steps // split_k * step for part in range(split_k))
 
 
 def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
     """What decides where stream-K divides the K of each tile."""
-    if not config.streamk_units:
+    if isinstance(config, HopperConfig) or not config.streamk_units:
         return ()
-    tile = config.BM * config.cluster_m, config.BN * config.cluster_n
-    step = _step(config, problem.multiplied_as)
-    *batch, M, N = problem.d.shape
-    swapped = isinstance(config, HopperConfig) and config.swapped
-    covered = (N, M) if swapped else (M, N)
-    return config.streamk_units, step, *tile, config.group_m, *batch, *covered, problem.K
+    sizes = *problem.d.shape, problem.K
+    return config.streamk_units, config.BK, config.BM, config.BN, config.group_m, *sizes
 
 
 def _row_parts(config: Config, problem: GemmProblem) -> int:

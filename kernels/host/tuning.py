@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from reprlib import repr as brief
 from typing import Any
 
@@ -46,8 +47,7 @@ from tensorcore_dsl.kernels.user_functions import Epilogue
 
 F32_CANDIDATES = 24  # of both families
 AMPERE_CANDIDATES = 12
-# wgmma configurations: the first of all, with stream-K, and with slices of K
-HOPPER_CANDIDATES, STREAMK_CANDIDATES, SLICED_CANDIDATES = 16, 4, 6
+HOPPER_CANDIDATES = 16
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
 
 Launch = Callable[[], Any]
@@ -180,13 +180,10 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
 def hopper_candidates(
     shape: ProblemShape, allowed: Callable[[HopperConfig], bool] = lambda config: True
 ) -> list[HopperConfig]:
-    """The configurations that `gemm` ranks highest, and the first ones with stream-K and slices."""
+    """The configurations that `gemm` ranks highest."""
     every = (c for _, c in ranking(shape) if isinstance(c, HopperConfig))
-    found = [c for c in dict.fromkeys(every) if is_assembled(c, shape) and allowed(c)]
-    streamk = [config for config in found if config.streamk_units]
-    sliced = [config for config in found if config.slices > 1]
-    others = streamk[:STREAMK_CANDIDATES] + sliced[:SLICED_CANDIDATES]
-    return list(dict.fromkeys(found[:HOPPER_CANDIDATES] + others))
+    assembled = (c for c in dict.fromkeys(every) if is_assembled(c, shape) and allowed(c))
+    return list(islice(assembled, HOPPER_CANDIDATES))
 
 
 def event_timer(a: Any) -> Timer:
