@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.attention_scores import KeyRange, Softmax, page_of
+from tensorcore_dsl.kernels.attention_scores import Softmax, page_of
+from tensorcore_dsl.kernels.hopper.attention_tiles import QueryTile, TileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
 SLAB = 64  # 16-bit elements of a row of a shared tile: 128 bytes, the swizzle
@@ -74,23 +75,50 @@ class AttentionConfig:
 
 
 @dataclass
-class QueryTile:
-    """A tile of queries, and the key tiles that its queries see.
+class Stages:
+    """Stages of tiles of Q, K or V: shared memory, tensor map, and two mbarriers a stage."""
 
-    seen: see KeyRange. sequence: its number. head, kv_head: of q, and of k and v. first: the first
-    query. place: its batch and row in q and o. end: one past the last query. last: the first key of
-    the last key tile. count: key tiles, at least 1.
+    smem: Any
+    map: Any
+    full: Any
+    empty: Any
+
+    @property
+    def count(self) -> int:
+        return self.smem.shape[0]
+
+    @property
+    def slabs(self) -> int:
+        """Slabs of 64 elements that a row is split into."""
+        return self.smem.shape[-3]
+
+
+@dataclass
+class Cta:
+    """What the producer and the consumers of a CTA share.
+
+    Attributes
+    ----------
+    queries, keys, values : Stages
+        Tiles of Q, K and V. The memory of the queries also stages the output.
+    drawn : tile
+        For each stage of queries: sequence * heads + head, and the first query, or -1 behind the
+        last tile.
+    spare : tile
+        A word that no thread writes, see `keep_behind`.
     """
 
-    seen: KeyRange
-    sequence: Any
-    head: Any
-    kv_head: Any
-    first: Any
-    place: Any
-    end: Any
-    last: Any
-    count: Any
+    queries: Stages
+    keys: Stages
+    values: Stages
+    drawn: Any
+    spare: Any
+    tiles: TileList
+    softmax: Softmax
+    qk: Any
+    pv: Any
+    config: AttentionConfig
+    traits: Any
 
 
 @tc.kernel
@@ -102,18 +130,40 @@ def attention_kernel(
     """q, o: (batch, heads, queries, D). k, v: (batch, key heads, keys, D). lse: (batch, heads,
     queries), f32. scale, cap: see Softmax. left, right: see KeyRange.
 
-    tickets: one s32, 0 before and after the launch: how many tiles were drawn from the list.
-    section: heads whose tiles are neighbours in the list, see `locate`.
+    tickets: one s32, 0 before and after the launch: the number of tiles drawn from the list.
+    section: heads whose tiles are neighbours in the list, see TileList.
     starts_q, starts_k: of packed sequences, s32: sequence i has rows starts[i] to starts[i + 1] - 1
     of batch 0. table: of paged keys, s32: page j of sequence i is batch table[i, j] of k and v.
     """
-    BM, BN, consumers, stages = config.BM, config.BN, config.consumers, config.stages
     tc.launch_bounds(config.threads, 1)
+    cta = make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, config, traits)
+    # Programmatic dependent launch: the set-up may run while the previous kernel of the stream
+    # ends.
+    tc.griddep_launch_dependents()
+    tc.griddep_wait()
+
+    def producer():
+        if tc.threadIdx.x == 0:
+            produce(cta, tickets, table)
+
+    def consumers(consumer):
+        consume(cta, consumer, o, lse)
+
+    registers = REGISTERS_WITH_PAGES if traits.page else REGISTERS[config.consumers]
+    tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
+
+
+def make_cta(
+    q, k, v, starts_q, starts_k, left, right, section, scale, cap, config: AttentionConfig, traits
+):  # fmt: skip
+    """Shared memory, tensor maps and initialised barriers. Every thread calls it.
+
+    Rows of D elements are split into slabs of 64. TMA fills columns beyond D with zeros.
+    """
+    BN, consumers, stages = config.BN, config.consumers, config.stages
     q_slabs, v_slabs = -(-traits.depth // SLAB), -(-traits.width // SLAB)
     qk = getattr(tc.wgmma, f"m64n{BN}k16")(q.dtype, q.dtype, tc.f32)
     pv = getattr(tc.wgmma, f"m64n{traits.width}k16")(q.dtype, q.dtype, tc.f32, source="registers")
-    # Rows of D elements are split into slabs of 64. TMA fills columns beyond D with zeros.
-    # The memory of the queries also stages the output.
     lines = config.q_stages, consumers, max(q_slabs, v_slabs)
     tile_q = tc.shared((*lines, 64, SLAB), q.dtype, swizzle=128)
     tile_k = tc.shared((stages, q_slabs, BN, SLAB), q.dtype, swizzle=128)
@@ -122,274 +172,289 @@ def attention_kernel(
     rows = math.gcd(BN, traits.page) if traits.page else BN  # of a box, which lies in one page
     map_k = tc.tensor_map(k, (1, 1, rows, SLAB), swizzle=128)
     map_v = tc.tensor_map(v, (1, 1, rows, SLAB), swizzle=128)
-    # For each tile of queries: sequence * heads + head, and the first query, or -1 behind the last.
     drawn, spare = tc.shared((config.q_stages, 2), tc.s32), tc.shared(1, tc.f32)
     full_q, empty_q = tc.mbarriers(config.q_stages), tc.mbarriers(config.q_stages)
     full_k, empty_k = tc.mbarriers(stages), tc.mbarriers(stages)
     full_v, empty_v = tc.mbarriers(stages), tc.mbarriers(stages)
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     sequences = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
-    softmax = Softmax(traits, scale, cap)
-
+    tiles = TileList(
+        q, k, starts_q, starts_k, left, right, section, heads, group, sequences, config.BM, BN,
+        traits,
+    )  # fmt: skip
+    queries = Stages(tile_q, map_q, full_q, empty_q)
+    keys, values = Stages(tile_k, map_k, full_k, empty_k), Stages(tile_v, map_v, full_v, empty_v)
     if tc.threadIdx.x == 0:
         for stage in tc.static_range(config.q_stages):
             full_q[stage].init(1)
             empty_q[stage].init(WARPGROUP * consumers)
         for stage in tc.static_range(stages):
-            for full, empty in ((full_k, empty_k), (full_v, empty_v)):
-                full[stage].init(1)  # the producer's arrival, and the bytes that it announces
-                empty[stage].init(consumers)
+            for each in (keys, values):
+                each.full[stage].init(1)  # the producer's arrival, with the bytes that it expects
+                each.empty[stage].init(consumers)
         tc.fence_mbarrier_init()
     tc.barrier()
-    # Programmatic dependent launch: all above may run while the previous kernel of the stream ends.
-    tc.griddep_launch_dependents()
-    tc.griddep_wait()
+    softmax = Softmax(traits, scale, cap)
+    return Cta(queries, keys, values, drawn, spare, tiles, softmax, qk, pv, config, traits)
 
-    def query_tiles(sequence):
-        """How many tiles of queries a sequence has."""
-        if traits.packed:
-            return (starts_q[sequence + 1] - starts_q[sequence] + (BM - 1)) // BM
-        return (q.shape[2] + (BM - 1)) // BM
 
-    def locate(number, sequence, before):
-        """Tile `number` of the list: sequence * heads + head, first query, number of all tiles.
+# -- producer ---------------------------------------------------------------------------------
 
-        `section` heads advance together, so that their K and V stay in the L2 cache. Within a
-        section, tiles go from the last queries to the first. With a causal mask, the longest tiles
-        start first. The heads of a packed sequence are a section. The search for the sequence
-        begins at `sequence`; the sequences before it have `before` tiles for each head.
-        """
-        if traits.packed:
-            row, head = number // heads, number % heads
-            while sequence < sequences and row >= before + query_tiles(sequence):
-                before, sequence = before + query_tiles(sequence), sequence + 1
-            first, line = tc.s32(-1), sequence * heads + head
-            if sequence < sequences:
-                first = (before + query_tiles(sequence) - 1 - row) * BM
-            return line, first, before * heads, sequence, before
-        rows, lines = query_tiles(0), heads * sequences
-        part = number // (rows * section)
-        inside = number - part * (rows * section)
-        # The last section has fewer heads; behind the last tile there is none.
-        wide = max(min(lines - part * section, section), 1)
-        row = inside // wide
-        first = tc.select(number < rows * lines, (rows - 1 - row) * BM, -1)
-        return part * section + (inside - row * wide), first, rows * lines, sequence, before
 
-    def query_tile(line, first):
-        """The tile of queries that `locate` found."""
-        sequence = line // heads
-        batch, start, queries, key_start, keys = sequence, 0, q.shape[2], 0, k.shape[2]
-        if traits.packed:
-            batch, start, key_start = 0, starts_q[sequence], starts_k[sequence]
-            queries, keys = starts_q[sequence + 1] - start, starts_k[sequence + 1] - key_start
-        seen = KeyRange(traits, keys, keys - queries, left, right)
-        low, high = seen.bounds(first, BM)
-        last, head = (high - 1) // BN, line - sequence * heads
-        return QueryTile(
-            seen, sequence, head, head // group, first, (batch, start), start + queries, last * BN,
-            last - low // BN + 1,
+def produce(cta: Cta, tickets, table):
+    """Draw query tiles, and load their queries, keys and values. One thread runs this.
+
+    A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
+    V follows one tile behind K through the same number of stages.
+    """
+    config, tiles, drawn = cta.config, cta.tiles, cta.drawn
+    ring, lagging, q_ring = start(1), start(1), start(1)
+    line, first, _, sequence, before = tiles.locate(tc.s32(tc.blockIdx.x), tc.s32(0), tc.s32(0))
+    while first >= 0:
+        tile = tiles.tile_at(line, first)
+        key = tile.last
+        load_keys(cta.keys, tile, key, ring, tiles, table)
+        stage, phase = q_ring
+        cta.queries.empty[stage].wait(phase)
+        drawn[stage, 0], drawn[stage, 1] = line, first  # published by the arrival below
+        load_queries(cta.queries, tile, stage, -(-cta.traits.depth // SLAB))
+        for _ in tc.range(1, tile.count):
+            ring = advance(ring, config.stages)
+            load_keys(cta.keys, tile, key - config.BN, ring, tiles, table)
+            load_keys(cta.values, tile, key, lagging, tiles, table)
+            lagging, key = ring, key - config.BN
+        load_keys(cta.values, tile, key, lagging, tiles, table)
+        ring, q_ring = advance(ring, config.stages), advance(q_ring, config.q_stages)
+        lagging = ring
+        # Each CTA draws until it finds no tile, so there are as many tickets as tiles. The last
+        # ticket leaves a zero for the next launch.
+        ticket = tc.atomic("add", tickets.at(0), 1)
+        line, first, count, sequence, before = tiles.locate(
+            tc.gridDim.x + ticket, sequence, before
         )  # fmt: skip
+        if (first < 0) & (ticket == count - 1):
+            tc.atomic("exch", tickets.at(0), 0)
+    stage, phase = q_ring
+    cta.queries.empty[stage].wait(phase)
+    drawn[stage, 1] = -1
+    cta.queries.full[stage].arrive()
 
-    def produce():
-        if tc.threadIdx.x == 0:
-            # A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start
-            # out empty. V follows one tile behind K through a ring of the same size.
-            ring, lagging, q_ring = start(1), start(1), start(1)
-            line, first, _, sequence, before = locate(tc.s32(tc.blockIdx.x), tc.s32(0), tc.s32(0))
-            while first >= 0:
-                tile = query_tile(line, first)
-                key = tile.last
-                load(tile_k, map_k, tile, key, full_k, empty_k, ring)
-                stage, phase = q_ring
-                empty_q[stage].wait(phase)
-                drawn[stage, 0], drawn[stage, 1] = line, first  # published by the arrival below
-                full_q[stage].arrive_expect_tx(consumers * q_slabs * map_q.bytes)
-                batch, row = tile.place
-                for part in tc.static_range(consumers):
-                    for slab in tc.static_range(q_slabs):
-                        place = batch, tile.head, row + first + 64 * part, slab * SLAB
-                        tc.tma_load(tile_q[stage, part, slab], map_q, place, full_q[stage])
-                for _ in tc.range(1, tile.count):
-                    ring = advance(ring, stages)
-                    load(tile_k, map_k, tile, key - BN, full_k, empty_k, ring)
-                    load(tile_v, map_v, tile, key, full_v, empty_v, lagging)
-                    lagging, key = ring, key - BN
-                load(tile_v, map_v, tile, key, full_v, empty_v, lagging)
-                ring, q_ring = advance(ring, stages), advance(q_ring, config.q_stages)
-                lagging = ring
-                # Each CTA draws until it finds no tile: as many tickets as there are tiles. The
-                # last ticket leaves a zero for the next launch.
-                ticket = tc.atomic("add", tickets.at(0), 1)
-                line, first, tiles, sequence, before = locate(
-                    tc.gridDim.x + ticket, sequence, before
-                )
-                if (first < 0) & (ticket == tiles - 1):
-                    tc.atomic("exch", tickets.at(0), 0)
-            stage, phase = q_ring
-            empty_q[stage].wait(phase)
-            drawn[stage, 1] = -1
-            full_q[stage].arrive()
 
-    def load(target, boxes, tile, key, full, empty, ring):
-        """Load a tile of K or V when its stage is empty."""
-        stage, phase = ring
-        empty[stage].wait(phase)
-        full[stage].arrive_expect_tx(target.shape[1] * (BN // rows) * boxes.bytes)
-        for part in tc.static_range(0, BN, rows):
-            place = tile.place[0], tile.kv_head, key + part
-            if traits.page:
-                page = page_of(table, tile.sequence, key + part, tile.seen.keys, traits.page)
-                place = page, tile.kv_head, (key + part) % traits.page
-            elif traits.packed:
-                place = 0, tile.kv_head, starts_k[tile.sequence] + key + part
-            for slab in tc.static_range(target.shape[1]):
-                to = target[stage, slab, part : part + rows]
-                tc.tma_load(to, boxes, (*place, slab * SLAB), full[stage])
+def load_queries(queries: Stages, tile: QueryTile, stage, slabs: int):
+    """Load the queries of all consumers, 64 rows each."""
+    consumers, full = queries.smem.shape[1], queries.full[stage]
+    full.arrive_expect_tx(consumers * slabs * queries.map.bytes)
+    batch, row = tile.place
+    for part in tc.static_range(consumers):
+        for slab in tc.static_range(slabs):
+            place = batch, tile.head, row + tile.first + 64 * part, slab * SLAB
+            tc.tma_load(queries.smem[stage, part, slab], queries.map, place, full)
 
-    def issue_scores(scores, consumer, q_stage, stage):
-        """Issue q kᵀ of one key tile as one group of wgmma."""
-        tc.wgmma_fence()
-        for slab in tc.static_range(q_slabs):
-            used = min(-(-traits.depth // 16) * 16 - slab * SLAB, SLAB)
-            of_q = tile_q[q_stage, consumer, slab, :, :used]
-            of_k = tile_k[stage, slab, :, :used]
-            scores = tc.wgmma_async(qk, scores, of_q, of_k, accumulate=slab > 0)
-        tc.wgmma_commit()
-        return scores
 
-    def issue_output(out, weights, stage):
-        """Issue out += weights v of one key tile as one group of wgmma."""
-        tc.wgmma_fence()
-        out = tc.wgmma_async(pv, out, weights, tile_v[stage], b_major="mn")
-        tc.wgmma_commit()
-        return out
+def load_keys(stages: Stages, tile: QueryTile, key, ring, tiles: TileList, table):
+    """Load a tile of K or V from key `key` on, when its stage is empty."""
+    stage, phase = ring
+    traits, rows = tiles.traits, stages.map.box[2]
+    stages.empty[stage].wait(phase)
+    stages.full[stage].arrive_expect_tx(stages.slabs * (tiles.BN // rows) * stages.map.bytes)
+    for part in tc.static_range(0, tiles.BN, rows):
+        place = tile.place[0], tile.kv_head, key + part
+        if traits.page:
+            page = page_of(table, tile.sequence, key + part, tile.seen.keys, traits.page)
+            place = page, tile.kv_head, (key + part) % traits.page
+        elif traits.packed:
+            place = 0, tile.kv_head, tiles.starts_k[tile.sequence] + key + part
+        for slab in tc.static_range(stages.slabs):
+            to = stages.smem[stage, slab, part : part + rows]
+            tc.tma_load(to, stages.map, (*place, slab * SLAB), stages.full[stage])
 
-    def weigh(scores, best, total, tile, row, key):
-        """A step of the softmax. Only tiles at an edge need a mask: those at a bound."""
-        scores = softmax.capped(scores)
-        if tile.seen.needs_mask(row, 64, key, BN):
-            scores = tile.seen.masked(scores, row, key)
-        weights, shrink, best, total = softmax.step([scores], best, total)
-        return weights[0], shrink, best, total
 
-    def keep_behind(total):
-        """Keep the next wait behind the softmax, whose last result is `total`.
+# -- consumers --------------------------------------------------------------------------------
 
-        ptxas moves a wait up past arithmetic. Then the softmax would not overlap the product. It
-        does not move a wait past a store. Sums are positive, so nothing is stored.
-        """
-        for each in total.elements():
-            spare.at(0).store(each, pred=each < 0)
 
-    def clear(stage, phase, count):
-        """Zero the rows of V behind the last key: a weight of zero must not meet NaN bits.
+@dataclass
+class Consumer:
+    """A consumer warpgroup.
 
-        These rows hold values of the next sequence, or what was in a page before. All consumers
-        share the work.
-        """
-        full_v[stage].wait(phase)
-        zeros, thread = tc.vector([q.dtype(0)] * 8), tc.threadIdx.x - WARPGROUP
-        for slab in tc.static_range(v_slabs):
-            for i in tc.range(count * 8 + thread, BN * 8, WARPGROUP * consumers):
-                tile_v.at(stage, slab, i // 8, i % 8 * 8).store(zeros)
+    Attributes
+    ----------
+    number : s32
+        The consumer's number. It computes 64 rows of each query tile from row 64 * number on.
+    leader : pred
+        Whether this thread arrives for the warpgroup.
+    following : s32
+        The named barrier that lets the next consumer issue its products.
+    """
+
+    number: Any
+    leader: Any
+    following: Any
+
+
+def consume(cta: Cta, number, o, lse):
+    """Compute 64 rows of each query tile. Consumers take turns at issuing products."""
+    config, queries, drawn = cta.config, cta.queries, cta.drawn
+    leader = tc.threadIdx.x % WARPGROUP == 0
+    consumer = Consumer(number, leader, ORDER_BARRIER + (number + 1) % config.consumers)
+    scores, out = cta.qk.d.zeros(), cta.pv.d.zeros()
+    ring, q_ring = start(0), start(0)
+    if number == config.consumers - 1:
+        tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
+    queries.full[0].wait(0)
+    while drawn[q_ring[0], 1] >= 0:
+        q_stage, _ = q_ring
+        tile = cta.tiles.tile_at(drawn[q_stage, 0], drawn[q_stage, 1])
+        row = tile.first + 64 * number
+        scores, out, factor, exponent, ring = attend(
+            cta, consumer, tile, row, q_stage, scores, ring
+        )  # fmt: skip
+        store(out * factor, queries.smem[q_stage, number], tile, row, o, cta.traits.width)
+        # Loads by ordinary instructions come before TMA overwrites the queries.
         tc.fence_proxy_async()
-        tc.barrier(CLEAR_BARRIER, WARPGROUP * consumers)
+        queries.empty[q_stage].arrive()
+        if cta.traits.lse:
+            batch, start_row = tile.place
+            of_head = lse[batch, tile.head, : tile.end]
+            tc.store_rows(of_head, exponent, origin=start_row + row, bounded=True)
+        ring, q_ring = advance(ring, config.stages), advance(q_ring, config.q_stages)
+        stage, phase = q_ring
+        queries.full[stage].wait(phase)
+    if number == 0:
+        tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
-    def consume(consumer):
-        leader = tc.threadIdx.x % WARPGROUP == 0
-        following = ORDER_BARRIER + (consumer + 1) % consumers
-        scores, out = qk.d.zeros(), pv.d.zeros()
-        ring, q_ring = start(0), start(0)
-        if consumer == consumers - 1:
-            tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
-        full_q[0].wait(0)
-        while drawn[q_ring[0], 1] >= 0:
-            q_stage, _ = q_ring
-            tile = query_tile(drawn[q_stage, 0], drawn[q_stage, 1])
-            row, key = tile.first + 64 * consumer, tile.last
-            best, total = tc.row_values(qk.d, -math.inf), tc.row_values(qk.d)
-            stage, phase = ring
-            full_k[stage].wait(phase)
-            scores = issue_scores(scores, consumer, q_stage, stage)
-            tc.wgmma_wait(0)
-            # The product has read its keys: the producer may load the next ones.
-            empty_k[stage].arrive(pred=leader)
-            scores, shrink, best, total = weigh(scores, best, total, tile, row, key)
-            # Accumulators lie as the A operand does: no exchange between threads.
-            weights = tc.as_operand(scores, pv.a)
-            out = pv.d.zeros()
-            if traits.packed and key + BN > tile.seen.keys:
-                clear(stage, phase, tile.seen.keys - key)
-            for _ in tc.range(1, tile.count):
-                stage, phase = ring
-                ring = advance(ring, stages)
-                next_stage, next_phase = ring
-                key = key - BN
-                full_k[next_stage].wait(next_phase)
-                tc.barrier(ORDER_BARRIER + consumer, 2 * WARPGROUP)
-                scores = issue_scores(scores, consumer, q_stage, next_stage)
-                full_v[stage].wait(phase)
-                out = issue_output(out, weights, stage)
-                tc.barrier_arrive(following, 2 * WARPGROUP)
-                tc.wgmma_wait(1)  # the scores are complete; the output may still be in flight
-                empty_k[next_stage].arrive(pred=leader)
-                scores, shrink, best, total = weigh(scores, best, total, tile, row, key)
-                if config.waits_late:
-                    keep_behind(total)
-                tc.wgmma_wait(0)
-                empty_v[stage].arrive(pred=leader)
-                first_row, second_row = shrink.elements()
-                if tc.vote("any", (first_row < 1) | (second_row < 1)):
-                    out = out * shrink
-                weights = tc.as_operand(scores, pv.a)
-            stage, phase = ring
-            full_v[stage].wait(phase)
-            out = issue_output(out, weights, stage)
-            factor, exponent = softmax.finish(best, total)
-            tc.wgmma_wait(0)
-            empty_v[stage].arrive(pred=leader)
-            store(out * factor, tile_q[q_stage, consumer], tile, row)
-            # Loads by ordinary instructions come before TMA overwrites the queries.
-            tc.fence_proxy_async()
-            empty_q[q_stage].arrive()
-            if traits.lse:
-                batch, start_row = tile.place
-                of_head = lse[batch, tile.head, : tile.end]
-                tc.store_rows(of_head, exponent, origin=start_row + row, bounded=True)
-            ring, q_ring = advance(ring, stages), advance(q_ring, config.q_stages)
-            stage, phase = q_ring
-            full_q[stage].wait(phase)
-        if consumer == 0:
-            tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
-    def store(out, staging, tile, row):
-        """Store 64 rows of the output through the shared memory of their queries.
+def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, ring):
+    """The output of 64 queries over all their key tiles, from the last tile to the first.
 
-        Each warp writes and reads its own 16 rows, whose products with the keys are complete.
-        """
-        lane, base = tc.lane_id(), tc.warp_id() % 4 * 16
-        batch, start_row = tile.place
-        values = out.to(o.dtype).registers
-        for place in tc.static_range(0, traits.width, 16):
-            words = values[place // 4 : place // 4 + 4]
-            at = base + lane % 16, place % SLAB + lane // 16 * 8
-            # With 8 columns left, the lanes of the second half give no addresses.
-            name = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16"
-            tc.emit(name, staging[place // SLAB].at(*at).address, words)
-        tc.syncwarp()
-        for slab in tc.static_range(v_slabs):
-            for part in tc.static_range(4):
-                at, col = base + 4 * part + lane // 8, lane % 8 * 8
-                inside = start_row + row + at < tile.end
-                if traits.width % SLAB:
-                    inside = inside & (slab * SLAB + col < traits.width)
-                vector = staging[slab].at(at, col).load(8, pred=inside)
-                target = o.at(batch, tile.head, start_row + row + at, slab * SLAB + col)
-                target.store(vector, pred=inside)
+    Returns the registers of the scores, the output, the factor of each row's output, the logarithm
+    of each row's sum, and the position of the last key tile.
+    """
+    config, keys, values, pv = cta.config, cta.keys, cta.values, cta.pv
+    leader, key = consumer.leader, tile.last
+    best, total = tc.row_values(cta.qk.d, -math.inf), tc.row_values(cta.qk.d)
+    stage, phase = ring
+    keys.full[stage].wait(phase)
+    scores = issue_scores(cta, scores, consumer.number, q_stage, stage)
+    tc.wgmma_wait(0)
+    # The product has read its keys: the producer may load the next ones.
+    keys.empty[stage].arrive(pred=leader)
+    scores, shrink, best, total = weigh(cta, scores, best, total, tile, row, key)
+    # Accumulators lie as the A operand does: no exchange between threads.
+    weights = tc.as_operand(scores, pv.a)
+    out = pv.d.zeros()
+    if cta.traits.packed and key + config.BN > tile.seen.keys:
+        clear(cta, stage, phase, tile.seen.keys - key)
+    for _ in tc.range(1, tile.count):
+        stage, phase = ring
+        ring = advance(ring, config.stages)
+        next_stage, next_phase = ring
+        key = key - config.BN
+        keys.full[next_stage].wait(next_phase)
+        tc.barrier(ORDER_BARRIER + consumer.number, 2 * WARPGROUP)
+        scores = issue_scores(cta, scores, consumer.number, q_stage, next_stage)
+        values.full[stage].wait(phase)
+        out = issue_output(cta, out, weights, stage)
+        tc.barrier_arrive(consumer.following, 2 * WARPGROUP)
+        tc.wgmma_wait(1)  # the scores are complete; the output may still be in flight
+        keys.empty[next_stage].arrive(pred=leader)
+        scores, shrink, best, total = weigh(cta, scores, best, total, tile, row, key)
+        if config.waits_late:
+            keep_behind(total, cta.spare)
+        tc.wgmma_wait(0)
+        values.empty[stage].arrive(pred=leader)
+        first_row, second_row = shrink.elements()
+        if tc.vote("any", (first_row < 1) | (second_row < 1)):
+            out = out * shrink
+        weights = tc.as_operand(scores, pv.a)
+    stage, phase = ring
+    values.full[stage].wait(phase)
+    out = issue_output(cta, out, weights, stage)
+    factor, exponent = cta.softmax.finish(best, total)
+    tc.wgmma_wait(0)
+    values.empty[stage].arrive(pred=leader)
+    return scores, out, factor, exponent, ring
 
-    registers = REGISTERS_WITH_PAGES if traits.page else REGISTERS[consumers]
-    tc.warp_specialize((1, produce), (consumers, consume), registers=registers)
+
+def issue_scores(cta: Cta, scores, consumer, q_stage, stage):
+    """Issue q kᵀ of one key tile as one group of wgmma."""
+    tc.wgmma_fence()
+    depth = -(-cta.traits.depth // 16) * 16
+    for slab in tc.static_range(cta.keys.slabs):
+        used = min(depth - slab * SLAB, SLAB)
+        of_q = cta.queries.smem[q_stage, consumer, slab, :, :used]
+        of_k = cta.keys.smem[stage, slab, :, :used]
+        scores = tc.wgmma_async(cta.qk, scores, of_q, of_k, accumulate=slab > 0)
+    tc.wgmma_commit()
+    return scores
+
+
+def issue_output(cta: Cta, out, weights, stage):
+    """Issue out += weights v of one key tile as one group of wgmma."""
+    tc.wgmma_fence()
+    out = tc.wgmma_async(cta.pv, out, weights, cta.values.smem[stage], b_major="mn")
+    tc.wgmma_commit()
+    return out
+
+
+def weigh(cta: Cta, scores, best, total, tile: QueryTile, row, key):
+    """A step of the softmax. Only tiles at an edge need a mask: those at a bound."""
+    scores = cta.softmax.capped(scores)
+    if tile.seen.needs_mask(row, 64, key, cta.config.BN):
+        scores = tile.seen.masked(scores, row, key)
+    weights, shrink, best, total = cta.softmax.step([scores], best, total)
+    return weights[0], shrink, best, total
+
+
+def keep_behind(total, spare):
+    """Keep the next wait behind the softmax, whose last result is `total`.
+
+    ptxas moves a wait up past arithmetic. Then the softmax would not overlap the product. It does
+    not move a wait past a store. Sums are positive, so nothing is stored.
+    """
+    for each in total.elements():
+        spare.at(0).store(each, pred=each < 0)
+
+
+def clear(cta: Cta, stage, phase, count):
+    """Zero the rows of V behind the last key: a weight of zero must not meet NaN bits.
+
+    These rows hold values of the next sequence, or what was in a page before. All consumers share
+    the work.
+    """
+    values, threads = cta.values, WARPGROUP * cta.config.consumers
+    values.full[stage].wait(phase)
+    zeros, thread = tc.vector([values.smem.dtype(0)] * 8), tc.threadIdx.x - WARPGROUP
+    for slab in tc.static_range(values.slabs):
+        for i in tc.range(count * 8 + thread, cta.config.BN * 8, threads):
+            values.smem.at(stage, slab, i // 8, i % 8 * 8).store(zeros)
+    tc.fence_proxy_async()
+    tc.barrier(CLEAR_BARRIER, threads)
+
+
+def store(out, staging, tile: QueryTile, row, o, width: int):
+    """Store 64 rows of the output through the shared memory of their queries.
+
+    Each warp writes and reads its own 16 rows, whose products with the keys are complete.
+    """
+    lane, base = tc.lane_id(), tc.warp_id() % 4 * 16
+    batch, start_row = tile.place
+    values = out.to(o.dtype).registers
+    for place in tc.static_range(0, width, 16):
+        words = values[place // 4 : place // 4 + 4]
+        at = base + lane % 16, place % SLAB + lane // 16 * 8
+        # With 8 columns left, the lanes of the second half give no addresses.
+        name = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16"
+        tc.emit(name, staging[place // SLAB].at(*at).address, words)
+    tc.syncwarp()
+    for slab in tc.static_range(-(-width // SLAB)):
+        for part in tc.static_range(4):
+            at, col = base + 4 * part + lane // 8, lane % 8 * 8
+            inside = start_row + row + at < tile.end
+            if width % SLAB:
+                inside = inside & (slab * SLAB + col < width)
+            vector = staging[slab].at(at, col).load(8, pred=inside)
+            target = o.at(batch, tile.head, start_row + row + at, slab * SLAB + col)
+            target.store(vector, pred=inside)
 
 
 def start(parity):

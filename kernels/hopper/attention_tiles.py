@@ -1,0 +1,115 @@
+"""Query tiles of the Hopper attention kernel: the list that CTAs draw from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_scores import KeyRange
+
+
+@dataclass
+class QueryTile:
+    """A tile of queries, and the key tiles that its queries see.
+
+    Attributes
+    ----------
+    seen : KeyRange
+        The keys that a query sees.
+    sequence, head, kv_head : s32
+        Number of the sequence, of the head of q, and of the head of k and v.
+    first : s32
+        The first query of the tile.
+    place : tuple
+        Batch of q and o, and row of the sequence's first query.
+    end : s32
+        One past the row of the sequence's last query.
+    last : s32
+        The first key of the last key tile.
+    count : s32
+        Number of key tiles, at least 1.
+    """
+
+    seen: KeyRange
+    sequence: Any
+    head: Any
+    kv_head: Any
+    first: Any
+    place: Any
+    end: Any
+    last: Any
+    count: Any
+
+
+@dataclass
+class TileList:
+    """The list of query tiles that CTAs draw from.
+
+    `section` heads advance together, so that their K and V stay in the L2 cache. Within a section,
+    tiles go from the last queries to the first. With a causal mask, the longest tiles start first.
+    The heads of a packed sequence are a section.
+    """
+
+    q: Any
+    k: Any
+    starts_q: Any
+    starts_k: Any
+    left: Any
+    right: Any
+    section: Any
+    heads: Any
+    group: Any
+    sequences: Any
+    BM: int
+    BN: int
+    traits: Any
+
+    def tiles_of(self, sequence):
+        """Number of query tiles of a sequence and a head."""
+        if self.traits.packed:
+            starts = self.starts_q
+            return (starts[sequence + 1] - starts[sequence] + (self.BM - 1)) // self.BM
+        return (self.q.shape[2] + (self.BM - 1)) // self.BM
+
+    def locate(self, number, sequence, before):
+        """Tile `number` of the list: sequence * heads + head, first query, number of all tiles.
+
+        The first query is -1 behind the last tile. The search in packed sequences begins at
+        `sequence`. The sequences before it have `before` tiles for each head. Both are returned
+        for the next search.
+        """
+        heads, sequences, section = self.heads, self.sequences, self.section
+        if self.traits.packed:
+            row, head = number // heads, number % heads
+            while sequence < sequences and row >= before + self.tiles_of(sequence):
+                before, sequence = before + self.tiles_of(sequence), sequence + 1
+            first, line = tc.s32(-1), sequence * heads + head
+            if sequence < sequences:
+                first = (before + self.tiles_of(sequence) - 1 - row) * self.BM
+            return line, first, before * heads, sequence, before
+        rows, lines = self.tiles_of(0), heads * sequences
+        part = number // (rows * section)
+        inside = number - part * (rows * section)
+        # The last section has fewer heads. Behind the last tile, a section has no heads at all.
+        wide = max(min(lines - part * section, section), 1)
+        row = inside // wide
+        first = tc.select(number < rows * lines, (rows - 1 - row) * self.BM, -1)
+        return part * section + (inside - row * wide), first, rows * lines, sequence, before
+
+    def tile_at(self, line, first):
+        """The query tile that `locate` found."""
+        sequence = line // self.heads
+        batch, start, queries = sequence, 0, self.q.shape[2]
+        key_start, keys = 0, self.k.shape[2]
+        if self.traits.packed:
+            starts_q, starts_k = self.starts_q, self.starts_k
+            batch, start, key_start = 0, starts_q[sequence], starts_k[sequence]
+            queries, keys = starts_q[sequence + 1] - start, starts_k[sequence + 1] - key_start
+        seen = KeyRange(self.traits, keys, keys - queries, self.left, self.right)
+        low, high = seen.bounds(first, self.BM)
+        last, head = (high - 1) // self.BN, line - sequence * self.heads
+        return QueryTile(
+            seen, sequence, head, head // self.group, first, (batch, start), start + queries,
+            last * self.BN, last - low // self.BN + 1,
+        )
