@@ -19,32 +19,29 @@ from dataclasses import replace
 from functools import partial
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import produce, run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     TRANSPOSER_CONSUMER_REGISTERS,
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
-from tensorcore_dsl.kernels.hopper.mainloop import produce, select_wgmma
-from tensorcore_dsl.kernels.hopper.pipeline import (
-    Pipeline,
-    in_row_blocks,
-    k_tile_range,
-    load_operand,
-    make_barriers,
-    make_operand,
-)
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles
+from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
 from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.transposition import (
     PART,
     TRANSPOSERS,
     make_ready,
+    make_tiles,
+    make_transposing_pipeline,
     parts_of_block,
+    place_of_row,
     row_fragments,
 )
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 from tensorcore_dsl.kernels.split_f32 import SLAB, split, split_all
 
 HIGH, LOW = 0, 1  # slabs of a stage
@@ -65,7 +62,7 @@ def f32_gemm(
 
 def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
     """Start A B of 64 rows and one part of the columns of two slabs: small terms first."""
-    a_blocks = in_row_blocks(pipeline.a.smem, 64)
+    a_blocks = pipeline.a.row_blocks
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
     for i, (of_a, of_b) in enumerate(TERMS):
         products = tc.wgmma_async(
@@ -86,13 +83,13 @@ def f32_fragments_gemm(
     """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    in_fragments = traits.in_fragments(config, a.dtype.itemsize)
-    buffers = config.staging_buffers(2 * config.BN)
-    storage = make_epilogue_storage(d, config, traits, in_fragments, buffers)
+    epilogue = make_epilogue(d, config, traits, config.staging_buffers(2 * config.BN))
+    if traits.in_fragments(config, a.dtype.itemsize):
+        epilogue = replace(epilogue, place_of=place_of_row)
     pipeline = make_fragments_pipeline(a, b, config, traits)
     run_warpgroups(
         pipeline, select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
-        make_tile_scheduler(covered_shape(d, config), config), storage,
+        make_tile_scheduler(covered_shape(d, config), config), epilogue,
         make_epilogue_op(c, alpha, beta, traits),
         produce=partial(produce, load_stage=load_stage), consume=consume_fragments,
         registers=fragments_registers(config), extra_producer=split_stages,
@@ -108,17 +105,13 @@ def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
 
 def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
     """Stages of a slab of the left operand and two of the right one, for `high` and `low`."""
-    left, right = (a, traits.a_k_major), (b, traits.b_k_major)
-    if config.swapped:
-        left, right = right, left
-    tiles_a = make_operand(left[0], 0, config.BM, SLAB, left[1], config)
-    tiles_b = make_operand(right[0], 1, config.BN, SLAB, right[1], replace(config, k_slabs=2))
+    operands = (a, 0, traits.a_k_major), (b, 1, traits.b_k_major)
+    left, right = operands[::-1] if config.swapped else operands
+    tiles_a = make_tiles(*left, 0, config.BM, SLAB, config)
+    tiles_b = make_tiles(*right, 1, config.BN, SLAB, replace(config, k_slabs=2))
     ready = make_ready(config)
-    maps = tiles_a.maps + tiles_b.maps
-    full, empty, order = make_barriers(maps, config, by_warp=True)
-    first, last = k_tile_range(a.shape[-1], SLAB, config)
-    return Pipeline(
-        tiles_a, tiles_b, full, empty, order, SLAB, first, last, config, ready=ready
+    return make_transposing_pipeline(
+        tiles_a, tiles_b, ready, a.shape[-1], config, by_warp=True, depth=SLAB
     )  # fmt: skip
 
 
@@ -127,9 +120,9 @@ def load_stage(pipeline, tile, stage, k, full):
 
     See mainloop.load_stage.
     """
-    full.arrive_expect_tx((pipeline.a.lines + pipeline.b.lines) * SWIZZLE_BYTES)
-    load_operand(pipeline.a, stage, tile.batch_a, tile.m, k, full)
-    load_operand(pipeline.b, 2 * stage + HIGH, tile.batch_b, tile.n, k, full)
+    full.arrive_expect_tx((pipeline.a.rows + pipeline.b.rows) * SWIZZLE_BYTES)
+    pipeline.a.load(stage, tile.batch_a, tile.m, k, full)
+    pipeline.b.load(2 * stage + HIGH, tile.batch_b, tile.n, k, full)
 
 
 def split_stages(pipeline, scheduler):
@@ -142,7 +135,7 @@ def split_stages(pipeline, scheduler):
     for _ in scheduler.tile_indices():
         for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
             pipeline.full[stage].wait(phase)
-            if pipeline.b.landing is None:
+            if not isinstance(pipeline.b, MNMajorTiles):
                 split_rows(pipeline.b.smem[2 * stage + HIGH], pipeline.b.smem[2 * stage + LOW])
             else:
                 blocks = [pipeline.b.landing[2 * stage + part] for part in (HIGH, LOW)]
@@ -207,7 +200,7 @@ def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
                 next_parts = read_parts(pipeline, mma, read, consumer)
                 tc.wgmma_wait(0)
                 tc.fence_proxy_async()
-                pipeline.consumer_release(stage, by_warp=True)
+                pipeline.consumer_release(stage)
                 acc = [old + term for old, term in zip(acc, products.elements(), strict=True)]
                 parts = next_parts
                 stage, phase = following, following_phase
@@ -219,7 +212,7 @@ def read_parts(pipeline, mma, stage, consumer):
     left, size = pipeline.a, len(mma.a.zeros())
 
     def read():
-        if left.landing is not None:
+        if isinstance(left, MNMajorTiles):
             fragments = row_fragments(left.landing, mma, stage, consumer)
         else:
             fragments = k_major_fragments(left.smem[stage], mma, 64 * consumer)

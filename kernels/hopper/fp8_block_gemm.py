@@ -10,6 +10,7 @@ from functools import partial
 from math import gcd
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import (
     SMEM_BYTES,
     SMEM_RESERVED,
@@ -17,12 +18,12 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
-from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, promotion_registers
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 BLOCK = 128  # elements of K, and columns of B, that share a scale
 PREFETCH = 4  # stages whose scales are in flight
@@ -47,8 +48,9 @@ def block_fp8_gemm(
     """
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(d, config, traits)
-    pipeline = make_pipeline(a, b, config, traits, extra_producers=1)
+    epilogue = make_epilogue(d, config, traits)
+    tiles = make_operands(a, b, config, traits)
+    pipeline = make_pipeline(*tiles, a.shape[-1], config, extra_producers=1)
     width = gcd(config.BN, BLOCK)  # columns of a tile that have one scale
     rows, parts = config.BM, config.BN // width
     smem = tc.shared((config.stages, rows + parts), tc.f32)
@@ -74,7 +76,7 @@ def block_fp8_gemm(
 
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     run_warpgroups(
-        pipeline, mma, make_tile_scheduler(d.shape, config), storage,
+        pipeline, mma, make_tile_scheduler(d.shape, config), epilogue,
         make_epilogue_op(None, 1, 0, traits),
         consume=partial(consume_promoted, width=width, scales=scales),
         registers=promotion_registers(config, width, 1),

@@ -5,10 +5,9 @@ registers every 128 of K (promotion.py). bf16_gemm.py describes the parts that t
 """
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
-from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
 @tc.kernel

@@ -5,16 +5,18 @@ chip too. A tile at the end of a group also multiplies rows of the next group, a
 them. bf16_gemm.py describes the parts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
-from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
+from tensorcore_dsl.kernels.hopper.bf16_gemm import run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.epilogue import Epilogue, make_tma_epilogue, store_rows
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import store_vectors
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 MAX_GROUPS = 512
 
@@ -29,11 +31,43 @@ def grouped_gemm_kernel(
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     buffers = traits.staging_buffers(config, a.dtype.itemsize)
-    storage = make_epilogue_storage(d, config, traits, buffers=buffers)
-    pipeline = make_pipeline(a, b, config, traits)
+    epilogue = make_tma_epilogue(d, config, traits, buffers, GroupEpilogue)
+    pipeline = make_pipeline(*make_operands(a, b, config, traits), a.shape[-1], config)
     tc.griddep_wait()  # the previous kernel of the stream may write the offsets
     scheduler = make_group_scheduler(offsets, d.shape[1], config)
-    run_warpgroups(pipeline, mma, scheduler, storage, make_epilogue_op(None, 1, 0, traits))
+    epilogue_op = make_epilogue_op(None, 1, 0, traits)
+    run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, store=store_group_rows)
+
+
+@dataclass
+class GroupTile(WorkTile):
+    """A tile of a group. m_end: one past the group's last row."""
+
+    m_end: Any = None
+
+
+@dataclass
+class GroupEpilogue(Epilogue):
+    """Epilogue that stores no rows of the next group. m_end: see GroupTile."""
+
+    m_end: Any = None
+
+    def store(self, origin, buffer):
+        """A TMA store of rows of one group, else a store by threads."""
+        m = origin[-2]
+        if m + 64 <= self.m_end:
+            Epilogue.store(self, origin, buffer)
+        else:
+            store_vectors(buffer, self.d, origin, self.m_end, 16 // buffer.dtype.itemsize)
+            if tc.threadIdx.x % WARPGROUP == 0:
+                # An empty group: the wait of store_elements counts one group a part.
+                tc.tma_store_commit()
+
+
+def store_group_rows(acc, consumer, epilogue, tile, row, epilogue_op, config):
+    """Store 64 rows of a tile, without rows of the next group."""
+    of_group = replace(epilogue, m_end=tile.m_end)
+    store_rows(acc, consumer, of_group, tile, row, epilogue_op, config)
 
 
 @dataclass
@@ -65,7 +99,7 @@ class GroupScheduler:
         if self.config.cluster_n > 1:
             col = col + tc.cluster_rank()
         m = first + row * self.config.BM
-        return WorkTile(m, col * self.config.BN, batch_b=(self.group,), m_end=end)
+        return GroupTile(m, col * self.config.BN, batch_b=(self.group,), m_end=end)
 
 
 def make_group_scheduler(offsets, N, config: HopperConfig):

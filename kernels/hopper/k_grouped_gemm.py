@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import (
+    load_stage,
+    mma_stage,
+    run_warpgroups,
+    select_wgmma,
+)
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
-from tensorcore_dsl.kernels.hopper.mainloop import load_stage, mma_stage, select_wgmma
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 TRAITS = HopperTraits(a_k_major=False, b_k_major=False)
 
@@ -29,12 +35,11 @@ def k_grouped_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    buffers = traits.staging_buffers(config, a.dtype.itemsize)
-    storage = make_epilogue_storage(d, config, traits, buffers=buffers)
-    pipeline = make_pipeline(a, b, config, traits)
+    epilogue = make_epilogue(d, config, traits, traits.staging_buffers(config, a.dtype.itemsize))
+    pipeline = make_pipeline(*make_operands(a, b, config, traits), a.shape[-1], config)
     scheduler = KGroupScheduler(make_tile_scheduler(d.shape, config), offsets)
     run_warpgroups(
-        pipeline, mma, scheduler, storage, make_epilogue_op(None, 1, 0, traits),
+        pipeline, mma, scheduler, epilogue, make_epilogue_op(None, 1, 0, traits),
         produce=produce_groups, consume=consume_groups,
     )  # fmt: skip
 

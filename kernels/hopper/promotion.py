@@ -12,16 +12,17 @@ from functools import partial
 from itertools import product
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import (
     PRODUCER_CONSUMER_REGISTERS,
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
-from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
 MAX_PART = 128  # of wider tiles
@@ -34,12 +35,12 @@ def promoted_gemm(
     """The body of a kernel with promotion. consumer_options: of `consume_promoted`."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    buffers = traits.staging_buffers(config, a.dtype.itemsize)
-    storage = make_epilogue_storage(d, config, traits, buffers=buffers)
-    pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
+    epilogue = make_epilogue(d, config, traits, traits.staging_buffers(config, a.dtype.itemsize))
+    pipeline = make_pipeline(*make_operands(a, b, config, traits), a.shape[-1], config)
+    width = part_width(config)
     mma = select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped)
     run_warpgroups(
-        pipeline, mma, make_tile_scheduler(covered_shape(d, config), config), storage,
+        pipeline, mma, make_tile_scheduler(covered_shape(d, config), config), epilogue,
         make_epilogue_op(c, alpha, beta, traits),
         consume=partial(consume_promoted, width=width, **consumer_options),
         registers=promotion_registers(config, width),
@@ -70,7 +71,7 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
 def mma_part(pipeline, mma, products, consumer, slab, part: int):
     """Start A B of 64 rows and one part of the columns of a slab."""
     return tc.wgmma_async(
-        mma, products, in_row_blocks(pipeline.a.smem, 64)[slab, consumer],
+        mma, products, pipeline.a.row_blocks[slab, consumer],
         in_row_blocks(pipeline.b.smem, mma.shape[1])[slab, part], accumulate=False,
     )  # fmt: skip
 
@@ -173,7 +174,7 @@ def sum_parts(pipeline, stage, phase, steps: int, mma, start, factors):
             tc.wgmma_wait(0)
             # The products are complete and in registers, the factors too: the stage is free.
             if (step, i) == (steps - 1, parts - 1):
-                pipeline.consumer_release(stage, by_warp=weights[0] is not None)
+                pipeline.consumer_release(stage)
             acc[i] = promote(acc[i], products, weights[i])
         stage, phase = pipeline.advance(stage, phase)
     return [element for part in acc for element in part], stage, phase

@@ -6,9 +6,8 @@ bf16_gemm.py describes the parts.
 from dataclasses import replace
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
-from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
 @tc.kernel

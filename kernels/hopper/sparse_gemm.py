@@ -5,24 +5,23 @@ deep, of which A stores 64, and holds A's metadata too (sparse_packing.py). bf16
 the other parts.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, produce, run_warpgroups
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
-from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
 from tensorcore_dsl.kernels.hopper.pipeline import (
     Pipeline,
-    in_row_blocks,
-    load_operand,
     make_barriers,
-    make_operand,
+    make_k_major_tiles,
 )
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 KEEP_FIRST = 0x44444444  # metadata that keep the first elements of every chunk
 MMA_K = {8: 64, 16: 32, 32: 16}  # K of one wgmma.sp, by the bits of an element
@@ -40,10 +39,10 @@ def sparse_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = sparse_mma(format.dtype, b.dtype, config.BN)
-    storage = make_epilogue_storage(d, config, traits)
+    epilogue = make_epilogue(d, config, traits)
     pipeline = make_sparse_pipeline(a, metadata, b, format, config, traits)
     run_warpgroups(
-        pipeline, mma, make_tile_scheduler(d.shape, config), storage,
+        pipeline, mma, make_tile_scheduler(d.shape, config), epilogue,
         make_epilogue_op(c, alpha, beta, traits),
         partial(produce, load_stage=load_sparse_stage),
         partial(consume, mma_stage=sparse_mma_stage),
@@ -62,14 +61,9 @@ def sparse_mma(a, b, width: int):
 class SparsePipeline(Pipeline):
     """metadata: their tensor map. words: (stages, consumers, threads * words) in shared memory."""
 
-    metadata: Any
-    words: Any
-    format: Format
-
-    def consumer_release(self, stage, by_warp: bool = True):
-        """Each warp releases the stage, whatever `by_warp` says: its threads have read metadata, by
-        ordinary loads."""
-        Pipeline.consumer_release(self, stage, by_warp=True)
+    metadata: Any = field(kw_only=True)
+    words: Any = field(kw_only=True)
+    format: Format = field(kw_only=True)
 
 
 def make_sparse_pipeline(
@@ -77,32 +71,34 @@ def make_sparse_pipeline(
 ):
     """Shared tiles, tensor maps and barriers. Every thread of the cluster calls it."""
     depth, stages = format.depth, config.stages
-    tiles_a = make_operand(a, 0, config.BM, depth // format.chunk * format.kept, True, config)
-    tiles_b = make_operand(b, 1, config.BN, depth, traits.b_k_major, config)
+    tiles_a = make_k_major_tiles(a, 0, config.BM, depth // format.chunk * format.kept, config)
+    tiles_b = make_tiles(b, 1, traits.b_k_major, 1, config.BN, depth, config)
     shape = (config.BM // ROWS, THREADS * format.words)
     words = tc.shared((stages, *shape), tc.s32, align=128)
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
     k_tiles = (b.shape[0] + (depth - 1)) // depth
-    full, empty, order = make_barriers((*tiles_a.maps, *tiles_b.maps, map), config, by_warp=True)
+    # Threads read metadata from the stage, so each warp releases it for itself.
+    barriers = make_barriers((*tiles_a.maps, *tiles_b.maps, map), config, by_warp=True)
     return SparsePipeline(
-        tiles_a, tiles_b, full, empty, order, depth, 0, k_tiles, config, map, words, format
-    )
+        tiles_a, tiles_b, *barriers, depth, 0, k_tiles, config, by_warp=True,
+        metadata=map, words=words, format=format,
+    )  # fmt: skip
 
 
 def load_sparse_stage(pipeline, tile, stage, k, full):
     """Load a stage's tiles of A, its metadata and B, from element `k` of K on."""
     config, stored = pipeline.config, pipeline.a.smem.shape[-1]
-    elements = config.BM * stored + pipeline.b.lines * pipeline.k_per_stage
+    elements = config.BM * stored + pipeline.b.rows * pipeline.k_per_stage
     full.arrive_expect_tx(elements * pipeline.a.smem.dtype.itemsize + pipeline.metadata.bytes)
     k_tile, map = k // pipeline.k_per_stage, pipeline.metadata
-    load_operand(pipeline.a, stage, (), tile.m, k_tile * stored, full)
+    pipeline.a.load(stage, (), tile.m, k_tile * stored, full)
     tc.tma_load(pipeline.words[stage], map, (tile.m // ROWS, k_tile, 0), full)
-    load_operand(pipeline.b, stage, (), tile.n, k, full)
+    pipeline.b.load(stage, (), tile.n, k, full)
 
 
 def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
     """Issue acc[i] += A B for one stage; acc[i] is 64 rows, row block `block` + i of the tile."""
-    a_blocks, words = in_row_blocks(pipeline.a.smem, ROWS), pipeline.format.words
+    a_blocks, words = pipeline.a.row_blocks, pipeline.format.words
     thread = tc.threadIdx.x % THREADS
     metadata = [
         valid_metadata(pipeline.words.at(stage, block + i, thread * words).load(words))
@@ -112,8 +108,7 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
     for i in tc.static_range(len(acc)):
         acc[i] = tc.wgmma_async(
             mma, acc[i], a_blocks[stage, block + i], pipeline.b.smem[stage], accumulate=accumulate,
-            b_major="k" if pipeline.b.k_major else "mn",
-            metadata=metadata[i],
+            b_major=pipeline.b.major, metadata=metadata[i],
         )  # fmt: skip
     # Orders this thread's reads of the words before TMA overwrites them, through the async proxy,
     # once all warps have released the stage. The products run while the warp waits for the fence.

@@ -5,28 +5,24 @@ holds a gate and the element that it gates, and only the result is written. bf16
 the parts.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.bf16_gemm import produce, run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import (
-    make_epilogue_op,
-    make_epilogue_storage,
-    store_elements,
-)
-from tensorcore_dsl.kernels.hopper.mainloop import produce, select_wgmma
+from tensorcore_dsl.kernels.hopper.epilogue import store_elements
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.pipeline import (
     OperandTiles,
     Pipeline,
     k_tile_range,
-    load_operand,
     make_barriers,
-    make_operand,
+    make_k_major_tiles,
 )
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 
 @tc.kernel
@@ -40,10 +36,10 @@ def swiglu_kernel(
     mma = select_wgmma(x.dtype, gate.dtype, config.BN)
     halved = replace(config, BN=config.BN // 2)
     buffers = config.staging_buffers(config.BN)
-    storage = make_epilogue_storage(d, halved, traits, buffers=buffers)
+    epilogue = make_epilogue(d, halved, traits, buffers)
     pipeline = make_gated_pipeline(x, gate, up, config)
     run_warpgroups(
-        pipeline, mma, make_tile_scheduler(d.shape, halved), storage,
+        pipeline, mma, make_tile_scheduler(d.shape, halved), epilogue,
         make_epilogue_op(None, 1, 0, traits),
         partial(produce, load_stage=load_gated_stage), store=store_gated_rows,
     )  # fmt: skip
@@ -53,8 +49,8 @@ def swiglu_kernel(
 class GatedPipeline(Pipeline):
     """gate, up: the two halves of B's tiles, each with a tensor map of its own."""
 
-    gate: OperandTiles
-    up: OperandTiles
+    gate: OperandTiles = field(kw_only=True)
+    up: OperandTiles = field(kw_only=True)
 
     of_columns: ClassVar[tuple[str, ...]] = ("gate", "up")
 
@@ -62,27 +58,27 @@ class GatedPipeline(Pipeline):
 def make_gated_pipeline(x, gate, up, config: HopperConfig):
     """Shared tiles, tensor maps and barriers. Every thread of the cluster calls it."""
     depth, half = SWIZZLE_BYTES // x.dtype.itemsize, config.BN // 2
-    tiles_x = make_operand(x, 0, config.BM, depth, True, config)
+    tiles_x = make_k_major_tiles(x, 0, config.BM, depth, config)
     smem = tc.shared((config.stages, config.BN, depth), gate.dtype, swizzle=SWIZZLE_BYTES)
-    left = make_operand(gate, 1, half, depth, True, config, smem=smem[:, :half])
-    right = make_operand(up, 1, half, depth, True, config, smem=smem[:, half:])
-    full, empty, order = make_barriers(tiles_x.maps + left.maps + right.maps, config)
+    left = make_k_major_tiles(gate, 1, half, depth, config, smem=smem[:, :half])
+    right = make_k_major_tiles(up, 1, half, depth, config, smem=smem[:, half:])
+    barriers = make_barriers(tiles_x.maps + left.maps + right.maps, config)
     first, last = k_tile_range(x.shape[1], depth, config)
-    both = OperandTiles(left.map, smem, True, left.boxes, left.multicast, left.axis)
+    both = OperandTiles(left.map, smem, left.boxes, left.multicast, left.axis)
     return GatedPipeline(
-        tiles_x, both, full, empty, order, depth, first, last, config, left, right
-    )
+        tiles_x, both, *barriers, depth, first, last, config, gate=left, up=right
+    )  # fmt: skip
 
 
 def load_gated_stage(pipeline, tile, stage, k, full):
     """Load a stage's tiles of X, G and U, from element `k` of K on."""
     full.arrive_expect_tx((pipeline.config.BM + pipeline.config.BN) * SWIZZLE_BYTES)
-    load_operand(pipeline.a, stage, (), tile.m, k, full)
-    load_operand(pipeline.gate, stage, (), tile.n, k, full)
-    load_operand(pipeline.up, stage, (), tile.n, k, full)
+    pipeline.a.load(stage, (), tile.m, k, full)
+    pipeline.gate.load(stage, (), tile.n, k, full)
+    pipeline.up.load(stage, (), tile.n, k, full)
 
 
-def store_gated_rows(acc, consumer, storage, tile, row, epilogue_op, config):
+def store_gated_rows(acc, consumer, epilogue, tile, row, epilogue_op, config):
     """Store 64 rows: the left half of the accumulators gates the right half.
 
     Gates are applied eight elements at a time, so that no register is spilled.
@@ -94,7 +90,7 @@ def store_gated_rows(acc, consumer, storage, tile, row, epilogue_op, config):
     def gated_op(pairs, places):
         return epilogue_op([silu(x) * y for x, y in pairs], places)
 
-    store_elements(acc, pairs, consumer, storage, (), tile.m + row, tile.n, gated_op)
+    store_elements(acc, pairs, consumer, epilogue, (), tile.m + row, tile.n, gated_op)
 
 
 def silu(x):

@@ -13,8 +13,7 @@ class WorkTile:
     """Coordinates of a tile of D.
 
     m, n: first row and column. batch_a, batch_b, batch_d: leading index into A, B and D, () where
-    there is one matrix. m_end: one past the last valid row, where that is before D's last row
-    (grouped GEMM); else None.
+    there is one matrix.
     """
 
     m: Any
@@ -22,7 +21,6 @@ class WorkTile:
     batch_a: Any = ()
     batch_b: Any = ()
     batch_d: Any = ()
-    m_end: Any = None
 
 
 def strided_tiles(count: Any, config: Any, consumer: Any = None) -> Any:

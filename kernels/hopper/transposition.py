@@ -1,10 +1,10 @@
-"""Tiles of 32-bit elements of which not K is contiguous, for wgmma, which wants K contiguous.
+"""MN-major tiles of 32-bit elements, for wgmma, which reads K-major tiles of them only.
 
 TMA loads such an operand in blocks of 32 k by 32 rows or columns: 4 KiB, k after k, in its 128-byte
-swizzle. wgmma takes A from registers as well: consumers read its fragments from the blocks
-(`row_fragments`). B it takes from shared memory alone. A K-major tile has, in the same 4 KiB, 32
-columns of 32 k. So a warp transposes a block of B in place. Warps of the producer do it between two
-barriers:
+swizzle. wgmma takes the left operand from registers as well: consumers read its fragments from the
+blocks (`row_fragments`). It takes the right operand from shared memory alone. A K-major tile has,
+in the same 4 KiB, 32 columns of 32 k. So a warp transposes a block of the right operand in place.
+Warps of the producer do it between two barriers:
 
     full[stage]   the bytes have arrived: the transposing warps wait for it
     ready[stage]  these warps have transposed their blocks: the consumers wait for it
@@ -17,12 +17,104 @@ swizzle gives eight different groups of four banks, and on a diagonal as well, f
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar
+
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES
+from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, mma_stage, run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.operand_layouts import (
+    MNMajorTiles,
+    make_mn_major_tiles,
+    make_operands,
+)
+from tensorcore_dsl.kernels.hopper.pipeline import (
+    Pipeline,
+    in_row_blocks,
+    k_tile_range,
+    make_barriers,
+    make_k_major_tiles,
+)
+from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
 
 TRANSPOSERS = 3  # warps; the first one of the producer issues the loads
 PART = 4  # rows and columns that a lane exchanges: 16 bytes
 DIAGONALS = 8  # of parts in a block
+
+
+@dataclass
+class TransposedTiles(MNMajorTiles):
+    """Tiles that TMA fills in MN-major blocks (`landing`), and wgmma reads K-major (`smem`)."""
+
+    major: ClassVar[str] = "k"
+
+    @property
+    def row_blocks(self):
+        return in_row_blocks(self.smem, 64)
+
+
+@dataclass
+class TransposingPipeline(Pipeline):
+    """ready: one mbarrier per stage, on which the transposing warps arrive; None: none transpose.
+
+    With `by_warp`, threads read fragments of A from the stage. Then no wgmma stays pending while
+    the next fragments are read.
+    """
+
+    ready: Any = field(kw_only=True)
+
+    @property
+    def mma_in_flight(self):
+        return 0 if self.by_warp else self.config.mma_in_flight
+
+    def consumer_wait(self, stage, phase):
+        """Wait until the stage's tiles have arrived, and are transposed if they have to be."""
+        barriers = self.full if self.ready is None else self.ready
+        barriers[stage].wait(phase)
+
+
+def transposed_gemm(
+    mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits
+):
+    """D = epilogue(alpha A B + beta C) in tf32, where A or B is not K-major."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.cluster_size)
+    size, in_fragments = a.dtype.itemsize, traits.in_fragments(config, a.dtype.itemsize)
+    epilogue = make_epilogue(d, config, traits, traits.staging_buffers(config, size))
+    if in_fragments:
+        epilogue = replace(epilogue, place_of=place_of_row)
+    tiles_a, tiles_b = make_operands(a, b, config, traits, make_tiles)
+    ready = make_ready(config) if traits.transposes(config, size) else None
+    pipeline = make_transposing_pipeline(tiles_a, tiles_b, ready, a.shape[-1], config, in_fragments)
+    scheduler = make_tile_scheduler(covered_shape(d, config), config)
+    run_warpgroups(
+        pipeline, mma, scheduler, epilogue, make_epilogue_op(c, alpha, beta, traits),
+        consume=partial(consume, mma_stage=mma_stage_of_fragments if in_fragments else mma_stage),
+        registers=config.registers_for(traits, size, d.dtype.itemsize),
+        extra_producer=None if ready is None else transpose_stages, extra_warps=TRANSPOSERS,
+    )  # fmt: skip
+
+
+def make_tiles(array, axis: int, k_major: bool, side: int, rows: int, depth: int, config):
+    """Tiles of 32-bit elements in either layout, see operand_layouts.make_tiles."""
+    if k_major:
+        return make_k_major_tiles(array, side, rows, depth, config, axis)
+    width, slabs = SWIZZLE_BYTES // array.dtype.itemsize, config.stages * config.k_slabs
+    if rows % width:
+        what = "columns of B" if side else "rows of A"
+        raise tc.ArgumentError(
+            f"{rows} {what} are no multiple of {width}, those of a box of TMA: {config}"
+        )
+    smem = tc.shared((slabs, rows, depth), array.dtype, swizzle=SWIZZLE_BYTES)
+    # depth and width are equal: a block is transposed in place.
+    shape, strides = (slabs, rows // width, depth, width), (rows * depth, width * depth, width, 1)
+    landing = smem.with_parts(shape=shape, strides=strides)
+    boxes = rows // width
+    return make_mn_major_tiles(TransposedTiles, array, axis, side, smem, landing, boxes, config)
 
 
 def make_ready(config):
@@ -32,6 +124,38 @@ def make_ready(config):
         for stage in tc.static_range(config.stages):
             ready[stage].init(TRANSPOSERS)
     return ready
+
+
+def make_transposing_pipeline(a, b, ready, K, config: HopperConfig, by_warp: bool, depth: int = 0):
+    """Barriers for the tiles of A and B. depth: elements of K in a stage; 0: those of all slabs."""
+    barriers = make_barriers(a.maps + b.maps, config, by_warp=by_warp)
+    depth = depth or SWIZZLE_BYTES // a.smem.dtype.itemsize * config.k_slabs
+    first, last = k_tile_range(K, depth, config)
+    return TransposingPipeline(
+        a, b, *barriers, depth, first, last, config, by_warp, ready=ready
+    )  # fmt: skip
+
+
+def mma_stage_of_fragments(pipeline, mma, acc, block, stage, accumulate):
+    """Issue acc[i] += A B for one stage of tiles of A that are not K-major, from fragments of A.
+
+    The products of a step of K are issued when its fragments are read, so that the next fragments
+    are read meanwhile. The fence before each step orders the loads into the registers. The stage is
+    refilled through the async proxy, which these reads have to precede: the fence at the end orders
+    them, and each warp releases the stage for itself.
+    """
+    a, b, k_slabs = pipeline.a, pipeline.b, pipeline.config.k_slabs
+    from_registers = select_wgmma(b.smem.dtype, b.smem.dtype, mma.shape[1], source="registers")
+    depth = mma.shape[2]
+    for i, j in product(range(len(acc)), range(k_slabs)):
+        slab = stage * k_slabs + j
+        for k, fragment in enumerate(row_fragments(a.landing, from_registers, slab, block + i)):
+            tc.wgmma_fence()
+            acc[i] = tc.wgmma_async(
+                from_registers, acc[i], [fragment], b.smem[slab][:, k * depth : (k + 1) * depth],
+                accumulate=accumulate if j == k == 0 else True,
+            )  # fmt: skip
+    tc.fence_proxy_async()
 
 
 def transpose_stages(pipeline, scheduler):
@@ -58,19 +182,19 @@ def transpose_stages(pipeline, scheduler):
 def row_fragments(landing, mma, slab, block):
     """Fragments of 64 rows of A, one for each step of K, read from blocks of 32 k by 32 rows.
 
-    block: number of the 64 rows in the tile. Row r of the fragments is row `place_of_row(r)`. A
-    thread needs two rows 8 apart at two k 4 apart: the places of the rows are neighbours, 8 bytes.
-    Half a warp reads four k at a time, of each four pairs of rows, which lie in parts of 16 bytes
-    that differ by 4: the swizzle then puts all of them into different banks.
+    block: number of the 64 rows in the tile. Row r of the fragments is row `place_of_row(r)` of the
+    tile. A thread needs two rows 8 apart at two k 4 apart. The places of the rows are neighbours, 8
+    bytes. Half a warp reads four k at a time, and of each k four pairs of rows. The pairs lie in
+    parts of 16 bytes whose numbers differ by 4, so the swizzle puts them into different banks.
     """
     lane, warp = tc.lane_id(), tc.warp_id() % 4
     row = place_of_row(warp % 2 * 16 + lane // 4)
     tile, depth = landing[slab, 2 * block + warp // 2], mma.shape[2]
-    found = []
+    fragments = []
     for step in range(0, SWIZZLE_BYTES // 4, depth):
         pairs = [tile.at(step + lane % 4 + k, row).load(2).elements() for k in (0, depth // 2)]
-        found.append(tc.fragment(mma.a, [x.bits(tc.b32) for pair in pairs for x in pair]))
-    return found
+        fragments.append(tc.fragment(mma.a, [x.bits(tc.b32) for pair in pairs for x in pair]))
+    return fragments
 
 
 def place_of_row(row):
