@@ -22,6 +22,8 @@ clusters (cluster.py), MN-major operands (operand_layouts.py), a D that TMA cann
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
@@ -29,7 +31,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue import store_rows
+from tensorcore_dsl.kernels.hopper.epilogue import same_place, store_rows
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
@@ -46,21 +48,6 @@ def bf16_gemm(
     """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
     mma = select_wgmma(a.dtype, b.dtype, config.BN, traits.acc_dtype)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
-
-
-def warp_specialized_gemm(
-    mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits
-):
-    """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    epilogue = make_epilogue(d, config, traits, traits.staging_buffers(config, a.dtype.itemsize))
-    pipeline = make_pipeline(*make_operands(a, b, config, traits), a.shape[-1], config)
-    scheduler = make_tile_scheduler(covered_shape(d, config), config)
-    run_warpgroups(
-        pipeline, mma, scheduler, epilogue, make_epilogue_op(c, alpha, beta, traits),
-        registers=config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize),
-    )  # fmt: skip
 
 
 def select_wgmma(a, b, columns: int, acc=None, source=None, swapped: bool = False):
@@ -214,7 +201,7 @@ def mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage):
     return stage, phase, previous
 
 
-# -- both -------------------------------------------------------------------------------------
+# -- the kernel -----------------------------------------------------------------------------------
 
 
 def run_warpgroups(
@@ -258,3 +245,45 @@ def run_warpgroups(
     tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
     # No CTA may exit while a peer still multicasts into its tiles or arrives on its barriers.
     tc.cluster_sync()
+
+
+def launch(config: HopperConfig):
+    """Declare the threads of a CTA, one CTA per SM, and the size of a cluster."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.cluster_size)
+
+
+def gemm_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_producers: int = 0):
+    """The pipeline of A and B in either layout. extra_producers: see make_pipeline."""
+    tiles = make_operands(a, b, config, traits)
+    return make_pipeline(*tiles, a.shape[-1], config, extra_producers)
+
+
+def tile_scheduler(d, config: HopperConfig):
+    """The scheduler over the tiles of D, or of its transpose with swap AB."""
+    return make_tile_scheduler(covered_shape(d, config), config)
+
+
+def warp_specialized_gemm(
+    mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits,
+    pipeline_of=gemm_pipeline, scheduler_of=tile_scheduler, buffers: int = 0, place_of=same_place,
+    registers=None, **warpgroups,
+):  # fmt: skip
+    """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`.
+
+    Kernels with other operands, tiles or mainloops replace parts. pipeline_of(a, b, config, traits)
+    makes the pipeline, scheduler_of(d, config) the tile scheduler. buffers: staging buffers of a
+    consumer; 0: as many as cost no stage. place_of: see Epilogue. registers, warpgroups: of
+    run_warpgroups.
+    """
+    launch(config)
+    buffers = buffers or traits.staging_buffers(config, a.dtype.itemsize)
+    epilogue = replace(make_epilogue(d, config, traits, buffers), place_of=place_of)
+    pipeline = pipeline_of(a, b, config, traits)
+    scheduler = scheduler_of(d, config)
+    if registers is None:
+        registers = config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize)
+    epilogue_op = make_epilogue_op(c, alpha, beta, traits)
+    run_warpgroups(
+        pipeline, mma, scheduler, epilogue, epilogue_op, registers=registers, **warpgroups
+    )

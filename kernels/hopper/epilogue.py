@@ -80,7 +80,7 @@ class Epilogue:
         return buffer.with_parts(shape=(64, columns), strides=(columns, 1), swizzle=swizzle)
 
     def stage(self, buffer, values, column: int):
-        """Write eight values of each thread (16 columns of 16 rows of a warp), or four (8 columns)."""
+        """Write eight values of each thread (16 columns of a warp's 16 rows), or four (8 columns)."""
         lane, row_of_warp = tc.lane_id(), tc.warp_id() % 4 * 16
         if buffer.dtype.bits == 16:
             # One stmatrix stores two or four 8 x 8 matrices, without bank conflicts.
@@ -101,16 +101,14 @@ class Epilogue:
             tc.tma_store_commit()
 
 
-def make_tma_epilogue(
-    d, config: HopperConfig, traits: HopperTraits, buffers: int, kind: type = Epilogue
-):  # fmt: skip
+def make_tma_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers: int):
     """The epilogue of a D that TMA writes in row-major order. buffers: staging, per consumer."""
     staging, boxes = make_staging(d, config, buffers), {}
     for width in dict.fromkeys(column_parts(config.stored_columns, d.dtype.itemsize)):
         box = *(1,) * (d.ndim - 2), 64, width
         boxes[width] = tc.tensor_map(d, box, swizzle=swizzle_of(width, d.dtype))
     reads_d = traits.has_c and not traits.c_is_row
-    return kind(d, boxes, staging, traits.row_reductions, reads_d)
+    return Epilogue(d, boxes, staging, traits.row_reductions, reads_d)
 
 
 def make_staging(d, config: HopperConfig, buffers: int):

@@ -19,19 +19,17 @@ from dataclasses import replace
 from functools import partial
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import produce, run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.bf16_gemm import produce, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import (
     SWIZZLE_BYTES,
     TRANSPOSER_CONSUMER_REGISTERS,
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
-from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.epilogue import same_place
 from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
-from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
 from tensorcore_dsl.kernels.hopper.transposition import (
     PART,
     TRANSPOSERS,
@@ -81,19 +79,13 @@ def f32_fragments_gemm(
     config: tc.Const = HopperConfig(BM=64, BN=64), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    epilogue = make_epilogue(d, config, traits, config.staging_buffers(2 * config.BN))
-    if traits.in_fragments(config, a.dtype.itemsize):
-        epilogue = replace(epilogue, place_of=place_of_row)
-    pipeline = make_fragments_pipeline(a, b, config, traits)
-    run_warpgroups(
-        pipeline, select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
-        make_tile_scheduler(covered_shape(d, config), config), epilogue,
-        make_epilogue_op(c, alpha, beta, traits),
-        produce=partial(produce, load_stage=load_stage), consume=consume_fragments,
-        registers=fragments_registers(config), extra_producer=split_stages,
-        extra_warps=TRANSPOSERS,
+    in_fragments = traits.in_fragments(config, a.dtype.itemsize)
+    warp_specialized_gemm(
+        select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
+        a, b, c, d, alpha, beta, config, traits, make_fragments_pipeline,
+        buffers=config.staging_buffers(2 * config.BN), registers=fragments_registers(config),
+        place_of=place_of_row if in_fragments else same_place, produce=partial(produce, load_stage=load_stage),
+        consume=consume_fragments, extra_producer=split_stages, extra_warps=TRANSPOSERS,
     )  # fmt: skip
 
 

@@ -10,7 +10,12 @@ from functools import partial
 from math import gcd
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.bf16_gemm import (
+    gemm_pipeline,
+    launch,
+    run_warpgroups,
+    select_wgmma,
+)
 from tensorcore_dsl.kernels.hopper.config import (
     SMEM_BYTES,
     SMEM_RESERVED,
@@ -20,8 +25,6 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
-from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
-from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, promotion_registers
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 
@@ -46,11 +49,9 @@ def block_fp8_gemm(
 
     a_scales is M x K/128, b_scales K/128 x N/128 (rounded up), f32.
     """
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
+    launch(config)
     epilogue = make_epilogue(d, config, traits)
-    tiles = make_operands(a, b, config, traits)
-    pipeline = make_pipeline(*tiles, a.shape[-1], config, extra_producers=1)
+    pipeline = gemm_pipeline(a, b, config, traits, extra_producers=1)
     width = gcd(config.BN, BLOCK)  # columns of a tile that have one scale
     rows, parts = config.BM, config.BN // width
     smem = tc.shared((config.stages, rows + parts), tc.f32)

@@ -5,17 +5,14 @@ chip too. A tile at the end of a group also multiplies rows of the next group, a
 them. bf16_gemm.py describes the parts.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import Epilogue, make_tma_epilogue, store_rows
+from tensorcore_dsl.kernels.hopper.epilogue import Epilogue, store_rows
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import store_vectors
-from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
-from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
-from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
 
 MAX_GROUPS = 512
@@ -27,16 +24,15 @@ def grouped_gemm_kernel(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is rows x K, B groups x K x N, D rows x N; group g starts at row offsets[g]."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    buffers = traits.staging_buffers(config, a.dtype.itemsize)
-    epilogue = make_tma_epilogue(d, config, traits, buffers, GroupEpilogue)
-    pipeline = make_pipeline(*make_operands(a, b, config, traits), a.shape[-1], config)
-    tc.griddep_wait()  # the previous kernel of the stream may write the offsets
-    scheduler = make_group_scheduler(offsets, d.shape[1], config)
-    epilogue_op = make_epilogue_op(None, 1, 0, traits)
-    run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, store=store_group_rows)
+
+    def scheduler_of(d, config):
+        tc.griddep_wait()  # the previous kernel of the stream may write the offsets
+        return make_group_scheduler(offsets, d.shape[1], config)
+
+    warp_specialized_gemm(
+        select_wgmma(a.dtype, b.dtype, config.BN), a, b, None, d, 1, 0, config, traits,
+        scheduler_of=scheduler_of, registers=(), store=store_group_rows,
+    )  # fmt: skip
 
 
 @dataclass
@@ -66,7 +62,7 @@ class GroupEpilogue(Epilogue):
 
 def store_group_rows(acc, consumer, epilogue, tile, row, epilogue_op, config):
     """Store 64 rows of a tile, without rows of the next group."""
-    of_group = replace(epilogue, m_end=tile.m_end)
+    of_group = GroupEpilogue(epilogue.d, epilogue.maps, epilogue.staging, m_end=tile.m_end)
     store_rows(acc, consumer, of_group, tile, row, epilogue_op, config)
 
 

@@ -13,14 +13,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.bf16_gemm import (
     load_stage,
     mma_stage,
-    run_warpgroups,
     select_wgmma,
+    warp_specialized_gemm,
 )
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
-from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
-from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
-from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 
 TRAITS = HopperTraits(a_k_major=False, b_k_major=False)
@@ -32,15 +28,13 @@ def k_grouped_gemm_kernel(
     config: tc.Const = HopperConfig(), traits: tc.Const = TRAITS,
 ):  # fmt: skip
     """A is M x K with M contiguous, B K x N with N contiguous, D groups x M x N."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    epilogue = make_epilogue(d, config, traits, traits.staging_buffers(config, a.dtype.itemsize))
-    pipeline = make_pipeline(*make_operands(a, b, config, traits), a.shape[-1], config)
-    scheduler = KGroupScheduler(make_tile_scheduler(d.shape, config), offsets)
-    run_warpgroups(
-        pipeline, mma, scheduler, epilogue, make_epilogue_op(None, 1, 0, traits),
-        produce=produce_groups, consume=consume_groups,
+
+    def scheduler_of(d, config):
+        return KGroupScheduler(make_tile_scheduler(d.shape, config), offsets)
+
+    warp_specialized_gemm(
+        select_wgmma(a.dtype, b.dtype, config.BN), a, b, None, d, 1, 0, config, traits,
+        scheduler_of=scheduler_of, registers=(), produce=produce_groups, consume=consume_groups,
     )  # fmt: skip
 
 

@@ -12,17 +12,13 @@ from functools import partial
 from itertools import product
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import (
     PRODUCER_CONSUMER_REGISTERS,
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
-from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
-from tensorcore_dsl.kernels.hopper.operand_layouts import make_operands
-from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, make_pipeline
-from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
+from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
 MAX_PART = 128  # of wider tiles
@@ -33,17 +29,11 @@ def promoted_gemm(
     a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, **consumer_options
 ):  # fmt: skip
     """The body of a kernel with promotion. consumer_options: of `consume_promoted`."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    epilogue = make_epilogue(d, config, traits, traits.staging_buffers(config, a.dtype.itemsize))
-    pipeline = make_pipeline(*make_operands(a, b, config, traits), a.shape[-1], config)
     width = part_width(config)
-    mma = select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped)
-    run_warpgroups(
-        pipeline, mma, make_tile_scheduler(covered_shape(d, config), config), epilogue,
-        make_epilogue_op(c, alpha, beta, traits),
+    warp_specialized_gemm(
+        select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped),
+        a, b, c, d, alpha, beta, config, traits, registers=promotion_registers(config, width),
         consume=partial(consume_promoted, width=width, **consumer_options),
-        registers=promotion_registers(config, width),
     )  # fmt: skip
 
 

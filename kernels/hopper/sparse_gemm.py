@@ -10,10 +10,8 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, produce, run_warpgroups
+from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, produce, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
-from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
 from tensorcore_dsl.kernels.hopper.pipeline import (
     Pipeline,
@@ -21,7 +19,6 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_k_major_tiles,
 )
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
-from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 
 KEEP_FIRST = 0x44444444  # metadata that keep the first elements of every chunk
 MMA_K = {8: 64, 16: 32, 32: 16}  # K of one wgmma.sp, by the bits of an element
@@ -36,16 +33,11 @@ def sparse_gemm_kernel(
     # No wgmma stays in flight: it reads its metadata registers late, and the next stage's metadata
     # take the same registers.
     config = replace(config, mma_in_flight=0)
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    mma = sparse_mma(format.dtype, b.dtype, config.BN)
-    epilogue = make_epilogue(d, config, traits)
-    pipeline = make_sparse_pipeline(a, metadata, b, format, config, traits)
-    run_warpgroups(
-        pipeline, mma, make_tile_scheduler(d.shape, config), epilogue,
-        make_epilogue_op(c, alpha, beta, traits),
-        partial(produce, load_stage=load_sparse_stage),
-        partial(consume, mma_stage=sparse_mma_stage),
+    warp_specialized_gemm(
+        sparse_mma(format.dtype, b.dtype, config.BN), a, b, c, d, alpha, beta, config, traits,
+        partial(make_sparse_pipeline, metadata=metadata, format=format), buffers=2, registers=(),
+        produce=partial(produce, load_stage=load_sparse_stage),
+        consume=partial(consume, mma_stage=sparse_mma_stage),
     )  # fmt: skip
 
 
@@ -67,8 +59,8 @@ class SparsePipeline(Pipeline):
 
 
 def make_sparse_pipeline(
-    a, metadata, b, format: Format, config: HopperConfig, traits: HopperTraits
-):
+    a, b, config: HopperConfig, traits: HopperTraits, metadata, format: Format
+):  # fmt: skip
     """Shared tiles, tensor maps and barriers. Every thread of the cluster calls it."""
     depth, stages = format.depth, config.stages
     tiles_a = make_k_major_tiles(a, 0, config.BM, depth // format.chunk * format.kept, config)

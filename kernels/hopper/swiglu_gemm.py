@@ -10,7 +10,7 @@ from functools import partial
 from typing import ClassVar
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import produce, run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.bf16_gemm import launch, produce, run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import store_elements
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
@@ -31,8 +31,7 @@ def swiglu_kernel(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """X is M x K, G and U K x N, all with K contiguous; a tile of D is BM x BN / 2."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
+    launch(config)
     mma = select_wgmma(x.dtype, gate.dtype, config.BN)
     halved = replace(config, BN=config.BN // 2)
     buffers = config.staging_buffers(config.BN)

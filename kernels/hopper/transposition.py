@@ -17,16 +17,20 @@ swizzle gives eight different groups of four banks, and on a diagonal as well, f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, mma_stage, run_warpgroups, select_wgmma
+from tensorcore_dsl.kernels.hopper.bf16_gemm import (
+    consume,
+    mma_stage,
+    select_wgmma,
+    warp_specialized_gemm,
+)
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
-from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
+from tensorcore_dsl.kernels.hopper.epilogue import same_place
 from tensorcore_dsl.kernels.hopper.operand_layouts import (
     MNMajorTiles,
     make_mn_major_tiles,
@@ -39,7 +43,6 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     make_barriers,
     make_k_major_tiles,
 )
-from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_tile_scheduler
 
 TRANSPOSERS = 3  # warps; the first one of the producer issues the loads
 PART = 4  # rows and columns that a lane exchanges: 16 bytes
@@ -81,21 +84,19 @@ def transposed_gemm(
     mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits
 ):
     """D = epilogue(alpha A B + beta C) in tf32, where A or B is not K-major."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    size, in_fragments = a.dtype.itemsize, traits.in_fragments(config, a.dtype.itemsize)
-    epilogue = make_epilogue(d, config, traits, traits.staging_buffers(config, size))
-    if in_fragments:
-        epilogue = replace(epilogue, place_of=place_of_row)
-    tiles_a, tiles_b = make_operands(a, b, config, traits, make_tiles)
-    ready = make_ready(config) if traits.transposes(config, size) else None
-    pipeline = make_transposing_pipeline(tiles_a, tiles_b, ready, a.shape[-1], config, in_fragments)
-    scheduler = make_tile_scheduler(covered_shape(d, config), config)
-    run_warpgroups(
-        pipeline, mma, scheduler, epilogue, make_epilogue_op(c, alpha, beta, traits),
+    in_fragments = traits.in_fragments(config, a.dtype.itemsize)
+    transposes = traits.transposes(config, a.dtype.itemsize)
+
+    def pipeline_of(a, b, config, traits):
+        tiles = make_operands(a, b, config, traits, make_tiles)
+        ready = make_ready(config) if transposes else None
+        return make_transposing_pipeline(*tiles, ready, a.shape[-1], config, in_fragments)
+
+    warp_specialized_gemm(
+        mma, a, b, c, d, alpha, beta, config, traits, pipeline_of,
+        place_of=place_of_row if in_fragments else same_place,
         consume=partial(consume, mma_stage=mma_stage_of_fragments if in_fragments else mma_stage),
-        registers=config.registers_for(traits, size, d.dtype.itemsize),
-        extra_producer=None if ready is None else transpose_stages, extra_warps=TRANSPOSERS,
+        extra_producer=transpose_stages if transposes else None, extra_warps=TRANSPOSERS,
     )  # fmt: skip
 
 
