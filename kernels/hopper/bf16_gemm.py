@@ -87,41 +87,40 @@ def load_stage(pipeline, tile, stage, k, full):
 
 def produce(pipeline, scheduler, load_stage=load_stage):
     """Load the tiles of all of this CTA's work, one after the other. One thread runs this."""
-    stage, phase = tc.u32(0), tc.u32(1)  # phase 1: all stages of a new pipeline are empty
+    state = pipeline.producer_state()
     waited = tc.s32(0)
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         if waited == 0:  # a branch: the assembler would move the wait ahead of these divisions
             tc.griddep_wait()
             waited = tc.s32(1)
-        stage, phase = load_k_tiles(pipeline, tile, stage, phase, load_stage)
+        load_k_tiles(pipeline, tile, state, load_stage)
 
 
-def load_k_tiles(pipeline, tile, stage, phase, load_stage):
-    """Load every k_tile of one tile; returns the next stage and its phase.
+def load_k_tiles(pipeline, tile, state, load_stage):
+    """Load every k_tile of one tile.
 
     A tile that reaches beyond A or B is loaded in smaller boxes. Each case has a loop of its own: a
     branch for each stage makes tiles of 64x64 take up to 1.25 times as long.
     """
 
-    def load(pipeline, stage, phase):
+    def load(pipeline):
         for k_tile in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-            pipeline.producer_acquire(stage, phase)
-            load_stage(pipeline, tile, stage, k_tile * pipeline.k_per_stage, pipeline.full[stage])
-            stage, phase = pipeline.advance(stage, phase)
-        return stage, phase
+            pipeline.producer_acquire(state)
+            k = k_tile * pipeline.k_per_stage
+            load_stage(pipeline, tile, state.stage, k, pipeline.full[state.stage])
+            state.advance()
 
     columns = getattr(pipeline, pipeline.of_columns[0])
     if pipeline.a.holds(tile.m):
         if columns.holds(tile.n):
-            stage, phase = load(pipeline, stage, phase)
+            load(pipeline)
         else:
-            stage, phase = load(pipeline.at_edge(False, True), stage, phase)
+            load(pipeline.at_edge(False, True))
     elif columns.holds(tile.n):
-        stage, phase = load(pipeline.at_edge(True, False), stage, phase)
+        load(pipeline.at_edge(True, False))
     else:
-        stage, phase = load(pipeline.at_edge(True, True), stage, phase)
-    return stage, phase
+        load(pipeline.at_edge(True, True))
 
 
 # -- consumers --------------------------------------------------------------------------------
@@ -155,15 +154,15 @@ def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage)
     config, k_tiles = pipeline.config, pipeline.end_k_tile - pipeline.first_k_tile
     # Zeros matter only to a split-K CTA without k_tiles: else the first k_tile overwrites.
     acc = [mma.d.zeros() for _ in range(config.rows_per_consumer // 64)]
-    stage, phase, block, order_phase = tc.u32(0), tc.u32(0), consumer, tc.u32(0)
+    state, block, order_phase = pipeline.consumer_state(), consumer, tc.u32(0)
     if config.pingpong:
-        stage, phase = pipeline.advance_by(stage, phase, consumer * k_tiles)
+        state.advance_by(consumer * k_tiles)
         block, order_phase = 0, tc.u32(1 - consumer)
     for index in scheduler.tile_indices(consumer if config.pingpong else None):
         tile = scheduler.tile_at(index)
         if config.pingpong:
             pipeline.order[consumer].wait(order_phase)
-        stage, phase, last = mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage)
+        last = mma_mainloop(pipeline, mma, acc, block, state, mma_stage)
         # All waits for full stages are done, so the other consumer may start: its first wgmma then
         # overlap with the last ones of this tile.
         if config.pingpong:
@@ -174,31 +173,30 @@ def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage)
         for i in tc.static_range(len(acc)):
             store_tile(acc[i], tile, (block + i) * 64)
         if config.pingpong:
-            stage, phase = pipeline.advance_by(stage, phase, k_tiles)
+            state.advance_by(k_tiles)
             order_phase = order_phase ^ 1
 
 
-def mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage):
-    """acc = A B over all k_tiles, starting at `stage`; `mma_in_flight` groups stay pending.
+def mma_mainloop(pipeline, mma, acc, block, state, mma_stage):
+    """acc = A B over all k_tiles; `mma_in_flight` groups stay pending. Returns the last stage.
 
-    Returns the next stage, its phase, and the last stage that was read. A stage is released when
-    the wgmma that read it are complete: with one group left in flight that is the previous stage.
-    The first k_tile overwrites the accumulators.
+    A stage is released when the wgmma that read it are complete: with one group left in flight that
+    is the previous stage. The first k_tile overwrites the accumulators.
     """
-    previous = stage
+    previous = replace(state)
     for k_tile in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-        pipeline.consumer_wait(stage, phase)
-        mma_stage(pipeline, mma, acc, block, stage, k_tile != pipeline.first_k_tile)
+        pipeline.consumer_wait(state)
+        mma_stage(pipeline, mma, acc, block, state.stage, k_tile != pipeline.first_k_tile)
         tc.wgmma_commit()
         tc.wgmma_wait(pipeline.mma_in_flight)
         if pipeline.mma_in_flight == 0:
-            pipeline.consumer_release(stage)
+            pipeline.consumer_release(state.stage)
         else:
             if k_tile > pipeline.first_k_tile:
-                pipeline.consumer_release(previous)
-        previous = stage
-        stage, phase = pipeline.advance(stage, phase)
-    return stage, phase, previous
+                pipeline.consumer_release(previous.stage)
+        previous.stage = state.stage
+        state.advance()
+    return previous.stage
 
 
 # -- the kernel -----------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Epilogue:
         return buffer.with_parts(shape=(64, columns), strides=(columns, 1), swizzle=swizzle)
 
     def stage(self, buffer, values, column: int):
-        """Write eight values of each thread (16 columns of a warp's 16 rows), or four (8 columns)."""
+        """Write eight values of each thread (16 columns of 16 rows), or four (8 columns)."""
         lane, row_of_warp = tc.lane_id(), tc.warp_id() % 4 * 16
         if buffer.dtype.bits == 16:
             # One stmatrix stores two or four 8 x 8 matrices, without bank conflicts.

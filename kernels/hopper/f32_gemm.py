@@ -28,7 +28,7 @@ from tensorcore_dsl.kernels.hopper.config import (
 )
 from tensorcore_dsl.kernels.hopper.epilogue import same_place
 from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles
-from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
+from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
 from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
 from tensorcore_dsl.kernels.hopper.transposition import (
     PART,
@@ -84,8 +84,9 @@ def f32_fragments_gemm(
         select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
         a, b, c, d, alpha, beta, config, traits, make_fragments_pipeline,
         buffers=config.staging_buffers(2 * config.BN), registers=fragments_registers(config),
-        place_of=place_of_row if in_fragments else same_place, produce=partial(produce, load_stage=load_stage),
-        consume=consume_fragments, extra_producer=split_stages, extra_warps=TRANSPOSERS,
+        place_of=place_of_row if in_fragments else same_place,
+        produce=partial(produce, load_stage=load_stage), consume=consume_fragments,
+        extra_producer=split_stages, extra_warps=TRANSPOSERS,
     )  # fmt: skip
 
 
@@ -123,10 +124,11 @@ def split_stages(pipeline, scheduler):
     `high` replaces what was loaded. Tiles that are not K-major are transposed meanwhile. The order
     of accesses is that of transposition.transpose_stages.
     """
-    stage, phase = tc.u32(0), tc.u32(0)
+    state = pipeline.consumer_state()
     for _ in scheduler.tile_indices():
         for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-            pipeline.full[stage].wait(phase)
+            stage = state.stage
+            pipeline.full[stage].wait(state.phase)
             if not isinstance(pipeline.b, MNMajorTiles):
                 split_rows(pipeline.b.smem[2 * stage + HIGH], pipeline.b.smem[2 * stage + LOW])
             else:
@@ -136,7 +138,7 @@ def split_stages(pipeline, scheduler):
             tc.fence_proxy_async()
             tc.syncwarp()
             pipeline.ready[stage].arrive(pred=tc.lane_id() == 0)
-            stage, phase = pipeline.advance(stage, phase)
+            state.advance()
 
 
 def split_rows(high, low):
@@ -172,6 +174,7 @@ def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
     last stage of a tile is read once more, in vain, so that there is no branch. A stage is refilled
     through the async proxy: the fence orders the reads of this warp's lanes before its arrival.
     """
+    at = partial(PipelineState, pipeline.config.stages)
     stage, phase = tc.u32(0), tc.u32(0)
     first, end = pipeline.first_k_tile, pipeline.end_k_tile
     products = mma.d.zeros()
@@ -179,16 +182,16 @@ def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
         tile = scheduler.tile_at(index)
         acc = [tc.f32(0)] * len(products)
         if first < end:  # a part of K may have no step
-            pipeline.consumer_wait(stage, phase)
+            pipeline.consumer_wait(at(stage, phase))
             parts = read_parts(pipeline, mma, stage, consumer)
             for k_tile in tc.range(first, end):
                 tc.wgmma_fence()
                 products = multiply_fragments(pipeline, mma, products, parts, stage)
                 tc.wgmma_commit()
                 more = k_tile + 1 < end
-                following, following_phase = pipeline.advance(stage, phase)
+                following, following_phase = at(stage, phase).next()
                 read = tc.select(more, following, stage)
-                pipeline.consumer_wait(read, tc.select(more, following_phase, phase))
+                pipeline.consumer_wait(at(read, tc.select(more, following_phase, phase)))
                 next_parts = read_parts(pipeline, mma, read, consumer)
                 tc.wgmma_wait(0)
                 tc.fence_proxy_async()

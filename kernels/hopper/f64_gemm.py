@@ -41,11 +41,7 @@ from tensorcore_dsl.kernels.hopper.f64_operands import (
     load_by_tma,
     make_operand,
 )
-from tensorcore_dsl.kernels.hopper.streamk_scheduler import (
-    TilePart,
-    load_acquire,
-    make_scheduler,
-)
+from tensorcore_dsl.kernels.hopper.streamk_scheduler import TilePart, load_acquire, make_scheduler
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, make_tile_scheduler
 
 

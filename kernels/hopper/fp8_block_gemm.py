@@ -92,7 +92,7 @@ def produce_scales(pipeline, scheduler, load_scales, write_scales):
     proxy fence is needed: threads write the scales and threads read them, both through the generic
     proxy, and the mbarrier orders the two (arrive releases, wait acquires).
     """
-    stage, phase = tc.u32(0), tc.u32(1)
+    state = pipeline.producer_state()
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         for first in tc.range(pipeline.first_k_tile, pipeline.end_k_tile, PREFETCH):
@@ -102,8 +102,8 @@ def produce_scales(pipeline, scheduler, load_scales, write_scales):
             ]
             for i in tc.static_range(PREFETCH):
                 if first + i < pipeline.end_k_tile:
-                    pipeline.producer_acquire(stage, phase)
-                    write_scales(stage, loaded[i])
+                    pipeline.producer_acquire(state)
+                    write_scales(state.stage, loaded[i])
                     tc.syncwarp()  # all lanes have written before lane 0 arrives for the warp
-                    pipeline.full[stage].arrive(pred=tc.lane_id() == 0)
-                    stage, phase = pipeline.advance(stage, phase)
+                    pipeline.full[state.stage].arrive(pred=tc.lane_id() == 0)
+                    state.advance()

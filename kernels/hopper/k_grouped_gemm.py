@@ -62,13 +62,13 @@ def produce_groups(pipeline, scheduler):
     A stage that leaves its group loads what lies behind, and TMA writes zeros behind the last row.
     """
     tc.griddep_wait()  # the previous kernel of the stream may write the offsets
-    stage, phase = tc.u32(0), tc.u32(1)  # phase 1: all stages of a new pipeline are empty
+    state = pipeline.producer_state()
     for index in scheduler.work():
         tile, first, end = scheduler.at(index)
         for k in tc.range(first, end, pipeline.k_per_stage):
-            pipeline.producer_acquire(stage, phase)
-            load_stage(pipeline, tile, stage, k, pipeline.full[stage])
-            stage, phase = pipeline.advance(stage, phase)
+            pipeline.producer_acquire(state)
+            load_stage(pipeline, tile, state.stage, k, pipeline.full[state.stage])
+            state.advance()
 
 
 def consume_groups(pipeline, mma, consumer, scheduler, store_tile):
@@ -76,21 +76,21 @@ def consume_groups(pipeline, mma, consumer, scheduler, store_tile):
 
     Accumulators start as zeros, which is the result of a group without columns.
     """
-    stage, phase = tc.u32(0), tc.u32(0)
+    state = pipeline.consumer_state()
     for index in scheduler.work():
         tile, first, end = scheduler.at(index)
         acc = [mma.d.zeros()]
         for k in tc.range(first, end, pipeline.k_per_stage):
-            pipeline.consumer_wait(stage, phase)
+            pipeline.consumer_wait(state)
             if end - k < pipeline.k_per_stage:
-                zero_behind(pipeline, stage, end - k)
-            mma_stage(pipeline, mma, acc, consumer, stage, True)
+                zero_behind(pipeline, state.stage, end - k)
+            mma_stage(pipeline, mma, acc, consumer, state.stage, True)
             tc.wgmma_commit()
             # The stage is read: it may be released. The other consumer's wgmma keep the tensor
             # cores busy in the meantime.
             tc.wgmma_wait(0)
-            pipeline.consumer_release(stage)
-            stage, phase = pipeline.advance(stage, phase)
+            pipeline.consumer_release(state.stage)
+            state.advance()
         store_tile(acc[0], tile, consumer * 64)
 
 

@@ -6,10 +6,10 @@ A stage holds one tile of A and one of B, k_slabs * 128 bytes deep along K. Two 
     empty[stage]  completes when every reader has released the stage: the consumers of this CTA,
                   and those of the CTAs that this one multicasts to
 
-Producer and consumers go round the stages with a pair (stage, phase). `phase` is the parity of the
-phase to wait for. It flips after the last stage. Consumers start with phase 0, the first filling.
-The producer starts with phase 1: a new mbarrier counts the phase before its first one as complete,
-so the producer finds all stages empty.
+Producer and consumers go round the stages, each with a PipelineState: the stage, and the parity of
+the phase to wait for. Consumers start with phase 0, the first filling. The producer starts with
+phase 1: a new mbarrier counts the phase before its first one as complete, so the producer finds all
+stages empty.
 """
 
 from __future__ import annotations
@@ -108,6 +108,34 @@ class OperandTiles:
 
 
 @dataclass
+class PipelineState:
+    """A position of the producer or of a consumer: a stage, and the phase to wait for.
+
+    The phase flips after the last stage.
+    """
+
+    stages: int
+    stage: Any
+    phase: Any
+
+    def next(self):
+        """The next stage and its phase."""
+        last = self.stage == self.stages - 1
+        stage = tc.select(last, tc.u32(0), self.stage + 1)
+        return stage, tc.select(last, self.phase ^ 1, self.phase)
+
+    def advance(self):
+        """Go on to the next stage."""
+        self.stage, self.phase = self.next()
+
+    def advance_by(self, k_tiles):
+        """Go on by `k_tiles` stages; every round flips the phase once."""
+        position = self.stage + tc.u32(k_tiles)
+        self.stage = position % self.stages
+        self.phase = self.phase ^ (position // self.stages & 1)
+
+
+@dataclass
 class Pipeline:
     """Stages and barriers between the producer and the consumers.
 
@@ -152,23 +180,21 @@ class Pipeline:
         """Groups of wgmma that stay pending."""
         return self.config.mma_in_flight
 
-    def advance(self, stage, phase):
-        """The next stage; the phase flips after the last one."""
-        last = stage == self.config.stages - 1
-        return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
+    def producer_state(self):
+        """The first position of a producer: phase 1, as if all stages had been released."""
+        return PipelineState(self.config.stages, tc.u32(0), tc.u32(1))
 
-    def advance_by(self, stage, phase, k_tiles):
-        """The stage and phase `k_tiles` further on; every round flips the phase once."""
-        position = stage + tc.u32(k_tiles)
-        return position % self.config.stages, phase ^ (position // self.config.stages & 1)
+    def consumer_state(self):
+        """The first position of a consumer."""
+        return PipelineState(self.config.stages, tc.u32(0), tc.u32(0))
 
-    def producer_acquire(self, stage, phase):
+    def producer_acquire(self, state: PipelineState):
         """Wait until all consumers have released the stage's previous contents."""
-        self.empty[stage].wait(phase)
+        self.empty[state.stage].wait(state.phase)
 
-    def consumer_wait(self, stage, phase):
+    def consumer_wait(self, state: PipelineState):
         """Wait until the stage's tiles have arrived."""
-        self.full[stage].wait(phase)
+        self.full[state.stage].wait(state.phase)
 
     def consumer_release(self, stage):
         """Release a stage: this warpgroup does not read it any more.

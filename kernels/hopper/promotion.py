@@ -18,7 +18,7 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
+from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
 MAX_PART = 128  # of wider tiles
@@ -83,7 +83,7 @@ def consume_promoted(
             f"{config}"
         )
     steps = config.k_slabs // slabs  # of a stage, each with sums of its own
-    stage, phase = tc.u32(0), tc.u32(0)
+    state = pipeline.consumer_state()
     part_mma = select_wgmma(pipeline.a.smem.dtype, pipeline.b.smem.dtype, width)
     row = part_mma.d.zeros().coordinates(0)[0] + 64 * consumer
 
@@ -100,9 +100,9 @@ def consume_promoted(
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         if in_turns:
-            acc, stage, phase = sum_in_turns(pipeline, stage, phase, steps, part_mma, start)
+            acc = sum_in_turns(pipeline, state, steps, part_mma, start)
         else:
-            acc, stage, phase = sum_parts(pipeline, stage, phase, steps, part_mma, start, factors)
+            acc = sum_parts(pipeline, state, steps, part_mma, start, factors)
         store_tile(tc.fragment(mma.d, acc), tile, 64 * consumer)
 
 
@@ -112,7 +112,7 @@ def takes_turns(config: HopperConfig, width: int, steps: int) -> bool:
     return alone and width == config.BN <= MAX_IN_TURNS and steps <= 2
 
 
-def sum_in_turns(pipeline, stage, phase, steps: int, mma, start):
+def sum_in_turns(pipeline, state, steps: int, mma, start):
     """The sums of a tile: tensor cores compute one set of products while the other is added.
 
     An iteration takes two sums. It leaves set 1 in flight, and the next one begins with a wait for
@@ -122,22 +122,23 @@ def sum_in_turns(pipeline, stage, phase, steps: int, mma, start):
     """
     sets = [mma.d.zeros(), mma.d.zeros()]
     acc = [tc.f32(0)] * len(sets[0])
+    stage, phase, at = state.stage, state.phase, partial(PipelineState, state.stages)
     begin, end, previous = pipeline.first_k_tile, pipeline.end_k_tile, stage
     if steps == 1 and (end - begin) % 2 == 1:
-        pipeline.consumer_wait(stage, phase)
+        pipeline.consumer_wait(at(stage, phase))
         sets[1] = start(sets[1], stage, 0)
-        stage, phase = pipeline.advance(stage, phase)
+        stage, phase = at(stage, phase).next()
         begin = begin + 1
     for k_tile in tc.range(begin, end, 2 // steps):
-        pipeline.consumer_wait(stage, phase)
+        pipeline.consumer_wait(at(stage, phase))
         tc.wgmma_wait(0)
         sets[0] = start(sets[0], stage * steps, 0)
         if k_tile > pipeline.first_k_tile:
             pipeline.consumer_release(previous)
         previous = stage
         if steps == 1:
-            stage, phase = pipeline.advance(stage, phase)
-            pipeline.consumer_wait(stage, phase)
+            stage, phase = at(stage, phase).next()
+            pipeline.consumer_wait(at(stage, phase))
         acc = promote(acc, sets[1], None)
         sets[1] = start(sets[1], stage * steps + steps - 1, 0)
         tc.wgmma_wait(1)
@@ -145,29 +146,30 @@ def sum_in_turns(pipeline, stage, phase, steps: int, mma, start):
             pipeline.consumer_release(previous)
         acc = promote(acc, sets[0], None)
         previous = stage
-        stage, phase = pipeline.advance(stage, phase)
+        stage, phase = at(stage, phase).next()
     tc.wgmma_wait(0)
     if pipeline.first_k_tile < end:
         pipeline.consumer_release(previous)
-    return promote(acc, sets[1], None), stage, phase
+    state.stage, state.phase = stage, phase
+    return promote(acc, sets[1], None)
 
 
-def sum_parts(pipeline, stage, phase, steps: int, mma, start, factors):
+def sum_parts(pipeline, state, steps: int, mma, start, factors):
     """The sums of a tile, some of its columns at a time."""
     products, parts = mma.d.zeros(), pipeline.config.BN // mma.shape[1]
     acc = [[tc.f32(0)] * len(products) for _ in range(parts)]
     for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-        pipeline.consumer_wait(stage, phase)
-        weights = factors(stage)
+        pipeline.consumer_wait(state)
+        weights = factors(state.stage)
         for step, i in product(range(steps), range(parts)):
-            products = start(products, stage * steps + step, i)
+            products = start(products, state.stage * steps + step, i)
             tc.wgmma_wait(0)
             # The products are complete and in registers, the factors too: the stage is free.
             if (step, i) == (steps - 1, parts - 1):
-                pipeline.consumer_release(stage)
+                pipeline.consumer_release(state.stage)
             acc[i] = promote(acc[i], products, weights[i])
-        stage, phase = pipeline.advance(stage, phase)
-    return [element for part in acc for element in part], stage, phase
+        state.advance()
+    return [element for part in acc for element in part]
 
 
 def promote(acc, products, factors):

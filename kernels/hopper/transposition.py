@@ -74,10 +74,10 @@ class TransposingPipeline(Pipeline):
     def mma_in_flight(self):
         return 0 if self.by_warp else self.config.mma_in_flight
 
-    def consumer_wait(self, stage, phase):
+    def consumer_wait(self, state):
         """Wait until the stage's tiles have arrived, and are transposed if they have to be."""
         barriers = self.full if self.ready is None else self.ready
-        barriers[stage].wait(phase)
+        barriers[state.stage].wait(state.phase)
 
 
 def transposed_gemm(
@@ -166,10 +166,11 @@ def transpose_stages(pipeline, scheduler):
     for the async proxy, through which wgmma reads, and one arrives for all (syncwarp again). The
     next load of TMA into the stage comes after wgmma has read it, which comes after `ready`.
     """
-    stage, phase = tc.u32(0), tc.u32(0)
+    state = pipeline.consumer_state()
     for _ in scheduler.tile_indices():
         for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
-            pipeline.full[stage].wait(phase)
+            stage = state.stage
+            pipeline.full[stage].wait(state.phase)
             for slab in tc.static_range(pipeline.config.k_slabs):
                 blocks = pipeline.b.landing[stage * pipeline.config.k_slabs + slab]
                 for block in tc.range(tc.warp_id() - 1, pipeline.b.boxes, TRANSPOSERS):
@@ -177,7 +178,7 @@ def transpose_stages(pipeline, scheduler):
             tc.fence_proxy_async()
             tc.syncwarp()
             pipeline.ready[stage].arrive(pred=tc.lane_id() == 0)
-            stage, phase = pipeline.advance(stage, phase)
+            state.advance()
 
 
 def row_fragments(landing, mma, slab, block):
