@@ -84,10 +84,6 @@ class Stages:
     empty: Any
 
     @property
-    def count(self) -> int:
-        return self.smem.shape[0]
-
-    @property
     def slabs(self) -> int:
         """Slabs of 64 elements that a row is split into."""
         return self.smem.shape[-3]
