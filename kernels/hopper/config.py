@@ -14,15 +14,16 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
 SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
 SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
-MOST_STAGES = 12  # of a configuration that asks for no more
+MOST_STAGES = 12  # of `with_stages`, unless its caller asks for more
 WARPGROUP = 128  # threads
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
 FRAGMENT_REGISTERS = 16  # of a thread, for a slab of 64 rows of A in 32 bits (transposition.py)
-FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}  # consumers -> accumulators and fragments in equal shares
-SPLIT_ROOM = 64  # accumulators in equal shares of two consumers, with sums of split-K stored apart
-TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # where the producer's warps transpose tiles
+# Consumers -> registers for accumulators and fragments, with equal shares of all warpgroups.
+FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}
+SPLIT_ROOM = 64  # accumulators that leave registers for the epilogue of split-K, with equal shares
+TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # if the producer's warps transpose tiles
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,18 @@ class HopperConfig:
     Attributes
     ----------
     BM, BN : int
-        Rows and columns of a CTA's tile of D: multiples of 64, and of 8 from 16 to 256, of which s8
-        has 24 and those of 16.
+        Rows and columns of a CTA's tile of D. BM: a multiple of 64. BN: a multiple of 8 in 16..256;
+        for s8, 24 or a multiple of 16.
     stages : int
         Stages of the shared-memory pipeline.
     k_slabs : int
         Depth of a stage along K (a k_tile), in slabs of 128 bytes.
     cluster_m, cluster_n : int
-        CTAs of a cluster below each other, which share tiles of B by multicast, and beside each
-        other, which share tiles of A.
+        Rows and columns of CTAs in a cluster. CTAs of a column share tiles of B by multicast, CTAs
+        of a row tiles of A.
     group_m : int
-        Rasterisation; rows of tiles, at least, that advance through the columns together, so that
-        they meet in the L2 cache.
+        Rasterisation: at least so many rows of tiles advance through the columns together, so that
+        they share operands in the L2 cache.
     mma_in_flight : int
         Groups of wgmma that a consumer leaves pending, 0 or 1.
     pingpong : bool
@@ -51,11 +52,11 @@ class HopperConfig:
         True, ping-pong: each consumer takes whole tiles, and the epilogue of one overlaps the
         mainloop of the other.
     split_k : int
-        Parts of K. The CTAs of a cluster that share a tile sum one each; with multicast, a part
-        has cluster_m * cluster_n CTAs, whose tiles the same ones of the other parts share.
+        Parts of K. The CTAs of a cluster sum one part of K each and add up their sums. With
+        multicast, cluster_m * cluster_n CTAs with different tiles sum one part.
     swapped : bool
-        A and B change places: the rows of a tile are columns of D, and its columns are rows of D,
-        so that few rows of D fill tiles that are not a multiple of 64 wide. The bits are the same.
+        Swap AB: the kernel computes the transpose of D. A tile has BM columns and BN rows of D, so
+        that a D with few rows fills the tiles. The bits are the same.
 
     Examples
     --------
@@ -114,8 +115,8 @@ class HopperConfig:
     def stored_columns(self) -> int:
         """Columns of a tile that a CTA stores.
 
-        With split-K these are equal shares of as many parts as have one: whole sixteens of columns,
-        or eights, where the tile has no whole sixteens.
+        Split-K splits BN into equal parts whose width is a multiple of 16, or of 8 if BN is no
+        multiple of 16.
         """
         unit = 8 if self.BN % 16 else 16
         return self.BN // max(n for n in range(1, self.split_k + 1) if self.BN % (unit * n) == 0)
@@ -127,7 +128,7 @@ class HopperConfig:
 
     @property
     def multicast_peers(self) -> int:
-        """CTAs that write into a stage of this CTA, or that it writes to; itself included."""
+        """CTAs that write into a stage of this CTA, or into whose stages it writes, with itself."""
         return self.cluster_m + self.cluster_n - 1
 
     @property
@@ -152,9 +153,9 @@ class HopperConfig:
     def registers_for(
         self, traits: HopperTraits, itemsize: int, out_bytes: int
     ) -> tuple[int, ...]:
-        """The same for an epilogue, or fragments of the left operand, that need registers too.
+        """Registers per thread of producer and consumer, also for the epilogue and fragments of A.
 
-        itemsize, out_bytes: of an element of A, and of D.
+        itemsize, out_bytes: bytes of an element of A, and of D.
         """
         limited = traits.needs_registers and self.register_limited
         in_fragments = traits.in_fragments(self, itemsize)
@@ -164,8 +165,11 @@ class HopperConfig:
         return self.registers
 
     def is_crowded(self, in_fragments: bool, out_bytes: int, store_by_threads: bool) -> bool:
-        """Are equal shares too small for fragments of the left operand, or for sums of split-K that
-        are stored in 32 bits, or by threads, not in pairs by TMA?"""
+        """Whether equal shares of registers are too small.
+
+        Fragments of the left operand need registers. So do sums of split-K that are stored in 32
+        bits, or by threads.
+        """
         needed = self.accumulator_registers
         if in_fragments:
             needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
@@ -176,7 +180,7 @@ class HopperConfig:
 
     @property
     def register_limited(self) -> bool:
-        """Is the equal share of 168 registers too small for such an epilogue (measured)?"""
+        """Whether 168 registers are too few for an epilogue that needs registers (measured)."""
         return self.consumers == 2 and self.accumulator_registers > 80
 
     def epilogue_bytes(self, buffers: int = 2) -> int:
@@ -188,9 +192,9 @@ class HopperConfig:
         return self._staging_bytes(buffers) + self._partial_bytes * own
 
     def staging_buffers(self, columns: int) -> int:
-        """Staging buffers of a consumer: two, which take turns, where they cost no stage, or one.
+        """Staging buffers of a consumer: two, which take turns, or one if two would cost a stage.
 
-        columns: of a stage, see `stages_of`.
+        columns: columns of a stage, see `stages_of`.
         """
         return 2 if self.stages <= self.stages_of(columns, buffers=2) else 1
 
@@ -210,11 +214,11 @@ class HopperConfig:
 
     @property
     def max_stages(self) -> int:
-        """Stages that fit into shared memory beside an epilogue with one staging buffer."""
+        """Stages that fit into shared memory with an epilogue of one staging buffer."""
         return self.stages_of(self.BN)
 
     def stages_of(self, columns: int, buffers: int = 1) -> int:
-        """The same where a stage has this many columns, BN or more in whole boxes of TMA."""
+        """Stages of `columns` columns that fit into shared memory with the staging buffers."""
         free = SMEM_BYTES - self._staging_bytes(buffers) - SMEM_RESERVED
         of_stage = (self.BM + columns) * SWIZZLE_BYTES * self.k_slabs
         if self.split_k > 1 and self.partials_over(free // of_stage) is None:
@@ -222,30 +226,36 @@ class HopperConfig:
         return free // of_stage
 
     def loaded_columns(self, k_major: bool, itemsize: int) -> int:
-        """Columns of a stage: those of the tile, or of whole boxes of TMA.
-
-        The latter of the right operand where it has 16 bits and is not K-major.
-        """
+        """Columns of a stage: BN, rounded up to whole TMA boxes for 16-bit MN-major operands."""
         width = SWIZZLE_BYTES // itemsize
         return self.BN if k_major or itemsize != 2 else -(-self.BN // width) * width
 
     def with_stages(self, most: int = MOST_STAGES) -> HopperConfig:
-        """The same configuration with as many stages as fit, `most` at most."""
+        """A copy of the configuration with as many stages as fit, at most `most`."""
         return replace(self, stages=min(most, self.max_stages))
 
 
 @dataclass(frozen=True)
 class HopperTraits:
-    """What the host knows of the operands and the epilogue when it compiles a kernel.
+    """Properties of the operands and the epilogue that a kernel is compiled for.
 
-    a_k_major, b_k_major: K is the contiguous axis of A, of B.
-    store_by_threads: TMA cannot write D (rows that are not 16-byte aligned).
-    scaled, has_c: the epilogue computes alpha * acc, and adds beta * C.
-    c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
-    acc_dtype: element type of the accumulators, where it is not the usual one.
-    epilogue: epilogue(value, row, col), a function of the kernel language, applied to each element
-        before it is converted to D's type; an EpilogueCall if it takes more.
-    row_reductions: reductions over the rows of the result.
+    Attributes
+    ----------
+    a_k_major, b_k_major : bool
+        K is the contiguous axis of A, of B.
+    store_by_threads : bool
+        TMA cannot write D: its rows are not 16-byte aligned.
+    scaled, has_c : bool
+        The epilogue computes alpha * acc, and adds beta * C.
+    c_in_pairs, c_is_row : bool
+        C is read two columns at a time; C is one row, broadcast.
+    acc_dtype : DType or None
+        Element type of the accumulators. None: f32, or s32 for integers.
+    epilogue : function or None
+        epilogue(value, row, col), a function of the kernel language, applied to each element before
+        it is converted to D's type. An EpilogueCall if it takes more arguments.
+    row_reductions : RowReductions or None
+        Reductions over the rows of the result.
     """
 
     a_k_major: bool = True
@@ -265,16 +275,16 @@ class HopperTraits:
         return config.staging_buffers(config.loaded_columns(k_major, itemsize))
 
     def in_fragments(self, config: HopperConfig, itemsize: int) -> bool:
-        """Are fragments read of the left operand, B where the two are swapped?"""
+        """Whether consumers read fragments of the left operand of wgmma: 32 bits, MN-major."""
         return itemsize == 4 and not (self.b_k_major if config.swapped else self.a_k_major)
 
     def transposes(self, config: HopperConfig, itemsize: int) -> bool:
-        """Are tiles of the right operand transposed in shared memory?"""
+        """Whether warps transpose tiles of the right operand of wgmma: 32 bits, MN-major."""
         return itemsize == 4 and not (self.a_k_major if config.swapped else self.b_k_major)
 
     @property
     def needs_registers(self) -> bool:
-        """Does the epilogue keep registers of its own: arrays element by element, reductions?"""
+        """Whether the epilogue needs registers: a C read by elements, arguments, reductions."""
         reads_c = self.has_c and not self.c_in_pairs
         takes_more = isinstance(self.epilogue, EpilogueCall) and bool(self.epilogue.names)
         return self.row_reductions is not None or reads_c or takes_more

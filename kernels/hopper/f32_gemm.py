@@ -1,16 +1,21 @@
 """D = epilogue(alpha A B + beta C) in f32 with `wgmma`, for sm_90a: three tf32 products each.
 
-split_f32.py shows how two tf32 stand for an f32. Its kernel has written operands as pairs of slabs:
-32 elements `high`, then their 32 `low`. Tensor cores truncate their sums (docs/fidelity.md), which
-would drift over a long K. So they sum no more than 32 of K, and f32 additions, which round to
-nearest, accumulate them (promotion.py). bf16_gemm.py describes the parts that the kernels share.
+An f32 is the sum of two tf32 (split_f32.py), `high` and `low`. Tensor cores truncate their sums
+(docs/fidelity.md), which would drift over a long K. So they sum no more than 32 of K, and f32
+additions, which round to nearest, accumulate these sums (promotion.py). bf16_gemm.py describes the
+parts that the kernels share.
 
-Two kernels, with the same bits. `f32_gemm` has the parts of both operands in memory: a stage of the
-pipeline, two slabs, holds both for 32 of K. `f32_fragments_gemm` reads the operands as they lie:
-consumers read fragments of the left one, and split them in registers, from which wgmma takes them.
-Warps of the producer split the tiles of the right one in shared memory, between the barriers `full`
-and `ready`. So each operand is read once, and no parts are written, which suits a large operand
-beside a small one. The left operand is A, or B where the configuration swaps the two.
+Two kernels give the same bits:
+
+    f32_gemm            split_f32.py has written the operands in parts, as pairs of slabs: 32
+                        elements `high`, then their 32 `low`. A stage has both slabs.
+    f32_fragments_gemm  reads f32 operands. Consumers read fragments of the left operand and split
+                        them in registers, from which wgmma takes them. Warps of the producer split
+                        tiles of the right operand in shared memory, between the barriers `full` and
+                        `ready`. Each operand is read once and no parts are written. This is fast if
+                        one operand is large and the other one small.
+
+The left operand is A, with swap AB it is B.
 """
 
 from __future__ import annotations
@@ -44,9 +49,10 @@ from tensorcore_dsl.kernels.split_f32 import SLAB, split, split_all
 
 HIGH, LOW = 0, 1  # slabs of a stage
 TERMS = ((LOW, HIGH), (HIGH, LOW), (HIGH, HIGH))  # parts of A and of B: small products first
-SPLIT_REGISTERS = 64  # of a thread: the parts of 64 rows and 32 of K, and those of the next ones
-AT_ONCE = 4  # vectors that a thread reads before it splits them
-MAX_COLUMNS = {1: 128, 2: 96, 3: 32}  # consumers -> columns whose sums and products fit beside
+SPLIT_REGISTERS = 64  # of a thread: parts of 64 rows and 32 of K, of this and of the next k_tile
+MAX_AT_ONCE = 4  # vectors that a thread reads before it splits them
+# Consumers -> columns whose accumulators and products fit the registers with fragments of A.
+MAX_COLUMNS = {1: 128, 2: 96, 3: 32}
 
 
 @tc.kernel
@@ -59,7 +65,7 @@ def f32_gemm(
 
 
 def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
-    """Start A B of 64 rows and one part of the columns of two slabs: small terms first."""
+    """Issue A B for 64 rows and one part of the columns of two slabs: small terms first."""
     a_blocks = pipeline.a.row_blocks
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
     for i, (of_a, of_b) in enumerate(TERMS):
@@ -70,7 +76,7 @@ def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
     return products
 
 
-# -- the left operand as it lies ---------------------------------------------------------------
+# -- f32 operands -----------------------------------------------------------------------------
 
 
 @tc.kernel
@@ -91,13 +97,14 @@ def f32_fragments_gemm(
 
 
 def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
-    """Registers per thread of producer and consumer; () where an equal share is enough."""
+    """Registers per thread of producer and consumer; () if an equal share is enough."""
     uneven = config.consumers == 2 and config.BN + SPLIT_REGISTERS > 136
     return TRANSPOSER_CONSUMER_REGISTERS if uneven else ()
 
 
 def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
-    """Stages of a slab of the left operand and two of the right one, for `high` and `low`."""
+    """The pipeline: a stage has a slab of the left operand, and two of the right one for its parts.
+    """
     operands = (a, 0, traits.a_k_major), (b, 1, traits.b_k_major)
     left, right = operands[::-1] if config.swapped else operands
     tiles_a = make_tiles(*left, 0, config.BM, SLAB, config)
@@ -109,9 +116,9 @@ def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
 
 
 def load_stage(pipeline, tile, stage, k, full):
-    """Load a stage, from element `k` of K on: the right tile to where its `high` part will be.
+    """Load a stage, from element `k` of K on, see bf16_gemm.load_stage.
 
-    See mainloop.load_stage.
+    The right tile goes into the slab of its `high` part.
     """
     full.arrive_expect_tx((pipeline.a.rows + pipeline.b.rows) * SWIZZLE_BYTES)
     pipeline.a.load(stage, tile.batch_a, tile.m, k, full)
@@ -121,7 +128,7 @@ def load_stage(pipeline, tile, stage, k, full):
 def split_stages(pipeline, scheduler):
     """Split the right tile of every stage. Warps 1 to TRANSPOSERS of the producer run this.
 
-    `high` replaces what was loaded. Tiles that are not K-major are transposed meanwhile. The order
+    `high` replaces the loaded elements. MN-major tiles are transposed at the same time. The order
     of accesses is that of transposition.transpose_stages.
     """
     state = pipeline.consumer_state()
@@ -145,9 +152,9 @@ def split_rows(high, low):
     """Split a K-major tile, 16 bytes at a time: eight lanes access a row, without conflicts."""
     rows, depth = high.shape
     threads, of_row = 32 * TRANSPOSERS, depth // PART
-    for begin in tc.static_range(0, rows * of_row, AT_ONCE * threads):
+    for begin in tc.static_range(0, rows * of_row, MAX_AT_ONCE * threads):
         found = []
-        for first in range(begin, min(begin + AT_ONCE * threads, rows * of_row), threads):
+        for first in range(begin, min(begin + MAX_AT_ONCE * threads, rows * of_row), threads):
             vector = first + tc.threadIdx.x - 32
             inside = None if first + threads <= rows * of_row else vector < rows * of_row
             place = vector // of_row, vector % of_row * PART
@@ -170,9 +177,10 @@ def split_block(high, low):
 def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
     """Consumer's mainloop: 64 rows of each tile.
 
-    While the products of a stage are summed, the fragments of the next one are read and split. The
-    last stage of a tile is read once more, in vain, so that there is no branch. A stage is refilled
-    through the async proxy: the fence orders the reads of this warp's lanes before its arrival.
+    While wgmma sums the products of a stage, the consumer reads and splits the fragments of the
+    next stage. It reads the last stage of a tile twice, so that there is no branch. A stage is
+    refilled through the async proxy: the fence orders the reads of this warp's lanes before its
+    arrival.
     """
     at = partial(PipelineState, pipeline.config.stages)
     stage, phase = tc.u32(0), tc.u32(0)
@@ -181,7 +189,7 @@ def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         acc = [tc.f32(0)] * len(products)
-        if first < end:  # a part of K may have no step
+        if first < end:  # a part of K may have no k_tile
             pipeline.consumer_wait(at(stage, phase))
             parts = read_parts(pipeline, mma, stage, consumer)
             for k_tile in tc.range(first, end):
@@ -203,7 +211,7 @@ def consume_fragments(pipeline, mma, consumer, scheduler, store_tile):
 
 
 def read_parts(pipeline, mma, stage, consumer):
-    """Fragments of the `high` and of the `low` parts of 64 rows of a stage, for each step of K."""
+    """Fragments of the `high` and the `low` parts of 64 rows of a stage, for each step of K."""
     left, size = pipeline.a, len(mma.a.zeros())
 
     def read():
@@ -226,7 +234,7 @@ def read_parts(pipeline, mma, stage, consumer):
 def k_major_fragments(tile, mma, row):
     """Fragments of 64 rows of a tile, from row `row` on, for each step of K.
 
-    The 16 rows of a warp are those of a fragment of mma.sync, which `ldmatrix` loads.
+    A warp's 16 rows have the layout of an mma.sync fragment, which `ldmatrix` loads.
     """
     of_warp = tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32).a
     first, depth = row + tc.warp_id() % 4 * 16, mma.shape[2]
@@ -236,7 +244,7 @@ def k_major_fragments(tile, mma, row):
 
 
 def multiply_fragments(pipeline, mma, products, parts, stage):
-    """Start the products of a stage: the order of the terms is that of A and B, swapped or not."""
+    """Issue the products of a stage. The terms have the order of A and B, also with swap AB."""
     for i, (of_a, of_b) in enumerate(TERMS):
         of_left, of_right = (of_b, of_a) if pipeline.config.swapped else (of_a, of_b)
         products = tc.wgmma_async(

@@ -33,7 +33,7 @@ PREFETCH = 4  # stages whose scales are in flight
 
 
 def with_scales(config: HopperConfig) -> HopperConfig:
-    """The configuration with as many of its stages as fit together with their scales."""
+    """A copy of the configuration with as many of its stages as fit together with their scales."""
     scale_bytes = 4 * (config.BM + config.BN // gcd(config.BN, BLOCK))
     free = SMEM_BYTES - config.epilogue_bytes() - 2 * SMEM_RESERVED
     stages = free // ((config.BM + config.BN) * SWIZZLE_BYTES + scale_bytes)
@@ -86,11 +86,11 @@ def block_fp8_gemm(
 
 
 def produce_scales(pipeline, scheduler, load_scales, write_scales):
-    """Fill the scales of every stage: one warp, which keeps PREFETCH stages' loads in flight.
+    """Fill the scales of every stage. One warp runs this, with PREFETCH stages' loads in flight.
 
-    Its arrival on `full` is the second one that the barrier expects, beside the TMA producer's. No
-    proxy fence is needed: threads write the scales and threads read them, both through the generic
-    proxy, and the mbarrier orders the two (arrive releases, wait acquires).
+    `full` expects two arrivals: that of the TMA producer and that of this warp. No proxy fence is
+    needed: threads write the scales and threads read them, both through the generic proxy, and the
+    mbarrier orders the two (arrive releases, wait acquires).
     """
     state = pipeline.producer_state()
     for index in scheduler.tile_indices():

@@ -1,7 +1,7 @@
 """D = epilogue(alpha A B + beta C) in e4m3 or e5m2 (D: bf16, f16 or f32) with `wgmma`, for sm_90a.
 
-Two kernels: one accumulates in the tensor cores alone ("fast"), the other promotes its sums to f32
-registers every 128 of K (promotion.py). bf16_gemm.py describes the parts that they share.
+`fp8_gemm` accumulates in the tensor cores alone ("fast"). `promoted_fp8_gemm` adds up sums of 128
+of K in f32 (promotion.py). bf16_gemm.py describes the parts.
 """
 
 import tensorcore_dsl as tc
@@ -25,5 +25,5 @@ def promoted_fp8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """The same with two-level accumulation."""
+    """D by two-level accumulation. A is M x K, B is K x N, both with K contiguous."""
     promoted_gemm(a, b, c, d, alpha, beta, config, traits)

@@ -121,5 +121,5 @@ def make_group_scheduler(offsets, N, config: HopperConfig):
 
 
 def row_tiles(rows, config: HopperConfig):
-    """Tiles that cover so many rows."""
+    """Number of tiles that cover `rows` rows."""
     return (rows + (config.BM - 1)) // config.BM

@@ -2,8 +2,8 @@
 
 D[g] is the product of the columns of A and the rows of B from offsets[g] to offsets[g + 1]: the
 gradient of the matrices of `grouped_gemm`. Tiles of all D[g] form one list that the persistent CTAs
-share. A group begins at any k, and its last stage may hold columns and rows of the next group,
-which the consumers replace by zeros. bf16_gemm.py describes the parts.
+share. A group begins at any k. Its last stage may hold columns and rows of the next group, which
+the consumers replace by zeros. bf16_gemm.py describes the parts.
 """
 
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ class KGroupScheduler:
 def produce_groups(pipeline, scheduler):
     """Load the stages of all of this CTA's tiles. One thread runs this.
 
-    The walk over the ring is that of `mainloop.produce`; the range of k differs from tile to tile.
-    A stage that leaves its group loads what lies behind, and TMA writes zeros behind the last row.
+    Each tile has its own range of k. The last stage of a group also loads elements of the next
+    group; behind the last row TMA writes zeros.
     """
     tc.griddep_wait()  # the previous kernel of the stream may write the offsets
     state = pipeline.producer_state()
@@ -97,11 +97,11 @@ def consume_groups(pipeline, mma, consumer, scheduler, store_tile):
 def zero_behind(pipeline, stage, valid):
     """Zero the stage's columns of A and rows of B from `valid` on: they belong to the next group.
 
-    Both, since a zero times an infinity of the next group is no zero. All consumers share the work,
-    so all of them have waited for the stage to be full before, and meet at a named barrier after.
-    Order of proxies: TMA's writes are visible since the wait; every thread that wrote zeros fences
-    them for the async proxy ahead of the barrier, so the wgmma behind it read zeros, and the next
-    TMA load of the stage, which the release orders behind these wgmma, comes after the zeros too.
+    Both operands need zeros, since a zero times an infinity of the next group is NaN. All consumers
+    share the work: each has waited for the full stage before, and all meet at a named barrier
+    after. TMA's writes are visible since the wait. Every thread that wrote zeros fences them for
+    the async proxy ahead of the barrier, so the wgmma behind the barrier read zeros. The release
+    orders the next TMA load of the stage behind these wgmma, and so behind the zeros.
     """
     config = pipeline.config
     threads = config.consumers * WARPGROUP

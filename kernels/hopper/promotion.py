@@ -1,9 +1,9 @@
-"""Two-level accumulation of fp8 products ("promotion"): wgmma sums 128 of K, f32 adds these.
+"""Two-level accumulation of fp8 products ("promotion"): wgmma sums 128 of K, f32 adds the sums.
 
 Hopper's tensor cores keep 13 bits below the leading one of an fp8 sum, so that long sums drift.
-Here wgmma sums the products of one stage (128 of K) alone, and ordinary f32 additions accumulate
-the stages: the accuracy that cuBLAS has without fast accumulation, and DeepGEMM's scheme. Of two
-consumers, one multiplies while the other adds; one alone does both at a time (`sum_in_turns`).
+Here wgmma sums 128 of K, and f32 additions accumulate these sums, as in DeepGEMM. The accuracy is
+that of cuBLAS without fast accumulation. One of two consumers multiplies while the other one adds.
+A single consumer overlaps the two itself (`sum_in_turns`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tensorcore_dsl.kernels.hopper.config import (
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
-MAX_PART = 128  # of wider tiles
-MAX_IN_TURNS = 144  # the same for two sets of products
+MAX_PART = 128  # columns that wider tiles multiply at a time
+MAX_IN_TURNS = 144  # columns whose accumulators and two sets of products fit the registers
 
 
 def promoted_gemm(
     a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, **consumer_options
 ):  # fmt: skip
-    """The body of a kernel with promotion. consumer_options: of `consume_promoted`."""
+    """D = epilogue(alpha A B + beta C) with promotion. consumer_options: of `consume_promoted`."""
     width = part_width(config)
     warp_specialized_gemm(
         select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped),
@@ -38,9 +38,9 @@ def promoted_gemm(
 
 
 def part_width(config: HopperConfig) -> int:
-    """Columns multiplied at a time: their products fit beside all accumulators of the tile.
+    """Columns multiplied at a time, so that products and all accumulators fit the registers.
 
-    Equal parts of the tile, for which there is an instruction.
+    It is BN or an equal part of it, a multiple of 8.
     """
     if config.BN <= MAX_SINGLE_PASS:
         return config.BN
@@ -48,9 +48,9 @@ def part_width(config: HopperConfig) -> int:
 
 
 def promotion_registers(config: HopperConfig, width: int, extra_producers: int = 0):
-    """Registers per thread of producer and consumer; () where an equal share is enough.
+    """Registers per thread of producer and consumer; () if an equal share is enough.
 
-    Of the equal share of 168 registers, addresses and loop state take about 20. A producer that
+    Addresses and loop state take about 20 registers of the equal share of 168. A producer that
     also loads scales needs 56: 56 + 2 * 224 = 3 * 168.
     """
     accumulators, products = config.BN // 2, width // 2
@@ -59,7 +59,7 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
 
 
 def mma_part(pipeline, mma, products, consumer, slab, part: int):
-    """Start A B of 64 rows and one part of the columns of a slab."""
+    """Issue A B for 64 rows and one part of the columns of a slab."""
     return tc.wgmma_async(
         mma, products, pipeline.a.row_blocks[slab, consumer],
         in_row_blocks(pipeline.b.smem, mma.shape[1])[slab, part], accumulate=False,
@@ -72,9 +72,9 @@ def consume_promoted(
 ):  # fmt: skip
     """Consumer's mainloop with promotion: 64 rows of each tile, `width` columns at a time.
 
-    mma: the instruction of a whole tile, of which only the layout is used. scales(stage, row): two
-    factors per part of the columns, for the thread's rows `row` and `row` + 8 of the tile.
-    multiply: starts the products of one part of `slabs` slabs of a stage; see mma_part.
+    mma: the instruction of a whole tile, which gives the layout of the accumulators.
+    scales(stage, row): two factors for each part of the columns, those of rows `row` and `row` + 8.
+    multiply: issues the products of one part of `slabs` slabs of a stage; see mma_part.
     """
     config = pipeline.config
     if config.pingpong or config.k_slabs % slabs:
@@ -82,7 +82,7 @@ def consume_promoted(
             f"promoted accumulation takes no pingpong, and k_slabs is a multiple of {slabs}: "
             f"{config}"
         )
-    steps = config.k_slabs // slabs  # of a stage, each with sums of its own
+    steps = config.k_slabs // slabs  # sums of a stage
     state = pipeline.consumer_state()
     part_mma = select_wgmma(pipeline.a.smem.dtype, pipeline.b.smem.dtype, width)
     row = part_mma.d.zeros().coordinates(0)[0] + 64 * consumer
@@ -107,7 +107,7 @@ def consume_promoted(
 
 
 def takes_turns(config: HopperConfig, width: int, steps: int) -> bool:
-    """Has a consumer without another beside it the registers for two sets of products?"""
+    """Whether a single consumer has the registers for two sets of products."""
     alone = config.consumers == 1 and config.mma_in_flight > 0
     return alone and width == config.BN <= MAX_IN_TURNS and steps <= 2
 
@@ -115,10 +115,11 @@ def takes_turns(config: HopperConfig, width: int, steps: int) -> bool:
 def sum_in_turns(pipeline, state, steps: int, mma, start):
     """The sums of a tile: tensor cores compute one set of products while the other is added.
 
-    An iteration takes two sums. It leaves set 1 in flight, and the next one begins with a wait for
-    all, since the assembler serialises what it would have to follow further. Of an odd number, one
-    sum comes first; else set 1 begins with zeros. Set 1 is added behind the wait for a stage: the
-    assembler would put additions between the instructions of set 0, and delay these.
+    An iteration takes two sums. It leaves set 1 in flight. The next iteration begins with a wait
+    for all wgmma: the assembler serialises wgmma that stay in flight for longer. If the number of
+    sums is odd, one sum comes first; else set 1 begins with zeros. Set 1 is added behind the wait
+    for a stage: the assembler would put the additions between the instructions of set 0, and delay
+    them.
     """
     sets = [mma.d.zeros(), mma.d.zeros()]
     acc = [tc.f32(0)] * len(sets[0])
@@ -173,7 +174,7 @@ def sum_parts(pipeline, state, steps: int, mma, start, factors):
 
 
 def promote(acc, products, factors):
-    """acc + products, each product times the factor of its row."""
+    """acc + products. factors: of the rows, by which products are multiplied, or None."""
     terms = products.elements()
     if factors is None:
         return [old + term for old, term in zip(acc, terms, strict=True)]

@@ -32,8 +32,9 @@ def requantised_s8_gemm(
 
     def requantise(value, row, col):
         factor = scale[min(col, scale.shape[0] - 1)] if hasattr(scale, "shape") else scale
-        # The exact value lies between two neighbours in f64, or is both of them. The one whose last
-        # bit is 1 is no half, and lies on the same side of each half as the exact value.
+        # Round the exact value to an odd f64: `low` or `high`, whichever has a last bit of 1. An
+        # odd f64 is no half, and lies on the same side of each half as the exact value. So the
+        # second rounding gives the correct s8.
         terms = value.to(tc.f64), factor.to(tc.f64), zero
         low, high = tc.fma(*terms, rounding="rm"), tc.fma(*terms, rounding="rp")
         odd = tc.select(low.bits(tc.u64) & 1 == 1, low, high)

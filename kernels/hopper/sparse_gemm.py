@@ -51,7 +51,17 @@ def sparse_mma(a, b, width: int):
 
 @dataclass
 class SparsePipeline(Pipeline):
-    """metadata: their tensor map. words: (stages, consumers, threads * words) in shared memory."""
+    """A pipeline whose stages also hold metadata of A.
+
+    Attributes
+    ----------
+    metadata : tensor map
+        Of the metadata.
+    words : tile
+        (stage, consumer, thread * word): the metadata in shared memory.
+    format : Format
+        Format of the sparse matrix.
+    """
 
     metadata: Any = field(kw_only=True)
     words: Any = field(kw_only=True)
@@ -102,12 +112,12 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
             mma, acc[i], a_blocks[stage, block + i], pipeline.b.smem[stage], accumulate=accumulate,
             b_major=pipeline.b.major, metadata=metadata[i],
         )  # fmt: skip
-    # Orders this thread's reads of the words before TMA overwrites them, through the async proxy,
-    # once all warps have released the stage. The products run while the warp waits for the fence.
+    # TMA overwrites the words through the async proxy when all warps have released the stage: the
+    # fence orders this thread's reads before. The products run while the warp waits for the fence.
     tc.fence_proxy_async()
 
 
 def valid_metadata(words):
-    """Metadata words; the zeros that TMA fills in below A's last row are not valid metadata."""
+    """Metadata words. TMA fills in zeros below A's last row, which are not valid metadata."""
     elements = words.elements() if hasattr(words, "elements") else [words]
     return [tc.select(word == 0, KEEP_FIRST, word) for word in elements]

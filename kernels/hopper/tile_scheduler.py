@@ -1,4 +1,4 @@
-"""Tile scheduler: which tiles of D a persistent CTA computes, and in which order."""
+"""Tile scheduler: the tiles of D that a persistent CTA computes, in their order."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class WorkTile:
 
 
 def strided_tiles(count: Any, config: Any, consumer: Any = None) -> Any:
-    """Of `count` tiles those of this CTA (or cluster): i, i + n, i + 2n, ... for CTA i of n.
+    """Tiles i, i + n, i + 2n, ... of `count` tiles, for CTA (or cluster) i of n.
 
-    consumer: with the ping-pong schedule, the tiles of one of the two consumers, which alternate.
+    consumer: number of one of the two ping-pong consumers, which take tiles alternately.
     """
     first, step = tc.blockIdx.x // config.cluster_size, tc.gridDim.x // config.cluster_size
     if consumer is None:
@@ -35,7 +35,7 @@ def strided_tiles(count: Any, config: Any, consumer: Any = None) -> Any:
 
 
 def covered_shape(d: Any, config: Any) -> tuple[Any, ...]:
-    """What the tiles of a configuration cover: D, or its transpose where A and B are swapped."""
+    """Shape of the matrix that tiles cover: of D, or of its transpose with swap AB."""
     *batch, M, N = d.shape
     return (*batch, N, M) if config.swapped else d.shape
 
@@ -44,11 +44,20 @@ def covered_shape(d: Any, config: Any) -> tuple[Any, ...]:
 class TileScheduler:
     """Static persistent scheduler over the tiles of D, or of every matrix of a batch.
 
-    The CTAs of a cluster take neighbouring tiles (cluster_m below each other, cluster_n beside
-    each other), and the same tiles for each part of K (split_k).
+    The CTAs of a cluster take neighbouring tiles, in cluster_m rows and cluster_n columns. With
+    split-K, the CTAs of every part of K take the same tiles.
 
-    shape: of D. rows, cols: of cluster tiles of one matrix. group_rows: of rows in a group, see
-    `tile_at`. All three are u32, whose divisions take half as long as those of s32.
+    Attributes
+    ----------
+    shape : tuple
+        Shape of D, with swap AB of its transpose.
+    config : HopperConfig or AmpereConfig
+        The configuration.
+    rows, cols : u32
+        Rows and columns of cluster tiles in one matrix. A division of u32 takes half as long as one
+        of s32.
+    group_rows : u32
+        Rows of cluster tiles in a group, see `tile_at`.
     """
 
     shape: Any
@@ -58,7 +67,7 @@ class TileScheduler:
     group_rows: Any
 
     def tile_indices(self, consumer: Any = None) -> Any:
-        """Indices of this CTA's tiles; with `consumer`, of one consumer of the ping-pong pair."""
+        """Indices of this CTA's tiles. consumer: see strided_tiles."""
         return strided_tiles(self.count(), self.config, consumer)
 
     def count(self) -> Any:
@@ -69,12 +78,12 @@ class TileScheduler:
         return count
 
     def tile_at(self, index: Any) -> WorkTile:
-        """Coordinates of this CTA's tile of a cluster tile.
+        """Coordinates of this CTA's tile of cluster tile `index`.
 
         Rasterisation: a group of rows of tiles advances together, column by column, and then the
         next group. CTAs that run at the same time therefore read few rows of A and columns of B.
-        Groups have group_m rows or more, less than two times as many, and almost the same number:
-        a low one would read all of B for little work.
+        Groups have group_m to 2 group_m - 1 rows, and almost equal heights: a group of few rows
+        would read all of B for little work.
         """
         config, index = self.config, tc.u32(index)
         batch: tuple[Any, ...] = ()
@@ -98,10 +107,10 @@ class TileScheduler:
 
 
 def make_tile_scheduler(shape: Any, config: Any) -> TileScheduler:
-    """The scheduler over the tiles of D, or of its transpose.
+    """The scheduler over the tiles of a matrix, or of a batch.
 
     Kernels make it before they wait for the previous kernel of the stream, so that its divisions
-    overlap with that one's end.
+    overlap with the end of that kernel.
     """
     high, wide = config.BM * config.cluster_m, config.BN * config.cluster_n
     M, N = shape[-2:]

@@ -58,12 +58,32 @@ from tensorcore_dsl.kernels.user_functions import (
 class Plan:
     """A kernel, its configuration and traits, and the grid of its launch.
 
-    extra: values of further Const parameters. streamk: element type of the accumulators that
-    stream-K exchanges, None for other kernels. split_operands: the kernel takes the parts of f32
-    operands (split_f32.py). partial_sums: the traits of D and C, where the kernel stores the sums
-    of `parts` parts of K, which are of partial_dtype. partials: shape and element type of the
-    partial results of row reductions, if there are any. copies: of operands that the kernel cannot
-    read as they lie; the traits are those of the copies. problem: what was planned, of `gemm`.
+    Attributes
+    ----------
+    kernel : Kernel
+        The kernel.
+    config : AmpereConfig or HopperConfig
+        Its configuration.
+    traits : AmpereTraits or HopperTraits
+        Properties of the operands, or of their copies.
+    grid : int
+        Number of CTAs.
+    extra : tuple
+        Names and values of further Const parameters.
+    streamk : DType or None
+        Element type of the accumulators that stream-K exchanges.
+    split_operands : bool
+        The kernel takes the parts of f32 operands (split_f32.py).
+    partial_sums : AmpereTraits or None
+        Traits of D and C, if the kernel stores the sums of `parts` parts of K in memory.
+    partial_dtype : DType or None
+        Element type of these sums.
+    partials : tuple or None
+        Shape and element type of the partial results of row reductions.
+    copies : tuple of Copy
+        Copies of operands that the kernel cannot read.
+    problem : GemmProblem or None
+        The problem that was planned.
     """
 
     kernel: Any
