@@ -160,14 +160,14 @@ def test_row_reductions_need_wgmma(hopper):
 
 def test_what_fails_is_left_behind():
     def seconds(config):
-        if config.BM == 64:
+        if config.cluster_size == 1:
             raise tc.LaunchError("too much shared memory\nand more")
         return 1.0 / config.BN
 
     a, b = operands()
     found = tune(a, b, timer=timer(seconds), device=GPU)
     assert max(t.config.BN for t in found.trials if not t.failure) == found.best.BN
-    failures = [trial for trial in found.trials if trial.config.BM == 64]
+    failures = [trial for trial in found.trials if trial.config.cluster_size == 1]
     assert {trial.failure for trial in failures} == {"LaunchError: too much shared memory"}
     with pytest.raises(tc.ArgumentError, match="no configuration runs: LaunchError: too much"):
         tune(a, b, candidates=[HopperConfig(BM=64)], timer=timer(seconds), device=GPU)
