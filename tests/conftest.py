@@ -18,6 +18,7 @@ from unittest import mock
 import pytest
 import suite_record
 
+from tensorcore_dsl.codegen import ir_cache
 from tensorcore_dsl.runtime import targets
 
 BEGUN = time.monotonic()
@@ -51,15 +52,11 @@ def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
         order.forget()  # launches of one test are not in front of those of the next one
 
 
-@pytest.fixture(autouse=True, scope="session")
-def fresh_ir():
-    """Tests evaluate kernels themselves: some change how, and no process may find what they made."""
-    from tensorcore_dsl.codegen import ir_cache
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ir_cache, "_load", lambda entry: None)
-        patch.setattr(ir_cache, "_store", lambda entry, made: None)
-        yield
+@pytest.fixture
+def fresh_ir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluate kernels anew, for tests of their evaluation: no IR of another process is taken."""
+    monkeypatch.setattr(ir_cache, "_load", lambda entry: None)
+    monkeypatch.setattr(ir_cache, "_store", lambda entry, made: None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

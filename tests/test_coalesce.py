@@ -27,6 +27,8 @@ from tensorcore_dsl.ir.nodes import (
 )
 from tensorcore_dsl.isa.spec import PURE, VOLATILE, Row
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 WORD, PAIR, BITS, BITPAIR = Type(u32), Type(u32, 2), Type(b32), Type(b32, 2)
 
 

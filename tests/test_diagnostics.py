@@ -18,6 +18,8 @@ from tensorcore_dsl.codegen.diagnostics import diagnostics_of
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.kernel import Kernel
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 X = np.zeros(2048, np.float32)
 NO_SPILLS = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
 LOG = "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"

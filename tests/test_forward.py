@@ -10,6 +10,8 @@ from tensorcore_dsl.ir.forward import forward_copies
 from tensorcore_dsl.ir.text import format_kernel, parse_kernel
 from tensorcore_dsl.ir.verify import verify
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 
 def forwarded(body: str, clean: bool = False) -> str:
     """What becomes of `body`, its lines without indentation."""

@@ -17,6 +17,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import bf16, f16, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64
 from tensorcore_dsl.dtypes import DType
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 N = 64
 
 

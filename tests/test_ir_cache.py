@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import zlib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorcore_dsl.codegen import cache_key
 from tensorcore_dsl.environment import disk_cache
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,6 +88,21 @@ def test_what_the_kernel_depends_on(process):
     assert process("x * FACTOR", "FACTOR * x")[0] == BUILDS
     assert process("turns: tc.Const = 2", "turns: tc.Const = 1 + 1")[0] == BUILDS, "another source"
     assert process()[0] == 0
+
+
+def test_what_only_runs_ir_does_not_count(tmp_path):
+    folder = tmp_path / "tensorcore_dsl"
+    shutil.copytree(ROOT / "tensorcore_dsl", folder)
+    states = lambda: [
+        cache_key._hash(cache_key._files(str(folder), without))
+        for without in (frozenset(), cache_key.OUTSIDE_IR)
+    ]
+    of_all, of_ir = states()
+    (folder / "interpreter" / "launch.py").write_text("# edited")
+    edited, of_ir_then = states()
+    assert (edited != of_all, of_ir_then == of_ir) == (True, True)
+    (folder / "lang" / "tiles.py").write_text("# edited")
+    assert of_ir not in states()
 
 
 @pytest.mark.parametrize(

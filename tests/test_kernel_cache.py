@@ -260,7 +260,7 @@ def test_assembler_and_package_count(assembled, monkeypatch):
     monkeypatch.setattr(assemble, "versions", lambda: "stand-in 2")
     cubin_of(simple)
     assert len(assembled) == 2
-    monkeypatch.setattr(cache_keys, "package_state", lambda: "edited")
+    monkeypatch.setattr(cache_keys, "package_state", lambda of_ir=False: "edited")
     cubin_of(simple)
     assert len(assembled) == 3
 

@@ -17,6 +17,8 @@ from assembler import assembles
 
 import tensorcore_dsl as tc
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 N = 32
 launch = functools.partial(running.launch, block=N)
 

@@ -15,6 +15,8 @@ import pytest
 
 import tensorcore_dsl as tc
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 THREADS = 32
 SEEDS = (*range(40), 130)
 NAMES = "abcd"

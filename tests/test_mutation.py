@@ -17,6 +17,8 @@ from tests.matrix_probes import probe_of
 from tests.matrix_records import CHUNKS, digest, replayed
 from tests.mutants import Mutant
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 ARCH = "sm_90a"
 descriptor, fragments, matrix, mma, sparse, wgmma, wmma = (
     importlib.import_module(f"tensorcore_dsl.isa.{name}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tensorcore_dsl import isa
+from tensorcore_dsl.codegen.cache_key import OUTSIDE_IR
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, KERNELS = "tensorcore_dsl", "tensorcore_dsl.kernels"
@@ -105,6 +106,19 @@ def test_folders_import_downwards():
         and level[there] >= level[here]
         and not {here, there} <= set(FLOOR)
         and not {here, there} <= set(TOP)
+    ]
+    assert wrong == []
+
+
+def test_what_makes_ir_imports_nothing_that_the_key_of_ir_omits():
+    makers = {"frontend", "lang", "values", "ir"}
+    omitted = {name.removesuffix(".py") for name in OUTSIDE_IR}
+    assert omitted <= {*PLACES}
+    wrong = [
+        f"{module} imports {target}"
+        for module in modules()
+        for target in imports_of(module)
+        if place_of(module) in makers and place_of(target) in omitted
     ]
     assert wrong == []
 

@@ -9,6 +9,8 @@ import pytest
 
 import tensorcore_dsl as tc
 
+pytestmark = pytest.mark.usefixtures("fresh_ir")
+
 ARRAY = tc.ArrayType(tc.f32, 1, (True,), 16)
 
 

@@ -18,7 +18,7 @@ import os
 import struct
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dis import opmap
@@ -50,6 +50,11 @@ _OUTSIDE_MODULES = frozenset(
 _OUTSIDE_NAMES = frozenset(("open", "input", "environ", "getenv", "random"))
 # Their versions are in every key.
 _KNOWN = frozenset(("", PACKAGE, "numpy", "ml_dtypes", *sys.stdlib_module_names))
+# Files and folders of this package that only run IR. The evaluator of kernels imports none of them.
+OUTSIDE_IR = frozenset(
+    ("__main__.py", "checking", "interpreter", "lowering", "numba", "numerics", "testing.py",
+     "torch", "tuning", "viz"),
+)  # fmt: skip
 _CLASS_CLUTTER = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__",
      "__qualname__", "__abstractmethods__", "_abc_impl", "__annotations_cache__", "__firstlineno__",
@@ -62,15 +67,16 @@ class Unhashable(Exception):
     """A value that cannot be hashed by its contents."""
 
 
-def cache_key(*values: Any, paths: bool = False) -> str:
+def cache_key(*values: Any, paths: bool = False, of_ir: bool = False) -> str:
     """The hash of the values and of all that they depend on. Raises Unhashable.
 
-    paths: also of the paths of their files.
+    paths: also of the paths of their files. of_ir: the hash names IR, so that the parts of this
+    package that run it do not count.
     """
     walk = _Walk(_library_names(tuple(filter(is_library, list(sys.modules)))))
     # This package computes constants with NumPy's types and with those of ml_dtypes.
     versions = sys.version, np.__version__, ml_dtypes.__version__
-    walk.visit((*versions, package_state()))
+    walk.visit((*versions, package_state(of_ir)))
     for value in values:
         walk.visit(value)
     if paths:
@@ -78,9 +84,12 @@ def cache_key(*values: Any, paths: bool = False) -> str:
     return str(walk.digest.hexdigest())
 
 
-def package_state() -> str:
-    """A hash of the names, sizes and times that this package's files had as it was imported."""
-    return _OWN_STATE
+def package_state(of_ir: bool = False) -> str:
+    """A hash of the names, sizes and times that this package's files had as it was imported.
+
+    of_ir: only of the files that IR depends on.
+    """
+    return _IR_STATE if of_ir else _OWN_STATE
 
 
 @cache
@@ -88,16 +97,20 @@ def _state(place: str) -> str:
     """The same of a top-level module in a file."""
     folder, name = os.path.split(place)
     if name.startswith("__init__."):
-        facts = repr(sorted(_files(folder)))
-    else:
-        facts = repr((place, os.stat(place).st_size, os.stat(place).st_mtime_ns))
-    return hashlib.sha256(facts.encode()).hexdigest()
+        return _hash(_files(folder))
+    return _hash([(place, os.stat(place).st_size, os.stat(place).st_mtime_ns)])
 
 
-def _files(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Name, size and time of each source file."""
+def _hash(files: Iterable[tuple[str, int, int]]) -> str:
+    return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+
+
+def _files(folder: str, without: frozenset[str] = frozenset()) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of each source file, but for files and folders named in `without`."""
     with os.scandir(folder) as entries:
         for entry in entries:
+            if entry.name in without:
+                continue
             if entry.name.endswith(".py"):
                 facts = entry.stat()
                 yield entry.path, facts.st_size, facts.st_mtime_ns
@@ -107,7 +120,9 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 
 # Now: who edits a file, or installs another version, while this process runs does not change what
 # it has imported, and what that compiles belongs to no other state.
-_OWN_STATE = _state(os.path.join(os.path.dirname(os.path.dirname(__file__)), "__init__.py"))
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(__file__))
+_OWN_STATE = _hash(_files(_PACKAGE_FOLDER))
+_IR_STATE = _hash(_files(_PACKAGE_FOLDER, OUTSIDE_IR))
 
 
 @dataclass

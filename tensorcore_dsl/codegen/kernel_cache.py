@@ -40,14 +40,15 @@ def entry_name(
 ) -> str | None:  # fmt: skip
     """The name of a kernel's entry; None if the cache is off or the kernel has no cache key.
 
-    lineinfo: the machine code names the source files. checks: it checks indices, and names them.
+    assembler: its version; "" names the entry of the IR. lineinfo: the machine code names the
+    source files. checks: it checks indices, and names them.
     """
     if cache_directory() is None:
         return None
     try:
         key = cache_key(
             kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler,
-            lineinfo, checks, paths=bool(lineinfo or checks),
+            lineinfo, checks, paths=bool(lineinfo or checks), of_ir=not assembler,
         )  # fmt: skip
     except Unhashable:
         return None
