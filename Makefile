@@ -14,13 +14,18 @@ TORCH_VERSION := 2.13.0
 TORCH := $(abspath $(VENV))/torch-$(TORCH_VERSION)
 # Files with tests that need PyTorch; their names, or those of the tests, say so.
 TORCH_TESTS = $(shell grep -l 'importorskip."torch"' tests/test_*.py) tests/test_docs.py
+# Byte code is kept, whatever the environment says: tests start hundreds of processes that import
+# the package.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(abspath build/pycache) \
+  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test test-torch test-gpu lint installs docs pictures site bench clean
+.PHONY: help demo test test-all test-torch test-gpu lint installs docs pictures site bench clean
 
 help:
 	@echo "make demo       tiled GEMMs on the GPU, or in emulation, checked against NumPy"
-	@echo "make test       the tests"
+	@echo "make test       one test of each family of kernels, type, row of the table, message and page"
+	@echo "make test-all   all tests"
 	@echo "make test-torch the tests that need PyTorch, on the CPU"
 	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
 	@echo "make lint       ruff and mypy"
@@ -35,17 +40,20 @@ demo: $(DEMO)
 	$(BIN)/tensorcore-dsl demo
 
 test: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(PYTEST)
+
+test-all: $(DEV)
+	$(PYTEST) --all
 
 # PyTorch lies in a folder of its own, so that the other targets run without it.
 test-torch: $(DEV) $(TORCH)
-	PYTHONPATH=$(TORCH) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -k "torch or baselines" $(TORCH_TESTS)
+	PYTHONPATH=$(TORCH) $(PYTEST) --all -k "torch or baselines" $(TORCH_TESTS)
 
 # PyTorch's wheels for Linux use CUDA, which comes with them: `make test-torch` can do without.
 test-gpu: $(DEV)
 	$(PIP) -e '.[dev,torch]'
 	@mkdir -p build
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs --record=build/suite.md
+	$(PYTEST) --all -rs --record=build/suite.md
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tensorcore_dsl.errors import ArchError, ArgumentError, listing
@@ -138,6 +139,7 @@ class Requires:
         )
 
 
+@cache
 def _meets(part: str, target: Arch) -> bool:
     match = re.fullmatch(r"(\d+)([af-]?)(\d*)", part)
     assert match, part

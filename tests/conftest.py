@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import quick
 import suite_record
 
 from tensorcore_dsl.codegen import ir_cache
@@ -61,6 +62,10 @@ def fresh_ir(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", metavar="FILE", help="write what the run gave (suite_record.py)")
+    quick.pytest_addoption(parser)
+
+
+pytest_collection_modifyitems = quick.pytest_collection_modifyitems
 
 
 @pytest.hookimpl(optionalhook=True)

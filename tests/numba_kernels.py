@@ -96,7 +96,7 @@ def sample():
             every = (*instr.results, *instr.operands)
             if any(o.register_bits > 64 for o in every):
                 continue
-            arch = next(a for a in order if a in instr.requires.archs())
+            arch = next(a for a in order if instr.requires.met_by(ARCHS[a]))
             shape = tuple((o.kind, registers.is_tuple(o), o.register_bits) for o in every)
             chosen.setdefault((arch, opcode, instr.params.get("group"), shape), instr)
     groups = {}

@@ -21,9 +21,7 @@ from tensorcore_dsl.codegen import assemble  # noqa: E402
 
 GROUP = 128  # threads of a warpgroup
 LAYOUT = example.product.d.layout
-PLACES = np.zeros((GROUP, LAYOUT.slots, 2), int)  # thread, slot -> row, column
-for row, col in np.ndindex(LAYOUT.rows, LAYOUT.cols):
-    PLACES[LAYOUT.owner(row, col)] = row, col
+PLACES = LAYOUT.coords  # thread, slot -> row, column
 
 
 class Block:
