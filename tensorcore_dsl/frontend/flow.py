@@ -26,7 +26,7 @@ from tensorcore_dsl.frontend.calls import RESULT, RETURNED, UNTRACKED, Calls
 from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.debug_build import changed_names, scopes_of, target_names
 from tensorcore_dsl.frontend.environment import Snapshot
-from tensorcore_dsl.frontend.loops import Loop, run_loop
+from tensorcore_dsl.frontend.loops import Loop, Plans, run_loop
 from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Mark, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
@@ -71,6 +71,7 @@ class Flow(Calls):
     def __init__(self) -> None:
         super().__init__()
         self.loops: list[Loop | Unrolled] = []  # of the current function
+        self.plans: dict[ast.For | ast.While, Plans] = {}  # of the last evaluation of a loop
         self.warned: set[ast.For] = set()  # loops with many copies
         self.regions: list[Snapshot] = []  # before the run-time branches and loops around here
 
@@ -373,7 +374,14 @@ class Flow(Calls):
                 self.assigned(node, target_names(node.target))
                 self._loop_body(loop, node.body)
 
-        run_loop(self.builder, self.frames, assigned_names(node.body) - names, trial)
+        self._run_loop(node, assigned_names(node.body) - names, trial)
+
+    def _run_loop(
+        self, node: ast.For | ast.While, assigned: frozenset[str],
+        trial: Callable[[Loop, Callable[[Loop], None]], None],
+    ) -> None:  # fmt: skip
+        last = self.plans.get(node)
+        self.plans[node] = run_loop(self.builder, self.frames, assigned, trial, last)
 
     def _check_no_else(self, node: ast.For | ast.While) -> None:
         if node.orelse:
@@ -404,7 +412,7 @@ class Flow(Calls):
         elif isinstance(node.test, ast.Constant) and not node.test.value:
             return self.block(node.orelse)
         self._check_no_else(node)
-        run_loop(self.builder, self.frames, assigned_names(node.body), self._while_trial(node))
+        self._run_loop(node, assigned_names(node.body), self._while_trial(node))
         return None
 
     def _unrolled_while(self, node: ast.While) -> Status:

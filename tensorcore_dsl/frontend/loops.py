@@ -3,11 +3,16 @@
 The body of a loop is evaluated on trial, from the state before the loop. Slots that it changed
 become loop-carried registers, and the body is evaluated again with these, until no other slot
 changes. Register coalescing removes the copies that remain.
+
+Most loops are evaluated once, since the first trial carries what the loop is expected to change:
+what it changed when it was last evaluated, as in an earlier trial of the loop around it, or else
+the numbers that it assigns and the lists of fragments. A trial that does not change all of these
+does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +23,20 @@ from tensorcore_dsl.ir.nodes import Block, Jump
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import promote_types
-from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Scalar, Undefined
+from tensorcore_dsl.values.values import (
+    UNSET, RegisterGroup, RuntimeValue, Scalar, Struct, Undefined,
+)  # fmt: skip
 
 from tensorcore_dsl.frontend.environment import (  # isort: skip
-    MISSING, Container, Contents, Frame, Snapshot, columns, name_of, rebuilt, same, structure,
+    MISSING, Container, Contents, Frame, Snapshot, children, columns, keys_of, name_of, rebuilt, same,
+    structure,
 )  # fmt: skip
 from tensorcore_dsl.values.variables import (  # isort: skip
     Copies, holding_type, new_variable, register_for, write,
 )  # fmt: skip
 
 Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key
+Plans = dict[Slot, Any]  # of each carried slot: a tree of Carry, Undefined and unchanged values
 
 
 @dataclass(frozen=True)
@@ -75,26 +84,26 @@ class Loop:
 
 def run_loop(
     builder: Builder, frames: list[Frame], assigned: frozenset[str],
-    trial: Callable[[Loop, Callable[[Loop], None]], None],
-) -> None:  # fmt: skip
+    trial: Callable[[Loop, Callable[[Loop], None]], None], last: Plans | None = None,
+) -> Plans:  # fmt: skip
     """Evaluate a loop until its set of carried variables is known, and emit it.
 
     `trial(loop, settle)` emits the loop with its body and records the exits; it is called again
     after its effects were undone. It calls `settle(loop)` where the test of the loop ends. Names
-    in `assigned`, which the body binds, are carried from the start if they hold registers.
+    in `assigned`, which the body binds, are carried from the start if they hold registers. `last`
+    is what an earlier evaluation of the loop returned: how it carried its slots.
     """
     entry = Snapshot(frames)
     variables = _Variables(builder, frames, entry)
-    variables.guess(assigned)
+    variables.guess(assigned, last)
     while True:  # each pass carries more slots, widens a type, or makes a variable undefined
         mark = builder.mark()
         variables.introduce()
         loop = Loop(variables.head)
-        trial(loop, variables.settle_test)
-        if variables.settled(loop):
+        if variables.try_out(trial, loop) and variables.settled(loop):
             variables.write_back(loop)
             variables.leave(loop)
-            return
+            return variables.carried
         builder.undo(mark)
         entry.restore()
 
@@ -109,17 +118,54 @@ class _Variables:
 
     def __init__(self, builder: Builder, frames: list[Frame], entry: Snapshot) -> None:
         self.builder, self.frames, self.entry, self.head = builder, frames, entry, entry
-        self.carried: dict[Slot, Any] = {}
+        self.carried: Plans = {}
+        self.certain: Plans = {}  # without what is only expected
+        self.expected: set[Slot] = set()
         self.born: dict[str, Any] = {}
         self.unsettled = False
         loc = builder.locate()
         self.where = f"the run-time loop at line {loc.line}" if loc else "a run-time loop"
 
-    def guess(self, assigned: frozenset[str]) -> None:
-        """Carry the registers that the body binds from the start."""
+    def guess(self, assigned: frozenset[str], last: Plans | None) -> None:
+        """Carry the registers that the body binds from the start, and what it should change."""
         for name, value in self.frames[-1].variables.items():
             if name in assigned and isinstance(value, RuntimeValue):
-                self.carried[self._own(self.entry), name] = Carry()
+                self.certain[self._own(self.entry), name] = Carry()
+        expected = dict(self._likely(assigned)) if last is None else self._as_before(last)
+        self.expected = expected.keys() - self.certain.keys()
+        self.carried = self.certain | expected | self.certain
+
+    def _likely(self, assigned: frozenset[str]) -> Iterator[tuple[Slot, Any]]:
+        """What loops change: see the module. A list that is an item or an attribute is replaced."""
+        own, replaced = self._own(self.entry), set[int]()
+        frames = [self.entry.number(frame.variables) for frame in self.frames]
+        for number, copied in enumerate(self.entry.copies):
+            if id(self.entry.containers[number]) in replaced:
+                continue
+            for key, value in _entries(copied):
+                if isinstance(copied, list):
+                    wanted = isinstance(value, (RegisterGroup, list))
+                elif number == own:
+                    wanted = key in assigned and (isinstance(value, list) or is_number(value))
+                else:
+                    wanted = number not in frames and isinstance(value, list)
+                plan = _likely_plan(value) if wanted else None
+                if plan is not None:
+                    replaced.add(id(value))
+                    yield (number, key), plan
+
+    def _as_before(self, last: Plans) -> Plans:
+        """The plans of an earlier evaluation, for the slots that hold the same now."""
+        fitting = {}
+        for slot, plan in last.items():
+            number, key = slot
+            copied = self.entry.copies[number] if number < len(self.entry.copies) else ()
+            if isinstance(copied, list) != isinstance(key, int) or key not in [*keys_of(copied)]:
+                continue
+            value = self.entry.resolved(copied[key], self.entry.copies)
+            if (again := _again(plan, value)) is not None:
+                fitting[slot] = again
+        return fitting
 
     def _own(self, snapshot: Snapshot) -> int:
         """The number in `snapshot` of the container of the current function's variables."""
@@ -152,11 +198,49 @@ class _Variables:
             return plan if entry is UNSET else entry
         return rebuilt(entry, [self._introduced(*pair) for pair in items])
 
+    def try_out(self, trial: Callable[[Loop, Callable[[Loop], None]], None], loop: Loop) -> bool:
+        """Evaluate the body. An error of a trial that carried too much does not count."""
+        try:
+            trial(loop, self.settle_test)
+        except Exception:
+            if not self.expected:
+                raise
+            self._expect_nothing()
+            return False
+        return True
+
     # after a trial
+
+    def _expect_nothing(self) -> None:
+        self.carried, self.expected, self.unsettled = dict(self.certain), set(), True
+
+    def _verdict(self, slot: Slot, head: Any, afters: list[Any], states: list[Contents]) -> str:
+        """Has the body changed a slot as expected? "idle": it left registers as they were."""
+        entry = self.entry.resolved(self.entry.copies[slot[0]][slot[1]], self.entry.copies)
+        if all(after is head for after in afters):
+            return "wrong" if is_number(entry) else "idle"
+        values = [self.head.resolved(a, c) for a, c in zip(afters, states, strict=True)]
+        head = self.head.resolved(head, self.head.copies)
+        return "right" if _changes(self.carried[slot], entry, head, values) else "wrong"
+
+    def _learn(self, expected: Plans, verdicts: dict[Slot, str]) -> None:
+        """Carry nothing that the trial has not changed, or that it has changed otherwise."""
+        for slot, plan in expected.items():
+            verdict = verdicts.get(slot, "wrong")
+            if verdict == "wrong" or (verdict == "right" and not _alike(self.carried[slot], plan)):
+                return self._expect_nothing()
+        for slot in expected:
+            if verdicts[slot] == "idle":
+                del self.carried[slot]
+                self.expected.discard(slot)
+                self.unsettled = True
+        return None
 
     def settled(self, loop: Loop) -> bool:
         """Compare the exits with the head; slots that differ are carried in the next trial."""
         self.unsettled = False
+        expected = {slot: self.carried[slot] for slot in self.expected}
+        verdicts: dict[Slot, str] = {}
         for number, container in enumerate(self.entry.containers):
             place = self.head.number(container)
             if place is None:  # no longer referenced
@@ -165,9 +249,13 @@ class _Variables:
             self._check_structure(number, exits)
             for key, head in _entries(self.head.copies[place]):
                 afters = [self._at(after, key) for after in exits]
+                slot = number, key
+                if slot in expected:
+                    verdicts[slot] = self._verdict(slot, head, afters, loop.states)
                 made = (number, key) in self.carried and structure(head) is not None
                 if made or any(after is not head for after in afters):
-                    self._compare((number, key), head, afters, loop.states)
+                    self._compare(slot, head, afters, loop.states)
+        self._learn(expected, verdicts)
         return not self.unsettled
 
     def _compare(self, slot: Slot, head: Any, afters: list[Any], states: list[Contents]) -> None:
@@ -347,6 +435,51 @@ class _Variables:
                         f"it is assigned only inside {self.where}, which may not run"
                     )
         self.frames[-1].variables.update(self.born)
+
+
+def _likely_plan(value: Any) -> Any:
+    """A plan for a number, a fragment, a pointer, or a list of these; None for other values."""
+    if isinstance(value, RegisterGroup):
+        return Carry()
+    if is_number(value):
+        return None if isinstance(value, bool) else Carry(holding_type([value]))
+    if isinstance(value, Struct):
+        parts = [Carry() if isinstance(p, RuntimeValue) else p for p in children(value) or ()]
+        return rebuilt(value, parts)
+    if type(value) is list and value and isinstance(value[0], (RegisterGroup, Struct)):
+        plans = [_likely_plan(item) for item in value]
+        return None if any(plan is None for plan in plans) else plans
+    return None
+
+
+def _again(plan: Any, value: Any) -> Any:
+    """A plan for a slot that holds `value` now; None if it does not fit."""
+    if isinstance(plan, Carry):
+        if isinstance(value, RuntimeValue):
+            return Carry()
+        return Carry(plan.dtype or holding_type([value])) if is_number(value) else None
+    items = columns([plan, value])
+    if items is None:
+        return plan if same(plan, value) else None
+    again = [_again(*pair) for pair in items]
+    return None if any(item is None for item in again) else rebuilt(plan, again)
+
+
+def _alike(plan: Any, other: Any) -> bool:
+    """Do two plans carry the same?"""
+    items = columns([plan, other])
+    if items is not None:
+        return all(_alike(*pair) for pair in items)
+    return plan == other if isinstance(plan, Carry) else same(plan, other)
+
+
+def _changes(plan: Any, entry: Any, head: Any, afters: list[Any]) -> bool:
+    """Do all registers of a plan change in a round, from values of their types?"""
+    if isinstance(plan, Carry):
+        typed = all(a.dtype == head.dtype for a in afters if isinstance(a, Scalar))
+        return typed and not all(same(a, head) or same(a, entry) for a in afters)
+    items = columns([plan, entry, head, *afters])
+    return items is None or all(_changes(p, e, h, rest) for p, e, h, *rest in items)
 
 
 def _entries(container: Container) -> list[tuple[Any, Any]]:
