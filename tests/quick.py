@@ -1,8 +1,9 @@
-"""Which tests `make test` runs: few of each long parametrisation. `make test-all` runs all (`--all`).
+"""Which cases of a test `make test` runs; `make test-all` runs all of them (`--all`).
 
 A parametrised test runs once for each value of each of its parameters, not for each combination.
-`@pytest.mark.thorough` leaves a test to `make test-all`. `@pytest.mark.thorough(key)` runs it once for
-each result of `key`, which takes parameters of the test by their names.
+`@pytest.mark.thorough` leaves a test, or those of a file, to `make test-all`. `@pytest.mark.quick`
+takes a test of such a file back. `quick(1)` takes the first case alone, and `quick(key)` one case for
+each result of the function `key`, whose parameters are some of the test's.
 """
 
 from __future__ import annotations
@@ -32,36 +33,43 @@ def selected(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return [item for cases in functions.values() for item in _covering(cases)]
+    return [item for cases in functions.values() for item in _chosen(cases)]
+
+
+def _chosen(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of one test that the short run has."""
+    quick = cases[0].get_closest_marker("quick")
+    if quick is None:
+        return [] if cases[0].get_closest_marker("thorough") else _covering(cases)
+    if not quick.args:
+        return _covering(cases)
+    (key,) = quick.args
+    return cases[:key] if isinstance(key, int) else _first_of_each(cases, key)
+
+
+def _first_of_each(cases: list[pytest.Item], key: Any) -> list[pytest.Item]:
+    names = inspect.signature(key).parameters
+    keys = [key(**{name: _parameters(case)[name] for name in names}) for case in cases]
+    return [case for n, case in enumerate(cases) if keys[n] not in keys[:n]]
 
 
 def _covering(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Few cases of one test that have every value of every one: greedily, the first of equals."""
-    values = [_values(case) for case in cases]
-    if all(each is not None and len(each) < 2 for each in values):  # one parameter: the first of each
-        firsts = {next(iter(each or ()), None): n for n, each in reversed([*enumerate(values)])}
-        return [cases[n] for n in sorted(firsts.values())]
-    missing = {value for each in values for value in each or ()}
+    """Few cases that have every value of every parameter: greedily, the first of equals."""
+    values = [{(k, _hashable(v)) for k, v in _parameters(case).items()} for case in cases]
+    if len(values[0]) < 2:
+        return [case for n, case in enumerate(cases) if values[n] not in values[:n] or not values[n]]
+    missing = set[tuple[str, Hashable]]().union(*values)
     kept = []
     while missing:
-        best = max(range(len(cases)), key=lambda n: (len(missing & (values[n] or set())), -n))
+        best = max(range(len(cases)), key=lambda n: (len(missing & values[n]), -n))
         kept.append(best)
-        missing -= values[best] or set()
+        missing -= values[best]
     return [cases[n] for n in sorted(kept)]
 
 
-def _values(case: pytest.Item) -> set[Hashable] | None:
-    """What of a case the short run must have once; None: nothing."""
+def _parameters(case: pytest.Item) -> dict[str, Any]:
     callspec = getattr(case, "callspec", None)
-    parameters = callspec.params if callspec else {}
-    values: set[Hashable] = {(name, _hashable(value)) for name, value in parameters.items()}
-    for mark in case.iter_markers("thorough"):
-        if not mark.args:
-            return None
-        (key,) = mark.args
-        named = inspect.signature(key).parameters
-        values = {_hashable(key(**{name: parameters[name] for name in named}))}
-    return values
+    return callspec.params if callspec else {}
 
 
 def _hashable(value: Any) -> Hashable:

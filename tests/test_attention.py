@@ -12,6 +12,8 @@ from attention_cases import BF16, F16, exact, operands, starts
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 
+pytestmark = pytest.mark.thorough
+
 FAMILIES = {"sm80": "sm_80", "sm90": "sm_90a"}
 
 
@@ -41,6 +43,7 @@ def check(arrays: Any, family: str, **options: Any) -> np.ndarray:
 # -- values --------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dim, dtype", [(64, F16), (128, BF16)])
 def test_values(family: str, dim: int, causal: bool, dtype: Any) -> None:
@@ -208,6 +211,7 @@ Q, K, V = operands(8, 8, heads=4)
 STARTS, TABLE = np.array([0, 3, 8], np.int32), np.zeros((2, 1), np.int32)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "arrays, options, message",
     [
@@ -243,6 +247,7 @@ def test_refusals(on_hopper: Any, arrays: Any, options: dict[str, Any], message:
         kernels.attention(*arrays, **options)
 
 
+@pytest.mark.quick
 def test_wgmma_needs_hopper() -> None:
     with tc.target("cpu", "sm_80"), pytest.raises(tc.ArgumentError, match="sm_90a, not on sm_80"):
         kernels.attention(Q, K, V, family="sm90")

@@ -21,6 +21,8 @@ from tensorcore_dsl.kernels.hopper import attention as hopper
 from tensorcore_dsl.kernels.hopper.attention import AttentionConfig
 from tensorcore_dsl.kernels.host import launch
 
+pytestmark = pytest.mark.thorough
+
 
 def launch_hopper(
     arrays: Any, causal: bool = False, config: AttentionConfig = AttentionConfig(), blocks: int = 1,

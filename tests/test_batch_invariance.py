@@ -30,6 +30,8 @@ from tensorcore_dsl.kernels.host.operands import BITS, GemmProblem
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.summation import Summation, summation_of
 
+pytestmark = pytest.mark.thorough
+
 INVARIANT = "batch_invariant"
 F32, F64, S8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int8)
 N, K = 40, 336  # K ends inside every step of a mainloop
@@ -103,6 +105,7 @@ def test_a_row_has_its_bits_in_every_batch(name: str) -> None:
         assert same(shared[i], invariant(a[i], b[1], **options))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["sm80", "sm90", None])
 @pytest.mark.parametrize("name", ["bf16", "f16", "f16 in f16", "tf32", "s8"])
 def test_layouts_and_families_have_no_part_in_it(name: str, family: str | None) -> None:
@@ -397,6 +400,7 @@ def test_the_instruction_is_that_of_the_kernel(name: str) -> None:
     assert seen
 
 
+@pytest.mark.quick
 def test_explain_bits() -> None:
     a, b = numbers(64, 512), numbers(512, 64, order="F")
     d = np.empty((64, 64), BF16)
@@ -416,6 +420,7 @@ def test_explain_bits() -> None:
         kernels.explain_bits("plan")
 
 
+@pytest.mark.quick
 def test_what_is_refused() -> None:
     a, b = numbers(64, 512, dtype=F32), numbers(512, 64, dtype=F32, order="F")
     with pytest.raises(tc.ArgumentError, match="'any' or 'batch_invariant'"):

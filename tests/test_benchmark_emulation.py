@@ -18,6 +18,7 @@ def run(tmp_path, *arguments):
     return status, json.loads(path.read_text())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", emulated_kernels.CHECKED)
 def test_kernels_pass_all_checks(name):
     problem = emulated_kernels.CHECKED[name]()

@@ -12,6 +12,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import tutorial
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(params=["sm_80", "sm_90a"])
 def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
@@ -25,6 +27,7 @@ def whole(*shape: int, dtype: Any = tc.bf16.numpy) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-2, 3, shape).astype(dtype)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [(1, 8, 8), (129, 72, 40), (33, 7, 19)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, np.int8], ids=["f16", "s8"])
 def test_products_with_checks(arch: str, size: tuple[int, int, int], dtype: Any) -> None:

@@ -181,6 +181,7 @@ def test_loops_are_found_by_later_processes(script, directory):
     assert not list(script.parent.glob("__pycache__/*")), "nothing beside the sources"
 
 
+@pytest.mark.thorough
 def test_a_changed_source_is_compiled_again(script, directory):
     run(script)
     script.write_text(LOOP + "# another line\n")
@@ -190,6 +191,7 @@ def test_a_changed_source_is_compiled_again(script, directory):
     assert run(script)[0] == "4"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "damages",
     [(lambda d: d[:-1], lambda d: d[:60], lambda d: b"", lambda d: d[: len(d) // 2]),
@@ -208,6 +210,7 @@ def test_damaged_loops_are_compiled_again(script, directory, damages):
     assert run(script) == ("0", ""), "the entries are written again"
 
 
+@pytest.mark.thorough
 def test_forged_loops_are_compiled_again(script, directory):
     """A valid checksum over what is no compiled function, or not the one that is asked for."""
     run(script)
@@ -284,6 +287,7 @@ def check_mounts(inside, mounted):
     assert (found.returncode, found.stdout.strip()) == (0, "4"), found.stderr
 
 
+@pytest.mark.thorough
 def test_loops_that_others_may_have_written(script, directory):
     assert run(script) == ("4", "")
     directory.chmod(0o777)

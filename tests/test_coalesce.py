@@ -312,6 +312,7 @@ class Program:
         return Op(form_, tuple(results), operands, guard, guard is not None and self.flip())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hundred", range(40))
 def test_random_programs_keep_their_semantics(hundred: int) -> None:
     for seed in range(100 * hundred, 100 * hundred + 100):

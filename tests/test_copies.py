@@ -29,6 +29,8 @@ from tensorcore_dsl.kernels.host import copies, padding
 from tensorcore_dsl.kernels.host.launch import _cached as known_calls
 from tests.fuzz.product_cases import FILL, NUMPY, Draw, laid_out, values
 
+pytestmark = pytest.mark.thorough
+
 THREADS = 32 * WARPS
 quiet = pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
 
@@ -49,6 +51,7 @@ def image(x: Any) -> bytes:
     return np.ascontiguousarray(x).tobytes()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["s8", "bf16", "f32", "f64"])
 def test_matrices_are_copied(dtype: str, mode: str) -> None:
@@ -234,6 +237,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", MESSAGES)
 def test_the_user_is_told(name: str) -> None:
     given, options, messages = MESSAGES[name]

@@ -47,6 +47,7 @@ def read() -> dict[str, np.ndarray]:
     return {kind: probe.run(kind == "sparse", True) for kind in FORMS}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("major", [0, 1], ids=["k", "mn"])
 @pytest.mark.parametrize("width", SWIZZLES)

@@ -106,6 +106,7 @@ for i in range(60):
 """
 
 
+@pytest.mark.thorough
 def test_many_processes(directory):
     """Readers never see half a file, whoever writes."""
     root = str(Path(__file__).resolve().parent.parent)

@@ -50,6 +50,7 @@ def test_notebooks_show_what_their_cells_give(name):
     assert generate.executed(name) == (ROOT / name).read_text()
 
 
+@pytest.mark.thorough
 def test_a_wrong_output_of_a_notebook_is_noticed(tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat", reason="comes with nbclient, of the extra test")
     pytest.importorskip("nbclient", reason="of the extra test")

@@ -21,6 +21,8 @@ from examples import (
     w4a16,
 )
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parent.parent
 
 PROGRAMS = {
@@ -35,6 +37,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick
 def test_every_example_is_run():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(PROGRAMS)
 
@@ -71,6 +74,7 @@ def attend(*qkv, module=flash_attention, **options):
     return module.attention(*qkv, kernel=kernel, **options)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "queries, keys, dim, dtype, causal",
     [
@@ -130,6 +134,7 @@ def test_attention_ignores_huge_values_that_are_masked(module):
     assert np.array_equal(attend(q, k, v, causal=True, module=module)[0, 0, 0], v[0, 0, 0])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -179,6 +184,7 @@ def rows_of(rows, columns, dtype=np.float16):
     return [draw.standard_normal(shape).astype(dtype) for shape in ((rows, columns), (rows, columns), columns)]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", [np.float16, tc.bf16.numpy, np.float32])
 @pytest.mark.parametrize("rows, columns", [(1, 1), (2, 7), (3, 2056), (2, 514), (1, 3000)])
 def test_norm(rows, columns, dtype):
@@ -214,6 +220,7 @@ def test_norm_of_arrays_at_odd_addresses_and_with_steps():
         assert np.array_equal(got, want)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -236,6 +243,7 @@ def counted(x):
     return histogram.histogram(x, kernel=histogram.histogram_kernel.emulator("sm_90a", checks=True))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 4096, 10003])
 def test_histogram(size):
     """Several blocks, and sizes around those of vectors and blocks."""
@@ -262,6 +270,7 @@ def test_histogram_of_matrices_steps_odd_addresses_and_nothing():
         assert np.array_equal(counted(part), np.bincount(part.reshape(-1), minlength=256))
 
 
+@pytest.mark.quick
 def test_histogram_refuses_other_types():
     with pytest.raises(tc.ArgumentError, match="must be of uint8"):
         counted(np.zeros(4, np.int64))
@@ -274,6 +283,7 @@ def summed(x):
     return reduction.array_sum(x, kernel=reduction.sum_kernel.emulator("sm_90a", checks=True))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1024, 1025, 10007])
 def test_sum(size):
     """Within the bound that the example derives; whole numbers, whose sums f32 holds, exactly."""
@@ -305,6 +315,7 @@ def test_sum_has_the_same_bits_in_every_order_of_threads():
     assert {reduction.array_sum(x, kernel=kernel).tobytes() for kernel in orders} == {summed(x).tobytes()}
 
 
+@pytest.mark.quick
 def test_sum_refuses_other_types():
     with pytest.raises(tc.ArgumentError, match="must be of float32"):
         summed(np.zeros(4))
@@ -324,6 +335,7 @@ def multiplied(x, q, scales):
     return w4a16.w4a16(x, w4a16.pack(q), scales, kernel=w4a16.w4a16_kernel.emulator("sm_90a", checks=True))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "m, n, k, dtype",
     [
@@ -368,6 +380,7 @@ def test_quantised_weights_are_near():
     assert q.dtype == np.uint8 and (abs((q.astype(float) - 8) * steps - w) <= steps / 2 + 1e-12).all()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -422,6 +435,7 @@ def convolved(*xw, **options):
     return convolution.convolution(*xw, kernel=kernel, **options)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "size, channels, filters, taps, images, options, dtype",
     [
@@ -481,6 +495,7 @@ def test_boxes_of_pixels(shape, box):
     assert convolution.box_for(*shape) == box
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "change, options, message",
     [

@@ -288,6 +288,7 @@ def normal(rows: int, cols: int) -> Any:
     return RNG.standard_normal((rows, cols)).astype(BF16)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config",
     [HopperConfig(BM=64, BN=32, stages=2, pingpong=True), HopperConfig(BM=64, BN=32, stages=2, split_k=2)],
@@ -299,6 +300,7 @@ def test_the_library_has_no_false_alarm(config: Any) -> None:
     assert explorer(a, b, d, d, 1.0, 0.0, config=config, traits=HopperTraits())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(1, 9))
 def test_the_tutorial_has_no_false_alarm(number: int) -> None:
     step = tutorial.load_step(number)

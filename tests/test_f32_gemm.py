@@ -16,6 +16,8 @@ from tensorcore_dsl.kernels.choosing.ranking import RARE, ranking
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.split_f32 import split
 
+pytestmark = pytest.mark.thorough
+
 F32, U = np.float32, 2.0**-24  # unit roundoff of f32
 FAMILIES = ("sm80", "sm90")
 SMALL = {
@@ -43,6 +45,7 @@ def bound(K: int) -> float:
     return 34 + K / 8
 
 
+@pytest.mark.quick(lambda family: family)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
 @pytest.mark.parametrize("shape", [(64, 96, 100), (65, 33, 7), (1, 200, 64), (150, 40, 33)], ids=str)
@@ -218,6 +221,7 @@ def test_all_kernels_are_ranked_together() -> None:
         assert any(isinstance(config, HopperConfig) for config in configs)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("dtype", "options", "message"),
     [

@@ -19,6 +19,8 @@ from tensorcore_dsl.kernels.hopper import f64_gemm as hopper
 from tensorcore_dsl.kernels.hopper.f64_operands import line_of
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
+pytestmark = pytest.mark.thorough
+
 ORDERS = "CC", "CF", "FC", "FF"
 # Lines of both operands at multiples of 16 bytes, of one, of none; whole tiles and parts of them.
 SHAPES = (64, 64, 48), (70, 34, 100), (33, 66, 18), (65, 35, 51), (66, 35, 50), (1, 100, 33)
@@ -80,6 +82,7 @@ def test_lines_at_multiples_of_16_bytes_of_odd_matrices(orders: str) -> None:
     assert np.array_equal(out, sums(a, b)) and (out.base[:, 37] == -1).all()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("step", [-1, 0, 2])
 def test_lines_that_descend_repeat_or_have_gaps(step: int) -> None:
     """TMA reads ascending lines alone; those that descend are copied first."""
@@ -236,6 +239,7 @@ def config(M: int, N: int, K: int) -> AmpereConfig:
     return kernels.plan(np.empty((M, K)), np.empty((K, N)), None, np.empty((M, N))).config  # type: ignore[no-any-return]
 
 
+@pytest.mark.quick
 def test_what_is_chosen() -> None:
     """Flat tiles for few rows, tall ones for few columns, parts of K for few tiles."""
     assert config(8, 8192, 8192).BM == 16 and config(16384, 8, 8192).BN == 16
@@ -249,6 +253,7 @@ def f64_candidates(M: int, N: int, K: int) -> tuple[AmpereConfig, ...]:
     return candidates(ProblemShape(M, N, K, 8, out_bytes=8), (F64,)).configs
 
 
+@pytest.mark.quick
 def test_candidates_are_for_the_kernel() -> None:
     """It runs each of them, and their stages fit into shared memory."""
     for shape in ((512, 512, 16), (40, 3000, 100), (1000, 1000, 10_000)):

@@ -125,6 +125,7 @@ def paired(x: tc.Array, out: tc.Array, col: tc.s32, step: tc.Const, view: tc.Con
     tc.store_elements(out, tc.load_elements(tile, F16.a))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step, view, together", [(2, 0, True), (1, 0, False), (2, 1, False), (8, 2, True)])
 def test_neighbours_move_together_where_alignment_is_known(step: int, view: int, together: bool):
     x, out = numbers((16, 32), np.float16), np.zeros((16, 16), np.float16)

@@ -96,6 +96,7 @@ def result_type(op: str, a: DType, b: DType) -> DType:
     return common
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_integer_operators(data: Any):
@@ -144,6 +145,7 @@ def test_integer_operators(data: Any):
     assert [out[i].item() for i in keep] == [expected[i] for i in keep], (op, a, b, instr)
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_float_operators(data: Any):

@@ -14,6 +14,7 @@ from tests.fuzz.cases import FAMILIES, run_case
 from tests.fuzz.children import watch
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_odd_input_is_refused_by_errors_of_the_library(family: str) -> None:
     failures, count = watch(family, seed=1, seconds=12, limit=1)
@@ -25,6 +26,7 @@ class TestTheFuzzer:
     def test_cases_are_reproducible(self) -> None:
         assert run_case("capsules", 3, 5) == run_case("capsules", 3, 5)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("code, text", [
         ("raise KeyError('x')", "KeyError"),
         ("import os; os._exit(3)", "the process ended with 3"),
@@ -86,6 +88,7 @@ class TestProducts:
         assert "3 cases: 1 results differ, 1 choices" in text
 
 
+    @pytest.mark.thorough
 class TestWays:
     @pytest.mark.parametrize("index", [0, 1, 4, 36])
     def test_all_give_the_same_bits(self, index: int) -> None:

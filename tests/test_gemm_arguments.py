@@ -381,6 +381,7 @@ IN_PLACE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("columns", [72, 77])
 @pytest.mark.parametrize("how", IN_PLACE)
 def test_c_in_place(how: str, columns: int) -> None:
@@ -415,6 +416,7 @@ def test_c_is_broadcast(shape: tuple[int, ...], family: str) -> None:
         assert np.array_equal(d, product(a, b) + 3 * c)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", [(40,), (64, 40), (64, 1), (3, 1, 40), (3, 64, 1), (1, 64, 40)])
 def test_c_is_broadcast_to_batches(shape: tuple[int, ...]) -> None:
     a, b, c = numbers(3, 64, 64), numbers(64, 40), numbers(*shape)
@@ -469,6 +471,7 @@ EPILOGUES = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_epilogue_args(name: str) -> None:
     dtype, family, (M, N, K), options = EPILOGUES[name]

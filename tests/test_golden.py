@@ -39,6 +39,7 @@ def replay(stem: str, mnemonic: str) -> str:
     return record(probes.on_cpu(instr, probes.inputs(instr), ARCH))
 
 
+@pytest.mark.quick(lambda stem: stem)
 @pytest.mark.parametrize(("stem", "records"), chunks())
 def test_instruction_bits(stem: str, records: list[tuple[str, str]]) -> None:
     different = [name for name, wanted in records if replay(stem, name) != wanted]
@@ -66,6 +67,7 @@ def test_every_gemm_has_cases():
     assert {*GEMMS} | missing == {(d, f) for d in dtypes for f in ("sm80", "sm90")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("dtype", "family"), GEMMS)
 def test_gemm_bits(dtype: str, family: str) -> None:
     wanted = {name: record["digest"] for name, record in RECORDS.items()}

@@ -37,6 +37,7 @@ def emulated(mnemonic: str, chunk: int) -> np.ndarray:
     return probe.on_cpu(chunk, ARCH)
 
 
+@pytest.mark.quick(lambda names: matrix_records.family(names[0]))
 @pytest.mark.parametrize("names", groups())
 def test_bits(names: list[str]) -> None:
     wrong = []

@@ -9,6 +9,8 @@ import pytest
 
 from tests.fuzz import product_cases, products
 
+pytestmark = pytest.mark.thorough
+
 RECORDS = json.loads((Path(__file__).parent / "golden" / "products_h200.json").read_text())
 SEED, CASES = RECORDS["seed"], RECORDS["cases"]
 REPLAYED = 5  # cases of a kind

@@ -23,6 +23,8 @@ from tensorcore_dsl.kernels.hopper.k_grouped_gemm import k_grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.families import is_assembled
 
+pytestmark = pytest.mark.thorough
+
 # -- groups of rows -------------------------------------------------------------------------------
 
 GROUPS = {
@@ -47,6 +49,7 @@ def by_groups(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return np.concatenate([exact(a[first:end], x) for first, end, x in parts])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("config", GROUPED)
 @pytest.mark.parametrize("sizes", GROUPS)
@@ -184,6 +187,7 @@ BAD_GROUPS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_GROUPS, ids=[m for _, m in BAD_GROUPS])
 def test_groups_that_are_refused(changes: dict[str, Any], message: str) -> None:
     given = {"a": whole(16, 64), "b": whole(2, 64, 8), "offsets": FEW, **changes}
@@ -206,6 +210,7 @@ def by_parts_of_k(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarr
     return np.stack([exact(a[:, i:j], b[i:j]) for i, j in zip(offsets[:-1], offsets[1:])])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("config", K_GROUPED)
 @pytest.mark.parametrize("sizes", GROUPS)
 def test_groups_along_k(sizes: str, config: str) -> None:
@@ -294,6 +299,7 @@ A, B = whole(64, 64, order="F"), whole(64, 64)
 OFFSETS = groups_of((30, 34))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "arguments, options, text",
     [
@@ -337,6 +343,7 @@ def test_gates_that_are_open(name: str, K: int) -> None:
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 def test_gates(dtype: Any) -> None:
     x, gate, up = (RNG.standard_normal((n, 64)).astype(dtype) / 4 for n in (72, 40, 40))
@@ -365,6 +372,7 @@ BAD_GATES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_GATES, ids=[m for _, m in BAD_GATES])
 def test_gates_that_are_refused(changes: dict[str, Any], message: str) -> None:
     weights = {"w_gate": whole(64, 24, order="F"), "w_up": whole(64, 24, order="F")}

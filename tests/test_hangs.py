@@ -687,6 +687,7 @@ WAYS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("how", WAYS)
 def test_numbers_that_pass_by_the_end(how: str, order: int | None) -> None:
@@ -761,6 +762,7 @@ def test_numbers_that_meet_again(how: str) -> None:
     assert x[0] == 1
 
 
+@pytest.mark.thorough
 def test_loops_that_end() -> None:
     for kernel in (long_computations, a_time_out):
         for order in (None, 0):

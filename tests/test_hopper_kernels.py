@@ -21,6 +21,8 @@ from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
 from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.plan import plan
 
+pytestmark = pytest.mark.thorough
+
 
 def few_blocks(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
     """The product in one cluster of blocks, or of split tiles, in a cluster each."""
@@ -73,6 +75,7 @@ def test_every_feature(name: str, K: int) -> None:
 TYPES = [(BF16, BF16), (F16, F16), (E4M3, BF16), (np.int8, np.int32), (np.float32, np.float32)]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("dtype", "out"), TYPES, ids=[str(np.dtype(t)) for t, _ in TYPES])
 def test_every_type_in_turn(dtype: Any, out: Any) -> None:
     a, b = whole(136, 336, dtype=dtype, most=1), whole(336, 168, dtype=dtype, most=1, order="F")
@@ -212,6 +215,7 @@ def test_columns_of_s8() -> None:
         assert kernels.plan(a, b, None, None, config=HopperConfig(BM=64, BN=24).with_stages(4))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
 def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tc.ArgumentError, match=message) as error:
@@ -400,6 +404,7 @@ ONLY_SM90: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), ONLY_SM90, ids=[m for _, m in ONLY_SM90])
 def test_products_that_mma_kernels_refuse(changes: dict[str, Any], message: str) -> None:
     given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
@@ -407,6 +412,7 @@ def test_products_that_mma_kernels_refuse(changes: dict[str, Any], message: str)
         kernels.gemm(**given, family="sm80")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_PRODUCTS, ids=[m for _, m in BAD_PRODUCTS])
 def test_products_that_gemm_refuses(changes: dict[str, Any], message: str) -> None:
     given = {"a": whole(16, 64), "b": whole(64, 16), **changes}

@@ -248,6 +248,7 @@ def test_odd_arguments(name: str, launches: None) -> None:
     assert 0 < refused < count, "some are refused, and some are right"
 
 
+@pytest.mark.thorough
 def test_views_of_one_buffer_give_what_copies_give() -> None:
     """A result that shares memory with what is read is refused, or as right as with copies."""
     draw, rng = random.Random(SEED), np.random.default_rng(SEED)

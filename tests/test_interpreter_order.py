@@ -191,6 +191,7 @@ GEMMS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", GEMMS, ids=["in turn", "in turn, beside", "cluster", "split"])
 def test_products_are_the_same_in_every_order(config: Any) -> None:
     """Tiles for each block: two at least, and three steps of K, more than there are slots."""
@@ -208,6 +209,7 @@ def test_products_are_the_same_in_every_order(config: Any) -> None:
     assert np.allclose(d.astype(float), a.astype(float) @ b.astype(float), atol=0.3)
 
 
+@pytest.mark.thorough
 def test_gates_are_the_same_in_every_order() -> None:
     config = HopperConfig(BM=64, BN=64, stages=2, pingpong=True, cluster_n=2)
     x, gate, up = normal(128, 192), normal(96, 192).T, normal(96, 192).T

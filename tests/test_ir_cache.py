@@ -83,6 +83,7 @@ def test_later_processes_evaluate_nothing(process):
     assert process(RUN="1") == (0, text), "the same IR and PTX"
 
 
+@pytest.mark.thorough
 def test_what_the_kernel_depends_on(process):
     process()
     assert process("FACTOR = 3.0", "FACTOR = 5.0")[0] == 1
@@ -106,6 +107,7 @@ def test_what_only_runs_ir_does_not_count(tmp_path):
     assert of_ir not in states()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "content",
     [b"", b"text", zlib.compress(b""), zlib.compress(b"\x80\x05N."), zlib.compress(b"cos\nabort\n."),
@@ -128,6 +130,7 @@ def test_a_damaged_entry(process):
     assert process()[0] == 1
 
 
+@pytest.mark.thorough
 def test_small_kernels_and_no_cache(process):
     for variables in ({"LEAST": "1000"}, {"TENSORCORE_DSL_CACHE": "off"}):
         assert process(**variables)[0] == process(**variables)[0] == 1

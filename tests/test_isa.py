@@ -433,6 +433,7 @@ def parts(arch: str, size: int = 250) -> Iterable[Any]:
             yield pytest.param(arch, version, part, id=name)
 
 
+@pytest.mark.quick(lambda instrs: instrs[0].opcode)
 @pytest.mark.parametrize(
     ("arch", "version", "instrs"), [part for arch in ARCH_NAMES for part in parts(arch)]
 )

@@ -524,6 +524,7 @@ HISTORY = """
 """
 
 
+@pytest.mark.thorough
 def test_what_a_process_did_before_does_not_count(tmp_path):
     """Other modules of this package name the same objects; those are imported when needed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_TARGET": "cpu"}

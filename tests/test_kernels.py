@@ -50,6 +50,7 @@ def test_all_layouts(dtype: Any, orders: str) -> None:
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 3), (65, 1, 2), (3, 66, 130), (17, 9, 1)])
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
 def test_odd_sizes(shape: tuple[int, int, int], dtype: Any) -> None:
@@ -67,6 +68,7 @@ def test_alpha_beta_c(dtype: Any) -> None:
     assert np.array_equal(kernels.gemm(a, b, c), (exact(a, b) + c.astype(np.float64)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
 def test_long_k_of_small_results_is_split(dtype: Any) -> None:
     """Few tiles and many steps: CTAs share the tiles; their sums are added up, then scaled."""
@@ -201,6 +203,7 @@ EMPTY: dict[str, tuple[Any, Any, float]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EMPTY)
 def test_nothing_to_multiply(name: str) -> None:
     """No rows, no columns or no terms: whatever comes behind the sums still does."""
@@ -353,6 +356,7 @@ SM90 = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "dtype", "out", "variant"), SM90, ids=[n for n, *_ in SM90])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_wgmma_kernels_neither_spill_nor_serialise(
@@ -374,6 +378,7 @@ def test_wgmma_kernels_neither_spill_nor_serialise(
     assert found.spill_stores == found.spill_loads == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
 def test_mma_kernels_do_not_spill(dtype: Any) -> None:
     a, b = np.zeros((4096, 4096), dtype), np.zeros((4096, 4096), dtype, order="F")
@@ -397,6 +402,7 @@ def test_tiles_fit_the_architecture(dtype: Any, arch: str) -> None:
     assert chosen.kernel.ir(a, b, d, d, *scalars, arch=arch, **dict(chosen.options))
 
 
+@pytest.mark.thorough
 def test_no_bank_conflicts_in_the_main_loop() -> None:
     a, b = matrix(128, 64, np.float16), matrix(64, 128, np.float16, "F")
     d = np.zeros((128, 128), np.float16)

@@ -18,7 +18,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.host.plan import plan
 
 pytest.importorskip("cuda.core", reason="needs nvJitLink")
-pytestmark = pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
+pytestmark = [pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning"), pytest.mark.thorough]
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 ANY, K_MAJOR = ("CC", "CF", "FC", "FF"), ("CF",)  # orders of A and B
@@ -102,6 +102,7 @@ def test_the_assembler_has_nothing_to_say(family: str, arch: str, case: tuple[An
         assert not used.spills, f"{found.config} spills"
 
 
+@pytest.mark.quick
 def test_a_remark_is_an_error_here() -> None:
     @tc.kernel(max_registers=24)
     def spilling(x: tc.Array) -> None:

@@ -129,6 +129,7 @@ def products() -> list[bytes]:
     return found
 
 
+@pytest.mark.thorough
 def test_products_do_not_depend_on_what_memory_held() -> None:
     """Registers and shared memory are not cleared where checks see to it that nobody reads them."""
     plain = products()
@@ -136,6 +137,7 @@ def test_products_do_not_depend_on_what_memory_held() -> None:
         assert products() == plain
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8])

@@ -13,6 +13,8 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.host import copies, families, tuning_cache, warming
 
+pytestmark = pytest.mark.thorough
+
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
 S8, U8 = np.int8, np.uint8
 FLOATS = [(E4M3, E5M2), (E5M2, E4M3), (E4M3, E4M3), (E5M2, E5M2)]
@@ -34,6 +36,7 @@ def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(a.astype(whole) @ b.astype(whole))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("left", "right"), INTEGERS)
 def test_integers(left: Any, right: Any, arch: str) -> None:
@@ -46,6 +49,7 @@ def test_integers(left: Any, right: Any, arch: str) -> None:
             kernels.gemm(a, b, alpha=0.5)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("left", "right"), FLOATS)
@@ -183,6 +187,7 @@ def test_other_products() -> None:
         assert "u8 by s8, 32 of K in an instruction" in text
 
 
+@pytest.mark.quick
 def test_other_pairs_are_refused() -> None:
     message = "a holds f16 but b holds s8; convert one: types that differ are multiplied only as e4m3 with e5m2, s8 with u8"
     with pytest.raises(tc.ArgumentError) as error:

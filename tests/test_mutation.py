@@ -18,7 +18,7 @@ from tests.matrix_probes import probe_of
 from tests.matrix_records import CHUNKS, digest, replayed
 from tests.mutants import Mutant
 
-pytestmark = pytest.mark.usefixtures("fresh_ir")
+pytestmark = [pytest.mark.usefixtures("fresh_ir"), pytest.mark.thorough]
 
 ARCH = "sm_90a"
 descriptor, fragments, matrix, mma, sparse, wgmma, wmma = (
@@ -352,6 +352,7 @@ def test_the_same_is_said_of_real_mutants() -> None:
     assert not [name for name in SAME if fails(*every[name])]
 
 
+@pytest.mark.quick
 def test_the_package_is_whole_again() -> None:
     """Mutants leave nothing behind."""
     mutant = next(mutants.of_function(fragments, "c_formula"))

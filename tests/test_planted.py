@@ -12,6 +12,7 @@ from tests.planted.harness import FINE, OTHER, RIGHT, SILENT, WRONG_LINE, Case, 
 from tests.planted.known import HUNG, MISSES
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", CLASSES)
 def test_bugs_are_found_and_twins_are_not_blamed(kind: str) -> None:
     """What is missed is listed in known.py; an entry that is found by now must leave the list."""

@@ -115,6 +115,7 @@ print(peak() - before)
         out, text = start(code).communicate(timeout=120)
         assert out and int(out) < 24, (out, text)
 
+    @pytest.mark.thorough
     def test_chunks_count_whole_warps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A block of one thread takes the room of a warp."""
         sizes, chunks = [], launch._chunks
@@ -131,6 +132,7 @@ print(peak() - before)
         assert sizes[0] == sizes[1] and sizes[2] == sizes[3] == sizes[0] // 2
         assert sizes[0] * 32 <= launch.MAX_THREADS
 
+    @pytest.mark.thorough
     def test_large_chunks_need_no_large_stack(self) -> None:
         """Chunks grow with the processors; a thread has 512 KiB of stack on some systems."""
         code = """

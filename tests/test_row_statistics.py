@@ -22,6 +22,8 @@ from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
 from tensorcore_dsl.runtime import driver
 
+pytestmark = pytest.mark.thorough
+
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 F16, F32, S8 = np.float16, np.float32, np.int8
 
@@ -75,6 +77,7 @@ KINDS = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_type(name: str) -> None:
     """Two tiles by two, the last ones not full."""
@@ -286,6 +289,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
 def test_refusals(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tc.ArgumentError) as error:
@@ -293,6 +297,7 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.quick
 def test_statistics_that_there_are_not() -> None:
     with pytest.raises(tc.ArgumentError, match="op is 'mean'; allowed are sum, max, min"):
         RowReduction("mean")

@@ -20,6 +20,8 @@ from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
 
+pytestmark = pytest.mark.thorough
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 RNG = np.random.default_rng(13)
@@ -141,6 +143,7 @@ def whole(scales: np.ndarray, shape: tuple[int, int], high: int) -> np.ndarray:
     return scales.repeat(high, 0).repeat(128, 1)[: shape[0], : shape[1]].astype(np.float64)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 203, 400)])
@@ -197,6 +200,7 @@ BAD_SCALED: list[Any] = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_SCALED, ids=[m for _, m in BAD_SCALED])
 def test_refused_scales(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tc.ArgumentError) as error:
@@ -220,6 +224,7 @@ def rounded(a: np.ndarray, b: np.ndarray, scale: Any, zero: float) -> np.ndarray
     return np.clip(np.array(found, object), -128, 127).astype(np.int8)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("shape", [(64, 32, 64), (200, 143, 336)])
 def test_requantised(by_column: bool, shape: tuple[int, int, int]) -> None:
@@ -304,6 +309,7 @@ BAD_BYTES: list[Any] = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_BYTES, ids=[m for _, m in BAD_BYTES])
 def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
     given = {"a": BYTE, "b": np.asfortranarray(BYTE), "scale": 1.0, **changes}

@@ -65,6 +65,7 @@ def setup(app):
 GOOD = "# Page\n\n## A part\n\n[whole](other.md), [part](other.md#a-part), [file](notes.txt)\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text, complaint",
     [

@@ -20,6 +20,8 @@ from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
 from tensorcore_dsl.kernels.host import sparsity
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
 
+pytestmark = pytest.mark.thorough
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 DTYPES = [np.dtype(np.float16), BF16, E4M3, E5M2, np.dtype(np.int8), np.dtype(np.float32)]
@@ -55,6 +57,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 # -- packing --------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 64), (3, 50), (130, 300), (1, 1)])
 def test_the_largest_are_kept(dtype: Any, shape: tuple[int, int]) -> None:
@@ -115,6 +118,7 @@ def test_torch_packs_with_kernels() -> None:
     assert same_bits(found.metadata.numpy(), kernels.compress(a, prune=True).metadata)
 
 
+@pytest.mark.quick
 def test_what_is_not_sparse() -> None:
     a = np.zeros((8, 20), np.float16)
     a[5, 12:15] = 1
@@ -126,6 +130,7 @@ def test_what_is_not_sparse() -> None:
         kernels.compress(np.array([[0, 1, 1, 1]], np.float32))
 
 
+@pytest.mark.quick
 def test_what_cannot_be_packed() -> None:
     with pytest.raises(tc.ArgumentError, match="sparse matrices hold f16, bf16, .*; f64 was given"):
         kernels.compress(np.ones((4, 4)))
@@ -152,6 +157,7 @@ def product(a: np.ndarray, b: np.ndarray, *more: Any, **options: Any) -> Any:
         return kernels.gemm(kernels.compress(a, prune=True), b, *more, **options)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 143, 336)])
 def test_products(dtype: Any, shape: tuple[int, int, int]) -> None:
@@ -238,6 +244,7 @@ BAD: list[Any] = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
 def test_refusals(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):

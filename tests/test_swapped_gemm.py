@@ -15,6 +15,8 @@ from tensorcore_dsl.kernels import HopperConfig
 from tensorcore_dsl.kernels.choosing.menu import WGMMA, as_loaded, candidates, menu
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, cluster_tiles
 
+pytestmark = pytest.mark.thorough
+
 USUAL = HopperConfig(BM=64, BN=64, stages=3)
 TILES = {
     "narrow": dict(BM=64, BN=16),
@@ -44,6 +46,7 @@ def both(a: Any, b: Any, *others: Any, usual: Any = USUAL, **options: Any) -> tu
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
@@ -96,6 +99,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str) -> None:
     a, options, message = REFUSED[name]
@@ -145,6 +149,7 @@ def test_rows_are_reduced_by_others() -> None:
     assert any(found)
 
 
+@pytest.mark.quick
 def test_candidates() -> None:
     """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
     shape = ProblemShape(300, 4096, 4096)

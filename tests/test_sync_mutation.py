@@ -22,6 +22,8 @@ from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tests.sync_mutants import applied, mutants_of, survives
 
+pytestmark = pytest.mark.thorough
+
 # Without a trigger the next launch starts later. Consumers learn from the producer that it has
 # waited.
 OVERLAP = {
@@ -142,6 +144,7 @@ def test_loads_that_a_copy_overtakes() -> None:
     assert "f64_operands.py" in text and "in load_by_tma" in text
 
 
+@pytest.mark.quick
 def test_a_mutant_is_gone_afterwards() -> None:
     specialisation, run = prepared("f64")
     wanted, before = run(), str(specialisation.ptx)

@@ -51,12 +51,14 @@ def test_f32_results(number: int) -> None:
     check(tutorial.load_step(number), 128, 256, 64, np.float32)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", TMA_STEPS)
 @pytest.mark.parametrize("K", [8, 392])
 def test_sizes_that_tiles_do_not_divide(number: int, K: int) -> None:
     check(tutorial.load_step(number), 392, 264, K, ml_dtypes.bfloat16, **few_ctas(number))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", RING_STEPS)
 @pytest.mark.parametrize("seed", range(3))
 def test_other_orders_of_warps(number: int, seed: int) -> None:
@@ -65,6 +67,7 @@ def test_other_orders_of_warps(number: int, seed: int) -> None:
     check(module, 264, 264, 392, ml_dtypes.bfloat16, kernel, **few_ctas(number))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", [None, 0])
 def test_wide_tiles_of_the_last_step(order: int | None) -> None:
     module = tutorial.load_step(8)
@@ -93,6 +96,7 @@ def assembler() -> Path:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", STEPS)
 def test_assembles_without_spills_or_warnings(number: int) -> None:
     """By ptxas itself: nvJitLink ignores setmaxnreg."""

@@ -20,6 +20,8 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.vector_tiles import vector_config
 from tensorcore_dsl.kernels.host.warming import kernels_of
 
+pytestmark = pytest.mark.thorough
+
 F32, F64 = np.float32, np.float64
 TYPES = {tc.f16: tc.f16.numpy, tc.bf16: tc.bf16.numpy, tc.f32: np.dtype(F32), tc.f64: np.dtype(F64)}
 # Rows, columns, K, the tile. K contiguous in the larger operand, and lines beside each other.
@@ -81,6 +83,7 @@ def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
     return total
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("stages", "warps"), [(1, 8), (2, 16), (4, 8)])
 @pytest.mark.parametrize("along_k", [True, False])
@@ -251,6 +254,7 @@ def test_the_bits_are_explained() -> None:
     assert "in 8 chains" in whole and "lanes" not in whole
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("dtype", "config", "message"),
     [

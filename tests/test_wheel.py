@@ -11,6 +11,8 @@ from pathlib import Path
 import pip
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "kernels", "tensorcore_dsl", "tests")
 FILES = (
@@ -102,6 +104,7 @@ def test_the_sdist_has_all_sources(sdist, source):
     assert any(name.startswith("tests/golden/") for name in expected)
 
 
+@pytest.mark.quick
 def test_no_source_is_forgotten():
     """What lies at the top of a checkout is in the lists above, or git ignores it."""
     if not (ROOT / ".git").exists():
@@ -124,6 +127,7 @@ def targets(text):
     return re.findall(r"\]\(([^)]+)\)", PROGRAM.sub("", text))
 
 
+@pytest.mark.quick
 def test_metadata(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
