@@ -315,7 +315,7 @@ def test_the_choice_has_one_order(name: str, device: None) -> None:
     draw = np.random.default_rng(11)
     orders: dict[tuple[int, int], set[Summation]] = {}
     free: dict[tuple[int, int], set[Summation]] = {}
-    for _ in range(70):
+    for _ in range(40):
         problem = drawn_problem(draw, name)
         weights = problem.N, problem.K
         orders.setdefault(weights, set()).add(summation_of(problem, make_plan(problem).config))
@@ -330,7 +330,7 @@ def test_the_choice_has_one_order(name: str, device: None) -> None:
 
 def test_all_rows_of_models_have_a_configuration(device: None) -> None:
     """Every configuration that the cost model may choose for a skinny or tall A is in the order."""
-    for M in (*range(1, 130), 256, 1000, 4096, 16384):
+    for M in (*range(1, 18), *range(24, 137, 8), 127, 129, 256, 1000, 4096, 16384):
         for n, k in ((4096, 14336), (512, 7168), (8, 65536)):
             a, b, d = (empty(*shape, dtype=BF16, by_rows=i != 1) for i, shape in enumerate(((M, k), (k, n), (M, n))))
             plan = kernels.plan(a, b, None, d, bits=INVARIANT, family="sm90")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -151,21 +152,29 @@ FRAGMENTS = {
 }  # fmt: skip
 
 
+def operands(shape: tuple[int, ...], orders: str) -> tuple[np.ndarray, np.ndarray]:
+    M, N, K = shape
+    return matrix(M, K, orders[0]), matrix(K, N, orders[1])
+
+
+@cache
+def of_parts_in_memory(shape: tuple[int, ...], orders: str, split_k: int) -> bytes:
+    config = HopperConfig(BM=64, BN=96, k_slabs=2, stages=2, split_k=split_k)
+    return kernels.gemm(*operands(shape, orders), config=config).tobytes()
+
+
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name: str, swapped: bool) -> None:
     """Of operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K."""
     config = HopperConfig(**{"stages": 3, "swapped": swapped, **FRAGMENTS[name]})
-    parts = config.split_k
-    in_memory = HopperConfig(BM=64, BN=96, k_slabs=2, stages=2, split_k=parts)
     for orders in ("CC", "CF", "FC", "FF"):
         if config.BN % 32 and orders[not swapped] == ("F" if swapped else "C"):
             continue  # K is not contiguous in the operand whose tile has BN columns
-        M, N, K = (72, 196, 260) if swapped else (196, 72, 260)
-        a, b = matrix(M, K, orders[0]), matrix(K, N, orders[1])
-        d = kernels.gemm(a, b, config=config)
-        assert d.tobytes() == kernels.gemm(a, b, config=in_memory).tobytes()
+        shape = (72, 196, 260) if swapped else (196, 72, 260)
+        d = kernels.gemm(*operands(shape, orders), config=config)
+        assert d.tobytes() == of_parts_in_memory(shape, orders, config.split_k)
 
 
 def test_fragments_in_batches_and_with_row_reductions() -> None:

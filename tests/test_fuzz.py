@@ -17,7 +17,7 @@ from tests.fuzz.children import watch
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_odd_input_is_refused_by_errors_of_the_library(family: str) -> None:
-    failures, count = watch(family, seed=1, seconds=12, limit=1)
+    failures, count = watch(family, seed=1, seconds=6, limit=1)
     assert not failures, "\n\n".join(map(str, failures))
     assert count >= 5
 
@@ -88,8 +88,8 @@ class TestProducts:
         assert "3 cases: 1 results differ, 1 choices" in text
 
 
-    @pytest.mark.thorough
 class TestWays:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("index", [0, 1, 4, 36])
     def test_all_give_the_same_bits(self, index: int) -> None:
         assert not ways.differences(7, index, list(ways.WAYS))

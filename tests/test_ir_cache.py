@@ -108,19 +108,17 @@ def test_what_only_runs_ir_does_not_count(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"text", zlib.compress(b""), zlib.compress(b"\x80\x05N."), zlib.compress(b"cos\nabort\n."),
-     zlib.compress(pickle.dumps([1, 2])), zlib.compress(b"cposix\n_exit\n(I7\ntR.")],
-    ids=["empty", "text", "nothing", "none", "abort", "list", "exit"],
-)  # fmt: skip
-def test_entries_that_are_no_ir(process, content):
-    """Nothing that is not of this package is called."""
+def test_entries_that_are_no_ir(process):
+    """Nothing that is not of this package is called, and each entry is written again."""
     process()
     (path,) = process.entries()
-    disk_cache.store(path.stem, content, "", path.parent.parent)
-    assert process()[0] == 1
-    assert process()[0] == 0, "the entry is written again"
+    for content in (
+        b"", b"text", zlib.compress(b""), zlib.compress(b"\x80\x05N."), zlib.compress(b"cos\nabort\n."),
+        zlib.compress(pickle.dumps([1, 2])), zlib.compress(b"cposix\n_exit\n(I7\ntR."),
+    ):  # fmt: skip
+        disk_cache.store(path.stem, content, "", path.parent.parent)
+        assert process()[0] == 1, content
+    assert process()[0] == 0
 
 
 def test_a_damaged_entry(process):

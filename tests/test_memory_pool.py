@@ -153,7 +153,7 @@ def test_chunks_leave_no_cycles(
             alive.extend(map(weakref.ref, (self, self.ctx, self.registers, self.ctx.shared)))
 
     monkeypatch.setattr(launch, "Machine", Followed)
-    a, b = np.ones((256, 1024), dtype), np.ones((1024, 256), dtype)
+    a, b = np.ones((256, 128), dtype), np.ones((128, 256), dtype)
     gc.collect()
     gc.disable()
     try:

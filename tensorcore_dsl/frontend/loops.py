@@ -23,13 +23,13 @@ from tensorcore_dsl.ir.nodes import Block, Jump
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import promote_types
-from tensorcore_dsl.values.values import (
-    UNSET, RegisterGroup, RuntimeValue, Scalar, Struct, Undefined,
-)  # fmt: skip
 
 from tensorcore_dsl.frontend.environment import (  # isort: skip
-    MISSING, Container, Contents, Frame, Snapshot, children, columns, keys_of, name_of, rebuilt, same,
-    structure,
+    MISSING, Container, Contents, Frame, Snapshot, children, columns, keys_of, name_of, rebuilt,
+    same, structure,
+)  # fmt: skip
+from tensorcore_dsl.values.values import (  # isort: skip
+    UNSET, RegisterGroup, RuntimeValue, Scalar, Struct, Undefined,
 )  # fmt: skip
 from tensorcore_dsl.values.variables import (  # isort: skip
     Copies, holding_type, new_variable, register_for, write,
