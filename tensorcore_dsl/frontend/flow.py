@@ -26,7 +26,8 @@ from tensorcore_dsl.frontend.calls import RESULT, RETURNED, UNTRACKED, Calls
 from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.debug_build import changed_names, scopes_of, target_names
 from tensorcore_dsl.frontend.environment import Snapshot
-from tensorcore_dsl.frontend.loops import Loop, Plans, run_loop
+from tensorcore_dsl.frontend.loop_plans import Plans
+from tensorcore_dsl.frontend.loops import Loop, run_loop
 from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Mark, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic

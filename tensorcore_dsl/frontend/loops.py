@@ -19,32 +19,28 @@ from typing import Any
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.frontend.control import shaped
+from tensorcore_dsl.frontend.loop_plans import (
+    Carry,
+    Plans,
+    Slot,
+    again,
+    alike,
+    changes,
+    likely_plan,
+)
 from tensorcore_dsl.ir.nodes import Block, Jump
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import promote_types
+from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Scalar, Undefined
 
 from tensorcore_dsl.frontend.environment import (  # isort: skip
-    MISSING, Container, Contents, Frame, Snapshot, children, columns, keys_of, name_of, rebuilt,
-    same, structure,
-)  # fmt: skip
-from tensorcore_dsl.values.values import (  # isort: skip
-    UNSET, RegisterGroup, RuntimeValue, Scalar, Struct, Undefined,
+    MISSING, Container, Contents, Frame, Snapshot, columns, keys_of, name_of, rebuilt, same,
+    structure,
 )  # fmt: skip
 from tensorcore_dsl.values.variables import (  # isort: skip
     Copies, holding_type, new_variable, register_for, write,
 )  # fmt: skip
-
-Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key
-Plans = dict[Slot, Any]  # of each carried slot: a tree of Carry, Undefined and unchanged values
-
-
-@dataclass(frozen=True)
-class Carry:
-    """A slot that becomes a register: of its value's type, or of `dtype` if that is a number."""
-
-    dtype: DType | None = None
-    like: RegisterGroup | None = None  # of a slot that was UNSET before the loop
 
 
 @dataclass
@@ -149,7 +145,7 @@ class _Variables:
                     wanted = key in assigned and (isinstance(value, list) or is_number(value))
                 else:
                     wanted = number not in frames and isinstance(value, list)
-                plan = _likely_plan(value) if wanted else None
+                plan = likely_plan(value) if wanted else None
                 if plan is not None:
                     replaced.add(id(value))
                     yield (number, key), plan
@@ -163,8 +159,8 @@ class _Variables:
             if isinstance(copied, list) != isinstance(key, int) or key not in [*keys_of(copied)]:
                 continue
             value = self.entry.resolved(copied[key], self.entry.copies)
-            if (again := _again(plan, value)) is not None:
-                fitting[slot] = again
+            if (fit := again(plan, value)) is not None:
+                fitting[slot] = fit
         return fitting
 
     def _own(self, snapshot: Snapshot) -> int:
@@ -215,19 +211,28 @@ class _Variables:
         self.carried, self.expected, self.unsettled = dict(self.certain), set(), True
 
     def _verdict(self, slot: Slot, head: Any, afters: list[Any], states: list[Contents]) -> str:
-        """Has the body changed a slot as expected? "idle": it left registers as they were."""
+        """Has the body changed a slot as expected?
+
+        "idle": it left registers as they were. "other type": it gives a number another type.
+        """
         entry = self.entry.resolved(self.entry.copies[slot[0]][slot[1]], self.entry.copies)
         if all(after is head for after in afters):
             return "wrong" if is_number(entry) else "idle"
         values = [self.head.resolved(a, c) for a, c in zip(afters, states, strict=True)]
         head = self.head.resolved(head, self.head.copies)
-        return "right" if _changes(self.carried[slot], entry, head, values) else "wrong"
+        if not changes(self.carried[slot], entry, head, values):
+            return "wrong"
+        types = {value.dtype for value in values if isinstance(value, Scalar)}
+        return "other type" if is_number(entry) and types - {head.dtype} else "right"
 
     def _learn(self, expected: Plans, verdicts: dict[Slot, str]) -> None:
         """Carry nothing that the trial has not changed, or that it has changed otherwise."""
         for slot, plan in expected.items():
             verdict = verdicts.get(slot, "wrong")
-            if verdict == "wrong" or (verdict == "right" and not _alike(self.carried[slot], plan)):
+            retyped = verdict == "other type"
+            if verdict == "wrong" or (
+                verdict != "idle" and alike(self.carried[slot], plan) == retyped
+            ):
                 return self._expect_nothing()
         for slot in expected:
             if verdicts[slot] == "idle":
@@ -435,51 +440,6 @@ class _Variables:
                         f"it is assigned only inside {self.where}, which may not run"
                     )
         self.frames[-1].variables.update(self.born)
-
-
-def _likely_plan(value: Any) -> Any:
-    """A plan for a number, a fragment, a pointer, or a list of these; None for other values."""
-    if isinstance(value, RegisterGroup):
-        return Carry()
-    if is_number(value):
-        return None if isinstance(value, bool) else Carry(holding_type([value]))
-    if isinstance(value, Struct):
-        parts = [Carry() if isinstance(p, RuntimeValue) else p for p in children(value) or ()]
-        return rebuilt(value, parts)
-    if type(value) is list and value and isinstance(value[0], (RegisterGroup, Struct)):
-        plans = [_likely_plan(item) for item in value]
-        return None if any(plan is None for plan in plans) else plans
-    return None
-
-
-def _again(plan: Any, value: Any) -> Any:
-    """A plan for a slot that holds `value` now; None if it does not fit."""
-    if isinstance(plan, Carry):
-        if isinstance(value, RuntimeValue):
-            return Carry()
-        return Carry(plan.dtype or holding_type([value])) if is_number(value) else None
-    items = columns([plan, value])
-    if items is None:
-        return plan if same(plan, value) else None
-    again = [_again(*pair) for pair in items]
-    return None if any(item is None for item in again) else rebuilt(plan, again)
-
-
-def _alike(plan: Any, other: Any) -> bool:
-    """Do two plans carry the same?"""
-    items = columns([plan, other])
-    if items is not None:
-        return all(_alike(*pair) for pair in items)
-    return plan == other if isinstance(plan, Carry) else same(plan, other)
-
-
-def _changes(plan: Any, entry: Any, head: Any, afters: list[Any]) -> bool:
-    """Do all registers of a plan change in a round, from values of their types?"""
-    if isinstance(plan, Carry):
-        typed = all(a.dtype == head.dtype for a in afters if isinstance(a, Scalar))
-        return typed and not all(same(a, head) or same(a, entry) for a in afters)
-    items = columns([plan, entry, head, *afters])
-    return items is None or all(_changes(p, e, h, rest) for p, e, h, *rest in items)
 
 
 def _entries(container: Container) -> list[tuple[Any, Any]]:
