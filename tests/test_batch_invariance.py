@@ -420,7 +420,6 @@ def test_explain_bits() -> None:
         kernels.explain_bits("plan")
 
 
-@pytest.mark.quick
 def test_what_is_refused() -> None:
     a, b = numbers(64, 512, dtype=F32), numbers(512, 64, dtype=F32, order="F")
     with pytest.raises(tc.ArgumentError, match="'any' or 'batch_invariant'"):

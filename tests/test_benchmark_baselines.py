@@ -27,6 +27,8 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.runtime.targets import target as targets_of
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.thorough
 ROWS = (16, 40, 3)
 CASES = {
     "plain": Case("bf16", 24, 40, 64),

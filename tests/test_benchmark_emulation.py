@@ -10,6 +10,8 @@ import benchmarks.__main__ as command
 from benchmarks import emulated_kernels, emulation, emulation_process
 from benchmarks.emulation_process import package_of
 
+pytestmark = pytest.mark.thorough
+
 
 def run(tmp_path, *arguments):
     """Exit status and contents of the file of `python -m benchmarks emulation ...`."""
@@ -18,7 +20,6 @@ def run(tmp_path, *arguments):
     return status, json.loads(path.read_text())
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", emulated_kernels.CHECKED)
 def test_kernels_pass_all_checks(name):
     problem = emulated_kernels.CHECKED[name]()

@@ -10,6 +10,8 @@ import benchmarks.__main__ as command
 from benchmarks import examples
 from benchmarks.harness import Timing
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parent.parent
 
 

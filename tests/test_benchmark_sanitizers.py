@@ -11,6 +11,8 @@ from benchmarks.sanitizers_emulated import attribute, names_called
 from benchmarks.sanitizers_process import Batch, Runner, Sanitizer, blocks, reports_of
 from benchmarks.sanitizers_tables import by_emulator, markdown, missed, tables_of
 
+pytestmark = pytest.mark.thorough
+
 # Behaves as the tool and its child together; the name of a run says what happens to it.
 FAKE = f"""#!{sys.executable}
 import json, os, sys, time

@@ -47,6 +47,8 @@ from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.kernels.host.operands import BITS
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
+pytestmark = pytest.mark.thorough
+
 # Statistics and files
 
 
@@ -208,6 +210,7 @@ def test_a_landscape_is_drawn_from_its_seed():
     assert any(c.K % 8 for c in free) and any(c.K % 128 == 0 for c in free)
 
 
+@pytest.mark.quick
 def test_a_landscape_says_how_its_ratios_lie(tmp_path):
     pytest.importorskip("matplotlib")
     chosen = landscape.problems(0, 40, ["bf16"])
@@ -579,6 +582,7 @@ def test_a_problem_that_fails_leaves_the_others():
 # The page
 
 
+@pytest.mark.quick
 def test_page_is_current():
     """`python -m benchmarks report` brings it up to date."""
     text = page.PAGE.read_text(encoding="utf-8")

@@ -13,6 +13,8 @@ from tests import matrix_inputs, matrix_probes, matrix_records
 from tests.capture_matrix import Answer, capture, spread
 from tests.matrix_probes import CHUNKS, MemoryProbe, probe_of
 
+pytestmark = pytest.mark.thorough
+
 ARCH = "sm_90a"
 # The register probes take what a chunk needs from its number, wgmma's from number // 4.
 FORMS = {
@@ -28,7 +30,6 @@ FORMS = {
 }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("mnemonic", FORMS)
 def test_kernel_and_emulated_instruction_agree(mnemonic: str) -> None:
     """The kernel runs chunks together, `on_cpu` each alone."""
@@ -87,7 +88,6 @@ def test_inputs_of_a_part_are_those_of_the_whole() -> None:
     assert np.array_equal(matrix_inputs.words(kind, 3, matrix_inputs.A, 24, 8, 4, 5), whole[24:32])
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["f16", "bf16", "tf32", "e4m3", "e5m2", "f64"])
 def test_regimes_reach_what_they_are_named_after(name: str) -> None:
     dtype = dtypes.named(name)

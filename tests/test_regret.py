@@ -15,6 +15,8 @@ from benchmarks.gemm_cases import Case
 from benchmarks.operands import Operands
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 
+pytestmark = pytest.mark.thorough
+
 FEW_ROWS = Case("bf16", 16, 4096, 4096)
 PROMOTED = Case("e4m3", 512, 2048, 4096, precise=True)
 
