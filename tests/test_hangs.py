@@ -873,6 +873,7 @@ def test_a_barrier_of_the_grid(blocks: int, ends: bool) -> None:
     assert "blocks 264 to 264 have not started: sm_90a holds at most 264 of these blocks" in text
 
 
+@pytest.mark.thorough
 def test_blocks_that_wait_for_those_that_will_be_there() -> None:
     x = np.zeros(700, np.int32)
     x[0] = 1

@@ -153,6 +153,7 @@ def run_pyright(folder, kernels):
 CHECKERS = {"mypy": run_mypy, "pyright": run_pyright}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_mistakes_are_found_and_nothing_else(project, checker):
     """One run for all files: a checker takes most of its time for the first."""
@@ -179,6 +180,7 @@ def test_everything_is_checked(project):
     assert len(list(folder.glob("*.py"))) == len(PAGES) + len(KERNELS) + 2
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_kernels_work(name, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
