@@ -65,6 +65,7 @@ def test_several_instructions_have_several_descriptions(capsys):
     assert "add.rn.f32 d, a, b;" in text and "bar.sync id;" in text
 
 
+@pytest.mark.thorough
 def test_show_plots(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     text = printed(capsys, "show", "--plot", str(tmp_path), MMA)

@@ -109,6 +109,7 @@ DOORS: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("door", DOORS)
 def test_only_frames_of_users_are_shown(door: str) -> None:
     with pytest.raises(tc.TensorCoreError) as caught:
