@@ -129,7 +129,7 @@ class _Variables:
                 self.certain[self._own(self.entry), name] = Carry()
         expected = dict(self._likely(assigned)) if last is None else self._as_before(last)
         self.expected = expected.keys() - self.certain.keys()
-        self.carried = self.certain | expected | self.certain
+        self.carried = self.certain | {s: p for s, p in expected.items() if s in self.expected}
 
     def _likely(self, assigned: frozenset[str]) -> Iterator[tuple[Slot, Any]]:
         """What loops change: see the module. A list that is an item or an attribute is replaced."""
