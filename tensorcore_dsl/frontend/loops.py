@@ -117,6 +117,7 @@ class _Variables:
         self.carried: Plans = {}
         self.certain: Plans = {}  # without what is only expected
         self.expected: set[Slot] = set()
+        self.ordered = False
         self.born: dict[str, Any] = {}
         self.unsettled = False
         loc = builder.locate()
@@ -239,7 +240,16 @@ class _Variables:
                 del self.carried[slot]
                 self.expected.discard(slot)
                 self.unsettled = True
+        if expected and not self.ordered:
+            self._order()
         return None
+
+    def _order(self) -> None:
+        """Put what the first trial has found in the order in which slots are compared."""
+        self.ordered = True
+        slots = ((n, key) for n, copied in enumerate(self.entry.copies) for key in keys_of(copied))
+        found = {slot: self.carried[slot] for slot in slots if slot in self.carried}
+        self.carried = {slot: self.carried[slot] for slot in self.certain} | found
 
     def settled(self, loop: Loop) -> bool:
         """Compare the exits with the head; slots that differ are carried in the next trial."""
