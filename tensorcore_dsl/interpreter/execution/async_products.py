@@ -369,7 +369,7 @@ def _chained(
         if ctx.active is not None and machine.park(start, unit):
             return STOP
         if between is not None:
-            frames = machine.frames.setdefault(between, [])
+            frames = machine.frames.setdefault(between, {})
             execute(machine, frames, code, between, 0, cost_of(between))
         if ctx.proxies.tracked:
             ctx.async_mma.add(use, parts)

@@ -68,7 +68,7 @@ class Machine:
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
         self.memory = memory.record(ctx)
-        self.frames: dict[Any, list[Frame]] = {}
+        self.frames: dict[Any, dict[int, Frame]] = {}
         detector = ctx.sanitizer.detector
         self.witness, self.rest = Witness(ctx), Rest(ctx.threads // WARP)
         self.memory[memory.WITNESS] = self.witness.function

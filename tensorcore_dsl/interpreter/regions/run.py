@@ -96,7 +96,7 @@ def _executing(
             ctx.async_mma.access(uses)
         frames = machine.frames.get(region)
         if frames is None:
-            frames = machine.frames[region] = [frame_of(machine, code, region, 0)]
+            frames = machine.frames[region] = {0: frame_of(machine, code, region, 0)}
         issued = {}
         for place, row in copies:
             copy = ctx.async_copies.blank(ctx.mask, row.numbers[layouts.SIZE], place)
@@ -130,7 +130,7 @@ def frame_of(machine: Machine, code: Code, region: Region, number: int) -> Frame
 
 
 def execute(
-    machine: Machine, frames: list[Frame], code: Code, region: Region, entry: int, cost: float,
+    machine: Machine, frames: dict[int, Frame], code: Code, region: Region, entry: int, cost: float,
     issued: dict[int, Any] | None = None,
 ) -> list[Frame]:  # fmt: skip
     """Execute a region, in threads of the team, and raise the error of the first that fails.
@@ -141,9 +141,9 @@ def execute(
     active, budget = address_of(ctx.mask), machine.watchdog.budget if region.turns else 0
 
     def some(first: int, last: int, number: int) -> bool:
-        while len(frames) <= number:
-            frames.append(frame_of(machine, code, region, len(frames)))
-        frame = frames[number]
+        frame = frames.get(number)
+        if frame is None:  # each thread makes its own
+            frame = frames[number] = frame_of(machine, code, region, number)
         words = frame.words
         words[layouts.ACTIVE], words[layouts.ENTRY], words[layouts.BUDGET] = active, entry, budget
         if number and issued:
@@ -158,7 +158,7 @@ def execute(
         machine.witness.tell(int(frames[0].mistake[layouts.POSITION]))
     else:
         found = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
-    used = frames[: len(found)]
+    used = [frames[number] for number in range(len(found))]
     if machine.rest.errors:
         raise machine.rest.errors.pop()
     if any(found):
