@@ -253,8 +253,8 @@ def launch(config: HopperConfig):
 
 def gemm_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_producers: int = 0):
     """The pipeline of A and B in either layout. extra_producers: see make_pipeline."""
-    tiles = make_operands(a, b, config, traits)
-    return make_pipeline(*tiles, a.shape[-1], config, extra_producers)
+    a_tiles, b_tiles = make_operands(a, b, config, traits)
+    return make_pipeline(a_tiles, b_tiles, a.shape[-1], config, extra_producers)
 
 
 def tile_scheduler(d, config: HopperConfig):

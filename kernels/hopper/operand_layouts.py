@@ -11,6 +11,7 @@ from math import gcd
 from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.cluster import multicast_of
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.pipeline import (
     SWIZZLE_ROWS,
@@ -19,7 +20,6 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
     in_row_blocks,
     largest_divisor,
     make_k_major_tiles,
-    multicast_of,
 )
 
 

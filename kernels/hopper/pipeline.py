@@ -229,10 +229,10 @@ def make_pipeline(
     then release stages warp by warp, since their threads read these data themselves.
     """
     by_warp = extra_producers > 0
-    barriers = make_barriers(a.maps + b.maps, config, extra_producers, by_warp)
+    full, empty, order = make_barriers(a.maps + b.maps, config, extra_producers, by_warp)
     k_per_stage = SWIZZLE_BYTES // a.smem.dtype.itemsize * config.k_slabs
     first, last = k_tile_range(K, k_per_stage, config)
-    return Pipeline(a, b, *barriers, k_per_stage, first, last, config, by_warp)
+    return Pipeline(a, b, full, empty, order, k_per_stage, first, last, config, by_warp)
 
 
 def make_barriers(maps, config: HopperConfig, extra_producers: int = 0, by_warp: bool = False):

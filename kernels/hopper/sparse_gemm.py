@@ -80,9 +80,10 @@ def make_sparse_pipeline(
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
     k_tiles = (b.shape[0] + (depth - 1)) // depth
     # Threads read metadata from the stage, so each warp releases it for itself.
-    barriers = make_barriers((*tiles_a.maps, *tiles_b.maps, map), config, by_warp=True)
+    maps = *tiles_a.maps, *tiles_b.maps, map
+    full, empty, order = make_barriers(maps, config, by_warp=True)
     return SparsePipeline(
-        tiles_a, tiles_b, *barriers, depth, 0, k_tiles, config, by_warp=True,
+        tiles_a, tiles_b, full, empty, order, depth, 0, k_tiles, config, by_warp=True,
         metadata=map, words=words, format=format,
     )  # fmt: skip
 

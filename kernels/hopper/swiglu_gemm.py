@@ -61,11 +61,11 @@ def make_gated_pipeline(x, gate, up, config: HopperConfig):
     smem = tc.shared((config.stages, config.BN, depth), gate.dtype, swizzle=SWIZZLE_BYTES)
     left = make_k_major_tiles(gate, 1, half, depth, config, smem=smem[:, :half])
     right = make_k_major_tiles(up, 1, half, depth, config, smem=smem[:, half:])
-    barriers = make_barriers(tiles_x.maps + left.maps + right.maps, config)
+    full, empty, order = make_barriers(tiles_x.maps + left.maps + right.maps, config)
     first, last = k_tile_range(x.shape[1], depth, config)
     both = OperandTiles(left.map, smem, left.boxes, left.multicast, left.axis)
     return GatedPipeline(
-        tiles_x, both, *barriers, depth, first, last, config, gate=left, up=right
+        tiles_x, both, full, empty, order, depth, first, last, config, gate=left, up=right
     )  # fmt: skip
 
 

@@ -88,9 +88,10 @@ def transposed_gemm(
     transposes = traits.transposes(config, a.dtype.itemsize)
 
     def pipeline_of(a, b, config, traits):
-        tiles = make_operands(a, b, config, traits, make_tiles)
+        a_tiles, b_tiles = make_operands(a, b, config, traits, make_tiles)
         ready = make_ready(config) if transposes else None
-        return make_transposing_pipeline(*tiles, ready, a.shape[-1], config, in_fragments)
+        K = a.shape[-1]
+        return make_transposing_pipeline(a_tiles, b_tiles, ready, K, config, in_fragments)
 
     warp_specialized_gemm(
         mma, a, b, c, d, alpha, beta, config, traits, pipeline_of,
@@ -129,11 +130,11 @@ def make_ready(config):
 
 def make_transposing_pipeline(a, b, ready, K, config: HopperConfig, by_warp: bool, depth: int = 0):
     """Barriers for the tiles of A and B. depth: elements of K in a stage; 0: those of all slabs."""
-    barriers = make_barriers(a.maps + b.maps, config, by_warp=by_warp)
+    full, empty, order = make_barriers(a.maps + b.maps, config, by_warp=by_warp)
     depth = depth or SWIZZLE_BYTES // a.smem.dtype.itemsize * config.k_slabs
     first, last = k_tile_range(K, depth, config)
     return TransposingPipeline(
-        a, b, *barriers, depth, first, last, config, by_warp, ready=ready
+        a, b, full, empty, order, depth, first, last, config, by_warp, ready=ready
     )  # fmt: skip
 
 
