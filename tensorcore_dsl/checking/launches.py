@@ -22,7 +22,13 @@ from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.exploration import Exploration, difference
 from tensorcore_dsl.checking.session import Session, launching_in
 from tensorcore_dsl.checking.variations import check_count
-from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
+from tensorcore_dsl.errors import (
+    ArgumentError,
+    DebuggerQuit,
+    EmulationError,
+    RaceWarning,
+    public,
+)
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.scheduling.interleaving import Interleaving
 from tensorcore_dsl.interpreter.scheduling.orders import Schedule
@@ -136,7 +142,7 @@ def explore(
     Raises
     ------
     ArgumentError
-        Another number of orders.
+        Another number of orders, or no function.
 
     See Also
     --------
@@ -159,6 +165,12 @@ def explore(
     10 orders of both: the same bits in all, no error
     """
     check_count(n)
+    if not callable(function):
+        raise ArgumentError(
+            "tc.explore takes a function that makes launches, not an object of type "
+            f"{type(function).__name__}: "
+            "tc.explore(function, n)(arguments)"
+        )
     return partial(_explore, function, index(n), arch, checks)
 
 
