@@ -77,7 +77,6 @@ CALLS = {
     "in turn": products(config=HopperConfig(BM=64, BN=64, stages=2, pingpong=True)),
     "cluster": products(config=HopperConfig(BM=64, BN=64, stages=2, cluster_n=2)),
     "split-K": products(F32, config=HopperConfig(BM=64, BN=64, stages=2, split_k=2)),
-    "stream-K": products(config=HopperConfig(BM=64, BN=64, stages=2, streamk_units=3)),
     "skinny": products(size=16),
     "few rows": lambda: kernels.gemm(kernels.gemm(whole(1, 128), whole(128, 128)), whole(128, 128)),
     "mma": products(family="sm80"),
