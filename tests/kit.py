@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -29,26 +31,20 @@ from tensorcore_dsl.ir.nodes import (
     While,
 )
 from tensorcore_dsl.isa.access import parse_accesses
-from tensorcore_dsl.isa.spec import (
-    BLOCKING,
-    PURE,
-    VOLATILE,
-    WARP,
-    Instruction,
-    parse_operands,
-)
+from tensorcore_dsl.isa.effects import BLOCKING, PURE, VOLATILE, WARP, Effect
+from tensorcore_dsl.isa.spec import Instruction, parse_operands
 
 u32, u64, s32, f32, pred = dtypes.u32, dtypes.u64, dtypes.s32, dtypes.f32, dtypes.pred
 
 
 def instr(
-    mnemonic: str, signature: str, execute: Any, effects: frozenset[str] = PURE, access: str = ""
+    mnemonic: str, signature: str, execute: Any, effects: Effect = PURE, access: str = ""
 ) -> Instruction:
     left, _, right = signature.rpartition("=")
     accesses = parse_accesses(access)
     return Instruction(
         mnemonic, parse_operands(left), parse_operands(right), Requires("80"), (7, 0), "", execute,
-        effects.union(*(a.effects for a in accesses)), accesses,
+        reduce(or_, (a.effects for a in accesses), effects), accesses,
     )  # fmt: skip
 
 
@@ -111,7 +107,7 @@ LOAD_GLOBAL4, LOAD_SHARED4 = _load("globals", "u64", 4, 4), _load("shared", "u32
 STORE_GLOBAL, STORE_SHARED = _store("globals", "u64"), _store("shared", "u32")
 BUMP_GLOBAL, BUMP_SHARED = _bump("globals", "u64"), _bump("shared", "u32")
 VOTE = instr("vote.count", "d:u32 = a:pred", _vote, WARP)
-MEET = instr("meet.sync", "d:u32 = a:u32, mask:u32", _meet, VOLATILE | {"convergent"})
+MEET = instr("meet.sync", "d:u32 = a:u32, mask:u32", _meet, VOLATILE | Effect.CONVERGENT)
 SYNC = instr("bar.sync", "id:u32 ", lambda ctx, instr, i: ctx.barriers.arrive(i, None, True), BLOCKING)
 SYNC_COUNT = instr(
     "bar.sync.count", "id:u32, n:u32", lambda ctx, instr, i, n: ctx.barriers.arrive(i, n, True), BLOCKING

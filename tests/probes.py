@@ -15,6 +15,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tests.matrix_inputs import FLOATS
 
@@ -204,7 +205,7 @@ def probed(instr: Instruction, arch: str) -> bool:
         return False
     if any(o.kind == "addr" for o in instr.operands) or instr.opcode in MATRIX:
         return False
-    if {"load", "store", "blocking"} & instr.effects:
+    if instr.effects & (Effect.LOAD | Effect.STORE | Effect.BLOCKING):
         return False
     if instr.section == "9.7.2":  # they read and write a carry, too: test_carries.py
         return False

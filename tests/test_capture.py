@@ -9,6 +9,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes, isa
+from tensorcore_dsl.isa.effects import Effect
 from tests import matrix_inputs, matrix_probes, matrix_records
 from tests.capture_matrix import Answer, capture, spread
 from tests.matrix_probes import CHUNKS, MemoryProbe, probe_of
@@ -50,7 +51,7 @@ def test_every_matrix_form_has_a_probe() -> None:
     opcodes = ("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix")
     for instr in isa.instructions():
         if instr.opcode in opcodes and instr.requires.met_by(tc.ARCHS[ARCH]):
-            assert (instr.mnemonic in probed) == ("wgmma" not in instr.effects), instr
+            assert (instr.mnemonic in probed) == (Effect.WGMMA not in instr.effects), instr
 
 
 def test_wgmma_takes_every_swizzle_and_base_offset() -> None:

@@ -25,7 +25,8 @@ from tensorcore_dsl.ir.nodes import (
     While,
     walk,
 )
-from tensorcore_dsl.isa.spec import PURE, VOLATILE, Row
+from tensorcore_dsl.isa.effects import PURE, VOLATILE, Effect
+from tensorcore_dsl.isa.spec import Row
 
 pytestmark = pytest.mark.usefixtures("fresh_ir")
 
@@ -50,8 +51,8 @@ LOAD = instr("load", "d:b32*2 = a:b32", lambda a: [[a + 1, 7 * a]])
 LOADPAIR = instr("loadpair", "d:u32*2 = a:u32", None, VOLATILE)
 OUT = instr("out", "a:u32", None, VOLATILE)
 OUTPAIR = instr("outpair", "a:u32*2", None, VOLATILE)
-ASYNC = instr("issue", "a:u32*2", None, frozenset({"async", "volatile"}))
-WAIT = instr("wait", "n:#u32", None, frozenset({"wait", "volatile"}))
+ASYNC = instr("issue", "a:u32*2", None, Effect.ASYNC | VOLATILE)
+WAIT = instr("wait", "n:#u32", None, Effect.WGMMA | VOLATILE)
 RANDOM_FORMS = [ADD, BOTH, LISTED, LESS, TIED, FUSED, XOR, LOAD, OUT, OUTPAIR]
 
 

@@ -50,6 +50,7 @@ from tensorcore_dsl.errors import (
 )
 from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, run
 from tensorcore_dsl.ir.nodes import Part
+from tensorcore_dsl.isa.effects import Effect
 
 
 def outputs(build: Any, threads: int = 64, grid: int = 2, **options: Any) -> np.ndarray:
@@ -333,7 +334,7 @@ def test_no_instruction_is_known_by_name() -> None:
 class TestWarpgroups:
     """Forms of warpgroups want four warps together; blocks need not be whole warpgroups."""
 
-    FENCE = instr("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP | {"wgmma"})
+    FENCE = instr("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP | Effect.WGMMA)
 
     def test_the_warps_of_a_warpgroup_wait_for_each_other(self) -> None:
         b = Builder(("out", u64), shared=4)

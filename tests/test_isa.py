@@ -9,7 +9,9 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import reduce
 from itertools import islice
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,8 @@ from tensorcore_dsl.arch import ARCHS, Requires
 from tensorcore_dsl.dtypes import bf16, e2m1, e3m2, e4m3, e5m2, f16, f32, f64, s8, s32, u8
 from tensorcore_dsl.errors import EmulationError, LayoutError, UnknownInstruction
 from tensorcore_dsl.isa import block_scale, memory, sparse
-from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
+from tensorcore_dsl.isa.effects import MEANINGS, PURE, VOLATILE, Effect
+from tensorcore_dsl.isa.spec import Instruction, row
 from tensorcore_dsl.layout import Layout
 from tests import manual_tables as manual
 from tests import nvjitlink12
@@ -330,7 +333,7 @@ def test_words_have_the_bytes_order_and_scope_of_their_text() -> None:
         assert declared == word_in_text(instr.mnemonic), instr
         verb = {"ld": "load", "st": "store"}.get(instr.opcode, "update")
         assert (access.verb, access.operand, access.completion) == (verb, "p", "")
-        assert instr.strong == bool(access.order) == ("volatile" in instr.effects)
+        assert instr.strong == bool(access.order) == (Effect.VOLATILE in instr.effects)
         count += 1
     assert count > 4000
 
@@ -363,9 +366,9 @@ def test_every_address_is_declared() -> None:
     for instr in isa.instructions():
         addresses = {operand.name for operand in instr.operands if operand.kind == "addr"}
         assert addresses <= {access.operand for access in instr.accesses}, instr
-        verbs = {effect for access in instr.accesses for effect in access.effects}
+        verbs = reduce(or_, (access.effects for access in instr.accesses), PURE)
         waits = instr.mnemonic.startswith("cp.async.wait") or "wgmma" in instr.mnemonic
-        assert waits or instr.effects & {"load", "store"} <= verbs, instr
+        assert waits or instr.effects & (Effect.LOAD | Effect.STORE) in verbs, instr
 
 
 ASYNC_STORE = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32"
@@ -394,7 +397,7 @@ def instruction_of(**declared: Any) -> Instruction:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"effects": VOLATILE | {"store"}}, "does not say what it accesses"),
+        ({"effects": VOLATILE | Effect.STORE}, "does not say what it accesses"),
         ({"access": "store p shared::cluster 1*b32 mbarrier"}, "does not say what it accesses"),
         ({"access": "store p shared::cluster 1*b32 strong"}, "bad access"),
         ({"access": "store p nowhere 1*b32"}, "bad access"),
@@ -410,7 +413,7 @@ def test_a_store_that_completes_later_is_not_strong() -> None:
         access="store p shared::cluster 1*b32 mbarrier; sync bar shared::cluster 8"
     )
     assert not instr.strong and instr.runs_behind and instr.counts_bytes and instr.word is None
-    assert instr.effects == {"store", "volatile"} and instr.accesses[0].bytes == 4
+    assert instr.effects == Effect.STORE | Effect.VOLATILE and instr.accesses[0].bytes == 4
 
 
 # -- rows against the assembler ----------------------------------------------------------------
@@ -702,3 +705,9 @@ def test_the_assembler_takes_what_the_lookup_takes(opcode: str) -> None:
         version = version_of([instr], arch)
         if version <= newest_ptx():
             assert not assembles(module([instr], arch, version).replace(instr.ptx, text), arch), text
+
+
+def test_each_effect_has_a_meaning_and_an_instruction() -> None:
+    used = reduce(or_, (instr.effects for instr in isa.instructions()), Effect.PRINT)
+    assert [*MEANINGS] == [*Effect]  # prints are made for each format, and not in the table
+    assert all(effect in used for effect in Effect)

@@ -17,13 +17,14 @@ from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame, Rest
 from tensorcore_dsl.ir.nodes import Block, Kernel
 from tensorcore_dsl.isa import bounds
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import operations
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.numerics.lanes import OPERATIONS
 
 COMPILED = [instr for instr in isa.instructions() if operations(instr)]
-OF_THREADS = [instr for instr in COMPILED if "convergent" not in instr.effects]
-OF_WARPS = [instr for instr in COMPILED if "convergent" in instr.effects]
+OF_THREADS = [instr for instr in COMPILED if Effect.CONVERGENT not in instr.effects]
+OF_WARPS = [instr for instr in COMPILED if Effect.CONVERGENT in instr.effects]
 CHECKS = [bounds.instruction(f"check.index.{name}") for name in bounds.TYPES]
 THREADS = 4096
 CORNERS = {

@@ -27,6 +27,7 @@ from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
 from tensorcore_dsl.ir.views import ArrayView, Printed, TileView
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.call_free import CALL_FREE, DIVISOR
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Operand
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; launches provide more than that dynamically
@@ -256,7 +257,7 @@ class _Printer:
             if "{n}" in template:
                 template = template.replace("{n}", self._divisor(op))
             instr = replace(instr, template=template)
-        if "print" in instr.effects:
+        if Effect.PRINT in instr.effects:
             self._check_print(op)
         pairs = zip(op.operands, instr.operands, strict=True)
         text = instr.text(

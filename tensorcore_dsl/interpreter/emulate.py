@@ -23,7 +23,8 @@ from tensorcore_dsl.ir.constants import const_bits, immediate_complaint
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa import generic
 from tensorcore_dsl.isa.access import GENERIC
-from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
+from tensorcore_dsl.isa.effects import WARP, Effect
+from tensorcore_dsl.isa.spec import Instruction, Operand
 
 LEAST, MOST = 8192, 32768  # threads that run at a time, where the batch has so many
 
@@ -117,7 +118,7 @@ def emulate(
     if product is not None:
         return product.reshape(*batch, *product.shape[1:])
     if not instr.results:
-        return memory.reshape(*batch, memory.shape[1]) if "store" in instr.effects else None
+        return memory.reshape(*batch, memory.shape[1]) if Effect.STORE in instr.effects else None
     single = "shape" in instr.params or any(image.single for image in images)
     results = [
         _result(operand, [part[i] for part in parts], batch, threads, single)
@@ -301,7 +302,7 @@ def _run(
     with np.errstate(all="ignore"):
         results = instr.execute(ctx, instr, *operands, **into)
         ctx.async_copies.wait(0)
-    if "blocking" in instr.effects:
+    if Effect.BLOCKING in instr.effects:
         results = results[1:] if isinstance(results, tuple) else None
     results = results if isinstance(results, tuple) else (results,)
     return tuple(r if r is None or r.ndim else np.full(ctx.threads, r) for r in results)

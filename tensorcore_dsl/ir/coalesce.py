@@ -27,7 +27,8 @@ from typing import NamedTuple
 
 from tensorcore_dsl.ir.constants import constant_trips
 from tensorcore_dsl.ir.forward import forward_copies
-from tensorcore_dsl.isa.spec import PURE, WAIT_EFFECTS, Instruction
+from tensorcore_dsl.isa.effects import PURE, Effect
+from tensorcore_dsl.isa.spec import Instruction
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
     Assign, Block, Const, For, If, Jump, Keep, Kernel, Node, Op, Part, Source, Type, Value, While,
@@ -161,17 +162,17 @@ def _typed(kernel: Kernel) -> set[Value]:
     return values
 
 
-def _ops(kernel: Kernel, *effects: str) -> Iterator[Op]:
+def _ops(kernel: Kernel, effects: Effect) -> Iterator[Op]:
     """Ops that have one of the effects."""
     for node in walk(kernel.body):
-        if isinstance(node, Op) and not node.instr.effects.isdisjoint(effects):
+        if isinstance(node, Op) and node.instr.effects & effects:
             yield node
 
 
 def _only_read(kernel: Kernel) -> set[Value]:
     """Fragments that asynchronous instructions read after they are issued."""
     fragments: set[Value] = set()
-    for op in _ops(kernel, "async"):
+    for op in _ops(kernel, Effect.ASYNC):
         tied = None if op.instr.tied is None else op.operands[_tied_index(op.instr)]
         values = (s for s in op.operands if isinstance(s, Value) and s is not tied)
         fragments.update(v for v in values if v.type.is_group)
@@ -180,7 +181,7 @@ def _only_read(kernel: Kernel) -> set[Value]:
 
 def _pending(kernel: Kernel) -> set[Value]:
     """Fragments that asynchronous instructions may still read after a wait."""
-    waits = (s for op in _ops(kernel, *WAIT_EFFECTS) for s in op.operands if isinstance(s, Const))
+    waits = (s for op in _ops(kernel, Effect.WGMMA) for s in op.operands if isinstance(s, Const))
     return _only_read(kernel) if any(const.value for const in waits) else set()
 
 
@@ -313,7 +314,7 @@ class _Interference:
             leaves = (self.everything * (node.kind == kind) for kind in ("break", "continue"))
             return _Flow(0, 0, *leaves)
         taken = self._mask(reads(node))
-        if isinstance(node, Op) and not WAIT_EFFECTS.isdisjoint(node.instr.effects):
+        if isinstance(node, Op) and Effect.WGMMA in node.instr.effects:
             taken |= self.waiting
         return _Flow(taken, self.everything & ~self._mask(writes(node)))
 

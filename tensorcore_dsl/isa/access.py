@@ -13,12 +13,17 @@ from functools import cache
 from math import prod
 from typing import Any
 
+from tensorcore_dsl.isa.effects import PURE, Effect
+
 GENERIC = "generic"  # an address in any space
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", GENERIC)
 ORDERS = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc")
 SCOPES = ("cta", "cluster", "gpu", "sys")
 COMPLETIONS = ("async_group", "bulk_group", "mbarrier")
-VERBS = {"load": ("load",), "store": ("store",), "update": ("load", "store"), "sync": (), "hint": ()}
+VERBS = {
+    "load": Effect.LOAD, "store": Effect.STORE, "update": Effect.LOAD | Effect.STORE, "sync": PURE,
+    "hint": PURE,
+}  # fmt: skip
 _SCALAR_TYPE = re.compile(r"[a-z]+(\d+)(?:x(\d))?")
 
 
@@ -74,7 +79,7 @@ class Access:
     @property
     def writes(self) -> bool:
         """Does it write memory?"""
-        return "store" in VERBS[self.verb]
+        return Effect.STORE in VERBS[self.verb]
 
     @property
     def bulk(self) -> bool:
@@ -87,10 +92,10 @@ class Access:
         return self.count * self.scalar if isinstance(self.count, int) else self.count
 
     @property
-    def effects(self) -> frozenset[str]:
-        """The effects that the access gives to its instruction (`spec`)."""
+    def effects(self) -> Effect:
+        """The effects that the access gives to its instruction."""
         ordered = self.order or self.completion or self.verb in ("sync", "hint")
-        return frozenset((*VERBS[self.verb], *["volatile"] * bool(ordered)))
+        return VERBS[self.verb] | (Effect.VOLATILE if ordered else PURE)
 
 
 @cache

@@ -8,10 +8,11 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.effects import BLOCKING, VOLATILE, Effect
 from tensorcore_dsl.isa.memory import no_effect
-from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, row
+from tensorcore_dsl.isa.spec import Instruction, row
 
-CTA = BLOCKING | {"barrier"}  # also orders the memory accesses of the participating threads
+CTA = BLOCKING | Effect.BARRIER  # also orders the memory accesses of the participating threads
 
 
 def _ids(ctx: Context, value: Any) -> np.ndarray:

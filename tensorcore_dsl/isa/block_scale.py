@@ -18,8 +18,9 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.isa import mma, sparse
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.effects import WARP
 from tensorcore_dsl.isa.fragments import checked, multiply, operand, pairs
-from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
+from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.isa.warp import warps
 from tensorcore_dsl.layout import Layout
 

@@ -23,7 +23,8 @@ from tensorcore_dsl.errors import (
     OutOfBounds,
     UnknownInstruction,
 )
-from tensorcore_dsl.isa.spec import VOLATILE, Instruction, Operand
+from tensorcore_dsl.isa.effects import VOLATILE
+from tensorcore_dsl.isa.spec import Instruction, Operand
 
 TYPES = ("s32", "u32", "s64")
 _ERRORS = {error.__name__: error for error in (OutOfBounds, InvalidArithmetic, AssertionFailed)}

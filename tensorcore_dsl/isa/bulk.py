@@ -14,15 +14,16 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa import generic, reductions
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST, Context
+from tensorcore_dsl.isa.effects import BLOCKING, VOLATILE, Effect
 from tensorcore_dsl.isa.memory import no_effect
-from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, Row, row
+from tensorcore_dsl.isa.spec import Instruction, Row, row
 
-CLUSTER = VOLATILE | {"cluster"}
+CLUSTER = VOLATILE | Effect.CLUSTER
 BAR = "9.7.13.15"
-BARRIER = VOLATILE | {"tracked"}
-WAIT = BLOCKING | {"mbarrier", "tracked"}
-COPY = VOLATILE | {"bulk"}
-SHARED_COPY = COPY | {"async_proxy"}
+BARRIER = VOLATILE | Effect.TRACKED
+WAIT = BLOCKING | Effect.MBARRIER | Effect.TRACKED
+COPY = VOLATILE | Effect.BULK
+SHARED_COPY = COPY | Effect.ASYNC_PROXY
 
 # What the rows do at their addresses (`access.Access`). A load counts bytes at the mbarrier `bar`.
 COUNTED, PEER_COUNTED = "; sync bar shared::cta 8", "; sync bar shared::cluster 8"
@@ -281,9 +282,9 @@ STORES = [
 ]
 CLUSTERS = [
     row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
-    row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | {"cluster"}, requires="90", ptx="8.0", sem="- .acquire"),
+    row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | Effect.CLUSTER, requires="90", ptx="8.0", sem="- .acquire"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
-    row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE | {"tracked"}, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
+    row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE | Effect.TRACKED, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
     row("griddepcontrol.{what}",               "",                                   "9.7.13.13", depend,         effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
 ]
 # fmt: on

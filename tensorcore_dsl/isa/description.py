@@ -9,28 +9,11 @@ from typing import Any
 from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.errors import OperandError, UnknownInstruction, listing
+from tensorcore_dsl.isa.effects import MEANINGS, members
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout, draw
 
 MANUAL = "section {} of the PTX manual 9.1"
-EFFECTS = {
-    "async": "takes effect at a wait",
-    "async_proxy": "reads shared memory through the async proxy",
-    "barrier": "orders the memory accesses of the participating threads",
-    "blocking": "may wait for other threads",
-    "bulk": "is performed by the copy engine (TMA)",
-    "cluster": "involves other CTAs of the cluster",
-    "convergent": "all threads of its mask execute it together",
-    "inplace": "the text names only the result's registers, which also hold the accumulator",
-    "load": "reads memory",
-    "mbarrier": "waits for a phase of an mbarrier",
-    "print": "prints",
-    "store": "writes memory",
-    "tracked": "is followed by the emulator until it is complete",
-    "volatile": "is never moved, merged or removed",
-    "warp": "all 32 lanes of a warp execute it together",
-    "wgmma": "orders the asynchronous products of wgmma",
-}
 _NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", "b", "c", "d")
 _MAX_ROWS = 32  # of a layout drawing
 
@@ -54,7 +37,7 @@ def _facts(instr: Instruction) -> Iterator[tuple[str, str]]:
     numbered = instr.section[:1].isdigit()
     yield "described", MANUAL.format(instr.section) if numbered else instr.section
     if instr.effects:
-        words = [EFFECTS.get(e, e) for e in sorted(instr.effects)]
+        words = [MEANINGS[effect] for effect in members(instr.effects)]
         yield "effects", listing(words)
     if instr.tied:
         yield "tied", f"the result may take the registers of {instr.tied}"

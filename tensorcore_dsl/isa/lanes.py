@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tensorcore_dsl.dtypes import named
 from tensorcore_dsl.isa import bounds, bulk, convert, matrix, memory, semantics, special, warp
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -88,7 +89,7 @@ def access(instr: Instruction) -> Access | None:
         return Access(LOAD_TRANSPOSED if p.get("trans") else LOAD_MATRICES, 16)
     if execute is memory.copy_async and (operands == 3 or p.get("kind") == ".zfill"):
         return Access(COPY, 16) if instr.operands[-1].name != "policy" else None
-    plain = "volatile" not in instr.effects
+    plain = Effect.VOLATILE not in instr.effects
     loads = execute is memory.load and operands == 1 and plain
     stores = execute is memory.store and operands == 2 and plain
     if not (loads or stores) or p["t"] == "b8":

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.effects import WARP
 from tensorcore_dsl.isa.generic import Lanes, shared_only
-from tensorcore_dsl.isa.spec import WARP, Instruction, row
+from tensorcore_dsl.isa.spec import Instruction, row
 from tensorcore_dsl.isa.warp import LANES, active, warps
 from tensorcore_dsl.lowering import compiled
 

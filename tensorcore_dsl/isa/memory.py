@@ -12,9 +12,10 @@ import numpy as np
 
 from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import Context, Memory
-from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
+from tensorcore_dsl.isa.effects import VOLATILE, Effect
+from tensorcore_dsl.isa.spec import Instruction, row
 
-COPIES = VOLATILE | {"load", "store"}  # of a wait for copies
+COPIES = VOLATILE | Effect.LOAD | Effect.STORE  # of a wait for copies
 
 # What a row does with words of its axes, {n} of type {t}, at the address p (`access.Access`).
 LOAD, STORE = "load p {s} {n}*{t}", "store p {s} {n}*{t}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.isa.spec import WARP, Instruction
+from tensorcore_dsl.isa.effects import WARP
+from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.layout import Layout
 
 from tensorcore_dsl.isa.fragments import (  # isort: skip

@@ -7,7 +7,8 @@ from typing import Any
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.bulk import SHARED_COPY
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
+from tensorcore_dsl.isa.effects import VOLATILE
+from tensorcore_dsl.isa.spec import Instruction, row
 
 
 def refuse(ctx: Context, instr: Instruction, *operands: Any) -> None:

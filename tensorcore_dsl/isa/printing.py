@@ -14,7 +14,8 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import UnknownInstruction
-from tensorcore_dsl.isa.spec import VOLATILE, Instruction, Operand
+from tensorcore_dsl.isa.effects import VOLATILE, Effect
+from tensorcore_dsl.isa.spec import Instruction, Operand
 
 # Operand type -> conversion specifier, and bytes in the buffer.
 CONVERSIONS = {
@@ -39,7 +40,7 @@ def instruction(mnemonic: str) -> Instruction:
     return Instruction(
         mnemonic=mnemonic, results=(),
         operands=(Operand("text", dtypes.u32, kind="imm"), *operands), requires=Requires("70"),
-        version=(6, 0), section="vprintf", execute=execute, effects=VOLATILE | {"print"},
+        version=(6, 0), section="vprintf", execute=execute, effects=VOLATILE | Effect.PRINT,
         template=_statement(names),
     )  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorcore_dsl.isa.spec import VOLATILE, row
+from tensorcore_dsl.isa.effects import VOLATILE
+from tensorcore_dsl.isa.spec import row
 
 from tensorcore_dsl.isa.semantics import (  # isort: skip
     boolean, carrying, compare, copy, floating, integer, lookup, pack, select, unpack,

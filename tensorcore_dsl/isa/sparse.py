@@ -19,9 +19,10 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.effects import WARP
 from tensorcore_dsl.isa.fragments import checked, multiply, operand, pairs, size
 from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, fragment_layouts, option
-from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
+from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.isa.warp import warps
 from tensorcore_dsl.layout import Layout
 

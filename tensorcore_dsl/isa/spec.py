@@ -11,7 +11,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl import dtypes
@@ -19,6 +20,7 @@ from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError, public
 from tensorcore_dsl.isa.access import SCOPES, Access, parse_accesses
+from tensorcore_dsl.isa.effects import PURE, Effect
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.tracing import emitter
 
@@ -125,25 +127,6 @@ class MmaOrdering:
     late_inputs: tuple[str, ...]
 
 
-# Effects of an instruction, for the optimiser, the verifier and the interpreter. Further effects:
-# "convergent" (all threads of a mask execute it together), "barrier" (orders the memory accesses of
-# the participants), "async" (takes effect at a wait), "inplace" (the text names only the result's
-# registers, which must also hold the tied operand), "wgmma" (orders wgmma.mma_async),
-# "tracked" (the interpreter follows it until it is complete), "async_proxy" (reads shared memory
-# through the async proxy), "print" (writes to the standard output).
-PURE = frozenset[str]()
-WARP = frozenset({"warp"})  # all 32 lanes take part
-VOLATILE = frozenset({"volatile"})  # never moved, merged or removed
-BLOCKING = frozenset({"blocking", "volatile"})  # execute() returns which threads continue
-
-# Sets of effects that passes and printers ask for.
-WAIT_EFFECTS = frozenset({"wait", "wgmma"})  # asynchronous results are complete after it
-CONVERGENT_EFFECTS = frozenset({"warp", "convergent", "barrier", "blocking", "cluster", "wgmma"})
-MEMORY_EFFECTS = frozenset(
-    {"load", "store", "async", "barrier", "blocking", "bulk", "cluster", "mbarrier", "wgmma"}
-)
-
-
 @cache
 def _opcode(mnemonic: str) -> str:
     return mnemonic.split(".", 1)[0]
@@ -178,7 +161,7 @@ class Instruction:
     version: tuple[int, int]
     section: str
     execute: Execute = field(repr=False)
-    effects: frozenset[str] = PURE
+    effects: Effect = PURE
     accesses: tuple[Access, ...] = ()  # at its addresses, in the order of its operands
     template: str = ""
     tied: str | None = None  # the operand that should share the result's registers
@@ -199,7 +182,7 @@ class Instruction:
     def threads(self) -> int:
         """Threads that execute it together: a warp or a warpgroup."""
         layouts = [o.layout.threads for o in (*self.results, *self.operands) if o.layout is not None]
-        return max(layouts, default=128 if "wgmma" in self.effects else 32)
+        return max(layouts, default=128 if Effect.WGMMA in self.effects else 32)
 
     @property
     def space(self) -> str:
@@ -224,7 +207,7 @@ class Instruction:
     @property
     def accesses_memory(self) -> bool:
         """Does it read or write at its addresses: not so prefetches and conversions of addresses?"""
-        return not self.effects.isdisjoint({"load", "store", "async", "mbarrier"})
+        return bool(self.effects & (Effect.LOAD | Effect.STORE | Effect.ASYNC | Effect.MBARRIER))
 
     @property
     def writes_global(self) -> bool:
@@ -256,13 +239,13 @@ class Instruction:
         Instructions of whole warps ("warp") and of masks ("convergent") have rules of their own.
         """
         parts = self.mnemonic.split(".")
-        other = not self.effects.isdisjoint({"warp", "convergent"})
+        other = bool(self.effects & (Effect.WARP | Effect.CONVERGENT))
         return ("aligned" in parts or parts[0] == "bar") and not other
 
     @property
     def word(self) -> Access | None:
         """The access of each thread to words at an address of its own, performed at once."""
-        first = self.accesses[0] if self.accesses and "warp" not in self.effects else None
+        first = self.accesses[0] if self.accesses and Effect.WARP not in self.effects else None
         if first is None or not first.moves or not isinstance(first.count, int):
             return None
         return None if first.completion else first
@@ -337,9 +320,8 @@ class Instruction:
     @property
     def synchronises(self) -> bool:
         """Do threads, or their lanes, meet or wait here?"""
-        return self.uses_mbarrier or not self.effects.isdisjoint(
-            {"barrier", "blocking", "cluster", "convergent"}
-        )
+        meeting = Effect.BARRIER | Effect.BLOCKING | Effect.CLUSTER | Effect.CONVERGENT
+        return self.uses_mbarrier or bool(self.effects & meeting)
 
     @property
     def orders_memory(self) -> bool:
@@ -347,7 +329,7 @@ class Instruction:
 
         Of the instructions of a warp only bar.warp.sync is; the others hand on values alone.
         """
-        return "barrier" in self.effects
+        return Effect.BARRIER in self.effects
 
     @property
     def runs_late(self) -> bool:
@@ -452,7 +434,7 @@ class Row:
     version: tuple[int, int]
     section: str
     execute: Execute
-    effects: frozenset[str] = PURE
+    effects: Effect = PURE
     access: str = ""
     template: str = ""
     where: Callable[[Mapping[str, str]], bool] = lambda axes: True
@@ -477,20 +459,20 @@ class Row:
         left, _, right = self.signature.format_map(axes).rpartition("=")
         operands, accesses = parse_operands(right), parse_accesses(self.access.format_map(axes))
         silent = {o.name for o in operands if o.kind == "addr"} - {a.operand for a in accesses}
-        moves = not accesses and len(operands) > 1 and self.effects & {"load", "store"}
+        moves = not accesses and len(operands) > 1 and self.effects & (Effect.LOAD | Effect.STORE)
         assert not silent and not moves, f"{self.mnemonic}: access= does not say what it accesses"
         return Instruction(
             mnemonic=self.mnemonic.format_map(axes), results=parse_operands(left),
             operands=operands, requires=Requires(self.requires), version=self.version,
             section=self.section, execute=self.execute, accesses=accesses,
-            effects=self.effects.union(*(a.effects for a in accesses)),
+            effects=reduce(or_, (a.effects for a in accesses), self.effects),
             template=_fill(self.template, axes), tied=self.tied, params=axes, note=self.note,
         )  # fmt: skip
 
 
 def row(
     mnemonic: str, signature: str, section: str, execute: Execute, *,
-    requires: str = "20", ptx: str = "1.0", effects: frozenset[str] = PURE, access: str = "",
+    requires: str = "20", ptx: str = "1.0", effects: Effect = PURE, access: str = "",
     template: str = "",
     where: Callable[[Mapping[str, str]], bool] = lambda axes: True, note: str = "",
     tied: str | None = None, **axes: str | Iterable[str],

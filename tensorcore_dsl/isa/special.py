@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
+from tensorcore_dsl.isa.effects import VOLATILE
+from tensorcore_dsl.isa.spec import Instruction, row
 
 
 def read(ctx: Context, instr: Instruction) -> Any:

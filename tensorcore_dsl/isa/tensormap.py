@@ -12,7 +12,8 @@ import numpy as np
 
 from tensorcore_dsl.isa import generic
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, row
+from tensorcore_dsl.isa.effects import VOLATILE, WARP
+from tensorcore_dsl.isa.spec import Instruction, row
 
 # rank: one less than the number of axes; strides: bytes, of all axes but the innermost.
 OBJECT = np.dtype(

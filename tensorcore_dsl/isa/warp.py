@@ -11,9 +11,10 @@ import numpy as np
 
 from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
+from tensorcore_dsl.isa.effects import VOLATILE, Effect
+from tensorcore_dsl.isa.spec import Instruction, row
 
-CONVERGENT = VOLATILE | {"convergent"}  # for all threads of a mask; not moved across control flow
+CONVERGENT = VOLATILE | Effect.CONVERGENT  # for all threads of a mask; not moved across control flow
 LANES = np.arange(32, dtype=np.int64)
 ALL = np.uint32(0xFFFFFFFF)
 BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
@@ -189,7 +190,7 @@ ROWS = (
     row("shfl.sync.{mode}.b32",         "d:b32 = a:b32, b:u32, c:u32, mask:u32",             "9.7.9.6",   shuffle,  mode="up down bfly idx", effects=CONVERGENT, requires="30", ptx="6.0"),
     row("shfl.sync.{mode}.b32.{out}",   "d:b32, p:pred = a:b32, b:u32, c:u32, mask:u32",     "9.7.9.6",   shuffle,  mode="up down bfly idx", out="pred", effects=CONVERGENT, requires="30", ptx="6.0",
         template="!shfl.sync.{mode}.b32 {d}|{p}, {a}, {b}, {c}, {mask}"),
-    row("bar.warp.sync",                "mask:u32",                                          "9.7.13.2",  warp_sync, effects=CONVERGENT | {"barrier"}, requires="30", ptx="6.0"),
+    row("bar.warp.sync",                "mask:u32",                                          "9.7.13.2",  warp_sync, effects=CONVERGENT | Effect.BARRIER, requires="30", ptx="6.0"),
     row("vote.sync.{mode}.pred",        "d:pred = a:pred, mask:u32",                         "9.7.13.9",  vote,     mode="all any uni", effects=CONVERGENT, requires="30", ptx="6.0"),
     row("vote.sync.{mode}.b32",         "d:b32 = a:pred, mask:u32",                          "9.7.13.9",  vote,     mode="ballot", effects=CONVERGENT, requires="30", ptx="6.0"),
     row("match.{mode}.sync.{t}",        "d:b32 = a:{t}, mask:u32",                           "9.7.13.10", match,    mode="any all", t="b32 b64", effects=CONVERGENT, requires="70", ptx="6.0"),

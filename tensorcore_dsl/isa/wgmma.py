@@ -20,12 +20,13 @@ from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.descriptor import Chunks, Descriptor
+from tensorcore_dsl.isa.effects import VOLATILE, WARP, Effect
 from tensorcore_dsl.isa.mma import FP8, INT8, SATURATE
-from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, MmaOrdering, Operand, row
+from tensorcore_dsl.isa.spec import Instruction, MmaOrdering, Operand, row
 from tensorcore_dsl.layout import Formula, Layout
 
 THREADS = 128
-ASYNC = WARP | VOLATILE | {"async", "async_proxy", "inplace", "load", "tracked"}
+ASYNC = WARP | VOLATILE | Effect.ASYNC | Effect.ASYNC_PROXY | Effect.INPLACE | Effect.LOAD | Effect.TRACKED
 ORDERING = MmaOrdering("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group", ("a", "meta"))
 MMA, SPARSE = "9.7.15.5.2", "9.7.15.6.3"
 
@@ -445,7 +446,7 @@ FAMILIES = (
     WarpgroupFamily(32,  FLOAT,      "f16 f32", FP8,           "scale", (8, 2), sparse=True),
     WarpgroupFamily(32,  WHOLE,      "s32",     INT8,          "",      (8, 2), sparse=True, satfinite=True),
 )
-ORDER = WARP | VOLATILE | {"wgmma", "tracked"}
+ORDER = WARP | VOLATILE | Effect.WGMMA | Effect.TRACKED
 ROWS = (
     *FAMILIES,
     row("wgmma.fence.sync.aligned",        "",        "9.7.15.7.1", fence,  effects=ORDER, requires="90a", ptx="8.0"),

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.isa.access import parse_accesses
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.effects import WARP
 from tensorcore_dsl.isa.generic import memories
-from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
+from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Formula, Layout
 
 from tensorcore_dsl.isa.fragments import (  # isort: skip
@@ -182,7 +184,7 @@ class Fragments:
         accesses = parse_accesses(f"{verb} p {space[1:] or 'generic'} lines")
         return dict(
             mnemonic=f"{ptx}.packed" if tight else ptx, requires=Requires(self.requires),
-            effects=WARP.union(*(a.effects for a in accesses)), accesses=accesses,
+            effects=reduce(or_, (a.effects for a in accesses), WARP), accesses=accesses,
             version=self.ptx, params=params | ({"ptx": ptx} if tight else {}), note=NOTE,
         )  # fmt: skip
 

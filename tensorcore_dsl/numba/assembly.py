@@ -14,7 +14,8 @@ from llvmlite import ir
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.errors import ArchError, OperandError, listing
-from tensorcore_dsl.isa import names, spec
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.effects import CONVERGENT_EFFECTS, MEMORY_EFFECTS, PURE, Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.numba.compat import targetconfig
 from tensorcore_dsl.numba.registers import is_tuple, slot
@@ -28,7 +29,7 @@ class Assembly:
     constraints: str
     outputs: tuple[Any, ...]
     inputs: tuple[Any, ...]
-    effects: frozenset[str]
+    effects: Effect
 
     def emit(self, builder: Any, inputs: Sequence[Any]) -> list[Any]:
         """Insert the assembly and return the values of its output registers."""
@@ -38,10 +39,10 @@ class Assembly:
         if len(self.outputs) > 1:
             result = ir.LiteralStructType(self.outputs)
         function = ir.FunctionType(result, self.inputs)
-        pure = self.effects == spec.PURE
+        pure = self.effects == PURE
         code = ir.InlineAsm(function, self.text, self.constraints, side_effect=not pure)
         attributes = ["nounwind", "readnone"] if pure else ["nounwind"]
-        attributes += ["convergent"] if self.effects & spec.CONVERGENT_EFFECTS else []
+        attributes += ["convergent"] if self.effects & CONVERGENT_EFFECTS else []
         value = builder.call(code, inputs, attrs=attributes)
         if len(self.outputs) > 1:
             return [builder.extract_value(value, i) for i in range(len(self.outputs))]
@@ -86,7 +87,7 @@ class _Writer:
             return str(self.immediates[operand.name])
         kind = slot(operand)
         first = len(self.outputs) + len(self.inputs)
-        if operand.name == self.instr.tied and "inplace" in self.instr.effects:
+        if operand.name == self.instr.tied and Effect.INPLACE in self.instr.effects:
             self.inputs += [(kind.llvm, str(i)) for i in range(operand.registers)]
             return _listed(operand, 0)
         self.inputs += [(kind.llvm, kind.constraint)] * operand.registers
@@ -105,8 +106,8 @@ class _Writer:
     def done(self, text: str) -> Assembly:
         effects = self.instr.effects
         constraints = [c for _, c in (*self.outputs, *self.inputs)]
-        hidden = "volatile" in effects and not self.outputs
-        if effects & spec.MEMORY_EFFECTS or hidden:
+        hidden = Effect.VOLATILE in effects and not self.outputs
+        if effects & MEMORY_EFFECTS or hidden:
             constraints.append("~{memory}")
         outputs, inputs = (tuple(t for t, _ in side) for side in (self.outputs, self.inputs))
         return Assembly(text, ",".join(constraints), outputs, inputs, effects)
@@ -118,7 +119,7 @@ def _listed(operand: Operand, first: int) -> str:
 
 
 def through(
-    text: str, types: Sequence[Any], constraints: Sequence[str], effects: frozenset[str]
+    text: str, types: Sequence[Any], constraints: Sequence[str], effects: Effect
 ) -> Assembly:
     """A statement without operands; registers pass through it, so that no use moves across it."""
     outputs = [f"={c}" for c in constraints]

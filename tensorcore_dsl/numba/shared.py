@@ -10,7 +10,7 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.errors import listing
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import DESCRIPTOR_SWIZZLES, FIELDS, pack_descriptor
-from tensorcore_dsl.isa.spec import VOLATILE, WARP
+from tensorcore_dsl.isa.effects import VOLATILE, WARP
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic

@@ -11,9 +11,10 @@ from typing import Any
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import names
-from tensorcore_dsl.isa.spec import VOLATILE
+from tensorcore_dsl.isa.effects import VOLATILE, Effect
 
-_TOGETHER = frozenset({"warp", "convergent", "inplace"})  # effects that nothing outside lanes sees
+# Effects that nothing outside lanes sees.
+_TOGETHER = Effect.WARP | Effect.CONVERGENT | Effect.INPLACE
 _Sources = dict[nodes.Value, set[nodes.Value]]  # by value, what it is computed from
 
 
@@ -92,7 +93,7 @@ class Loop:
             op
             for op in self._nodes
             if isinstance(op, nodes.Op) and not deciding.isdisjoint(op.results)
-            if op.instr.uses_mbarrier or "load" in op.instr.effects or asked & {*op.results}
+            if op.instr.uses_mbarrier or Effect.LOAD in op.instr.effects or asked & {*op.results}
         ]
 
     @cached_property
@@ -231,11 +232,11 @@ class Loop:
         """Does it wait for a word that another thread is to write: read it again in each iteration,
         and write nothing?"""
         ops = [node for node in self._nodes if isinstance(node, nodes.Op)]
-        if any("store" in op.instr.effects for op in ops):
+        if any(Effect.STORE in op.instr.effects for op in ops):
             return False
-        fixed = {v for op in ops if op.instr.effects <= VOLATILE for v in op.results}
+        fixed = {v for op in ops if op.instr.effects in VOLATILE for v in op.results}
         return any(
-            "load" in op.instr.effects
+            Effect.LOAD in op.instr.effects
             and not op.instr.space.startswith("shared")
             and self._closure(nodes.reads(op)) & self._sources.keys() <= fixed
             for op in self.conditions
@@ -279,6 +280,6 @@ def _access(node: nodes.Node) -> str:
 
 def _acts(op: nodes.Op) -> bool:
     """Does it do more than compute its results? Fences, pauses and prefetches do not."""
-    effects = op.instr.effects - _TOGETHER
+    effects = op.instr.effects & ~_TOGETHER
     idle = effects == VOLATILE and not op.results and op.instr.opcode != names.CHECK_OPCODE
     return bool(effects) and not idle

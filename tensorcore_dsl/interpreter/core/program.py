@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.ir.nodes import Block, For, Kernel, Mark, Op, While, walk
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import SharedTiles
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
@@ -28,8 +29,10 @@ Run = Callable[[Any], "int | None"]
 
 STOP, AFTER = -1, -2
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-_TRACKED = frozenset({"tracked", "bulk", "cluster"})
-_CHANGING = frozenset({"blocking", "async", "bulk", "cluster", "tracked", "print"})
+_TRACKED = Effect.TRACKED | Effect.BULK | Effect.CLUSTER
+_CHANGING = (
+    Effect.BLOCKING | Effect.ASYNC | Effect.BULK | Effect.CLUSTER | Effect.TRACKED | Effect.PRINT
+)
 
 
 def word(bits: int) -> Any:
@@ -76,12 +79,12 @@ class Step:
     @cached_property
     def meets_cluster(self) -> bool:
         """Does it arrive at the barrier of the cluster, or wait for it?"""
-        return self.instr is not None and "cluster" in self.instr.effects
+        return self.instr is not None and Effect.CLUSTER in self.instr.effects
 
     @cached_property
     def tracked(self) -> bool:
         """May it start or await something whose later messages name this step?"""
-        return self.instr is not None and "volatile" in self.instr.effects
+        return self.instr is not None and Effect.VOLATILE in self.instr.effects
 
     @cached_property
     def changes(self) -> bool:
@@ -89,11 +92,11 @@ class Step:
 
         Waiting for an mbarrier and meeting other lanes change nothing.
         """
-        if self.instr is None or "convergent" in self.instr.effects:
+        if self.instr is None or Effect.CONVERGENT in self.instr.effects:
             return False
         if self.uses_mbarrier:
-            return not self.instr.results and "blocking" not in self.instr.effects
-        return not _CHANGING.isdisjoint(self.instr.effects)
+            return not self.instr.results and Effect.BLOCKING not in self.instr.effects
+        return bool(self.instr.effects & _CHANGING)
 
 
 @dataclass
@@ -213,8 +216,8 @@ class Program:
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""
         self.unit = max(self.unit, instr.threads)
-        self.reads_shared |= "async_proxy" in instr.effects
-        self.asynchronous |= instr.accesses_cluster or not _TRACKED.isdisjoint(instr.effects)
+        self.reads_shared |= Effect.ASYNC_PROXY in instr.effects
+        self.asynchronous |= instr.accesses_cluster or bool(instr.effects & _TRACKED)
 
 
 def _couples(node: Any) -> bool:
@@ -225,10 +228,11 @@ def _couples(node: Any) -> bool:
     if not isinstance(node, Op):
         return False
     instr = node.instr
-    if "bulk" in instr.effects:
+    if Effect.BULK in instr.effects:
         return "op" in instr.params  # a reduction
-    strong = {"load", "volatile"} <= instr.effects and any(o.kind == "addr" for o in instr.operands)
-    return "print" in instr.effects or (strong and not instr.space.startswith("shared"))
+    strong = (Effect.LOAD | Effect.VOLATILE) in instr.effects
+    strong = strong and any(o.kind == "addr" for o in instr.operands)
+    return Effect.PRINT in instr.effects or (strong and not instr.space.startswith("shared"))
 
 
 PROGRAMS: WeakValueDictionary[int, Program] = WeakValueDictionary()  # all that are complete

@@ -15,6 +15,7 @@ from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.threads import scalar
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.isa.effects import Effect
 
 MOST = 16  # groups, and lines about one group
 
@@ -208,7 +209,7 @@ class HangReport:
             return f"polls for parity {parity}: {text}"
         gave = [self._operand(value, thread) for value in op.results]
         result = ", ".join("?" if g is None else str(g) for g in gave)
-        if "load" in op.instr.effects:
+        if Effect.LOAD in op.instr.effects:
             address = self._operand(op.operands[0], thread)
             if address is None:
                 return ""
@@ -299,7 +300,7 @@ class HangReport:
             for who in self._arrivals(group.mask).values():
                 able |= who
             return np.asarray(others & able if (others & able).any() else others)
-        if "cluster" in instr.effects:
+        if Effect.CLUSTER in instr.effects:
             per = ctx.clusters.size * ctx.group
             away = ctx.clusters.arrivals <= np.repeat(ctx.clusters.phase, per)
             return np.asarray(others & away)

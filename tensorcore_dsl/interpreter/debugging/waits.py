@@ -12,6 +12,7 @@ from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.debugging.contents import barrier_state
 from tensorcore_dsl.interpreter.sync import barrier_phases as mbarriers
 from tensorcore_dsl.ir.nodes import Mark
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -50,7 +51,7 @@ class Waits:
         if instr.uses_mbarrier:
             return [self.mbarrier(*place) for place in ctx.mbarriers.waited_for(mask)]
         numbers = np.unique(ctx.barriers.waits_at[mask])
-        if "cluster" not in instr.effects and (numbers >= 0).any():
+        if Effect.CLUSTER not in instr.effects and (numbers >= 0).any():
             cta = int(np.argmax(mask)) // ctx.group
             return [self.named_barrier(cta, int(n)) for n in numbers if n >= 0]
         return ctx.lacking(mask, instr) or [f"other lanes at {instr.mnemonic}"]

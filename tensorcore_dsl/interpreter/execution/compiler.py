@@ -24,6 +24,7 @@ from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa import fragments
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import (
     ADD,
     ALL_LANES,
@@ -222,8 +223,8 @@ class _Compiler:
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
         self.made.update(dict.fromkeys(op.results, op.loc))
         fetch = steps.fetch(operands)
-        blocking = "blocking" in op.instr.effects
-        warp = "warp" in op.instr.effects and not blocking
+        blocking = Effect.BLOCKING in op.instr.effects
+        warp = Effect.WARP in op.instr.effects and not blocking
         mask = steps.member_mask(op.instr, reads)
         if op.instr.execute is fragments.multiply:
             products = steps.Products(self.here, op.instr, [self._registers(op)])
@@ -278,7 +279,8 @@ class _Compiler:
     def _fuse_op(self, op: nodes.Op, guard: tuple[int, bool] | None) -> None:
         """Note the compiled form of an instruction, if it has one; with a guard, accesses have."""
         move = access(op.instr)
-        if guard is not None and (move is None or move.kind == COPY or "warp" in op.instr.effects):
+        whole = Effect.WARP in op.instr.effects
+        if guard is not None and (move is None or move.kind == COPY or whole):
             return
         if move is not None:
             self._fuse([row._replace(guard=guard) for row in self._access(op, move)])
@@ -317,7 +319,7 @@ class _Compiler:
         if any(isinstance(source, nodes.Const) for source in sources):
             return []
         slots = [*(results or [plan.NOTHING]), *slots, *(self.slot(s, 0) for s in sources)]
-        width = 4 if "warp" in op.instr.effects else move.width
+        width = 4 if Effect.WARP in op.instr.effects else move.width
         if slots[0][0] == slots[1][0] or slots[0 if results else 2][2] != width:
             return []
         return [plan.Row("access", 0, tuple(slots), (*offsets, int(ranked)), move)]

@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.sync.grids import Grids
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
 from tensorcore_dsl.isa.bounds import error_of
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.semantics import UNSET
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -127,4 +128,4 @@ class ExecutionContext(Chunk):
             return []
         if instr.uses_mbarrier:
             return self.mbarriers.lacking(mask)
-        return self.clusters.lacking(mask) if "cluster" in instr.effects else []
+        return self.clusters.lacking(mask) if Effect.CLUSTER in instr.effects else []

@@ -24,6 +24,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lowering import vectorised
 
@@ -216,7 +217,7 @@ def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at:
 
 def member_mask(instr: Instruction, reads: tuple[int, ...]) -> int | None:
     """The place of the mask of lanes that must meet, for instructions such as shfl.sync."""
-    if "convergent" not in instr.effects:
+    if Effect.CONVERGENT not in instr.effects:
         return None
     masks = [place for place, o in zip(reads, instr.operands, strict=True) if o.name == "mask"]
     return masks[0] if masks else None

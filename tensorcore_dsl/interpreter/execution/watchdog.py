@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sync import barrier_phases as mbarriers
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits
+from tensorcore_dsl.isa.effects import Effect
 
 VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most iterations of a loop
 GAP = 48  # iterations between two comparisons
@@ -68,7 +69,7 @@ def limit_of(given: Any) -> int | None:
 # steps have written words that may be polled. None where that is not known.
 _Digest = tuple[int | None, int | None]
 _UNKNOWN: _Digest = None, None
-_WRITING = frozenset({"store", "async", "bulk", "print"})  # effects
+_WRITING = Effect.STORE | Effect.ASYNC | Effect.BULK | Effect.PRINT
 
 
 @dataclass
@@ -305,10 +306,10 @@ class Watchdog:
         barriers = tuple(array.tobytes() for array in _barriers(self.ctx))
         found = news = None
         if sum(array.nbytes for array in (*arrays, shared)) <= MAX_BYTES:
-            prints = sum(counts[i] for i, effects in steps if "print" in effects)
+            prints = sum(counts[i] for i, effects in steps if Effect.PRINT in effects)
             found = hash((prints, barriers, *(array.tobytes() for array in (*arrays, shared))))
         if unpolled is not None:
-            writing = (i for i, effects in steps if not _WRITING.isdisjoint(effects))
+            writing = (i for i, effects in steps if effects & _WRITING)
             news = hash((barriers, *(counts[i] for i in writing if i not in unpolled)))
         now = time.perf_counter()
         self.due = now + DEEP_SHARE * (now - start)
@@ -333,7 +334,7 @@ class Watchdog:
                     return None  # its accesses may go from word to word
                 op = program.ops.get(step)
                 decides = op is not None and not deciding.isdisjoint(op.results)
-                if op is None or not (decides or "store" in op.instr.effects):
+                if op is None or not (decides or Effect.STORE in op.instr.effects):
                     continue
                 words = self._words(op, mask)
                 if words is None:

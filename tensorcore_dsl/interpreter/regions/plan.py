@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import varies
 from tensorcore_dsl.interpreter.core.program import Program, Step
 from tensorcore_dsl.isa import fragments
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lanes import COPY, Access, operations
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.numerics.lanes import OPERATIONS
@@ -416,4 +417,4 @@ def _union(some: Iterable[int]) -> int:
 
 
 def needs_warps(step: Step) -> bool:
-    return step.instr is not None and not step.instr.effects.isdisjoint({"warp", "convergent"})
+    return step.instr is not None and bool(step.instr.effects & (Effect.WARP | Effect.CONVERGENT))

@@ -36,6 +36,7 @@ from tensorcore_dsl.interpreter.core.shadow import (
 from tensorcore_dsl.interpreter.sanitizer.race_report import expression, line_text
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.descriptor import CHUNK as CHUNK
+from tensorcore_dsl.isa.effects import Effect
 
 STORE, PRODUCT, SHARE = range(3)  # kinds of reads
 _ADVICE = {
@@ -333,7 +334,7 @@ class CopiesInFlight:
     def _describe(self, flight: np.ndarray) -> str:
         cta, slot, phase, step, thread = flight[[CTA, SLOT, PHASE, STEP, THREAD]].tolist()
         instr = self.chunk.instruction(step)
-        what = instr.summary if instr and "bulk" not in instr.effects else "bulk load"
+        what = instr.summary if instr and Effect.BULK not in instr.effects else "bulk load"
         return (
             f"the {what} at {self.chunk.loc(step)} (by {self.chunk.describe(thread)}) is in "
             f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of "

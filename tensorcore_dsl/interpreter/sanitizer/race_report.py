@@ -17,6 +17,7 @@ from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.descriptor import SharedTiles
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
 WIDTH = 52  # characters of source in a sentence
@@ -368,7 +369,7 @@ def _time(turn: int) -> str:
 
 def _verb(instr: Instruction | None, stores: bool) -> tuple[str, str]:
     """An access: (what is done to the bytes, what somebody did)."""
-    if instr is not None and instr.strong and {"load", "store"} <= instr.effects:
+    if instr is not None and instr.strong and (Effect.LOAD | Effect.STORE) in instr.effects:
         return "changed atomically", "changed it atomically"
     return ("written", "wrote it") if stores else ("read", "read it")
 
@@ -380,10 +381,10 @@ def _rank(races: Detector, step: int, reads: bool) -> int:
     """
     instr = races.names.instruction(step)
     if instr is not None and instr.synchronises:
-        return 2 if "convergent" in instr.effects and not instr.uses_mbarrier else 3
+        return 2 if Effect.CONVERGENT in instr.effects and not instr.uses_mbarrier else 3
     if instr is None or not instr.strong:
         return 0
-    return int("load" in instr.effects if reads else "store" in instr.effects)
+    return int(Effect.LOAD in instr.effects if reads else Effect.STORE in instr.effects)
 
 
 def _named(races: Detector, who: int, here: Loc | None) -> str:

@@ -26,6 +26,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     SIZE_BITS,
 )
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, merged
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -135,7 +136,7 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
     locations: (T,), equal where threads of the chunk name the same bytes.
     """
     releases, acquires = instr.releases, instr.acquires
-    reads, writes = "load" in instr.effects, "store" in instr.effects
+    reads, writes = Effect.LOAD in instr.effects, Effect.STORE in instr.effects
     signals, scope, number = races.launch.signals, _SCOPES[instr.scope], races.number
     if not (signals.locations or (writes and (releases or signals.fenced))):
         return

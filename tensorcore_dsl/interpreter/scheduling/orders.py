@@ -17,7 +17,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
 from tensorcore_dsl.interpreter.core.program import Step
-from tensorcore_dsl.isa.spec import CONVERGENT_EFFECTS
+from tensorcore_dsl.isa.effects import CONVERGENT_EFFECTS
 
 READY = -1
 _BASE = re.compile(r"up|down|drawn\d{1,9}")
@@ -164,7 +164,7 @@ def is_divisible(step: Step) -> bool:
     """May the lanes of a warp execute a point at different times?"""
     if step.instr is None or step.instr.aligned:
         return False
-    return is_point(step) and CONVERGENT_EFFECTS.isdisjoint(step.instr.effects)
+    return is_point(step) and not step.instr.effects & CONVERGENT_EFFECTS
 
 
 def distances(flags: list[bool]) -> np.ndarray:

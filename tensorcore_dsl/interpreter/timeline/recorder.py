@@ -39,6 +39,7 @@ from tensorcore_dsl.interpreter.timeline.recording import (
     Wait,
 )
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+from tensorcore_dsl.isa.effects import Effect
 
 SLOT = 8  # bytes of an mbarrier
 
@@ -126,7 +127,7 @@ class _Hooks:
 
     def _recorded(self, at: int, step: Step, run: Run) -> Run:
         instr = step.instr
-        moves = instr is not None and (instr.ordering is not None or "bulk" in instr.effects)
+        moves = instr is not None and (instr.ordering is not None or Effect.BULK in instr.effects)
         append, recording = self.recording.entries.append, self.recording
 
         def recorded(machine: Machine) -> int | None:

@@ -8,6 +8,7 @@ from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.interpreter.timeline.costs import Figure
 from tensorcore_dsl.interpreter.timeline.recording import multiplications
 from tensorcore_dsl.isa import convert, names
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
 NOTHING, COPY, ISSUE, JUMP, MMA, PRODUCT = range(6)
@@ -67,12 +68,12 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
         slots = 2.0 if bits == 64 else 1.0
         latency = alu * slots
     return StepCost(
-        ISSUE, reads, step.writes, slots, latency, 0, instr.runs_late, "bulk" in instr.effects
+        ISSUE, reads, step.writes, slots, latency, 0, instr.runs_late, Effect.BULK in instr.effects
     )
 
 
 def _moves(instr: Instruction) -> bool:
-    return not instr.effects.isdisjoint({"load", "store", "async", "bulk"})
+    return bool(instr.effects & (Effect.LOAD | Effect.STORE | Effect.ASYNC | Effect.BULK))
 
 
 def _is_double(instr: Instruction) -> bool:
