@@ -68,19 +68,6 @@ lowest_bit: Any = _lowest_bit
 
 
 @primitive
-def _run_part(builder: Any, function: Any, words: Any, low: Any, high: Any) -> Number:
-    """Call the function of a `lowering.forms.Part`, with the address of its words."""
-    at, first, *given = (cast(builder, COUNT, x).value for x in (function, words, low, high))
-    numbers = first.type.as_pointer()
-    kind = ir.FunctionType(first.type, [numbers, first.type, first.type])
-    code = builder.inttoptr(at, kind.as_pointer())
-    return Number(COUNT, builder.call(code, [builder.inttoptr(first, numbers), *given]))
-
-
-run_part: Any = _run_part
-
-
-@primitive
 def _call(builder: Any, function: Any, *numbers: Any) -> None:
     """Call a function of numbers at a real address."""
     given = [cast(builder, COUNT, x).value for x in numbers]
