@@ -91,7 +91,7 @@ def _time(problem: GemmProblem, family: str, copies: tuple[padding.Copy, ...]) -
 def ranked_configs(
     problem: GemmProblem, kinds: tuple[int, ...], copies: tuple[padding.Copy, ...] = ()
 ) -> Iterator[tuple[float, Any]]:
-    """(expected microseconds, configuration) of those that run a problem, the fastest first."""
+    """Yield (expected microseconds, configuration) of all that run a problem, the fastest first."""
     ranked = ranking(shape_of(problem, copies), kinds)
     return (entry for entry in ranked if _is_feasible(problem, entry[1]))
 

@@ -63,7 +63,7 @@ def make_swapped_epilogue(d, config: HopperConfig, traits: HopperTraits, buffers
 
 
 def line_parts(columns: int, itemsize: int):
-    """Columns of each part: a staging buffer has a line for each, of which there is any number."""
+    """Columns of each part. A staging buffer has one line for each column, in any number."""
     width = SWIZZLE_BYTES // itemsize
     left = columns % width
     return [width] * (columns // width) + [left] * (left > 0)

@@ -146,7 +146,7 @@ def _ended(launches: Iterable[Launched]) -> frozenset[int]:
 
 
 def _keep(stream: _Stream, new: Launched) -> None:
-    """Append a launch; drop those that no later launch can meet, and the oldest beyond the most."""
+    """Append a launch; drop launches that no later one can meet, and the oldest above the limit."""
     only = len(_streams) == 1 and new.queue.stream == DEFAULT_STREAM
     kept = [launch for launch in stream.launches if not (only and launch.number in new.before)]
     stream.launches = [*kept, new][-MAX_LAUNCHES:]
