@@ -24,6 +24,7 @@ def _load(name):
 
 
 public_names = _load("public_names")
+conf = _load("conf")
 
 
 # -- navigation ------------------------------------------------------------------------------------
@@ -45,6 +46,23 @@ def test_navigation_lists_every_page_once():
 def test_the_first_page_leads_to_pages_that_exist():
     named = re.findall(r":doc:`(?:[^`<]+<)?([\w/]+)>?`", (DOCS / "index.rst").read_text())
     assert set(named) <= set(navigation()) and len(named) > 10
+
+
+def _adapted(path):
+    """The text of a page as the site reads it."""
+    source = [path.read_text()]
+    conf.adapt_links(None, path.stem, source)
+    return source[0]
+
+
+def test_pages_lead_only_to_pages_that_the_site_has():
+    """A Markdown file outside `docs/` is no page: a link to it breaks the site."""
+    for path in DOCS.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+\.md)[)#]", _adapted(path)):
+            assert target in ("project/changelog.md", "project/contributing.md") or "/" not in target, (
+                f"{path.name}: {target}"
+            )
+            assert (DOCS / target).exists() or "/" in target, f"{path.name}: {target}"
 
 
 def test_configuration_of_the_site_is_strict():
