@@ -28,7 +28,7 @@ help:
 	@echo "make test-all   all tests"
 	@echo "make test-torch the tests that need PyTorch, on the CPU"
 	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, its formatting and mypy"
 	@echo "make installs   build sdist and wheel, test them with the oldest and newest versions of others"
 	@echo "make docs       run the examples of the docs again, generate the instruction reference"
 	@echo "make pictures   draw the pictures of the docs that are out of date"
@@ -57,6 +57,7 @@ test-gpu: $(DEV)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 installs: $(DEV)

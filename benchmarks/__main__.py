@@ -56,15 +56,23 @@ directory; --record puts it into benchmarks/results/, where `report` reads it.
 def parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--quick", action="store_true", help="fewer cases, within a minute")
-    shared.add_argument("--out", type=Path, default=Path(), metavar="DIR",
-                        help="folder of the result files (default: .)")  # fmt: skip
-    shared.add_argument("--record", dest="out", action="store_const", const=RECORDED,
-                        help="write the result files to benchmarks/results")  # fmt: skip
+    shared.add_argument(
+        "--out", type=Path, default=Path(), metavar="DIR", help="folder of the result files (default: .)"
+    )
+    shared.add_argument(
+        "--record",
+        dest="out",
+        action="store_const",
+        const=RECORDED,
+        help="write the result files to benchmarks/results",
+    )
     shared.add_argument("--no-plot", dest="plot", action="store_false", help="draw no plot")
     top = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="How fast is tensorcore_dsl on this machine?",
-        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog="python -m benchmarks",
+        description="How fast is tensorcore_dsl on this machine?",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = top.add_subparsers(dest="command", metavar="benchmark")
     for name, (module, about) in {**BENCHMARKS, **TOOLS}.items():
         command = commands.add_parser(name, parents=[shared], help=about, description=about)

@@ -41,8 +41,9 @@ METHOD = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="R",
-                        help=f"samples of each launch (default: {ROUNDS})")  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="R", help=f"samples of each launch (default: {ROUNDS})"
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -68,18 +69,22 @@ def run(options: argparse.Namespace) -> Report:
 def tables(document: dict[str, Any]) -> Iterator[Table]:
     """Times, and errors of one row for each problem."""
     yield from examples.tables(document)
-    yield Table("errors against float64, root mean square", [
-        {"problem": r["problem"]} | {
-            name: number(value, ".3e") if isinstance(value, float) else str(value)
-            for name, value in r["errors"].items()
-        } for r in document["results"]
-    ])  # fmt: skip
+    yield Table(
+        "errors against float64, root mean square",
+        [
+            {"problem": r["problem"]}
+            | {
+                name: number(value, ".3e") if isinstance(value, float) else str(value)
+                for name, value in r["errors"].items()
+            }
+            for r in document["results"]
+        ],
+    )
 
 
 def make_case(
-    torch: Any, batch: int, heads: int, kv_heads: int, length: int, dim: int, width: int,
-    causal: bool,
-) -> Case:  # fmt: skip
+    torch: Any, batch: int, heads: int, kv_heads: int, length: int, dim: int, width: int, causal: bool
+) -> Case:
     """2 (D of q + D of v) operations for each query and key; half of them if causal."""
     shapes = shapes_of(batch, heads, kv_heads, length, dim, width)
     new = partial(torch.randn, dtype=torch.bfloat16, **drawing(torch))
@@ -88,13 +93,16 @@ def make_case(
     heads_and_d = f"{heads}/{kv_heads} heads, D {dim}/{width}"
     return Case(
         f"{batch} x {heads_and_d}, {length} keys{', causal' * causal}",
-        2.0 * batch * heads * length**2 * (dim + width) * (0.5 if causal else 1), "FLOP/s",
-        len(data), lambda i: kernels.attention(*data[i][:3], causal=causal, out=data[i][3]),
-        data[0][3], {
+        2.0 * batch * heads * length**2 * (dim + width) * (0.5 if causal else 1),
+        "FLOP/s",
+        len(data),
+        lambda i: kernels.attention(*data[i][:3], causal=causal, out=data[i][3]),
+        data[0][3],
+        {
             name: partial(launch_other, torch, backend, data, causal)
             for name, backend in (("cuDNN", "CUDNN_ATTENTION"), ("FA2", "FLASH_ATTENTION"))
         },
-    )  # fmt: skip
+    )
 
 
 def launch_other(torch: Any, backend: str, data: list[Any], causal: bool, i: int) -> Any:
@@ -132,8 +140,7 @@ def errors(torch: Any, problem: tuple[int, ...], causal: bool) -> dict[str, floa
             *(x.double() for x in arrays), is_causal=causal, enable_gqa=True
         )
         results = {
-            family: kernels.attention(*arrays, causal=causal, family=family)
-            for family in ("sm80", "sm90")
+            family: kernels.attention(*arrays, causal=causal, family=family) for family in ("sm80", "sm90")
         }
         results["cuDNN"] = other(torch, "CUDNN_ATTENTION", arrays, causal)
         for name, result in results.items():

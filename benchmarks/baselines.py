@@ -118,10 +118,19 @@ class CublasLt(Baseline):
         self, case: Case, fast: bool = True, bias: Any = None, offers: int = cublas.OFFERS
     ) -> cublas.Matmul:
         return cublas.Matmul(
-            self._library, case.dtype, case.M, case.N, case.K, case.orders,
-            self._workspace.data_ptr(), self._workspace.numel(), offers, batch=case.batch,
-            fast=fast, bias=0 if bias is None else bias.data_ptr(),
-        )  # fmt: skip
+            self._library,
+            case.dtype,
+            case.M,
+            case.N,
+            case.K,
+            case.orders,
+            self._workspace.data_ptr(),
+            self._workspace.numel(),
+            offers,
+            batch=case.batch,
+            fast=fast,
+            bias=0 if bias is None else bias.data_ptr(),
+        )
 
     def best(self, matmul: cublas.Matmul, data: Operands) -> tuple[int, Launch]:
         """Index and launch of the fastest algorithm."""

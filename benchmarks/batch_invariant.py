@@ -44,16 +44,29 @@ METHOD = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--dtypes", type=dtypes_of, default=("bf16", "e4m3"), metavar="T,...",
-        help="element types of A and B (default: bf16,e4m3)")  # fmt: skip
-    add("--weights", type=_weights, metavar="NxK,...",
-        help=f"sizes of B (default: {','.join(f'{N}x{K}' for N, K in WEIGHTS)})")  # fmt: skip
+    add(
+        "--dtypes",
+        type=dtypes_of,
+        default=("bf16", "e4m3"),
+        metavar="T,...",
+        help="element types of A and B (default: bf16,e4m3)",
+    )
+    add(
+        "--weights",
+        type=_weights,
+        metavar="NxK,...",
+        help=f"sizes of B (default: {','.join(f'{N}x{K}' for N, K in WEIGHTS)})",
+    )
     add("--rows", type=_integers, metavar="M,...", help="rows of A (default: 1,2,4,...,8192)")
-    add("--rounds", type=int, default=ROUNDS, metavar="R",
-        help=f"samples of each choice (default: {ROUNDS})")  # fmt: skip
+    add("--rounds", type=int, default=ROUNDS, metavar="R", help=f"samples of each choice (default: {ROUNDS})")
     add("--fast", action="store_true", help="leave fp8 sums to the tensor cores")
-    add("--seconds", type=float, default=170.0, metavar="S",
-        help="start no further weights after this long (default: 170)")  # fmt: skip
+    add(
+        "--seconds",
+        type=float,
+        default=170.0,
+        metavar="S",
+        help="start no further weights after this long (default: 170)",
+    )
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -110,9 +123,15 @@ class Bench:
         return [described(case, M) | attempt(measure, M) for M in rows]
 
     def _measure(
-        self, case: Case, a: list[Any], b: list[Any], wanted: Any, multiply: Any,
-        options: dict[str, Any], M: int,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        case: Case,
+        a: list[Any],
+        b: list[Any],
+        wanted: Any,
+        multiply: Any,
+        options: dict[str, Any],
+        M: int,
+    ) -> dict[str, Any]:
         torch = self._torch
         first = (case.M - M) // 2 // 16 * 16
         a = [x[first : first + M] for x in a]
@@ -170,9 +189,10 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
         yield Table(f"{name} (N x K)", [row_of(result) for result in results])
     means = document["summary"].get("geometric_mean", {})
     if means:
-        yield Table(f"free choice over invariant one, geometric mean over M (goal: {GOAL})", [
-            {"": name, "ratio": number(mean, ".3f")} for name, mean in means.items()
-        ])  # fmt: skip
+        yield Table(
+            f"free choice over invariant one, geometric mean over M (goal: {GOAL})",
+            [{"": name, "ratio": number(mean, ".3f")} for name, mean in means.items()],
+        )
 
 
 def row_of(result: dict[str, Any]) -> dict[str, str]:

@@ -67,9 +67,7 @@ def blocks_of_64_rows(tile):
     """View of the tile with each stage's rows split into blocks of 64."""
     stages, rows, depth = tile.shape
     stage, row, step = tile.strides
-    return tile.with_parts(
-        shape=(stages, rows // 64, 64, depth), strides=(stage, row * 64, row, step)
-    )
+    return tile.with_parts(shape=(stages, rows // 64, 64, depth), strides=(stage, row * 64, row, step))
 
 
 def operations(dtype: str, rounds: int = ROUNDS) -> int:

@@ -45,10 +45,10 @@ CACHE = "TENSORCORE_DSL_CACHE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arch", metavar="sm_XX",
-                        help=f"architecture (default: the GPU's, else {DEFAULT_ARCH})")  # fmt: skip
-    parser.add_argument("--repeats", type=int, metavar="N",
-                        help="samples (default: 3, 1 with --quick)")  # fmt: skip
+    parser.add_argument(
+        "--arch", metavar="sm_XX", help=f"architecture (default: the GPU's, else {DEFAULT_ARCH})"
+    )
+    parser.add_argument("--repeats", type=int, metavar="N", help="samples (default: 3, 1 with --quick)")
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -67,17 +67,22 @@ def run(options: argparse.Namespace) -> Report:
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
     stages = document["method"]["stages"]
-    yield Table("GEMM kernels", [
-        {
-            "A, B": result["dtype"],
-            "family": result["family"],
-            **{title: duration(result.get(s, {}).get("median")) for s, title in stages.items()},
-            **{name: str(result.get(name.replace(" ", "_"), "-"))
-               for name in ("ptx lines", "registers", "spilled")},
-            "notes": one_line(result.get("failure") or result.get("no_cubin") or ""),
-        }
-        for result in document["results"]
-    ])  # fmt: skip
+    yield Table(
+        "GEMM kernels",
+        [
+            {
+                "A, B": result["dtype"],
+                "family": result["family"],
+                **{title: duration(result.get(s, {}).get("median")) for s, title in stages.items()},
+                **{
+                    name: str(result.get(name.replace(" ", "_"), "-"))
+                    for name in ("ptx lines", "registers", "spilled")
+                },
+                "notes": one_line(result.get("failure") or result.get("no_cubin") or ""),
+            }
+            for result in document["results"]
+        ],
+    )
 
 
 def cases(arch: str) -> list[Case]:
@@ -138,9 +143,13 @@ def new_processes(case: Case, arch: str) -> list[float]:
 
         def seconds() -> float:
             done = subprocess.run(
-                command, check=True, capture_output=True, text=True,
-                cwd=Path(__file__).parents[1], env={**os.environ, CACHE: directory},
-            )  # fmt: skip
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                cwd=Path(__file__).parents[1],
+                env={**os.environ, CACHE: directory},
+            )
             return float(done.stdout.splitlines()[-1])
 
         return [seconds(), seconds()]

@@ -74,9 +74,12 @@ class Offer(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t"""
 
     _fields_ = [
-        ("algorithm", Algorithm), ("workspace", c_size_t), ("state", c_int), ("waves", c_float),
+        ("algorithm", Algorithm),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
         ("reserved", c_int * 4),
-    ]  # fmt: skip
+    ]
 
 
 LT_PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -158,9 +161,7 @@ class CublasLt(Library):
         return version_text(int(self._library.cublasLtGetVersion()))
 
     def set(self, name: str, made: pointer, attribute: int, value: Any) -> None:
-        self.call(
-            f"cublasLt{name}SetAttribute", made, attribute, byref(value), ctypes.sizeof(value)
-        )
+        self.call(f"cublasLt{name}SetAttribute", made, attribute, byref(value), ctypes.sizeof(value))
 
 
 class Matmul:
@@ -172,10 +173,21 @@ class Matmul:
     """
 
     def __init__(
-        self, library: CublasLt, dtype: str, M: int, N: int, K: int, layout: tuple[str, str],
-        workspace: int = 0, workspace_bytes: int = 0, offers: int = OFFERS, *, batch: int = 1,
-        fast: bool = True, bias: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        library: CublasLt,
+        dtype: str,
+        M: int,
+        N: int,
+        K: int,
+        layout: tuple[str, str],
+        workspace: int = 0,
+        workspace_bytes: int = 0,
+        offers: int = OFFERS,
+        *,
+        batch: int = 1,
+        fast: bool = True,
+        bias: int = 0,
+    ) -> None:
         self._library = library
         self._workspace, self._workspace_bytes = workspace, workspace_bytes
         self._made: list[tuple[str, pointer]] = []
@@ -221,9 +233,18 @@ class Matmul:
         self._library.set("MatmulPreference", preference, PREFERENCE_REDUCTIONS, reductions)
         offers, count = (Offer * most)(), c_int()
         self._library.call(
-            "cublasLtMatmulAlgoGetHeuristic", self._library.handle, self._description, self._left,
-            self._right, self._result, self._result, preference, most, offers, byref(count),
-        )  # fmt: skip
+            "cublasLtMatmulAlgoGetHeuristic",
+            self._library.handle,
+            self._description,
+            self._left,
+            self._right,
+            self._result,
+            self._result,
+            preference,
+            most,
+            offers,
+            byref(count),
+        )
         usable = [offer for offer in offers[: count.value] if offer.state == 0]
         if not usable:
             raise CublasError("cuBLASLt has no algorithm for this GEMM")
@@ -232,10 +253,24 @@ class Matmul:
     def caller(self, offer: Offer, a: int, b: int, d: int) -> Callable[[int], None]:
         """A function of a stream that launches the GEMM on these device addresses."""
         return partial(
-            self._library.call, "cublasLtMatmul", self._library.handle, self._description,
-            byref(self._alpha), b, self._left, a, self._right, byref(self._beta), d, self._result,
-            d, self._result, byref(offer.algorithm), self._workspace, self._workspace_bytes,
-        )  # fmt: skip
+            self._library.call,
+            "cublasLtMatmul",
+            self._library.handle,
+            self._description,
+            byref(self._alpha),
+            b,
+            self._left,
+            a,
+            self._right,
+            byref(self._beta),
+            d,
+            self._result,
+            d,
+            self._result,
+            byref(offer.algorithm),
+            self._workspace,
+            self._workspace_bytes,
+        )
 
     def close(self) -> None:
         """Free the library's objects."""
@@ -275,8 +310,22 @@ class GroupedMatmul:
         call, types = self._library.call, self._types
         call("cublasSetStream_v2", self._library.handle, stream)
         call(
-            "cublasGemmGroupedBatchedEx", self._library.handle, *self._transposes, *self._sizes,
-            self._one, b, types.operand, self._ld, a, types.operand, self._ld,
-            self._zero, d, types.result, self._ld_of_d,
-            self._groups, self._gemms, types.compute,
-        )  # fmt: skip
+            "cublasGemmGroupedBatchedEx",
+            self._library.handle,
+            *self._transposes,
+            *self._sizes,
+            self._one,
+            b,
+            types.operand,
+            self._ld,
+            a,
+            types.operand,
+            self._ld,
+            self._zero,
+            d,
+            types.result,
+            self._ld_of_d,
+            self._groups,
+            self._gemms,
+            types.compute,
+        )

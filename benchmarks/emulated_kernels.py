@@ -190,9 +190,14 @@ def draw(*shape: int, dtype: tc.DType = tc.f32) -> np.ndarray:
 
 
 def problem(
-    kernel: Any, grid: Any, inputs: Iterable[np.ndarray], in_numpy: Callable[..., Any],
-    bound: float = 0.0, block: Any = THREADS, **amount: Any,
-) -> Problem:  # fmt: skip
+    kernel: Any,
+    grid: Any,
+    inputs: Iterable[np.ndarray],
+    in_numpy: Callable[..., Any],
+    bound: float = 0.0,
+    block: Any = THREADS,
+    **amount: Any,
+) -> Problem:
     """The problem of a kernel whose parameters are inputs and then the result."""
     inputs = list(inputs)
     exact = in_numpy(*inputs)
@@ -229,9 +234,12 @@ def attention(name: str) -> Problem:
     example = import_module(f"examples.{name}")
     q, k, v = draw(3, 1, 4, 512, 64).astype(np.float16)
     return Problem(
-        example.attention_kernel, lambda kernel: example.attention(q, k, v, kernel=kernel),
-        *import_module("examples.flash_attention").reference(q, k, v), 4.0 * q.size * 512, "FLOP",
-    )  # fmt: skip
+        example.attention_kernel,
+        lambda kernel: example.attention(q, k, v, kernel=kernel),
+        *import_module("examples.flash_attention").reference(q, k, v),
+        4.0 * q.size * 512,
+        "FLOP",
+    )
 
 
 def fused_norm() -> Problem:

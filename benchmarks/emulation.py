@@ -27,15 +27,22 @@ FIRST = ("vector add", "flash_attention", "hopper_attention")  # whose first lau
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--size", type=int, metavar="N",
-        help=f"M, N and K of the GEMMs (default: {SIZE}, {QUICK} with --quick)")  # fmt: skip
-    add("--workers", type=int, default=min(2, cores()), metavar="N",
-        help="cores that are used beside one alone (default: 2)")  # fmt: skip
+    add(
+        "--size",
+        type=int,
+        metavar="N",
+        help=f"M, N and K of the GEMMs (default: {SIZE}, {QUICK} with --quick)",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=min(2, cores()),
+        metavar="N",
+        help="cores that are used beside one alone (default: 2)",
+    )
     add("--only", metavar="TEXT", default="", help="cases whose name has this text")
-    add("--against", type=Path, metavar="PATH",
-        help="compare with the package of another checkout")  # fmt: skip
-    add("--rounds", type=int, metavar="N",
-        help="new processes of each case (default: 3, 1 with --quick)")  # fmt: skip
+    add("--against", type=Path, metavar="PATH", help="compare with the package of another checkout")
+    add("--rounds", type=int, metavar="N", help="new processes of each case (default: 3, 1 with --quick)")
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -81,9 +88,11 @@ def _measure(make: Callable[[], Problem], workers: int) -> dict[str, Any]:
     problem = make()
     least = {count: _seconds(problem, False, count) for count in {1, workers}}
     result = {
-        "seconds": least[workers], "amount": problem.amount, "unit": problem.unit,
+        "seconds": least[workers],
+        "amount": problem.amount,
+        "unit": problem.unit,
         "per_second": problem.amount / least[workers],
-    }  # fmt: skip
+    }
     if workers > 1:
         serial = (workers * least[workers] / least[1] - 1) / (workers - 1)
         result["serial"] = min(max(serial, 0.0), 1.0)

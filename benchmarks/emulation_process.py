@@ -91,9 +91,13 @@ def _summary(answers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 def _process(folder: Path, cache: Path, arguments: Arguments) -> subprocess.Popen[bytes]:
     settings = {**SETTINGS, "TENSORCORE_DSL_CACHE": str(cache), "PYTHONPATH": str(folder)}
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.emulation_process", json.dumps(arguments)], bufsize=0,
-        cwd=folder, env={**os.environ, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "benchmarks.emulation_process", json.dumps(arguments)],
+        bufsize=0,
+        cwd=folder,
+        env={**os.environ, **settings},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
 
 
 def _ask(process: Any) -> dict[str, Any]:

@@ -12,14 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.gemm import torch_with_gpu
-from benchmarks.gpu import (
-    Launch,
-    Monitor,
-    TimedLaunch,
-    cache_bytes,
-    sets_beyond_cache,
-    time_interleaved,
-)  # fmt: skip
+from benchmarks.gpu import Launch, Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
 from benchmarks.harness import Report, attempt, failure
 from benchmarks.tables import Table, duration, number, one_line
 
@@ -55,12 +48,26 @@ class Case:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--only", type=lambda text: text.split(","), default=list(EXAMPLES), metavar="NAME,...",
-        help=f"of {', '.join(EXAMPLES)} (default: all)")  # fmt: skip
-    add("--rounds", type=int, metavar="R",
-        help=f"samples of each (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)")  # fmt: skip
-    add("--seconds", type=float, default=300.0, metavar="S",
-        help="start no further case after this long (default: 300)")  # fmt: skip
+    add(
+        "--only",
+        type=lambda text: text.split(","),
+        default=list(EXAMPLES),
+        metavar="NAME,...",
+        help=f"of {', '.join(EXAMPLES)} (default: all)",
+    )
+    add(
+        "--rounds",
+        type=int,
+        metavar="R",
+        help=f"samples of each (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
+    )
+    add(
+        "--seconds",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="start no further case after this long (default: 300)",
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -93,9 +100,7 @@ def small(name: str) -> dict[str, Any]:
     return {"correct": True}
 
 
-def measure(
-    torch: Any, make: Callable[..., Case], problem: tuple[Any, ...], rounds: int
-) -> dict[str, Any]:
+def measure(torch: Any, make: Callable[..., Case], problem: tuple[Any, ...], rounds: int) -> dict[str, Any]:
     """Times of ours and of all others that run, and how far the results are apart."""
     case = make(torch, *problem)
     ours = TimedLaunch(torch, case.ours, case.sets)
@@ -143,9 +148,7 @@ def drawing(torch: Any) -> dict[str, Any]:
     return {"device": "cuda", "generator": torch.Generator("cuda").manual_seed(0)}
 
 
-def attention(
-    torch: Any, module: str, batch: int, heads: int, length: int, dim: int, causal: bool
-) -> Case:
+def attention(torch: Any, module: str, batch: int, heads: int, length: int, dim: int, causal: bool) -> Case:
     """4 D operations for each query and key; half of them if causal."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -163,11 +166,16 @@ def attention(
 
     return Case(
         f"{batch} x {heads} heads, {length} keys, D {dim}{', causal' * causal}",
-        4.0 * math.prod(shape) * length * (0.5 if causal else 1), "FLOP/s", len(data),
-        lambda i: launch(*data[i], scale, dim=dim, causal=causal), data[0][3],
-        {"cuDNN": partial(other, backend=SDPBackend.CUDNN_ATTENTION),
-         "FlashAttention 2": partial(other, backend=SDPBackend.FLASH_ATTENTION)},
-    )  # fmt: skip
+        4.0 * math.prod(shape) * length * (0.5 if causal else 1),
+        "FLOP/s",
+        len(data),
+        lambda i: launch(*data[i], scale, dim=dim, causal=causal),
+        data[0][3],
+        {
+            "cuDNN": partial(other, backend=SDPBackend.CUDNN_ATTENTION),
+            "FlashAttention 2": partial(other, backend=SDPBackend.FLASH_ATTENTION),
+        },
+    )
 
 
 def norm(torch: Any, rows: int, columns: int) -> Case:
@@ -186,11 +194,14 @@ def norm(torch: Any, rows: int, columns: int) -> Case:
     torch._dynamo.reset()
     fused = torch.compile(eager, dynamic=False, fullgraph=True)
     return Case(
-        f"{rows} x {columns}, bf16", 8.0 * rows * columns, "B/s", len(data),
-        lambda i: launch(*data[i], 1e-6, width=width), data[0][4],
-        {"torch": lambda i: eager(*data[i][:3])[0],
-         "torch.compile": lambda i: fused(*data[i][:3])[0]},
-    )  # fmt: skip
+        f"{rows} x {columns}, bf16",
+        8.0 * rows * columns,
+        "B/s",
+        len(data),
+        lambda i: launch(*data[i], 1e-6, width=width),
+        data[0][4],
+        {"torch": lambda i: eager(*data[i][:3])[0], "torch.compile": lambda i: fused(*data[i][:3])[0]},
+    )
 
 
 DRAWS: dict[str, Callable[[Any, int], Any]] = {
@@ -215,10 +226,16 @@ def histogram(torch: Any, power: int, name: str) -> Case:
         launch(data[i], counts.view(torch.uint32))
 
     return Case(
-        f"2^{power} bytes, {name}", 2.0**power, "B/s", len(data), ours, counts,
+        f"2^{power} bytes, {name}",
+        2.0**power,
+        "B/s",
+        len(data),
+        ours,
+        counts,
         # torch.histc adds to global memory alone: 1.2 s for 2^28 bytes on an H200.
-        {"torch.bincount": lambda i: torch.bincount(data[i], minlength=256)}, tolerance=0.0,
-    )  # fmt: skip
+        {"torch.bincount": lambda i: torch.bincount(data[i], minlength=256)},
+        tolerance=0.0,
+    )
 
 
 def reduction(torch: Any, power: int) -> Case:
@@ -234,9 +251,15 @@ def reduction(torch: Any, power: int) -> Case:
         launches[1](sums, total)
 
     return Case(
-        f"2^{power} f32", 4.0 * size, "B/s", len(data), ours, total,
-        {"torch.sum": lambda i: data[i].sum()}, tolerance=1e-5,
-    )  # fmt: skip
+        f"2^{power} f32",
+        4.0 * size,
+        "B/s",
+        len(data),
+        ours,
+        total,
+        {"torch.sum": lambda i: data[i].sum()},
+        tolerance=1e-5,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -264,12 +287,18 @@ def w4a16(torch: Any, m: int, n: int, k: int) -> Case:
     launch = example.w4a16_kernel[grid, 32 * example.WARPS]
     int4 = torch.ops.aten._weight_int4pack_mm
     return Case(
-        f"M {m}, N {n}, K {k}, bf16", n * k / 2 + 2 * scales.numel(), "B/s", len(data),
-        lambda i: launch(x, data[i][0], scales, d, **tiles), d,
-        {"bf16 weights": lambda i: torch.nn.functional.linear(x, data[i][2]),
-         "torch int4": lambda i: int4(x, data[i][1], example.GROUP, zeros)},
+        f"M {m}, N {n}, K {k}, bf16",
+        n * k / 2 + 2 * scales.numel(),
+        "B/s",
+        len(data),
+        lambda i: launch(x, data[i][0], scales, d, **tiles),
+        d,
+        {
+            "bf16 weights": lambda i: torch.nn.functional.linear(x, data[i][2]),
+            "torch int4": lambda i: int4(x, data[i][1], example.GROUP, zeros),
+        },
         tolerance=2.0**-5,
-    )  # fmt: skip
+    )
 
 
 def convolution(torch: Any, images: int, size: int, channels: int, filters: int, taps: int) -> Case:
@@ -289,10 +318,13 @@ def convolution(torch: Any, images: int, size: int, channels: int, filters: int,
 
     return Case(
         f"{images} x {size}² x {channels} to {filters}, {taps} x {taps}",
-        2.0 * math.prod(y_shape) * math.prod(w_shape[1:]), "FLOP/s", len(data),
-        lambda i: example.launch(*data[i], taps // 2, 1, example.convolution_kernel), data[0][2],
+        2.0 * math.prod(y_shape) * math.prod(w_shape[1:]),
+        "FLOP/s",
+        len(data),
+        lambda i: example.launch(*data[i], taps // 2, 1, example.convolution_kernel),
+        data[0][2],
         {"cuDNN": cudnn},
-    )  # fmt: skip
+    )
 
 
 def numba_matmul(torch: Any, size: int) -> Case:
@@ -310,9 +342,14 @@ def numba_matmul(torch: Any, size: int) -> Case:
         example.matmul[grid, example.THREADS, stream](*arrays[i])
 
     return Case(
-        f"{size}³, f16", 2.0 * size**3, "FLOP/s", len(data), ours, data[0][2],
+        f"{size}³, f16",
+        2.0 * size**3,
+        "FLOP/s",
+        len(data),
+        ours,
+        data[0][2],
         {"torch.matmul": lambda i: data[i][0] @ data[i][1].T},
-    )  # fmt: skip
+    )
 
 
 # Example -> a function that makes a case, and its arguments for each problem.
@@ -358,8 +395,7 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
                 row[other] = duration(found.get("timing", {}).get("median"))
                 if "failure" in found:
                     notes.append(f"{other}: {one_line(found['failure'])}")
-            rows.append(row | {"ratio": number(result.get("ratio"), ".2f"),
-                               "notes": "; ".join(notes)})  # fmt: skip
+            rows.append(row | {"ratio": number(result.get("ratio"), ".2f"), "notes": "; ".join(notes)})
         if rows:
             names = list(dict.fromkeys(column for row in rows for column in row))
             yield Table(name, [{column: row.get(column, "-") for column in names} for row in rows])

@@ -29,18 +29,22 @@ IMPORT = "from time import time as t; t0 = t(); import tensorcore_dsl; print(t()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scenarios", metavar="LIST",
-                        help=f"some of {','.join(SCENARIOS)} (default: all)")  # fmt: skip
+    parser.add_argument("--scenarios", metavar="LIST", help=f"some of {','.join(SCENARIOS)} (default: all)")
 
 
 def run(options: argparse.Namespace) -> Report:
     names = options.scenarios.split(",") if options.scenarios else list(SCENARIOS)
     if options.quick:
         names = names[:2]
-    report = Report("first-call", {"scenarios": names}, {
-        "clock": "time.perf_counter, and process_time of all threads",
-        "cold": "an empty directory of caches", "warm": "a later process with the same directory",
-    })  # fmt: skip
+    report = Report(
+        "first-call",
+        {"scenarios": names},
+        {
+            "clock": "time.perf_counter, and process_time of all threads",
+            "cold": "an empty directory of caches",
+            "warm": "a later process with the same directory",
+        },
+    )
     for name in progress(names, "first call"):
         report.results.append({"scenario": name} | attempt(measure, name))
     return report
@@ -62,14 +66,21 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
         rows.append(row | {"notes": one_line(result.get("failure", ""))})
     yield Table("The first run of a kernel", rows)
     slowest = sorted(
-        ((name, seconds, result["scenario"]) for result in document["results"]
-         for name, seconds in result.get("cold", {}).get("compiled", ())),
+        (
+            (name, seconds, result["scenario"])
+            for result in document["results"]
+            for name, seconds in result.get("cold", {}).get("compiled", ())
+        ),
         key=lambda found: -found[1],
-    )  # fmt: skip
-    yield Table("The slowest compilations", [
-        {"function": name, "seconds": duration(seconds), "scenario": scenario}
-        for name, seconds, scenario in slowest[:20]
-    ] or [{"function": "none", "seconds": "-", "scenario": "-"}])  # fmt: skip
+    )
+    yield Table(
+        "The slowest compilations",
+        [
+            {"function": name, "seconds": duration(seconds), "scenario": scenario}
+            for name, seconds, scenario in slowest[:20]
+        ]
+        or [{"function": "none", "seconds": "-", "scenario": "-"}],
+    )
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -79,14 +90,17 @@ def measure(name: str) -> dict[str, Any]:
 
         def last_line(*arguments: str) -> Any:
             done = subprocess.run(
-                [sys.executable, *arguments], check=True, capture_output=True, text=True,
-                cwd=Path(__file__).parents[1], env={**os.environ, **settings},
-            )  # fmt: skip
+                [sys.executable, *arguments],
+                check=True,
+                capture_output=True,
+                text=True,
+                cwd=Path(__file__).parents[1],
+                env={**os.environ, **settings},
+            )
             return json.loads(done.stdout.splitlines()[-1])
 
         return {
-            state: {"import": last_line("-c", IMPORT)}
-            | last_line("-m", "benchmarks.first_call", name)
+            state: {"import": last_line("-c", IMPORT)} | last_line("-m", "benchmarks.first_call", name)
             for state in STATES
         }
 
@@ -156,23 +170,18 @@ def flash_attention() -> None:
             fq, fk = tc.ldmatrix(tile_q[row : row + 16, :], mma.a), tc.ldmatrix(tile_k.T, mma.b)
             scores = tc.tiled_mma(mma, [mma.d.zeros() for _ in range(8)], fq, fk)
             scores = [
-                s.map_coordinates(lambda x, i, j, start=start + 8 * n: masked(
-                    x, first + row + i, start + j
-                ))
+                s.map_coordinates(lambda x, i, j, start=start + 8 * n: masked(x, first + row + i, start + j))
                 for n, s in enumerate(scores)
-            ]  # fmt: skip
+            ]
             grown = tc.maximum(best, tc.row_max(scores))
             weights, shrink = [tc.exp2(s - grown) for s in scores], tc.exp2(best - grown)
             best, total = grown, total * shrink + tc.row_sum(weights)
             out = tc.tiled_mma(
-                mma, [x * shrink for x in out], tc.as_operand(weights, mma.a),
-                tc.ldmatrix(tile_v, mma.b),
-            )  # fmt: skip
+                mma, [x * shrink for x in out], tc.as_operand(weights, mma.a), tc.ldmatrix(tile_v, mma.b)
+            )
             tc.barrier()
         for n, x in enumerate(out):
-            tc.store_elements(
-                o[head, :, :], x / total, origin=(first + row, 8 * n), bounded=True
-            )
+            tc.store_elements(o[head, :, :], x / total, origin=(first + row, 8 * n), bounded=True)
 
     q = np.ones((2, 100, 64), np.float16)
     attention[(2, 2), 128](q, q, q, np.zeros_like(q), 0.125)

@@ -31,8 +31,13 @@ METADATA = (0x4, 0xE)  # pairs of columns that all kinds of sparsity allow
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--archs", type=archs_of, metavar="sm_XX,...", default=(),
-        help="measure on these; default: the first that has the form")  # fmt: skip
+    add(
+        "--archs",
+        type=archs_of,
+        metavar="sm_XX,...",
+        default=(),
+        help="measure on these; default: the first that has the form",
+    )
     add("--only", metavar="TEXT", default="", help="forms whose text has this")
     add("--repeats", type=int, metavar="N", help="samples (default: 7, 3 with --quick)")
 
@@ -46,10 +51,14 @@ def archs_of(text: str) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace) -> Report:
     repeats = options.repeats or (3 if options.quick else 7)
-    report = Report("forms", {"only": options.only, "repeats": repeats}, {
-        "clock": "time.perf_counter around tc.emulate, after one call that compiles; the least",
-        "operands": "normal values, integers and bits uniform over their type",
-    })  # fmt: skip
+    report = Report(
+        "forms",
+        {"only": options.only, "repeats": repeats},
+        {
+            "clock": "time.perf_counter around tc.emulate, after one call that compiles; the least",
+            "operands": "normal values, integers and bits uniform over their type",
+        },
+    )
     chosen = [form for form in forms(options.archs) if options.only in form[0].mnemonic]
     for instruction, arch in progress(chosen[:: 10 if options.quick else 1], "forms"):
         report.results.append(
@@ -155,19 +164,26 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     for name in names:
         of_group = [r for r in results if r["group"] == name]
         flops = [r["flops"] for r in of_group if "flops" in r]
-        rows.append({
-            "forms": name, "number": str(len(of_group)),
-            "GFLOP/s, geometric mean": rate(geometric_mean(flops) if flops else None, 1e9),
-            "least": rate(min(flops, default=None), 1e9),
-        })  # fmt: skip
+        rows.append(
+            {
+                "forms": name,
+                "number": str(len(of_group)),
+                "GFLOP/s, geometric mean": rate(geometric_mean(flops) if flops else None, 1e9),
+                "least": rate(min(flops, default=None), 1e9),
+            }
+        )
     yield Table("Emulated forms", rows)
     slowest = sorted(results, key=lambda result: result.get("flops", 0.0))[:SLOWEST]
-    yield Table("The slowest", [
-        {
-            "instruction": result["instruction"], "architecture": result["arch"],
-            "time of one": duration(result.get("seconds")),
-            "GFLOP/s": rate(result.get("flops"), 1e9),
-            "notes": one_line(result.get("failure", "")),
-        }
-        for result in slowest
-    ])  # fmt: skip
+    yield Table(
+        "The slowest",
+        [
+            {
+                "instruction": result["instruction"],
+                "architecture": result["arch"],
+                "time of one": duration(result.get("seconds")),
+                "GFLOP/s": rate(result.get("flops"), 1e9),
+                "notes": one_line(result.get("failure", "")),
+            }
+            for result in slowest
+        ],
+    )

@@ -31,36 +31,63 @@ NO_GPU = "NO GPU HERE: these GEMMs are emulated on the CPU, and not compared wit
 MAX_EMULATED = 10**10  # operations of an emulated suite: some seconds
 REPEATS, QUICK_REPEATS, SUITE_REPEATS = 11, 5, 7
 SECONDS, QUICK_SECONDS, SUITE_SECONDS = 165, 30, 480
-OPTIONS = (
-    "dtypes", "layouts", "suite", "groups", "count", "repeats", "seconds", "seed", "hot", "quick",
-)  # fmt: skip
+OPTIONS = ("dtypes", "layouts", "suite", "groups", "count", "repeats", "seconds", "seed", "hot", "quick")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     gemm_cases.add_problem_arguments(
-        parser, dtypes=((), f"the suite's, else {', '.join(PORTABLE)}"),
+        parser,
+        dtypes=((), f"the suite's, else {', '.join(PORTABLE)}"),
         sizes=((), "squares, odd sizes, models' shapes"),
         layouts=((), "row.col, and all of them at 4096 on a GPU"),
-    )  # fmt: skip
-    add("--repeats", type=int, metavar="N",
-        help=f"samples (default: {REPEATS}, {QUICK_REPEATS} with --quick)")  # fmt: skip
-    add("--target", choices=("auto", "cuda", "cpu"), default="auto",
-        help="where to run; cpu is the emulator (default: the GPU if there is one)")  # fmt: skip
+    )
+    add(
+        "--repeats", type=int, metavar="N", help=f"samples (default: {REPEATS}, {QUICK_REPEATS} with --quick)"
+    )
+    add(
+        "--target",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="where to run; cpu is the emulator (default: the GPU if there is one)",
+    )
     add("--arch", metavar="sm_XX", help=f"architecture to emulate (default: {emulated_arch()})")
     add("--hot", action="store_true", help="no rotating buffers: operands stay in the L2 cache")
-    add("--suite", choices=(*suites.SUITES, landscape.NAME),
+    add(
+        "--suite",
+        choices=(*suites.SUITES, landscape.NAME),
         help="a fixed list of problems in groups; --sizes replaces all of its sizes; "
-        f"{landscape.NAME}: random problems")  # fmt: skip
-    add("--count", type=int, default=landscape.COUNT, metavar="N",
-        help=f"problems of the {landscape.NAME} (default: {landscape.COUNT})")  # fmt: skip
-    add("--groups", type=lambda text: tuple(part.strip() for part in text.split(",")), default=(),
-        metavar="G,...", help="only groups of the suite that contain one of these")  # fmt: skip
-    add("--seconds", "--budget", type=float, metavar="S",
+        f"{landscape.NAME}: random problems",
+    )
+    add(
+        "--count",
+        type=int,
+        default=landscape.COUNT,
+        metavar="N",
+        help=f"problems of the {landscape.NAME} (default: {landscape.COUNT})",
+    )
+    add(
+        "--groups",
+        type=lambda text: tuple(part.strip() for part in text.split(",")),
+        default=(),
+        metavar="G,...",
+        help="only groups of the suite that contain one of these",
+    )
+    add(
+        "--seconds",
+        "--budget",
+        type=float,
+        metavar="S",
         help=f"start no further case after this long (default: {SECONDS}, {QUICK_SECONDS} with "
-        f"--quick, {SUITE_SECONDS} with --suite)")  # fmt: skip
-    add("--seed", type=int, default=0, metavar="N",
-        help=f"of the random operands and of the {landscape.NAME} (default: 0)")  # fmt: skip
+        f"--quick, {SUITE_SECONDS} with --suite)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"of the random operands and of the {landscape.NAME} (default: 0)",
+    )
     add("--verbose", action="store_true", help="print the traceback of a case that fails")
 
 
@@ -77,9 +104,11 @@ def run(options: argparse.Namespace) -> Report:
     recorded = {option: getattr(options, option) for option in OPTIONS}
     recorded["sizes"] = ["x".join(map(str, size)) for size in options.sizes]
     report = Report(
-        name if target == "cuda" else f"{name}-emulated", recorded, {},
+        name if target == "cuda" else f"{name}-emulated",
+        recorded,
+        {},
         summary={"target": target, "suite": options.suite},
-    )  # fmt: skip
+    )
     with Monitor(target == "cuda") as monitor, tc.target(target, options.arch):
         measure = prepare(target, options, monitor, report, chosen)
         sweep(report, suites.round_robin(chosen), measure, options)
@@ -113,9 +142,8 @@ def chosen_cases(options: argparse.Namespace, target: str) -> list[Case]:
 
 
 def prepare(
-    target: str, options: argparse.Namespace, monitor: Monitor, report: Report,
-    chosen: Sequence[Case],
-) -> Callable[[Case], dict[str, Any]]:  # fmt: skip
+    target: str, options: argparse.Namespace, monitor: Monitor, report: Report, chosen: Sequence[Case]
+) -> Callable[[Case], dict[str, Any]]:
     """The function that measures a case; the report gets the method."""
     if target == "cpu":
         print("" if cuda_available() else NO_GPU)
@@ -155,8 +183,7 @@ CORRECT = "every element's error is within the bound that rounding explains; int
 GPU_METHOD = {
     "operands": "standard normal, s8 uniform over all values; the same for all baselines",
     "clock": "CUDA events around graphs of launches, without host time",
-    "order": "interleaved: ours, baselines, baselines backwards, ours, ...; a sample of each a "
-    "round",
+    "order": "interleaved: ours, baselines, baselines backwards, ours, ...; a sample of each a round",
     "warm_up_s": WARM_UP,
     "sample_s": SAMPLE,
     "buffers": f"rotating sets of A, B, D, together {COLD} times the L2 cache, unless hot",
@@ -179,9 +206,11 @@ CPU_METHOD = {
 
 
 def sweep(
-    report: Report, chosen: Sequence[Case], measure: Callable[[Case], dict[str, Any]],
+    report: Report,
+    chosen: Sequence[Case],
+    measure: Callable[[Case], dict[str, Any]],
     options: argparse.Namespace,
-) -> None:  # fmt: skip
+) -> None:
     """Measure case by case; an error is a result. The file is written after each case."""
     begin = time.perf_counter()
     alive: Callable[[], bool] = getattr(measure, "alive", lambda: True)

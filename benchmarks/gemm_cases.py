@@ -10,9 +10,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.host.operands import OUTPUTS
 
-PORTABLE = {
-    "f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "f32": tc.f32, "s8": tc.s8, "f64": tc.f64,
-}  # fmt: skip
+PORTABLE = {"f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "f32": tc.f32, "s8": tc.s8, "f64": tc.f64}
 DTYPES = {**PORTABLE, "e4m3": tc.e4m3}  # only wgmma multiplies fp8
 LAYOUTS = ("row.col", "row.row", "col.row", "col.col")
 # cuBLAS' names, where N (not transposed) is column-major.
@@ -135,19 +133,22 @@ def cases(dtypes: Collection[str], sizes: Iterable[Size], layouts: Sequence[str]
             yield from (Case(dtype, *size, layout) for dtype in dtypes)
 
 
-def add_problem_arguments(
-    parser: argparse.ArgumentParser, **defaults: tuple[tuple[Any, ...], str]
-) -> None:
+def add_problem_arguments(parser: argparse.ArgumentParser, **defaults: tuple[tuple[Any, ...], str]) -> None:
     """--dtypes, --sizes and --layouts. defaults: of each, the value and its text in the help."""
     for name, parse, metavar, about in (
         ("dtypes", dtypes_of, "T,...", f"element types of A and B, of {', '.join(DTYPES)}"),
         ("sizes", sizes_of, "MxNxK,...", "sizes; N is NxNxN"),
-        ("layouts", layouts_of, "L,...",
-         f"layouts of A and B: {', '.join(LAYOUTS)}, or cuBLAS' {', '.join(BLAS)}"),
-    ):  # fmt: skip
+        (
+            "layouts",
+            layouts_of,
+            "L,...",
+            f"layouts of A and B: {', '.join(LAYOUTS)}, or cuBLAS' {', '.join(BLAS)}",
+        ),
+    ):
         default, described = defaults[name]
-        parser.add_argument(f"--{name}", type=parse, default=default, metavar=metavar,
-                            help=f"{about} (default: {described})")  # fmt: skip
+        parser.add_argument(
+            f"--{name}", type=parse, default=default, metavar=metavar, help=f"{about} (default: {described})"
+        )
 
 
 def _size(text: str) -> Size:
@@ -174,7 +175,5 @@ def _comma_list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]
 sizes_of = _comma_list(_size)  # "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))
 dtypes_of = _comma_list(lambda text: _one_of(text.lower(), DTYPES, "element type"))
 layouts_of = _comma_list(
-    lambda text: _one_of(
-        BLAS.get(text.upper(), text.lower()), LAYOUTS, f"layout (also {', '.join(BLAS)})"
-    )
+    lambda text: _one_of(BLAS.get(text.upper(), text.lower()), LAYOUTS, f"layout (also {', '.join(BLAS)})")
 )

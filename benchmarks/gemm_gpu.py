@@ -13,14 +13,7 @@ import tensorcore_dsl as tc
 from benchmarks.accuracy import check
 from benchmarks.baselines import Baseline
 from benchmarks.gemm_cases import Case
-from benchmarks.gpu import (
-    Launch,
-    Monitor,
-    TimedLaunch,
-    cache_bytes,
-    sets_beyond_cache,
-    time_interleaved,
-)
+from benchmarks.gpu import Launch, Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
 from benchmarks.harness import failure
 from benchmarks.operands import Operands, draw, operands
 from tensorcore_dsl import kernels
@@ -32,9 +25,8 @@ class GpuBench:
     """Measures one case after the other; calling it with a case returns the result."""
 
     def __init__(
-        self, torch: Any, baselines: list[Baseline], monitor: Monitor, repeats: int, seed: int,
-        hot: bool,
-    ) -> None:  # fmt: skip
+        self, torch: Any, baselines: list[Baseline], monitor: Monitor, repeats: int, seed: int, hot: bool
+    ) -> None:
         self.torch, self.baselines, self._monitor = torch, baselines, monitor
         self._repeats, self._seed, self._hot = repeats, seed, hot
         self.cache = cache_bytes(torch)
@@ -63,9 +55,7 @@ class GpuBench:
             return False
         return True
 
-    def _attempt(
-        self, about: dict[str, Any], prepare: Callable[[], TimedLaunch]
-    ) -> TimedLaunch | None:
+    def _attempt(self, about: dict[str, Any], prepare: Callable[[], TimedLaunch]) -> TimedLaunch | None:
         """What `prepare` returns; after an error None, and `about` describes the failure."""
         try:
             return prepare()
@@ -118,8 +108,7 @@ def reference(fair: list[Baseline], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned(
-    a: Any, b: Any, d: Any, family: str | None = None, accumulate: Any = None,
-    precision: str | None = None,
+    a: Any, b: Any, d: Any, family: str | None = None, accumulate: Any = None, precision: str | None = None
 ) -> dict[str, Any]:
     """Kernel and configuration that gemm chooses, or why they are unknown."""
     try:
@@ -168,11 +157,7 @@ def ours(data: Operands) -> Launch:
 def gemm_options(case: Case) -> dict[str, Any]:
     """Options of kernels.gemm that a case needs."""
     fast = case.dtype == "e4m3" and not case.precise
-    return {
-        "family": case.family or None,
-        "accumulate": FAST if fast else None,
-        "precision": case.precision,
-    }
+    return {"family": case.family or None, "accumulate": FAST if fast else None, "precision": case.precision}
 
 
 def plain(data: Operands) -> Launch:
@@ -206,6 +191,10 @@ def sparse(data: Operands) -> Launch:
 
 
 KINDS: dict[str, Callable[[Operands], Launch]] = {
-    "plain": plain, "batched": plain, "grouped": grouped, "gelu": gelu, "swiglu": swiglu,
+    "plain": plain,
+    "batched": plain,
+    "grouped": grouped,
+    "gelu": gelu,
+    "swiglu": swiglu,
     "sparse": sparse,
-}  # fmt: skip
+}

@@ -47,10 +47,10 @@ def _rates(axis: Any, report: Report) -> None:
     """FLOP/s over the size of square problems, in the layout with most squares."""
     unit, scale = UNITS[report.summary["target"]]
     squares = [
-        r for r in report.results
-        if r["M"] == r["N"] == r["K"] and "ours" in r
-        and r.get("group", "") in ("", f"square {r['dtype']}")
-    ]  # fmt: skip
+        r
+        for r in report.results
+        if r["M"] == r["N"] == r["K"] and "ours" in r and r.get("group", "") in ("", f"square {r['dtype']}")
+    ]
     layouts = [r["layout"] for r in squares]
     layout = max(layouts, key=layouts.count, default="")
     for number, dtype in enumerate(DTYPES):

@@ -77,9 +77,7 @@ def _summary(name: str, results: Sequence[Result]) -> Result:
         "left out": sum("left_out" in r for r in results),
         "wrong": sum(r.get("correct") is False for r in results),
         "flops": geometric_mean(r["ours"]["flops"] for r in results if "ours" in r),
-        "reference_flops": geometric_mean(
-            r["reference"]["flops"] for r in results if "reference" in r
-        ),
+        "reference_flops": geometric_mean(r["reference"]["flops"] for r in results if "reference" in r),
         "ratio": geometric_mean(ratios),
         "goal": GOALS.get(name),
         "share": geometric_mean(r["share"] for r in results if "share" in r),

@@ -103,9 +103,7 @@ class TimedLaunch:
         return self.loop.seconds(self.replays)
 
 
-def time_interleaved(
-    launches: Sequence[TimedLaunch], rounds: int, warm_up: float = WARM_UP
-) -> list[Timing]:
+def time_interleaved(launches: Sequence[TimedLaunch], rounds: int, warm_up: float = WARM_UP) -> list[Timing]:
     """One sample of each launch a round, after a common warm-up; odd rounds go backwards."""
     begin = time.perf_counter()
     while time.perf_counter() - begin < warm_up:

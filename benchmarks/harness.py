@@ -27,9 +27,20 @@ RECORDED = Path(__file__).parent / "results"  # in the repository
 SCHEMA = 2
 FRAMES = 4  # of a traceback that a result keeps
 PACKAGES = (
-    "tensorcore-dsl", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-cuda", "cuda-bindings",
-    "cuda-core", "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparselt-cu13",
-)  # fmt: skip
+    "tensorcore-dsl",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "ml_dtypes",
+    "numba-cuda",
+    "cuda-bindings",
+    "cuda-core",
+    "torch",
+    "triton",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
+    "nvidia-cusparselt-cu13",
+)
 
 
 @dataclass(frozen=True)
@@ -56,9 +67,11 @@ class Timing:
 
     def json(self) -> dict[str, Any]:
         return {
-            "median": self.median, "best": self.best, "spread": self.spread,
+            "median": self.median,
+            "best": self.best,
+            "spread": self.spread,
             "samples": list(self.samples),
-        }  # fmt: skip
+        }
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
@@ -67,9 +80,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
     return statistics.geometric_mean(numbers) if numbers else None
 
 
-def attempt(
-    measure: Callable[..., dict[str, Any]], *arguments: Any, verbose: bool = False
-) -> dict[str, Any]:
+def attempt(measure: Callable[..., dict[str, Any]], *arguments: Any, verbose: bool = False) -> dict[str, Any]:
     """What `measure` returns, or its failure; verbose: print the traceback."""
     try:
         return measure(*arguments)
@@ -92,9 +103,7 @@ def elapsed(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def time_on_host(
-    function: Callable[[], Any], repeats: int, least: float = 0.0, most: float = 3.0
-) -> Timing:
+def time_on_host(function: Callable[[], Any], repeats: int, least: float = 0.0, most: float = 3.0) -> Timing:
     """`repeats` samples after one call to warm up; a sample is as many calls as take `least` s.
 
     No further sample starts after `most` seconds.
@@ -158,9 +167,12 @@ GPU_FACTS = {
     "clock_memory_max_mhz": "clocks.max.memory", "persistence": "persistence_mode",
 }  # fmt: skip
 GPU_STATE = {
-    "clock_sm_mhz": "clocks.sm", "clock_memory_mhz": "clocks.mem", "power_w": "power.draw",
-    "temperature_c": "temperature.gpu", "utilisation_percent": "utilization.gpu",
-}  # fmt: skip
+    "clock_sm_mhz": "clocks.sm",
+    "clock_memory_mhz": "clocks.mem",
+    "power_w": "power.draw",
+    "temperature_c": "temperature.gpu",
+    "utilisation_percent": "utilization.gpu",
+}
 
 
 def gpu() -> dict[str, Any] | None:

@@ -89,10 +89,15 @@ def draw_map(axis: Any, report: Report) -> None:
     measured = [r for r in report.results if "ratio" in r]
     norm = TwoSlopeNorm(1.0, 0.5, 1.5)
     dots = axis.scatter(
-        [r["M"] for r in measured], [r["N"] * r["K"] for r in measured], s=18,
-        c=[r["ratio"] for r in measured], cmap="RdYlGn", norm=norm, edgecolors="grey",
+        [r["M"] for r in measured],
+        [r["N"] * r["K"] for r in measured],
+        s=18,
+        c=[r["ratio"] for r in measured],
+        cmap="RdYlGn",
+        norm=norm,
+        edgecolors="grey",
         linewidths=0.3,
-    )  # fmt: skip
+    )
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
     axis.set(xlabel="M", ylabel="N K", title="the reference's time over ours")

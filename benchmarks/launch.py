@@ -68,8 +68,10 @@ def run(options: argparse.Namespace) -> Report:
     on_gpu = driver.cuda_available()
     rounds = options.rounds or (20 if options.quick else 60)
     if not on_gpu:
-        print("NO GPU HERE: a native function that does nothing replaces the driver; the figures "
-              "are the time spent in Python.\n")  # fmt: skip
+        print(
+            "NO GPU HERE: a native function that does nothing replaces the driver; the figures "
+            "are the time spent in Python.\n"
+        )
     report = Report("launch", {"rounds": rounds}, {
         "clock": "time.perf_counter around a batch of launches, without the wait behind it",
         "launches_in_a_batch": BATCH,
@@ -83,11 +85,16 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    yield Table("", [
-        {"microseconds per launch": result["case"],
-         **{name: f"{result['launch'][name] * 1e6:.2f}" for name in ("median", "best")}}
-        for result in document["results"]
-    ])  # fmt: skip
+    yield Table(
+        "",
+        [
+            {
+                "microseconds per launch": result["case"],
+                **{name: f"{result['launch'][name] * 1e6:.2f}" for name in ("median", "best")},
+            }
+            for result in document["results"]
+        ],
+    )
 
 
 def measure(cases: dict[str, Case], wait: Case, rounds: int) -> dict[str, Timing]:

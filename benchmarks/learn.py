@@ -70,10 +70,21 @@ CHUNK = 20_000  # timings whose features are computed at a time
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--add", type=Path, nargs="+", default=(), metavar="FILE",
-        help="files of `regret --record` whose timings are added to the table first")  # fmt: skip
-    add("--timings", type=Path, default=TIMINGS, metavar="FILE",
-        help="table of timings (default: benchmarks/results/timings.npz)")  # fmt: skip
+    add(
+        "--add",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="FILE",
+        help="files of `regret --record` whose timings are added to the table first",
+    )
+    add(
+        "--timings",
+        type=Path,
+        default=TIMINGS,
+        metavar="FILE",
+        help="table of timings (default: benchmarks/results/timings.npz)",
+    )
     add("--cross-validate", action="store_true", help="grow trees for each of five folds, too")
     add("--write", action="store_true", help="write kernels/choosing/choices.npz")
 
@@ -82,16 +93,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pack(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The table of problems with `gpu`, `held_out`, `short` and `trials`, (config, seconds) each.
-    """
+    """The table of problems with `gpu`, `held_out`, `short` and `trials`, (config, seconds) each."""
     trials = [trial for result in results for trial in result["trials"]]
     configs = sorted({config for config, _ in trials}, key=lambda c: (type(c).__name__, astuple(c)))
     place = {config: i for i, config in enumerate(configs)}
     cases = [Case.of(result) for result in results]
     words = [(c.dtype, c.layout, str(c.precise), r["gpu"]) for c, r in zip(cases, results)]
     names = sorted({word for each in words for word in each})
-    own = {kind: [astuple(c) for c in configs if isinstance(c, kind)]
-           for kind in (AmpereConfig, HopperConfig)}  # fmt: skip
+    own = {
+        kind: [astuple(c) for c in configs if isinstance(c, kind)] for kind in (AmpereConfig, HopperConfig)
+    }
     logarithms = np.log2([seconds / LEAST_SECONDS for _, seconds in trials])
     return {
         "sizes": np.array([(c.M, c.N, c.K) for c in cases], np.int32),
@@ -114,16 +125,29 @@ def unpack(table: Any) -> list[dict[str, Any]]:
     seconds = LEAST_SECONDS * 2 ** (table["time"] / OCTAVE)
     names, ends = table["names"], np.cumsum(table["count"].astype(int))
     columns = zip(
-        table["sizes"].tolist(), names[table["words"]].tolist(), table["held_out"].tolist(),
-        table["short"].tolist(), np.split(table["config"], ends[:-1]),
-        np.split(seconds, ends[:-1]), strict=True,
-    )  # fmt: skip
+        table["sizes"].tolist(),
+        names[table["words"]].tolist(),
+        table["held_out"].tolist(),
+        table["short"].tolist(),
+        np.split(table["config"], ends[:-1]),
+        np.split(seconds, ends[:-1]),
+        strict=True,
+    )
     return [
-        {"M": M, "N": N, "K": K, "dtype": dtype, "layout": layout, "precise": precise == "True",
-         "gpu": gpu, "held_out": held_out, "short": short,
-         "trials": [(configs[i], float(s)) for i, s in zip(of, times, strict=True)]}
+        {
+            "M": M,
+            "N": N,
+            "K": K,
+            "dtype": dtype,
+            "layout": layout,
+            "precise": precise == "True",
+            "gpu": gpu,
+            "held_out": held_out,
+            "short": short,
+            "trials": [(configs[i], float(s)) for i, s in zip(of, times, strict=True)],
+        }
         for (M, N, K), (dtype, layout, precise, gpu), held_out, short, of, times in columns
-    ]  # fmt: skip
+    ]
 
 
 def recorded(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -139,9 +163,11 @@ def recorded(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if trials:
             short = "order" not in document["method"] and min(s for _, s in trials) > LONG
             yield result | {
-                "trials": trials, "gpu": document["machine"]["gpu"]["name"], "short": short,
+                "trials": trials,
+                "gpu": document["machine"]["gpu"]["name"],
+                "short": short,
                 "held_out": bool(document["options"].get("held_out")),
-            }  # fmt: skip
+            }
 
 
 def kind_of(config: Any, is_f32: bool, is_f64: bool) -> int:
@@ -171,9 +197,9 @@ class Timings:
         index, seconds, memory = (np.array(column) for column in zip(*kept, strict=True))
         self.index, self.seconds, self.kinds = index.astype(int), seconds, np.array(kinds)
         chunks = [slice(i, i + CHUNK) for i in range(0, len(seconds), CHUNK)]
-        self.rows = np.concatenate([
-            _rows(self.configs[part], kinds[part], shapes[part], memory[part]) for part in chunks
-        ])  # fmt: skip
+        self.rows = np.concatenate(
+            [_rows(self.configs[part], kinds[part], shapes[part], memory[part]) for part in chunks]
+        )
         self.roofline = self.rows[:, 0] * 1e-6
         self.held_out = np.array([result["held_out"] for result in results])[self.index]
         weight = np.where([result["short"] for result in results], SHORT_WEIGHT, 1)[self.index]
@@ -293,8 +319,11 @@ def stored(grown_trees: list[dict[str, Any]]) -> dict[str, Any]:
         depth = max(depth, len(levels) - 1)
     feature, code = np.array(nodes, np.uint8).T
     return {
-        "feature": feature, "code": code.copy(), "sizes": np.array(sizes, np.uint8),
-        "shifts": np.array(shifts, np.uint8), "depth": np.array(depth),
+        "feature": feature,
+        "code": code.copy(),
+        "sizes": np.array(sizes, np.uint8),
+        "shifts": np.array(shifts, np.uint8),
+        "depth": np.array(depth),
     }
 
 
@@ -327,8 +356,10 @@ def selected(timings: Timings) -> dict[str, Any]:
     for config, kind in zip(menu().configs, menu().kind.tolist(), strict=True):
         if not wins.get(kind):
             rows[type(config)].append((kind, *astuple(config)))
-    return {"hopper": np.array(rows[HopperConfig], np.int16),
-            "ampere": np.array(rows[AmpereConfig], np.int16)}  # fmt: skip
+    return {
+        "hopper": np.array(rows[HopperConfig], np.int16),
+        "ampere": np.array(rows[AmpereConfig], np.int16),
+    }
 
 
 def usual(config: Any, result: dict[str, Any]) -> Any:
@@ -361,10 +392,12 @@ def run(options: argparse.Namespace) -> Report:
     found["roofline"] = timings.roofline, ~timings.held_out
     if options.cross_validate:
         found["cross-validated"] = cross_validated(timings), ~timings.held_out
-    types = np.array([
-        "16 bits" if r["dtype"] in ("f16", "bf16") else r["dtype"] + " promoted" * r["precise"]
-        for r in results
-    ])[timings.index]  # fmt: skip
+    types = np.array(
+        [
+            "16 bits" if r["dtype"] in ("f16", "bf16") else r["dtype"] + " promoted" * r["precise"]
+            for r in results
+        ]
+    )[timings.index]
     names = {WGMMA: "wgmma", MMA: "mma.sync", F64: "mma.sync", VECTORS: "vectors"}
     for name, (seconds, mask) in found.items():
         groups = {"all": mask}
@@ -396,11 +429,17 @@ def cross_validated(timings: Timings) -> Any:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    yield Table("Choices, behind the fastest measured", [
-        {
-            "": r["of"], "kernels": r["group"], "problems": str(r["problems"]),
-            "mean": percent(r["mean"]), "median": percent(r["median"]),
-            "95th percentile": percent(r["p95"]),
-        }
-        for r in document["results"]
-    ])  # fmt: skip
+    yield Table(
+        "Choices, behind the fastest measured",
+        [
+            {
+                "": r["of"],
+                "kernels": r["group"],
+                "problems": str(r["problems"]),
+                "mean": percent(r["mean"]),
+                "median": percent(r["median"]),
+                "95th percentile": percent(r["p95"]),
+            }
+            for r in document["results"]
+        ],
+    )

@@ -22,10 +22,13 @@ Document = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "parts", type=Path, nargs="+", metavar="FILE",
+        "parts",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
         help="result files of `gemm --suite`, or of `examples`; a case of several files is taken "
-             "from the last",
-    )  # fmt: skip
+        "from the last",
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -59,11 +62,14 @@ def merged(documents: Sequence[Document]) -> Report:
         kept, datetime.fromisoformat(last["date"]),
     )  # fmt: skip
     report.summary["parts"] = [
-        {"date": part["date"], **{key: part["options"].get(key) for key in asked},
-         "commit": part["machine"].get("commit"),
-         "state": [part["machine"].get(key) for key in ("gpu_before", "gpu_after")]}
+        {
+            "date": part["date"],
+            **{key: part["options"].get(key) for key in asked},
+            "commit": part["machine"].get("commit"),
+            "state": [part["machine"].get(key) for key in ("gpu_before", "gpu_after")],
+        }
         for part in parts
-    ]  # fmt: skip
+    ]
     if is_gemm:
         report.summary["ceilings"] = highest([p["summary"].get("ceilings", {}) for p in parts])
         gemm_summary.conclude(report)

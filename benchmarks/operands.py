@@ -9,9 +9,14 @@ from typing import Any
 from benchmarks.gemm_cases import Case
 
 TORCH_NAMES = {
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "s8": "int8", "s32": "int32",
-    "f64": "float64", "e4m3": "float8_e4m3fn",
-}  # fmt: skip
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "s8": "int8",
+    "s32": "int32",
+    "f64": "float64",
+    "e4m3": "float8_e4m3fn",
+}
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,25 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 EMPTY = "No results are recorded: `python -m benchmarks gemm --suite hopper --record` adds some.\n"
 # First word of a benchmark's name -> module whose `tables(document)` shows its results.
 MODULES = {
-    "gemm": gemm_summary, "examples": examples, "launch": launch, "compile": compile_time,
+    "gemm": gemm_summary,
+    "examples": examples,
+    "launch": launch,
+    "compile": compile_time,
     "forms": forms,
-}  # fmt: skip
+}
 
 Document = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to rewrite")
-    parser.add_argument("--results", type=Path, default=RECORDED, metavar="DIR",
-                        help="folder of result files (default: benchmarks/results)")  # fmt: skip
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RECORDED,
+        metavar="DIR",
+        help="folder of result files (default: benchmarks/results)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -29,14 +29,7 @@ from benchmarks.baselines import CublasLt
 from benchmarks.gemm import GPU_METHOD, torch_with_gpu
 from benchmarks.gemm_cases import Case
 from benchmarks.gemm_gpu import gemm_options, tile
-from benchmarks.gpu import (
-    MAX_LAUNCHES,
-    Launch,
-    Loop,
-    TimedLaunch,
-    cache_bytes,
-    sets_beyond_cache,
-)
+from benchmarks.gpu import MAX_LAUNCHES, Launch, Loop, TimedLaunch, cache_bytes, sets_beyond_cache
 from benchmarks.gpu import SAMPLE as SAMPLE_OF_BENCHMARKS
 from benchmarks.harness import GPU_STATE, Report, ask_gpu, attempt, failure, geometric_mean
 from benchmarks.operands import Operands, draw, operands
@@ -73,15 +66,29 @@ TYPES = ("bf16", "e4m3", "s8", "tf32", "f16")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--dtypes", type=gemm_cases.dtypes_of, default=TYPES, metavar="T,...",
-        help=f"element types (default: {', '.join(TYPES)})")  # fmt: skip
+    add(
+        "--dtypes",
+        type=gemm_cases.dtypes_of,
+        default=TYPES,
+        metavar="T,...",
+        help=f"element types (default: {', '.join(TYPES)})",
+    )
     add("--count", type=int, default=COUNT, metavar="N", help=f"problems (default: {COUNT})")
-    add("--best", type=int, default=BEST, metavar="N",
-        help="configurations that are measured beside the first of each kind "
-        f"(default: {BEST})")  # fmt: skip
+    add(
+        "--best",
+        type=int,
+        default=BEST,
+        metavar="N",
+        help=f"configurations that are measured beside the first of each kind (default: {BEST})",
+    )
     add("--seed", type=int, default=0, metavar="N", help="of the problems (default: 0)")
-    add("--seconds", type=float, default=200.0, metavar="S",
-        help="start no further problem after this long (default: 200)")  # fmt: skip
+    add(
+        "--seconds",
+        type=float,
+        default=200.0,
+        metavar="S",
+        help="start no further problem after this long (default: 200)",
+    )
 
 
 def problems(seed: int, count: int, dtypes: Sequence[str]) -> list[Case]:
@@ -109,9 +116,7 @@ def arrays(case: Case) -> tuple[Any, Any, Any]:
 def problem_of(case: Case) -> GemmProblem:
     a, b, d = arrays(case)
     options = gemm_options(case)
-    return GemmProblem.of(
-        a, b, None, d, precision=options["precision"], accumulate=options["accumulate"]
-    )
+    return GemmProblem.of(a, b, None, d, precision=options["precision"], accumulate=options["accumulate"])
 
 
 def chosen(case: Case) -> Any:
@@ -144,10 +149,7 @@ def configurations(case: Case, best: int) -> list[Any]:
 
 def kind_of(config: Any) -> tuple[Any, ...]:
     """Configurations of a kind differ in their columns alone."""
-    return (
-        config.BM, config.pingpong, config.cluster_m, config.cluster_n, config.split_k,
-        config.k_slabs,
-    )  # fmt: skip
+    return (config.BM, config.pingpong, config.cluster_m, config.cluster_n, config.split_k, config.k_slabs)
 
 
 def compile_ahead(case: Case, config: Any) -> str:
@@ -256,10 +258,15 @@ def measure(
     samples = sampled(launches, *((LONG_ROUNDS, LONG_HOPELESS) if sampler.is_long else ()))
     times = at_one_speed(samples)
     result["trials"] = [
-        {"tile": tile(config), "seconds": times[i], "samples": [x for at, x in samples if at == i],
-         "family": family_of(config), "config": differing(config)}
+        {
+            "tile": tile(config),
+            "seconds": times[i],
+            "samples": [x for at, x in samples if at == i],
+            "family": family_of(config),
+            "config": differing(config),
+        }
         for i, config in enumerate(found)
-    ]  # fmt: skip
+    ]
     if prepared is not None:
         if len(launches) > len(found):
             result["reference"] = times[-1]
@@ -396,23 +403,34 @@ def percent(value: float | None) -> str:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    yield Table("Regret of the choice", [
-        {
-            "type": name, "problems": str(group["problems"]), "median": percent(group["median"]),
-            "95th percentile": percent(group["p95"]), "worst": percent(group["worst"]),
-            "cuBLASLt's time / ours": number(group["ratio"], ".3f"),
-            "/ the best measured": number(group["ratio_of_best"], ".3f"),
-        }
-        for name, group in document["summary"]["groups"].items()
-    ])  # fmt: skip
+    yield Table(
+        "Regret of the choice",
+        [
+            {
+                "type": name,
+                "problems": str(group["problems"]),
+                "median": percent(group["median"]),
+                "95th percentile": percent(group["p95"]),
+                "worst": percent(group["worst"]),
+                "cuBLASLt's time / ours": number(group["ratio"], ".3f"),
+                "/ the best measured": number(group["ratio_of_best"], ".3f"),
+            }
+            for name, group in document["summary"]["groups"].items()
+        ],
+    )
     known = [r for r in document["results"] if r.get("trials")]
     rows = []
     for result in sorted(known, key=regret, reverse=True)[:WORST]:
         best = fastest(result)
-        rows.append({
-            "problem": str(Case.of(result)), "type": name_of(result),
-            "chosen": result["trials"][0]["tile"], "time": duration(result["trials"][0]["seconds"]),
-            "best": best["tile"], "its time": duration(best["seconds"]),
-            "regret": percent(regret(result)),
-        })  # fmt: skip
+        rows.append(
+            {
+                "problem": str(Case.of(result)),
+                "type": name_of(result),
+                "chosen": result["trials"][0]["tile"],
+                "time": duration(result["trials"][0]["seconds"]),
+                "best": best["tile"],
+                "its time": duration(best["seconds"]),
+                "regret": percent(regret(result)),
+            }
+        )
     yield Table("The worst", rows)

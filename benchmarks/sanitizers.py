@@ -61,8 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=14, metavar="N", help="processes side by side")
     add("--seconds", type=float, default=480.0, help="time for all of it")
     add("--timeout", type=float, default=20.0, help="seconds for each launch with a tool")
-    add("--deadlocks", action="store_true",
-        help="also the class deadlocks, and tools on what hangs without them")  # fmt: skip
+    add(
+        "--deadlocks",
+        action="store_true",
+        help="also the class deadlocks, and tools on what hangs without them",
+    )
     add("--target", choices=("cuda", "cpu"), default="cuda", help="cpu: a trial without a GPU")
 
 
@@ -151,8 +154,9 @@ def measure(options: argparse.Namespace) -> Report:
     if path is None:
         raise ValueError(f"{COMMAND} is not found; it is part of the CUDA toolkit")
     sanitizer = Sanitizer(path)
-    report = Report("sanitizers", {**vars(options), "out": "", "file": None}, METHOD,
-                    summary={"target": options.target})  # fmt: skip
+    report = Report(
+        "sanitizers", {**vars(options), "out": "", "file": None}, METHOD, summary={"target": options.target}
+    )
     report.machine["sanitizer"] = sanitizer.version
     print(f"{sanitizer.version}; options: {' '.join(sanitizer.options)}", flush=True)
     waves = chosen(options.per_class, options.deadlocks)
@@ -188,8 +192,11 @@ def measure_wave(
             [runner.found.get((run["id"], tool), {}) for run in fit if run["twin"] == twin]
             for twin in (False, True)
         )
-        said(begin, f"{tool}: {reported(bugs)} bugs and {reported(twins)} twins reported; "
-             f"{counted(f.get('result') for f in bugs + twins)}")  # fmt: skip
+        said(
+            begin,
+            f"{tool}: {reported(bugs)} bugs and {reported(twins)} twins reported; "
+            f"{counted(f.get('result') for f in bugs + twins)}",
+        )
 
 
 def reported(found: list[dict[str, Any]]) -> str:
@@ -206,9 +213,8 @@ def said(begin: float, text: str) -> None:
 
 
 def in_pool(
-    runner: Runner, work: list[tuple[str, list[dict[str, Any]]]], options: argparse.Namespace,
-    timeout: float,
-) -> None:  # fmt: skip
+    runner: Runner, work: list[tuple[str, list[dict[str, Any]]]], options: argparse.Namespace, timeout: float
+) -> None:
     """Run the batches of tools side by side; bugs and twins share no process."""
     runs = sum(len(some) for _, some in work)
     most = min(MAX_RUNS, max(4, math.ceil(runs / (2 * options.jobs))))
@@ -233,11 +239,14 @@ def measure_costs(
     picked = []
     for kind in dict.fromkeys(run["class"] for run in wave):
         fine = [
-            run for run in wave
-            if run["class"] == kind and run["twin"]
-            and all(runner.found.get((run["id"], tool), {}).get("result") == RIGHT
-                    for tool in (PLAIN, *TOOLS))
-        ]  # fmt: skip
+            run
+            for run in wave
+            if run["class"] == kind
+            and run["twin"]
+            and all(
+                runner.found.get((run["id"], tool), {}).get("result") == RIGHT for tool in (PLAIN, *TOOLS)
+            )
+        ]
         picked += fine[:COSTS]
     costs = [{"class": run["class"], "name": run["name"], "seconds": {}} for run in picked]
     alone = Runner(runner.folder, runner.sanitizer, runner.target, runner.deadline)
@@ -253,4 +262,3 @@ def measure_costs(
 def runs_of(runner: Runner, run: dict[str, Any]) -> dict[str, Any]:
     found = {tool: runner.found.get((run["id"], tool)) for tool in (PLAIN, *TOOLS)}
     return {tool: result for tool, result in found.items() if result is not None}
-

@@ -52,9 +52,7 @@ def may_have(run: dict[str, Any], report: str) -> bool:
     function = kernel_of(case, run["twin"]).function
     called, file_of_kernel = names_called(function), Path(function.__code__.co_filename).name
     accesses = re.findall(r"(\w+)\+0x[0-9a-f]+ in (.+):\d+(?: |$)", report, re.MULTILINE)
-    return bool(accesses) and all(
-        file == file_of_kernel and name in called for name, file in accesses
-    )
+    return bool(accesses) and all(file == file_of_kernel and name in called for name, file in accesses)
 
 
 def names_called(function: Any) -> set[str]:
@@ -79,9 +77,7 @@ def emulate_part(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
         for result in results:
             outcome = worker.run(result["class"], result["name"], result["twin"], None)
-            found.append(result | {"emulator": {
-                "verdict": outcome.verdict, "report": outcome.report[:600],
-            }})  # fmt: skip
+            found.append(result | {"emulator": {"verdict": outcome.verdict, "report": outcome.report[:600]}})
     finally:
         worker.stop()
     return found

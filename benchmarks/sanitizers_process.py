@@ -57,8 +57,9 @@ class Sanitizer:
     def __post_init__(self) -> None:
         told = subprocess.run([self.path, "--help"], capture_output=True, text=True, timeout=60)
         known = told.stdout + told.stderr
-        self.options = [part for name, value in OPTIONS.items() if name.lstrip("-") in known
-                        for part in (name, value)]  # fmt: skip
+        self.options = [
+            part for name, value in OPTIONS.items() if name.lstrip("-") in known for part in (name, value)
+        ]
         told = subprocess.run([self.path, "--version"], capture_output=True, text=True, timeout=60)
         self.version = told.stdout.strip().splitlines()[-1] if told.stdout.strip() else ""
 
@@ -80,9 +81,8 @@ class Process:
     """One child process and what it has said."""
 
     def __init__(
-        self, batch: Batch, runs: list[dict[str, Any]], sanitizer: Sanitizer, target: str,
-        stem: Path,
-    ) -> None:  # fmt: skip
+        self, batch: Batch, runs: list[dict[str, Any]], sanitizer: Sanitizer, target: str, stem: Path
+    ) -> None:
         self.out, self.log = stem.with_suffix(".jsonl"), stem.with_suffix(".log")
         self.errors = stem.with_suffix(".err")
         given = stem.with_suffix(".json")
@@ -130,9 +130,7 @@ class Process:
 class Runner:
     """Runs batches; `found` gets a record for each (run, tool)."""
 
-    def __init__(
-        self, folder: Path, sanitizer: Sanitizer, target: str, deadline: float
-    ) -> None:
+    def __init__(self, folder: Path, sanitizer: Sanitizer, target: str, deadline: float) -> None:
         self.folder, self.sanitizer, self.target = folder, sanitizer, target
         self.deadline = deadline
         self.found: dict[tuple[str, str], dict[str, Any]] = {}

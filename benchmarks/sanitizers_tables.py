@@ -83,14 +83,17 @@ def by_class(title: str, unit: str, results: list[Result], judges: dict[str, Jud
     """How many of each class each judge reports."""
     kinds = list(dict.fromkeys(r["class"] for r in results))
     rows = [(kind, [r for r in results if r["class"] == kind]) for kind in kinds]
-    return Table(title, [
-        {
-            "class": kind,
-            unit: str(len(some)),
-            **{name: str(sum(map(judge, some))) for name, judge in judges.items()},
-        }
-        for kind, some in (*rows, ("all", results))
-    ])  # fmt: skip
+    return Table(
+        title,
+        [
+            {
+                "class": kind,
+                unit: str(len(some)),
+                **{name: str(sum(map(judge, some))) for name, judge in judges.items()},
+            }
+            for kind, some in (*rows, ("all", results))
+        ],
+    )
 
 
 def costs(measured: Sequence[dict[str, Any]]) -> Table:
@@ -101,20 +104,21 @@ def costs(measured: Sequence[dict[str, Any]]) -> Table:
     for tool, base in pairs:
         both = [c["seconds"] for c in measured if {tool, base} <= c["seconds"].keys()]
         if both:
-            rows.append({
-                "tool": names.get(tool, tool),
-                "launches": str(len(both)),
-                "without": duration(statistics.median(s[base] for s in both)),
-                "with": duration(statistics.median(s[tool] for s in both)),
-                "ratio": f"{statistics.median(s[tool] / s[base] for s in both):.1f}",
-            })  # fmt: skip
+            rows.append(
+                {
+                    "tool": names.get(tool, tool),
+                    "launches": str(len(both)),
+                    "without": duration(statistics.median(s[base] for s in both)),
+                    "with": duration(statistics.median(s[tool] for s in both)),
+                    "ratio": f"{statistics.median(s[tool] / s[base] for s in both):.1f}",
+                }
+            )
     return Table("Time of a launch, medians", rows)
 
 
 def missed(document: dict[str, Any]) -> list[Result]:
     """Bugs that a tool of compute-sanitizer reports and the emulator does not."""
-    return [r for r in document["results"]
-            if not r["twin"] and by_any(r) and not by_emulator(r)]  # fmt: skip
+    return [r for r in document["results"] if not r["twin"] and by_any(r) and not by_emulator(r)]
 
 
 def markdown(document: dict[str, Any]) -> Iterator[str]:

@@ -11,9 +11,12 @@ from typing import Any
 from benchmarks.gemm_cases import COMMON, LAYOUTS, Case, Size, squares
 
 MODELS: tuple[Size, ...] = (
-    (4096, 4096, 14336), (8192, 28672, 8192), (4096, 6144, 4096), (16384, 1024, 8192),
+    (4096, 4096, 14336),
+    (8192, 28672, 8192),
+    (4096, 6144, 4096),
+    (16384, 1024, 8192),
     (8192, 8192, 512),
-)  # fmt: skip
+)
 SKINNY_ROWS = (1, 8, 16, 32, 64, 128)
 SKINNY_WEIGHTS = ((4096, 4096), (8192, 8192), (28672, 8192))  # N, K
 ODD: tuple[Size, ...] = ((4095, 4097, 4099), (1000, 1000, 1000), (8193, 2501, 5008))
@@ -30,9 +33,13 @@ def expert_rows(count: int = EXPERTS, most: int = MAX_ROWS, seed: int = 0) -> tu
 
 
 def group(
-    name: str, dtype: str, sizes: Sequence[Size], layouts: Sequence[str] = (COMMON,),
-    family: str = "", **fields: Any,
-) -> list[Case]:  # fmt: skip
+    name: str,
+    dtype: str,
+    sizes: Sequence[Size],
+    layouts: Sequence[str] = (COMMON,),
+    family: str = "",
+    **fields: Any,
+) -> list[Case]:
     return [
         Case(dtype, *size, layout, family, f"{name} {dtype}", **fields)
         for size in sizes

@@ -38,9 +38,7 @@ class Table:
         drawn = RichTable(title=self.title, title_justify="left", box=box.SIMPLE_HEAD)
         for place, name in enumerate(self.columns):
             left = place == 0 or name == "notes"
-            drawn.add_column(
-                name, justify="left" if left else "right", no_wrap=not left, overflow="fold"
-            )
+            drawn.add_column(name, justify="left" if left else "right", no_wrap=not left, overflow="fold")
         for row in self.cells:
             drawn.add_row(*map(Text, row))
         Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False).print(drawn)

@@ -47,8 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=("measure", "compare"), help="measure on a GPU, or compare estimates")
     add("file", nargs="?", type=Path, help="compare: a result file of `measure`")
-    add("--sizes", type=gemm_cases.sizes_of, default=SIZES, metavar="MxNxK,...",
-        help=f"problems (default: {','.join('x'.join(map(str, s)) for s in SIZES)})")  # fmt: skip
+    add(
+        "--sizes",
+        type=gemm_cases.sizes_of,
+        default=SIZES,
+        metavar="MxNxK,...",
+        help=f"problems (default: {','.join('x'.join(map(str, s)) for s in SIZES)})",
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -81,37 +86,46 @@ def correlations(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     found = []
     sizes = list(dict.fromkeys((r["M"], r["N"], r["K"]) for r in results))
-    groups: list[tuple[str, Any]] = [(family, size) for family in ("sm90", "sm80", "")
-                                     for size in (*sizes, None)]  # fmt: skip
+    groups: list[tuple[str, Any]] = [
+        (family, size) for family in ("sm90", "sm80", "") for size in (*sizes, None)
+    ]
     for (family, size), held_out in product(groups, (False, True)):
         chosen = [
-            r for r in results
-            if r["family"] == (family or r["family"]) and r["held_out"] >= held_out
+            r
+            for r in results
+            if r["family"] == (family or r["family"])
+            and r["held_out"] >= held_out
             and (r["M"], r["N"], r["K"]) == (size or (r["M"], r["N"], r["K"]))
-        ]  # fmt: skip
+        ]
         if len(chosen) > 2:
-            ranks = [
-                (r["estimate"] / r["operations"], r["median"] / r["operations"]) for r in chosen
-            ]
-            found.append({
-                "family": family, "size": list(size or ()), "held_out": held_out,
-                "count": len(chosen), "correlation": spearman(*zip(*ranks, strict=True)),
-            })  # fmt: skip
+            ranks = [(r["estimate"] / r["operations"], r["median"] / r["operations"]) for r in chosen]
+            found.append(
+                {
+                    "family": family,
+                    "size": list(size or ()),
+                    "held_out": held_out,
+                    "count": len(chosen),
+                    "correlation": spearman(*zip(*ranks, strict=True)),
+                }
+            )
     return found
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     """Spearman's rank correlation; equal numbers share their mean rank."""
-    places = [np.searchsorted(np.sort(x), x) + np.searchsorted(np.sort(x), x, "right")
-              for x in (np.asarray(left), np.asarray(right))]  # fmt: skip
+    places = [
+        np.searchsorted(np.sort(x), x) + np.searchsorted(np.sort(x), x, "right")
+        for x in (np.asarray(left), np.asarray(right))
+    ]
     return float(np.corrcoef(*places)[0, 1])
 
 
 def measure(options: argparse.Namespace) -> Report:
     """Seconds of every configuration for every size."""
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    report = Report("timeline", {"rounds": rounds, "sizes": list(options.sizes)}, METHOD,
-                    summary={"target": "cuda"})  # fmt: skip
+    report = Report(
+        "timeline", {"rounds": rounds, "sizes": list(options.sizes)}, METHOD, summary={"target": "cuda"}
+    )
     torch = torch_with_gpu()
     with tc.target("cuda"), Monitor() as monitor:
         report.machine["gpu_before"] = ask_gpu(GPU_STATE)
@@ -148,9 +162,7 @@ def measure_size(torch: Any, size: Size, rounds: int) -> list[dict[str, Any]]:
 
 
 def launch_on(data: Operands, candidate: Candidate, i: int) -> None:
-    kernels.gemm(
-        data.a[i], data.b[i], out=data.d[i], family=candidate.family, config=candidate.config
-    )
+    kernels.gemm(data.a[i], data.b[i], out=data.d[i], family=candidate.family, config=candidate.config)
 
 
 def resources(data: Operands, candidate: Candidate) -> dict[str, Any]:
@@ -164,9 +176,14 @@ def resources(data: Operands, candidate: Candidate) -> dict[str, Any]:
 def described(candidate: Candidate) -> dict[str, Any]:
     M, N, K = candidate.size
     return {
-        "family": candidate.family, "tile": candidate.name, "M": M, "N": N, "K": K,
-        "operations": 2 * M * N * K, "config": asdict(candidate.config),
-    }  # fmt: skip
+        "family": candidate.family,
+        "tile": candidate.name,
+        "M": M,
+        "N": N,
+        "K": K,
+        "operations": 2 * M * N * K,
+        "config": asdict(candidate.config),
+    }
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
@@ -178,39 +195,48 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     for size in dict.fromkeys((r["M"], r["N"], r["K"]) for r in results):
         rows = [r for r in results if (r["M"], r["N"], r["K"]) == size]
         rows.sort(key=lambda r: r.get("median", float("inf")))
-        yield Table(" x ".join(map(str, size)), [
-            {
-                "tile": r["tile"],
-                "family": r["family"],
-                "time": duration(r.get("median")),
-                "TFLOP/s": rate(r["operations"] / r["median"] if "median" in r else None, 1e12),
-                "notes": one_line(r.get("failure") or ("" if r["correct"] else "wrong result")),
-            }
-            for r in rows
-        ])  # fmt: skip
+        yield Table(
+            " x ".join(map(str, size)),
+            [
+                {
+                    "tile": r["tile"],
+                    "family": r["family"],
+                    "time": duration(r.get("median")),
+                    "TFLOP/s": rate(r["operations"] / r["median"] if "median" in r else None, 1e12),
+                    "notes": one_line(r.get("failure") or ("" if r["correct"] else "wrong result")),
+                }
+                for r in rows
+            ],
+        )
 
 
 def comparison(document: dict[str, Any]) -> Iterator[Table]:
     """The rank correlations, and where the estimates are worst."""
-    yield Table("Rank correlation of estimated and measured times", [
-        {
-            "family": row["family"] or "both",
-            "size": " x ".join(map(str, row["size"])) or "all",
-            "configurations": "held out" if row["held_out"] else "all",
-            "number": str(row["count"]),
-            "Spearman": number(row["correlation"], ".3f"),
-        }
-        for row in document["summary"]["correlations"]
-    ])  # fmt: skip
+    yield Table(
+        "Rank correlation of estimated and measured times",
+        [
+            {
+                "family": row["family"] or "both",
+                "size": " x ".join(map(str, row["size"])) or "all",
+                "configurations": "held out" if row["held_out"] else "all",
+                "number": str(row["count"]),
+                "Spearman": number(row["correlation"], ".3f"),
+            }
+            for row in document["summary"]["correlations"]
+        ],
+    )
     off = lambda r: abs(math.log(r["estimate"] / r["median"]))
     worst = sorted(document["results"], key=off, reverse=True)
-    yield Table("The worst estimates", [
-        {
-            "tile": r["tile"],
-            "size": f"{r['M']} x {r['N']} x {r['K']}",
-            "estimated": duration(r["estimate"]),
-            "measured": duration(r["median"]),
-            "ratio": number(r["estimate"] / r["median"], ".2f"),
-        }
-        for r in worst[:WORST]
-    ])  # fmt: skip
+    yield Table(
+        "The worst estimates",
+        [
+            {
+                "tile": r["tile"],
+                "size": f"{r['M']} x {r['N']} x {r['K']}",
+                "estimated": duration(r["estimate"]),
+                "measured": duration(r["median"]),
+                "ratio": number(r["estimate"] / r["median"], ".2f"),
+            }
+            for r in worst[:WORST]
+        ],
+    )

@@ -85,9 +85,7 @@ class Candidate:
         config = self.config
         if isinstance(config, AmpereConfig):
             return f"{tile(config)} w{config.WM}x{config.WN}"
-        more = f" slabs{config.k_slabs}" * (config.k_slabs > 1) + " wait0" * (
-            config.mma_in_flight == 0
-        )
+        more = f" slabs{config.k_slabs}" * (config.k_slabs > 1) + " wait0" * (config.mma_in_flight == 0)
         return tile(config) + more
 
 

@@ -75,9 +75,10 @@ def estimate(candidate: Candidate, about: Mapping[str, Any], runs: Runs = record
     high = min(config.group_m, concurrent)  # tiles of a wave below and beside each other
     of_wave = (high * rows + concurrent / high * cols) * K * ITEMSIZE
     how = {
-        "sms": SMS, "cold": 1 / waves if fits else 1.0,
+        "sms": SMS,
+        "cold": 1 / waves if fits else 1.0,
         "from_dram": min(1.0, (operands if fits else max(operands, waves * of_wave)) / loaded),
-    }  # fmt: skip
+    }
     cycles = _hopper if candidate.family == "sm90" else _ampere
     total = SM_90A["launch"].value + cycles(config, candidate.size, tiles, about, how, runs)
     energy = joules(M * N * K, loaded + M * N * ITEMSIZE)
@@ -88,11 +89,13 @@ def resident_blocks(config: Any, about: Mapping[str, Any]) -> int:
     """Blocks of the mma.sync kernels that an SM holds at a time."""
     limit = {name: figure.value for name, figure in SM_90A.items()}
     per_warp = ceil(about["registers"] / 8) * 8 * 32
-    return int(min(
-        limit["sm_threads"] // config.threads,
-        limit["sm_registers"] // (per_warp * config.threads // 32),
-        limit["sm_shared"] // (about["shared_bytes"] + 1024),
-    ))  # fmt: skip
+    return int(
+        min(
+            limit["sm_threads"] // config.threads,
+            limit["sm_registers"] // (per_warp * config.threads // 32),
+            limit["sm_shared"] // (about["shared_bytes"] + 1024),
+        )
+    )
 
 
 def _hopper(

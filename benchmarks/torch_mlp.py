@@ -38,16 +38,35 @@ METHOD = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--cases", type=_cases, default=CASES, metavar="RxFxH,...",
-        help="rows, features and hidden features (default: three)")  # fmt: skip
-    add("--modes", type=lambda text: tuple(text.split(",")), default=MODES, metavar="M,...",
-        help=f"how steps run (default: {','.join(MODES)})")  # fmt: skip
-    add("--steps", type=int, default=STEPS, metavar="N",
-        help=f"steps of the comparison of accuracy (default: {STEPS})")  # fmt: skip
-    add("--rounds", type=int, default=ROUNDS, metavar="R",
-        help=f"samples of each model (default: {ROUNDS})")  # fmt: skip
-    add("--seconds", type=float, default=150.0, metavar="S",
-        help="start no further measurement after this long (default: 150)")  # fmt: skip
+    add(
+        "--cases",
+        type=_cases,
+        default=CASES,
+        metavar="RxFxH,...",
+        help="rows, features and hidden features (default: three)",
+    )
+    add(
+        "--modes",
+        type=lambda text: tuple(text.split(",")),
+        default=MODES,
+        metavar="M,...",
+        help=f"how steps run (default: {','.join(MODES)})",
+    )
+    add(
+        "--steps",
+        type=int,
+        default=STEPS,
+        metavar="N",
+        help=f"steps of the comparison of accuracy (default: {STEPS})",
+    )
+    add("--rounds", type=int, default=ROUNDS, metavar="R", help=f"samples of each model (default: {ROUNDS})")
+    add(
+        "--seconds",
+        type=float,
+        default=150.0,
+        metavar="S",
+        help="start no further measurement after this long (default: 150)",
+    )
 
 
 def _cases(text: str) -> tuple[tuple[int, ...], ...]:
@@ -89,9 +108,10 @@ def models(torch: Any, case: Sequence[int], device: str = "cuda") -> dict[str, A
     for name, dtype in (("torch", torch.bfloat16), ("f32", torch.float32)):
         options = {"device": device, "dtype": dtype}
         model = torch.nn.Sequential(
-            torch.nn.Linear(features, hidden, **options), torch.nn.GELU(approximate="tanh"),
+            torch.nn.Linear(features, hidden, **options),
+            torch.nn.GELU(approximate="tanh"),
             torch.nn.Linear(hidden, features, **options),
-        )  # fmt: skip
+        )
         values = ours.state_dict().values()
         model.load_state_dict(dict(zip(model.state_dict(), values, strict=True)))
         found[name] = model
@@ -128,9 +148,7 @@ def stepper(torch: Any, model: Any, loss: Callable[[Any, Any], Any], x: Any, y: 
     return step
 
 
-def measure_accuracy(
-    torch: Any, case: Sequence[int], steps: int, device: str = "cuda"
-) -> dict[str, Any]:
+def measure_accuracy(torch: Any, case: Sequence[int], steps: int, device: str = "cuda") -> dict[str, Any]:
     """Losses and weights after `steps` steps, of the three models."""
     x, y = data(torch, case, device)
     losses, moved, first = {}, {}, None
@@ -223,11 +241,15 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
             accuracy.append(row | {"notes": notes})
             continue
         ours, torchs = result.get("tensorcore_dsl", {}), result.get("torch", {})
-        times.append({
-            "rows x features x hidden": size, "step": result["mode"],
-            "tensorcore_dsl": duration(ours.get("median")),
-            "torch": duration(torchs.get("median")), "ratio": number(result.get("ratio"), ".3f"),
-            "notes": notes,
-        })  # fmt: skip
+        times.append(
+            {
+                "rows x features x hidden": size,
+                "step": result["mode"],
+                "tensorcore_dsl": duration(ours.get("median")),
+                "torch": duration(torchs.get("median")),
+                "ratio": number(result.get("ratio"), ".3f"),
+                "notes": notes,
+            }
+        )
     yield Table("training, compared with f32", accuracy)
     yield Table("time of a step", times)

@@ -44,12 +44,28 @@ def configurations(dtype: str, M: int, fast: bool = True) -> list[Configuration]
 
 
 @triton.jit
-def gemm_kernel(
-    a, b, d, M, N, K,
-    a_batch, a_m, a_k, b_batch, b_k, b_n, d_batch, d_m,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    EVEN: tl.constexpr, PRECISE: tl.constexpr,
-):  # fmt: skip
+def gemm_kernel(  # noqa: PLR0913
+    a,
+    b,
+    d,
+    M,
+    N,
+    K,
+    a_batch,
+    a_m,
+    a_k,
+    b_batch,
+    b_k,
+    b_n,
+    d_batch,
+    d_m,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    GROUP: tl.constexpr,
+    EVEN: tl.constexpr,
+    PRECISE: tl.constexpr,
+):
     """D = A B. EVEN: K is a multiple of BK. PRECISE: promote fp8 accumulators every BK."""
     block = tl.program_id(0)
     columns = tl.cdiv(N, BN)
@@ -89,12 +105,29 @@ def gemm(a: Any, b: Any, d: Any, config: Configuration) -> None:
     steps = [x.stride(0) if x.dim() == 3 else 0 for x in (a, b, d)]
     grid = triton.cdiv(M, config.BM) * triton.cdiv(N, config.BN), count
     gemm_kernel[grid](
-        a, b, d, M, N, K,
-        steps[0], a.stride(-2), a.stride(-1), steps[1], b.stride(-2), b.stride(-1),
-        steps[2], d.stride(-2),
-        BM=config.BM, BN=config.BN, BK=config.BK, GROUP=GROUP, EVEN=K % config.BK == 0,
-        PRECISE=config.precise, num_warps=config.warps, num_stages=config.stages,
-    )  # fmt: skip
+        a,
+        b,
+        d,
+        M,
+        N,
+        K,
+        steps[0],
+        a.stride(-2),
+        a.stride(-1),
+        steps[1],
+        b.stride(-2),
+        b.stride(-1),
+        steps[2],
+        d.stride(-2),
+        BM=config.BM,
+        BN=config.BN,
+        BK=config.BK,
+        GROUP=GROUP,
+        EVEN=K % config.BK == 0,
+        PRECISE=config.precise,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
 
 
 @triton.jit

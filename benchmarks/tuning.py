@@ -25,9 +25,13 @@ SIZES = gemm_cases.squares(4096, 8192)
 SHOWN = 5  # configurations of each problem
 # Fields of kernels.HopperConfig that have an option, and their usual values.
 FIELDS = {
-    "BM": (128,), "BN": (256,), "stages": (0,), "cluster_m": (1,), "group_m": (8,),
+    "BM": (128,),
+    "BN": (256,),
+    "stages": (0,),
+    "cluster_m": (1,),
+    "group_m": (8,),
     "mma_in_flight": (1,),
-}  # fmt: skip
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,12 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, dtypes=(("bf16",), "bf16"), sizes=(SIZES, "4096,8192"), layouts=((COMMON,), COMMON)
     )
     for name in FIELDS:
-        add(f"--{name.replace('_', '-')}", type=_integers, metavar="N,...",
-            help="0: as many as fit" if name == "stages" else "values to try")  # fmt: skip
-    add("--seconds", type=float, default=240.0, metavar="S",
-        help="start no further problem after this long (default: 240)")  # fmt: skip
-    add("--no-remember", dest="remember", action="store_false",
-        help="do not write to gemm's tuning cache")  # fmt: skip
+        add(
+            f"--{name.replace('_', '-')}",
+            type=_integers,
+            metavar="N,...",
+            help="0: as many as fit" if name == "stages" else "values to try",
+        )
+    add(
+        "--seconds",
+        type=float,
+        default=240.0,
+        metavar="S",
+        help="start no further problem after this long (default: 240)",
+    )
+    add("--no-remember", dest="remember", action="store_false", help="do not write to gemm's tuning cache")
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -62,10 +74,15 @@ def candidates(options: argparse.Namespace) -> list[HopperConfig] | None:
 
 def run(options: argparse.Namespace) -> Report:
     names = ("sizes", "dtypes", "layouts", "remember", "seconds", *FIELDS)
-    report = Report("tune", {name: getattr(options, name) for name in names}, {
-        "clock": "events around launches on the same operands; finalists are interleaved",
-        "operands": "standard normal, s8 uniform over all values",
-    }, summary={"target": "cuda"})  # fmt: skip
+    report = Report(
+        "tune",
+        {name: getattr(options, name) for name in names},
+        {
+            "clock": "events around launches on the same operands; finalists are interleaved",
+            "operands": "standard normal, s8 uniform over all values",
+        },
+        summary={"target": "cuda"},
+    )
     begin = time.perf_counter()
     with tc.target("cuda"):
         measure = measurer(torch_with_gpu(), candidates(options), options.remember)
@@ -111,20 +128,25 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
             yield Table(title, [{"notes": one_line(problem)}])
             continue
         failed = sum("failure" in trial for trial in result["trials"])
-        yield Table(f"{title}: {len(result['trials'])} tried, {failed} failed", [
-            trial_row(place, trial, result)
-            for place, trial in enumerate(result["trials"], 1)
-            if place <= SHOWN or trial["config"] == result["before"]["config"]
-        ])  # fmt: skip
+        yield Table(
+            f"{title}: {len(result['trials'])} tried, {failed} failed",
+            [
+                trial_row(place, trial, result)
+                for place, trial in enumerate(result["trials"], 1)
+                if place <= SHOWN or trial["config"] == result["before"]["config"]
+            ],
+        )
 
 
 def trial_row(place: int, trial: dict[str, Any], result: dict[str, Any]) -> dict[str, str]:
     seconds, config = trial.get("seconds"), trial["config"]
     before = "gemm's choice before" if config == result["before"]["config"] else ""
     return {
-        "place": str(place), "family": trial["family"], "tile": trial["tile"],
+        "place": str(place),
+        "family": trial["family"],
+        "tile": trial["tile"],
         **{name: number(config.get(name), "d") for name in list(FIELDS)[3:]},
         "time": duration(seconds),
         "TFLOP/s": rate(result["operations"] / seconds if seconds else None, 1e12),
         "notes": one_line(trial.get("failure") or before),
-    }  # fmt: skip
+    }

@@ -39,13 +39,19 @@ METHOD = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--sizes", type=int, nargs="+", default=SIZES, metavar="N",
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=SIZES,
+        metavar="N",
         help=f"N of N x N x N problems (default: {' '.join(map(str, SIZES))})",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--rounds", type=int, metavar="R",
+        "--rounds",
+        type=int,
+        metavar="R",
         help=f"samples of each kernel (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
-    )  # fmt: skip
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -118,14 +124,17 @@ def launch_step(gemm: Any, data: Operands, i: int) -> None:
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
     for size in document["options"]["sizes"]:
-        yield Table(f"bf16, {size} x {size} x {size}", [
-            {
-                "kernel": r["name"],
-                "TFLOP/s": f"{r['tflops']:.0f}",
-                f"of {REFERENCE}": f"{r['share']:.1%}",
-                "time": duration(r["timing"]["median"]),
-                "notes": "" if r["correct"] else "WRONG RESULT",
-            }
-            for r in document["results"]
-            if r["size"] == size
-        ])  # fmt: skip
+        yield Table(
+            f"bf16, {size} x {size} x {size}",
+            [
+                {
+                    "kernel": r["name"],
+                    "TFLOP/s": f"{r['tflops']:.0f}",
+                    f"of {REFERENCE}": f"{r['share']:.1%}",
+                    "time": duration(r["timing"]["median"]),
+                    "notes": "" if r["correct"] else "WRONG RESULT",
+                }
+                for r in document["results"]
+                if r["size"] == size
+            ],
+        )

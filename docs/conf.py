@@ -26,13 +26,7 @@ PROJECT = HERE / "project"  # likewise
 project = "tensorcore_dsl"
 version = release = tensorcore_dsl.__version__
 project_copyright = "the tensorcore_dsl authors"
-extensions = [
-    "myst_nb",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.viewcode",
-    "numpydoc",
-    "sphinx_copybutton",
-]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "numpydoc", "sphinx_copybutton"]
 nitpicky = True  # a reference that leads nowhere is a warning
 nb_execution_mode = "off"  # tests/test_docs.py executes notebooks; here they show their outputs
 myst_heading_anchors = 4
@@ -61,10 +55,7 @@ def write_reference(_app: Any = None) -> None:
         pages[f"{module.rpartition('.')[2]}.rst"] = public_names.read_page(module)
     pages["values_and_results.rst"] = public_names.received_page()
     names = "\n".join(f"   {name.removesuffix('.rst')}" for name in pages)
-    pages["index.rst"] = (
-        f"{public_names.INTRODUCTION}\n"
-        f".. toctree::\n   :maxdepth: 1\n\n{names}\n"
-    )
+    pages["index.rst"] = f"{public_names.INTRODUCTION}\n.. toctree::\n   :maxdepth: 1\n\n{names}\n"
     for old in REFERENCE.glob("*.rst"):
         if old.name not in pages:
             old.unlink()
@@ -108,9 +99,7 @@ def check_names(_app: Any, env: Any) -> None:
     for group in public_names.groups():
         for name in group.own:
             if f"{group.module}.{name}" not in entries:
-                logging.getLogger(__name__).warning(
-                    "no entry for the public name %s.%s", group.module, name
-                )
+                logging.getLogger(__name__).warning("no entry for the public name %s.%s", group.module, name)
 
 
 def adapt_links(_app: Any, _name: str, source: list[str]) -> None:

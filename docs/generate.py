@@ -29,11 +29,7 @@ INSTRUCTIONS = "docs/instructions.md"
 STUB = "tensorcore_dsl/_typing.pyi"
 PAGES = (
     "README.md",
-    *(
-        f"docs/{p.name}"
-        for p in sorted((ROOT / "docs").glob("*.md"))
-        if p.name != "instructions.md"
-    ),
+    *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")) if p.name != "instructions.md"),
 )
 NEEDED = {"docs/pytorch.md": "torch"}  # optional modules that a page's program imports
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -54,8 +50,7 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     return [
-        Block(m[1], m[2], page.count("\n", 0, m.start(2)), m.start(2), m.end(2))
-        for m in FENCE.finditer(page)
+        Block(m[1], m[2], page.count("\n", 0, m.start(2)), m.start(2), m.end(2)) for m in FENCE.finditer(page)
     ]
 
 
@@ -114,9 +109,7 @@ def _outputs(name: str, text: str) -> Iterator[tuple[Block, str]]:
         if shown and shown.language == "text" and not text[block.end + 4 : shown.start - 8].strip():
             yield shown, printed
         elif printed:
-            raise ValueError(
-                f"{name}:{block.line + 1} prints, but the page does not show it:\n{printed}"
-            )
+            raise ValueError(f"{name}:{block.line + 1} prints, but the page does not show it:\n{printed}")
 
 
 def _execute(name: str, block: Block, namespace: dict[str, Any]) -> str:

@@ -40,7 +40,8 @@ FRAGMENTS = {
     "mma_m8n8k4_f64": (tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64), "abd"),
     "mma_sp_m16n8k32_f16": (tc.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32), "be"),
     "mma_block_scale_m16n8k32_e4m3": (
-        tc.mma.block_scale.m16n8k32(tc.e4m3, tc.e4m3, tc.f32), ("scale_a", "scale_b"),
+        tc.mma.block_scale.m16n8k32(tc.e4m3, tc.e4m3, tc.f32),
+        ("scale_a", "scale_b"),
     ),
     "wgmma_m64n8k16_f16": (tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32), "d"),
 }
@@ -78,11 +79,17 @@ def ladder() -> Figure:
     height = 0.8 / len(sizes)
     for number, size in enumerate(sizes):
         places = np.arange(len(names)) + (number - (len(sizes) - 1) / 2) * height
-        bars = axis.barh(places, [rates[n, size] for n in names], height, color=f"C{number}",
-                         label=f"M = N = K = {size}")  # fmt: skip
+        bars = axis.barh(
+            places, [rates[n, size] for n in names], height, color=f"C{number}", label=f"M = N = K = {size}"
+        )
         axis.bar_label(bars, fmt="%.0f", fontsize=7, padding=2)
-        axis.axvline(rates["cuBLASLt", size], color=f"C{number}", linestyle="--", linewidth=1,
-                     label=f"cuBLASLt, {size}")  # fmt: skip
+        axis.axvline(
+            rates["cuBLASLt", size],
+            color=f"C{number}",
+            linestyle="--",
+            linewidth=1,
+            label=f"cuBLASLt, {size}",
+        )
     axis.set_yticks(range(len(names)), [n.removeprefix("hopper_gemm_") for n in names], fontsize=8)
     axis.invert_yaxis()
     axis.set(xlabel="TFLOP/s, bf16, NVIDIA H200", xlim=(0, 1.1 * max(rates.values())))
@@ -98,9 +105,7 @@ def landscape() -> Figure:
 
     document = newest("gemm-landscape")
     names = ("benchmark", "options", "method", "machine", "results", "summary")
-    return figure_of(
-        Report(**{n: document[n] for n in names}, date=datetime.fromisoformat(document["date"]))
-    )
+    return figure_of(Report(**{n: document[n] for n in names}, date=datetime.fromisoformat(document["date"])))
 
 
 PICTURES: dict[str, Callable[[], Figure]] = {

@@ -60,9 +60,12 @@ DATA = {
 }
 # Kinds of element types, as DType.kind names them.
 KINDS = {
-    "f": "Floating point", "s": "Signed integer", "u": "Unsigned integer", "b": "Plain bits",
+    "f": "Floating point",
+    "s": "Signed integer",
+    "u": "Unsigned integer",
+    "b": "Plain bits",
     "p": "Predicate",
-}  # fmt: skip
+}
 # Classes that have more methods than users need -> those that the page shows.
 MEMBERS = {
     "Kernel": "configured, emulate, emulator, check, explore, ir, ptx, cubin, resources",
@@ -80,8 +83,7 @@ MEMBERS = {
     "Operand": "is_fragment, zeros",
     "Report": "",
     "Scalar": "to, bits",
-    "RegisterGroup": "dtype, layout, slots, registers, elements, map, map_coordinates, to, "
-    "coordinates",
+    "RegisterGroup": "dtype, layout, slots, registers, elements, map, map_coordinates, to, coordinates",
     "Mask": "",
     "Mbarrier": "init, arrive, arrive_expect_tx, test, wait, remote",
     "TensorMap": "bytes, prefetch",

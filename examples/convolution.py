@@ -47,9 +47,14 @@ ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8}
 
 @tc.kernel(threads=THREADS, min_blocks=1)
 def convolution_kernel(
-    x: tc.Array, w: tc.Array, y: tc.Array, padding: tc.s32, dilation: tc.s32,
-    box: tc.Const = (1, 8, 8), filters: tc.Const = 128,
-):  # fmt: skip
+    x: tc.Array,
+    w: tc.Array,
+    y: tc.Array,
+    padding: tc.s32,
+    dilation: tc.s32,
+    box: tc.Const = (1, 8, 8),
+    filters: tc.Const = 128,
+):
     """Any number of blocks. box: images, rows and columns of a box; filters: columns of a tile."""
     mma = getattr(tc.wgmma, f"m64n{filters}k16")(x.dtype, x.dtype, tc.f32)
     tile_x = tc.shared((STAGES, CONSUMERS, PIXELS, CHANNELS), x.dtype, swizzle=128)
@@ -110,9 +115,7 @@ def convolution_kernel(
                 full[stage].wait(phase)
                 tc.wgmma_fence()
                 # The first product of a tile overwrites the sums of the tile before.
-                acc = tc.wgmma_async(
-                    mma, acc, tile_x[stage, consumer], tile_w[stage], accumulate=step > 0
-                )
+                acc = tc.wgmma_async(mma, acc, tile_x[stage, consumer], tile_w[stage], accumulate=step > 0)
                 tc.wgmma_commit()
                 # One product stays in flight; the one before has ended, so its stage is free.
                 tc.wgmma_wait(1)
@@ -197,9 +200,8 @@ def launch(x: Any, w: Any, y: Any, padding: int, dilation: int, kernel: Any) -> 
 
 
 def convolution(
-    x: Any, w: Any, padding: int = 0, dilation: int = 1, stride: int = 1,
-    kernel: Any = convolution_kernel,
-) -> Any:  # fmt: skip
+    x: Any, w: Any, padding: int = 0, dilation: int = 1, stride: int = 1, kernel: Any = convolution_kernel
+) -> Any:
     """y (N, P, Q, K) of NumPy arrays x (N, H, W, C) and w (K, R, S, C).
 
     `kernel` may also be an emulator of it, `convolution_kernel.emulator("sm_90a")`.
@@ -207,13 +209,11 @@ def convolution(
     """
     if x.ndim != 4 or w.ndim != 4 or x.shape[3] != w.shape[3]:
         raise tc.ArgumentError(
-            f"x is (N, H, W, C) and w (K, R, S, C) of as many channels; they are {x.shape} and "
-            f"{w.shape}"
+            f"x is (N, H, W, C) and w (K, R, S, C) of as many channels; they are {x.shape} and {w.shape}"
         )
     if x.shape[3] % 8 or w.shape[0] % 8 or not x.shape[3]:
         raise tc.ArgumentError(
-            f"C and K must be multiples of 8 (TMA moves 16 bytes); they are {x.shape[3]} and "
-            f"{w.shape[0]}"
+            f"C and K must be multiples of 8 (TMA moves 16 bytes); they are {x.shape[3]} and {w.shape[0]}"
         )
     if stride != 1 or padding < 0 or dilation < 1:
         raise tc.ArgumentError(

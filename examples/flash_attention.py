@@ -37,9 +37,14 @@ ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8}
 
 @tc.kernel(threads=THREADS)
 def attention_kernel(
-    q: tc.Array, k: tc.Array, v: tc.Array, o: tc.Array, scale: tc.f32,
-    dim: tc.Const = 64, causal: tc.Const = False,
-):  # fmt: skip
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    o: tc.Array,
+    scale: tc.f32,
+    dim: tc.Const = 64,
+    causal: tc.Const = False,
+):
     """Grid: (tiles of ROWS queries, heads, batch); `scale` includes log2(e), for exp2."""
     mma = tc.mma.m16n8k16(q.dtype, q.dtype, tc.f32)
     # The swizzle puts the eight rows that one ldmatrix reads into different banks.
@@ -94,8 +99,7 @@ def attention_kernel(
             edge = edge | (start + KEYS - 1 > first + row + ahead)
         if edge:
             scores = [
-                masked(s, first + row, start + 8 * n, keys, ahead, causal)
-                for n, s in enumerate(scores)
+                masked(s, first + row, start + 8 * n, keys, ahead, causal) for n, s in enumerate(scores)
             ]
 
         # Every query sees key 0, which is in the first tile, so `grown` is never -inf, and
@@ -130,9 +134,15 @@ def masked(scores, first_query, first_key, keys, ahead, causal):
 
 
 def attention(
-    q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None,
-    kernel: Any = attention_kernel, rows: int = ROWS, threads: int = THREADS,
-) -> Any:  # fmt: skip
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool = False,
+    scale: float | None = None,
+    kernel: Any = attention_kernel,
+    rows: int = ROWS,
+    threads: int = THREADS,
+) -> Any:
     """softmax(scale q kᵀ) v of NumPy arrays (batch, heads, length, D); `scale` None is 1 / √D.
 
     `kernel` may also be an emulator of it, `attention_kernel.emulator("sm_90a")`, or another kernel
@@ -148,19 +158,15 @@ def attention(
     keys = k.shape[2]
     if k.shape != (batch, heads, keys, dim) or dim not in (64, 128):
         raise tc.ArgumentError(
-            f"q and k must agree in batch, heads and D, and D be 64 or 128; "
-            f"they are {q.shape} and {k.shape}"
+            f"q and k must agree in batch, heads and D, and D be 64 or 128; they are {q.shape} and {k.shape}"
         )
     allowed = [np.dtype(dtype.numpy) for dtype in DTYPES.values()]
     if not q.dtype == k.dtype == v.dtype or q.dtype not in allowed:
         raise tc.ArgumentError(
-            f"q, k and v must be all float16 or all bfloat16; "
-            f"they are {q.dtype}, {k.dtype} and {v.dtype}"
+            f"q, k and v must be all float16 or all bfloat16; they are {q.dtype}, {k.dtype} and {v.dtype}"
         )
     if keys == 0 or (causal and keys < queries):
-        raise tc.ArgumentError(
-            f"every query must see a key: {queries} queries, {keys} keys, causal={causal}"
-        )
+        raise tc.ArgumentError(f"every query must see a key: {queries} queries, {keys} keys, causal={causal}")
     o = np.empty_like(q)
     if o.size:
         factor = (1 / math.sqrt(dim) if scale is None else scale) * math.log2(math.e)
@@ -211,8 +217,7 @@ def main(arguments: list[str] | None = None, attend: Any = attention) -> None:
     dtype = DTYPES[options.dtype].numpy
     lengths = options.queries, options.keys, options.keys
     q, k, v = (
-        draw.standard_normal((options.batch, options.heads, n, options.dim)).astype(dtype)
-        for n in lengths
+        draw.standard_normal((options.batch, options.heads, n, options.dim)).astype(dtype) for n in lengths
     )
     o = attend(q, k, v, options.causal)
     exact, bound = reference(q, k, v, options.causal)

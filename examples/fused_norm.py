@@ -31,16 +31,20 @@ THREADS = 256
 WARPS = THREADS // 32
 DTYPES = {"f16": tc.f16, "bf16": tc.bf16, "f32": tc.f32}
 ROUNDOFF = {
-    np.dtype(DTYPES[name].numpy): 2.0**power
-    for name, power in (("f16", -11), ("bf16", -8), ("f32", -24))
+    np.dtype(DTYPES[name].numpy): 2.0**power for name, power in (("f16", -11), ("bf16", -8), ("f32", -24))
 }
 
 
 @tc.kernel(threads=THREADS)
 def norm_kernel(
-    x: tc.Array, residual: tc.Array, weight: tc.Array, s: tc.Array, y: tc.Array, epsilon: tc.f32,
+    x: tc.Array,
+    residual: tc.Array,
+    weight: tc.Array,
+    s: tc.Array,
+    y: tc.Array,
+    epsilon: tc.f32,
     width: tc.Const = 1,
-):  # fmt: skip
+):
     """One block a row; `width` elements are a vector, and rows consist of whole vectors."""
     partial = tc.shared(WARPS, tc.f32)
     row, columns = tc.blockIdx.x, x.shape[1]

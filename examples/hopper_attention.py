@@ -38,9 +38,15 @@ THREADS = 128 * (1 + CONSUMERS)
 
 @tc.kernel(threads=THREADS, min_blocks=1)
 def attention_kernel(
-    q: tc.Array, k: tc.Array, v: tc.Array, o: tc.Array, scale: tc.f32,
-    dim: tc.Const = 64, causal: tc.Const = False, keys_of_tile: tc.Const = KEYS,
-):  # fmt: skip
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    o: tc.Array,
+    scale: tc.f32,
+    dim: tc.Const = 64,
+    causal: tc.Const = False,
+    keys_of_tile: tc.Const = KEYS,
+):
     """Grid: (tiles of ROWS queries, heads, batch); `scale` includes log2(e), for exp2."""
     size, slabs = keys_of_tile, dim // WIDTH
     qk = getattr(tc.wgmma, f"m64n{size}k16")(q.dtype, q.dtype, tc.f32)
@@ -84,8 +90,9 @@ def attention_kernel(
             stage, phase = tc.u32(0), tc.u32(1)
             for start in tc.range(0, end, size):
                 for tile, boxes, full, empty in (
-                    (tile_k, map_k, full_k, empty_k), (tile_v, map_v, full_v, empty_v),
-                ):  # fmt: skip
+                    (tile_k, map_k, full_k, empty_k),
+                    (tile_v, map_v, full_v, empty_v),
+                ):
                     empty[stage].wait(phase)
                     full[stage].arrive_expect_tx(slabs * boxes.bytes)
                     for slab in tc.static_range(slabs):
@@ -148,9 +155,8 @@ def advance(stage, phase):
 
 
 def attention(
-    q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None,
-    kernel: Any = attention_kernel,
-) -> Any:  # fmt: skip
+    q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None, kernel: Any = attention_kernel
+) -> Any:
     """softmax(scale q kᵀ) v, with the arguments and errors of flash_attention.attention."""
     return flash_attention.attention(q, k, v, causal, scale, kernel, ROWS, THREADS)
 

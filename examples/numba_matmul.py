@@ -30,9 +30,18 @@ from numba.cuda import types
 from tensorcore_dsl import ArgumentError, f16, f32
 
 from tensorcore_dsl.numba import (  # isort: skip
-    cp_async, cp_async_commit, cp_async_wait, fence_proxy_async, store_elements, wgmma,
-    wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait, zeros,
-)  # fmt: skip
+    cp_async,
+    cp_async_commit,
+    cp_async_wait,
+    fence_proxy_async,
+    store_elements,
+    wgmma,
+    wgmma_commit,
+    wgmma_descriptor,
+    wgmma_fence,
+    wgmma_wait,
+    zeros,
+)
 
 TILE, DEPTH = 128, 32  # rows of a tile of a, of b; elements along K
 STAGES = 3

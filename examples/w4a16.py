@@ -46,9 +46,8 @@ OFFSET = {tc.f16: (0x64006400, 1024), tc.bf16: (0x43004300, 128)}
 
 @tc.kernel(threads=32 * WARPS)
 def w4a16_kernel(
-    x: tc.Array, packed: tc.Array, scales: tc.Array, d: tc.Array,
-    rows: tc.Const = 32, tokens: tc.Const = 8,
-):  # fmt: skip
+    x: tc.Array, packed: tc.Array, scales: tc.Array, d: tc.Array, rows: tc.Const = 32, tokens: tc.Const = 8
+):
     """Grid: (tiles of `rows` weights' rows, tiles of `tokens` rows of x)."""
     mma = tc.mma.m16n8k16(x.dtype, x.dtype, tc.f32)
     first_row, first_token = tc.blockIdx.x * rows, tc.blockIdx.y * tokens
@@ -106,9 +105,7 @@ def w4a16_kernel(
     for place in tc.static_range(0, rows * tokens, 32 * WARPS):
         row, token = (place + tc.threadIdx.x) % rows, (place + tc.threadIdx.x) // rows
         if (token < tokens) & (first_token + token < x.shape[0]):
-            d[first_token + token, first_row + row] = sum(
-                [parts[i, row, token] for i in range(WARPS)]
-            )
+            d[first_token + token, first_row + row] = sum([parts[i, row, token] for i in range(WARPS)])
 
 
 def dequantised(word, operand):
@@ -131,9 +128,7 @@ def pack(q: Any) -> Any:
     """
     q = np.asarray(q)
     if q.ndim != 2 or q.shape[0] % 16 or q.shape[1] % GROUP:
-        raise tc.ArgumentError(
-            f"q is (N, K), N a multiple of 16 and K of {GROUP}; it is {q.shape}"
-        )
+        raise tc.ArgumentError(f"q is (N, K), N a multiple of 16 and K of {GROUP}; it is {q.shape}")
     if q.size and not 0 <= q.min() <= q.max() <= 15:
         raise tc.ArgumentError(f"q is from 0 to 15; it is from {q.min()} to {q.max()}")
     n, k = q.shape
@@ -181,8 +176,7 @@ def w4a16(x: Any, packed: Any, scales: Any, kernel: Any = w4a16_kernel) -> Any:
         )
     if x.dtype != scales.dtype or x.dtype not in [t.numpy for t in DTYPES.values()]:
         raise tc.ArgumentError(
-            f"x and scales must be both float16 or both bfloat16; they are {x.dtype} and "
-            f"{scales.dtype}"
+            f"x and scales must be both float16 or both bfloat16; they are {x.dtype} and {scales.dtype}"
         )
     x, packed = map(aligned, (x, packed))
     d = np.zeros((m, n), x.dtype)

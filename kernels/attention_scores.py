@@ -117,9 +117,7 @@ class Softmax:
         grown = tc.maximum(best, tc.row_max(scores))
         # A row that has seen no key has a maximum of -inf. Its weights are exp2(-inf - 0) = 0.
         anchor = tc.select(grown == -math.inf, 0.0, grown)
-        weights = [
-            tc.exp2(tc.fma(score, self.scale, anchor * -self.scale), ftz=True) for score in scores
-        ]
+        weights = [tc.exp2(tc.fma(score, self.scale, anchor * -self.scale), ftz=True) for score in scores]
         # Exactly 1 where the maximum has not grown, which a fused product would not give.
         shrink = tc.exp2((best - anchor) * self.scale, ftz=True)
         added = tc.row_sum(weights, across_lanes=False)

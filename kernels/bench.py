@@ -19,19 +19,27 @@ Size = tuple[int, int, int]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--dtypes", type=_dtypes, default=["bf16"], metavar="D,...",
+        "--dtypes",
+        type=_dtypes,
+        default=["bf16"],
+        metavar="D,...",
         help=f"element types of A and B, of {', '.join(OUT)} (default: bf16)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--sizes", type=_sizes, metavar="MxNxK,...",
+        "--sizes",
+        type=_sizes,
+        metavar="MxNxK,...",
         help="sizes of the products; N stands for NxNxN (default: "
         + "; ".join(f"{_text(SIZES[t])} on {n}" for t, n in (("cuda", "a GPU"), ("cpu", "the CPU")))
         + ")",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--orders", type=_orders, default=["row.row"], metavar="A.B,...",
+        "--orders",
+        type=_orders,
+        default=["row.row"],
+        metavar="A.B,...",
         help=f"how A and B lie in memory, of {', '.join(ORDERS)} (default: row.row)",
-    )  # fmt: skip
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -34,9 +34,14 @@ def copy_kernel(source: tc.Array, target: tc.Array, mode: tc.Const = ALONG):
 
 @tc.kernel
 def copy_two_kernel(
-    a: tc.Array, b: tc.Array, a_copy: tc.Array, b_copy: tc.Array, ctas_of_a: tc.u32,
-    mode_a: tc.Const = ALONG, mode_b: tc.Const = ALONG,
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    a_copy: tc.Array,
+    b_copy: tc.Array,
+    ctas_of_a: tc.u32,
+    mode_a: tc.Const = ALONG,
+    mode_b: tc.Const = ALONG,
+):
     """The same of two matrices by one launch. Grid: the sum of both, those of `a` first."""
     tc.launch_bounds(32 * WARPS)
     tc.griddep_wait()
@@ -188,10 +193,9 @@ def transposed(vectors, count: int):
         return [[v[i] for v in vectors] for i in range(4)]
     if count == 8:
         return [
-            [picked(vectors[w], vectors[w + 1], i // 2, 0x7632 if i % 2 else 0x5410)
-             for w in range(0, 8, 2)]
+            [picked(vectors[w], vectors[w + 1], i // 2, 0x7632 if i % 2 else 0x5410) for w in range(0, 8, 2)]
             for i in range(8)
-        ]  # fmt: skip
+        ]
     found: list[list[Any]] = [[] for _ in range(16)]
     for w in range(0, 16, 4):
         for word in range(4):

@@ -22,13 +22,8 @@ SUM = {"f16": 2.0**-22, "bf16": 2.0**-22, "f32": 2.0**-22, "s8": 0.0, "f64": 2.0
 STORED = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-23, "s32": 0.0, "f64": 2.0**-53}
 SHORT = 0.1  # seconds of a run that is repeated
 ORDERS: dict[str, Any] = {"row": "C", "col": "F"}
-SIZES = {
-    "cuda": ((4096, 4096, 4096), (1000, 2000, 504)),
-    "cpu": ((256, 256, 256), (100, 200, 72)),
-}
-COLUMNS = (
-    "A, B", "D", "M", "N", "K", "A", "B", "target", "time", "GFLOP/s", "max error", "verdict",
-)  # fmt: skip
+SIZES = {"cuda": ((4096, 4096, 4096), (1000, 2000, 504)), "cpu": ((256, 256, 256), (100, 200, 72))}
+COLUMNS = ("A, B", "D", "M", "N", "K", "A", "B", "target", "time", "GFLOP/s", "max error", "verdict")
 
 
 @dataclass(frozen=True)
@@ -87,10 +82,16 @@ class Result:
         rate = 2 * math.prod(case.size) / self.seconds / 1e9
         time = f"{milliseconds:.1f} ms" if milliseconds >= 1 else f"{milliseconds * 1e3:.1f} us"
         return (
-            str(case.dtype), str(case.out),
-            *map(str, case.size), *case.orders, self.target, time, f"{rate:,.1f}",
-            f"{self.error:.1e}" if self.error else "0", "ok" if self.good else "WRONG",
-        )  # fmt: skip
+            str(case.dtype),
+            str(case.out),
+            *map(str, case.size),
+            *case.orders,
+            self.target,
+            time,
+            f"{rate:,.1f}",
+            f"{self.error:.1e}" if self.error else "0",
+            "ok" if self.good else "WRONG",
+        )
 
 
 def run(case: Case, target: str) -> Result:

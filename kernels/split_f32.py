@@ -57,9 +57,8 @@ def split_all(values, again=None):
 
 @tc.kernel
 def split_kernel(
-    a: tc.Array, b: tc.Array, a_parts: tc.Array, b_parts: tc.Array, a_k_major: tc.Const,
-    b_k_major: tc.Const,
-):  # fmt: skip
+    a: tc.Array, b: tc.Array, a_parts: tc.Array, b_parts: tc.Array, a_k_major: tc.Const, b_k_major: tc.Const
+):
     """Split A, [batch x] M x K, and B, [batch x] K x N, for wgmma, which wants K contiguous.
 
     a_parts is [batch x] M x 2K', b_parts [batch x] N x 2K', where K' is K rounded up to whole

@@ -69,9 +69,8 @@ def apply_epilogue(epilogue, value, coord):
 
 @tc.kernel
 def with_epilogue_args(
-    *arguments, kernel: tc.Const, first: tc.Const, result: tc.Const, epilogue: tc.Const,
-    options: tc.Const,
-):  # fmt: skip
+    *arguments, kernel: tc.Const, first: tc.Const, result: tc.Const, epilogue: tc.Const, options: tc.Const
+):
     """`kernel`, with the arguments of its epilogue behind its own first ones.
 
     result: which argument of the kernel is D. options: its Const values by name; the epilogue is
@@ -123,9 +122,12 @@ def kernel_of_epilogue(
         return kernel, options
     own = kernel.runtime_names
     constants = {
-        "kernel": kernel, "first": first, "result": own.index("d"), "epilogue": epilogue,
+        "kernel": kernel,
+        "first": first,
+        "result": own.index("d"),
+        "epilogue": epilogue,
         "options": tuple(options.items()),
-    }  # fmt: skip
+    }
     taken = [*own, *constants]
     for name in names:  # a parameter has the name of its argument, for messages
         while name in taken:
@@ -171,9 +173,8 @@ def _signature(name: str, function: Any, parameters: tuple[str, ...]) -> Signatu
 
 
 def _check_call(
-    name: str, function: Any, given: Signature | None, by_place: tuple[str, ...],
-    by_name: tuple[str, ...],
-) -> None:  # fmt: skip
+    name: str, function: Any, given: Signature | None, by_place: tuple[str, ...], by_name: tuple[str, ...]
+) -> None:
     """Refuse a function that cannot be called with these parameters."""
     try:
         if given is not None:

@@ -74,16 +74,32 @@ from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sy
 from tensorcore_dsl.lang.copy_tile import copy_tile
 from tensorcore_dsl.lang.debugging import assert_, breakpoint
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.fragments import (
-    fragment, load_elements, pack, store_elements, unpack, vector,
-)  # fmt: skip
+from tensorcore_dsl.lang.fragments import fragment, load_elements, pack, store_elements, unpack, vector
 from tensorcore_dsl.lang.launch import (
-    arch_number, griddep_launch_dependents, griddep_wait, launch_bounds, trap,
-)  # fmt: skip
+    arch_number,
+    griddep_launch_dependents,
+    griddep_wait,
+    launch_bounds,
+    trap,
+)
 from tensorcore_dsl.lang.local import local
 from tensorcore_dsl.lang.math import (
-    cos, erf, exp, exp2, fma, log, log2, maximum, minimum, rcp, rsqrt, select, sin, sqrt, tanh,
-)  # fmt: skip
+    cos,
+    erf,
+    exp,
+    exp2,
+    fma,
+    log,
+    log2,
+    maximum,
+    minimum,
+    rcp,
+    rsqrt,
+    select,
+    sin,
+    sqrt,
+    tanh,
+)
 from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
 from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
 from tensorcore_dsl.lang.pointer import Pointer, load, store
@@ -91,24 +107,42 @@ from tensorcore_dsl.lang.products import as_operand, tiled_mma
 from tensorcore_dsl.lang.ranges import RuntimeRange as range
 from tensorcore_dsl.lang.ranges import static_range
 from tensorcore_dsl.lang.rows import (
-    column_values, load_columns, load_rows, reduce_columns, reduce_rows, row_max, row_min, row_sum,
-    row_values, store_columns, store_rows,
-)  # fmt: skip
+    column_values,
+    load_columns,
+    load_rows,
+    reduce_columns,
+    reduce_rows,
+    row_max,
+    row_min,
+    row_sum,
+    row_values,
+    store_columns,
+    store_rows,
+)
 from tensorcore_dsl.lang.synonyms import advice as _advice
 from tensorcore_dsl.lang.special_registers import (
-    blockDim, blockIdx, cluster_rank, gridDim, lane_id, special, threadIdx, warp_id, warpgroup_id,
-)  # fmt: skip
+    blockDim,
+    blockIdx,
+    cluster_rank,
+    gridDim,
+    lane_id,
+    special,
+    threadIdx,
+    warp_id,
+    warpgroup_id,
+)
 from tensorcore_dsl.lang.tiles import Tile, dynamic_shared, shared
 from tensorcore_dsl.lang.tma import (
-    bulk_copy, tensor_map, tma_store_commit, tma_load, tma_store, tma_store_wait,
-)  # fmt: skip
-from tensorcore_dsl.lang.warp import (
-    elect, match_any, redux, shfl, shfl_down, shfl_up, shfl_xor, vote,
-)  # fmt: skip
+    bulk_copy,
+    tensor_map,
+    tma_store_commit,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+)
+from tensorcore_dsl.lang.warp import elect, match_any, redux, shfl, shfl_down, shfl_up, shfl_xor, vote
 from tensorcore_dsl.lang.warp_specialize import setmaxnreg, warp_specialize
-from tensorcore_dsl.lang.wgmma import (
-    wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
-)  # fmt: skip
+from tensorcore_dsl.lang.wgmma import wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
 from tensorcore_dsl.runtime.events import Event
 from tensorcore_dsl.runtime.targets import current_target, target

@@ -22,22 +22,26 @@ from tensorcore_dsl.kernels import bench, demo
 PROGRAM = "tensorcore-dsl"
 MANY = 60  # lines that `list` prints without --all
 CONTENTS = {
-    caches.KERNELS: "compiled kernels", caches.LOOPS: "compiled loops of the emulator",
+    caches.KERNELS: "compiled kernels",
+    caches.LOOPS: "compiled loops of the emulator",
     caches.MEASUREMENTS: "measurements of tuning",
-}  # fmt: skip
+}
 
 Command = Callable[[argparse.Namespace], int]  # the exit status
 
 
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
-        PROGRAM, description="Tensor-core kernels in Python, on GPUs and bit for bit on the CPU.",
+        PROGRAM,
+        description="Tensor-core kernels in Python, on GPUs and bit for bit on the CPU.",
         epilog=f"`{PROGRAM} COMMAND --help` explains the options of a command.",
-    )  # fmt: skip
+    )
     whole.add_argument(
-        "--version", action="version", version=f"{PROGRAM} {tc.__version__}",
+        "--version",
+        action="version",
+        version=f"{PROGRAM} {tc.__version__}",
         help="print the version and exit",
-    )  # fmt: skip
+    )
     commands = whole.add_subparsers(dest="command", metavar="COMMAND")
     whole.set_defaults(run=lambda options: print(whole.format_help()))  # without a command
 
@@ -61,8 +65,9 @@ def parser() -> argparse.ArgumentParser:
     timed = command("bench", on_target(bench.run), "time matrix products, and compare with NumPy")
     bench.add_arguments(timed)
     for made in (shown, timed):
-        made.add_argument("--target", choices=("cpu", "cuda"),
-                          help="where kernels run (default: the GPU, if there is one)")  # fmt: skip
+        made.add_argument(
+            "--target", choices=("cpu", "cuda"), help="where kernels run (default: the GPU, if there is one)"
+        )
         made.add_argument("--arch", help="the architecture that the CPU emulates, as sm_80")
     checked = command("check", check, "run a script with every launch emulated, with all checks")
     checked.add_argument("--first", action="store_true", help="stop at the first finding")
@@ -73,9 +78,12 @@ def parser() -> argparse.ArgumentParser:
     checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     cache = command("cache", show_cache, "say where the caches are and how large, or clear them")
     cache.add_argument(
-        "--clear", nargs="?", const="all", choices=("all", *caches.KINDS),
+        "--clear",
+        nargs="?",
+        const="all",
+        choices=("all", *caches.KINDS),
         help="remove what was compiled and measured, or one of the three (default: all)",
-    )  # fmt: skip
+    )
     return whole
 
 
@@ -138,9 +146,13 @@ def check(options: argparse.Namespace) -> int:
     given: str | None = options.order
     order = order_of(int(given) if given is not None and given.isdecimal() else given)
     return check_script(
-        options.script, options.arguments, json=options.json, first=options.first, order=order,
+        options.script,
+        options.arguments,
+        json=options.json,
+        first=options.first,
+        order=order,
         arch=options.arch,
-    )  # fmt: skip
+    )
 
 
 def show_cache(options: argparse.Namespace) -> int:

@@ -134,9 +134,7 @@ class Requires:
             raise ArchError(f"{target} has no {what}; it exists on {listing(self.archs())}")
 
     def __str__(self) -> str:
-        return " or ".join(
-            f"sm_{p}" + ("" if p[-1] in "af" else " or later") for p in self.text.split()
-        )
+        return " or ".join(f"sm_{p}" + ("" if p[-1] in "af" else " or later") for p in self.text.split())
 
 
 @cache

@@ -170,9 +170,7 @@ def as_dtype(given: Any) -> DType:
             return from_numpy(given)
     close = nearest(text, ALL) if isinstance(text, str) else ""
     hint = f"; did you mean tc.{close}?" if close else ""
-    raise OperandError(
-        f"an element type is needed, such as tc.f32, np.float32 or 'f32', not {text!r}{hint}"
-    )
+    raise OperandError(f"an element type is needed, such as tc.f32, np.float32 or 'f32', not {text!r}{hint}")
 
 
 def named(name: str) -> DType:
@@ -211,7 +209,5 @@ def from_numpy(dtype: Any) -> DType:
     found = _FROM_NUMPY.get(np.dtype(dtype))
     if found is None:
         names = listing(sorted(str(t) for t, own in _FROM_NUMPY.items() if own.bits != 4))
-        raise ArgumentError(
-            f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}"
-        )
+        raise ArgumentError(f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}")
     return found

@@ -318,9 +318,8 @@ _KEYWORDS = {"mask": "pred", "predicate": "pred", "other": "otherwise", "offset"
 
 
 def check_call(
-    function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any],
-    kind: type[TensorCoreError],
-) -> None:  # fmt: skip
+    function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any], kind: type[TensorCoreError]
+) -> None:
     """Raise an error of this kind if the arguments do not fit the signature of a function.
 
     "f(a, b=1): missing a required argument: 'a'"; "...; did you mean 'b'?".
@@ -349,9 +348,8 @@ def plain_signature(signature: inspect.Signature) -> inspect.Signature:
 
 
 def misfit(
-    function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any],
-    describe: Callable[[Any], str],
-) -> str:  # fmt: skip
+    function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any], describe: Callable[[Any], str]
+) -> str:
     """Which argument is not what its annotation says, for messages; "" if all of them may be.
 
     For calls that have failed: annotations are narrower than what a function takes.
@@ -498,11 +496,7 @@ def _is_of_user(trace: TracebackType | None) -> bool:
 def _is_passed_through(frame: FrameType) -> bool:
     """Is a frame, below one of the library, of the library, of Python or of NumPy?"""
     module = _module(frame)
-    return (
-        is_of_package(module)
-        or is_pythons(module, _file(frame))
-        or module.partition(".")[0] == "numpy"
-    )
+    return is_of_package(module) or is_pythons(module, _file(frame)) or module.partition(".")[0] == "numpy"
 
 
 def _file(frame: FrameType) -> str:

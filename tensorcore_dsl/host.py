@@ -17,28 +17,11 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.numerics.architectures import Model as TensorCoreArithmetic
 from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
-from tensorcore_dsl.runtime.array_interop import (
-    CURRENT_DEVICE,
-    cupy_stream,
-    stream_handle,
-    torch_stream,
-)
+from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE, cupy_stream, stream_handle, torch_stream
 from tensorcore_dsl.runtime.driver import cuda_driver
 from tensorcore_dsl.runtime.fast_launch import key_function
-from tensorcore_dsl.runtime.targets import (
-    current_target,
-    device_arch,
-    emulated_arch,
-    target_arch,
-    target_key,
-)
-from tensorcore_dsl.runtime.timing import (
-    DeviceClock,
-    HostClock,
-    current_stream,
-    in_a_row,
-    separately,
-)
+from tensorcore_dsl.runtime.targets import current_target, device_arch, emulated_arch, target_arch, target_key
+from tensorcore_dsl.runtime.timing import DeviceClock, HostClock, current_stream, in_a_row, separately
 from tensorcore_dsl.runtime.trials import Bench, Trial, Tuning, fastest_first
 
 __all__ = [

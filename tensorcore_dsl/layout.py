@@ -126,9 +126,7 @@ class Layout:
             raise LayoutError(f"{self.name}: nobody holds element {missing}")
         if counts.max() > self.copies:
             often = divmod(int(np.argmax(counts)), self.cols)
-            raise LayoutError(
-                f"{self.name}: element {often} is held {counts.max()} times, not {self.copies}"
-            )
+            raise LayoutError(f"{self.name}: element {often} is held {counts.max()} times, not {self.copies}")
 
     def __str__(self) -> str:
         return draw(self)
@@ -169,9 +167,14 @@ def _along(layout: Layout, axis: str, dtype: DType) -> Layout:
     container = 0 if len(slots) % dtype.per_register == 0 else 32
     return Layout(
         f"{axis}.{count}.{mark:04x}.{dtype.name}{'in32' if container else ''}",
-        *((count, 1) if axis == "rows" else (1, count)), dtype, line, layout.threads,
-        layout.threads * len(slots) // count, container, True,
-    )  # fmt: skip
+        *((count, 1) if axis == "rows" else (1, count)),
+        dtype,
+        line,
+        layout.threads,
+        layout.threads * len(slots) // count,
+        container,
+        True,
+    )
 
 
 def broadcast_slots(values: Layout, target: Layout) -> tuple[int, ...] | None:
@@ -221,8 +224,10 @@ def draw(layout: Layout) -> str:
             row, col = layout.coords[thread, slot]
             cells[row][col] = cells[row][col] or f"T{thread}:{slot}"
     width = max(len(c) for line in cells for c in line) + 1
-    head = f"{layout.name}: {layout.rows}x{layout.cols} {layout.dtype.name}, " \
+    head = (
+        f"{layout.name}: {layout.rows}x{layout.cols} {layout.dtype.name}, "
         f"{layout.registers} registers in each of {layout.threads} threads"
+    )
     top = " " * 4 + "".join(f"{c:>{width}}" for c in range(layout.cols))
     body = [f"{r:>4}" + "".join(f"{c:>{width}}" for c in cells[r]) for r in range(layout.rows)]
     return "\n".join([head, top, *body])

@@ -11,49 +11,71 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, check_call, listing, public
 from tensorcore_dsl.runtime.array_interop import stream_handle
 from tensorcore_dsl.runtime.targets import current_target
-from tensorcore_dsl.runtime.timing import (
-    Clock,
-    DeviceClock,
-    HostClock,
-    current_stream,
-    separately,
-)
+from tensorcore_dsl.runtime.timing import Clock, DeviceClock, HostClock, current_stream, separately
 
 _MODES: dict[str, Callable[[list[float]], Any]] = {
-    "median": statistics.median, "mean": statistics.fmean, "min": min, "max": max, "all": list,
-}  # fmt: skip
+    "median": statistics.median,
+    "mean": statistics.fmean,
+    "min": min,
+    "max": max,
+    "all": list,
+}
 
 
 @overload
 def do_bench(
-    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *, quantiles: None = None,
+    function: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    *,
+    quantiles: None = None,
     return_mode: Literal["median", "mean", "min", "max"] = "median",
-    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
-) -> float: ...  # fmt: skip
+    setup: Callable[[], Any] | None = None,
+    cold: bool = True,
+    stream: Any = None,
+) -> float: ...
 
 
 @overload
 def do_bench(
-    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
-    quantiles: Sequence[float], return_mode: str = "median",
-    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
-) -> list[float]: ...  # fmt: skip
+    function: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    *,
+    quantiles: Sequence[float],
+    return_mode: str = "median",
+    setup: Callable[[], Any] | None = None,
+    cold: bool = True,
+    stream: Any = None,
+) -> list[float]: ...
 
 
 @overload
 def do_bench(
-    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
-    quantiles: Sequence[float] | None = None, return_mode: str = "median",
-    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
-) -> Any: ...  # fmt: skip
+    function: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    *,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "median",
+    setup: Callable[[], Any] | None = None,
+    cold: bool = True,
+    stream: Any = None,
+) -> Any: ...
 
 
 @public
 def do_bench(
-    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
-    quantiles: Sequence[float] | None = None, return_mode: str = "median",
-    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
-) -> Any:  # fmt: skip
+    function: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    *,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "median",
+    setup: Callable[[], Any] | None = None,
+    cold: bool = True,
+    stream: Any = None,
+) -> Any:
     """Milliseconds that a call of the function takes, as in Triton: the median of many calls.
 
     Parameters
@@ -121,5 +143,6 @@ def _check(name: str, value: Any, least: float, most: float = float("inf")) -> N
     if not number or not least <= value <= most:
         limits = f"from {least} to {most}" if most < float("inf") else f"of at least {least}"
         raise ArgumentError(f"{name} is {value!r}; a number {limits} is needed")
+
 
 __all__ = ["do_bench"]

@@ -53,9 +53,8 @@ def cancels(out: tc.Array, size: tc.Const = 512, mistake: tc.Const = ""):
 
 @tc.kernel
 def copies(
-    x: tc.Array, out: tc.Array, noinc: tc.Const = False, groups: tc.Const = False,
-    mistake: tc.Const = "",
-):  # fmt: skip
+    x: tc.Array, out: tc.Array, noinc: tc.Const = False, groups: tc.Const = False, mistake: tc.Const = ""
+):
     """Warp 0 copies four words a lane in each of three stages; warp 1 reads them in reverse."""
     tc.launch_bounds(64)
     tile, bars, t = tc.shared((3, 128), x.dtype), tc.mbarriers(3), tc.threadIdx.x
@@ -89,9 +88,13 @@ def copies(
 
 @tc.kernel
 def sends(
-    x: tc.Array, out: tc.Array, ctas: tc.Const = 2, width: tc.Const = 1, rounds: tc.Const = 1,
+    x: tc.Array,
+    out: tc.Array,
+    ctas: tc.Const = 2,
+    width: tc.Const = 1,
+    rounds: tc.Const = 1,
     mistake: tc.Const = "",
-):  # fmt: skip
+):
     """Each CTA stores its row of x to the next CTA of its cluster, which adds 1 a round."""
     tc.launch_bounds(32)
     if mistake != "no cluster":
@@ -125,9 +128,7 @@ def sends(
 
 
 @tc.kernel
-def collects(
-    x: tc.Array, out: tc.Array, operation: tc.Const, ctas: tc.Const = 4, mistake: tc.Const = ""
-):
+def collects(x: tc.Array, out: tc.Array, operation: tc.Const, ctas: tc.Const = 4, mistake: tc.Const = ""):
     """CTA 0 of each cluster reduces the rows of all its CTAs; its own by ordinary atomics."""
     tc.launch_bounds(32)
     tc.cluster_size(ctas)

@@ -13,14 +13,22 @@ ROUNDOFF = {F16: 2.0**-11, BF16: 2.0**-8}
 
 
 def operands(
-    queries: int, keys: int, dim: int = 64, width: int | None = None, heads: int = 1,
-    shared_by: int = 1, batch: int = 1, dtype: Any = BF16, seed: int = 0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    queries: int,
+    keys: int,
+    dim: int = 64,
+    width: int | None = None,
+    heads: int = 1,
+    shared_by: int = 1,
+    batch: int = 1,
+    dtype: Any = BF16,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     draw = np.random.default_rng(seed)
     shapes = (
-        (batch, heads, queries, dim), (batch, heads // shared_by, keys, dim),
+        (batch, heads, queries, dim),
+        (batch, heads // shared_by, keys, dim),
         (batch, heads // shared_by, keys, width or dim),
-    )  # fmt: skip
+    )
     q, k, v = (draw.standard_normal(shape).astype(dtype) for shape in shapes)
     return q, k, v
 
@@ -38,9 +46,14 @@ def seen(queries: int, keys: int, causal: bool, window: Any) -> np.ndarray:
 
 
 def exact(
-    q: Any, k: Any, v: Any, causal: bool = False, window: Any = None, scale: float | None = None,
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool = False,
+    window: Any = None,
+    scale: float | None = None,
     softcap: float | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Output and logarithms of sums in float64, and a bound of the output's error.
 
     The bound: weights are rounded to 16 bits, and so is the result; scores are sums of D products

@@ -45,9 +45,7 @@ def on_gpu(data: Any, out: Any, instrs: Any) -> None:
         probes.probe[probes.THREADS // 128, 128](data, out, instrs=instrs)
 
 
-def shared_on_gpu(
-    data: Any, addresses: Any, values: Any, out: Any, dump: Any, instr: Any, n: int
-) -> None:
+def shared_on_gpu(data: Any, addresses: Any, values: Any, out: Any, dump: Any, instr: Any, n: int) -> None:
     with tc.target("cuda"):
         probes.shared_probe[n, 32](data, addresses, values, out, dump, instr=instr)
 
@@ -56,9 +54,7 @@ PARTS = ("matrix", "threads", "gemm")  # in this order: the first forks
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--out", type=Path, default=GOLDEN / ARCH)
     parser.add_argument("--only", default="")
@@ -120,10 +116,7 @@ def gemms(options: argparse.Namespace) -> int:
     """Whole kernels. The records of cases that nobody asked for stay; those of no case go."""
     path = options.out / "gemm_kernels.json"
     chosen = [case for case in CASES if options.only in case.name]
-    found = {
-        case.name: {"seed": seed_of(case), "digest": digest(run_case(case, "cuda"))}
-        for case in chosen
-    }
+    found = {case.name: {"seed": seed_of(case), "digest": digest(run_case(case, "cuda"))} for case in chosen}
     known = json.loads(path.read_text()) if path.exists() else {}
     known |= found
     records = {case.name: known[case.name] for case in CASES if case.name in known}

@@ -177,12 +177,7 @@ def survey(form: str, gpu: Gpu, pool: ThreadPoolExecutor, seconds: float) -> lis
     counts, wrong, far, shown = zip(*found, strict=True)
     worst = -1 if -1 in far else max(far)
     examples = sorted(e for some in shown for e in some)
-    return [
-        sum(counts),
-        sum(wrong),
-        worst,
-        examples[:: max(1, len(examples) // EXAMPLES)][:EXAMPLES],
-    ]
+    return [sum(counts), sum(wrong), worst, examples[:: max(1, len(examples) // EXAMPLES)][:EXAMPLES]]
 
 
 # --- what the GPU gives, for finding out more ----------------------------------------------------
@@ -248,10 +243,7 @@ def dump(tables: dict[str, np.ndarray], folder: Path) -> None:
     """Seven files: samples of every form, and coded whole binades by groups of functions."""
     folder.mkdir(parents=True, exist_ok=True)
     groups = [["rcp", "rsqrt", "sqrt"], *([op] for op in OPS[3:])]
-    parts = {
-        "_".join(g): {k: coded(v) for k, v in tables.items() if k.split("_")[0] in g}
-        for g in groups
-    }
+    parts = {"_".join(g): {k: coded(v) for k, v in tables.items() if k.split("_")[0] in g} for g in groups}
     parts["samples"] = {k: v for k, v in tables.items() if "_" not in k}
     with ThreadPoolExecutor(len(parts)) as pool:
         for future in [pool.submit(save, folder, name, part) for name, part in parts.items()]:
@@ -268,9 +260,7 @@ def save(folder: Path, name: str, tables: dict[str, np.ndarray]) -> tuple[str, i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=GOLDEN)
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=15.0)

@@ -40,9 +40,15 @@ class Case:
     """A kernel, its launch, and which of its arguments it writes; inputs depend on the name alone."""
 
     def __init__(
-        self, name: str, kernel: Any, launch: tuple[int, int], given: list[Any],
-        written: list[tuple[tuple[int, ...], Any]], after: bool = False, **constants: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        kernel: Any,
+        launch: tuple[int, int],
+        given: list[Any],
+        written: list[tuple[tuple[int, ...], Any]],
+        after: bool = False,
+        **constants: Any,
+    ) -> None:
         self.name, self.kernel, self.launch = name, kernel, launch
         self.given, self.written, self.after, self.constants = given, written, after, constants
 
@@ -76,69 +82,120 @@ def cases() -> Iterator[Case]:
     yield Case("complete_tx", async_kernels.cancels, (2, 32), [], [((2, 32), i32)])
     for noinc in (False, True):
         yield Case(
-            f"cp.async.mbarrier.arrive noinc={noinc}", async_kernels.copies, (1, 64),
-            [words((3, 128), i32)], [((4, 128), i32)], noinc=noinc,
-        )  # fmt: skip
+            f"cp.async.mbarrier.arrive noinc={noinc}",
+            async_kernels.copies,
+            (1, 64),
+            [words((3, 128), i32)],
+            [((4, 128), i32)],
+            noinc=noinc,
+        )
     for ctas, width, rounds, dtype in (
-        (2, 1, 1, i32), (4, 2, 3, np.float32), (2, 4, 2, u32), (2, 1, 4, np.int64), (8, 2, 2, np.float64),
-    ):  # fmt: skip
+        (2, 1, 1, i32),
+        (4, 2, 3, np.float32),
+        (2, 4, 2, u32),
+        (2, 1, 4, np.int64),
+        (8, 2, 2, np.float64),
+    ):
         shape = 2 * ctas, 32 * width
         yield Case(
-            f"st.async {ctas} {width} {rounds} {np.dtype(dtype)}", async_kernels.sends, (2 * ctas, 32),
-            [words(shape, dtype)], [(shape, dtype)], ctas=ctas, width=width, rounds=rounds,
-        )  # fmt: skip
+            f"st.async {ctas} {width} {rounds} {np.dtype(dtype)}",
+            async_kernels.sends,
+            (2 * ctas, 32),
+            [words(shape, dtype)],
+            [(shape, dtype)],
+            ctas=ctas,
+            width=width,
+            rounds=rounds,
+        )
     for operation, dtype in (
-        ("add", u32), ("add", i32), ("add", np.uint64), ("min", i32), ("min", u32), ("max", i32),
-        ("max", u32), ("and", i32), ("or", u32), ("xor", i32),
-    ):  # fmt: skip
+        ("add", u32),
+        ("add", i32),
+        ("add", np.uint64),
+        ("min", i32),
+        ("min", u32),
+        ("max", i32),
+        ("max", u32),
+        ("and", i32),
+        ("or", u32),
+        ("xor", i32),
+    ):
         yield Case(
-            f"red.async {operation} {np.dtype(dtype)}", async_kernels.collects, (8, 32),
-            [words((8, 32), dtype)], [((8, 32), dtype)], operation=operation,
-        )  # fmt: skip
+            f"red.async {operation} {np.dtype(dtype)}",
+            async_kernels.collects,
+            (8, 32),
+            [words((8, 32), dtype)],
+            [((8, 32), dtype)],
+            operation=operation,
+        )
     limits = np.full((2, 32), 3, u32)
     limits[:, :8] = np.arange(8)
     for operation in ("inc", "dec"):
         yield Case(
-            f"red.async {operation}", async_kernels.collects, (2, 32), [limits], [((2, 32), u32)],
-            operation=operation, ctas=2,
-        )  # fmt: skip
+            f"red.async {operation}",
+            async_kernels.collects,
+            (2, 32),
+            [limits],
+            [((2, 32), u32)],
+            operation=operation,
+            ctas=2,
+        )
     for dtype in (u32, np.uint64):
         name, four, two = np.dtype(dtype).name, words((4, THREADS), dtype), words((2, THREADS), dtype)
         for sign in "us":
             yield Case(
-                f"addc subc {name} {sign}", carry_kernels.long_sums, (1, THREADS), [four, four],
-                [((5, THREADS), dtype), ((5, THREADS), dtype)], sign=sign,
-            )  # fmt: skip
+                f"addc subc {name} {sign}",
+                carry_kernels.long_sums,
+                (1, THREADS),
+                [four, four],
+                [((5, THREADS), dtype), ((5, THREADS), dtype)],
+                sign=sign,
+            )
         yield Case(
-            f"madc {name}", carry_kernels.long_products, (1, THREADS), [two, two],
-            [((4, THREADS), dtype)],
-        )  # fmt: skip
+            f"madc {name}", carry_kernels.long_products, (1, THREADS), [two, two], [((4, THREADS), dtype)]
+        )
     one = words((1, THREADS), u32)
-    yield Case("carry and borrow", carry_kernels.mixed_carries, (1, THREADS), [one, one], [((4, THREADS), u32)])
+    yield Case(
+        "carry and borrow", carry_kernels.mixed_carries, (1, THREADS), [one, one], [((4, THREADS), u32)]
+    )
     for hint in ("", ".L2::cache_hint"):
         yield Case(
-            f"shared::cta loads{hint}", hopper_kernels.own_load, (2, 32), [words((64,), i32)],
-            [((2, 32), i32)], hint=hint,
-        )  # fmt: skip
+            f"shared::cta loads{hint}",
+            hopper_kernels.own_load,
+            (2, 32),
+            [words((64,), i32)],
+            [((2, 32), i32)],
+            hint=hint,
+        )
     yield Case(
-        "atomics of cluster scope", cluster_kernels.counts_clusters, (6, 32), [], [((3,), i32)],
+        "atomics of cluster scope",
+        cluster_kernels.counts_clusters,
+        (6, 32),
+        [],
+        [((3,), i32)],
         together=False,
-    )  # fmt: skip
+    )
     for through in ("shared", "global"):
         for shape, dtype, box, corners, swizzle in map_kernels.CASES:
             yield Case(
-                f"tensormap {through} {shape} {np.dtype(dtype)}", map_kernels.boxes_by_maps,
+                f"tensormap {through} {shape} {np.dtype(dtype)}",
+                map_kernels.boxes_by_maps,
                 (len(corners), 32),
-                [lambda rng, n=len(corners): map_kernels.room_for_maps(n), np.array(corners, i32), words(shape, dtype)],
-                [(shape, dtype)], after=True, box=box, element=map_kernels.ELEMENT[np.dtype(dtype).name],
-                swizzle=swizzle, through=through,
-            )  # fmt: skip
+                [
+                    lambda rng, n=len(corners): map_kernels.room_for_maps(n),
+                    np.array(corners, i32),
+                    words(shape, dtype),
+                ],
+                [(shape, dtype)],
+                after=True,
+                box=box,
+                element=map_kernels.ELEMENT[np.dtype(dtype).name],
+                swizzle=swizzle,
+                through=through,
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=GOLDEN.parent)
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--check", action="store_true")

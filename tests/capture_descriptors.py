@@ -73,8 +73,7 @@ def constants(sparse: bool) -> dict[str, object]:
     instr = isa.instruction(FORMS["sparse" if sparse else "dense"])
     names = [o.name for o in instr.operands if o.kind == "imm"]
     variants = tuple(
-        tuple({"trans_b": int(layout == "MN"), "selector": 0}.get(n, 1) for n in names)
-        for layout in LAYOUTS
+        tuple({"trans_b": int(layout == "MN"), "selector": 0}.get(n, 1) for n in names) for layout in LAYOUTS
     )
     return {"instr": instr, "variants": variants, "sizes": ((0, 0), (CHUNKS, 16 * CHUNKS))}
 

@@ -112,18 +112,14 @@ def work(tasks: Any, answers: Any, task: Callable[[str], Answer]) -> None:
             answer = task(mnemonic)
         except Exception as error:
             lines = traceback.format_exc().strip().splitlines()
-            answer = Answer(
-                mnemonic, error=f"{type(error).__name__}: {error} ({lines[-3].strip()})"
-            )
+            answer = Answer(mnemonic, error=f"{type(error).__name__}: {error} ({lines[-3].strip()})")
         answer.seconds = time.time() - start
         answers.put(answer)
         if answer.error:  # the context may be lost with it
             return
 
 
-def spread(
-    names: list[str], task: Callable[[str], Answer], workers: int, seconds: float
-) -> Iterator[Answer]:
+def spread(names: list[str], task: Callable[[str], Answer], workers: int, seconds: float) -> Iterator[Answer]:
     """Answers as they come, from processes that are replaced when they fail."""
     context = multiprocessing.get_context("fork")
     tasks, answers = context.Queue(), context.Queue()
@@ -151,9 +147,7 @@ def spread(
 # -- what tests/capture.py asks for -----------------------------------------------------------------
 
 
-def capture_all(
-    folder: Path, only: str, check: bool, emulate: bool, workers: int, seconds: float
-) -> int:
+def capture_all(folder: Path, only: str, check: bool, emulate: bool, workers: int, seconds: float) -> int:
     """Write records of all forms to `folder`; how many differ from the emulator, or failed."""
     run = emulated if emulate else on_gpu
     names = [p.instr.mnemonic for p in matrix_probes.probes_of(ARCH, only)]

@@ -16,9 +16,7 @@ import numpy as np
 from cuda.bindings import driver
 from scalar_forms import GOLDEN, Form, bits_of, checksum, forms, inputs
 
-REGISTERS = (
-    ".reg .pred %p, %q; .reg .b16 %h; .reg .b32 %x, %y, %i, %n, %t<4>; .reg .b64 %z, %o, %ix, %at;"
-)
+REGISTERS = ".reg .pred %p, %q; .reg .b16 %h; .reg .b32 %x, %y, %i, %n, %t<4>; .reg .b64 %z, %o, %ix, %at;"
 
 
 def check(answer: tuple[Any, ...]) -> Any:

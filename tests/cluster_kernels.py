@@ -18,9 +18,8 @@ TINY = [np.float32(1e-40), np.float16(1e-7), ml_dtypes.bfloat16(1e-39)]  # subno
 
 @tc.kernel
 def total(
-    source: tc.Array, out: tc.Array, peers: tc.Const = 4, swizzle: tc.Const = 0,
-    mistake: tc.Const = "",
-):  # fmt: skip
+    source: tc.Array, out: tc.Array, peers: tc.Const = 4, swizzle: tc.Const = 0, mistake: tc.Const = ""
+):
     """Each CTA of a cluster adds up the lines that the CTAs of its cluster hold, 32 each."""
     tc.launch_bounds(32)
     tc.cluster_size(peers)
@@ -237,19 +236,19 @@ def cases() -> dict[str, tuple[Any, int, int, list[np.ndarray], dict[str, Any]]]
     for peers in (2, 4, 8):
         for swizzle in (0, 128):
             constants = {"peers": peers, "swizzle": swizzle}
-            found[f"total {peers} {swizzle}"] = (
-                total, 16, 32, [lines, np.zeros_like(lines)], constants,
-            )  # fmt: skip
+            found[f"total {peers} {swizzle}"] = (total, 16, 32, [lines, np.zeros_like(lines)], constants)
     for operation in ("add", "min", "max", "and", "or", "xor"):
         out = np.zeros((4, 64, 2), np.uint32)
-        found[f"red {operation}"] = (
-            count, 4, 64, [out], {"operation": operation, "returns": False},
-        )  # fmt: skip
+        found[f"red {operation}"] = (count, 4, 64, [out], {"operation": operation, "returns": False})
     for tiny in TINY:
         for returns in (False, True):
             found[f"add {tiny!r} {returns}"] = (
-                add_tiny, 4, 32, [np.array([tiny]), np.zeros(1, tiny.dtype)], {"returns": returns},
-            )  # fmt: skip
+                add_tiny,
+                4,
+                32,
+                [np.array([tiny]), np.zeros(1, tiny.dtype)],
+                {"returns": returns},
+            )
     return found
 
 

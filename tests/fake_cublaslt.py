@@ -16,9 +16,14 @@ import numpy as np
 from benchmarks.cublas import GROUPED_PROTOTYPES, LT_PROTOTYPES
 
 NUMPY = {
-    0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16,
+    0: np.float32,
+    1: np.float64,
+    2: np.float16,
+    3: np.int8,
+    10: np.int32,
+    14: ml_dtypes.bfloat16,
     28: ml_dtypes.float8_e4m3fn,
-}  # fmt: skip
+}
 SUM = {68: np.float32, 70: np.float64, 72: np.int32, 77: np.float32}
 NOT_SUPPORTED = 15
 
@@ -149,8 +154,25 @@ class FakeLibrary:
             found[i].state = 0
         return 0
 
-    def Matmul(self, handle, desc, alpha, a, a_form, b, b_form, beta, c, c_form, d, d_form,
-               algorithm, workspace, workspace_bytes, stream):  # fmt: skip
+    def Matmul(
+        self,
+        handle,
+        desc,
+        alpha,
+        a,
+        a_form,
+        b,
+        b_form,
+        beta,
+        c,
+        c_form,
+        d,
+        d_form,
+        algorithm,
+        workspace,
+        workspace_bytes,
+        stream,
+    ):
         cost = self.costs[algorithm[0].data[0]]
         if cost is None:
             return NOT_SUPPORTED
@@ -212,8 +234,29 @@ class FakeCublas:
         self.streams.append(stream)
         return 0
 
-    def GemmGroupedBatchedEx(self, handle, turn_a, turn_b, m, n, k, alpha, a, a_type, lda, b,
-                             b_type, ldb, beta, c, c_type, ldc, groups, sizes, compute):  # fmt: skip
+    def GemmGroupedBatchedEx(
+        self,
+        handle,
+        turn_a,
+        turn_b,
+        m,
+        n,
+        k,
+        alpha,
+        a,
+        a_type,
+        lda,
+        b,
+        b_type,
+        ldb,
+        beta,
+        c,
+        c_type,
+        ldc,
+        groups,
+        sizes,
+        compute,
+    ):
         """Column-major, one GEMM a group."""
         assert handle == 5 and SUM[compute] is np.float32
 

@@ -111,9 +111,7 @@ class FakeGpu:
     def load(self, cubin, device):
         device = self.context if device == -1 else device
         self.loads.append(device)
-        return Loaded(
-            "fake", 1000 + device, device, max_threads=self.max_threads, most_shared=232448
-        )
+        return Loaded("fake", 1000 + device, device, max_threads=self.max_threads, most_shared=232448)
 
     def capability(self):
         return 9, 0

@@ -142,14 +142,17 @@ def _config_cases() -> list[Case]:
     found = []
 
     def add(
-        dtype: str, *size: int, layouts: str = "nt", kind: str = "", beta: float = 0,
-        accumulate: str = "", **of: Any,
-    ) -> None:  # fmt: skip
+        dtype: str,
+        *size: int,
+        layouts: str = "nt",
+        kind: str = "",
+        beta: float = 0,
+        accumulate: str = "",
+        **of: Any,
+    ) -> None:
         config = HopperConfig(**{"BN": 64, "stages": 3, **of})
         accumulate = accumulate or ("fast" if dtype == "e4m3" else "")
-        found.append(
-            Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, config=config)
-        )
+        found.append(Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, config=config))
 
     for dtype in ("bf16", "f16", "tf32", "s8", "e4m3"):
         add(dtype, 300, 264, 208, BN=128, pingpong=True)
@@ -216,9 +219,14 @@ def _f32_cases() -> list[Case]:
     found.append(Case("f32", 100, 77, 500, "nn", beta=-2, config=small))
     deep = HopperConfig(BN=64, stages=2, k_slabs=2)
     for kind, more in (
-        ("", {"split_k": 4}), ("", {"BN": 192, "cluster_m": 2}), ("", {"BN": 256, "cluster_n": 2}),
-        ("batched", {}), ("batched A", {}), ("row_reductions", {}), ("epilogue", {}),
-    ):  # fmt: skip
+        ("", {"split_k": 4}),
+        ("", {"BN": 192, "cluster_m": 2}),
+        ("", {"BN": 256, "cluster_n": 2}),
+        ("batched", {}),
+        ("batched A", {}),
+        ("row_reductions", {}),
+        ("epilogue", {}),
+    ):
         config = replace(deep, **more)
         found.append(Case("f32", 200, 300, 400, "nn", family="sm90", kind=kind, config=config))
     return found
@@ -304,14 +312,21 @@ def run_case(case: Case, target: str, arch: str | None = None) -> np.ndarray:
         precision = "tf32" if case.dtype == "tf32" else None
         cluster = HopperConfig(cluster_m=case.cluster_m) if case.cluster_m > 1 else None
         if case.kind == "row_reductions":
-            return kernels.gemm(
-                a, b, config=case.config, row_reductions=ROW_REDUCTIONS, precision=precision
-            )[1]
+            return kernels.gemm(a, b, config=case.config, row_reductions=ROW_REDUCTIONS, precision=precision)[
+                1
+            ]
         return kernels.gemm(
-            a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate, family=case.family,
-            config=case.config or cluster, epilogue=with_epilogue if case.kind == "epilogue" else None,
+            a,
+            b,
+            c,
+            alpha=case.alpha,
+            beta=case.beta,
+            accumulate=accumulate,
+            family=case.family,
+            config=case.config or cluster,
+            epilogue=with_epilogue if case.kind == "epilogue" else None,
             precision=precision,
-        )  # fmt: skip
+        )
 
 
 def square(value):

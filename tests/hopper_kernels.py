@@ -31,9 +31,7 @@ def first_box(x: tc.Array, y: tc.Array):
 
 
 @tc.kernel
-def load_box(
-    source: tc.Array, image: tc.Array, corner: tc.Array, box: tc.Const = (), swizzle: tc.Const = 0
-):
+def load_box(source: tc.Array, image: tc.Array, corner: tc.Array, box: tc.Const = (), swizzle: tc.Const = 0):
     """The bytes of shared memory after a tensor load of `box` at `corner` (its own order)."""
     tc.launch_bounds(128)
     size = image.shape[0]
@@ -70,9 +68,13 @@ def space(size: int) -> int:
 
 @tc.kernel
 def store_box(
-    image: tc.Array, target: tc.Array, corner: tc.Array, box: tc.Const = (), swizzle: tc.Const = 0,
+    image: tc.Array,
+    target: tc.Array,
+    corner: tc.Array,
+    box: tc.Const = (),
+    swizzle: tc.Const = 0,
     reduce: tc.Const = "",
-):  # fmt: skip
+):
     """Store `image`, the bytes of shared memory, to (or combine it with) a box of `target`."""
     tc.launch_bounds(128)
     map = tc.tensor_map(target, box, swizzle=swizzle)
@@ -169,9 +171,8 @@ def ranks(out: tc.Array):
 
 @tc.kernel
 def by_roles(
-    x: tc.Array, out: tc.Array, consumers: tc.Const = 2, registers: tc.Const = (40, 232),
-    slots: tc.Const = 2,
-):  # fmt: skip
+    x: tc.Array, out: tc.Array, consumers: tc.Const = 2, registers: tc.Const = (40, 232), slots: tc.Const = 2
+):
     """One warpgroup brings lines of 128 words by way of shared memory, the others add them up."""
     tc.launch_bounds(128 * (1 + consumers), 1)
     tile = tc.shared((slots, 128), tc.s32)

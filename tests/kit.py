@@ -43,9 +43,16 @@ def instr(
     left, _, right = signature.rpartition("=")
     accesses = parse_accesses(access)
     return Instruction(
-        mnemonic, parse_operands(left), parse_operands(right), Requires("80"), (7, 0), "", execute,
-        reduce(or_, (a.effects for a in accesses), effects), accesses,
-    )  # fmt: skip
+        mnemonic,
+        parse_operands(left),
+        parse_operands(right),
+        Requires("80"),
+        (7, 0),
+        "",
+        execute,
+        reduce(or_, (a.effects for a in accesses), effects),
+        accesses,
+    )
 
 
 SPACES = {"globals": "global", "shared": "shared"}
@@ -126,9 +133,7 @@ COUNT = instr(
 COPY = instr(
     "cp.async",
     "dst:[u32], src:[u64], size:#u32, valid:u32",
-    lambda ctx, instr, d, s, n, v: ctx.async_copies.issue(
-        ctx, d, s, n, np.broadcast_to(v, (ctx.threads,))
-    ),
+    lambda ctx, instr, d, s, n, v: ctx.async_copies.issue(ctx, d, s, n, np.broadcast_to(v, (ctx.threads,))),
     access="store dst shared size async_group; load src global valid async_group",
 )
 COMMIT = instr("cp.async.commit_group", "", lambda ctx, instr: ctx.async_copies.commit(), VOLATILE)
@@ -212,9 +217,7 @@ class Builder:
     @contextmanager
     def forever(self, condition: Value | None = None) -> Iterator[Block]:
         """A while loop: yields its test block, to be filled with `inside`."""
-        node = While(
-            Block(), Const(True, pred) if condition is None else condition, Block(), self.loc()
-        )
+        node = While(Block(), Const(True, pred) if condition is None else condition, Block(), self.loc())
         self.block.nodes.append(node)
         with self.inside(node.body):
             yield node.test

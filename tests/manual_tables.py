@@ -247,10 +247,7 @@ FRAGMENTS: dict[tuple[str, int], tuple[Element, Element]] = {
         _in_quads(lambda g, t, i: t if i == 0 else t + 4, lambda g, t, i: g),
     ),
     ("m16n8k16", 16): (  # .8
-        _in_quads(
-            _upper((0, 2), (4, 6)),
-            lambda g, t, i: (t * 2) + (i & 0x1) + (0 if i < 4 else 8),
-        ),
+        _in_quads(_upper((0, 2), (4, 6)), lambda g, t, i: (t * 2) + (i & 0x1) + (0 if i < 4 else 8)),
         _in_quads(lambda g, t, i: (t * 2) + (i & 0x1) + (0 if i < 2 else 8), lambda g, t, i: g),
     ),
     ("m16n8k16", 64): (  # .8
@@ -269,17 +266,11 @@ FRAGMENTS: dict[tuple[str, int], tuple[Element, Element]] = {
         _in_quads(lambda g, t, i: (t * 8) + (i & 0x7), lambda g, t, i: g),
     ),
     ("m16n8k32", 8): (  # .10
-        _in_quads(
-            _upper((0, 4), (8, 12)),
-            lambda g, t, i: (t * 4) + (i & 0x3) + (0 if i < 8 else 16),
-        ),
+        _in_quads(_upper((0, 4), (8, 12)), lambda g, t, i: (t * 4) + (i & 0x3) + (0 if i < 8 else 16)),
         _in_quads(lambda g, t, i: (t * 4) + (i & 0x3) + (0 if i < 4 else 16), lambda g, t, i: g),
     ),
     ("m16n8k64", 4): (  # .11
-        _in_quads(
-            _upper((0, 8), (16, 24)),
-            lambda g, t, i: (t * 8) + (i & 0x7) + (0 if i < 16 else 32),
-        ),
+        _in_quads(_upper((0, 8), (16, 24)), lambda g, t, i: (t * 8) + (i & 0x7) + (0 if i < 16 else 32)),
         _in_quads(lambda g, t, i: (t * 8) + (i & 0x7) + (0 if i < 8 else 32), lambda g, t, i: g),
     ),
     ("m16n8k128", 1): (  # .12
@@ -288,10 +279,7 @@ FRAGMENTS: dict[tuple[str, int], tuple[Element, Element]] = {
     ),
     # .13 writes `+ i` for i < 64, which leaves the matrix's order; `i & 0x1F` is meant.
     ("m16n8k256", 1): (
-        _in_quads(
-            _upper((0, 32), (64, 96)),
-            lambda g, t, i: (t * 32) + (i & 0x1F) + (0 if i < 64 else 128),
-        ),
+        _in_quads(_upper((0, 32), (64, 96)), lambda g, t, i: (t * 32) + (i & 0x1F) + (0 if i < 64 else 128)),
         _in_quads(lambda g, t, i: (t * 32) + (i & 0x1F) + (0 if i < 32 else 128), lambda g, t, i: g),
     ),
 }
@@ -317,12 +305,7 @@ QUADS: dict[tuple[str, str], Element] = {
 
 def sparse_columns(bits: int, i: int, t: int) -> tuple[int, int]:
     """[firstcol, lastcol] of element i of A in mma.sp (9.7.14.6.2), for the larger k of a type."""
-    first, half, step = {
-        16: (t * 4, 4, 16),
-        32: (t * 2, 2, 8),
-        8: (t * 8, 8, 32),
-        4: (t * 16, 16, 64),
-    }[bits]
+    first, half, step = {16: (t * 4, 4, 16), 32: (t * 2, 2, 8), 8: (t * 8, 8, 32), 4: (t * 16, 16, 64)}[bits]
     first += 0 if i < half else step
     return first, first + {16: 3, 32: 1, 8: 7, 4: 15}[bits]
 

@@ -50,9 +50,16 @@ def describe(place, space, array, box, swizzle, element):
 
 @tc.kernel
 def boxes_by_maps(
-    y: tc.Array, maps: tc.Array, corner: tc.Array, x: tc.Array, box: tc.Const, element: tc.Const,
-    swizzle: tc.Const = 0, through: tc.Const = "shared", mistake: tc.Const = "",
-):  # fmt: skip
+    y: tc.Array,
+    maps: tc.Array,
+    corner: tc.Array,
+    x: tc.Array,
+    box: tc.Const,
+    element: tc.Const,
+    swizzle: tc.Const = 0,
+    through: tc.Const = "shared",
+    mistake: tc.Const = "",
+):
     """Each block copies a box of x to the same place of y, by maps that it makes of both.
 
     maps: (blocks, 2, 16) words of 64 bits. through: where the fields are set.

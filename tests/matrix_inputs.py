@@ -74,18 +74,13 @@ def seed_of(*names: Any) -> int:
     return zlib.crc32("/".join(map(str, names)).encode())
 
 
-def words(
-    kind: Kind, seed: int, role: int, first: int, owners: int, group: int, count: int
-) -> np.ndarray:
+def words(kind: Kind, seed: int, role: int, first: int, owners: int, group: int, count: int) -> np.ndarray:
     """(owners, count) words of elements; owners from number `first` on, `group` to a regime."""
     wide = kind.storage == 64
     out = np.empty((owners, count), np.uint64 if wide else np.uint32)
     exponent, mantissa, bias = FLOATS.get(kind.name, (0, 0, 0))
     per = 1 if wide else 32 // kind.storage
-    _fill(
-        out, seed, first, group, role, per, kind.storage, kind.low, kind.bits,
-        exponent, mantissa, bias,
-    )  # fmt: skip
+    _fill(out, seed, first, group, role, per, kind.storage, kind.low, kind.bits, exponent, mantissa, bias)
     return out
 
 
@@ -197,9 +192,15 @@ def _float(h, least, most, draw, special, zero, exponent, mantissa, bits):
     top = np.uint64((1 << exponent) - 1) << np.uint64(mantissa)
     if (g >> np.uint64(8) & np.uint64(255)) < np.uint64(special):
         codes = (
-            np.uint64(0), one, top, top | one, top - one, top | np.uint64((1 << mantissa) - 1),
-            np.uint64((1 << mantissa) - 1), np.uint64(1 << mantissa),
-        )  # fmt: skip
+            np.uint64(0),
+            one,
+            top,
+            top | one,
+            top - one,
+            top | np.uint64((1 << mantissa) - 1),
+            np.uint64((1 << mantissa) - 1),
+            np.uint64(1 << mantissa),
+        )
         return sign | codes[g >> np.uint64(16) & np.uint64(7)]
     field = np.uint64(least) + (g >> np.uint64(32)) % np.uint64(most - least + 1)
     tail = h & np.uint64((1 << mantissa) - 1)

@@ -123,15 +123,12 @@ class RegisterProbe:
         immediates = list(self.variants[chunk % len(self.variants)])
         images = self.inputs(chunk, 1)
         given = [
-            immediates.pop(0) if o.kind == "imm" else warps(o, images.pop(0), 32)
-            for o in self.instr.operands
+            immediates.pop(0) if o.kind == "imm" else warps(o, images.pop(0), 32) for o in self.instr.operands
         ]
         return as_rows(self.instr, tc.emulate(self.instr, *given, arch=arch))
 
 
-def registers(
-    instr: Instruction, operand: Operand, first: int, threads: int, unit: int
-) -> np.ndarray:
+def registers(instr: Instruction, operand: Operand, first: int, threads: int, unit: int) -> np.ndarray:
     """(threads, registers) images; warps (or warpgroups) of `unit` threads share a regime."""
     seed = make.seed_of(instr.mnemonic, operand.name)
     if operand.name in METADATA:
@@ -166,8 +163,15 @@ def as_rows(instr: Instruction, results: Any) -> np.ndarray:
 
 
 @tc.kernel
-def warpgroup_kernel(data: tc.Array, images: tc.Array, places: tc.Array, out: tc.Array,
-                     instr: tc.Const, variants: tc.Const, sizes: tc.Const):  # fmt: skip
+def warpgroup_kernel(
+    data: tc.Array,
+    images: tc.Array,
+    places: tc.Array,
+    out: tc.Array,
+    instr: tc.Const,
+    variants: tc.Const,
+    sizes: tc.Const,
+):
     """One warpgroup a block. Shared memory holds the 16-byte chunks of A's and B's image over and
     over: `sizes` are (chunks of the image, bytes of shared memory) of A and of B.
 
@@ -312,9 +316,7 @@ class WarpgroupProbe(RegisterProbe):
         groups, at = count * per, first * per
         images, places = [], np.zeros((groups, 3), np.uint64)
         draws = make.numbers(make.seed_of(self.instr.mnemonic, "places"), at, groups)
-        for (name, rows, depth), (chunks, _) in zip(
-            self.parts, self.sizes[-len(self.parts) :], strict=True
-        ):
+        for (name, rows, depth), (chunks, _) in zip(self.parts, self.sizes[-len(self.parts) :], strict=True):
             dtype = dtypes.named(self.instr.params[name])
             kind = make.Kind.of(dtype, dtype.storage_bits)
             seed = make.seed_of(self.instr.mnemonic, name)
@@ -323,9 +325,7 @@ class WarpgroupProbe(RegisterProbe):
             shift = 8 if name == "b" else 32
             for group in range(groups):
                 chunk = (at + group) // per
-                matrix = Matrix(
-                    rows, depth, dtype.bits, self.variant(chunk).get(f"trans_{name}") == 1
-                )
+                matrix = Matrix(rows, depth, dtype.bits, self.variant(chunk).get(f"trans_{name}") == 1)
                 places[group, name == "b"] = matrix.descriptor(
                     SWIZZLES[chunk % 4], int(draws[group]) >> shift & 0xFFFFFF, chunk >= 12
                 )
@@ -353,9 +353,7 @@ class WarpgroupProbe(RegisterProbe):
         for chunks, size in self.sizes:
             which = np.arange(size // 16) % max(chunks, 1)
             part = images[:, word : word + 4 * chunks].reshape(len(images), -1, 4)
-            shared.append(
-                part[:, which].reshape(len(images), size // 4) if chunks else images[:, :0]
-            )
+            shared.append(part[:, which].reshape(len(images), size // 4) if chunks else images[:, :0])
             at.append(sum(s.shape[1] for s in shared[:-1]) * 4)
             word += 4 * chunks
         given, registers_, numbers = [], self.inputs(chunk, 1), self.variant(chunk)
@@ -377,8 +375,15 @@ class WarpgroupProbe(RegisterProbe):
 
 
 @tc.kernel
-def memory_kernel(image: tc.Array, places: tc.Array, values: tc.Array, out: tc.Array,
-                  dump: tc.Array, instr: tc.Const, words: tc.Const):  # fmt: skip
+def memory_kernel(
+    image: tc.Array,
+    places: tc.Array,
+    values: tc.Array,
+    out: tc.Array,
+    dump: tc.Array,
+    instr: tc.Const,
+    words: tc.Const,
+):
     """One warp a block: fill memory of `words` words, run `instr` at each lane's place, dump it.
 
     places (warps, 33): a byte offset for each lane, and a stride."""
@@ -454,19 +459,13 @@ class MemoryProbe:
         instr, number = self.instr, count * THREADS // 32
         at = first * THREADS // 32
         kind = make.Kind("bits", 32, 32)
-        image = make.words(
-            kind, make.seed_of(instr.mnemonic, "image"), make.A, at, number, 1, self.words
-        )
+        image = make.words(kind, make.seed_of(instr.mnemonic, "image"), make.A, at, number, 1, self.words)
         values = [
             registers(instr, o, first * THREADS, count * THREADS, 32)
             for o in instr.operands[1:]
             if o.name != "stride"
         ]
-        given = (
-            np.hstack([v.view(np.uint32) for v in values])
-            if values
-            else np.zeros((1, 1), np.uint32)
-        )
+        given = np.hstack([v.view(np.uint32) for v in values]) if values else np.zeros((1, 1), np.uint32)
         size = sum(words_of(r) for r in instr.results)
         out = np.zeros((count * THREADS, max(size, 1)), np.uint32)
         return image, self._places(at, number), given, out, np.zeros_like(image)

@@ -73,9 +73,7 @@ def write(folder: Path, records: Mapping[str, Record]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in sorted({family(m) for m in records}):
         lines = [
-            f"{json.dumps(m)}: {json.dumps(str(records[m]))}"
-            for m in sorted(records)
-            if family(m) == name
+            f"{json.dumps(m)}: {json.dumps(str(records[m]))}" for m in sorted(records) if family(m) == name
         ]
         (folder / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -70,9 +70,7 @@ def of_function(owner: Any, name: str) -> Iterator[Mutant]:
     for tree, change in _changes(source):
         definition = tree.body[0]
         definition.decorator_list = [
-            d
-            for d in definition.decorator_list
-            if ast.unparse(d) in ("classmethod", "staticmethod")
+            d for d in definition.decorator_list if ast.unparse(d) in ("classmethod", "staticmethod")
         ]
         definition.returns = None
         scope: dict[str, Any] = {}
@@ -96,9 +94,7 @@ def of_table(module: Any, name: str) -> Iterator[Mutant]:
 
 
 def _changes(source: str) -> Iterator[tuple[Any, _Change]]:
-    count = sum(
-        type(n.value) is int for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)
-    )
+    count = sum(type(n.value) is int for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant))
     for which in range(count):
         for by in (1, -1):
             change = _Change(which, by)

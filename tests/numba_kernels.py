@@ -170,5 +170,3 @@ def register_kernel(instr):
         namespace,
     )
     return cuda.jit(namespace["kernel"])
-
-

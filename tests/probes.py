@@ -43,20 +43,34 @@ def elements(name: str, bits: int, shape: tuple[int, ...], regime: np.ndarray, r
     coarse = (raw & np.uint64(3)) << np.uint64(max(man_bits - 2, 0))
     pool = built(-2, 2)
     flat = pool.reshape(-1)
-    pool = flat[rng.integers(0, min(6, flat.size), shape)] ^ (
-        (raw & np.uint64(1)) << np.uint64(bits - 1)
-    )
+    pool = flat[rng.integers(0, min(6, flat.size), shape)] ^ ((raw & np.uint64(1)) << np.uint64(bits - 1))
     special = np.array(
-        [0, 1, 1 << (bits - 1), top << man_bits, (top << man_bits) | 1, (top << man_bits) - 1,
-         (1 << (bits - 1)) | (top << man_bits), (1 << bits) - 1, 2**man_bits - 1, 2**man_bits],
+        [
+            0,
+            1,
+            1 << (bits - 1),
+            top << man_bits,
+            (top << man_bits) | 1,
+            (top << man_bits) - 1,
+            (1 << (bits - 1)) | (top << man_bits),
+            (1 << bits) - 1,
+            2**man_bits - 1,
+            2**man_bits,
+        ],
         np.uint64,
-    ) & np.uint64(2**bits - 1)  # fmt: skip
+    ) & np.uint64(2**bits - 1)
     some = special[rng.integers(0, len(special), shape)]
     mixed = np.where(rng.random(shape) < 0.06, some, built(-3, 3))
     choices = [
-        raw, built(-3, 3), built(0, 1, coarse), built(-bias // 3, bias // 3), built(-bias, -bias + 2),
-        mixed, built(bias // 2 - 1, bias // 2 + 1), pool,
-    ]  # fmt: skip
+        raw,
+        built(-3, 3),
+        built(0, 1, coarse),
+        built(-bias // 3, bias // 3),
+        built(-bias, -bias + 2),
+        mixed,
+        built(bias // 2 - 1, bias // 2 + 1),
+        pool,
+    ]
     return np.select([regime % REGIMES == i for i in range(REGIMES)], choices)
 
 
@@ -193,9 +207,31 @@ def on_cpu(instr: Instruction, images: list[Any], arch: str) -> np.ndarray:
     return np.concatenate(words)
 
 
-APPROXIMATE = ("ex2", "lg2", "rcp.approx", "rsqrt", "sqrt.approx", "sin", "cos", "tanh", "div.approx", "div.full")
+APPROXIMATE = (
+    "ex2",
+    "lg2",
+    "rcp.approx",
+    "rsqrt",
+    "sqrt.approx",
+    "sin",
+    "cos",
+    "tanh",
+    "div.approx",
+    "div.full",
+)
 MATRIX = ("mma", "wmma", "wgmma", "movmatrix")
-NOT_A_FUNCTION = ("mov.u32.%", "mov.u64.%", "mov.pred.%", "shared.", "activemask", "elect", "bar", "vprintf", "mapa", "cvta")
+NOT_A_FUNCTION = (
+    "mov.u32.%",
+    "mov.u64.%",
+    "mov.pred.%",
+    "shared.",
+    "activemask",
+    "elect",
+    "bar",
+    "vprintf",
+    "mapa",
+    "cvta",
+)
 
 
 def probed(instr: Instruction, arch: str) -> bool:
@@ -240,8 +276,9 @@ IMAGE = 4096  # bytes of shared memory of a warp
 
 
 @tc.kernel
-def shared_probe(data: tc.Array, addresses: tc.Array, values: tc.Array, out: tc.Array,
-                 dump: tc.Array, instr: tc.Const):  # fmt: skip
+def shared_probe(
+    data: tc.Array, addresses: tc.Array, values: tc.Array, out: tc.Array, dump: tc.Array, instr: tc.Const
+):
     """One warp a block: fill shared memory, run `instr` at each lane's address, dump it."""
     tc.launch_bounds(32)
     lane, warp = tc.threadIdx.x, tc.blockIdx.x

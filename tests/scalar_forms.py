@@ -109,13 +109,7 @@ def random_floats(kind: str, n: int, r: np.random.RandomState) -> np.ndarray:
     few ^= r.randint(0, 4, size=n).astype(np.uint64)
     mantissa = np.choose(r.randint(0, 3, size=n), [u & fraction, few, fraction ^ few])
     near, low = r.randint(-4, 5, size=n), r.randint(0, 4, size=n)
-    exponents = [
-        bias + near,
-        low,
-        (1 << e) - 2 - low,
-        bias // 2 + near,
-        r.randint(0, 1 << e, size=n),
-    ]
+    exponents = [bias + near, low, (1 << e) - 2 - low, bias // 2 + near, r.randint(0, 1 << e, size=n)]
     exponent = np.clip(np.choose(r.randint(0, 5, size=n), exponents), 0, (1 << e) - 1)
     sign = r.randint(0, 2, size=n).astype(np.uint64) << np.uint64(e + m)
     made = sign | exponent.astype(np.uint64) << np.uint64(m) | mantissa
@@ -158,15 +152,7 @@ def simple(op: str, suffix: str, kind: str, operands: int, **more: Any) -> Form:
 
 
 def arithmetic() -> Iterator[Form]:
-    for op, n in (
-        ("add", 2),
-        ("sub", 2),
-        ("mul", 2),
-        ("fma", 3),
-        ("div", 2),
-        ("rcp", 1),
-        ("sqrt", 1),
-    ):
+    for op, n in (("add", 2), ("sub", 2), ("mul", 2), ("fma", 3), ("div", 2), ("rcp", 1), ("sqrt", 1)):
         for rounding, kind, ftz in itertools.product(DIRECTED, ("f32", "f64"), ("", ".ftz")):
             if kind == "f32" or not ftz:
                 more = {"rounding": rounding, **words(ftz)}
@@ -179,11 +165,7 @@ def arithmetic() -> Iterator[Form]:
             yield simple(op, ".rn", "bf16", n, words={}, count=6144)
     for q, kind in itertools.product((".relu", ".oob", ".oob.relu"), HALF):
         yield simple("fma", f".rn{q}", kind, 3, words=words(q))
-        yield (
-            simple("fma", f".rn{q}", f"{kind}x2", 3, words=words(q))
-            if q == ".relu"
-            else oob(q, kind)
-        )
+        yield (simple("fma", f".rn{q}", f"{kind}x2", 3, words=words(q)) if q == ".relu" else oob(q, kind))
     yield from (simple(op, ".rn", f"{t}x2", 2, words={}) for op in ("add", "mul") for t in HALF)
 
 
@@ -198,7 +180,9 @@ def oob(q: str, kind: str) -> Form:
 def border() -> Iterator[Form]:
     """Results that are tiny or not depending on how they are rounded (.ftz)."""
     for r in DIRECTED:
-        ptx = "and.b32 %x, %a, 15; sub.u32 %x, 0x3f7fffff, %x; and.b32 %y, %b, 15; add.u32 %y, 0x00800000, %y; "
+        ptx = (
+            "and.b32 %x, %a, 15; sub.u32 %x, 0x3f7fffff, %x; and.b32 %y, %b, 15; add.u32 %y, 0x00800000, %y; "
+        )
         operands = lambda a, b: (
             np.uint32(0x3F7FFFFF) - (a & np.uint32(15)),
             (b & np.uint32(15)) + np.uint32(0x800000),
@@ -218,9 +202,7 @@ def border() -> Iterator[Form]:
         yield Form(ptx, "f32", ("b32",), "arith", ("rcp", "f32"), more, prepare=operands)
         ptx = f"and.b64 %z, %a, 0x7fffffff; add.u64 %z, %z, 0x380fffffc0000000; cvt.{r}.ftz.f32.f64 %d, %z;"
         operands = lambda a: ((a & np.uint64(0x7FFFFFFF)) + np.uint64(0x380FFFFFC0000000),)
-        yield Form(
-            ptx, "f32", ("b64",), "convert", ("f64", "f32", r), {"ftz": True}, prepare=operands
-        )
+        yield Form(ptx, "f32", ("b64",), "convert", ("f64", "f32", r), {"ftz": True}, prepare=operands)
 
 
 def signs() -> Iterator[Form]:
@@ -237,22 +219,7 @@ def signs() -> Iterator[Form]:
 
 
 def tests() -> Iterator[Form]:
-    ops = [
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "equ",
-        "neu",
-        "ltu",
-        "leu",
-        "gtu",
-        "geu",
-        "num",
-        "nan",
-    ]
+    ops = ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
     for kind, op, q in itertools.product(FLOAT, ops, ("", ".ftz")):
         if not q or kind in ("f16", "f32"):
             ptx = f"setp.{op}{q}.{kind} %p, %a, %b; selp.b32 %d, 1, 0, %p;"
@@ -304,11 +271,7 @@ def conversions() -> Iterator[Form]:
             yield conversion(kind, kind, ".sat", None, ".sat")
     for q in (".rpi.ftz", ".rni.ftz.sat", ".ftz"):
         yield conversion(
-            "f32",
-            "f32",
-            q,
-            q[1:4] if q[1] == "r" else None,
-            q.replace(".rpi", "").replace(".rni", ""),
+            "f32", "f32", q, q[1:4] if q[1] == "r" else None, q.replace(".rpi", "").replace(".rni", "")
         )
     yield from between_floats()
 
@@ -317,14 +280,10 @@ def between_floats() -> Iterator[Form]:
     for source, to in itertools.permutations(FLOAT, 2):
         loses = bits_of(source) > bits_of(to) or bits_of(source) == bits_of(to)
         for r, q in itertools.product(DIRECTED if loses else (None,), ("", ".ftz", ".sat")):
-            if (q == ".ftz" and "f32" not in (source, to)) or (
-                q == ".sat" and "bf16" in (source, to)
-            ):
+            if (q == ".ftz" and "f32" not in (source, to)) or (q == ".sat" and "bf16" in (source, to)):
                 continue
             yield conversion(to, source, (f".{r}" if r else "") + q, r, q)
-    for to, r, q in itertools.product(
-        HALF, ("rn", "rz"), (".relu", ".satfinite", ".relu.satfinite")
-    ):
+    for to, r, q in itertools.product(HALF, ("rn", "rz"), (".relu", ".satfinite", ".relu.satfinite")):
         yield conversion(to, "f32", f".{r}{q}", r, q)
         yield packing(f"{to}x2", r, q)
     for r, q in (
@@ -340,17 +299,8 @@ def between_floats() -> Iterator[Form]:
     for to, q in itertools.product(("e4m3x2", "e5m2x2"), ("", ".relu")):
         yield packing(to, "rn", f".satfinite{q}", "b16")
         ptx = f"cvt.rn.satfinite{q}.{to}.f16x2 %d, %a;"
-        yield Form(
-            ptx, "b16", ("b32",), "convert", ("f16x2", to, "rn"), words(f".satfinite{q}"), 32768
-        )
-        yield Form(
-            f"cvt.rn{q}.f16x2.{to} %d, %a;",
-            "b32",
-            ("b16",),
-            "convert",
-            (to, "f16x2", "rn"),
-            words(q),
-        )
+        yield Form(ptx, "b16", ("b32",), "convert", ("f16x2", to, "rn"), words(f".satfinite{q}"), 32768)
+        yield Form(f"cvt.rn{q}.f16x2.{to} %d, %a;", "b32", ("b16",), "convert", (to, "f16x2", "rn"), words(q))
     for to in ("u16", "s16", "u2", "s2", "u4", "s4", "u8", "s8"):
         third = to[1:] != "16"
         ptx = f"cvt.pack.sat.{to}.s32{'.b32' if third else ''} %d, %a, %b{', %c' if third else ''};"
@@ -364,9 +314,7 @@ def packing(to: str, r: str, q: str, result: str = "b32") -> Form:
     return Form(ptx, result, ("f32", "f32"), "convert_pair", ("f32", to, r), words(q))
 
 
-def whole(
-    op: str, kind: str, result: str, *inputs: str, ptx: str | None = None, **fields: Any
-) -> Form:
+def whole(op: str, kind: str, result: str, *inputs: str, ptx: str | None = None, **fields: Any) -> Form:
     text = ptx or f"{op}.{kind} %d, {', '.join(('%a', '%b', '%c')[: len(inputs)])};"
     return Form(text, result, inputs, "integer", (op, kind), **fields)
 
@@ -384,26 +332,15 @@ def integers() -> Iterator[Form]:
         if t[0] == "s":
             yield from (whole(op, t, t, t) for op in ("neg", "abs"))
     for op in ("add", "sub"):
-        yield whole(
-            op, "s32", "s32", "s32", "s32", ptx=f"{op}.sat.s32 %d, %a, %b;", words={"sat": True}
-        )
+        yield whole(op, "s32", "s32", "s32", "s32", ptx=f"{op}.sat.s32 %d, %a, %b;", words={"sat": True})
     for op in ("mad.hi", "mad24.hi"):
         yield whole(
-            op,
-            "s32",
-            "s32",
-            "s32",
-            "s32",
-            "s32",
-            ptx=f"{op}.sat.s32 %d, %a, %b, %c;",
-            words={"sat": True},
+            op, "s32", "s32", "s32", "s32", "s32", ptx=f"{op}.sat.s32 %d, %a, %b, %c;", words={"sat": True}
         )
     for t in ("u16x2", "s16x2"):
         yield from (whole(op, t, "b32", "b32", "b32") for op in ("add", "min", "max"))
     for t, op in itertools.product(("s16x2", "s32"), ("min", "max")):
-        yield whole(
-            op, t, "b32", "b32", "b32", ptx=f"{op}.relu.{t} %d, %a, %b;", words={"relu": True}
-        )
+        yield whole(op, t, "b32", "b32", "b32", ptx=f"{op}.relu.{t} %d, %a, %b;", words={"relu": True})
     for t, m in itertools.product(("u32", "s32"), ("lo", "hi")):
         yield whole(f"mul24.{m}", t, t, t, t)
         yield whole(f"mad24.{m}", t, t, t, t, t)
@@ -421,9 +358,7 @@ def logic() -> Iterator[Form]:
     for d, m in itertools.product("lr", ("clamp", "wrap")):
         yield whole(f"shf.{d}.{m}", "b32", "b32", "b32", "b32", "b32")
     for m in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16"):
-        yield whole(
-            f"prmt{m}", "b32", "b32", "b32", "b32", "b32", ptx=f"prmt.b32{m} %d, %a, %b, %c;"
-        )
+        yield whole(f"prmt{m}", "b32", "b32", "b32", "b32", "b32", ptx=f"prmt.b32{m} %d, %a, %b, %c;")
     for table in (0x80, 0xFE, 0x40, 0x1A, 0x96, 0xCA, 0x3F, 0x01):
         operands = lambda a, b, c, table=table: (a, b, c, table)
         yield whole(
@@ -476,9 +411,7 @@ def result(form: Form) -> np.ndarray:
     from tensorcore_dsl.numerics import convert, integer, scalar
 
     functions = {name: getattr(scalar, name) for name in ("arith", "compare", "testp")}
-    functions |= {
-        name: getattr(convert, name) for name in ("convert", "convert_pair", "convert_pack")
-    }
+    functions |= {name: getattr(convert, name) for name in ("convert", "convert_pair", "convert_pack")}
     functions["integer"] = integer.integer
     columns = inputs(form)
     operands = form.prepare(*columns) if form.prepare else columns

@@ -20,9 +20,13 @@ from tensorcore_dsl.runtime import driver
 PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
 HEADER = "| machine | versions | run | result |\n|---|---|---|---|\n"
 PACKAGES = {
-    "torch": "torch", "numpy": "NumPy", "numba": "Numba", "numba-cuda": "numba-cuda",
-    "nvidia-nvjitlink": "nvJitLink", "nvidia-nvjitlink-cu12": "nvJitLink",
-}  # fmt: skip
+    "torch": "torch",
+    "numpy": "NumPy",
+    "numba": "Numba",
+    "numba-cuda": "numba-cuda",
+    "nvidia-nvjitlink": "nvJitLink",
+    "nvidia-nvjitlink-cu12": "nvJitLink",
+}
 OUTCOMES = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
 
 

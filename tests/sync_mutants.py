@@ -79,9 +79,7 @@ def applied(specialisation: Any, mutant: Mutant) -> Iterator[None]:
             op.operands = kept_operands
 
 
-def survives(
-    specialisation: Any, mutant: Mutant, run: Callable[[], np.ndarray], wanted: np.ndarray
-) -> bool:
+def survives(specialisation: Any, mutant: Mutant, run: Callable[[], np.ndarray], wanted: np.ndarray) -> bool:
     """Does `run` with the mutant give the bits that are wanted, and no error?"""
     with applied(specialisation, mutant):
         try:

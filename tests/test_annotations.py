@@ -98,7 +98,7 @@ def test_machine_code_compares_none_by_identity() -> None:
 
 
 @tc.kernel
-def quoted(x: "tc.Array", n: "tc.Const[int]" = 2, m: 'tc.Const' = 3, f: "f32" = 1.0, g: "int" = 1):  # noqa: F821
+def quoted(x: "tc.Array", n: "tc.Const[int]" = 2, m: "tc.Const" = 3, f: "f32" = 1.0, g: "int" = 1):  # noqa: F821
     x[tc.threadIdx.x] = n + m + f + g
 
 
@@ -119,12 +119,17 @@ def with_annotation(note: Any, default: Any = None) -> Any:
 @pytest.mark.parametrize(
     ("note", "kind"),
     [
-        (Optional[tc.Array], "Array"), (tc.Array | None, "Array"), ("tc.Array | None", "Array"),
-        (Optional["tc.Array"], "Array"), ("Optional['tc.Array']", "Array"),
-        (Union[None, tc.Array], "Array"), (Optional[tc.Const], "Const"), (tc.Const | None, "Const"),
+        (Optional[tc.Array], "Array"),
+        (tc.Array | None, "Array"),
+        ("tc.Array | None", "Array"),
+        (Optional["tc.Array"], "Array"),
+        ("Optional['tc.Array']", "Array"),
+        (Union[None, tc.Array], "Array"),
+        (Optional[tc.Const], "Const"),
+        (tc.Const | None, "Const"),
         ("Optional[tc.Const[int]]", "Const"),
     ],
-)  # fmt: skip
+)
 def test_optional(note: Any, kind: str) -> None:
     kernel = with_annotation(note)
     assert kernel.parameters[1].kind == kind
@@ -133,7 +138,9 @@ def test_optional(note: Any, kind: str) -> None:
         assert x.tolist() == [wanted] * 4
 
 
-@pytest.mark.parametrize("note", [Optional[tc.f32], tc.f32 | None, Optional[float], "float | None", "tc.f32 | None"])
+@pytest.mark.parametrize(
+    "note", [Optional[tc.f32], tc.f32 | None, Optional[float], "float | None", "tc.f32 | None"]
+)
 def test_optional_numbers(note: Any) -> None:
     @tc.kernel
     def filled(x: tc.Array, p: note = 3):
@@ -164,10 +171,13 @@ def test_none_where_it_is_no_value() -> None:
     plain.emulate[1, 1](x := np.zeros(1, np.float32), 5, None)
     assert x[0] == 5
     for args, text in (
-        ((None, 5, None), "argument 'x' is None; x: Array takes None where it has the default "
-         r"None, or the annotation Array \| None"),
+        (
+            (None, 5, None),
+            "argument 'x' is None; x: Array takes None where it has the default "
+            r"None, or the annotation Array \| None",
+        ),
         ((x, None, 5), "argument 'n' is None; n: s32 takes None where"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(tc.ArgumentError, match=f"plain: {text}"):
             plain.emulate[1, 1](*args)
     union = Union[tc.Array, float]
@@ -183,7 +193,9 @@ def test_methods_say_what_to_write() -> None:
             def scaled(self, x: tc.Array):
                 x[tc.threadIdx.x] *= self.factor
 
-    assert "kernel scaled: a launch passes no 'self', although the kernel is defined in a class" in str(found.value)
+    assert "kernel scaled: a launch passes no 'self', although the kernel is defined in a class" in str(
+        found.value
+    )
     assert "test_annotations.py" in str(found.value)
 
     class Model:

@@ -103,17 +103,13 @@ def test_alignment(shape, dtype, at, align):
 @settings(max_examples=150, deadline=None)
 def test_every_element_is_found(shape, steps, permutation, dtype):
     whole = np.zeros(int(np.prod([s * 3 for s in shape])), dtype)
-    view = whole.reshape([s * 3 for s in shape])[
-        tuple(slice(None, None, s) for s in steps[: len(shape)])
-    ]
+    view = whole.reshape([s * 3 for s in shape])[tuple(slice(None, None, s) for s in steps[: len(shape)])]
     view = view.transpose([axis for axis in permutation if axis < len(shape)])
     found = describe(view)
     size = view.dtype.itemsize
     assert found.shape == view.shape
     for index in np.ndindex(view.shape):
-        address = found.pointer + size * sum(
-            i * s for i, s in zip(index, found.strides, strict=True)
-        )
+        address = found.pointer + size * sum(i * s for i, s in zip(index, found.strides, strict=True))
         assert address == view[index + (...,)].ctypes.data
         row = found.pointer + size * sum(
             i * s for i, s, u in zip(index, found.strides, found.type.unit, strict=True) if not u
@@ -183,13 +179,9 @@ def test_dlpack_byte_offset():
     data = numbers.ctypes.data
     tensor = protocols.DLTensor(data, 1, 0, 1, 0, 32, 1, shape, None, 16)
     make = ctypes.pythonapi.PyCapsule_New
-    make.argtypes, make.restype = (
-        [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
-        ctypes.py_object,
-    )
+    make.argtypes, make.restype = ([ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.py_object)
     producer = types.SimpleNamespace(
-        __dlpack__=lambda: make(ctypes.addressof(tensor), b"dltensor", None),
-        __dlpack_device__=lambda: (1, 0),
+        __dlpack__=lambda: make(ctypes.addressof(tensor), b"dltensor", None), __dlpack_device__=lambda: (1, 0)
     )
     found = describe(producer)
     assert (found.pointer, found.shape, found.strides) == (data + 16, (8,), (1,))
@@ -231,7 +223,7 @@ def test_immutable_producers():
         (np.datetime64("2020"), "datetime64"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_refused(value, text):
     with pytest.raises(ArgumentError, match=text) as caught:
         describe(value, "argument 'x'")
@@ -244,15 +236,24 @@ def test_refused(value, text):
 @pytest.mark.parametrize(
     ("value", "name", "stored"),
     [
-        (3, "s32", 3), (-(2**31), "s32", -(2**31)), (2**31, "s64", 2**31),
-        (-(2**63), "s64", -(2**63)), (1.5, "f32", 1.5), (float("inf"), "f32", float("inf")),
-        (True, "pred", 1), (False, "pred", 0),
-        (np.True_, "pred", 1), (np.int8(-3), "s8", -3), (np.uint64(2**64 - 1), "u64", 2**64 - 1),
-        (np.float64(1e300), "f64", 1e300), (np.float32(0.5), "f32", 0.5),
-        (np.float16(1), "f16", 0x3C00), (ml_dtypes.bfloat16(-2), "bf16", 0xC000),
+        (3, "s32", 3),
+        (-(2**31), "s32", -(2**31)),
+        (2**31, "s64", 2**31),
+        (-(2**63), "s64", -(2**63)),
+        (1.5, "f32", 1.5),
+        (float("inf"), "f32", float("inf")),
+        (True, "pred", 1),
+        (False, "pred", 0),
+        (np.True_, "pred", 1),
+        (np.int8(-3), "s8", -3),
+        (np.uint64(2**64 - 1), "u64", 2**64 - 1),
+        (np.float64(1e300), "f64", 1e300),
+        (np.float32(0.5), "f32", 0.5),
+        (np.float16(1), "f16", 0x3C00),
+        (ml_dtypes.bfloat16(-2), "bf16", 0xC000),
         (ml_dtypes.float8_e4m3fn(1), "e4m3", 0x38),
     ],
-)  # fmt: skip
+)
 def test_scalars(value, name, stored):
     found = describe(value)
     assert (found.type, found.value) == (ScalarType(dtypes.named(name)), stored)
@@ -263,10 +264,17 @@ def test_scalars(value, name, stored):
 @pytest.mark.parametrize(
     ("value", "dtype", "stored"),
     [
-        (3, "f32", 3.0), (np.int8(3), "f64", 3.0), (2, "bf16", 0x4000), (1.0, "f16", 0x3C00),
-        (7, "u8", 7), (True, "s32", 1), (4.0, "s64", 4), (2, "pred", 1), (np.float32(2), "u32", 2),
+        (3, "f32", 3.0),
+        (np.int8(3), "f64", 3.0),
+        (2, "bf16", 0x4000),
+        (1.0, "f16", 0x3C00),
+        (7, "u8", 7),
+        (True, "s32", 1),
+        (4.0, "s64", 4),
+        (2, "pred", 1),
+        (np.float32(2), "u32", 2),
     ],
-)  # fmt: skip
+)
 def test_declared_scalars(value, dtype, stored):
     found = describe(value, "x", dtypes.named(dtype))
     assert (found.type, found.value) == (ScalarType(dtypes.named(dtype)), stored)
@@ -275,12 +283,17 @@ def test_declared_scalars(value, dtype, stored):
 @pytest.mark.parametrize(
     ("value", "dtype", "text"),
     [
-        (256, "u8", "from 0 to 255"), (-1, "u32", "from 0"), (128, "s8", "from -128 to 127"),
-        (1.5, "s32", "holds integers"), (1e39, "f32", "beyond the range"), ("a", "f32", "is a str"),
-        (float("nan"), "s32", "holds integers"), (1j, "f32", "complex"),
+        (256, "u8", "from 0 to 255"),
+        (-1, "u32", "from 0"),
+        (128, "s8", "from -128 to 127"),
+        (1.5, "s32", "holds integers"),
+        (1e39, "f32", "beyond the range"),
+        ("a", "f32", "is a str"),
+        (float("nan"), "s32", "holds integers"),
+        (1j, "f32", "complex"),
         (np.zeros(2), "f32", "ndarray"),
     ],
-)  # fmt: skip
+)
 def test_declared_scalars_refused(value, dtype, text):
     with pytest.raises(ArgumentError, match=text) as caught:
         describe(value, "argument 'x'", dtypes.named(dtype))
@@ -297,22 +310,31 @@ def test_names_of_element_types(name):
     def fill(x, value):
         x[0] = value
 
-    texts = [fill.ptx(array, tc.ScalarType(dtype), arch="sm_80") for array, dtype in ((named, name), (plain, tc.f16))]
+    texts = [
+        fill.ptx(array, tc.ScalarType(dtype), arch="sm_80")
+        for array, dtype in ((named, name), (plain, tc.f16))
+    ]
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("given, text", [
-    (("f17", 1, (True,), 4), "ArrayType: an element type is needed, such as tc.f32, np.float32 or 'f32', not 'f17'"),
-    ((None, 1, (True,), 4), "ArrayType: an element type is needed"),
-    ((tc.f32, 1.0, (True,), 4), "ndim is the number of dimensions, 0 or more, not 1.0"),
-    ((tc.f32, -1, (), 4), "ndim is the number of dimensions, 0 or more, not -1"),
-    ((tc.f32, 2, (True,), 4), "its stride is one element, such as (False, True) for ndim 2, not (True,)"),
-    ((tc.f32, 1, 1, 4), "such as (True,) for ndim 1, not 1"),
-    ((tc.f32, 0, (True,), 4), "such as () for ndim 0, not (True,)"),
-    ((tc.f32, 1, (1,), 4), "such as (True,) for ndim 1, not (1,)"),
-    ((tc.f32, 1, (True,), 3), "align is 1, 2, 4, 8, 16 (bytes), not 3"),
-    ((tc.f32, 1, (True,), "16"), "align is 1, 2, 4, 8, 16 (bytes), not '16'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        (
+            ("f17", 1, (True,), 4),
+            "ArrayType: an element type is needed, such as tc.f32, np.float32 or 'f32', not 'f17'",
+        ),
+        ((None, 1, (True,), 4), "ArrayType: an element type is needed"),
+        ((tc.f32, 1.0, (True,), 4), "ndim is the number of dimensions, 0 or more, not 1.0"),
+        ((tc.f32, -1, (), 4), "ndim is the number of dimensions, 0 or more, not -1"),
+        ((tc.f32, 2, (True,), 4), "its stride is one element, such as (False, True) for ndim 2, not (True,)"),
+        ((tc.f32, 1, 1, 4), "such as (True,) for ndim 1, not 1"),
+        ((tc.f32, 0, (True,), 4), "such as () for ndim 0, not (True,)"),
+        ((tc.f32, 1, (1,), 4), "such as (True,) for ndim 1, not (1,)"),
+        ((tc.f32, 1, (True,), 3), "align is 1, 2, 4, 8, 16 (bytes), not 3"),
+        ((tc.f32, 1, (True,), "16"), "align is 1, 2, 4, 8, 16 (bytes), not '16'"),
+    ],
+)
 def test_array_types_refused(given, text):
     with pytest.raises(ArgumentError, match=re.escape(text)):
         tc.ArrayType(*given)
@@ -400,7 +422,6 @@ def test_six_bits_have_a_byte_each(dtype):
     assert (wide == x[::-1].astype(np.float32)).all()
 
 
-
 # Parameters
 
 
@@ -427,8 +448,20 @@ def test_packing():
     ]  # fmt: skip
     assert [tuple(p) for p in packer.parameters] == layout
     assert struct.unpack("=I4xQiiqH6xQiiqfb3xq", buffer) == (
-        1, a.ctypes.data, 3, 16, 16, 0x3C00, b.ctypes.data, 16, 2, 32, 2.5, -1, 2**40,
-    )  # fmt: skip
+        1,
+        a.ctypes.data,
+        3,
+        16,
+        16,
+        0x3C00,
+        b.ctypes.data,
+        16,
+        2,
+        32,
+        2.5,
+        -1,
+        2**40,
+    )
 
 
 def test_packing_checks_types():

@@ -83,7 +83,7 @@ def test_read_only_flags_are_respected() -> None:
 @pytest.mark.parametrize(
     "producer, text",
     [(Versioned(COPIED), "exports a copy"), (Versioned(major=2), r"returns DLPack 2\.3; asked for was 1\.1")],
-)  # fmt: skip
+)
 def test_capsules_that_are_refused(producer: Any, text: str) -> None:
     with pytest.raises(tc.ArgumentError, match=text):
         describe(producer)

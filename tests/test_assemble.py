@@ -28,14 +28,7 @@ def directory(tmp_path, monkeypatch):
 
 
 def kernel(
-    body="",
-    *,
-    arch="sm_80",
-    version="7.0",
-    name="k",
-    params=".param .u64 p",
-    directives="",
-    registers="",
+    body="", *, arch="sm_80", version="7.0", name="k", params=".param .u64 p", directives="", registers=""
 ):
     return f"""\
 .version {version}
@@ -56,10 +49,7 @@ def fused(count, directives=""):
     lines = [" ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n]; mov.u32 %r2, 0;"]
     lines += [f" ld.global.f32 %f{i}, [%rd1+{4 * i}];" for i in range(count)]
     lines += ["again:"]
-    lines += [
-        f" fma.rn.f32 %f{i}, %f{(i + 7) % count}, %f{(i + 13) % count}, %f{i};"
-        for i in range(count)
-    ]
+    lines += [f" fma.rn.f32 %f{i}, %f{(i + 7) % count}, %f{(i + 13) % count}, %f{i};" for i in range(count)]
     lines += [" add.u32 %r2, %r2, 1; setp.lt.u32 %q, %r2, %r1; @%q bra again;"]
     lines += [f" st.global.f32 [%rd1+{4 * i}], %f{i};" for i in range(count)]
     return kernel(
@@ -108,8 +98,7 @@ def test_no_spills():
 
 
 @pytest.mark.parametrize(
-    ("directives", "limit"),
-    [(".maxnreg 64", None), ("", 64), (".maxntid 128", 64), (".maxnreg 128", 64)],
+    ("directives", "limit"), [(".maxnreg 64", None), ("", 64), (".maxntid 128", 64), (".maxnreg 128", 64)]
 )
 def test_spills(directives, limit):
     """Two hundred live numbers in 64 registers; the caller's limit beats the text's."""
@@ -177,18 +166,7 @@ def test_parameter_offsets_agree():
         np.zeros((), np.int8),
         np.zeros((9, 2))[:, ::2],
     ]
-    values = [
-        True,
-        arrays[0],
-        1.5,
-        arrays[1],
-        np.int8(1),
-        arrays[2],
-        np.float16(2),
-        arrays[3],
-        2**40,
-        7,
-    ]
+    values = [True, arrays[0], 1.5, arrays[1], np.int8(1), arrays[2], np.float16(2), arrays[3], 2**40, 7]
     packer = Packer([describe(value).type for value in values])
     params = ", ".join(f".param .{p.ptx} a{p.argument}{p.suffix}" for p in packer.parameters)
     made = assemble(kernel(params=params), "sm_90", "k")
@@ -219,11 +197,7 @@ def test_errors_quote_lines():
 @pytest.mark.parametrize(
     ("text", "arch", "message"),
     [
-        (
-            kernel(version="99.9"),
-            "sm_80",
-            r"Unsupported .version 99.9[^\n]*\n    1 \| .version 99.9",
-        ),
+        (kernel(version="99.9"), "sm_80", r"Unsupported .version 99.9[^\n]*\n    1 \| .version 99.9"),
         ("no PTX", "sm_80", "cannot assemble for sm_80"),
         (kernel(arch="sm_90"), "sm_80", "sm_90"),
     ],
@@ -320,9 +294,12 @@ def test_the_assembler_needs_no_numba_cuda():
         "sys.exit(any(m.startswith('numba.cuda') for m in sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, kernel()], cwd=Path(__file__).resolve().parent.parent,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", code, kernel()],
+        cwd=Path(__file__).resolve().parent.parent,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -66,9 +66,7 @@ def test_heads_share_keys(family: str, shared_by: int) -> None:
     check(operands(70, 90, heads=4, shared_by=shared_by, batch=2), family)
 
 
-@pytest.mark.parametrize(
-    "window", [(40, None), (None, 20), (0, 0), (100, 30), (2**40, 2**40)]
-)
+@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0), (100, 30), (2**40, 2**40)])
 def test_windows(family: str, window: Any) -> None:
     check(operands(300, 280), family, window=window, causal=window == (40, None))
 
@@ -135,8 +133,7 @@ LENGTHS = [(100, 130), (0, 50), (1, 1), (64, 300), (130, 0), (200, 17)]  # queri
 def packed(dtype: Any = BF16, dim: int = 64, heads: int = 2) -> Any:
     """Sequences one by one, their rows together, and the starts of queries and keys."""
     one_by_one = [
-        operands(n, m, dim, heads=heads, shared_by=2, seed=i, dtype=dtype)
-        for i, (n, m) in enumerate(LENGTHS)
+        operands(n, m, dim, heads=heads, shared_by=2, seed=i, dtype=dtype) for i, (n, m) in enumerate(LENGTHS)
     ]
     together = [np.concatenate(parts, axis=2) for parts in zip(*one_by_one, strict=True)]
     return one_by_one, together, tuple(starts(x) for x in zip(*LENGTHS, strict=True))
@@ -170,9 +167,7 @@ def check_packed(one_by_one: Any, out: np.ndarray, lse: np.ndarray, **options: A
 @pytest.mark.parametrize("dim, options", [(64, {"causal": True}), (128, {"window": (60, 10)})])
 def test_packed_sequences(family: str, dim: int, options: dict[str, Any]) -> None:
     one_by_one, arrays, lists = packed(dim=dim)
-    out, lse = kernels.attention(
-        *arrays, cu_seqlens=lists, return_lse=True, family=family, **options
-    )
+    out, lse = kernels.attention(*arrays, cu_seqlens=lists, return_lse=True, family=family, **options)
     check_packed(one_by_one, out, lse, **options)
 
 

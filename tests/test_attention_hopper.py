@@ -25,18 +25,36 @@ pytestmark = pytest.mark.thorough
 
 
 def launch_hopper(
-    arrays: Any, causal: bool = False, config: AttentionConfig = AttentionConfig(), blocks: int = 1,
-    kernel: Any = hopper.attention_kernel, **options: Any,
-) -> np.ndarray:  # fmt: skip
+    arrays: Any,
+    causal: bool = False,
+    config: AttentionConfig = AttentionConfig(),
+    blocks: int = 1,
+    kernel: Any = hopper.attention_kernel,
+    **options: Any,
+) -> np.ndarray:
     """The output of an emulated launch of a few blocks, so that each computes several tiles."""
     q, k, v = arrays
     out, tickets = np.full((*q.shape[:3], v.shape[3]), 7, q.dtype), np.zeros(1, np.int32)
     traits = AttentionTraits(q.shape[3], v.shape[3], right=causal)
     scale = math.log2(math.e) / math.sqrt(q.shape[3])
     kernel.emulator("sm_90a", **options)[blocks, config.threads](
-        q, k, v, out, out, tickets, tickets, tickets, tickets[None], scale, 1.0, 0, 0, 2,
-        config=config, traits=traits,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        out,
+        out,
+        tickets,
+        tickets,
+        tickets,
+        tickets[None],
+        scale,
+        1.0,
+        0,
+        0,
+        2,
+        config=config,
+        traits=traits,
+    )
     assert tickets[0] == 0, "the next launch begins with a list of no tiles"
     return out
 
@@ -109,9 +127,12 @@ def test_every_synchronisation_is_needed_and_missed(text: str) -> None:
         for order in (None, 0, 1):
             options: Any = {} if order is None else {"order": order}
             launch_hopper(
-                operands(300, 300, heads=2), kernel=module.attention_kernel, checks=True,
-                config=AttentionConfig(64), **options,
-            )  # fmt: skip
+                operands(300, 300, heads=2),
+                kernel=module.attention_kernel,
+                checks=True,
+                config=AttentionConfig(64),
+                **options,
+            )
 
 
 # D, options and lists that take the most registers, and the plain cases.

@@ -78,8 +78,10 @@ def test_the_cpu_takes_the_first_configuration():
         kernel[seen, block](x, y, n=1000, factor=3)
         assert np.array_equal(y, 3 * x)
     assert asked[0]["x"] is x and {n: asked[0][n] for n in ("n", "BLOCK", "factor")} == {
-        "n": 1000, "BLOCK": 32, "factor": 2,
-    }  # fmt: skip
+        "n": 1000,
+        "BLOCK": 32,
+        "factor": 2,
+    }
 
 
 def test_pruning_comes_before():
@@ -193,11 +195,17 @@ def test_a_timer_measures_on_the_cpu_too():
 @pytest.mark.parametrize(
     "second, again",
     [
-        (dict(), False), (dict(n=999), True), (dict(factor=3), True), (dict(dtype=np.float64), True),
-        (dict(m=2000), False), (dict(key=["x"], m=2000), True), (dict(key=["x"]), False),
-        (dict(key=["factor", "n"], factor=2.0), True), (dict(block=32), True),
+        (dict(), False),
+        (dict(n=999), True),
+        (dict(factor=3), True),
+        (dict(dtype=np.float64), True),
+        (dict(m=2000), False),
+        (dict(key=["x"], m=2000), True),
+        (dict(key=["x"]), False),
+        (dict(key=["factor", "n"], factor=2.0), True),
+        (dict(block=32), True),
     ],
-)  # fmt: skip
+)
 def test_what_is_measured_again(second: dict[str, Any], again: bool):
     second = dict(second)
     clock = Stopwatch(lambda block: float(block))
@@ -231,7 +239,12 @@ def test_text_is_of_what_was_chosen():
 
 
 def test_arrays_are_as_before_when_a_kernel_reads_what_it_writes():
-    @tc.autotune(CONFIGS, restore_value=["x"], reset_to_zero=["total"], timer=lambda launch: [launch() for _ in "123"] and 1.0)
+    @tc.autotune(
+        CONFIGS,
+        restore_value=["x"],
+        reset_to_zero=["total"],
+        timer=lambda launch: [launch() for _ in "123"] and 1.0,
+    )
     @tc.kernel
     def accumulate(x: tc.Array, total: tc.Array, BLOCK: tc.Const):
         if tc.threadIdx.x == 0:
@@ -268,8 +281,10 @@ def choosy(x: tc.Array, SIZE: tc.Const):
 
 
 def test_configurations_that_fail_are_left_out():
-    kernel = tc.autotune([tc.Config(SIZE=10**6), tc.Config(SIZE=3), tc.Config(SIZE=64), tc.Config(SIZE=64, block=2000)],
-                         timer=lambda launch: launch() or 1.0)(choosy)  # fmt: skip
+    kernel = tc.autotune(
+        [tc.Config(SIZE=10**6), tc.Config(SIZE=3), tc.Config(SIZE=64), tc.Config(SIZE=64, block=2000)],
+        timer=lambda launch: launch() or 1.0,
+    )(choosy)
     x = np.zeros(1, np.float32)
     with tc.target("cpu"):
         kernel[1, 1](x)
@@ -285,16 +300,23 @@ def test_configurations_that_fail_are_left_out():
 @pytest.mark.parametrize("option", ["restore_value", "reset_to_zero"])
 def test_numbers_are_not_restored(option: str):
     kernel = tuned(timer=lambda launch: 1.0, **{option: ["n"]})
-    with tc.target("cpu"), pytest.raises(tc.ArgumentError, match=f"{option} names 'n', which is no array but 1000"):
+    with (
+        tc.target("cpu"),
+        pytest.raises(tc.ArgumentError, match=f"{option} names 'n', which is no array but 1000"),
+    ):
         kernel[grid, block](*arrays(), 1000)
 
 
 def test_if_nothing_runs_the_reasons_are_told():
-    kernel = tc.autotune([tc.Config(SIZE=10**6), tc.Config(SIZE=3)], timer=lambda launch: launch() or 1.0)(choosy)
+    kernel = tc.autotune([tc.Config(SIZE=10**6), tc.Config(SIZE=3)], timer=lambda launch: launch() or 1.0)(
+        choosy
+    )
     with tc.target("cpu"), pytest.raises(tc.ArgumentError) as caught:
         kernel[1, 1](np.zeros(1, np.float32))
     text = str(caught.value)
-    assert text.startswith("choosy: no configuration runs:\n  Config(SIZE=1000000): ArgumentError: choosy takes")
+    assert text.startswith(
+        "choosy: no configuration runs:\n  Config(SIZE=1000000): ArgumentError: choosy takes"
+    )
     assert "three is not possible" in text
     assert isinstance(caught.value.__cause__, tc.TensorCoreError)
 
@@ -306,7 +328,11 @@ def test_wrong_arguments_are_no_failures_of_configurations():
             ((1,), {}, "argument 'y' is missing"),
             (("x", "y", 3), {}, "argument 'x' is a str"),
             ((*arrays(), 1000), {"BLOCK": 3}, "'BLOCK' is chosen by the configurations; scale.kernel takes"),
-            ((*arrays(), 1000), {"bogus": 3}, "argument 'bogus' is unknown; the parameters are x, y, n, factor"),
+            (
+                (*arrays(), 1000),
+                {"bogus": 3},
+                "argument 'bogus' is unknown; the parameters are x, y, n, factor",
+            ),
         ):
             with pytest.raises(tc.ArgumentError, match=message):
                 kernel[grid, block](*args, **named)
@@ -317,7 +343,11 @@ def test_wrong_arguments_are_no_failures_of_configurations():
     [
         ([], {}, "at least one configuration"),
         ([{"BLOCK": 3}], {}, r"a configuration is a tc.Config, not \{'BLOCK': 3\}"),
-        ([tc.Config(BLOK=3)], {}, "give Const parameters, and 'BLOK' is none; the kernel's are BLOCK, factor"),
+        (
+            [tc.Config(BLOK=3)],
+            {},
+            "give Const parameters, and 'BLOK' is none; the kernel's are BLOCK, factor",
+        ),
         ([tc.Config(n=3)], {}, "'n' is none"),
         ([tc.Config(BLOCK=3), tc.Config(factor=3)], {}, r"Config\(BLOCK=3\) lacks factor, which other"),
         (CONFIGS, {"key": ["N"]}, "key names 'N', which is not among x, y, n, factor"),
@@ -345,7 +375,10 @@ def test_other_refusals():
         tuned()[3]
     with pytest.raises(tc.LaunchError, match="block is"):
         tuned()[1, 5000]
-    with tc.target("cpu"), pytest.raises(tc.LaunchError, match="grid is 'all'; it must be one to three integers"):
+    with (
+        tc.target("cpu"),
+        pytest.raises(tc.LaunchError, match="grid is 'all'; it must be one to three integers"),
+    ):
         tuned()[lambda meta: "all", 32](*arrays(), 1000)
 
 
@@ -353,7 +386,9 @@ def test_configurations_compare_by_what_they_say():
     def same(meta: Any) -> int:
         return 1
 
-    assert tc.Config(A=1, B=2) == tc.Config({"B": 2}, A=1) and hash(tc.Config(A=[1])) == hash(tc.Config(A=[1]))
+    assert tc.Config(A=1, B=2) == tc.Config({"B": 2}, A=1) and hash(tc.Config(A=[1])) == hash(
+        tc.Config(A=[1])
+    )
     assert tc.Config(A=1) != tc.Config(A=1.0) and tc.Config(A=1) != tc.Config(A=1, block=32)
     assert repr(tc.Config(A=tc.f16, grid=same)) == "Config(A=f16, grid=same)"
     assert len(tuned([tc.Config(BLOCK=1), tc.Config(BLOCK=1)]).configs) == 1
@@ -403,7 +438,9 @@ def test_another_body_is_measured_again():
         read_again()
         timer = lambda launch: asked.append(factor) or 1.0
         with tc.target("cpu"):
-            tuned([tc.Config(BLOCK=32)], with_body(factor), timer=timer, key=[])[1, 32](np.zeros(32, np.float32))
+            tuned([tc.Config(BLOCK=32)], with_body(factor), timer=timer, key=[])[1, 32](
+                np.zeros(32, np.float32)
+            )
     assert asked == [1, 2]
 
 
@@ -524,7 +561,9 @@ def test_arrays_of_a_gpu_are_restored(gpu: FakeGpu, contiguous: bool):
     assert len(seen) > 20 and set(seen) == {0.0}
     assert np.array_equal(x, before + 1) and (total == 1).all()
     if not contiguous:
-        assert np.array_equal(base[0::2], np.arange(0, 16, 2)) and np.array_equal(total_base[0::2], others[0::2])
+        assert np.array_equal(base[0::2], np.arange(0, 16, 2)) and np.array_equal(
+            total_base[0::2], others[0::2]
+        )
 
 
 @needs_assembler
@@ -547,7 +586,9 @@ def test_numpy_arrays_are_copied_once_for_all_launches(gpu: FakeGpu):
 def test_captured_launches_are_not_measured(gpu: FakeGpu):
     gpu.captured = (7,)
     kernel = tuned(warmup=0, rep=1)
-    with pytest.raises(tc.ArgumentError, match="scale is tuned at its first launch, and a CUDA graph captures this"):
+    with pytest.raises(
+        tc.ArgumentError, match="scale is tuned at its first launch, and a CUDA graph captures this"
+    ):
         kernel[grid, block, 7](*on_gpu(), 1000)
     assert not gpu.records and not kernel.cache
     kernel[grid, block](*on_gpu(), 1000)
@@ -588,10 +629,14 @@ def test_launches_are_timed_one_by_one(gpu: FakeGpu):
 @pytest.mark.parametrize(
     "options, wanted",
     [
-        ({}, 3), ({"return_mode": "min"}, 1), ({"return_mode": "max"}, 10), ({"return_mode": "mean"}, 4.2),
-        ({"return_mode": "all"}, [10, 1, 3, 5, 2]), ({"quantiles": (0.5, 0, 1)}, [3, 1, 10]),
+        ({}, 3),
+        ({"return_mode": "min"}, 1),
+        ({"return_mode": "max"}, 10),
+        ({"return_mode": "mean"}, 4.2),
+        ({"return_mode": "all"}, [10, 1, 3, 5, 2]),
+        ({"quantiles": (0.5, 0, 1)}, [3, 1, 10]),
     ],
-)  # fmt: skip
+)
 def test_what_do_bench_returns(gpu: FakeGpu, options: Any, wanted: Any):
     durations = iter([2, 2, 2, 2, 2, 10, 1, 3, 5, 2])
 
@@ -613,12 +658,14 @@ def test_do_bench_on_the_cpu():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"warmup": -1}, "warmup is -1; a number of at least 0"), ({"rep": "long"}, "rep is 'long'"),
+        ({"warmup": -1}, "warmup is -1; a number of at least 0"),
+        ({"rep": "long"}, "rep is 'long'"),
         ({"return_mode": "mode"}, "return_mode is 'mode'; it may be median, mean, min, max, all"),
-        ({"quantiles": (2,)}, "a quantile is 2; a number from 0 to 1"), ({"setup": 3}, "setup is 3"),
+        ({"quantiles": (2,)}, "a quantile is 2; a number from 0 to 1"),
+        ({"setup": 3}, "setup is 3"),
         ({"stream": "x"}, "a stream cannot be a str"),
     ],
-)  # fmt: skip
+)
 def test_do_bench_refuses(gpu: FakeGpu, options: Any, message: str):
     with pytest.raises(tc.ArgumentError, match=message):
         tc.testing.do_bench(lambda: None, **options)

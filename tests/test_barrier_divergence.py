@@ -231,9 +231,15 @@ def not_aligned(x: tc.Array, n):
 
 
 ALLOWED = (
-    early_return, return_in_the_other_arm, return_in_a_loop, warps_at_their_own_barriers,
-    producer_and_consumer, arms_meet_before, whole_warps_under_a_guard, not_aligned,
-)  # fmt: skip
+    early_return,
+    return_in_the_other_arm,
+    return_in_a_loop,
+    warps_at_their_own_barriers,
+    producer_and_consumer,
+    arms_meet_before,
+    whole_warps_under_a_guard,
+    not_aligned,
+)
 
 
 @pytest.mark.parametrize("kernel", ALLOWED, ids=lambda k: k.__name__)

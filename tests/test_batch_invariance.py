@@ -20,11 +20,7 @@ from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
 from tensorcore_dsl.kernels.choosing import choice, features, menu
 from tensorcore_dsl.kernels.choosing import ranking as rankings
-from tensorcore_dsl.kernels.host import (
-    families,
-    problem_shape,
-    tuning_cache,
-)
+from tensorcore_dsl.kernels.host import families, problem_shape, tuning_cache
 from tensorcore_dsl.kernels.host.batch_invariance import ROW_PART
 from tensorcore_dsl.kernels.host.operands import BITS, GemmProblem
 from tensorcore_dsl.kernels.host.plan import make_plan
@@ -159,7 +155,9 @@ def test_equal_texts_have_equal_bits(name: str) -> None:
         if text == needed:
             assert same(invariant(a, b, out=np.empty_like(d), config=config, **options), d)
         else:
-            with pytest.raises(tc.ArgumentError, match="has one order of summation, which (Hopper|Ampere)Config.* has not"):
+            with pytest.raises(
+                tc.ArgumentError, match="has one order of summation, which (Hopper|Ampere)Config.* has not"
+            ):
                 invariant(a, b, config=config, **options)
     assert len(found) == ORDERS[name]
 
@@ -290,7 +288,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 def empty(*shape: int, dtype: Any, by_rows: bool = True) -> np.ndarray:
     """Untouched memory, which takes no time."""
-    return np.empty(shape, dtype) if by_rows else np.empty((*shape[:-2], *shape[:-3:-1]), dtype).swapaxes(-1, -2)
+    return (
+        np.empty(shape, dtype) if by_rows else np.empty((*shape[:-2], *shape[:-3:-1]), dtype).swapaxes(-1, -2)
+    )
 
 
 WEIGHTS = ((8, 8), (33, 77), (256, 7168), (1024, 8192), (4096, 4096), (14336, 512))  # N, K
@@ -304,7 +304,10 @@ def drawn_problem(draw: np.random.Generator, name: str) -> GemmProblem:
     M, (n, k) = int(2 ** draw.uniform(0, 13)), WEIGHTS[draw.integers(len(WEIGHTS))]
     batch = (int(draw.integers(1, 6)),) if draw.random() < 0.3 and dtype != F64 else ()
     rows, columns = draw.random(2) < 0.5
-    a, b = empty(*batch, M, k, dtype=dtype, by_rows=bool(rows)), empty(k, n, dtype=dtype, by_rows=bool(columns))
+    a, b = (
+        empty(*batch, M, k, dtype=dtype, by_rows=bool(rows)),
+        empty(k, n, dtype=dtype, by_rows=bool(columns)),
+    )
     d = empty(*batch, M, n, dtype=out, by_rows=bool(draw.random() < 0.9))
     return GemmProblem.of(a, b, None, d, bits=INVARIANT, **options)
 
@@ -332,7 +335,9 @@ def test_all_rows_of_models_have_a_configuration(device: None) -> None:
     """Every configuration that the cost model may choose for a skinny or tall A is in the order."""
     for M in (*range(1, 18), *range(24, 137, 8), 127, 129, 256, 1000, 4096, 16384):
         for n, k in ((4096, 14336), (512, 7168), (8, 65536)):
-            a, b, d = (empty(*shape, dtype=BF16, by_rows=i != 1) for i, shape in enumerate(((M, k), (k, n), (M, n))))
+            a, b, d = (
+                empty(*shape, dtype=BF16, by_rows=i != 1) for i, shape in enumerate(((M, k), (k, n), (M, n)))
+            )
             plan = kernels.plan(a, b, None, d, bits=INVARIANT, family="sm90")
             assert plan.config.split_k == 1
 
@@ -351,14 +356,21 @@ def tuning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 def test_products_are_tuned_in_their_order(dtype: Any, tuning: None) -> None:
     """Each kind of bits for itself, and among configurations of its order alone."""
-    a, b, d = (empty(256, 2048, dtype=dtype), empty(2048, 64, dtype=dtype, by_rows=False), empty(256, 64, dtype=dtype))
+    a, b, d = (
+        empty(256, 2048, dtype=dtype),
+        empty(2048, 64, dtype=dtype, by_rows=False),
+        empty(256, 64, dtype=dtype),
+    )
     of_parts = lambda launch: 1 / launch.keywords["config"].split_k  # the fastest divides K most
     found = {kind: kernels.tune(a, b, bits=kind, timer=of_parts) for kind in BITS}
     assert [kind in tuned.key for kind, tuned in found.items()] == [False, True]
     for kind, tuned in found.items():
         assert not any(trial.failure for trial in tuned.trials)
         assert kernels.plan(a, b, None, d, bits=kind).config == tuned.best
-    orders = [{summation_of(GemmProblem.of(a, b, None, d), t.config) for t in tuned.trials} for tuned in found.values()]
+    orders = [
+        {summation_of(GemmProblem.of(a, b, None, d), t.config) for t in tuned.trials}
+        for tuned in found.values()
+    ]
     assert len(orders[0]) > 1 == len(orders[1])
 
 
@@ -394,7 +406,9 @@ def test_the_instruction_is_that_of_the_kernel(name: str) -> None:
         found = summation_of(plan.problem, plan.config)
         depth = "k" if found.depth == 1 else f"k{found.depth}."  # a chain: of any depth
         words = [line for line in text.splitlines() if depth in line and "mma" in line]
-        assert words and not any("mma" in line and "n8k" in line and depth not in line for line in text.splitlines())
+        assert words and not any(
+            "mma" in line and "n8k" in line and depth not in line for line in text.splitlines()
+        )
         assert all(f".{found.arithmetic.accumulator}" in line for line in words)
         seen += 1
     assert seen
@@ -405,8 +419,17 @@ def test_explain_bits() -> None:
     a, b = numbers(64, 512), numbers(512, 64, order="F")
     d = np.empty((64, 64), BF16)
     c = np.zeros(64, np.float32)
-    plan = kernels.plan(a, b, c, d, alpha=2, beta=1, epilogue=halved, epilogue_args=["bias"],
-                        config=HopperConfig(BN=64, stages=2, split_k=2))  # fmt: skip
+    plan = kernels.plan(
+        a,
+        b,
+        c,
+        d,
+        alpha=2,
+        beta=1,
+        epilogue=halved,
+        epilogue_args=["bias"],
+        config=HopperConfig(BN=64, stages=2, split_k=2),
+    )
     assert kernels.explain_bits(plan).splitlines() == [
         "products:   bf16 by bf16, 16 of K in an instruction",
         "sums:       16 products and the sum so far, each cut 25 bits below the largest one, are added, and the "

@@ -82,8 +82,10 @@ def test_every_kind_of_the_suite_has_a_case_here():
 
 
 def test_operands_of_each_kind():
-    shapes = {kind: tuple(map(tuple, (x.a[0].shape, x.b[0].shape, x.d[0].shape)))
-              for kind, x in ((kind, drawn(case)) for kind, case in CASES.items())}  # fmt: skip
+    shapes = {
+        kind: tuple(map(tuple, (x.a[0].shape, x.b[0].shape, x.d[0].shape)))
+        for kind, x in ((kind, drawn(case)) for kind, case in CASES.items())
+    }
     assert shapes["batched"] == ((5, 16, 32), (5, 32, 24), (5, 16, 24))
     assert shapes["grouped"] == ((59, 32), (3, 32, 24), (59, 24))
     assert shapes["swiglu"] == ((24, 64), (64, 80), (24, 40))
@@ -133,9 +135,7 @@ def test_ours_are_called_and_checked(kind, monkeypatch):
 
 def test_precise_sums_are_asked_for(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        kernels, "gemm", lambda a, b, out, **wishes: asked.append(wishes["accumulate"])
-    )
+    monkeypatch.setattr(kernels, "gemm", lambda a, b, out, **wishes: asked.append(wishes["accumulate"]))
     for case in (Case("e4m3", 32, 32, 32), Case("e4m3", 32, 32, 32, precise=True), CASES["plain"]):
         gemm_gpu.ours(drawn(case))(0)
     assert asked == ["fast", None, None]
@@ -145,14 +145,10 @@ def test_our_gelu_is_cublas_s():
     """In emulation, on a wgmma kernel, beside torch's tanh formula."""
     case = Case("bf16", 64, 64, 64, kind="gelu")
     data = drawn(case, 1)
-    a, b, bias = (
-        x.float().numpy().astype(tc.bf16.numpy) for x in (data.a[0], data.b[0].mT, data.bias)
-    )
+    a, b, bias = (x.float().numpy().astype(tc.bf16.numpy) for x in (data.a[0], data.b[0].mT, data.bias))
     out = np.zeros((64, 64), tc.bf16.numpy)
     with tc.target("cpu", "sm_90a"):
-        kernels.gemm(
-            a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=gemm_gpu.tanh_gelu
-        )
+        kernels.gemm(a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=gemm_gpu.tanh_gelu)
     assert accuracy.check(torch, data, torch.tensor(out.astype(np.float32)))[1]
 
 
@@ -189,12 +185,17 @@ def test_baselines_multiply(kind, cuda):
         assert good and error < 0.02, baseline.name
         ran.append(baseline.name)
         ready.close()
-    assert ran == {
-        "plain": ["cuBLASLt", "torch"], "batched": ["cuBLASLt", "torch"],
-        "grouped": ["cuBLASLt loop", "cuBLAS grouped", "torch"],
-        "gelu": ["cuBLASLt", "cuBLASLt + pass", "torch"], "swiglu": ["cuBLASLt + pass", "torch"],
-        "sparse": ["cuBLASLt"],
-    }[kind]  # fmt: skip
+    assert (
+        ran
+        == {
+            "plain": ["cuBLASLt", "torch"],
+            "batched": ["cuBLASLt", "torch"],
+            "grouped": ["cuBLASLt loop", "cuBLAS grouped", "torch"],
+            "gelu": ["cuBLASLt", "cuBLASLt + pass", "torch"],
+            "swiglu": ["cuBLASLt + pass", "torch"],
+            "sparse": ["cuBLASLt"],
+        }[kind]
+    )
     left = [x for x in cuda.library.objects.values() if x["values"]]
     assert not left, "descriptions and layouts are freed"
 
@@ -219,9 +220,7 @@ def test_the_fastest_fair_baseline_with_a_right_result_is_the_reference():
     fair = [type("R", (), {"name": name}) for name in about if name != "unfair"]
     found = gemm_gpu.reference(fair, {"baselines": about})
     assert (found["reference_baseline"], found["reference"]["median"]) == ("fast", 2.0)
-    assert gemm_gpu.reference(fair[-1:], {"baselines": about}) == {
-        "reference_failure": "broken: E: no"
-    }
+    assert gemm_gpu.reference(fair[-1:], {"baselines": about}) == {"reference_failure": "broken: E: no"}
 
 
 def test_baselines_are_measured_where_our_kernel_fails(cuda, monkeypatch):
@@ -256,9 +255,7 @@ def test_a_baseline_that_fails_is_noted_and_the_others_go_on(cuda, monkeypatch):
 
     monkeypatch.setattr(gemm_gpu, "ours", slow)
     fake, case = FakeTorch(cuda), CASES["plain"]
-    bench = gemm_gpu.GpuBench(
-        fake, [Broken(), baselines.CublasLt(fake)], gpu.Monitor(False), 3, 0, False
-    )
+    bench = gemm_gpu.GpuBench(fake, [Broken(), baselines.CublasLt(fake)], gpu.Monitor(False), 3, 0, False)
     found = gemm_summary.derive({**vars(case), "operations": case.operations, **bench(case)})
     broken = found["baselines"]["Broken"]
     assert broken["failure"] == "RuntimeError: no such luck"
@@ -329,8 +326,12 @@ def test_shares_of_the_ceiling_that_binds():
         found = {**vars(case), "operations": case.operations}
         return gemm_summary.derive({**found, "ours": {"median": seconds, "samples": [seconds]}})
 
-    results = [result("bf16", 4e-6), result("f64", 2e-5), result("f64", 4e-5),
-               result("bf16", 2e-6, kind="sparse")]  # fmt: skip
+    results = [
+        result("bf16", 4e-6),
+        result("f64", 2e-5),
+        result("f64", 4e-5),
+        result("bf16", 2e-6, kind="sparse"),
+    ]
     gemm_summary.add_shares(results, {"flops": {"bf16": 1e15}, "bytes": 1e15})
     assert [r["share"] for r in results] == pytest.approx([0.5, 1, 0.5, 0.5])
     gemm_summary.add_shares(results, {"flops": {"bf16": 1e15}, "bytes": 2e12})
@@ -367,24 +368,19 @@ def test_a_suite_on_a_fake_gpu(cuda, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gemm, "ask_gpu", lambda fields: {"clock_sm_mhz": 1800.0})
     monkeypatch.setattr(harness, "gpu", lambda: {"name": "Fake", "driver": "1"})
     monkeypatch.setattr(gemm, "Monitor", lambda wanted: gpu.Monitor(False))
-    monkeypatch.setattr(gemm, "available", lambda torch: [r for r in baselines.available(torch) if "torch" not in r.name
-                                                       and r.name not in ("cuSPARSELt", "cuBLAS grouped")])  # fmt: skip
-    monkeypatch.setattr(tc, "target", lambda *where: targets_of("cpu"))
     monkeypatch.setattr(
-        ceiling, "measured", lambda torch, dtypes: {"flops": {"bf16": 1e9}, "failures": {}}
+        gemm,
+        "available",
+        lambda torch: [
+            r
+            for r in baselines.available(torch)
+            if "torch" not in r.name and r.name not in ("cuSPARSELt", "cuBLAS grouped")
+        ],
     )
+    monkeypatch.setattr(tc, "target", lambda *where: targets_of("cpu"))
+    monkeypatch.setattr(ceiling, "measured", lambda torch, dtypes: {"flops": {"bf16": 1e9}, "failures": {}})
     groups = "batched,grouped,gelu,swiglu,sparse bf16,mma.sync"
-    arguments = [
-        "gemm",
-        "--suite",
-        "hopper",
-        "--groups",
-        groups,
-        "--sizes",
-        "32x48x64",
-        "--target",
-        "cuda",
-    ]
+    arguments = ["gemm", "--suite", "hopper", "--groups", groups, "--sizes", "32x48x64", "--target", "cuda"]
     status = command.main([*arguments, "--repeats", "2", "--budget", "60", "--out", str(tmp_path)])
     text = capsys.readouterr().out
     (path,) = tmp_path.glob("*.json")
@@ -395,17 +391,19 @@ def test_a_suite_on_a_fake_gpu(cuda, monkeypatch, tmp_path, capsys):
     assert found["method"]["reference"] == "cuBLASLt 13.2.4"
     assert {"gpu_before", "gpu_after", "versions"} <= set(found["machine"])
     ratios = {name: each["ratio"] for name, each in found["summary"]["groups"].items()}
-    expected = {"batched bf16": 2, "grouped bf16": 64, "bias + GELU bf16": 2, "SwiGLU bf16": 2,
-                "sparse bf16": None, "mma.sync bf16": 2}  # fmt: skip
+    expected = {
+        "batched bf16": 2,
+        "grouped bf16": 64,
+        "bias + GELU bf16": 2,
+        "SwiGLU bf16": 2,
+        "sparse bf16": None,
+        "mma.sync bf16": 2,
+    }
     assert ratios == {name: mean and pytest.approx(mean) for name, mean in expected.items()}
     for result in found["results"]:
-        assert {"group", "kind", "operations", "baselines", "reference", "reference_name"} <= set(
-            result
-        )
+        assert {"group", "kind", "operations", "baselines", "reference", "reference_name"} <= set(result)
         assert result.get("correct") or "no attribute 'compress'" in result["failure"]
         assert result["reference"]["flops"] > 0
     assert found["summary"]["groups"]["sparse bf16"]["failed"] == 1
-    assert (
-        "1 failed" in text and "Baselines: cuBLASLt 13.2.4, cuBLASLt + pass, cuBLASLt loop" in text
-    )
+    assert "1 failed" in text and "Baselines: cuBLASLt 13.2.4, cuBLASLt + pass, cuBLASLt loop" in text
     assert list(tmp_path.glob("*.png"))

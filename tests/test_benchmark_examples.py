@@ -91,9 +91,13 @@ def test_tables_have_all_others_and_what_failed():
     ]  # fmt: skip
     first, second = examples.tables({"results": results})
     assert list(first.markdown()) == [
-        "**w4a16**\n", "| problem | ours | TB/s | a | ratio | notes |", "|---|---|---|---|---|---|",
-        "| M 1 | 20 us | 3 | 20 us | 1.20 | b: E: no |", "| M 2 | - | - | - | - | E: bad |", "",
-    ]  # fmt: skip
+        "**w4a16**\n",
+        "| problem | ours | TB/s | a | ratio | notes |",
+        "|---|---|---|---|---|---|",
+        "| M 1 | 20 us | 3 | 20 us | 1.20 | b: E: no |",
+        "| M 2 | - | - | - | - | E: bad |",
+        "",
+    ]
     assert second.cells[0][-1] == "WRONG RESULT"
 
 

@@ -59,8 +59,7 @@ def fake(tmp_path):
 
 
 def runs(*names):
-    return [{"id": f"san_{i}_bug", "class": "x", "name": name, "twin": False}
-            for i, name in enumerate(names)]  # fmt: skip
+    return [{"id": f"san_{i}_bug", "class": "x", "name": name, "twin": False} for i, name in enumerate(names)]
 
 
 def test_each_run_of_a_batch_gets_its_own_result(fake, tmp_path):
@@ -90,8 +89,14 @@ def test_processes_that_do_not_start_and_the_end_of_the_time(fake, tmp_path):
 
 def test_options_that_the_tool_does_not_know_are_left_out(fake, tmp_path):
     command = fake.command("initcheck", tmp_path / "log")
-    assert command[1:] == ["--tool", "initcheck", "--print-limit", "20000",
-                           "--log-file", str(tmp_path / "log")]  # fmt: skip
+    assert command[1:] == [
+        "--tool",
+        "initcheck",
+        "--print-limit",
+        "20000",
+        "--log-file",
+        str(tmp_path / "log"),
+    ]
 
 
 def test_reports_are_told_apart_by_kernels(tmp_path):
@@ -145,10 +150,18 @@ def test_all_kernels_come_before_the_second_bug_of_any():
 def result(name, twin, verdict, reports=0, plain="right"):
     told = {"result": "right", "reports": reports, "report": f"Error in {name}"}
     bugs = {"bugs": ["b"]} if twin else {}
-    return {"class": "memory", "name": name, "twin": twin, **bugs, "emulator": {"verdict": verdict},
-            "runs": {"plain": {"result": plain}, "racecheck": told,
-                     **{t: {"result": "right", "reports": 0}
-                        for t in ("synccheck", "memcheck", "initcheck")}}}  # fmt: skip
+    return {
+        "class": "memory",
+        "name": name,
+        "twin": twin,
+        **bugs,
+        "emulator": {"verdict": verdict},
+        "runs": {
+            "plain": {"result": plain},
+            "racecheck": told,
+            **{t: {"result": "right", "reports": 0} for t in ("synccheck", "memcheck", "initcheck")},
+        },
+    }
 
 
 def test_tables_and_what_the_emulator_misses():
@@ -162,10 +175,18 @@ def test_tables_and_what_the_emulator_misses():
     }  # fmt: skip
     bugs, twins, costs = tables_of(document)
     assert bugs.rows[-1] == {
-        "class": "all", "bugs": "3", "GPU alone": "1", "racecheck": "2", "synccheck": "0",
-        "memcheck": "0", "initcheck": "0", "any of them": "2", "emulator": "2",
-        "any, not the twin": "1", "at its line": "1",
-    }  # fmt: skip
+        "class": "all",
+        "bugs": "3",
+        "GPU alone": "1",
+        "racecheck": "2",
+        "synccheck": "0",
+        "memcheck": "0",
+        "initcheck": "0",
+        "any of them": "2",
+        "emulator": "2",
+        "any, not the twin": "1",
+        "at its line": "1",
+    }
     assert (twins.rows[-1]["racecheck"], twins.rows[-1]["emulator"]) == ("1", "0")
     assert costs.rows[0]["ratio"] == "3.0"
     assert [r["name"] for r in missed(document)] == ["b"]
@@ -188,10 +209,15 @@ def test_reports_that_name_helpers_are_attributed():
     case = next(c for c in mutants if c.name == "step 2: the barrier before the wait")
     file = case.kernel.function.__code__.co_filename
     results = [
-        {"id": str(i), "class": "mutants_of_tutorial", "name": c.name, "twin": False,
-         "runs": {"racecheck": {"reports": 0}}}
+        {
+            "id": str(i),
+            "class": "mutants_of_tutorial",
+            "name": c.name,
+            "twin": False,
+            "runs": {"racecheck": {"reports": 0}},
+        }
         for i, c in enumerate(mutants)
-    ]  # fmt: skip
+    ]
     report = (
         f"Error: Race reported between Write access at load_tile+0x1 in {file}:68\n"
         f"and Read access at mma_tile+0x2 in {file}:7 [2 hazards]"

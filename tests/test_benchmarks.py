@@ -111,14 +111,16 @@ def test_tables(capsys):
     out = capsys.readouterr().out
     assert "Title" in out and "[a]" in out and "unused" not in out
     lines = out.splitlines()
-    ends = [
-        line.index(cell) + len(cell) for line in lines for cell in ("12.5", " 3") if cell in line
-    ]
+    ends = [line.index(cell) + len(cell) for line in lines for cell in ("12.5", " 3") if cell in line]
     assert len(ends) == 2 and ends[0] == ends[1]
     assert list(table.markdown()) == [
-        "**Title**\n", "| name | rate | notes |", "|---|---|---|", "| [a] | 12.5 | fine |",
-        "| b | 3 | |", "",
-    ]  # fmt: skip
+        "**Title**\n",
+        "| name | rate | notes |",
+        "|---|---|---|",
+        "| [a] | 12.5 | fine |",
+        "| b | 3 | |",
+        "",
+    ]
 
 
 def test_no_progress_bar_in_a_file(capsys):
@@ -168,9 +170,7 @@ def test_case_counts():
 
 def test_allowed_error_is_zero_for_integers_and_small_for_floats():
     exact, size = np.ones((1, 1)), np.full((1, 1), 100.0)
-    allowed = {
-        dtype: accuracy.allowed_error(Case(dtype, 1, 1, 64), size, exact).item() for dtype in DTYPES
-    }
+    allowed = {dtype: accuracy.allowed_error(Case(dtype, 1, 1, 64), size, exact).item() for dtype in DTYPES}
     assert allowed["s8"] == 0
     assert 0 < allowed["f64"] < 1e-11 < allowed["f16"] < allowed["bf16"] < allowed["tf32"] < 1
 
@@ -234,10 +234,7 @@ def test_suites_can_be_cut():
     sized = suites.cases("hopper", ("batched", "grouped"), sizes=((64, 32, 16), (128, 32, 16)))
     assert [(c.N, c.K) for c in sized] == [(32, 16)] * 4 and max(sized[2].rows) == 64
     assert sum(sized[2].rows) == sized[2].M
-    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {
-        "odd bf16",
-        "mma.sync bf16",
-    }
+    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {"odd bf16", "mma.sync bf16"}
     with pytest.raises(ValueError, match=r"groups are square bf16, .*mma\.sync bf16"):
         suites.cases("hopper", ("even",))
 
@@ -263,9 +260,7 @@ def test_cublaslt_multiplies(dtype, layout):
     rng = np.random.default_rng(0)
     case = Case(dtype, M, N, K, layout)
     a, b = (
-        np.array(
-            rng.integers(-3, 4, shape).astype(case.element.numpy), order="C" if o == "row" else "F"
-        )
+        np.array(rng.integers(-3, 4, shape).astype(case.element.numpy), order="C" if o == "row" else "F")
         for shape, o in zip(((M, K), (K, N)), case.orders)
     )
     d = np.full((M, N), 77, case.out.numpy)
@@ -321,9 +316,7 @@ class Stub:
 
 def test_launches_are_interleaved_both_ways():
     log = []
-    found = gpu.time_interleaved(
-        [Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0
-    )
+    found = gpu.time_interleaved([Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0)
     assert "".join(log) == "abbaab"
     assert [t.samples for t in found] == [(1, 2, 3), (4, 5, 6)]
 
@@ -404,9 +397,7 @@ def test_fp8_reference_sums_fast(bench, monkeypatch):
 def test_the_family_of_kernels_is_an_option(bench, monkeypatch):
     asked = []
     plain = kernels.gemm
-    monkeypatch.setattr(
-        kernels, "gemm", lambda *a, **k: (asked.append(k["family"]), plain(*a, **k))
-    )
+    monkeypatch.setattr(kernels, "gemm", lambda *a, **k: (asked.append(k["family"]), plain(*a, **k)))
     found = bench(Case("bf16", 64, 64, 64, family="sm80", group="mma.sync bf16"))
     assert set(asked) == {"sm80"} and found["chosen_family"] == "sm80"
     bench(Case("bf16", 8, 8, 8))
@@ -416,9 +407,7 @@ def test_the_family_of_kernels_is_an_option(bench, monkeypatch):
 def test_tiles_of_both_families():
     assert gemm_gpu.tile(kernels.AmpereConfig(BM=64, BK=32, stages=3)) == "64x128x32 s3"
     assert gemm_gpu.tile(HopperConfig(BN=128, stages=6, cluster_m=2)) == "128x128 s6 c2"
-    assert (
-        gemm_gpu.tile(HopperConfig(cluster_m=2, cluster_n=2, pingpong=True)) == "128x256 s4 c2x2 pp"
-    )
+    assert gemm_gpu.tile(HopperConfig(cluster_m=2, cluster_n=2, pingpong=True)) == "128x256 s4 c2x2 pp"
     assert gemm_gpu.tile(HopperConfig(BM=64, split_k=4)) == "64x256 s4 k4"
     torch = pytest.importorskip("torch")
     a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
@@ -512,7 +501,12 @@ def test_batch_invariance_is_summed_up():
     rows, means = batch_invariant.tables({"results": results, "summary": summary})
     assert [row["M"] for row in rows.rows] == ["1", "8", "16", "32"]
     assert [row["rows that differ"] for row in rows.rows] == ["1", "8", "-", "-"]
-    assert [row["notes"] for row in rows.rows] == ["", "one plan for both", "ValueError: no", "170 s are over"]
+    assert [row["notes"] for row in rows.rows] == [
+        "",
+        "one plan for both",
+        "ValueError: no",
+        "170 s are over",
+    ]
     assert [row["ratio"] for row in means.rows] == ["1.000"] * 2
     wrong = invariant_result(8, ratio=1.0, correct=False, **timed[1])
     wrong["batch_invariant"]["other_rows"] = 3
@@ -535,9 +529,7 @@ def test_tuning_shows_the_best_and_the_choice_before(bench, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     known = dict(tuning_cache.entries())
     seconds = {128: 3.0, 192: 1e-3, 256: 2e-3}
-    given = [HopperConfig(BN=BN) for BN in seconds] + [
-        HopperConfig(BN=BN, group_m=4) for BN in seconds
-    ]
+    given = [HopperConfig(BN=BN) for BN in seconds] + [HopperConfig(BN=BN, group_m=4) for BN in seconds]
     timer = lambda launch: seconds[launch.keywords["config"].BN]
     measure = tuning.measurer(bench.torch, given, False, timer=timer, device="X")
     case = Case("bf16", 256, 512, 64)
@@ -560,9 +552,7 @@ def test_lists_of_configurations():
         parser.parse_args(["--BN", "64,256", "--group-m", "4,16", "--mma-in-flight", "0"])
     )
     assert {(c.BN, c.group_m) for c in found} == {(64, 4), (64, 16), (256, 4), (256, 16)}
-    assert {c.mma_in_flight for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {
-        4
-    }
+    assert {c.mma_in_flight for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {4}
     (one,) = tuning.candidates(parser.parse_args(["--stages", "3"]))
     assert one == HopperConfig(stages=3)
     with pytest.raises(SystemExit):
@@ -595,12 +585,7 @@ def results(directory, when, median, name="gemm-hopper"):
     report.date = when
     report.summary["target"] = "cuda"
     for case in suites.cases("hopper", ("odd", "mma")):
-        found = {
-            **vars(case),
-            "operations": case.operations,
-            "chosen_family": "sm90",
-            "tile": "128x256 s4",
-        }
+        found = {**vars(case), "operations": case.operations, "chosen_family": "sm90", "tile": "128x256 s4"}
         for who, seconds in (("ours", median), ("reference", 1e-3)):
             found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
         report.results.append(gemm_summary.derive(found))
@@ -616,18 +601,14 @@ def test_page_shows_the_newest_results_and_keeps_the_rest(tmp_path):
     results(tmp_path, early, 4e-3)
     text = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
     made = page.updated(text, tmp_path)
-    assert (
-        made.startswith("before\n") and made.endswith(f"{page.END}\nafter\n") and "old" not in made
-    )
+    assert made.startswith("before\n") and made.endswith(f"{page.END}\nafter\n") and "old" not in made
     assert page.updated(made, tmp_path) == made
     assert "### gemm-hopper on NVIDIA H200" in made
     assert "2026-01-02, driver 580.1, 700 W, cuBLASLt 13.2.4, commit abc+" in made
     assert "| mma.sync bf16 | 1 | 68.7 | 137 | 0.500 | - | 0.500 | 0 of 1 | |" in made
     assert "| 3.00 | 0.500 | 0 of 2 | 1 wrong |" in made
     assert "Triton" not in made, "empty columns are left out"
-    assert (
-        "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | WRONG RESULT |" in made
-    )
+    assert "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | WRONG RESULT |" in made
     assert not [line for line in made.splitlines() if line != line.rstrip()]
 
 
@@ -683,9 +664,7 @@ def test_gemm_on_the_cpu(tmp_path, capsys):
         assert result["correct"] and len(ours["samples"]) == 2 and "reference" not in result
         assert ours["flops"] == pytest.approx(result["operations"] / ours["median"])
     rates = [r["ours"]["flops"] for r in found["results"][:2]]
-    assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(
-        math.sqrt(rates[0] * rates[1])
-    )
+    assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(math.sqrt(rates[0] * rates[1]))
     (plot,) = tmp_path.glob("*.png")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -696,11 +675,22 @@ def test_a_comparison_is_drawn_and_printed(tmp_path, capsys):
     report.summary["target"] = "cuda"
     for size, ours in ((512, 1e-4), (1024, 4e-4)):
         timing = {"median": ours, "spread": 0.01, "samples": [ours]}
-        report.results.append(gemm_summary.derive({
-            "dtype": "bf16", "M": size, "N": size, "K": size, "layout": "row.col",
-            "operations": 10**10, "error": 1e-3, "correct": True, "ours": dict(timing),
-            "reference": {"median": 2e-4, "spread": 0.0, "samples": [2e-4]},
-        }))  # fmt: skip
+        report.results.append(
+            gemm_summary.derive(
+                {
+                    "dtype": "bf16",
+                    "M": size,
+                    "N": size,
+                    "K": size,
+                    "layout": "row.col",
+                    "operations": 10**10,
+                    "error": 1e-3,
+                    "correct": True,
+                    "ours": dict(timing),
+                    "reference": {"median": 2e-4, "spread": 0.0, "samples": [2e-4]},
+                }
+            )
+        )
     gemm_summary.conclude(report)
     for table in gemm_summary.tables(report.json()):
         table.print()
@@ -723,8 +713,9 @@ def test_a_suite_in_emulation(tmp_path, capsys, monkeypatch):
     assert status == 0 and found["benchmark"] == "gemm-hopper-emulated"
     assert [r["group"] for r in found["results"]] == ["square f16"] * 2 + ["mma.sync s8"]
     assert {name: s["cases"] for name, s in found["summary"]["groups"].items()} == {
-        "square f16": 2, "mma.sync s8": 1,
-    }  # fmt: skip
+        "square f16": 2,
+        "mma.sync s8": 1,
+    }
     text = capsys.readouterr()
     assert "mma.sync s8" in text.out and "square f16: f16 32 x 32 x 32 row.col: " in text.err
     assert list(tmp_path.glob("*.png"))
@@ -741,9 +732,7 @@ def test_a_suite_is_not_emulated_by_the_way(tmp_path, capsys):
     small = ("--dtypes", "bf16", "--repeats", "1", "--no-plot")
     status, (found,) = run(tmp_path, "gemm", *asked, "--target", "cpu", *small)
     assert status == 0
-    assert [(r["group"], r["M"], r["correct"]) for r in found["results"]] == [
-        ("square bf16", 256, True)
-    ]
+    assert [(r["group"], r["M"], r["correct"]) for r in found["results"]] == [("square bf16", 256, True)]
 
 
 def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
@@ -770,17 +759,7 @@ def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys, dtype, err
         out[3, 5] += error
 
     monkeypatch.setattr(kernels, "gemm", wrong)
-    arguments = (
-        "--target",
-        "cpu",
-        "--sizes",
-        "16",
-        "--repeats",
-        "1",
-        "--no-plot",
-        "--dtypes",
-        dtype,
-    )
+    arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot", "--dtypes", dtype)
     status, (found,) = run(tmp_path, "gemm", *arguments)
     assert status == 1 and found["results"][0]["correct"] is False
     assert "WRONG RESULT" in capsys.readouterr().out
@@ -815,9 +794,14 @@ def test_wgmma_operands_lie_where_the_descriptors_say():
     d = tc.emulate(instr, *arguments, arch="sm_90a", shared=shared)
     bf16 = tc.bf16.numpy
     a, b = (
-        shared[start : start + rows * 32].view(bf16).reshape(rows // 8, 2, 8, 8).transpose(0, 2, 1, 3)
-        .reshape(rows, 16).astype(np.float64) for start, rows in ((0, 64), (64 * 32, 256))
-    )  # fmt: skip
+        shared[start : start + rows * 32]
+        .view(bf16)
+        .reshape(rows // 8, 2, 8, 8)
+        .transpose(0, 2, 1, 3)
+        .reshape(rows, 16)
+        .astype(np.float64)
+        for start, rows in ((0, 64), (64 * 32, 256))
+    )
     expected = np.sort((a @ b.T).ravel())
     np.testing.assert_allclose(np.sort(d.view(np.float32).ravel()), expected, atol=1e-3)
 
@@ -921,10 +905,7 @@ def test_parts_become_one_report(tmp_path, capsys):
     status, (found,) = run(tmp_path, "merge", *paths[::-1], "--no-plot")
     assert status == 0 and found["date"].startswith("2026-01-05")
     assert found["options"]["dtypes"] == ["bf16"] and found["options"]["count"] == 5
-    assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + [
-        "batched bf16",
-        "grouped bf16",
-    ]
+    assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + ["batched bf16", "grouped bf16"]
     groups = found["summary"]["groups"]
     assert groups["odd bf16"]["ratio"] == pytest.approx(2), "the later of two"
     assert groups["odd bf16"]["baselines"] == {"torch": pytest.approx(6), "Triton": None}
@@ -958,8 +939,10 @@ def test_parts_of_the_examples_become_one_report(tmp_path, capsys):
     assert status == 0 and found["date"].startswith("2026-01-02")
     large = [r for r in found["results"] if r["problem"] == "large"]
     assert [(r["example"], r["timing"]["median"]) for r in large] == [
-        ("fused_norm", 5.0), ("histogram", 3.0), ("reduction", 4.0),
-    ]  # fmt: skip
+        ("fused_norm", 5.0),
+        ("histogram", 3.0),
+        ("reduction", 4.0),
+    ]
     assert "commits c1, c2" in page.updated(f"{page.BEGIN}\n{page.END}", tmp_path)
 
 

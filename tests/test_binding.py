@@ -91,11 +91,15 @@ def needs_n(out: tc.Array, n: tc.Const, b: int = 3):
 @pytest.mark.parametrize(
     ("kernel", "args", "named", "value"),
     [
-        (added, (), {}, 23), (added, (7,), {}, 73), (added, (7, 1), {}, 71),
-        (added, (7,), {"n": 5}, 57), (added, (7,), {"b": 5}, 75), (needs_n, (7,), {}, 73),
+        (added, (), {}, 23),
+        (added, (7,), {}, 73),
+        (added, (7, 1), {}, 71),
+        (added, (7,), {"n": 5}, 57),
+        (added, (7,), {"b": 5}, 75),
+        (needs_n, (7,), {}, 73),
         (needs_n, (), {"n": 4}, 43),
     ],
-)  # fmt: skip
+)
 def test_a_const_parameter_keeps_its_place(kernel: Any, args: Any, named: Any, value: int) -> None:
     out = np.zeros(4, np.int32)
     kernel.emulate[1, 4](out, *args, **named)
@@ -167,9 +171,14 @@ def test_a_parameter_called_self() -> None:
     tuned = tc.autotune([tc.Config(grid=1, block=4)], remember=False)(filled)
     with tc.target("cpu"):
         for launch in (
-            filled[1, 4], filled.emulate[1, 4], filled.explore(2)[1, 4], tuned,
-            tuned.emulate[1, 4], tuned.check(1, 4, in_place=True), filled.check(1, 4, in_place=True),
-        ):  # fmt: skip
+            filled[1, 4],
+            filled.emulate[1, 4],
+            filled.explore(2)[1, 4],
+            tuned,
+            tuned.emulate[1, 4],
+            tuned.check(1, 4, in_place=True),
+            filled.check(1, 4, in_place=True),
+        ):
             x = np.zeros(4, np.int32)
             found = launch(self=x)
             assert x.tolist() == [0 if "orders" in str(found) else 2] * 4

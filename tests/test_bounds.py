@@ -72,17 +72,23 @@ def column_of_a_thread(x: tc.Array):
     x[0, tc.threadIdx.x] = 1.0  # here
 
 
-@caught("index 5 leaves axis 0 of 'x', which has extent 5 (block (2,0,0), thread (1,0,0))", (5,), grid=3, block=2)
+@caught(
+    "index 5 leaves axis 0 of 'x', which has extent 5 (block (2,0,0), thread (1,0,0))", (5,), grid=3, block=2
+)
 def thread_and_block(x: tc.Array):
     x[tc.blockIdx.x * 2 + tc.threadIdx.x] = 1.0  # here
 
 
 @caught(
-    "index 2 leaves axis 2 of 'x', which has extent 2 (block (1,2,0), thread (0,1,1))", (2, 3, 2),
-    grid=(2, 3), block=(1, 2, 2),
-)  # fmt: skip
+    "index 2 leaves axis 2 of 'x', which has extent 2 (block (1,2,0), thread (0,1,1))",
+    (2, 3, 2),
+    grid=(2, 3),
+    block=(1, 2, 2),
+)
 def three_axes(x: tc.Array):
-    x[tc.blockIdx.x, tc.blockIdx.y, tc.threadIdx.y + tc.threadIdx.z * (tc.blockIdx.x * tc.blockIdx.y // 2)] = 1.0  # here
+    x[
+        tc.blockIdx.x, tc.blockIdx.y, tc.threadIdx.y + tc.threadIdx.z * (tc.blockIdx.x * tc.blockIdx.y // 2)
+    ] = 1.0  # here
 
 
 @caught("index 3 leaves axis 1 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (2, 3, 4))
@@ -115,12 +121,20 @@ def wide(x: tc.Array):
     x[tc.s64(tc.threadIdx.x) + 4294967296] = 1.0  # here
 
 
-@caught("index 200 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))", (100,), np.uint8(200))
+@caught(
+    "index 200 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))",
+    (100,),
+    np.uint8(200),
+)
 def narrow_unsigned(x: tc.Array, i: tc.u8):
     x[i] = 1.0  # here
 
 
-@caught("index -56 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))", (100,), np.int8(-56))
+@caught(
+    "index -56 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))",
+    (100,),
+    np.int8(-56),
+)
 def narrow_signed(x: tc.Array, i: tc.s8):
     x[i] = 1.0  # here
 
@@ -176,13 +190,17 @@ def view_hangs_over(x: tc.Array, m):
     view[tc.threadIdx.x % 4, 0] = 1.0  # here
 
 
-@caught("index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4), 0)
+@caught(
+    "index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4), 0
+)
 def leaves_the_view(x: tc.Array, m):
     view = x[m : m + 4]
     view[tc.threadIdx.x % 8, 0] = 1.0  # here
 
 
-@caught("index 3 leaves axis 0 of a view of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (8, 4), 3)
+@caught(
+    "index 3 leaves axis 0 of a view of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (8, 4), 3
+)
 def run_time_length(x: tc.Array, n):
     x[:n][tc.threadIdx.x, 0] = 1.0  # here
 
@@ -254,7 +272,11 @@ def view_of_each_round(x: tc.Array):
         view[tc.threadIdx.x % 4, 0] = 1.0  # here
 
 
-@caught("index 4 leaves axis 0 of a 2-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4), 1)
+@caught(
+    "index 4 leaves axis 0 of a 2-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))",
+    (8, 4),
+    1,
+)
 def joined_views_keep_their_own_extents(x: tc.Array, which):
     view = x[0:4]
     if which > 0:
@@ -262,7 +284,10 @@ def joined_views_keep_their_own_extents(x: tc.Array, which):
     view[tc.threadIdx.x % 8, 0] = 1.0  # here
 
 
-@caught("index 4 leaves axis 0 of a 1-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))", (16,))
+@caught(
+    "index 4 leaves axis 0 of a 1-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))",
+    (16,),
+)
 def carried_views_keep_their_own_extents(x: tc.Array):
     view = x[0:4]
     for i in tc.range(3):
@@ -300,12 +325,17 @@ def views_inside(x: tc.Array):
     x[2:-1, 1:-1][i % 5, i % 2] = 2.0
 
 
-@caught("index 8 leaves axis 0 of a 1-dimensional f32 array, which has extent 8 (block (0,0,0), thread (8,0,0))", (4, 4))
+@caught(
+    "index 8 leaves axis 0 of a 1-dimensional f32 array, which has extent 8 (block (0,0,0), thread (8,0,0))",
+    (4, 4),
+)
 def array_of_another_shape(x: tc.Array):
     x.with_parts(shape=(8,), strides=(1,))[tc.threadIdx.x] = 1.0  # here
 
 
-@caught("index 3 leaves axis 0 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (3,), dtype=np.bool_)
+@caught(
+    "index 3 leaves axis 0 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (3,), dtype=np.bool_
+)
 def booleans(x: tc.Array):
     x[tc.threadIdx.x] = tc.threadIdx.x > 1  # here
 
@@ -319,35 +349,53 @@ def through_a_pointer(x: tc.Array):
     place.store(1.0)  # here
 
 
-@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+@caught(
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
+    (8, 6),
+)
 def vector_load_crosses_the_row(x: tc.Array):
     x.at(0, 4 * tc.threadIdx.x).load(4)  # here
 
 
-@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+@caught(
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
+    (8, 6),
+)
 def vector_store_crosses_the_row(x: tc.Array):
     x.at(0, 4 * tc.threadIdx.x).store([1.0, 2.0, 3.0, 4.0])  # here
 
 
 @caught(
-    "8 elements from index 8 on leave axis 1 of 'x', which has extent 12 (block (0,0,0), thread (1,0,0))", (8, 12),
+    "8 elements from index 8 on leave axis 1 of 'x', which has extent 12 (block (0,0,0), thread (1,0,0))",
+    (8, 12),
     dtype=np.float16,
-)  # fmt: skip
+)
 def narrow_vector_crosses_the_row(x: tc.Array):
     x.at(0, 8 * tc.threadIdx.x).load(8)  # here
 
 
-@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+@caught(
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
+    (8, 6),
+)
 def vector_of_another_type(x: tc.Array):
     x.at(0, 4 * tc.threadIdx.x).as_type(tc.u64).load(2)  # here
 
 
-@caught("2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (8, 6), 5)
+@caught(
+    "2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))",
+    (8, 6),
+    5,
+)
 def vector_of_a_transpose(x: tc.Array, j):
     x.T.at(j, 0).load(2)  # here
 
 
-@caught("2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (8, 6), 5)
+@caught(
+    "2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))",
+    (8, 6),
+    5,
+)
 def vector_from_a_column(x: tc.Array, j):
     x[:, j].at(0).load(2)  # here
 
@@ -368,7 +416,13 @@ def pointer_of_before_a_loop(x: tc.Array, start):
             place.store(1.0)  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 12, block=1)
+@caught(
+    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))",
+    (10,),
+    0,
+    12,
+    block=1,
+)
 def checked_before_and_in_a_loop(x: tc.Array, i, n):
     x[i] = 1.0
     while i < n:
@@ -376,7 +430,13 @@ def checked_before_and_in_a_loop(x: tc.Array, i, n):
         i += 1
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 10, block=1)
+@caught(
+    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))",
+    (10,),
+    0,
+    10,
+    block=1,
+)
 def checked_in_and_after_a_loop(x: tc.Array, i, n):
     x[i] = 1.0
     while i < n:
@@ -385,7 +445,9 @@ def checked_in_and_after_a_loop(x: tc.Array, i, n):
     x[i] = 3.0  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1)
+@caught(
+    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1
+)
 def checked_in_the_test_of_a_loop(x: tc.Array, i):
     while x[i] > 0:  # here
         x[i] = 2.0
@@ -401,7 +463,9 @@ def checked_before_a_branch_changes_it(x: tc.Array, i):
     x[i] = 2.0  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1)
+@caught(
+    "index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1
+)
 def checked_in_rounds_of_an_inner_loop(x: tc.Array, i):
     for j in tc.range(4):
         x[i] = 1.0
@@ -475,7 +539,8 @@ def vectors_inside(x: tc.Array):
 
 
 @caught(
-    "2 elements from index 16 on leave axis 1 of 'd', which has extent 16 (block (0,0,0), thread (0,0,0))", (64, 16)
+    "2 elements from index 16 on leave axis 1 of 'd', which has extent 16 (block (0,0,0), thread (0,0,0))",
+    (64, 16),
 )
 def fragment_at_a_ragged_edge(d: tc.Array):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
@@ -520,8 +585,9 @@ def bounded_by_a_larger_array(d: tc.Array):
 
 @caught(
     "there are 8 values; axis 1 of 'd' has extent 64 where these are 8: say where they lie, origin=..., or give a view"
-    + FIRST, (16, 64),
-)  # fmt: skip
+    + FIRST,
+    (16, 64),
+)
 def columns_of_a_longer_row(d: tc.Array):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.load_columns(d[3, :], mma.d)  # here
@@ -544,20 +610,28 @@ def fragments_inside(d: tc.Array):
 # -- shared tiles -------------------------------------------------------------------------------
 
 
-@caught("index 17 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))", 17)
+@caught(
+    "index 17 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))",
+    17,
+)
 def reaches_the_neighbour(i):
     tile, other = tc.shared((4, 32), tc.f32), tc.shared((40, 32), tc.f32)
     other[0, tc.threadIdx.x] = 0.0
     tile[i, tc.threadIdx.x] = 1.0  # here
 
 
-@caught("index 16 leaves axis 1 of a shared f32 tile of 4x16, which has extent 16 (block (0,0,0), thread (16,0,0))")
+@caught(
+    "index 16 leaves axis 1 of a shared f32 tile of 4x16, which has extent 16 (block (0,0,0), thread (16,0,0))"
+)
 def wraps_in_a_tile():
     tile = tc.shared((4, 16), tc.f32)
     tile[0, tc.threadIdx.x] = 1.0  # here
 
 
-@caught("index -1 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))", -1)
+@caught(
+    "index -1 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))",
+    -1,
+)
 def negative_stage(stage):
     tile = tc.shared((4, 32), tc.f32)
     tile[stage][tc.threadIdx.x] = 1.0  # here
@@ -597,26 +671,32 @@ def swizzled_stage(stage):
 
 @caught(
     "8 elements from index 64 on leave axis 1 of a shared f16 tile of 64x64, 128-byte swizzle, which has extent 64 "
-    "(block (0,0,0), thread (8,0,0))",
+    "(block (0,0,0), thread (8,0,0))"
 )
 def swizzled_vector():
     tile = tc.shared((64, 64), tc.f16, swizzle=128)
     tile.at(0, 8 * tc.threadIdx.x).store([tc.f16(0)] * 8)  # here
 
 
-@caught("index 8 leaves axis 0 of a shared f32 tile of 8x4, which has extent 8 (block (0,0,0), thread (8,0,0))")
+@caught(
+    "index 8 leaves axis 0 of a shared f32 tile of 8x4, which has extent 8 (block (0,0,0), thread (8,0,0))"
+)
 def tile_of_a_tile():
     tile = tc.shared((32, 4), tc.f32)
     tile[8:16][tc.threadIdx.x, 0] = 1.0  # here
 
 
-@caught("index 4 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (4,0,0))")
+@caught(
+    "index 4 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (4,0,0))"
+)
 def transposed_tile():
     tile = tc.shared((32, 4), tc.f32)
     tile.T[tc.threadIdx.x, 0] = 1.0  # here
 
 
-@caught("index 4 leaves axis 0 of a shared u64 tile of 4, which has extent 4 (block (0,0,0), thread (0,0,0))", 4)
+@caught(
+    "index 4 leaves axis 0 of a shared u64 tile of 4, which has extent 4 (block (0,0,0), thread (0,0,0))", 4
+)
 def no_such_barrier(stage):
     bars = tc.mbarriers(4)
     bars[stage].init(1)  # here
@@ -667,7 +747,11 @@ def one_load_matrix_of_few_rows():
 # -- asynchronous copies ------------------------------------------------------------------------
 
 
-@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6), block=4)
+@caught(
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
+    (8, 6),
+    block=4,
+)
 def cp_async_reads_the_next_row(x: tc.Array):
     tile = tc.shared((8, 16), tc.f32)
     tc.cp_async(tile.at(0, 4 * tc.threadIdx.x), x.at(0, 4 * tc.threadIdx.x), 16)  # here
@@ -703,8 +787,10 @@ def cp_async_of_what_there_is(x: tc.Array, valid):
 @caught(
     "index 2 leaves axis 0 of a shared bf16 tile of 2x64x64, 128-byte swizzle, which has extent 2 "
     "(block (0,0,0), thread (0,0,0))",
-    (128, 64), 2, dtype=tc.bf16.numpy,
-)  # fmt: skip
+    (128, 64),
+    2,
+    dtype=tc.bf16.numpy,
+)
 def tma_to_no_stage(x: tc.Array, stage):
     map = tc.tensor_map(x, (64, 64), swizzle=128)
     tile, bars = tc.shared((2, 64, 64), tc.bf16, swizzle=128), tc.mbarriers(1)
@@ -754,7 +840,7 @@ def barrier_of_no_cta(rank):
 @caught(
     "index 32 leaves axis 0 of a remote shared f32 tile of 32, which has extent 32 (block (0,0,0), thread (31,0,0))",
     grid=2,
-)  # fmt: skip
+)
 def outside_of_a_remote_tile():
     tc.cluster_size(2)
     tile, _ = tc.shared(32, tc.f32), tc.shared(32, tc.f32)
@@ -779,13 +865,19 @@ def ranks_that_nobody_uses():
 # -- local arrays -------------------------------------------------------------------------------
 
 
-@caught("index 4 leaves axis 0 of a local f32 array of 4, which has extent 4 (block (0,0,0), thread (4,0,0))", (32,))
+@caught(
+    "index 4 leaves axis 0 of a local f32 array of 4, which has extent 4 (block (0,0,0), thread (4,0,0))",
+    (32,),
+)
 def local_read(x: tc.Array):
     items = tc.local(4, tc.f32)
     x[tc.threadIdx.x] = items[tc.threadIdx.x]  # here
 
 
-@caught("index -1 leaves axis 1 of a local s32 array of 2x3, which has extent 3 (block (0,0,0), thread (0,0,0))", -1)
+@caught(
+    "index -1 leaves axis 1 of a local s32 array of 2x3, which has extent 3 (block (0,0,0), thread (0,0,0))",
+    -1,
+)
 def local_write(j):
     items = tc.local((2, 3), tc.s32)
     items[1, j] = 5  # here
@@ -802,7 +894,10 @@ def locals_inside(x: tc.Array):
 # -- instructions by name -----------------------------------------------------------------------
 
 
-@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+@caught(
+    "4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))",
+    (8, 6),
+)
 def load_by_name(x: tc.Array):
     tc.emit("ld.global.v4.b32", x.at(0, 4 * tc.threadIdx.x))  # here
 

@@ -41,18 +41,24 @@ def loaded_rows(bad: tc.Const):
 LOAD, STORE = "wmma.load.a.sync.aligned", "wmma.store.d.sync.aligned"
 
 
-@twin(OutOfBounds, "16 elements from index 16 on leave axis 1 of 'x', which has extent 24", (32, 24), 8, **HALF)
+@twin(
+    OutOfBounds, "16 elements from index 16 on leave axis 1 of 'x', which has extent 24", (32, 24), 8, **HALF
+)
 def wmma_columns(x: tc.Array, i, bad: tc.Const):
     tc.emit(f"{LOAD}.row.m16n16k16.global.f16", x.at(0, i + (8 if bad else 0)), 24)  # here
 
 
-@twin(OutOfBounds, "16 elements from index 17 on leave axis 0 of 'x', which has extent 32", (32, 24), 16, **HALF)
+@twin(
+    OutOfBounds, "16 elements from index 17 on leave axis 0 of 'x', which has extent 32", (32, 24), 16, **HALF
+)
 def wmma_rows(x: tc.Array, i, bad: tc.Const):
     pitch = x.strides[0].to(tc.u32)
     tc.emit(f"{LOAD}.row.m16n16k16.global.f16", x.at(i + (1 if bad else 0), 0), pitch)  # here
 
 
-@twin(OutOfBounds, "16 elements from index 8 on leave axis 0 of 'x', which has extent 16", (16, 24), 8, **HALF)
+@twin(
+    OutOfBounds, "16 elements from index 8 on leave axis 0 of 'x', which has extent 16", (16, 24), 8, **HALF
+)
 def wmma_down(x: tc.Array, i, bad: tc.Const):
     tc.emit(f"{LOAD}.col.m16n16k16.global.f16", x.T.at(0 if not bad else 0, i if bad else 0), 24)  # here
 
@@ -66,13 +72,21 @@ def wmma_store(i, bad: tc.Const):
     tc.emit(f"{STORE}.row.m16n16k16.shared.f32", place, acc, 24)  # here
 
 
-@twin(OutOfBounds, "lines 16 elements apart are no lines of axis 0 of 'x', which are 24 apart", (16, 24), 24, **HALF)
+@twin(
+    OutOfBounds,
+    "lines 16 elements apart are no lines of axis 0 of 'x', which are 24 apart",
+    (16, 24),
+    24,
+    **HALF,
+)
 def wmma_stride(x: tc.Array, n, bad: tc.Const):
     pitch = (n - (8 if bad else 0)).to(tc.u32)
     tc.emit(f"{LOAD}.row.m16n16k16.global.f16", x.at(0, 0), pitch)  # here
 
 
-@twin(OutOfBounds, "lines 16 elements apart are no lines of axis 0 of a shared f16 tile of 16x24", arch="sm_80")
+@twin(
+    OutOfBounds, "lines 16 elements apart are no lines of axis 0 of a shared f16 tile of 16x24", arch="sm_80"
+)
 def wmma_stride_of_a_tile(bad: tc.Const):
     tile = tc.shared((16, 24), tc.f16)
     for i in range(16):
@@ -107,7 +121,11 @@ def multiply(mma: Any, desc_a: Any, desc_b: Any, trans_a: int = 0) -> None:
     tc.wgmma_wait(0)
 
 
-@twin(OperandError, "reads 64 rows and 16 of K of bf16 at the descriptor of a; it describes a view of 32 rows and 16 of K", **WARPGROUP)
+@twin(
+    OperandError,
+    "reads 64 rows and 16 of K of bf16 at the descriptor of a; it describes a view of 32 rows and 16 of K",
+    **WARPGROUP,
+)
 def view_of_few_rows(bad: tc.Const):
     mma, (a, b) = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32), filled(64, 64)
     multiply(mma, tc.wgmma_descriptor(a[32 if bad else 0 :, :16]), tc.wgmma_descriptor(b[:, :16]))
@@ -129,28 +147,44 @@ def changed(descriptor: Any, amount: int) -> Any:
     return (descriptor.bits(tc.u64) + amount).bits(tc.b64)
 
 
-@twin(OutOfBounds, "desc_a reads shared bytes 0x80 to 0x201f, outside of a shared bf16 tile of 64x64, 128-byte swizzle at bytes 0x0 to 0x1fff", **WARPGROUP)
+@twin(
+    OutOfBounds,
+    "desc_a reads shared bytes 0x80 to 0x201f, outside of a shared bf16 tile of 64x64, 128-byte swizzle at bytes 0x0 to 0x1fff",
+    **WARPGROUP,
+)
 def step_too_many(bad: tc.Const):
     mma, (a, b) = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32), filled(64, 64)
     step = changed(tc.wgmma_descriptor(a[:, 32:48]), 4 if bad else 2)
     multiply(mma, step, tc.wgmma_descriptor(b[:, :16]))
 
 
-@twin(EmulationError, "desc_a has a 64-byte swizzle; it points into a shared bf16 tile of 64x64, 128-byte swizzle", **WARPGROUP)
+@twin(
+    EmulationError,
+    "desc_a has a 64-byte swizzle; it points into a shared bf16 tile of 64x64, 128-byte swizzle",
+    **WARPGROUP,
+)
 def other_swizzle(bad: tc.Const):
     mma, (a, b) = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32), filled(64, 64)
     descriptor = changed(tc.wgmma_descriptor(a[:, :16]), 1 << 62 if bad else 0)
     multiply(mma, descriptor, tc.wgmma_descriptor(b[:, :16]))
 
 
-@twin(EmulationError, "desc_a has a stride of 512 bytes from 8 rows to the next 8; it points into a shared bf16 tile of 64x64, 128-byte swizzle at bytes 0x0 to 0x1fff, where these are 1024", **WARPGROUP)
+@twin(
+    EmulationError,
+    "desc_a has a stride of 512 bytes from 8 rows to the next 8; it points into a shared bf16 tile of 64x64, 128-byte swizzle at bytes 0x0 to 0x1fff, where these are 1024",
+    **WARPGROUP,
+)
 def other_stride(bad: tc.Const):
     mma, (a, b) = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32), filled(64, 64)
     descriptor = changed(tc.wgmma_descriptor(a[:, :16]), -(32 << 32) if bad else 0)
     multiply(mma, descriptor, tc.wgmma_descriptor(b[:, :16]))
 
 
-@twin(EmulationError, "desc_b has a leading offset of 2048 bytes from one atom to the next; it points into a shared bf16 tile of 2x32x64, 128-byte swizzle at bytes 0x2000 to 0x3fff, where these are 4096", **WARPGROUP)
+@twin(
+    EmulationError,
+    "desc_b has a leading offset of 2048 bytes from one atom to the next; it points into a shared bf16 tile of 2x32x64, 128-byte swizzle at bytes 0x2000 to 0x3fff, where these are 4096",
+    **WARPGROUP,
+)
 def other_leading_offset(bad: tc.Const):
     mma, (a, b) = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32), filled(2, 32, 64)
     first, acc = tc.wgmma_descriptor(a[:1, :16], "mn"), mma.d.zeros()
@@ -180,7 +214,13 @@ def load(x: Any, row: Any, col: Any) -> None:
     bars[0].wait(0)
 
 
-@twin(OutOfBounds, "the tensor load from argument 'x' by thread 0 of block 0 moves nothing: a box of (64, 64) elements at coordinates (0, 128) lies outside of the array of (64, 100) (innermost axis first)", (100, 64), 64, **BF16)
+@twin(
+    OutOfBounds,
+    "the tensor load from argument 'x' by thread 0 of block 0 moves nothing: a box of (64, 64) elements at coordinates (0, 128) lies outside of the array of (64, 100) (innermost axis first)",
+    (100, 64),
+    64,
+    **BF16,
+)
 def box_behind(x: tc.Array, i, bad: tc.Const):
     load(x, i + (64 if bad else 0), 0)
 

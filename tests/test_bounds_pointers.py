@@ -136,8 +136,12 @@ def stepped_tile(i, bad: tc.Const):
 # -- dynamic tiles ----------------------------------------------------------------------------------
 
 
-@twin(OutOfBounds, "at bytes 512 to 1535 of the dynamic shared memory overlaps a shared f32 tile of 32x8 at bytes "
-      "0 to 1023; overlap=True", bytes=4096)  # fmt: skip
+@twin(
+    OutOfBounds,
+    "at bytes 512 to 1535 of the dynamic shared memory overlaps a shared f32 tile of 32x8 at bytes "
+    "0 to 1023; overlap=True",
+    bytes=4096,
+)
 def overlapping(bad: tc.Const):
     a = tc.dynamic_shared((32, 8), tc.f32)
     b = tc.dynamic_shared((32, 8), tc.f32, offset=512 if bad else 1024)  # here
@@ -151,8 +155,12 @@ def parts_of_a_pool(bad: tc.Const):
     tc.dynamic_shared((32, 8), tc.f32, offset=1040, overlap=not bad)  # here
 
 
-@twin(OutOfBounds, "a shared f32 tile of 64x8 of 2048 bytes from byte 0 on leaves the dynamic shared memory of the "
-      "launch, which has 1024 bytes", bytes=1024)  # fmt: skip
+@twin(
+    OutOfBounds,
+    "a shared f32 tile of 64x8 of 2048 bytes from byte 0 on leaves the dynamic shared memory of the "
+    "launch, which has 1024 bytes",
+    bytes=1024,
+)
 def beyond_the_launch(bad: tc.Const):
     tile = tc.dynamic_shared((64 if bad else 32, 8), tc.f32)  # here
     tile[tc.threadIdx.x, 0] = 1.0
@@ -219,9 +227,11 @@ def bulk_store(x, bad: tc.Const):
 
 
 @twin(
-    OutOfBounds, "32 elements from index 0 on leave axis 1 of 'x', which has extent 16", (4, 16),
+    OutOfBounds,
+    "32 elements from index 0 on leave axis 1 of 'x', which has extent 16",
+    (4, 16),
     dtype=np.uint32,
-)  # fmt: skip
+)
 def bulk_reduction_past_a_row(x, bad: tc.Const):
     tile = tc.shared(32, tc.u32, align=128)
     tile[tc.threadIdx.x] = 1
@@ -272,7 +282,9 @@ def copy_by_name(x, bad: tc.Const):
         tc.cp_async_wait(0)
 
 
-@twin(OutOfBounds, "4 elements from index 64 on leave axis 0 of 'x', which has extent 64", (64,), np.int32(64))
+@twin(
+    OutOfBounds, "4 elements from index 64 on leave axis 0 of 'x', which has extent 64", (64,), np.int32(64)
+)
 def copy_that_skips(x, n, bad: tc.Const):
     tile = tc.shared(8, tc.f32)
     if tc.threadIdx.x == 0:
@@ -334,7 +346,9 @@ def division_by_an_integer(n, bad: tc.Const):
     tc.emit("div.s32", 7, n, pred=n + (2 if bad else 0))  # here
 
 
-@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (8,), np.int32(65536), np.int32(65537))
+@twin(
+    InvalidArithmetic, "the product 4295032832 in an index is 65536", (8,), np.int32(65536), np.int32(65537)
+)
 def product_by_an_integer(x, i, j, bad: tc.Const):
     x.at(i * j & 7 if not bad else i * j - i).load(pred=j - 65535)  # here
 
@@ -342,7 +356,13 @@ def product_by_an_integer(x, i, j, bad: tc.Const):
 # -- what a pointer's step and a box must be ----------------------------------------------------------
 
 
-@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+@twin(
+    InvalidArithmetic,
+    "the product 4295032832 in an index is 65536",
+    (70000,),
+    np.int32(65536),
+    np.int32(65537),
+)
 def step_that_wraps(x, i, j, bad: tc.Const):
     place = x.at(0) + (i * j if bad else i)
     if tc.threadIdx.x == 0:
@@ -350,7 +370,13 @@ def step_that_wraps(x, i, j, bad: tc.Const):
         (x.at(0) + i * j).store(2.0, pred=False)
 
 
-@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+@twin(
+    InvalidArithmetic,
+    "the product 4295032832 in an index is 65536",
+    (70000,),
+    np.int32(65536),
+    np.int32(65537),
+)
 def step_that_wraps_in_a_loop(x, i, j, bad: tc.Const):
     place = x.at(0)
     for n in range(1 - tc.minimum(tc.threadIdx.x, 1)):
@@ -358,7 +384,13 @@ def step_that_wraps_in_a_loop(x, i, j, bad: tc.Const):
         tc.emit("st.global.b32", place, 0)  # here
 
 
-@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+@twin(
+    InvalidArithmetic,
+    "the product 4295032832 in an index is 65536",
+    (70000,),
+    np.int32(65536),
+    np.int32(65537),
+)
 def product_converted_too_late(x, i, j, bad: tc.Const):
     if tc.threadIdx.x == 0:
         x[(i * j if bad else i).to(tc.s64) + 3] = 1.0  # here
@@ -366,17 +398,31 @@ def product_converted_too_late(x, i, j, bad: tc.Const):
         x[(i * j).to(tc.s64) & 1023] = 3.0
 
 
-@twin(InvalidArithmetic, "the product 4295032832 in an index is 65536", (70000,), np.int32(65536), np.int32(65537))
+@twin(
+    InvalidArithmetic,
+    "the product 4295032832 in an index is 65536",
+    (70000,),
+    np.int32(65536),
+    np.int32(65537),
+)
 def difference_of_a_negative_product(x, i, j, bad: tc.Const):
     if tc.threadIdx.x == 0:
         x[3 - -(i * j if bad else i)] = 1.0  # here
 
 
-@twin(OperandError, "moves boxes of swizzle=0, which a shared pointer to f32, 128-byte swizzle does not have: "
-      "write tc.tensor_map(..., swizzle=128)", (8, 32))  # fmt: skip
+@twin(
+    OperandError,
+    "moves boxes of swizzle=0, which a shared pointer to f32, 128-byte swizzle does not have: "
+    "write tc.tensor_map(..., swizzle=128)",
+    (8, 32),
+)
 def box_of_another_swizzle(x, bad: tc.Const):
     boxes = tc.tensor_map(x, (8, 32), swizzle=0 if bad else 128)
-    tile, pool, bar = tc.shared((8, 32), tc.f32, swizzle=128), tc.shared(512, tc.f32, align=1024), tc.mbarriers(1)[0]
+    tile, pool, bar = (
+        tc.shared((8, 32), tc.f32, swizzle=128),
+        tc.shared(512, tc.f32, align=1024),
+        tc.mbarriers(1)[0],
+    )
     if tc.threadIdx.x == 0:
         bar.init(1)
         tc.fence_mbarrier_init()

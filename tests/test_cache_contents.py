@@ -43,10 +43,18 @@ def kept():
 @pytest.mark.parametrize(
     "text, size",
     [
-        ("", 1 << 30), ("500M", 500 << 20), ("2G", 2 << 30), ("2 GiB", 2 << 30), ("1.5g", 3 << 29),
-        ("64KB", 65536), ("1T", 1 << 40), ("4096", 4096), ("0", None), ("off", None),
+        ("", 1 << 30),
+        ("500M", 500 << 20),
+        ("2G", 2 << 30),
+        ("2 GiB", 2 << 30),
+        ("1.5g", 3 << 29),
+        ("64KB", 65536),
+        ("1T", 1 << 40),
+        ("4096", 4096),
+        ("0", None),
+        ("off", None),
     ],
-)  # fmt: skip
+)
 def test_sizes(text, size, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE_LIMIT", text)
     assert contents.limit() == size
@@ -97,9 +105,13 @@ def test_others_files_are_not_touched(root, monkeypatch):
     abandoned = mine.with_name(mine.stem + "x7.tmp")
     being_written = mine.with_name(mine.stem + "x8.tmp")
     others = [
-        mine.with_name("notes.txt"), root / "data.json", root / "ab.cubin", root / "zz" / mine.name,
-        root / "loops" / "readme", root / "loops" / "notes" / mine.name,
-    ]  # fmt: skip
+        mine.with_name("notes.txt"),
+        root / "data.json",
+        root / "ab.cubin",
+        root / "zz" / mine.name,
+        root / "loops" / "readme",
+        root / "loops" / "notes" / mine.name,
+    ]
     for path in (*others, abandoned, being_written):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(SIZE))
@@ -108,9 +120,11 @@ def test_others_files_are_not_touched(root, monkeypatch):
     JsonStore("test.json").remember("a", {"b": 1})
     found = {file.path: file.kind for file in contents.files(root)}
     assert found == {
-        str(mine): "kernels", str(abandoned): "kernels", str(being_written): "kernels",
+        str(mine): "kernels",
+        str(abandoned): "kernels",
+        str(being_written): "kernels",
         str(root / "test.json"): "measurements",
-    }  # fmt: skip
+    }
     monkeypatch.setenv("TENSORCORE_DSL_CACHE_LIMIT", str(3 * SIZE // 2))
     store(15)
     assert not mine.exists() and not abandoned.exists() and being_written.exists()

@@ -154,9 +154,13 @@ print(len(COMPILED))
 def run(script, **variables):
     """The output of a Python process that writes no bytecode."""
     found = subprocess.run(
-        [sys.executable, "-B", script], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-B", script],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), **{n: str(v) for n, v in variables.items()}},
-    )  # fmt: skip
+    )
     assert found.returncode == 0, found.stderr
     return found.stdout.strip(), found.stderr
 
@@ -194,11 +198,17 @@ def test_a_changed_source_is_compiled_again(script, directory):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "damages",
-    [(lambda d: d[:-1], lambda d: d[:60], lambda d: b"", lambda d: d[: len(d) // 2]),
-     (lambda d: b"\x80" * len(d), lambda d: d[:200] + bytes([d[200] ^ 1]) + d[201:],
-      lambda d: d[1:], lambda d: d + b"\0")],
+    [
+        (lambda d: d[:-1], lambda d: d[:60], lambda d: b"", lambda d: d[: len(d) // 2]),
+        (
+            lambda d: b"\x80" * len(d),
+            lambda d: d[:200] + bytes([d[200] ^ 1]) + d[201:],
+            lambda d: d[1:],
+            lambda d: d + b"\0",
+        ),
+    ],
     ids=["short", "other"],
-)  # fmt: skip
+)
 def test_damaged_loops_are_compiled_again(script, directory, damages):
     run(script)
     damaged = {}
@@ -281,9 +291,8 @@ def check_mounts(inside, mounted):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no right to mount")
     found = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
+    )
     assert (found.returncode, found.stdout.strip()) == (0, "4"), found.stderr
 
 

@@ -204,9 +204,7 @@ def test_only_kernels_with_wgmma_have_sequences() -> None:
 
 def test_a_guarded_quotient() -> None:
     """A predicate skips a sequence as a whole."""
-    kernel, args = multiplied(
-        lambda x, y: tc.emit("div.rn.f32", x, y, pred=x > 0, otherwise=7.0), tc.f32
-    )
+    kernel, args = multiplied(lambda x, y: tc.emit("div.rn.f32", x, y, pred=x > 0, otherwise=7.0), tc.f32)
     text = kernel.ptx(*args, arch="sm_90a")
     assert re.search(r"@!%p\d+ bra (\$L\d+);\n    \{\n[^}]*\}\n\1:", text)
     assert assembles(text, "sm_90a") == ""

@@ -113,12 +113,7 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
     results = [rng.integers(0, 2**32, (64, 4), np.uint32) for _ in range(CHUNKS)]
     records = {
         name: matrix_records.Record.of(results)
-        for name in (
-            "mma.sync.x",
-            "mma.sp.sync.x",
-            "wmma.load.a.sync.x",
-            "wgmma.mma_async.sp.sync.x",
-        )
+        for name in ("mma.sync.x", "mma.sp.sync.x", "wmma.load.a.sync.x", "wgmma.mma_async.sp.sync.x")
     }
     matrix_records.write(tmp_path, records)
     assert {p.stem for p in tmp_path.glob("*")} == {"mma", "mma_sp", "wmma_load", "wgmma_sp"}

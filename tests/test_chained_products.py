@@ -22,9 +22,16 @@ KINDS: dict[str, tuple[Any, int]] = {  # of elements, and how many of them a pro
     "s8": (np.int8, 32), "u8": (np.uint8, 32),
 }  # fmt: skip
 CASES = [
-    ("f16", "f16"), ("f16", "f32"), ("bf16", "f32"), ("tf32", "f32"), ("e4m3", "f16"),
-    ("e4m3", "f32"), ("e5m2", "f32"), ("s8", "s32"), ("u8", "s32"),
-]  # fmt: skip
+    ("f16", "f16"),
+    ("f16", "f32"),
+    ("bf16", "f32"),
+    ("tf32", "f32"),
+    ("e4m3", "f16"),
+    ("e4m3", "f32"),
+    ("e5m2", "f32"),
+    ("s8", "s32"),
+    ("u8", "s32"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +42,18 @@ def like_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @tc.kernel
 def chained(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, kind: tc.Const = "", into: tc.Const = "",
-    k: tc.Const = 0, keep: tc.Const = True, major: tc.Const = "k", satfinite: tc.Const = False, gap: tc.Const = 0,
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    kind: tc.Const = "",
+    into: tc.Const = "",
+    k: tc.Const = 0,
+    keep: tc.Const = True,
+    major: tc.Const = "k",
+    satfinite: tc.Const = False,
+    gap: tc.Const = 0,
+):
     """D = A B + C by as many products as K needs. gap: the row of A that nobody writes in part."""
     tc.launch_bounds(128)
     depth, element = 4 * k, getattr(tc, kind)
@@ -209,9 +225,7 @@ def test_products_of_the_same_stages_in_turns(first: int) -> None:
 
 
 @tc.kernel
-def halves(
-    a: tc.Array, b: tc.Array, d: tc.Array, first: tc.s32, gap: tc.Const = -1, early: tc.Const = ""
-):  # fmt: skip
+def halves(a: tc.Array, b: tc.Array, d: tc.Array, first: tc.s32, gap: tc.Const = -1, early: tc.Const = ""):
     """One warpgroup computes two halves with the same B; each forgets in a turn of its own."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n32k32(tc.s8, tc.s8, tc.s32)

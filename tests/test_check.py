@@ -77,7 +77,12 @@ def test_a_finding_has_its_place() -> None:
     result = unwritten.check(1, 64)(zeros())
     assert not result and len(result.findings) == 1 and result.report is None
     found = result.findings[0]
-    assert (found.kind, found.kernel, found.file, found.line) == ("Uninitialised", "unwritten", HERE, UNWRITTEN)
+    assert (found.kind, found.kernel, found.file, found.line) == (
+        "Uninitialised",
+        "unwritten",
+        HERE,
+        UNWRITTEN,
+    )
     assert (found.other_file, found.other_line, found.times) == (None, None, 1)
     assert found.who.endswith(" of block 0") and found.who in found.message
     assert "out[tc.threadIdx.x] = tile[tc.threadIdx.x]" in str(result)  # the quoted line
@@ -98,9 +103,17 @@ def test_json() -> None:
     (found,) = said["findings"]
     assert found["kind"] == "Uninitialised" and found["line"] == UNWRITTEN and found["file"] == HERE
     assert set(found) == {
-        "kind", "message", "file", "line", "other_file", "other_line", "who", "other_who", "kernel",
+        "kind",
+        "message",
+        "file",
+        "line",
+        "other_file",
+        "other_line",
+        "who",
+        "other_who",
+        "kernel",
         "times",
-    }  # fmt: skip
+    }
 
 
 def test_in_place() -> None:
@@ -190,9 +203,15 @@ def test_warnings_do_not_make_a_launch_wrong(recwarn: Any) -> None:
 def test_copies_overlap_and_are_laid_out_like_the_arrays() -> None:
     memory = np.arange(4000, dtype=np.int32)
     given = [
-        memory[3:67], memory[60:100:2], memory[500:400:-1], memory[1000:1600].reshape(20, 30).T,
-        np.float32(3), 5, memory[:0], np.broadcast_to(np.int32(4), (7, 3)),
-    ]  # fmt: skip
+        memory[3:67],
+        memory[60:100:2],
+        memory[500:400:-1],
+        memory[1000:1600].reshape(20, 30).T,
+        np.float32(3),
+        5,
+        memory[:0],
+        np.broadcast_to(np.int32(4), (7, 3)),
+    ]
     copies = copied(given)
     for old, new in zip(given, copies, strict=True):
         assert np.array_equal(old, new)
@@ -298,9 +317,10 @@ def test_a_script_runs_as_python_runs_it(script: str, capsys: Any) -> None:
     before = sys.argv, sys.path[:]
     status, out, _ = checked(capsys, script, "0", "20", "4")
     assert (status, out) == (
-        0, "arguments ['0', '20', '4'] script.py True\nwords [0 4 8]\n"
+        0,
+        "arguments ['0', '20', '4'] script.py True\nwords [0 4 8]\n"
         "2 launches checked: no findings, no warnings\n",
-    )  # fmt: skip
+    )
     assert (sys.argv, sys.path) == before
 
 
@@ -400,12 +420,22 @@ def indexed(x: tc.Array, a: tc.s32, b: tc.s32, how: tc.Const):
                 a, b = turn, turn
 
 
-@pytest.mark.parametrize("how, a, b, wraps", [
-    ("index", 1 << 16, 1 << 16, True), ("index", -(1 << 16), 1 << 16, True), ("index", 2, 5, False),
-    ("index", -1, 3, False), ("pointer", 1 << 16, 1 << 16, True), ("view", 1 << 16, 1 << 16, True),
-    ("masked", 1 << 16, 1 << 16, False), ("unsigned", 1 << 16, 1 << 16, False),
-    ("guarded", 1 << 16, 1 << 16, False), ("loop", 1, 5, False), ("turns", 0, 0, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "how, a, b, wraps",
+    [
+        ("index", 1 << 16, 1 << 16, True),
+        ("index", -(1 << 16), 1 << 16, True),
+        ("index", 2, 5, False),
+        ("index", -1, 3, False),
+        ("pointer", 1 << 16, 1 << 16, True),
+        ("view", 1 << 16, 1 << 16, True),
+        ("masked", 1 << 16, 1 << 16, False),
+        ("unsigned", 1 << 16, 1 << 16, False),
+        ("guarded", 1 << 16, 1 << 16, False),
+        ("loop", 1, 5, False),
+        ("turns", 0, 0, True),
+    ],
+)
 def test_a_product_that_wraps_back_into_the_array(how: str, a: int, b: int, wraps: bool) -> None:
     result = indexed.check(1, 1)(np.zeros(32, np.float32), a, b, how)
     assert [finding.kind for finding in result.findings] == ["InvalidArithmetic"] * wraps

@@ -61,16 +61,26 @@ def negative_count(x: tc.Array, n, bad: tc.Const):
     x[tc.threadIdx.x] = 1 << (tc.threadIdx.x - (n if bad else 0))  # here
 
 
-@twin(InvalidArithmetic, "range(0, 9, 0): the step is 0, with which no range ends (block (0,0,0), thread (4,0,0))", (32,), 9, **S32)
+@twin(
+    InvalidArithmetic,
+    "range(0, 9, 0): the step is 0, with which no range ends (block (0,0,0), thread (4,0,0))",
+    (32,),
+    9,
+    **S32,
+)
 def step_of_zero(x: tc.Array, n, bad: tc.Const):
     for i in range(0, n, tc.threadIdx.x - 4 if bad else tc.threadIdx.x + 1):  # here
         x[tc.threadIdx.x] = i
 
 
 @twin(
-    InvalidArithmetic, "range(2147483641, 2147483647, 4): the index has 32 bits, in which 2147483645 + 4 wraps around, "
-    "so the range does not end there (block (0,0,0), thread (0,0,0))", (32,), 2**31 - 1, **S32,
-)  # fmt: skip
+    InvalidArithmetic,
+    "range(2147483641, 2147483647, 4): the index has 32 bits, in which 2147483645 + 4 wraps around, "
+    "so the range does not end there (block (0,0,0), thread (0,0,0))",
+    (32,),
+    2**31 - 1,
+    **S32,
+)
 def range_to_the_end(x: tc.Array, n, bad: tc.Const):
     for i in range(n - 6, n, 4 if bad else 3):  # here
         x[tc.threadIdx.x] = i
@@ -82,7 +92,12 @@ def range_down_to_the_end(x: tc.Array, n, bad: tc.Const):
         x[tc.threadIdx.x] = i
 
 
-@twin(OperandError, "200 does not fit in s8, whose largest is 127: it would be read back as another number; -56", (32,), **S8)
+@twin(
+    OperandError,
+    "200 does not fit in s8, whose largest is 127: it would be read back as another number; -56",
+    (32,),
+    **S8,
+)
 def constant(x: tc.Array, bad: tc.Const):
     x[0] = 200 if bad else -56  # here
 
@@ -138,7 +153,11 @@ def test_ranges_near_the_end_of_their_type() -> None:
     assert count(most - 9, most, 4, first=True) == 1  # leaves before its index wraps
     assert count(np.int64(most - 9), np.int64(most), 4) == 3
     assert count(np.uint32(2**32 - 9), np.uint32(2**32 - 1), 8) == 1
-    for bounds in ((most - 9, most, 4), (np.uint32(2**32 - 9), np.uint32(2**32 - 1), 9), (np.int64(2**63 - 9), np.int64(2**63 - 1), 9)):
+    for bounds in (
+        (most - 9, most, 4),
+        (np.uint32(2**32 - 9), np.uint32(2**32 - 1), 9),
+        (np.int64(2**63 - 9), np.int64(2**63 - 1), 9),
+    ):
         for options in ({}, {"checks": False}):
             with pytest.raises(InvalidArithmetic, match="wraps around"):
                 count(*bounds, **options)

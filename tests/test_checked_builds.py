@@ -38,7 +38,7 @@ def test_the_text_of_a_check() -> None:
     ir = checked(row, (X, 1)).ir
     text = format_kernel(ir, locations=True)
     line = row.function.__code__.co_firstlineno + 2
-    assert f'string "{__file__}:{line}: OutOfBounds: index %lld leaves axis 0 of \'x\'' in text
+    assert f"string \"{__file__}:{line}: OutOfBounds: index %lld leaves axis 0 of 'x'" in text
     assert len(re.findall(r"check\.index\.s32 \d, %\d+, %\d+, 1 #", text)) == 2
     again = parse_kernel(text)
     verify(again, arch_named("sm_90a"))
@@ -111,7 +111,9 @@ def test_a_launch_with_checks_waits_and_reports() -> None:
 
 
 def test_names_of_checks() -> None:
-    with pytest.raises(UnknownInstruction, match=r"no instruction 'check.index.f32'; there are check.index.s32"):
+    with pytest.raises(
+        UnknownInstruction, match=r"no instruction 'check.index.f32'; there are check.index.s32"
+    ):
         isa.instruction("check.index.f32")
 
 

@@ -110,9 +110,7 @@ def test_the_library_of_the_arrays_has_no_part(gpu: FakeGpu, dtype: str) -> None
     assert of_numpy == others and bool(others) == (dtype != "f4")
 
 
-def test_a_missing_assembler_is_reported_once(
-    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_assembler_is_reported_once(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU other configurations are chosen then; emulation needs no assembler."""
     a, b = np.empty((8192, 8192), np.float16), np.empty((8192, 8192), np.float16, order="F")
     d = np.empty((8192, 8192), np.float16)
@@ -135,9 +133,7 @@ def test_a_missing_assembler_is_reported_once(
 
 
 @pytest.mark.parametrize(("dtype", "width", "pitch"), [("f16", 15, 16), ("f32", 107, 108)])
-def test_threads_store_rows_that_end_within_a_unit_of_tma(
-    dtype: str, width: int, pitch: int
-) -> None:
+def test_threads_store_rows_that_end_within_a_unit_of_tma(dtype: str, width: int, pitch: int) -> None:
     """TMA would write the 16 bytes in which a row ends, on a GPU; an H200 showed it."""
     memory = np.zeros((8, pitch), product_cases.NUMPY[dtype])
     for d, by_threads in ((memory[:, :width], True), (memory, False), (memory[:, : pitch - 16], False)):

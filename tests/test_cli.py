@@ -107,16 +107,7 @@ class _Offered:
 
 def test_list_chooses(capsys):
     text = printed(
-        capsys,
-        "list",
-        "--opcode",
-        "mma",
-        "--dtype",
-        "e4m3",
-        "--shape",
-        "m16n8k16",
-        "--arch",
-        "sm_89",
+        capsys, "list", "--opcode", "mma", "--dtype", "e4m3", "--shape", "m16n8k16", "--arch", "sm_89"
     )
     lines = text.splitlines()
     assert lines[-1] == f"{len(lines) - 1} instructions"
@@ -178,7 +169,8 @@ def test_pictures_that_cannot_be_written(capsys, tmp_path):
 
 def test_check_prints_to_a_terminal_of_few_characters(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("""
+    script.write_text(
+        """
 import numpy as np
 import tensorcore_dsl as tc
 
@@ -189,7 +181,9 @@ def reverse(x: tc.Array):
     x[tc.lane_id()] = tile[31 - tc.lane_id()]  # \u00e9
 
 reverse.emulate[1, 32](np.zeros(32, np.float32))
-""", "utf-8")  # fmt: skip
+""",
+        "utf-8",
+    )
     command = [sys.executable, "-m", "tensorcore_dsl", "check", str(script)]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -278,9 +272,17 @@ def test_wrong_usage(arguments, message, capsys):
 
 def test_bench_times_what_is_named(capsys):
     out = printed(
-        capsys, "bench", "--arch", "sm_80", "--sizes", "32,20x16x24", "--dtypes", "f16,s8",
-        "--orders", "col.row",
-    )  # fmt: skip
+        capsys,
+        "bench",
+        "--arch",
+        "sm_80",
+        "--sizes",
+        "32,20x16x24",
+        "--dtypes",
+        "f16,s8",
+        "--orders",
+        "col.row",
+    )
     head, *rows = out.splitlines()
     assert head.split()[-2:] == ["error", "verdict"]
     assert [row.split()[:7] for row in rows] == [
@@ -339,10 +341,13 @@ def test_the_cache_is_described(filled, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "chosen, left",
     [
-        ([], [0, 0, 0]), (["all"], [0, 0, 0]), (["kernels"], [0, 1, 1]), (["loops"], [1, 0, 1]),
+        ([], [0, 0, 0]),
+        (["all"], [0, 0, 0]),
+        (["kernels"], [0, 1, 1]),
+        (["loops"], [1, 0, 1]),
         (["measurements"], [1, 1, 0]),
     ],
-)  # fmt: skip
+)
 def test_the_cache_is_cleared(chosen, left, filled, capsys):
     text = printed(capsys, "cache", "--clear", *chosen)
     assert text.startswith("removed ") and counts(text) == left == counts(printed(capsys, "cache"))

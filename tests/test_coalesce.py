@@ -40,12 +40,17 @@ def instr(mnemonic: str, signature: str, execute: Any, effects: Any = PURE, **mo
 
 ADD = instr("add", "d:u32 = a:u32, b:u32", lambda a, b: [a + b])
 BOTH = instr("both", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a + b, a - b])
-LISTED = instr("listed", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a ^ b, 3 * a + b],
-              template="!{{ x {d}, {a}; y {e}, {a}, {b}; }}")  # fmt: skip
+LISTED = instr(
+    "listed",
+    "d:u32, e:u32 = a:u32, b:u32",
+    lambda a, b: [a ^ b, 3 * a + b],
+    template="!{{ x {d}, {a}; y {e}, {a}, {b}; }}",
+)
 LESS = instr("less", "p:pred = a:u32, b:u32", lambda a, b: [int(a < b)])
 TIED = instr("tied", "d:u32 = a:u32, c:u32", lambda a, c: [5 * a + c], tied="c")
-FUSED = instr("fused", "d:u32*2 = a:u32, c:u32*2", lambda a, c: [[c[0] + a, c[1] - a]],
-             tied="c", template="{d}, {a}")  # fmt: skip
+FUSED = instr(
+    "fused", "d:u32*2 = a:u32, c:u32*2", lambda a, c: [[c[0] + a, c[1] - a]], tied="c", template="{d}, {a}"
+)
 XOR = instr("xor", "d:b32 = a:b32, b:b32", lambda a, b: [a ^ b])
 LOAD = instr("load", "d:b32*2 = a:b32", lambda a: [[a + 1, 7 * a]])
 LOADPAIR = instr("loadpair", "d:u32*2 = a:u32", None, VOLATILE)
@@ -236,8 +241,9 @@ class Program:
         return Const(self.random.randint(0, 5), u32) if self.flip() else self.word()
 
     def kernel(self) -> Kernel:
-        start = [Assign(v, (Const((v.id + 1) % 2**v.type.dtype.bits, v.type.dtype),))
-                 for v in self.values[:10]]  # fmt: skip
+        start = [
+            Assign(v, (Const((v.id + 1) % 2**v.type.dtype.bits, v.type.dtype),)) for v in self.values[:10]
+        ]
         body = self.block(3, False)
         end = [Op(OUT, (), (self.values[i],)) for i in (0, 1, 10, 11)]
         params = [Param(f"p{i}", self.values[i]) for i in PARAMS]
@@ -297,17 +303,14 @@ class Program:
         guard = self.flag() if self.random.randint(0, 3) == 0 else None
         results: list[Value] = []
         for operand in form_.results:
-            kind = PAIRS if operand.registers > 1 else FLAGS if operand.dtype is pred else (
-                [*WORDS, *PARAMS])  # fmt: skip
+            kind = PAIRS if operand.registers > 1 else FLAGS if operand.dtype is pred else ([*WORDS, *PARAMS])
             type_ = Type(operand.dtype, operand.registers)
             fresh = guard is None and self.flip()
             choice = self.new(type_) if fresh else self.values[self.random.choice(kind)]
             if choice in results:  # two results never are the same register
                 return Op(OUT, (), (self.word(),))
             results.append(choice)
-        if form_ is LISTED and set(results) & set(operands) | {
-            s for s in operands if isinstance(s, Part)
-        }:
+        if form_ is LISTED and set(results) & set(operands) | {s for s in operands if isinstance(s, Part)}:
             return Op(OUT, (), (self.word(),))
         self.scope(*results)
         return Op(form_, tuple(results), operands, guard, guard is not None and self.flip())
@@ -338,10 +341,13 @@ def test_an_accumulator_in_a_loop_keeps_its_registers() -> None:
     quad = Type(f32, 4)
     mma = instr("mma", "d:f32*4 = a:f32*4, c:f32*4", None)
     acc, new, a, index = value(0, quad), value(1, quad), value(2, quad), value(3)
-    loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([
-        Op(mma, (new,), (a, acc)),
-        Assign(acc, (new,)),
-    ]))  # fmt: skip
+    loop = For(
+        index,
+        Const(0, u32),
+        Const(9, u32),
+        Const(1, u32),
+        Block([Op(mma, (new,), (a, acc)), Assign(acc, (new,))]),
+    )
     zero = Assign(acc, (Const(0.0, f32),))
     show = instr("show", "a:f32*4", None, VOLATILE)
     one = Assign(a, (Const(1.0, f32),))
@@ -373,17 +379,19 @@ def test_two_branches_write_one_set_of_registers() -> None:
     then = [Op(ADD, (left,), (param, param)), Assign(joined, (left,))]
     orelse = [Op(ADD, (right,), (param, Const(1, u32))), Assign(joined, (right,))]
     branch = If(flag, Block(then), Block(orelse))
-    kernel = Kernel(
-        "k", [Param("f", flag), Param("n", param)], Block([branch, Op(OUT, (), (joined,))])
-    )
+    kernel = Kernel("k", [Param("f", flag), Param("n", param)], Block([branch, Op(OUT, (), (joined,))]))
     coalesce(kernel)
     assert nodes(kernel, Assign) == []
 
 
 def test_a_parameter_that_is_still_needed_is_not_overwritten() -> None:
     param, counter = value(0), value(1)
-    body = [Assign(counter, (param,)), Op(ADD, (counter,), (counter, Const(1, u32))),
-            Op(OUT, (), (counter,)), Op(OUT, (), (param,))]  # fmt: skip
+    body = [
+        Assign(counter, (param,)),
+        Op(ADD, (counter,), (counter, Const(1, u32))),
+        Op(OUT, (), (counter,)),
+        Op(OUT, (), (param,)),
+    ]
     kernel = Kernel("k", [Param("n", param)], Block(body))
     expected = run(kernel)
     coalesce(kernel)
@@ -392,9 +400,13 @@ def test_a_parameter_that_is_still_needed_is_not_overwritten() -> None:
 
 def test_a_loop_index_keeps_its_own_register() -> None:
     index, last = value(0), value(1)
-    loop = For(index, Const(0, u32), Const(3, u32), Const(1, u32), Block([
-        Assign(last, (index,)), Op(ADD, (last,), (last, Const(1, u32))), Op(OUT, (), (last,)),
-    ]))  # fmt: skip
+    loop = For(
+        index,
+        Const(0, u32),
+        Const(3, u32),
+        Const(1, u32),
+        Block([Assign(last, (index,)), Op(ADD, (last,), (last, Const(1, u32))), Op(OUT, (), (last,))]),
+    )
     after = Value(2, WORD)
     copies = Block([Assign(after, (index,))])
     again = For(index, Const(0, u32), Const(3, u32), Const(1, u32), copies)
@@ -462,13 +474,28 @@ def test_a_list_of_statements_does_not_overwrite_what_it_still_reads() -> None:
 
 def test_a_value_lives_through_a_continue() -> None:
     flag, kept, other, n, index = value(0, Type(pred)), *(value(i) for i in range(1, 5))
-    loop = For(index, Const(0, u32), Const(2, u32), Const(1, u32), Block([
-        If(flag, Block([Jump("continue")]), Block()), Assign(kept, (n,)),
-    ]))  # fmt: skip
-    kernel = Kernel("k", [Param("n", n), Param("f", flag)], Block(
-        [Op(ADD, (kept,), (n, n)), Assign(other, (kept,)), Op(OUT, (), (other,)),
-         Op(ADD, (other,), (n, Const(9, u32))), Op(OUT, (), (other,)), loop, Op(OUT, (), (kept,))]
-    ))  # fmt: skip
+    loop = For(
+        index,
+        Const(0, u32),
+        Const(2, u32),
+        Const(1, u32),
+        Block([If(flag, Block([Jump("continue")]), Block()), Assign(kept, (n,))]),
+    )
+    kernel = Kernel(
+        "k",
+        [Param("n", n), Param("f", flag)],
+        Block(
+            [
+                Op(ADD, (kept,), (n, n)),
+                Assign(other, (kept,)),
+                Op(OUT, (), (other,)),
+                Op(ADD, (other,), (n, Const(9, u32))),
+                Op(OUT, (), (other,)),
+                loop,
+                Op(OUT, (), (kept,)),
+            ]
+        ),
+    )
     expected = run(kernel)
     coalesce(kernel)
     assert run(kernel) == expected
@@ -480,9 +507,13 @@ def test_a_value_lives_through_a_continue() -> None:
 def test_dead_chains_go_and_effects_stay() -> None:
     a, b, c, index = (value(i) for i in range(4))
     grows = Op(ADD, (c,), (c, a))  # reads itself, nobody else does
-    body = [Op(ADD, (a,), (Const(1, u32), Const(2, u32))), Op(ADD, (b,), (a, a)),
-            Assign(c, (b,)), For(index, Const(0, u32), Const(2, u32), Const(1, u32),
-                                 Block([grows])), Op(OUT, (), (a,))]  # fmt: skip
+    body = [
+        Op(ADD, (a,), (Const(1, u32), Const(2, u32))),
+        Op(ADD, (b,), (a, a)),
+        Assign(c, (b,)),
+        For(index, Const(0, u32), Const(2, u32), Const(1, u32), Block([grows])),
+        Op(OUT, (), (a,)),
+    ]
     kernel = Kernel("k", [], Block(body))
     remove_dead(kernel)
     assert [type(n).__name__ for n in walk(kernel.body)] == ["Op", "For", "Op"]

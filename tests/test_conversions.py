@@ -55,7 +55,11 @@ def codes_of(dtype: DType) -> list[int]:
     edges = [(1 << i) + j for i in range(dtype.bits) for j in (-1, 0, 1)]
     codes = some + edges + [-c for c in edges]
     if dtype.is_float:  # numbers of the size that 8 bits have, and near their ties
-        wanted = [exact.decode(c, "e4m3") for c in range(127)] + [Fraction(1, 3), Fraction(464), Fraction(2**40)]
+        wanted = [exact.decode(c, "e4m3") for c in range(127)] + [
+            Fraction(1, 3),
+            Fraction(464),
+            Fraction(2**40),
+        ]
         near = [exact.encode(v, SAME_CODES.get(dtype.name, dtype.name)) for v in wanted]
         codes += [c + j for c in near for j in (-1, 0, 1)]
     if dtype.name == "tf32":
@@ -143,7 +147,12 @@ def refused(source: DType, to: DType) -> bool:
     if source.name == "pred":
         return to.lanes == 2 or to.name == "ue8m0"
     if to.name == "pred":
-        return (source.is_float and source.bits <= 8) or source.lanes == 2 or source.name in NARROW or source.kind == "b"
+        return (
+            (source.is_float and source.bits <= 8)
+            or source.lanes == 2
+            or source.name in NARROW
+            or source.kind == "b"
+        )
     if "b" in (source.kind, to.kind):
         return source.register_bits != to.register_bits
     return source != to
@@ -179,14 +188,18 @@ def test_options_count_for_a_value_that_has_the_type(dtype: DType):
     assert run(tc.e5m2, dtype, [exact.encode("-inf", "e5m2")], relu=True) == [0]
 
 
-@pytest.mark.parametrize("dtype, to", [(tc.f32, tc.f32), (tc.f64, tc.f64), (tc.s32, tc.u32), (tc.tf32, tc.f32)], ids=str)
+@pytest.mark.parametrize(
+    "dtype, to", [(tc.f32, tc.f32), (tc.f64, tc.f64), (tc.s32, tc.u32), (tc.tf32, tc.f32)], ids=str
+)
 def test_options_without_an_instruction_are_refused(dtype: DType, to: DType):
     with pytest.raises(UnknownInstruction, match=r"\.relu\."):
         run(dtype, to, [0], relu=True)
 
 
 def test_ue8m0_says_which_roundings_it_has():
-    with pytest.raises(OperandError, match="not to nearest: write .to.tc.ue8m0, rounding='rz'. or rounding='rp'"):
+    with pytest.raises(
+        OperandError, match="not to nearest: write .to.tc.ue8m0, rounding='rz'. or rounding='rp'"
+    ):
         run(tc.f32, tc.ue8m0, [0])
 
 

@@ -91,9 +91,7 @@ def test_two_matrices_are_copied_by_one_launch() -> None:
     a, b = values(draw, (70, 33), "bf16", "plain"), values(draw, (33, 50), "bf16", "plain").T
     a_copy, b_copy = np.zeros((70, 64), a.dtype), np.zeros((50, 64), b.dtype)
     first, second = ctas(a.shape, 2, ALONG), ctas(b.shape, 2, ACROSS)
-    copy_two_kernel[first + second, THREADS](
-        a, b, a_copy, b_copy, first, mode_a=ALONG, mode_b=ACROSS
-    )
+    copy_two_kernel[first + second, THREADS](a, b, a_copy, b_copy, first, mode_a=ALONG, mode_b=ACROSS)
     assert image(a_copy[:, :33]) == image(a) and image(b_copy[:, :33]) == image(b)
 
 
@@ -252,8 +250,11 @@ def test_of_other_products_too() -> None:
     x, w = zeros(16, 60, "bf16"), zeros(60, 20, "bf16")
     texts = [str(w.message) for w in warned(kernels.swiglu, x, w, w)]
     assert [text.partition(": ")[2][:12] for text in texts] == [
-        "the kernels ", "w_gate has c", "w_up has con", "the kernel s",
-    ]  # fmt: skip
+        "the kernels ",
+        "w_gate has c",
+        "w_up has con",
+        "the kernel s",
+    ]
     assert "stores rows of the result that start and end at multiples of 16 bytes (8 elements)" in texts[3]
     groups = np.array([0, 16], np.int32)
     texts = [str(w.message) for w in warned(kernels.grouped_gemm, x, w[None], groups)]
@@ -272,7 +273,10 @@ def test_once_for_a_line_and_a_reason() -> None:
 def test_a_plan_names_its_copies() -> None:
     a, b, d = zeros(16, 63, "e4m3"), zeros(63, 16, "e4m3", "F"), zeros(16, 16, "f32")
     plan = kernels.plan(a, b, None, d)
-    assert [(copy.place, copy.axis, copy.is_result) for copy in plan.copies] == [(0, -1, False), (1, -2, False)]
+    assert [(copy.place, copy.axis, copy.is_result) for copy in plan.copies] == [
+        (0, -1, False),
+        (1, -2, False),
+    ]
     assert not kernels.plan(zeros(16, 64, "e4m3"), zeros(64, 16, "e4m3", "F"), None, d).copies
 
 
@@ -322,9 +326,7 @@ def test_kernels_copy_single_rows_and_columns(K: int, N: int, monkeypatch: pytes
     """Both axes of a single column have stride 1: its rows start at no multiples of 16 bytes."""
     monkeypatch.setattr(copies, "_are_on_gpu", lambda given: True)
     rng, ends = np.random.default_rng(1), np.array([0, 5, 5, 70, 72], np.int32)
-    a, b, y = (
-        rng.integers(-3, 4, shape).astype(np.float16) for shape in ((72, K), (4, K, N), (72, N))
-    )
+    a, b, y = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((72, K), (4, K, N), (72, N)))
     parts = [slice(*pair) for pair in zip(ends, ends[1:])]
     wanted = np.concatenate([a[part] @ b[g] for g, part in enumerate(parts)])
     np.testing.assert_array_equal(kernels.grouped_gemm(a, b, ends), wanted)

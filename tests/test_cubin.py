@@ -50,12 +50,7 @@ def test_older_log():
         "ptxas info    : Used 33 registers, 512 bytes smem, 364 bytes cmem[0]\n"
     )
     found = made("k", log).resources
-    assert (found.registers, found.local_bytes, found.spill_stores, found.spill_loads) == (
-        33,
-        8,
-        4,
-        12,
-    )
+    assert (found.registers, found.local_bytes, found.spill_stores, found.spill_loads) == (33, 8, 4, 12)
     assert found.shared_bytes == 512
 
 

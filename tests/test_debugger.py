@@ -57,9 +57,8 @@ class TestStops:
     def test_the_thread_that_reaches_it_stops_at_the_line(self, capsys: Any) -> None:
         out = np.zeros_like(X)
         printed = session(
-            capsys, sums.emulate[1, 64], "p i", "p total", "p i + 1", "c", "p total", "c",
-            args=(X, out, 2),
-        )  # fmt: skip
+            capsys, sums.emulate[1, 64], "p i", "p total", "p i + 1", "c", "p total", "c", args=(X, out, 2)
+        )
         assert printed[0] == "5  (lane 5)"
         assert printed[1] == "10.0  (lane 5)"
         assert printed[2] == "6  (lane 5)"
@@ -74,9 +73,8 @@ class TestStops:
     def test_steps_follow_the_thread_into_calls_and_out(self, capsys: Any) -> None:
         place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
         printed = session(
-            capsys, sums.emulate[1, 64], "n", "s", "s", "s", "r", "c", "c",
-            args=(X, np.zeros_like(X), 3),
-        )  # fmt: skip
+            capsys, sums.emulate[1, 64], "n", "s", "s", "s", "r", "c", "c", args=(X, np.zeros_like(X), 3)
+        )
         assert place(printed[0]) == line(sums, "double(")
         assert place(printed[1]) == line(double, "twice = ")
         assert place(printed[2]) == line(double, "return")
@@ -87,9 +85,8 @@ class TestStops:
     def test_next_stays_in_the_function(self, capsys: Any) -> None:
         place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
         printed = session(
-            capsys, sums.emulate[1, 64], "n", "n", "n", "unt", "n", "n",
-            args=(X, np.zeros_like(X), 2),
-        )  # fmt: skip
+            capsys, sums.emulate[1, 64], "n", "n", "n", "unt", "n", "n", args=(X, np.zeros_like(X), 2)
+        )
         assert place(printed[0]) == line(sums, "double(")
         assert place(printed[1]) == line(sums, "if i == 5")
         assert place(printed[2]) == line(sums, "breakpoint")
@@ -99,9 +96,20 @@ class TestStops:
 
     def test_where_and_up_show_the_calls(self, capsys: Any) -> None:
         printed = session(
-            capsys, sums.emulate[1, 64], "n", "s", "where", "p total", "up", "p total", "down", "l",
-            "c", "c", args=(X, np.zeros_like(X), 2),
-        )  # fmt: skip
+            capsys,
+            sums.emulate[1, 64],
+            "n",
+            "s",
+            "where",
+            "p total",
+            "up",
+            "p total",
+            "down",
+            "l",
+            "c",
+            "c",
+            args=(X, np.zeros_like(X), 2),
+        )
         assert printed[2].splitlines()[0] == f"-> {__file__}({line(double, 'twice =')})double()"
         assert f"   {__file__}({line(sums, 'double(')})sums()" in printed[2]
         assert "    total = total + double(x[i])" in printed[2]
@@ -113,9 +121,20 @@ class TestStops:
     def test_breakpoints_at_lines(self, capsys: Any) -> None:
         out, end = line(sums, "out[i]"), line(sums, "def sums")
         printed = session(
-            capsys, sums.emulate[1, 64], f"b test_debugger.py:{out}", "b", f"b {end}", "b x",
-            "clear 1", "c", "c", "cl", "b", "c", args=(X, np.zeros_like(X), 2),
-        )  # fmt: skip
+            capsys,
+            sums.emulate[1, 64],
+            f"b test_debugger.py:{out}",
+            "b",
+            f"b {end}",
+            "b x",
+            "clear 1",
+            "c",
+            "c",
+            "cl",
+            "b",
+            "c",
+            args=(X, np.zeros_like(X), 2),
+        )
         assert printed[0] == f"breakpoint at {__file__}:{out}"
         assert printed[1] == f"{__file__}:{out}"
         assert printed[2].startswith(f"*** no statement of the kernel starts at {__file__}:{end}")
@@ -221,9 +240,17 @@ class TestStops:
                 tc.breakpoint(b % 1000 == 50)
 
         printed = session(
-            capsys, blocks.emulate[2000, 64], "p b", "p blockIdx.x", "thread (51) (3)", "p b", "c",
-            "p b", "c", args=(X,),
-        )  # fmt: skip
+            capsys,
+            blocks.emulate[2000, 64],
+            "p b",
+            "p blockIdx.x",
+            "thread (51) (3)",
+            "p b",
+            "c",
+            "p b",
+            "c",
+            args=(X,),
+        )
         assert printed[0] == printed[1].replace("all 32 lanes", "lane 0") == "50  (lane 0)"
         assert printed[2].splitlines()[0] == "block 51, warp 0, lane 3"
         assert printed[3] == "51"
@@ -272,9 +299,16 @@ class TestValues:
             "row[:2]": "[0. 1.]",
         }
         printed = session(
-            capsys, product.emulate[1, 32], *(f"p {e}" for e in shows), "lane 4", "p row[:2]",
-            "p pointer", "locals", "c", args=(a, d),
-        )  # fmt: skip
+            capsys,
+            product.emulate[1, 32],
+            *(f"p {e}" for e in shows),
+            "lane 4",
+            "p row[:2]",
+            "p pointer",
+            "locals",
+            "c",
+            args=(a, d),
+        )
         for got, wanted in zip(printed, shows.values()):
             assert wanted is None or got == wanted or got.replace("np.", "") == wanted.replace("np.", "")
         assert "(16, 8)" in printed[2] and "1.5" in printed[2]
@@ -307,9 +341,13 @@ class TestValues:
         x8 = (np.arange(512).reshape(16, 32) % 13).astype(ml_dtypes.float8_e4m3fn)
         x64 = np.arange(32.0).reshape(8, 4)
         printed = session(
-            capsys, loads.emulator("sm_90a")[1, 32], "p a.shape, (a == x8).all()",
-            "p b.shape, (b == x64).all()", "c", args=(x8, x64),
-        )  # fmt: skip
+            capsys,
+            loads.emulator("sm_90a")[1, 32],
+            "p a.shape, (a == x8).all()",
+            "p b.shape, (b == x64).all()",
+            "c",
+            args=(x8, x64),
+        )
         assert "(16, 32)" in printed[0] and "True" in printed[0]
         assert "(8, 4)" in printed[1] and "True" in printed[1]
 
@@ -332,16 +370,46 @@ class TestValues:
             breakpoint()
 
         printed = session(
-            capsys, mixed.emulate[1, 32], "lane 6", "p pair", "p named", "p state", "p state.scale",
-            "p local", "p vector", "p flag, half", "p once", "p size, X[3], double.__name__", "p i *",
-            "p unknown", "p", "lane", "p flag", "p vector.shape", "p pair[1]", "p threadIdx.x + 1",
-            "p blockDim.x, gridDim", "lane 32", "warp 3", "thread x", "thread (9) (0)",
-            "thread (32)", "lane 6", "p point, point.x", "c", args=(X, 1),
-        )  # fmt: skip
+            capsys,
+            mixed.emulate[1, 32],
+            "lane 6",
+            "p pair",
+            "p named",
+            "p state",
+            "p state.scale",
+            "p local",
+            "p vector",
+            "p flag, half",
+            "p once",
+            "p size, X[3], double.__name__",
+            "p i *",
+            "p unknown",
+            "p",
+            "lane",
+            "p flag",
+            "p vector.shape",
+            "p pair[1]",
+            "p threadIdx.x + 1",
+            "p blockDim.x, gridDim",
+            "lane 32",
+            "warp 3",
+            "thread x",
+            "thread (9) (0)",
+            "thread (32)",
+            "lane 6",
+            "p point, point.x",
+            "c",
+            args=(X, 1),
+        )
         assert printed[1:8] == [
-            "[6, 12]", "{'one': 6, 'two': 2}", "State(count=4, scale=6.0)", "6.0",
-            "[[1. 6.]\n [1. 1.]]", "[24. 25. 26. 27.]", "(True, 6.0)",
-        ]  # fmt: skip
+            "[6, 12]",
+            "{'one': 6, 'two': 2}",
+            "State(count=4, scale=6.0)",
+            "6.0",
+            "[[1. 6.]\n [1. 1.]]",
+            "[24. 25. 26. 27.]",
+            "(True, 6.0)",
+        ]
         assert printed[-2] == "(Point(x=6, y=1), 6)"
         assert printed[8].startswith("*** NameError: once cannot be shown: only one path")
         assert printed[9].replace("np.float32(3.0)", "3.0") == "(3, 3.0, 'double')"
@@ -354,10 +422,12 @@ class TestValues:
         assert printed[17].startswith("[1 2 3") or printed[17].startswith("[ 1  2  3")
         assert printed[18] == "(32, x = 1, y = 1, z = 1)"
         assert [text.split(":")[0].split(",")[0] for text in printed[19:24]] == [
-            "*** lanes are 0 to 31", "*** warps of the block are 0 to 0",
-            "*** thread takes one or two indices", "*** block (9",
+            "*** lanes are 0 to 31",
+            "*** warps of the block are 0 to 0",
+            "*** thread takes one or two indices",
+            "*** block (9",
             "*** thread (32",
-        ]  # fmt: skip
+        ]
 
     def test_variables_named_like_commands(self, capsys: Any) -> None:
         @tc.kernel
@@ -388,13 +458,15 @@ class TestValues:
 
         printed = session(
             capsys, several.emulate[1, 32], "p mask[2], mask.sum()", "p acc", "locals", "c", args=(X,)
-        )  # fmt: skip
+        )
         assert printed[0] == "([False False False False False False False  True], 8)"
         lines = printed[1].splitlines()
         assert lines[0] == "[[[0. 0. 0. 0. 0. 0. 0. 0.]" and lines[8] == " [[1. 1. 1. 1. 1. 1. 1. 1.]"
         assert printed[2].splitlines()[2:] == [
-            "acc  = 2 f64 fragments of 8x8", "grid = 2 x 2 f64 fragments of 8x8", "mask = a mask of 8x8",
-        ]  # fmt: skip
+            "acc  = 2 f64 fragments of 8x8",
+            "grid = 2 x 2 f64 fragments of 8x8",
+            "mask = a mask of 8x8",
+        ]
 
     def test_masked_values_print_with_the_same_precision(self, capsys: Any) -> None:
         @tc.kernel
@@ -407,9 +479,16 @@ class TestValues:
                 breakpoint()
 
         printed = session(
-            capsys, thirds.emulate[1, 32], "p third[:4]", "p tile", "p tiny[:3]", "lane 1", "p third",
-            "c", args=(X,),
-        )  # fmt: skip
+            capsys,
+            thirds.emulate[1, 32],
+            "p third[:4]",
+            "p tile",
+            "p tiny[:3]",
+            "lane 1",
+            "p third",
+            "c",
+            args=(X,),
+        )
         assert printed[0] == "[0.       0.333333 0.666667       --]".replace("      --", "      --")
         assert printed[1].splitlines()[1].startswith(" [0.       0.333333 0.666667       --")
         assert printed[2] == "[0.e+00 1.e-30 2.e-30]"
@@ -431,9 +510,8 @@ class TestValues:
 
         names = "p first, unused, second, first_again, k"
         printed = session(
-            capsys, reused.emulate[1, 32], "lane 4", names, "c", names, "c", names, "c",
-            args=(X.copy(),),
-        )  # fmt: skip
+            capsys, reused.emulate[1, 32], "lane 4", names, "c", names, "c", names, "c", args=(X.copy(),)
+        )
         assert printed[1] == "(5.0, 15.0, 11.0, 5.0, 0)"
         assert printed[3] == "(5.0, 15.0, 12.0, 5.0, 1)"
         assert printed[5] == "(5.0, 15.0, 13.0, 5.0, 2)"
@@ -452,9 +530,8 @@ class TestValues:
 
         at = line(apart.function, "tc.barrier(1, 64)")
         printed = session(
-            capsys, apart.emulate[1, 64], "p state", "warp 0", "p state", "warps", "barriers", "c",
-            args=(X,),
-        )  # fmt: skip
+            capsys, apart.emulate[1, 64], "p state", "warp 0", "p state", "warps", "barriers", "c", args=(X,)
+        )
         assert printed[0] == "21  (all 32 lanes)"
         assert printed[1].splitlines()[1:] == [f"> {__file__}({at})apart()", "-> tc.barrier(1, 64)"]
         assert printed[2] == "10  (all 32 lanes)"
@@ -481,10 +558,19 @@ class TestValues:
                 x[lane + 1] = tile[stage, 0, lane]
 
         printed = session(
-            capsys, staged.emulator("sm_90a")[1, 32], "p tile[stage].shape", "p tile[stage, 3].max()",
-            "p tile[stage - 1:, stage].shape", "p tile[0, 0][lane].shape", "p full[stage]",
-            "p tile[flag].shape", "p where[stage]", "p full[lane]", "c", args=(X.copy(),),
-        )  # fmt: skip
+            capsys,
+            staged.emulator("sm_90a")[1, 32],
+            "p tile[stage].shape",
+            "p tile[stage, 3].max()",
+            "p tile[stage - 1:, stage].shape",
+            "p tile[0, 0][lane].shape",
+            "p full[stage]",
+            "p tile[flag].shape",
+            "p where[stage]",
+            "p full[lane]",
+            "c",
+            args=(X.copy(),),
+        )
         assert printed[:4] == ["(4, 32)", "1.0", "(2, 32)", "(32,)"]
         assert printed[4] == "phase 0 (parity 0), 4 of 4 arrivals pending"
         assert printed[5].startswith("*** IndexError") and printed[6].startswith("[0 1 2 --")
@@ -509,9 +595,15 @@ class TestValues:
                 bars[0].arrive()
 
         printed = session(
-            capsys, phases.emulator("sm_90a")[1, 32], "barriers", "p bars[1].phase", "p one",
-            "locals", "c", args=(X,),
-        )  # fmt: skip
+            capsys,
+            phases.emulator("sm_90a")[1, 32],
+            "barriers",
+            "p bars[1].phase",
+            "p one",
+            "locals",
+            "c",
+            args=(X,),
+        )
         assert "bars = 2 mbarriers, phase 0, 1" in printed[3]
         assert printed[0].splitlines() == [
             "bars[0]: phase 0 (parity 0), 1 of 2 arrivals pending",
@@ -522,9 +614,8 @@ class TestValues:
 
     def test_help(self, capsys: Any) -> None:
         printed = session(
-            capsys, sums.emulate[1, 64], "help", "help s", "", "a", "c", "c",
-            args=(X, np.zeros_like(X), 2),
-        )  # fmt: skip
+            capsys, sums.emulate[1, 64], "help", "help s", "", "a", "c", "c", args=(X, np.zeros_like(X), 2)
+        )
         for word in ("step", "next", "warps", "barriers", "locals", "thread", "lane", "quit"):
             assert word in printed[0]
         assert printed[1].startswith("step (s): go on to the next line of this thread")
@@ -550,9 +641,12 @@ class TestTrace:
         assert np.array_equal(out, np.where(np.arange(64) % 32 < 16, 2 * X, -2))
         records = trace.of("total", block=1, warp=1)
         assert [r.line for r in records] == [
-            line(traced, "total = 0.0"), line(traced, "total +="), line(traced, "total -="),
-            line(traced, "total +="), line(traced, "total -="),
-        ]  # fmt: skip
+            line(traced, "total = 0.0"),
+            line(traced, "total +="),
+            line(traced, "total -="),
+            line(traced, "total +="),
+            line(traced, "total -="),
+        ]
         assert [r.step for r in trace] == list(range(len(trace)))
         low, high = np.arange(32, 48), np.arange(48, 64)
         assert np.array_equal(records[1].threads, low) and np.array_equal(records[2].threads, high)
@@ -567,8 +661,11 @@ class TestTrace:
         assert [r.threads.tolist() for r in trace.of("i")] == [[40]]
         assert trace.of("i")[0].value.tolist() == [40]
         assert [(r.threads.tolist(), r.value.tolist()) for r in trace.of("total")] == [
-            ([1], [0.0]), ([33], [0.0]), ([1], [1.0]), ([33], [33.0]),
-        ]  # fmt: skip
+            ([1], [0.0]),
+            ([33], [0.0]),
+            ([1], [1.0]),
+            ([33], [33.0]),
+        ]
 
     def test_the_table(self) -> None:
         trace = traced.emulator(trace={"total": range(3)})[1, 32](X, np.zeros_like(X), 1).trace
@@ -578,9 +675,7 @@ class TestTrace:
             f"{first:<4}  0      0     0-2    total     [0. 0. 0.]",
             f"{first + 3:<4}  0      0     0-2    total     [0. 1. 2.]",
         ]
-        assert str(trace[1]) == (
-            f"{__file__}:{first + 3} block 0 warp 0 lanes 0-2: total = [0. 1. 2.]"
-        )
+        assert str(trace[1]) == (f"{__file__}:{first + 3} block 0 warp 0 lanes 0-2: total = [0. 1. 2.]")
 
     def test_fragments_are_matrices_and_calls_are_followed(self) -> None:
         def step(acc: Any, mma: Any, a: Any) -> Any:
@@ -608,9 +703,7 @@ class TestTrace:
     def test_asynchronous_products_and_roles(self) -> None:
         """A debug build keeps accumulators in flight and changes no bit, nor does it add hazards."""
         random = np.random.default_rng(0)
-        a, b = (
-            random.standard_normal((n, 192)).astype(ml_dtypes.bfloat16) for n in (128, 256)
-        )  # fmt: skip
+        a, b = (random.standard_normal((n, 192)).astype(ml_dtypes.bfloat16) for n in (128, 256))
         plain, recorded = np.zeros((2, 128, 256), ml_dtypes.bfloat16)
         matmul = hopper_gemm_6_persistent.matmul
         matmul.emulator("sm_90a")[1, 384](a, b, plain)

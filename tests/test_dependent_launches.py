@@ -471,16 +471,18 @@ def test_launches_that_overlap_give_other_results() -> None:
 def test_a_warp_that_does_not_wait_overtakes_the_one_that_does() -> None:
     found = results(one_warp_waits, zeros(), grid=1, block=64)
     assert found, "the barrier orders"
-    late = tc.explore(lambda x, out: (
-        write_late[2, 32](x), pdl(one_warp_waits, 1, 64)(x, out, meet=False)
-    ), 40, checks=False)(zeros(), zeros())  # fmt: skip
+    late = tc.explore(
+        lambda x, out: (write_late[2, 32](x), pdl(one_warp_waits, 1, 64)(x, out, meet=False)),
+        40,
+        checks=False,
+    )(zeros(), zeros())
     assert [d.argument for d in late.differences] == ["out of one_warp_waits"]
 
 
 def test_a_block_that_ends_lets_the_next_launch_start() -> None:
-    found = tc.explore(lambda x, out: (
-        last_block_is_late[2, 32](x), pdl(use_early)(x, out)
-    ), 40, checks=False)(zeros(), zeros())  # fmt: skip
+    found = tc.explore(
+        lambda x, out: (last_block_is_late[2, 32](x), pdl(use_early)(x, out)), 40, checks=False
+    )(zeros(), zeros())
     assert [d.argument for d in found.differences] == ["out of use_early"]
 
 
@@ -643,9 +645,8 @@ def put(x: tc.Array):
 
 
 @pytest.mark.parametrize(
-    "view", [lambda x: x, lambda x: x.view(np.uint8), lambda x: x[::-1]],
-    ids=["same", "bytes", "reversed"],
-)  # fmt: skip
+    "view", [lambda x: x, lambda x: x.view(np.uint8), lambda x: x[::-1]], ids=["same", "bytes", "reversed"]
+)
 def test_reads_of_several_blocks_and_other_views(view: Callable[[np.ndarray], np.ndarray]) -> None:
     x = zeros(32)
     read_one[4, 32](x, zeros(128))

@@ -251,9 +251,7 @@ def needs_ptxas():
 def test_ptxas_keeps_setmaxnreg():
     needs_ptxas()
     assert not warned(changing_registers, threads=256, min_blocks=1)
-    made = (
-        Kernel(changing_registers, threads=256, min_blocks=1).specialise((X,), {}, "sm_90a").cubin
-    )
+    made = Kernel(changing_registers, threads=256, min_blocks=1).specialise((X,), {}, "sm_90a").cubin
     assert register_changes(made.code) == [24, 240]
 
 
@@ -310,9 +308,7 @@ def test_off(monkeypatch):
 
 
 def test_only_what_needs_a_whole_program_goes_there():
-    assert (
-        assemble.whole_program(TEXT.replace("setmaxnreg.dec.sync.aligned.u32 24;", "")) is None
-    )
+    assert assemble.whole_program(TEXT.replace("setmaxnreg.dec.sync.aligned.u32 24;", "")) is None
 
 
 def test_errors_quote_lines(tmp_path, monkeypatch):

@@ -194,8 +194,10 @@ def test_anchors_exist(name):
 
 @pytest.mark.parametrize("name", [n for n in ALL if n != "CHANGELOG.md"])
 def test_files_that_pages_name_exist(name):
-    named = re.findall(r"(?<![\w/])((?:tests|benchmarks|docs|\.ci)/[\w/]+(?:\.py|\.md|\.json)?)(?=`|,|\s)",
-                       (ROOT / name).read_text())  # fmt: skip
+    named = re.findall(
+        r"(?<![\w/])((?:tests|benchmarks|docs|\.ci)/[\w/]+(?:\.py|\.md|\.json)?)(?=`|,|\s)",
+        (ROOT / name).read_text(),
+    )
     assert [n for n in named if not (ROOT / n).exists()] == []
 
 

@@ -22,15 +22,34 @@ ROOT = Path(__file__).parent.parent
 # ones, or without a description), the result.
 CODES = {"GL08", "SS01", "SS03", "PR01", "PR02", "PR07", "RT01", "RT03"}
 # They cannot fail but for the environment.
-SAFE = {"cache_directory", "cores", "cupy_stream", "current_stream", "emulated_arch", "enabled",
-        "fastest_first", "has_program_assembler", "in_a_row", "key_function", "publish",
-        "separately", "target_key", "torch_stream"}  # fmt: skip
+SAFE = {
+    "cache_directory",
+    "cores",
+    "cupy_stream",
+    "current_stream",
+    "emulated_arch",
+    "enabled",
+    "fastest_first",
+    "has_program_assembler",
+    "in_a_row",
+    "key_function",
+    "publish",
+    "separately",
+    "target_key",
+    "torch_stream",
+}
 # Fields that are for the package itself, and those that the summary describes.
 INTERNAL = {
     "tensorcore_dsl.codegen.cubin.Resources": {
-        "registers", "spill_stores", "spill_loads", "local_bytes", "shared_bytes", "constant_bytes",
-        "max_threads", "warnings",
-    },  # fmt: skip
+        "registers",
+        "spill_stores",
+        "spill_loads",
+        "local_bytes",
+        "shared_bytes",
+        "constant_bytes",
+        "max_threads",
+        "warnings",
+    },
     "tensorcore_dsl.layout.Layout": {"container", "any_type"},
     "tensorcore_dsl.isa.spec.Instruction": {"effects", "template", "tied", "params", "note", "ordering"},
 }
@@ -58,9 +77,9 @@ def found_at(path):
 
 
 FUNCTIONS = {n: v for n, v in EVERY.items() if inspect.isfunction(v)}
-CLASSES = {
-    n: v for n, v in EVERY.items() if inspect.isclass(v) and not issubclass(v, Exception)
-} | {path: found_at(path) for path in public_names.RECEIVED}
+CLASSES = {n: v for n, v in EVERY.items() if inspect.isclass(v) and not issubclass(v, Exception)} | {
+    path: found_at(path) for path in public_names.RECEIVED
+}
 # Numba's objects have no signature for others to read.
 INTRINSICS = {n: v for n, v in EVERY.items() if n.startswith("tensorcore_dsl.numba.") and n not in FUNCTIONS}
 
@@ -133,7 +152,10 @@ def test_classes_describe_their_fields(name):
     found = sections(CLASSES[name])
     assert found["Summary"]
     described = {
-        word.strip() for part in ("Parameters", "Attributes") for line in found[part] for word in line[0].split(",")
+        word.strip()
+        for part in ("Parameters", "Attributes")
+        for line in found[part]
+        for word in line[0].split(",")
     }
     if dataclasses.is_dataclass(CLASSES[name]):
         fields = {f.name for f in dataclasses.fields(CLASSES[name]) if f.repr and not f.name.startswith("_")}

@@ -153,9 +153,7 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(devices, "_runtime", runtime)
     made = driver.NumbaDriver.__new__(driver.NumbaDriver)
     made._driver = cudadrv.driver
-    made._cuda = types.SimpleNamespace(
-        gpus=runtime.gpus, current_context=runtime.get_or_create_context
-    )
+    made._cuda = types.SimpleNamespace(gpus=runtime.gpus, current_context=runtime.get_or_create_context)
     return made, contexts
 
 

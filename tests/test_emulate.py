@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl import isa
-from tensorcore_dsl.errors import (
-    ArchError,
-    Divergence,
-    OperandError,
-    OutOfBounds,
-    UnknownInstruction,
-)
+from tensorcore_dsl.errors import ArchError, Divergence, OperandError, OutOfBounds, UnknownInstruction
 from tensorcore_dsl.interpreter import emulate
 from tensorcore_dsl.layout import Layout
 
@@ -52,11 +46,7 @@ def integers(seed: int, *shape: int) -> np.ndarray:
 class TestProducts:
     @pytest.mark.parametrize("batch", [(), (3,), (2, 300)])
     def test_f16(self, batch: tuple[int, ...]) -> None:
-        a, b, c = (
-            integers(1, *batch, 16, 16),
-            integers(2, *batch, 16, 8),
-            integers(3, *batch, 16, 8),
-        )
+        a, b, c = (integers(1, *batch, 16, 16), integers(2, *batch, 16, 8), integers(3, *batch, 16, 8))
         given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
         found = emulate(F16, *given)
         assert found.shape == (*batch, 32, 4) and found.dtype == np.uint32
@@ -65,9 +55,7 @@ class TestProducts:
         assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
 
     def test_f64_has_wide_registers(self) -> None:
-        a, b, c = (
-            integers(i, 8, *s).astype(np.float64) for i, s in enumerate([(8, 4), (4, 8), (8, 8)])
-        )
+        a, b, c = (integers(i, 8, *s).astype(np.float64) for i, s in enumerate([(8, 4), (4, 8), (8, 8)]))
         found = emulate(F64, *operands(F64, a, b, c), arch="sm_80")
         layout = isa.instruction(F64).d.layout
         assert layout is not None and found.dtype == np.uint64
@@ -82,9 +70,13 @@ class TestProducts:
         assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
 
     def test_operands_are_left_alone(self) -> None:
-        given = operands(F16, *(np.ones(s, t) for s, t in (
-            ((16, 16), np.float16), ((16, 8), np.float16), ((16, 8), np.float32)
-        )))  # fmt: skip
+        given = operands(
+            F16,
+            *(
+                np.ones(s, t)
+                for s, t in (((16, 16), np.float16), ((16, 8), np.float16), ((16, 8), np.float32))
+            ),
+        )
         before = [g.copy() for g in given]
         for g in given:
             g.flags.writeable = False
@@ -145,16 +137,13 @@ class TestWarpgroups:
         d = isa.instruction(self.NAME).d.layout
         assert d is not None
         zeros = np.zeros((128, 4), np.uint32)
-        found = emulate(
-            self.NAME, zeros, starts, self.descriptor(3 * 2048), 1, 1, 1, 0, 0, shared=shared
-        )
+        found = emulate(self.NAME, zeros, starts, self.descriptor(3 * 2048), 1, 1, 1, 0, 0, shared=shared)
         assert np.array_equal(matrix(d, found, np.float32), a @ b)
 
     def test_a_descriptor_outside(self) -> None:
         zeros, descriptor = np.zeros((128, 4), np.uint32), self.descriptor(0)
         with pytest.raises(OutOfBounds, match="bytes 0 to 0x3ff"):
-            emulate(self.NAME, zeros, descriptor, descriptor, 1, 1, 1, 0, 0,
-                    shared=np.zeros(1024, np.uint8))  # fmt: skip
+            emulate(self.NAME, zeros, descriptor, descriptor, 1, 1, 1, 0, 0, shared=np.zeros(1024, np.uint8))
 
 
 class TestMatrices:
@@ -246,10 +235,7 @@ class TestMistakes:
         ("operands", "message"),
         [
             ((), r"takes 3 operands \(a, b, c\), 0 were given"),
-            (
-                (np.zeros((32, 4), np.float32),) * 3,
-                "dtype float32; registers are given as raw bits",
-            ),
+            ((np.zeros((32, 4), np.float32),) * 3, "dtype float32; registers are given as raw bits"),
             ((np.zeros((32, 2), np.uint32),) * 3, r"a has shape \(32, 2\); \(..., 32, 4\)"),
             ((np.zeros((4,), np.uint32),) * 3, r"a has shape \(4,\)"),
             ((1, 2, 3), r"a needs \(..., 32, 4\)"),
@@ -260,10 +246,14 @@ class TestMistakes:
         with pytest.raises(OperandError, match=message):
             emulate(F16, *operands)
 
-    @pytest.mark.parametrize("text, name", [
-        ("setmaxnreg.inc.sync.aligned.u32", "count"), ("cp.async.wait_group", "n"),
-        ("wgmma.wait_group.sync.aligned", "n"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "text, name",
+        [
+            ("setmaxnreg.inc.sync.aligned.u32", "count"),
+            ("cp.async.wait_group", "n"),
+            ("wgmma.wait_group.sync.aligned", "n"),
+        ],
+    )
     def test_arrays_for_what_is_known_at_compile_time(self, text: str, name: str) -> None:
         with pytest.raises(OperandError, match=f"operand {name} is a ndarray; a number is needed"):
             emulate(text, np.full(32, 40, np.uint32))
@@ -276,9 +266,13 @@ class TestMistakes:
             emulate(F16, zeros(2, 32, 4), zeros(3, 32, 2), zeros(32, 4))
 
     def test_architecture(self) -> None:
-        given = operands(F16, *(np.ones(s, t) for s, t in (
-            ((16, 16), np.float16), ((16, 8), np.float16), ((16, 8), np.float32)
-        )))  # fmt: skip
+        given = operands(
+            F16,
+            *(
+                np.ones(s, t)
+                for s, t in (((16, 16), np.float16), ((16, 8), np.float16), ((16, 8), np.float32))
+            ),
+        )
         with pytest.raises(ArchError, match=f"sm_75 has no {F16}; it exists on sm_80, sm_86"):
             emulate(F16, *given, arch="sm_75")
         with pytest.raises(ArchError, match="unknown architecture 'sm_81'"):

@@ -10,13 +10,7 @@ import pytest
 from refused_kernels import F32
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import (
-    ArchError,
-    ArgumentError,
-    LaunchError,
-    TensorCoreError,
-    UnsupportedSyntax,
-)
+from tensorcore_dsl import ArchError, ArgumentError, LaunchError, TensorCoreError, UnsupportedSyntax
 
 
 @tc.kernel
@@ -24,23 +18,15 @@ def plain(x: tc.Array, n: tc.s32, size: tc.Const = 4):
     x[n] = size
 
 
-def says(
-    message: str, call: Callable[[], Any], error: type[TensorCoreError] = ArgumentError
-) -> None:
+def says(message: str, call: Callable[[], Any], error: type[TensorCoreError] = ArgumentError) -> None:
     with pytest.raises(error) as found:
         call()
     assert found.value.message == message
 
 
 def test_launch_without_grid():
-    says(
-        "kernel plain is launched with a grid and a block: plain[grid, block](...)",
-        lambda: plain(1, 2),
-    )
-    says(
-        "plain[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, 3 was given",
-        lambda: plain[3],
-    )
+    says("kernel plain is launched with a grid and a block: plain[grid, block](...)", lambda: plain(1, 2))
+    says("plain[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, 3 was given", lambda: plain[3])
     says(
         "plain.emulate[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, 3 was given",
         lambda: plain.emulate[3],
@@ -55,8 +41,9 @@ def test_launch_without_grid():
             "grid is an array of shape (4,); a launch takes the grid and the block, and the "
             "arguments in a call of its own, as kernel[grid, block](...) and kernel.check(grid, "
             "block)(...) do",
-            call, LaunchError,
-        )  # fmt: skip
+            call,
+            LaunchError,
+        )
 
 
 class Stream:
@@ -101,8 +88,9 @@ def test_options_of_configured() -> None:
     for name in ("cooperative", "pdl"):
         says(
             f"{name} is 'no'; True or False are allowed",
-            lambda name=name: plain.configured(1, 32, **{name: "no"}), LaunchError,
-        )  # fmt: skip
+            lambda name=name: plain.configured(1, 32, **{name: "no"}),
+            LaunchError,
+        )
 
 
 @tc.kernel
@@ -129,7 +117,9 @@ def test_places_of_what_is_refused_as_a_whole(kernel: Any, line: str) -> None:
 
 
 def test_emulating_an_instruction_without_its_shared_memory() -> None:
-    with pytest.raises(tc.OutOfBounds, match=r"the CTA has no shared memory; pass shared=, its bytes \(uint8\)"):
+    with pytest.raises(
+        tc.OutOfBounds, match=r"the CTA has no shared memory; pass shared=, its bytes \(uint8\)"
+    ):
         tc.emulate("ldmatrix.sync.aligned.m8n8.x4.shared.b16", np.zeros(32, np.uint32))
 
 
@@ -143,9 +133,7 @@ def test_shuffles_with_the_mask_in_front(function: Any, dtype: Any) -> None:
     what = "lane" if function is tc.shfl else "distance"
     with pytest.raises(tc.OperandError) as found:
         habit.emulate[1, 32](np.zeros(32, dtype))
-    assert found.value.message.endswith(
-        f": tc.{function.__name__}(value, {what}, mask) takes the mask last"
-    )
+    assert found.value.message.endswith(f": tc.{function.__name__}(value, {what}, mask) takes the mask last")
 
 
 @pytest.mark.parametrize("threads", [32, 128])
@@ -183,25 +171,16 @@ def test_arguments_that_do_not_fit_the_parameters():
     says(f"plain takes 3 arguments ({names}), 4 were given", lambda: run(x, 1, 2, 3))
     says(f"plain: argument 'n' is missing; the parameters are {names}", lambda: run(x))
     says(f"plain: argument 'm' is unknown; the parameters are {names}", lambda: run(x, 1, m=2))
-    says(
-        f"plain: argument 'x' is given twice; the parameters are {names}", lambda: run(x, x=x, n=1)
-    )
+    says(f"plain: argument 'x' is given twice; the parameters are {names}", lambda: run(x, x=x, n=1))
     says("plain: argument 'x' is a s32 number; the parameter takes an array", lambda: run(3, 1))
-    says(
-        "plain: argument 'n' is a numpy.ndarray; the parameter takes a s32 number",
-        lambda: run(x, x),
-    )
-    says(
-        "plain: argument 'n' is 1.5; s32 holds integers from -2147483648 to 2147483647",
-        lambda: run(x, 1.5),
-    )
+    says("plain: argument 'n' is a numpy.ndarray; the parameter takes a s32 number", lambda: run(x, x))
+    says("plain: argument 'n' is 1.5; s32 holds integers from -2147483648 to 2147483647", lambda: run(x, 1.5))
     says(
         "plain: argument 'n' is compiled for f32; the parameter is declared as s32",
         lambda: plain.ptx(F32, tc.f32),
     )
     with pytest.raises(
-        ArgumentError,
-        match="plain: argument 'x' is a str, which no kernel takes; allowed are NumPy",
+        ArgumentError, match="plain: argument 'x' is a str, which no kernel takes; allowed are NumPy"
     ):
         run("x", 1)
     with pytest.raises(
@@ -283,9 +262,19 @@ def test_a_gpu_of_the_future(monkeypatch: Any):
 
 @pytest.mark.parametrize(
     "number, name",
-    [(72, "sm_70"), (87, "sm_87"), (88, "sm_88"), (90, "sm_90a"), (92, "sm_90"), (103, "sm_103a"), (107, "sm_103f"),
-     (110, "sm_110a"), (121, "sm_121a"), (124, "sm_121f")],
-)  # fmt: skip
+    [
+        (72, "sm_70"),
+        (87, "sm_87"),
+        (88, "sm_88"),
+        (90, "sm_90a"),
+        (92, "sm_90"),
+        (103, "sm_103a"),
+        (107, "sm_103f"),
+        (110, "sm_110a"),
+        (121, "sm_121a"),
+        (124, "sm_121f"),
+    ],
+)
 def test_a_gpu_is_served_by_its_family(number: int, name: str, monkeypatch: Any):
     from tensorcore_dsl.runtime import targets
 

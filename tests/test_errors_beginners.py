@@ -62,17 +62,13 @@ def invents():
 
 
 @refused(
-    "name '__syncthreads' is not defined; did you mean tc.barrier()?",
-    "__syncthreads",
-    error=CompileError,
+    "name '__syncthreads' is not defined; did you mean tc.barrier()?", "__syncthreads", error=CompileError
 )
 def writes_cuda():
     __syncthreads()  # noqa: F821
 
 
-@refused(
-    "name 'threadIdx' is not defined; did you mean tc.threadIdx?", "threadIdx", error=CompileError
-)
+@refused("name 'threadIdx' is not defined; did you mean tc.threadIdx?", "threadIdx", error=CompileError)
 def forgets_the_module():
     threadIdx.x  # noqa: B018, F821
 
@@ -93,9 +89,7 @@ def misspells_a_variable():
     print(totl, total)  # noqa: F821
 
 
-@refused(
-    "name 'helpr' is not defined; did you mean 'helper'?", "helpr", error=CompileError
-)
+@refused("name 'helpr' is not defined; did you mean 'helper'?", "helpr", error=CompileError)
 def misspells_a_function():
     helpr(1)  # noqa: F821
 
@@ -224,9 +218,7 @@ def forgets_an_argument(x):
 
 
 @refused(
-    "tc.barrier(id=0, threads=None): too many positional arguments",
-    "tc.barrier(1, 2, 3)",
-    error=CompileError,
+    "tc.barrier(id=0, threads=None): too many positional arguments", "tc.barrier(1, 2, 3)", error=CompileError
 )
 def gives_too_many():
     tc.barrier(1, 2, 3)
@@ -329,9 +321,7 @@ def other(x: tc.Array):
 # -- types -------------------------------------------------------------------------------------
 
 
-@refused(
-    "an element type is needed, such as tc.f32, np.float32 or 'f32', not [1]", "tc.local(4, [1])"
-)
+@refused("an element type is needed, such as tc.f32, np.float32 or 'f32', not [1]", "tc.local(4, [1])")
 def makes_a_list_the_type():
     tc.local(4, [1])
 
@@ -370,13 +360,27 @@ TorchType.__module__ = "torch"
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        (np.float16, tc.f16), ("f16", tc.f16), ("float16", tc.f16), (np.dtype("float32"), tc.f32),
-        ("bfloat16", tc.bf16), (tc.bf16.numpy, tc.bf16), (float, tc.f32), (int, tc.s32),
-        (bool, tc.pred), (np.uint8, tc.u8), (np.bool_, tc.pred), ("torch.int64", tc.s64),
-        (TorchType("float16"), tc.f16), (TorchType("bfloat16"), tc.bf16), (tc.e4m3, tc.e4m3),
-        (TorchType("float8_e4m3fn"), tc.e4m3), ("half", tc.f16), ("double", tc.f64), ("b32", tc.b32),
+        (np.float16, tc.f16),
+        ("f16", tc.f16),
+        ("float16", tc.f16),
+        (np.dtype("float32"), tc.f32),
+        ("bfloat16", tc.bf16),
+        (tc.bf16.numpy, tc.bf16),
+        (float, tc.f32),
+        (int, tc.s32),
+        (bool, tc.pred),
+        (np.uint8, tc.u8),
+        (np.bool_, tc.pred),
+        ("torch.int64", tc.s64),
+        (TorchType("float16"), tc.f16),
+        (TorchType("bfloat16"), tc.bf16),
+        (tc.e4m3, tc.e4m3),
+        (TorchType("float8_e4m3fn"), tc.e4m3),
+        ("half", tc.f16),
+        ("double", tc.f64),
+        ("b32", tc.b32),
     ],
-)  # fmt: skip
+)
 def test_types_by_other_names(given: Any, meant: Any) -> None:
     assert as_dtype(given) is meant
 
@@ -510,9 +514,7 @@ def imports_names():
 # -- arrays ------------------------------------------------------------------------------------
 
 
-ENDLESS = (
-    "the length of a 1-dimensional f32 array is known at run time: use shape[0], and `for i in range(x.shape[0])`"
-)
+ENDLESS = "the length of a 1-dimensional f32 array is known at run time: use shape[0], and `for i in range(x.shape[0])`"
 
 
 @refused(ENDLESS, "for value in x:", F32)
@@ -542,9 +544,7 @@ def compares_arrays(x: tc.Array):
 
 
 @refused(
-    "a 2-dimensional f32 array is neither true nor false: test an element, or `is not None`",
-    "if x:",
-    MATRIX,
+    "a 2-dimensional f32 array is neither true nor false: test an element, or `is not None`", "if x:", MATRIX
 )
 def asks_an_array(x: tc.Array):
     if x:
@@ -600,13 +600,9 @@ def writes_numba():
     cuda.syncthreads()
 
 
-@refused(
-    "a number or a run-time value is needed, not 'a'",
-    "tc.fma(x, 'a', 1)",
-    tc.f32,
-)
+@refused("a number or a run-time value is needed, not 'a'", "tc.fma(x, 'a', 1)", tc.f32)
 def multiplies_text(x):
-    tc.fma(x, 'a', 1)  # fmt: skip
+    tc.fma(x, "a", 1)
 
 
 @refused("tc.threadIdx has components x, y and z; did you mean tc.threadIdx.x?", "tc.threadIdx + 1")
@@ -633,8 +629,9 @@ def differs_from_all_components(n):
 
 @refused(
     "a 1-dimensional f32 array is indexed by integers, not by tc.threadIdx (did you mean tc.threadIdx.x?)",
-    "x[tc.threadIdx] = 1", F32,
-)  # fmt: skip
+    "x[tc.threadIdx] = 1",
+    F32,
+)
 def indexes_by_all_components(x):
     x[tc.threadIdx] = 1
 
@@ -665,7 +662,10 @@ def generates(x: tc.Array):
 
 
 LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
-    "no grid": (lambda: plain(X), "kernel plain is launched with a grid and a block: plain[grid, block](...)"),
+    "no grid": (
+        lambda: plain(X),
+        "kernel plain is launched with a grid and a block: plain[grid, block](...)",
+    ),
     "a grid alone": (
         lambda: plain[32](X),
         "plain[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, 32 was given",
@@ -683,9 +683,15 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: kernels.gemm(X, X, epilog=None),
         "got an unexpected keyword argument 'epilog'; did you mean 'epilogue'?",
     ),
-    "float grid": (lambda: plain[64 / 32, 32], "grid is 2.0; it must be one to three integers; // divides integers"),
+    "float grid": (
+        lambda: plain[64 / 32, 32],
+        "grid is 2.0; it must be one to three integers; // divides integers",
+    ),
     "no threads": (lambda: plain[1, 0], "block is (0, 1, 1); each must be from 1 to (1024, 1024, 64)"),
-    "fewer blocks than none": (lambda: plain[-1, 32], "grid is (-1, 1, 1); each must be from 0 to (2147483647, 65535, 65535)"),
+    "fewer blocks than none": (
+        lambda: plain[-1, 32],
+        "grid is (-1, 1, 1); each must be from 0 to (2147483647, 65535, 65535)",
+    ),
     "negative": (lambda: plain[1, -32], "block is (-32, 1, 1); each must be from 1 to (1024, 1024, 64)"),
     "text": (lambda: plain["1", 32], "grid is '1'; it must be one to three integers"),
     "slip": (
@@ -706,13 +712,19 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
         "compile time), element types such as tc.f32 or np.float32, int, float, bool, one of these | None, or "
         "nothing; did you mean tc.Array?",
     ),
-    "annotation of NumPy": (lambda: tc.kernel(numpy_annotated), "annotated with ndarray; allowed are tc.Array"),
+    "annotation of NumPy": (
+        lambda: tc.kernel(numpy_annotated),
+        "annotated with ndarray; allowed are tc.Array",
+    ),
     "generator": (lambda: tc.kernel(generates).ptx(F32), "generates is a generator or coroutine; kernels"),
     "outside": (
         lambda: tc.barrier(),
         "tc.barrier can be called only inside a @tc.kernel; outside, tc.emulate(text, ...) runs one instruction",
     ),
-    "register outside": (lambda: tc.threadIdx.x, "instructions, types and registers can be used only inside a"),
+    "register outside": (
+        lambda: tc.threadIdx.x,
+        "instructions, types and registers can be used only inside a",
+    ),
     "range outside": (lambda: list(tc.range(3)), "a run-time range can only be looped over with `for`"),
 }
 

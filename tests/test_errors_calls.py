@@ -15,9 +15,7 @@ import tensorcore_dsl as tc
 refused = Refusals()
 X = np.zeros(32, np.float32)
 HOST = ("Config", "autotune", "current_target", "emulate", "kernel", "target")
-FUNCTIONS = [
-    name for name in tc.__all__ if inspect.isfunction(getattr(tc, name)) and name not in HOST
-]
+FUNCTIONS = [name for name in tc.__all__ if inspect.isfunction(getattr(tc, name)) and name not in HOST]
 FOREIGN = re.compile(
     "TypeError|AttributeError|KeyError|IndexError|ValueError|AssertionError|has no attribute|"
     "object is not|not supported between|unsupported operand|<class|object at 0x|NoneType'|has no len"
@@ -77,16 +75,15 @@ def loads_from_a_number():
 @refused(
     "the argument 'instr' of tc.wgmma_async must be an instruction, such as "
     "tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32), not None",
-    "tc.wgmma_async(None, None, tile, tile)", arch="sm_90a",
-)  # fmt: skip
+    "tc.wgmma_async(None, None, tile, tile)",
+    arch="sm_90a",
+)
 def multiplies_by_nothing():
     tile = tc.shared((64, 16), tc.f16)
     tc.wgmma_async(None, None, tile, tile)
 
 
-@refused(
-    "a number or a run-time value is needed, not the type f32", "tc.maximum(f, tc.f32)", tc.f32
-)
+@refused("a number or a run-time value is needed, not the type f32", "tc.maximum(f, tc.f32)", tc.f32)
 def compares_with_a_type(f):
     tc.maximum(f, tc.f32)
 
@@ -97,10 +94,10 @@ def sums_a_lambda():
 
 
 @refused(
-    "a role is a number of warpgroups and a function, such as (1, produce); role 0 is the function "
-    "produce",
-    "tc.warp_specialize(produce)", arch="sm_90a",
-)  # fmt: skip
+    "a role is a number of warpgroups and a function, such as (1, produce); role 0 is the function produce",
+    "tc.warp_specialize(produce)",
+    arch="sm_90a",
+)
 def forgets_the_warpgroups():
     def produce():
         tc.barrier()
@@ -121,8 +118,10 @@ def unrolls_nothing():
 
 @refused(
     "the argument 'source' of tc.tma_load must be a TensorMap, not a 2-dimensional f32 array",
-    "tc.tma_load(tile, x, (0, 0), bars[0])", MATRIX, arch="sm_90a",
-)  # fmt: skip
+    "tc.tma_load(tile, x, (0, 0), bars[0])",
+    MATRIX,
+    arch="sm_90a",
+)
 def loads_without_a_map(x: tc.Array):
     tile, bars = tc.shared((16, 16), tc.f32), tc.mbarriers(1)
     tc.tma_load(tile, x, (0, 0), bars[0])

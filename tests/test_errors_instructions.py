@@ -37,8 +37,9 @@ def forgets_types():
 @refused(
     "tc.wgmma takes element types and gives an instruction, which takes the operands: wgmma = "
     "tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32), then tc.wgmma_async(wgmma, acc, a, b)",
-    "tc.wgmma.m64n64k16(tile, tile, wgmma.d.zeros())", arch="sm_90a"
-)  # fmt: skip
+    "tc.wgmma.m64n64k16(tile, tile, wgmma.d.zeros())",
+    arch="sm_90a",
+)
 def forgets_types_of_wgmma():
     wgmma, tile = tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32), tc.shared((64, 64), tc.f16)
     tc.wgmma.m64n64k16(tile, tile, wgmma.d.zeros())
@@ -48,7 +49,7 @@ def forgets_types_of_wgmma():
     "operand b of mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 must be a fragment f16x2:mma.B.16x8.f16, not a "
     "fragment f16x4:mma.A.16x16.f16",
     "fa",
-)  # fmt: skip
+)
 def fragment_of_another_operand():
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     fa, acc = mma.a.zeros(), mma.d.zeros()
@@ -59,16 +60,14 @@ def fragment_of_another_operand():
     "operand a of mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 must be a fragment f16x4:mma.A.16x16.f16, not a "
     "fragment bf16x4:mma.A.16x16.bf16",
     "other.a.zeros()",
-)  # fmt: skip
+)
 def fragment_of_another_instruction():
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     other = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     mma(other.a.zeros(), mma.b.zeros(), mma.d.zeros())
 
 
-@refused(
-    "operand b of add.rn.f32 must be f32, not a run-time value of type s32", "n", tc.f32, tc.s32
-)
+@refused("operand b of add.rn.f32 must be f32, not a run-time value of type s32", "n", tc.f32, tc.s32)
 def wrong_type(x: tc.f32, n: tc.s32):
     tc.emit("add.rn.f32", x, n)
 
@@ -98,16 +97,19 @@ def unknown_option(x: tc.f32):
 
 @refused(
     "otherwise= of add.rn.f32 must be f32, not a run-time value of type f64",
-    "tc.emit(\"add.rn.f32\", x, x, pred=x > 0, otherwise=y)", tc.f32, tc.f64,
-)  # fmt: skip
+    'tc.emit("add.rn.f32", x, x, pred=x > 0, otherwise=y)',
+    tc.f32,
+    tc.f64,
+)
 def wrong_otherwise(x: tc.f32, y: tc.f64):
     tc.emit("add.rn.f32", x, x, pred=x > 0, otherwise=y)
 
 
 @refused(
     "operand n of cp.async.wait_group must be a compile-time integer, not a run-time value of type s32",
-    "tc.cp_async_wait(n)", tc.s32,
-)  # fmt: skip
+    "tc.cp_async_wait(n)",
+    tc.s32,
+)
 def run_time_immediate(n: tc.s32):
     tc.cp_async_wait(n)
 
@@ -130,8 +132,10 @@ def address_of_another_space():
     "sm_75 has no cp.async.commit_group; it exists on sm_80, sm_86, sm_87, sm_88, sm_89, sm_90, sm_90a, sm_100, "
     "sm_100f, sm_100a, sm_103, sm_103f, sm_103a, sm_110, sm_110f, sm_110a, sm_120, sm_120f, sm_120a, sm_121, sm_121f, "
     "sm_121a",
-    "tc.cp_async_commit()", error=ArchError, arch="sm_75",
-)  # fmt: skip
+    "tc.cp_async_commit()",
+    error=ArchError,
+    arch="sm_75",
+)
 def arch_lacks_it():
     tc.cp_async_commit()
 
@@ -140,8 +144,9 @@ def arch_lacks_it():
     "sm_80 has no mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32; it exists on sm_89, sm_90, sm_90a, sm_100, "
     "sm_100f, sm_100a, sm_103, sm_103f, sm_103a, sm_110, sm_110f, sm_110a, sm_120, sm_120f, sm_120a, sm_121, sm_121f, "
     "sm_121a",
-    "mma(mma.a.zeros(), mma.b.zeros(), mma.d.zeros())", error=ArchError,
-)  # fmt: skip
+    "mma(mma.a.zeros(), mma.b.zeros(), mma.d.zeros())",
+    error=ArchError,
+)
 def arch_lacks_fp8():
     mma = tc.mma.m16n8k32(tc.e4m3, tc.e4m3, tc.f32)
     mma(mma.a.zeros(), mma.b.zeros(), mma.d.zeros())
@@ -160,16 +165,14 @@ def test_unknown_forms_list_what_there_is():
 
 @refused(
     "no instruction 'add.rn.f33': .f33 is not allowed; in its place: .f32, .f32x2, .f64, .f16, .f16x2, .bf16, .bf16x2",
-    "tc.emit(\"add.rn.f33\", 1, 2)", error=UnknownInstruction,
-)  # fmt: skip
+    'tc.emit("add.rn.f33", 1, 2)',
+    error=UnknownInstruction,
+)
 def unknown_form():
     tc.emit("add.rn.f33", 1, 2)
 
 
-@refused(
-    "operand p is no fragment: only fragments have zeros()",
-    'tc.instruction("setp.lt.s32").p.zeros()',
-)
+@refused("operand p is no fragment: only fragments have zeros()", 'tc.instruction("setp.lt.s32").p.zeros()')
 def zeros_of_a_register():
     tc.instruction("setp.lt.s32").p.zeros()
 
@@ -177,8 +180,10 @@ def zeros_of_a_register():
 @refused(
     "registers are numbered at compile time: index a fragment or vector with a compile-time integer, not a run-time "
     "value of type s32",
-    "v[n]", F32, tc.s32,
-)  # fmt: skip
+    "v[n]",
+    F32,
+    tc.s32,
+)
 def run_time_register(x, n: tc.s32):
     v = x.at(0).load(4)
     v[n]  # noqa: B018
@@ -196,11 +201,7 @@ def coordinates_outside():
     acc.coordinates(4)
 
 
-@refused(
-    "a vector of 4 f32 and a vector of 2 f32 do not combine",
-    "x.at(0).load(4) + x.at(0).load(2)",
-    F32,
-)
+@refused("a vector of 4 f32 and a vector of 2 f32 do not combine", "x.at(0).load(4) + x.at(0).load(2)", F32)
 def vectors_of_two_lengths(x):
     x.at(0).load(4) + x.at(0).load(2)  # noqa: B018
 
@@ -240,8 +241,9 @@ def too_few_registers(x: tc.f32):
 
 @refused(
     "a register of f32*4@mma.C.16x8.f32 holds 32 bits, not a run-time value of type f64",
-    "tc.fragment(mma.d, [x, x, x, x])", tc.f64,
-)  # fmt: skip
+    "tc.fragment(mma.d, [x, x, x, x])",
+    tc.f64,
+)
 def registers_of_another_size(x: tc.f64):
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tc.fragment(mma.d, [x, x, x, x])
@@ -260,9 +262,7 @@ def loads_no_fragment():
 
 
 @refused(
-    "a two-dimensional shared tile is needed, not a 2-dimensional f32 array",
-    "tc.ldmatrix(x, mma.a)",
-    MATRIX,
+    "a two-dimensional shared tile is needed, not a 2-dimensional f32 array", "tc.ldmatrix(x, mma.a)", MATRIX
 )
 def ldmatrix_of_an_array(x):
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
@@ -290,9 +290,7 @@ def tile_of_another_shape():
     tc.ldmatrix(tile, mma.a)
 
 
-@refused(
-    "a fragment is needed, not 3; store vectors with pointer.store(...)", "tc.stmatrix(tile, 3)"
-)
+@refused("a fragment is needed, not 3; store vectors with pointer.store(...)", "tc.stmatrix(tile, 3)")
 def stores_no_fragment():
     tile = tc.shared((16, 16), tc.f16)
     tc.stmatrix(tile, 3)
@@ -314,17 +312,16 @@ def unknown_vote():
     tc.vote("most", True)
 
 
-@refused(
-    "a reduction may be add, min, max, and, or, xor; 'mul' was given", 'tc.redux("mul", n)', tc.s32
-)
+@refused("a reduction may be add, min, max, and, or, xor; 'mul' was given", 'tc.redux("mul", n)', tc.s32)
 def unknown_redux(n: tc.s32):
     tc.redux("mul", n)
 
 
 @refused(
     "an atomic operation may be add, min, max, and, or, xor, exch, inc, dec, cas; 'mul' was given",
-    "tc.atomic(\"mul\", x.at(0), 1)", INTS,
-)  # fmt: skip
+    'tc.atomic("mul", x.at(0), 1)',
+    INTS,
+)
 def unknown_atomic(x):
     tc.atomic("mul", x.at(0), 1)
 
@@ -362,17 +359,14 @@ def test_unknown_special_registers_list_what_there_is():
 @refused(
     "'s' cannot format a run-time value of type s32: allowed are an alignment (<, >), a sign (-, +, blank), 0, a width, a precision and one of d, "
     "x, X, o, u",
-    "print(f\"{n:s}\")", tc.s32,
-)  # fmt: skip
+    'print(f"{n:s}")',
+    tc.s32,
+)
 def formats_wrongly(n: tc.s32):
     print(f"{n:s}")
 
 
-@refused(
-    "a value of type f16x2 cannot be printed; convert it first",
-    "print(pair.bits(tc.f16x2))",
-    tc.u32,
-)
+@refused("a value of type f16x2 cannot be printed; convert it first", "print(pair.bits(tc.f16x2))", tc.u32)
 def prints_a_pair(pair: tc.u32):
     print(pair.bits(tc.f16x2))
 

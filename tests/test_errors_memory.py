@@ -30,9 +30,12 @@ def test_refused(case: Case) -> None:
 
 @tc.kernel
 def product(
-    rows: tc.Const = (64, 64), columns: tc.Const = (64, 64), dtype: tc.Const = tc.bf16,
-    instr: tc.Const = None, options: tc.Const = None,
-):  # fmt: skip
+    rows: tc.Const = (64, 64),
+    columns: tc.Const = (64, 64),
+    dtype: tc.Const = tc.bf16,
+    instr: tc.Const = None,
+    options: tc.Const = None,
+):
     tc.launch_bounds(128)
     mma = instr or tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
     a, b = tc.shared(rows, dtype, swizzle=128), tc.shared(columns, dtype, swizzle=128)
@@ -48,30 +51,57 @@ MN = {"b_major": "mn"}
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rows": (32, 64)}, f"{MMA}: a has 64 rows; a view with 32, of shape (32, 64) and major 'k', was given"),
+        (
+            {"rows": (32, 64)},
+            f"{MMA}: a has 64 rows; a view with 32, of shape (32, 64) and major 'k', was given",
+        ),
         ({"rows": (128, 64)}, "a has 64 rows; a view with 128"),
-        ({"columns": (128, 64)}, "b has 64 columns; a view with 128, of shape (128, 64) and major 'k', was given: b lies as (N, K) = (64, K), K "
-         'contiguous; b_major="mn" takes (atoms, K, width)'),
+        (
+            {"columns": (128, 64)},
+            "b has 64 columns; a view with 128, of shape (128, 64) and major 'k', was given: b lies as (N, K) = (64, K), K "
+            'contiguous; b_major="mn" takes (atoms, K, width)',
+        ),
         ({"columns": (32, 64)}, "b has 64 columns; a view with 32"),
-        ({"columns": (2, 64, 64), "options": MN}, "b has 64 columns; a view with 128, of shape (2, 64, 64) and major 'mn', "
-         "was given: b lies as (atoms, K, width), of which atoms x width is N = 64"),
+        (
+            {"columns": (2, 64, 64), "options": MN},
+            "b has 64 columns; a view with 128, of shape (2, 64, 64) and major 'mn', "
+            "was given: b lies as (atoms, K, width), of which atoms x width is N = 64",
+        ),
         ({"rows": (2, 64, 64), "options": {"a_major": "mn"}}, "a has 64 rows; a view with 128"),
         ({"rows": (2, 64, 64)}, "a has 64 rows; a view with 128"),
-        ({"dtype": tc.f16}, f"{MMA}: b has bf16 elements; a shared f16 tile of 64x64, 128-byte swizzle was given"),
-        ({"instr": U8, "dtype": tc.s8, "rows": (64, 128), "columns": (64, 128)}, "a has u8 elements; a shared s8"),
+        (
+            {"dtype": tc.f16},
+            f"{MMA}: b has bf16 elements; a shared f16 tile of 64x64, 128-byte swizzle was given",
+        ),
+        (
+            {"instr": U8, "dtype": tc.s8, "rows": (64, 128), "columns": (64, 128)},
+            "a has u8 elements; a shared s8",
+        ),
         ({"columns": (64, 128)}, "a has 4 steps of K, b has 8"),
         ({"rows": (64, 128)}, "a has 8 steps of K, b has 4"),
         ({"options": {"a_major": "m"}}, "a_major may be k, mn; 'm' was given"),
         ({"options": {"b_major": "n"}}, "b_major may be k, mn; 'n' was given"),
-        ({"instr": REGISTERS}, "takes a list of fragments, one for each step of K, as a, not a shared bf16 tile"),
-        ({"instr": tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)}, "wgmma_async issues instructions of tc.wgmma, not mma."),
         (
-            {"instr": S8, "dtype": tc.s8, "rows": (64, 128), "columns": (64, 128), "options": {"negate_a": True}},
+            {"instr": REGISTERS},
+            "takes a list of fragments, one for each step of K, as a, not a shared bf16 tile",
+        ),
+        (
+            {"instr": tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)},
+            "wgmma_async issues instructions of tc.wgmma, not mma.",
+        ),
+        (
+            {
+                "instr": S8,
+                "dtype": tc.s8,
+                "rows": (64, 128),
+                "columns": (64, 128),
+                "options": {"negate_a": True},
+            },
             "has no scale_a: operands are K-major and not negated",
         ),
         ({"options": {"metadata": [1]}}, "takes 0 words of metadata for 4 steps of K; 1 was given"),
     ],
-)  # fmt: skip
+)
 def test_operands_of_another_extent_or_type(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OperandError) as found:
         product.ir(**given, arch="sm_90a")
@@ -95,16 +125,22 @@ def rows_of(given: dict[str, Any], choose: Any = lambda tile, i: tile) -> Any:
 WIDE = "make it (2, 64, 64) with swizzle=128 and pass tile[index], or (STAGES, 2, 64, 64) and pass tile[stage, index]"
 
 
-@pytest.mark.parametrize("given, choose, message", [
-    ({"shape": (64, 128), "swizzle": 128}, None, f"rows have 256 bytes, the swizzle 128: {WIDE}"),
-    ({"shape": (3, 64, 128), "swizzle": 128}, lambda tile, i: tile[i], WIDE),
-    ({"shape": (64, 128), "swizzle": 128}, lambda tile, i: tile[:, :64], WIDE),
-    ({"shape": (64, 64)}, None, "rows have 128 bytes, the swizzle 0: make it (64, 64) with swizzle=128"),
-    ({"shape": (64, 64), "strides": (72, 1)}, None, "make it (64, 64) with swizzle=128"),
-    ({"shape": (192, 64), "swizzle": 128}, lambda tile, i: tile[i : i + 64],
-     "at whole periods of the swizzle, 1024 bytes: make the tile (STAGES, 64, 64) and pass tile[stage]; "
-     "steps of K are made for whole tiles, or by tc.static_range"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, choose, message",
+    [
+        ({"shape": (64, 128), "swizzle": 128}, None, f"rows have 256 bytes, the swizzle 128: {WIDE}"),
+        ({"shape": (3, 64, 128), "swizzle": 128}, lambda tile, i: tile[i], WIDE),
+        ({"shape": (64, 128), "swizzle": 128}, lambda tile, i: tile[:, :64], WIDE),
+        ({"shape": (64, 64)}, None, "rows have 128 bytes, the swizzle 0: make it (64, 64) with swizzle=128"),
+        ({"shape": (64, 64), "strides": (72, 1)}, None, "make it (64, 64) with swizzle=128"),
+        (
+            {"shape": (192, 64), "swizzle": 128},
+            lambda tile, i: tile[i : i + 64],
+            "at whole periods of the swizzle, 1024 bytes: make the tile (STAGES, 64, 64) and pass tile[stage]; "
+            "steps of K are made for whole tiles, or by tc.static_range",
+        ),
+    ],
+)
 def test_rows_that_are_no_operand_say_which_shape_is(
     given: dict[str, Any], choose: Any, message: str
 ) -> None:
@@ -143,19 +179,23 @@ def test_slices_at_run_time_that_start_at_whole_swizzle_periods(stage: int, rows
 @pytest.mark.parametrize(
     "given",
     [
-        {}, {"rows": (2, 32, 64), "columns": (8, 8, 64)}, {"columns": (1, 64, 64), "options": MN},
-        {"dtype": tc.b16}, {"rows": (1, 64, 64), "options": {"a_major": "mn"}},
+        {},
+        {"rows": (2, 32, 64), "columns": (8, 8, 64)},
+        {"columns": (1, 64, 64), "options": MN},
+        {"dtype": tc.b16},
+        {"rows": (1, 64, 64), "options": {"a_major": "mn"}},
         {"rows": (64, 128), "columns": (64, 128), "instr": S8, "dtype": tc.s8},
     ],
-)  # fmt: skip
+)
 def test_operands_that_fit(given: dict[str, Any]) -> None:
     assert "wgmma.mma_async" in product.ir(**given, arch="sm_90a")
 
 
 @refused(
     f"{MMA} reads a from shared memory; tc.instruction('{MMA}.registers') takes fragments",
-    "tc.wgmma_async(mma, mma.d.zeros(), [mma.d.zeros()] * 4, b)", **HOPPER,
-)  # fmt: skip
+    "tc.wgmma_async(mma, mma.d.zeros(), [mma.d.zeros()] * 4, b)",
+    **HOPPER,
+)
 def fragments_where_a_tile_is_needed():
     mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
     b = tc.shared((64, 64), tc.bf16, swizzle=128)
@@ -163,9 +203,10 @@ def fragments_where_a_tile_is_needed():
 
 
 @refused(
-    f"{MMA}.registers: a has 3 steps of K, b has 4", "tc.wgmma_async(mma, mma.d.zeros(), [mma.a.zeros()] * 3, b)",
+    f"{MMA}.registers: a has 3 steps of K, b has 4",
+    "tc.wgmma_async(mma, mma.d.zeros(), [mma.a.zeros()] * 3, b)",
     **HOPPER,
-)  # fmt: skip
+)
 def too_few_fragments():
     mma = tc.instruction("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16.registers")
     b = tc.shared((64, 64), tc.bf16, swizzle=128)
@@ -174,8 +215,9 @@ def too_few_fragments():
 
 @refused(
     f"operand c of {MMA} must be a fragment f32x32:wgmma.D.64x64.f32, not a fragment f32x64:wgmma.D.64x128.f32",
-    "tc.wgmma_async(mma, wide.d.zeros(), a, a)", **HOPPER,
-)  # fmt: skip
+    "tc.wgmma_async(mma, wide.d.zeros(), a, a)",
+    **HOPPER,
+)
 def accumulator_of_another_width():
     wide = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
     mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
@@ -185,8 +227,9 @@ def accumulator_of_another_width():
 
 @refused(
     f"{MMA}: the 2 atoms of a do not follow each other in memory (shape (2, 32, 64), strides (8192, 64, 1), major 'k')",
-    "tc.wgmma_async(mma, mma.d.zeros(), a[::2, :32], a[0, :64])", **HOPPER,
-)  # fmt: skip
+    "tc.wgmma_async(mma, mma.d.zeros(), a[::2, :32], a[0, :64])",
+    **HOPPER,
+)
 def atoms_apart():
     mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
     a = tc.shared((4, 64, 64), tc.bf16, swizzle=128)
@@ -203,9 +246,7 @@ def waits_for_less_than_none():
     tc.cp_async_wait(-1)
 
 
-@refused(
-    "0 or more groups may be in flight after a wait, not -1", "tc.tma_store_wait(-1)", **HOPPER
-)
+@refused("0 or more groups may be in flight after a wait, not -1", "tc.tma_store_wait(-1)", **HOPPER)
 def waits_for_fewer_stores_than_none():
     tc.tma_store_wait(-1)
 
@@ -215,10 +256,17 @@ def waits_for_fewer_stores_than_none():
 
 @tc.kernel
 def load_box(
-    x: tc.Array, shape: tc.Const = (64, 64), dtype: tc.Const = tc.bf16, swizzle: tc.Const = 0,
-    box: tc.Const = (64, 64), map_swizzle: tc.Const = 0, strides: tc.Const = None,
-    view: tc.Const = None, index: tc.Const = (0, 0), options: tc.Const = None,
-):  # fmt: skip
+    x: tc.Array,
+    shape: tc.Const = (64, 64),
+    dtype: tc.Const = tc.bf16,
+    swizzle: tc.Const = 0,
+    box: tc.Const = (64, 64),
+    map_swizzle: tc.Const = 0,
+    strides: tc.Const = None,
+    view: tc.Const = None,
+    index: tc.Const = (0, 0),
+    options: tc.Const = None,
+):
     map = tc.tensor_map(x, box, swizzle=map_swizzle)
     tile = tc.shared(shape, dtype, swizzle=swizzle, strides=strides)
     tile = view(tile) if view else tile
@@ -269,28 +317,50 @@ SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
         ({"dtype": tc.f16}, f"{SMALL}; a shared f16 tile of 64x64"),
         ({"dtype": tc.f32, "shape": (64, 32)}, f"{SMALL}; a shared f32 tile of 64x32"),
         ({"swizzle": 128}, f"{SMALL}; a shared bf16 tile of 64x64, 128-byte swizzle"),
-        ({"map_swizzle": 128}, "64x64 bf16 to dense tiles with a 128-byte swizzle; a shared bf16 tile of 64x64, str"),
-        ({"shape": (64, 64), "strides": (72, 1)}, f"{SMALL}; a shared bf16 tile of 64x64, strides (72, 1), was given"),
+        (
+            {"map_swizzle": 128},
+            "64x64 bf16 to dense tiles with a 128-byte swizzle; a shared bf16 tile of 64x64, str",
+        ),
+        (
+            {"shape": (64, 64), "strides": (72, 1)},
+            f"{SMALL}; a shared bf16 tile of 64x64, strides (72, 1), was given",
+        ),
         ({"view": lambda t: t.T}, f"{SMALL}; a shared bf16 tile of 64x64, strides (1, 64), was given"),
-        ({"shape": (64, 128), "view": lambda t: t[:, :64]}, "a shared bf16 tile of 64x64, strides (128, 1), was given"),
-        ({"shape": (128, 64), "view": lambda t: t[::2]}, "a shared bf16 tile of 64x64, strides (128, 1), was given"),
+        (
+            {"shape": (64, 128), "view": lambda t: t[:, :64]},
+            "a shared bf16 tile of 64x64, strides (128, 1), was given",
+        ),
+        (
+            {"shape": (128, 64), "view": lambda t: t[::2]},
+            "a shared bf16 tile of 64x64, strides (128, 1), was given",
+        ),
         ({"index": (0.5, 0)}, "a coordinate of a box must be an integer, not 0.5"),
         ({"index": (0,)}, "2 coordinates are needed, 1 were given"),
         ({"index": 0}, "the index of a box is a tuple of 2 coordinates, not 0"),
-        ({"box": (64, 64.0)}, "the box of a tensor map has positive extents known at compile time, not 64, 64.0"),
+        (
+            {"box": (64, 64.0)},
+            "the box of a tensor map has positive extents known at compile time, not 64, 64.0",
+        ),
         ({"box": (0, 64)}, "the box of a tensor map has positive extents"),
-        ({"box": (64,)}, "the box of a tensor map has an extent for each axis of the array: 2 of argument 'x'; the box is (64,)"),
-        ({"options": {"multicast": 1 << 16}}, "has a bit for each CTA that receives the box, of 16 CTAs; 65536 was"),
-        ({"options": {"multicast": 0}}, "has a bit for each CTA that receives the box, of 16 CTAs; 0 was given"),
+        (
+            {"box": (64,)},
+            "the box of a tensor map has an extent for each axis of the array: 2 of argument 'x'; the box is (64,)",
+        ),
+        (
+            {"options": {"multicast": 1 << 16}},
+            "has a bit for each CTA that receives the box, of 16 CTAs; 65536 was",
+        ),
+        (
+            {"options": {"multicast": 0}},
+            "has a bit for each CTA that receives the box, of 16 CTAs; 0 was given",
+        ),
         ({"options": {"multicast": 1.5}}, "a multicast mask must be an integer, not 1.5"),
         (
-            {
-                "shape": (72, 64), "swizzle": 128, "map_swizzle": 128, "view": lambda t: t[4:68],
-            },
+            {"shape": (72, 64), "swizzle": 128, "map_swizzle": 128, "view": lambda t: t[4:68]},
             "a tensor copy starts where the swizzle does, at a multiple of 1024 bytes; the view starts 512 bytes",
         ),
     ],
-)  # fmt: skip
+)
 def test_tiles_and_indices_that_are_no_box(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OperandError) as found:
         load_box.ir(BF16, **given, arch="sm_90a")
@@ -300,13 +370,18 @@ def test_tiles_and_indices_that_are_no_box(given: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     "given",
     [
-        {}, {"shape": (1, 64, 64)}, {"shape": (2, 32, 64)}, {"dtype": tc.b16}, {"index": (-8, 4000)},
+        {},
+        {"shape": (1, 64, 64)},
+        {"shape": (2, 32, 64)},
+        {"dtype": tc.b16},
+        {"index": (-8, 4000)},
         {"shape": (64, 64), "swizzle": 128, "map_swizzle": 128},
         {"shape": (72, 64), "swizzle": 128, "map_swizzle": 128, "view": lambda t: t[8:]},
         {"shape": (3, 64, 64), "view": lambda t: t[tc.threadIdx.x]},
-        {"options": {"multicast": 3}}, {"index": (np.int64(8), 0)},
+        {"options": {"multicast": 3}},
+        {"index": (np.int64(8), 0)},
     ],
-)  # fmt: skip
+)
 def test_tiles_that_are_a_box(given: dict[str, Any]) -> None:
     assert "cp.async.bulk.tensor" in load_box.ir(BF16, **given, arch="sm_90a")
 
@@ -321,8 +396,10 @@ def test_a_tile_of_columns_has_either_order(given: dict[str, Any]) -> None:
 
 @refused(
     "an mbarrier counts the bytes of a copy, not an array of mbarriers",
-    "tc.tma_load(tile, map, (0, 0), bars)", BF16, **HOPPER,
-)  # fmt: skip
+    "tc.tma_load(tile, map, (0, 0), bars)",
+    BF16,
+    **HOPPER,
+)
 def all_barriers(x):
     map, tile, bars = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16), tc.mbarriers(2)
     tc.tma_load(tile, map, (0, 0), bars)
@@ -330,8 +407,10 @@ def all_barriers(x):
 
 @refused(
     "the mbarrier of a tensor load is one of its own CTA, no remote one",
-    "tc.tma_load(tile, map, (0, 0), bars[0].remote(1))", BF16, **HOPPER,
-)  # fmt: skip
+    "tc.tma_load(tile, map, (0, 0), bars[0].remote(1))",
+    BF16,
+    **HOPPER,
+)
 def remote_barrier(x):
     tc.cluster_size(2)
     map, tile, bars = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16), tc.mbarriers(2)
@@ -340,8 +419,10 @@ def remote_barrier(x):
 
 @refused(
     "TMA reduces no bf16 by and; allowed are b32, b64, u32, s32, u64",
-    'tc.tma_store(map, (0, 0), tile, reduce="and")', BF16, **HOPPER,
-)  # fmt: skip
+    'tc.tma_store(map, (0, 0), tile, reduce="and")',
+    BF16,
+    **HOPPER,
+)
 def reduces_bits_of_floats(x):
     map, tile = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16)
     tc.tma_store(map, (0, 0), tile, reduce="and")
@@ -349,17 +430,18 @@ def reduces_bits_of_floats(x):
 
 @refused(
     "a tensor copy moves a shared tile, not a shared pointer to bf16",
-    "tc.tma_store(map, (0, 0), tile.at(0, 0))", BF16, **HOPPER,
-)  # fmt: skip
+    "tc.tma_store(map, (0, 0), tile.at(0, 0))",
+    BF16,
+    **HOPPER,
+)
 def stores_a_pointer(x):
     map, tile = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16)
     tc.tma_store(map, (0, 0), tile.at(0, 0))
 
 
 @refused(
-    "a fence orders accesses to shared, global, not 'local'",
-    'tc.fence_proxy_async("local")', BF16, **HOPPER,
-)  # fmt: skip
+    "a fence orders accesses to shared, global, not 'local'", 'tc.fence_proxy_async("local")', BF16, **HOPPER
+)
 def fences_local_memory(x):
     tc.fence_proxy_async("local")
 
@@ -369,8 +451,9 @@ def fences_local_memory(x):
 
 @refused(
     "4 elements from index 4 on leave axis 1 of a shared f32 tile of 8x6, which has extent 6",
-    "tc.cp_async(tile.at(0, 4), x.at(0), 16)", F32,
-)  # fmt: skip
+    "tc.cp_async(tile.at(0, 4), x.at(0), 16)",
+    F32,
+)
 def copies_past_the_row(x):
     tile = tc.shared((8, 6), tc.f32)
     tc.cp_async(tile.at(0, 4), x.at(0), 16)
@@ -379,8 +462,9 @@ def copies_past_the_row(x):
 @refused(
     "cp.async copies bytes: a global pointer to f32 and a shared pointer to f16 do not have the same elements; "
     "pointer.as_type(dtype) reads them as others",
-    "tc.cp_async(tile.at(0, 0), x.at(0), 8)", F32,
-)  # fmt: skip
+    "tc.cp_async(tile.at(0, 0), x.at(0), 8)",
+    F32,
+)
 def copies_to_another_type(x):
     tile = tc.shared((8, 8), tc.f16)
     tc.cp_async(tile.at(0, 0), x.at(0), 8)
@@ -388,17 +472,17 @@ def copies_to_another_type(x):
 
 @refused(
     "cp.async copies 4, 8 or 16 bytes of whole f64 elements, not 4",
-    "tc.cp_async(tile.at(0, 0), x.at(0).as_type(tc.f64), 4)", F32,
-)  # fmt: skip
+    "tc.cp_async(tile.at(0, 0), x.at(0).as_type(tc.f64), 4)",
+    F32,
+)
 def copies_half_an_element(x):
     tile = tc.shared((8, 8), tc.f64)
     tc.cp_async(tile.at(0, 0), x.at(0).as_type(tc.f64), 4)
 
 
 @refused(
-    "valid= is 0 to 16 of the 16 bytes, not 20",
-    "tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=20)", F32,
-)  # fmt: skip
+    "valid= is 0 to 16 of the 16 bytes, not 20", "tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=20)", F32
+)
 def reads_more_than_it_copies(x):
     tile = tc.shared((8, 8), tc.f32)
     tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=20)
@@ -406,8 +490,9 @@ def reads_more_than_it_copies(x):
 
 @refused(
     "valid= must be an integer, not a run-time value of type f32",
-    "tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=x[0])", F32,
-)  # fmt: skip
+    "tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=x[0])",
+    F32,
+)
 def reads_a_fraction(x):
     tile = tc.shared((8, 8), tc.f32)
     tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=x[0])
@@ -415,8 +500,9 @@ def reads_a_fraction(x):
 
 @refused(
     "cp.async takes pointers, tile.at(...) and array.at(...), not a 1-dimensional f32 array",
-    "tc.cp_async(tile.at(0, 0), x, 16)", F32,
-)  # fmt: skip
+    "tc.cp_async(tile.at(0, 0), x, 16)",
+    F32,
+)
 def copies_an_array(x):
     tile = tc.shared((8, 8), tc.f32)
     tc.cp_async(tile.at(0, 0), x, 16)
@@ -437,8 +523,9 @@ def arrives_backwards():
 
 @refused(
     "the bytes that a phase waits for are 0 to 1048575, not 1048576",
-    "tc.mbarriers(1)[0].arrive_expect_tx(1 << 20)", **HOPPER,
-)  # fmt: skip
+    "tc.mbarriers(1)[0].arrive_expect_tx(1 << 20)",
+    **HOPPER,
+)
 def too_many_bytes():
     tc.mbarriers(1)[0].arrive_expect_tx(1 << 20)
 
@@ -450,8 +537,10 @@ def parity_of_a_stage():
 
 @refused(
     "the parity of a phase must be an integer, not a run-time value of type f32",
-    "tc.mbarriers(1)[0].test(x[0])", F32, **HOPPER,
-)  # fmt: skip
+    "tc.mbarriers(1)[0].test(x[0])",
+    F32,
+    **HOPPER,
+)
 def parity_of_a_float(x):
     tc.mbarriers(1)[0].test(x[0])
 
@@ -459,22 +548,19 @@ def parity_of_a_float(x):
 @refused(
     "wait() works on the CTA's own mbarriers; a remote one has only arrive(), arrive_drop() "
     "and complete_tx()",
-    "tc.mbarriers(1)[0].remote(0).wait(0)", **HOPPER,
-)  # fmt: skip
+    "tc.mbarriers(1)[0].remote(0).wait(0)",
+    **HOPPER,
+)
 def waits_far_away():
     tc.mbarriers(1)[0].remote(0).wait(0)
 
 
-@refused(
-    "the mbarrier is another CTA's already", "tc.mbarriers(1)[0].remote(0).remote(0)", **HOPPER
-)
+@refused("the mbarrier is another CTA's already", "tc.mbarriers(1)[0].remote(0).remote(0)", **HOPPER)
 def twice_remote():
     tc.mbarriers(1)[0].remote(0).remote(0)
 
 
-@refused(
-    "the cluster has (2, 1, 1) CTAs already; (4, 1, 1) were given", "tc.cluster_size(4)", **HOPPER
-)
+@refused("the cluster has (2, 1, 1) CTAs already; (4, 1, 1) were given", "tc.cluster_size(4)", **HOPPER)
 def two_sizes():
     tc.cluster_size(2)
     tc.cluster_size(4)
@@ -482,8 +568,9 @@ def two_sizes():
 
 @refused(
     "add of s32 elements takes integers, not 1.5; convert it first, with tc.s32(...)",
-    'tc.atomic("add", x.at(0), 1.5)', INTS,
-)  # fmt: skip
+    'tc.atomic("add", x.at(0), 1.5)',
+    INTS,
+)
 def adds_a_fraction(x):
     tc.atomic("add", x.at(0), 1.5)
 
@@ -503,8 +590,9 @@ def leaves_a_view_of_known_extent(x):
 
 @refused(
     "4 elements from index 62 on leave axis 0 of a view of 'x', which has extent 64",
-    "x[0:64].at(62).load(4)", F32,
-)  # fmt: skip
+    "x[0:64].at(62).load(4)",
+    F32,
+)
 def vector_leaves_a_view(x):
     x[0:64].at(62).load(4)
 
@@ -585,21 +673,37 @@ def copies_in_flight(x: tc.Array, pending: tc.Const):
 WAIT = "`tc.wgmma_wait(pending)` at line {} leaves it in flight; "
 
 
-@pytest.mark.parametrize("kernel, threads, args, words", [
-    (products_in_flight, 128, ("first", (2,)), WAIT + "1 is needed"),
-    (products_in_flight, 128, ("first", (1,)), ""),
-    (products_in_flight, 128, ("first", ()), "still owns: wgmma.wait_group must come between"),
-    (products_in_flight, 128, ("second", (2, 1)), WAIT + "0 is needed"),
-    (products_in_flight, 128, ("shared", (2,)), WAIT + "1 is needed"),
-    (products_in_flight, 128, ("shared", ()), "commit it and wait for its group (wgmma.wait_group) first"),
-    (stores_in_flight, 256, (1,), "`tc.tma_store_wait(pending)` at line {} leaves it in flight; 0 is needed"),
-    (stores_in_flight, 256, (0,), ""),
-    (copies_in_flight, 32, (1,), "`tc.cp_async_wait(pending)` at line {} leaves it in flight; 0 is needed"),
-    (copies_in_flight, 32, (0,), ""),
-])  # fmt: skip
-def test_waits_that_leave_too_much_in_flight(
-    kernel: Any, threads: int, args: Any, words: str
-) -> None:
+@pytest.mark.parametrize(
+    "kernel, threads, args, words",
+    [
+        (products_in_flight, 128, ("first", (2,)), WAIT + "1 is needed"),
+        (products_in_flight, 128, ("first", (1,)), ""),
+        (products_in_flight, 128, ("first", ()), "still owns: wgmma.wait_group must come between"),
+        (products_in_flight, 128, ("second", (2, 1)), WAIT + "0 is needed"),
+        (products_in_flight, 128, ("shared", (2,)), WAIT + "1 is needed"),
+        (
+            products_in_flight,
+            128,
+            ("shared", ()),
+            "commit it and wait for its group (wgmma.wait_group) first",
+        ),
+        (
+            stores_in_flight,
+            256,
+            (1,),
+            "`tc.tma_store_wait(pending)` at line {} leaves it in flight; 0 is needed",
+        ),
+        (stores_in_flight, 256, (0,), ""),
+        (
+            copies_in_flight,
+            32,
+            (1,),
+            "`tc.cp_async_wait(pending)` at line {} leaves it in flight; 0 is needed",
+        ),
+        (copies_in_flight, 32, (0,), ""),
+    ],
+)
+def test_waits_that_leave_too_much_in_flight(kernel: Any, threads: int, args: Any, words: str) -> None:
     """A wait for fewer groups than needed is told from none: which one, and what it should be."""
     run = kernel.emulator("sm_90a")[1, threads]
     x = np.zeros((8, 32 if kernel is stores_in_flight else 128), np.float32)
@@ -643,14 +747,24 @@ def test_too_few_announced_bytes(single: bool) -> None:
     run, out = announced.emulator("sm_90a")[1, 32], np.zeros_like(x)
     run(x, out, 256, single)
     assert (out == 2).all()
-    with pytest.raises(EmulationError, match=r"^full\[1\] \(initialised at .*\): phase 0 ended after 128 of the 256 bytes of its copies, without this copy of thread 0"):
+    with pytest.raises(
+        EmulationError,
+        match=r"^full\[1\] \(initialised at .*\): phase 0 ended after 128 of the 256 bytes of its copies, without this copy of thread 0",
+    ):
         run(x, out, 128, single)
 
 
-@pytest.mark.parametrize("box, swizzle, message", [
-    ((512, 32), 0, "a tensor map of argument 'x': a box of (512, 32) elements; 1 to 256 along each axis are allowed, so that several boxes make a larger tile"),
-    ((64, 8), 48, "a tensor map of argument 'x': a swizzle of 48 bytes; allowed are 0, 32, 64, 128"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "box, swizzle, message",
+    [
+        (
+            (512, 32),
+            0,
+            "a tensor map of argument 'x': a box of (512, 32) elements; 1 to 256 along each axis are allowed, so that several boxes make a larger tile",
+        ),
+        ((64, 8), 48, "a tensor map of argument 'x': a swizzle of 48 bytes; allowed are 0, 32, 64, 128"),
+    ],
+)
 def test_boxes_that_no_tensor_map_has(box: Any, swizzle: int, message: str) -> None:
     @tc.kernel
     def mapped(x: tc.Array):

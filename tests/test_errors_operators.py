@@ -76,19 +76,17 @@ def shuffles_a_string():
     tc.shfl("a", 0)
 
 
-@refused(
-    "** of a run-time value takes a compile-time exponent from 1 to 16, 0.5 was given",
-    "n**0.5",
-    tc.s32,
-)
+@refused("** of a run-time value takes a compile-time exponent from 1 to 16, 0.5 was given", "n**0.5", tc.s32)
 def fractional_power(n: tc.s32):
     n**0.5  # noqa: B018
 
 
 @refused(
     "math.pow takes a whole exponent from 1 to 16 that is known at compile time, not 0.5; of x > 0, "
-    "tc.exp2(y * tc.log2(x)) approximates any power", "math.pow(n, 0.5)", tc.s32,
-)  # fmt: skip
+    "tc.exp2(y * tc.log2(x)) approximates any power",
+    "math.pow(n, 0.5)",
+    tc.s32,
+)
 def root_by_math(n: tc.s32):
     math.pow(n, 0.5)
 
@@ -100,8 +98,9 @@ def distance_of_nothing(n: tc.s32):
 
 @refused(
     "e4m3 has no arithmetic; convert it first, for example with .to(tc.f32), or give plain bits a type with .bits(tc.u32)",
-    "x[0] + 1", ArrayType(tc.e4m3, 1, (True,), 16),
-)  # fmt: skip
+    "x[0] + 1",
+    ArrayType(tc.e4m3, 1, (True,), 16),
+)
 def adds_fp8(x):
     x[0] + 1  # noqa: B018
 
@@ -115,9 +114,7 @@ def adds_pairs(pair: tc.u32):
     pair.bits(tc.f16x2) + pair.bits(tc.bf16x2)  # noqa: B018
 
 
-@refused(
-    "f16x2 and f32 do not combine: unpack the pair first", "pair.bits(tc.f16x2) + tc.f32(1)", tc.u32
-)
+@refused("f16x2 and f32 do not combine: unpack the pair first", "pair.bits(tc.f16x2) + tc.f32(1)", tc.u32)
 def adds_a_pair(pair: tc.u32):
     pair.bits(tc.f16x2) + tc.f32(1)  # noqa: B018
 
@@ -132,20 +129,12 @@ def compares_a_pair(pair: tc.u32):
     pair.bits(tc.f16x2) < 2  # noqa: B015
 
 
-@refused(
-    "f16x2 cannot be converted to f32: unpack the pair first",
-    "pair.bits(tc.f16x2).to(tc.f32)",
-    tc.u32,
-)
+@refused("f16x2 cannot be converted to f32: unpack the pair first", "pair.bits(tc.f16x2).to(tc.f32)", tc.u32)
 def converts_a_pair(pair: tc.u32):
     pair.bits(tc.f16x2).to(tc.f32)
 
 
-@refused(
-    "f32 has 32 bits and f64 has 64; .bits() keeps the size, .to() converts",
-    "x.bits(tc.f64)",
-    tc.f32,
-)
+@refused("f32 has 32 bits and f64 has 64; .bits() keeps the size, .to() converts", "x.bits(tc.f64)", tc.f32)
 def reads_too_many_bits(x: tc.f32):
     x.bits(tc.f64)
 
@@ -157,8 +146,9 @@ def converts_a_string():
 
 @refused(
     "b32 and f64 differ in size, and plain bits have no value to convert: give them a type first, .bits(type)",
-    "x.bits(tc.b32).to(tc.f64)", tc.f32,
-)  # fmt: skip
+    "x.bits(tc.b32).to(tc.f64)",
+    tc.f32,
+)
 def converts_bits(x: tc.f32):
     x.bits(tc.b32).to(tc.f64)
 
@@ -211,19 +201,16 @@ def two_ellipses(x):
     x[..., ...]  # noqa: B018
 
 
-@refused(
-    "slices of arrays and tiles have steps of 1 or more known at compile time, not -1",
-    "x[::-1]",
-    F32,
-)
+@refused("slices of arrays and tiles have steps of 1 or more known at compile time, not -1", "x[::-1]", F32)
 def backward_slice(x):
     x[::-1]  # noqa: B018
 
 
 @refused(
     "a 1-dimensional f32 array cannot be stored at once: store elements, or vectors with array.at(...).store(values)",
-    "x[0] = 1", MATRIX,
-)  # fmt: skip
+    "x[0] = 1",
+    MATRIX,
+)
 def stores_a_row(x):
     x[0] = 1
 
@@ -260,20 +247,16 @@ def fractional_pointer(x):
     x.at(0) + 1.5  # noqa: B018
 
 
-@refused(
-    "a global pointer to f32 and a global pointer to s32 do not combine",
-    "x.at(0) - y.at(0)",
-    F32,
-    INTS,
-)
+@refused("a global pointer to f32 and a global pointer to s32 do not combine", "x.at(0) - y.at(0)", F32, INTS)
 def pointers_of_two_types(x, y):
     x.at(0) - y.at(0)  # noqa: B018
 
 
 @refused(
     "a load or store moves 1, 2, 4, 8 or 16 elements of 8 bits or more, and at most 16 bytes; 3 f32 were asked for",
-    "x.at(0).load(3)", F32,
-)  # fmt: skip
+    "x.at(0).load(3)",
+    F32,
+)
 def loads_three(x):
     x.at(0).load(3)
 
@@ -299,16 +282,18 @@ def odd_swizzle():
 
 @refused(
     "a 128-byte swizzle needs rows of a multiple of 128 bytes; rows of 32 f16 have 64",
-    "tc.shared((8, 32), tc.f16, swizzle=128)", error=LayoutError,
-)  # fmt: skip
+    "tc.shared((8, 32), tc.f16, swizzle=128)",
+    error=LayoutError,
+)
 def misaligned_swizzle():
     tc.shared((8, 32), tc.f16, swizzle=128)
 
 
 @refused(
     "a tile cannot be aligned to align=64 bytes: powers of two are allowed, and a 128-byte swizzle needs a multiple of 1024",
-    "tc.shared((8, 64), tc.f16, swizzle=128, align=64)", error=LayoutError,
-)  # fmt: skip
+    "tc.shared((8, 64), tc.f16, swizzle=128, align=64)",
+    error=LayoutError,
+)
 def misaligned_tile():
     tc.shared((8, 64), tc.f16, swizzle=128, align=64)
 
@@ -323,9 +308,7 @@ def tile_of_an_odd_alignment():
 
 
 @refused(
-    "1 strides were given for 2 dimensions",
-    "tc.shared((8, 64), tc.f16, strides=(1,))",
-    error=LayoutError,
+    "1 strides were given for 2 dimensions", "tc.shared((8, 64), tc.f16, strides=(1,))", error=LayoutError
 )
 def too_few_strides():
     tc.shared((8, 64), tc.f16, strides=(1,))
@@ -342,8 +325,9 @@ def misaligned_offset():
 
 @refused(
     "cp.async copies from global to shared memory, not from shared to global",
-    "tc.cp_async(x.at(0), tile.at(0), 16)", F32,
-)  # fmt: skip
+    "tc.cp_async(x.at(0), tile.at(0), 16)",
+    F32,
+)
 def copies_backward(x):
     tile = tc.shared(4, tc.f32)
     tc.cp_async(x.at(0), tile.at(0), 16)
@@ -351,8 +335,9 @@ def copies_backward(x):
 
 @refused(
     "operand size of cp.async.ca.shared.global may be 4, 8, 16; 12 was given",
-    "tc.cp_async(tile.at(0), x.at(0), 12)", F32,
-)  # fmt: skip
+    "tc.cp_async(tile.at(0), x.at(0), 12)",
+    F32,
+)
 def copies_twelve_bytes(x):
     tile = tc.shared(4, tc.f32)
     tc.cp_async(tile.at(0), x.at(0), 12)

@@ -70,12 +70,7 @@ def decorates():
         pass
 
 
-@refused(
-    "a kernel returns nothing: store results to an array",
-    "return x",
-    tc.s32,
-    error=UnsupportedSyntax,
-)
+@refused("a kernel returns nothing: store results to an array", "return x", tc.s32, error=UnsupportedSyntax)
 def returns_a_value(x: tc.s32):
     return x
 
@@ -121,9 +116,7 @@ def undefined_attribute():
     list.where  # noqa: B018
 
 
-@refused(
-    "a run-time value of type s32 has no attribute 'shape'", "n.shape", tc.s32, error=CompileError
-)
+@refused("a run-time value of type s32 has no attribute 'shape'", "n.shape", tc.s32, error=CompileError)
 def attribute_of_a_register(n: tc.s32):
     n.shape  # noqa: B018
 
@@ -134,10 +127,7 @@ def fourth_dimension():
 
 
 @refused(
-    "assertion failed: a tile of 3",
-    'assert size % 2 == 0, f"a tile of {size}"',
-    error=CompileError,
-    size=3,
+    "assertion failed: a tile of 3", 'assert size % 2 == 0, f"a tile of {size}"', error=CompileError, size=3
 )
 def asserts(size: tc.Const):
     assert size % 2 == 0, f"a tile of {size}"
@@ -201,9 +191,7 @@ def python_error():
     values[3]  # noqa: B018
 
 
-@refused(
-    "ZeroDivisionError: integer division or modulo by zero", "5 // zero", error=CompileError, zero=0
-)
+@refused("ZeroDivisionError: integer division or modulo by zero", "5 // zero", error=CompileError, zero=0)
 def static_division_by_zero(zero: tc.Const):
     tc.barrier(5 // zero)
 
@@ -259,9 +247,7 @@ def comprehends_a_run_time_range(n: tc.s32):
 
 
 @refused(
-    "the condition of a comprehension must be known at compile time",
-    "[i for i in (1, 2) if n > i]",
-    tc.s32,
+    "the condition of a comprehension must be known at compile time", "[i for i in (1, 2) if n > i]", tc.s32
 )
 def filters_at_run_time(n: tc.s32):
     [i for i in (1, 2) if n > i]  # noqa: B018
@@ -295,11 +281,7 @@ def run_time_row(n: tc.s32):
     values[n]  # noqa: B018
 
 
-@refused(
-    "a view of a local f32 array of 2 cannot be assigned: assign its elements",
-    "values[0] = 1",
-    tc.s32,
-)
+@refused("a view of a local f32 array of 2 cannot be assigned: assign its elements", "values[0] = 1", tc.s32)
 def assigns_a_row(n: tc.s32):
     values = tc.local((2, 2), tc.f32)
     values[0] = 1
@@ -311,9 +293,7 @@ def outside_local():
     values[2]  # noqa: B018
 
 
-@refused(
-    "an f-string of run-time values can only be printed, not made a string", 'str(f"{n}")', tc.s32
-)
+@refused("an f-string of run-time values can only be printed, not made a string", 'str(f"{n}")', tc.s32)
 def keeps_an_f_string(n: tc.s32):
     str(f"{n}")
 
@@ -333,11 +313,7 @@ def standing_range(n: tc.s32):
     range(n, 3, 0)
 
 
-@refused(
-    "a range over u32 cannot count down: convert its bounds to a signed type",
-    "range(n, 0, -1)",
-    tc.u32,
-)
+@refused("a range over u32 cannot count down: convert its bounds to a signed type", "range(n, 0, -1)", tc.u32)
 def unsigned_down(n: tc.u32):
     range(n, 0, -1)
 

@@ -56,8 +56,9 @@ def counter_after_a_loop(out, n: tc.s32):
 @refused(
     "'x' cannot be used here: it is a run-time value of type s32 before the run-time loop at line {line-1} and a "
     "run-time value of type f32 after a round; convert it with tc.s32(...), or start with another type",
-    "x", tc.s32,
-)  # fmt: skip
+    "x",
+    tc.s32,
+)
 def changes_type_in_a_loop(x: tc.s32):
     for _ in range(x):
         x = x * 0.5
@@ -66,8 +67,9 @@ def changes_type_in_a_loop(x: tc.s32):
 @refused(
     "'mode' cannot be used here: it is 'a' before the run-time loop at line {line-1} and 'b' after a round; only "
     "numbers, predicates, fragments and pointers can change",
-    "mode", tc.s32,
-)  # fmt: skip
+    "mode",
+    tc.s32,
+)
 def changes_a_string_in_a_loop(n: tc.s32):
     mode = "a"
     for _ in range(n):
@@ -78,8 +80,9 @@ def changes_a_string_in_a_loop(n: tc.s32):
 @refused(
     "'x' cannot be used here: it is 'a' on one path of the run-time condition at line {line-3} and 2 on the other; "
     "only numbers, predicates, fragments, pointers and containers of such can differ",
-    "x", tc.s32,
-)  # fmt: skip
+    "x",
+    tc.s32,
+)
 def differs_by_branch(n: tc.s32):
     x = 2
     if n > 0:
@@ -91,8 +94,9 @@ def differs_by_branch(n: tc.s32):
 @refused(
     "values is a list of 1 item on one path of the run-time condition at line {line} and a list of 0 items on the "
     "other: its items cannot come and go at run time",
-    "if n > 0:", tc.s32,
-)  # fmt: skip
+    "if n > 0:",
+    tc.s32,
+)
 def appends_under_a_condition(n: tc.s32):
     values = []
     if n > 0:
@@ -102,8 +106,9 @@ def appends_under_a_condition(n: tc.s32):
 @refused(
     "state['log'] is a list of 0 items before the run-time loop at line {line} and a list of 1 item after a round: "
     "its items cannot come and go at run time",
-    "for i in range(n):", tc.s32,
-)  # fmt: skip
+    "for i in range(n):",
+    tc.s32,
+)
 def appends_in_a_loop(n: tc.s32):
     state = {"log": []}
     for i in range(n):
@@ -111,9 +116,7 @@ def appends_in_a_loop(n: tc.s32):
 
 
 @refused(
-    "'item' cannot be used here: a path of the run-time loop at line {line-1} deletes it",
-    "item",
-    tc.s32,
+    "'item' cannot be used here: a path of the run-time loop at line {line-1} deletes it", "item", tc.s32
 )
 def deletes_in_a_loop(n: tc.s32):
     item = 1
@@ -126,8 +129,9 @@ def deletes_in_a_loop(n: tc.s32):
     "'pair[0]' cannot be used here: it is None on one path of the run-time condition at line {line-2} and a "
     "run-time value of type s32 on the other; only numbers, predicates, fragments, pointers and containers of such "
     "can differ",
-    "pair[0]", tc.s32,
-)  # fmt: skip
+    "pair[0]",
+    tc.s32,
+)
 def item_of_two_kinds(n: tc.s32):
     pair = [n]
     if n > 0:
@@ -139,8 +143,9 @@ def item_of_two_kinds(n: tc.s32):
     "an item of a container cannot be used here: it is None on one path of the run-time condition at line {line-2} "
     "and a run-time value of type s32 on the other; only numbers, predicates, fragments, pointers and containers of "
     "such can differ",
-    "sum(pair)", tc.s32,
-)  # fmt: skip
+    "sum(pair)",
+    tc.s32,
+)
 def item_of_two_kinds_in_python(n: tc.s32):
     pair = [n]
     if n > 0:
@@ -151,8 +156,9 @@ def item_of_two_kinds_in_python(n: tc.s32):
 @refused(
     "a run-time condition cannot choose between 'a' and 1: only numbers, predicates and fragments are known at run "
     "time",
-    "\"a\" if n > 0 else 1", tc.s32,
-)  # fmt: skip
+    '"a" if n > 0 else 1',
+    tc.s32,
+)
 def choice_of_two_kinds(n: tc.s32):
     "a" if n > 0 else 1  # noqa: B018
 
@@ -160,15 +166,16 @@ def choice_of_two_kinds(n: tc.s32):
 @refused(
     "this expression has no one type: it is 'a' on one path of the run-time condition at line {line} and a run-time "
     "value of type s32 on the other; only numbers, predicates, fragments, pointers and containers of such can differ",
-    "\"a\" if n > 0 else x[n]", INTS, tc.s32,
-)  # fmt: skip
+    '"a" if n > 0 else x[n]',
+    INTS,
+    tc.s32,
+)
 def choice_with_a_load(x, n: tc.s32):
     "a" if n > 0 else x[n]  # noqa: B018
 
 
 @refused(
-    "'TABLE' belongs to the code around the kernel and cannot be changed by it; copy it first",
-    "TABLE[0] = 5",
+    "'TABLE' belongs to the code around the kernel and cannot be changed by it; copy it first", "TABLE[0] = 5"
 )
 def changes_a_global():
     TABLE[0] = 5
@@ -182,11 +189,7 @@ def increments_a_global():
     TABLE[0] += 5
 
 
-@refused(
-    "NumPy arrays are constants in a kernel; use a list or tc.local",
-    "table[0] = 5",
-    table=np.arange(3),
-)
+@refused("NumPy arrays are constants in a kernel; use a list or tc.local", "table[0] = 5", table=np.arange(3))
 def changes_numpy(table: tc.Const):
     table[0] = 5
 
@@ -215,9 +218,11 @@ def recursive(n):
 
 
 @refused(
-    "calls nest deeper than 64 here: a recursion must end at compile time", "recursive(n - 1)", tc.s32,
+    "calls nest deeper than 64 here: a recursion must end at compile time",
+    "recursive(n - 1)",
+    tc.s32,
     error=CompileError,
-)  # fmt: skip
+)
 def recurses(n: tc.s32):
     recursive(n)
 
@@ -248,8 +253,9 @@ def two_results(n):
     "the result of two_results has no one type: it is 'a' on one path of the run-time condition at line {line-12} and "
     "a run-time value of type s32 on the other; only numbers, predicates, fragments, pointers and containers of such "
     "can differ",
-    "two_results(n)", tc.s32,
-)  # fmt: skip
+    "two_results(n)",
+    tc.s32,
+)
 def call_of_two_results(n: tc.s32):
     two_results(n)
 
@@ -258,9 +264,7 @@ def takes_two(a, b=1, *, c=2):
     return a + b + c
 
 
-@refused(
-    "takes_two(a, b=1, *, c=2): missing a required argument: 'a'", "takes_two()", error=CompileError
-)
+@refused("takes_two(a, b=1, *, c=2): missing a required argument: 'a'", "takes_two()", error=CompileError)
 def misses_an_argument():
     takes_two()
 
@@ -274,9 +278,7 @@ def unknown_keyword():
     takes_two(1, d=2)
 
 
-@refused(
-    "the keyword argument 'c' is given twice", 'takes_two(1, **{"c": 2}, c=3)', error=CompileError
-)
+@refused("the keyword argument 'c' is given twice", 'takes_two(1, **{"c": 2}, c=3)', error=CompileError)
 def keyword_twice():
     takes_two(1, **{"c": 2}, c=3)
 
@@ -291,8 +293,9 @@ NATIVE = eval("lambda n: n if n > 0 else 0")
 @refused(
     "a run-time value has no truth while the kernel is compiled: `if`, `while`, `and`, `or` and `not` inside the "
     "kernel test it at run time, Python's own code cannot",
-    "NATIVE(n)", tc.s32,
-)  # fmt: skip
+    "NATIVE(n)",
+    tc.s32,
+)
 def calls_what_has_no_source(n: tc.s32):
     no_source(n)
 
@@ -315,12 +318,8 @@ def chain_of_calls(x: tc.f32):
 def test_the_chain_of_calls_is_shown():
     case = next(c for c in refused if c.name == "chain_of_calls")
     error = check(case)
-    chain = [
-        (loc.function, linecache.getline(__file__, loc.line).strip()) for loc in error.loc.chain()
-    ]
-    assert chain == [
-        ("inner", "return x % 2"), ("outer", "return inner(y)"), ("chain_of_calls", "outer(z)"),
-    ]  # fmt: skip
+    chain = [(loc.function, linecache.getline(__file__, loc.line).strip()) for loc in error.loc.chain()]
+    assert chain == [("inner", "return x % 2"), ("outer", "return inner(y)"), ("chain_of_calls", "outer(z)")]
     first = error.loc.line
     assert str(error).splitlines()[1:] == [
         f"  at {__file__}:{first} in inner",

@@ -67,9 +67,16 @@ class Block:
 
         shared = SimpleNamespace(array=self.array)
         names = (
-            "cp_async", "cp_async_commit", "cp_async_wait", "fence_proxy_async", "product",
-            "store_c", "wgmma_commit", "wgmma_fence", "wgmma_wait",
-        )  # fmt: skip
+            "cp_async",
+            "cp_async_commit",
+            "cp_async_wait",
+            "fence_proxy_async",
+            "product",
+            "store_c",
+            "wgmma_commit",
+            "wgmma_fence",
+            "wgmma_wait",
+        )
         return {name: getattr(self, name) for name in names} | {
             "cuda": SimpleNamespace(
                 threadIdx=Index(), blockIdx=self.place, shared=shared, syncthreads=self.meeting.wait
@@ -89,7 +96,7 @@ class Block:
     def cp_async(self, target, at, source, place, size):
         last = slice(place[-1], place[-1] + size // source.itemsize)
         values = source[(*place[:-1], last)].copy()
-        assert values.nbytes == size and source[place[:-1]][place[-1]:].ctypes.data % size == 0
+        assert values.nbytes == size and source[place[:-1]][place[-1] :].ctypes.data % size == 0
         part = target[at[:-1]][at[-1] : at[-1] + len(values)]
         part[:] = np.nan
         self.own.copies.append((part, values))

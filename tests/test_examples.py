@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from examples import (
-    convolution,
-    flash_attention,
-    fused_norm,
-    histogram,
-    hopper_attention,
-    reduction,
-    w4a16,
-)
+from examples import convolution, flash_attention, fused_norm, histogram, hopper_attention, reduction, w4a16
 
 pytestmark = pytest.mark.thorough
 
@@ -48,9 +40,13 @@ def test_as_a_user_runs_it(name, tmp_path):
     for package, folder in (("tensorcore_dsl", "tensorcore_dsl"), ("kernels", "kernels")):
         (tmp_path / package).symlink_to(ROOT / folder)
     done = subprocess.run(
-        [sys.executable, f"examples/{name}.py", *PROGRAMS[name]], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, env=os.environ | {"TENSORCORE_DSL_TARGET": "cpu", "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+        [sys.executable, f"examples/{name}.py", *PROGRAMS[name]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"TENSORCORE_DSL_TARGET": "cpu", "PYTHONPATH": str(tmp_path)},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     starts = ("ran on the CPU, emulated; largest error ",)
     if name == "numba_matmul":  # not emulated; test_example_numba.py runs its body
@@ -176,12 +172,16 @@ def test_attention_on_hopper_assembles_without_spills(dim, causal):
 
 
 def normed(*arrays, **options):
-    return fused_norm.fused_norm(*arrays, kernel=fused_norm.norm_kernel.emulator("sm_90a", checks=True), **options)
+    return fused_norm.fused_norm(
+        *arrays, kernel=fused_norm.norm_kernel.emulator("sm_90a", checks=True), **options
+    )
 
 
 def rows_of(rows, columns, dtype=np.float16):
     draw = np.random.default_rng(columns)
-    return [draw.standard_normal(shape).astype(dtype) for shape in ((rows, columns), (rows, columns), columns)]
+    return [
+        draw.standard_normal(shape).astype(dtype) for shape in ((rows, columns), (rows, columns), columns)
+    ]
 
 
 @pytest.mark.quick(1)
@@ -445,7 +445,7 @@ def convolved(*xw, **options):
         ((4, 30), 64, 256, 2, 1, {}, tc.bf16.numpy),
         ((3, 3), 8, 64, 5, 1, {"padding": 3}, np.float16),
     ],
-)  # fmt: skip
+)
 def test_convolution(size, channels, filters, taps, images, options, dtype):
     """Within the bound that the example derives; edges of pixels, channels and filters."""
     xw = image(size, channels, filters, taps, images, dtype)
@@ -489,7 +489,7 @@ def test_convolution_on_fewer_blocks_than_tiles(monkeypatch):
 @pytest.mark.parametrize(
     "shape, box",
     [((1, 56, 56), (1, 8, 8)), ((8, 7, 7), (8, 1, 8)), ((64, 7, 7), (64, 1, 1)), ((2, 1, 100), (1, 1, 64))],
-)  # fmt: skip
+)
 def test_boxes_of_pixels(shape, box):
     """The powers of two that cover most: 8 x 8 where it fits, several images of small ones."""
     assert convolution.box_for(*shape) == box

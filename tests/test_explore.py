@@ -33,9 +33,7 @@ def words(n: int) -> Any:
 # -- the text of schedules -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text", ["up", "down", "drawn7", "up b0w2@17", "down b3w0l4@1 b0w31l16-31@9 b0w0@2"]
-)
+@pytest.mark.parametrize("text", ["up", "down", "drawn7", "up b0w2@17", "down b3w0l4@1 b0w31l16-31@9 b0w0@2"])
 def test_schedules_are_what_their_text_says(text: str) -> None:
     schedule = order_of(text)
     assert isinstance(schedule, Schedule) and str(schedule) == text
@@ -49,7 +47,18 @@ def test_switches_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sideways", "up b0w2", "up b0w2@0", "up b0w32@1", "b0w2@1", "up b0w0l5-4@1", "up b0w0l32@1", "drawn"]
+    "text",
+    [
+        "",
+        "sideways",
+        "up b0w2",
+        "up b0w2@0",
+        "up b0w32@1",
+        "b0w2@1",
+        "up b0w0l5-4@1",
+        "up b0w0l32@1",
+        "drawn",
+    ],
 )
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(tc.ArgumentError, match="is no seed: .* a schedule as kernel.explore prints"):
@@ -245,9 +254,12 @@ def test_several_blocks() -> None:
 
 def test_mistakes_of_the_caller_are_raised() -> None:
     for wrong in (
-        lambda: tickets.explore(0), lambda: tickets.explore(True), lambda: tickets.explore("x"),
-        lambda: tickets.explore(3)[1](words(1)), lambda: tickets.explore(3)[1, 32](words(1)),
-    ):  # fmt: skip
+        lambda: tickets.explore(0),
+        lambda: tickets.explore(True),
+        lambda: tickets.explore("x"),
+        lambda: tickets.explore(3)[1](words(1)),
+        lambda: tickets.explore(3)[1, 32](words(1)),
+    ):
         with pytest.raises(tc.ArgumentError):
             wrong()
 

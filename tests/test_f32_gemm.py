@@ -129,13 +129,14 @@ def test_batches() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=2), AmpereConfig(split_k=7),
+        AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=2),
+        AmpereConfig(split_k=7),
         HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, split_k=2),
         HopperConfig(BM=128, BN=128, k_slabs=2, stages=2, split_k=8),
         HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, cluster_m=2),
     ],
     ids=lambda c: f"{type(c).__name__} {c.split_k}",
-)  # fmt: skip
+)
 def test_split_k_and_clusters(config: Any) -> None:
     a, b, c = matrix(150, 700), matrix(700, 130), matrix(150, 130)
     assert error(kernels.gemm(a, b, config=config), a, b) < 6
@@ -212,9 +213,7 @@ def test_the_cpu_chooses_as_the_gpu_does() -> None:
             chosen[M] = kernels.plan(a, b, None, d).config
         with tc.target("cpu", "sm_80"):
             assert isinstance(kernels.plan(a, b, None, d).config, AmpereConfig)
-    assert {n: type(c) for n, c in chosen.items()} == {
-        32: AmpereConfig, 16: HopperConfig, 1024: HopperConfig,
-    }  # fmt: skip
+    assert {n: type(c) for n, c in chosen.items()} == {32: AmpereConfig, 16: HopperConfig, 1024: HopperConfig}
 
 
 def test_all_kernels_are_ranked_together() -> None:
@@ -241,17 +240,16 @@ def test_all_kernels_are_ranked_together() -> None:
         (F32, {"config": HopperConfig(BM=192, BN=64)}, "64, 96 with BM=128 and 32 with BM=192"),
         (F32, {"config": HopperConfig(BM=64, BN=48)}, "multiples of 32 where K is not contiguous"),
         (F32, {"config": HopperConfig(BM=64, BN=64, pingpong=True)}, "two stages or more, and no pingpong"),
+        (F32, {"config": HopperConfig(BM=64, BN=64, stages=1, mma_in_flight=0)}, "two stages or more"),
         (
-            F32, {"config": HopperConfig(BM=64, BN=64, stages=1, mma_in_flight=0)},
-            "two stages or more",
-        ),
-        (
-            F32, {"config": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, swapped=True)},
+            F32,
+            {"config": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, swapped=True)},
             "of f32 with k_slabs=1",
         ),
         (F32, {"config": AmpereConfig(split_k=4)}, "K is 64: not every part of K has a tile"),
         (
-            np.float16, {"config": AmpereConfig(BK=32, split_k=2), "accumulate": tc.f16},
+            np.float16,
+            {"config": AmpereConfig(BK=32, split_k=2), "accumulate": tc.f16},
             "split-K adds up f32 partial sums, and not those of f16",
         ),
     ],

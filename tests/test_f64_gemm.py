@@ -183,9 +183,7 @@ def test_bits_of_other_kernels() -> None:
         assert np.array_equal(found, kernels.gemm(a, b, c, alpha=0.3, beta=0.7, config=config))
 
 
-@pytest.mark.parametrize(
-    "config", [AmpereConfig(64, 64, 16, 32, 8, 3), AmpereConfig(stages=1)], ids=str
-)  # fmt: skip
+@pytest.mark.parametrize("config", [AmpereConfig(64, 64, 16, 32, 8, 3), AmpereConfig(stages=1)], ids=str)
 def test_the_kernel_of_sm_80_runs_other_tiles(config: AmpereConfig) -> None:
     a, b = matrix(20, 40), matrix(40, 24)
     plan = kernels.plan(a, b, None, np.zeros((20, 24)), config=config)
@@ -201,9 +199,14 @@ def test_epilogues(split_k: int, N: int) -> None:
     starts = (0,) if split_k == 1 else (0, 32)
     product = fma(0.5, c, sums(a, b, starts)).astype(float)
     found = kernels.gemm(
-        a, b, c, beta=0.5, config=config, epilogue_args={"bias": bias},
+        a,
+        b,
+        c,
+        beta=0.5,
+        config=config,
+        epilogue_args={"bias": bias},
         epilogue=lambda value, row, col, bias: value * 2.0 + bias[col] + row.to(tc.f64),
-    )  # fmt: skip
+    )
     rows = np.arange(33.0)[:, None]
     assert np.array_equal(found, product * 2.0 + bias + rows)
 

@@ -85,9 +85,17 @@ def _tensor(tensor, out):
     kind = {"f": 2, "i": 0, "V": 4}[tensor.array.dtype.kind]
     shape, strides = (ctypes.cast(n, ctypes.POINTER(ctypes.c_int64)) for n in tensor.kept)
     out[0] = DLTensor(
-        tensor.data_ptr() - 64, 2, tensor.device_index, tensor.ndim, kind,
-        8 * tensor.array.itemsize, 1, shape, strides, 64,
-    )  # fmt: skip
+        tensor.data_ptr() - 64,
+        2,
+        tensor.device_index,
+        tensor.ndim,
+        kind,
+        8 * tensor.array.itemsize,
+        1,
+        shape,
+        strides,
+        64,
+    )
     return 0
 
 
@@ -98,18 +106,15 @@ def _stream(kind, device, out):
 
 
 _tensor_c = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))(_tensor)
-_stream_c = ctypes.PYFUNCTYPE(
-    ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
-)(_stream)
+_stream_c = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))(
+    _stream
+)
 NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")  # the capsule does not copy it
 API = (ctypes.c_uint64 * 7)(
     1, 0, 1, 1, 1, *(function_code.address_of(function) for function in (_tensor_c, _stream_c))
 )
 _capsule = ctypes.pythonapi.PyCapsule_New
-_capsule.argtypes, _capsule.restype = (
-    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
-    ctypes.py_object,
-)
+_capsule.argtypes, _capsule.restype = ([ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.py_object)
 Tensor.__dlpack_c_exchange_api__ = _capsule(ctypes.addressof(API), NAME, None)
 
 
@@ -150,8 +155,16 @@ def test_tensors_and_numbers():
         else:
             assert is_native(run.fast)
             run.fast(*values)
-        expected = packed(a, round_ - 2, 2.5 + round_, b, np.float64(0.1 * round_),
-                          np.uint8(255 - round_), True, float("inf"))  # fmt: skip
+        expected = packed(
+            a,
+            round_ - 2,
+            2.5 + round_,
+            b,
+            np.float64(0.1 * round_),
+            np.uint8(255 - round_),
+            True,
+            float("inf"),
+        )
         assert gpu.records[-1].parameters == expected
         assert gpu.records[-1].stream == 11
     assert (gpu.records[-1].grid, gpu.records[-1].block) == ((4, 2, 1), (128, 1, 1))
@@ -240,8 +253,17 @@ def test_chains_are_bounded(monkeypatch):
 def test_numpy_scalars():
     gpu = FakeGpu()
     run = launcher(gpu)
-    kinds = (np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, np.bool_,
-             ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)  # fmt: skip
+    kinds = (
+        np.float16,
+        np.float32,
+        np.float64,
+        np.int8,
+        np.uint16,
+        np.int64,
+        np.bool_,
+        ml_dtypes.bfloat16,
+        ml_dtypes.float8_e4m3fn,
+    )
     warm(run, *(kind(1) for kind in kinds))
     for number in (0, 1, 3.5, 0.25):
         values = [kind(number) for kind in kinds]
@@ -416,9 +438,7 @@ def test_numba_arrays_that_lack_something():
     for _ in range(2):
         for array in (bare, empty, good):
             run(array)
-            assert gpu.records[-1].parameters[:8] == struct.pack(
-                "Q", array.device_ctypes_pointer.value or 0
-            )
+            assert gpu.records[-1].parameters[:8] == struct.pack("Q", array.device_ctypes_pointer.value or 0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -482,11 +502,7 @@ def test_prepared_numba_arrays_are_compared_by_identity():
     prepared(a, b, 3)
     prepared(b, a, 4)
     prepared(a, b, 5)
-    assert [r.parameters for r in gpu.records] == [
-        packed(a, b, 3),
-        packed(b, a, 4),
-        packed(a, b, 5),
-    ]
+    assert [r.parameters for r in gpu.records] == [packed(a, b, 3), packed(b, a, 4), packed(a, b, 5)]
 
 
 def test_a_prepared_launch_keeps_its_arrays_alive_and_releases_them():
@@ -552,11 +568,7 @@ def test_launch_within_a_launch():
 
 # Tensor maps.
 
-MAPS = (
-    TensorMap(0, (1, 0), (8, 8), 0),
-    TensorMap(1, (1, 0), (8, 8), 0),
-    TensorMap(0, (1, 0), (16, 8), 0),
-)
+MAPS = (TensorMap(0, (1, 0), (8, 8), 0), TensorMap(1, (1, 0), (8, 8), 0), TensorMap(0, (1, 0), (16, 8), 0))
 MAPPED = Cubin("fake", "sm_90a", "", b"", "", tensor_maps=MAPS)
 
 
@@ -659,9 +671,11 @@ def test_tangents_that_would_be_lost_are_noticed_by_machine_code(monkeypatch):
         _dispatch_tls_is_dispatch_key_excluded=bool,
     )
     forward = types.SimpleNamespace(
-        _current_level=-1, _is_fwd_grad_enabled=lambda: True, unpack_dual=lambda x: x,
+        _current_level=-1,
+        _is_fwd_grad_enabled=lambda: True,
+        unpack_dual=lambda x: x,
         torch=types.SimpleNamespace(_C=core),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(library, "is_grad_enabled", lambda: False, raising=False)
     monkeypatch.setitem(sys.modules, "torch.autograd.forward_ad", forward)
     gpu = FakeGpu()
@@ -726,9 +740,19 @@ def test_keys_of_torch_tensors(monkeypatch):
     assert facts[2:] == (tensor.data_ptr() % 16, 2, 5, 4, 8, 2)
     dtypes_seen = {
         key(torch.zeros(2, dtype=dtype))[8:16]
-        for dtype in (torch.bfloat16, torch.float16, torch.int16, torch.uint8, torch.int8, torch.bool,
-                      torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.int32)
-    }  # fmt: skip
+        for dtype in (
+            torch.bfloat16,
+            torch.float16,
+            torch.int16,
+            torch.uint8,
+            torch.int8,
+            torch.bool,
+            torch.float8_e4m3fn,
+            torch.float8_e5m2,
+            torch.float32,
+            torch.int32,
+        )
+    }
     assert len(dtypes_seen) == 10
     with pytest.raises(ArgumentError):
         key(torch.zeros(3).to_sparse())

@@ -47,9 +47,13 @@ def launch(home, **variables):
     kept = {name: value for name, value in os.environ.items() if name not in unset}
     settings = {"HOME": str(home), "AFTER": "1000", "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(
-        [sys.executable, "-B", path], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-B", path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
         env={**kept, "TENSORCORE_DSL_TARGET": "cpu", **settings},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split(), done.stderr
 

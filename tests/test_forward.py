@@ -82,7 +82,8 @@ def test_accumulators_of_wgmma_are_not_kept_alive() -> None:
 
 
 def test_what_ldmatrix_loads_becomes_the_fragment() -> None:
-    after = forwarded("""%5:b32*4 = ldmatrix.sync.aligned.m8n8.x4.shared.b16 [%1]
+    after = forwarded(
+        """%5:b32*4 = ldmatrix.sync.aligned.m8n8.x4.shared.b16 [%1]
         %6:b32 <- %5.0
         %7:b32 <- %5.1
         %8:b32 <- %5.2
@@ -91,7 +92,9 @@ def test_what_ldmatrix_loads_becomes_the_fragment() -> None:
         %11:f16*2@mma.B.16x8.f16 <- 0:b32
         %12:f32*4@mma.C.16x8.f32 <- 0.0
         %13:f32*4@mma.C.16x8.f32 = mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 %10, %11, %12
-        st.global.b32 [%0], %13.0""", clean=True)  # fmt: skip
+        st.global.b32 [%0], %13.0""",
+        clean=True,
+    )
     assert "%10:f16*4@mma.A.16x16.f16 = ldmatrix" in after
     assert after.count("<-") == 2
 

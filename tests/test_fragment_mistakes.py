@@ -27,24 +27,27 @@ def test_refused(case: Case):
 
 @refused(
     f"{ACC} {PLACES} tc.store_elements(array, values, origin=...) stores them all, values[slot] is one",
-    "y[tc.lane_id(), 0] = MMA.d.zeros()", MATRIX,
-)  # fmt: skip
+    "y[tc.lane_id(), 0] = MMA.d.zeros()",
+    MATRIX,
+)
 def fragment_as_an_item(y):
     y[tc.lane_id(), 0] = MMA.d.zeros()
 
 
 @refused(
     f"16 row values of f32 {PLACES} tc.store_rows(array, values, origin=...) stores them all, values[slot] is one",
-    "y[0, 0] = tc.row_sum(MMA.d.zeros())", MATRIX,
-)  # fmt: skip
+    "y[0, 0] = tc.row_sum(MMA.d.zeros())",
+    MATRIX,
+)
 def row_values_as_an_item(y):
     y[0, 0] = tc.row_sum(MMA.d.zeros())
 
 
 @refused(
     f"8 column values of f32 {PLACES} tc.store_columns(array, values, origin=...) stores them all, values[slot] is one",
-    "tc.store(y.at(0, 0), tc.column_values(MMA.d))", MATRIX,
-)  # fmt: skip
+    "tc.store(y.at(0, 0), tc.column_values(MMA.d))",
+    MATRIX,
+)
 def column_values_through_a_pointer(y):
     tc.store(y.at(0, 0), tc.column_values(MMA.d))
 
@@ -61,13 +64,18 @@ def fragment_as_an_item_of_a_tile():
 @refused(
     f"a fragment f16x2:mma.B.16x8.f16 {PLACES} tc.store_elements(array, values, origin=...) stores them all, "
     "values[slot] is one",
-    "x.at(0).store(MMA.b.zeros())", HALF,
-)  # fmt: skip
+    "x.at(0).store(MMA.b.zeros())",
+    HALF,
+)
 def packed_fragment_through_a_pointer(x):
     x.at(0).store(MMA.b.zeros())
 
 
-@refused(f"the predicates of {ACC} cannot be stored: tc.select(condition, 1, 0) can", "y[0, 0] = MMA.d.zeros() > 0", MATRIX)
+@refused(
+    f"the predicates of {ACC} cannot be stored: tc.select(condition, 1, 0) can",
+    "y[0, 0] = MMA.d.zeros() > 0",
+    MATRIX,
+)
 def mask_as_an_item(y):
     y[0, 0] = MMA.d.zeros() > 0
 
@@ -86,7 +94,10 @@ def list_as_an_item_of_a_pointer(x):
     pointer[4] = [1.0, 2.0]
 
 
-@refused(f"a local f32 array of 4 has elements of one register, not {ACC}: a list holds fragments and vectors", "t[0] = MMA.d.zeros()")
+@refused(
+    f"a local f32 array of 4 has elements of one register, not {ACC}: a list holds fragments and vectors",
+    "t[0] = MMA.d.zeros()",
+)
 def fragment_in_a_local_array():
     t = tc.local(4, tc.f32)
     t[0] = MMA.d.zeros()
@@ -120,7 +131,10 @@ def sum_of_a_fragment():
 
 
 @refused(
-    "min" + OWN.format("16 row values of f32", "shuffles, tc.shfl_xor, combine those of a warp", "min(x.elements())"),
+    "min"
+    + OWN.format(
+        "16 row values of f32", "shuffles, tc.shfl_xor, combine those of a warp", "min(x.elements())"
+    ),
     "min(tc.row_values(MMA.d))",
 )
 def min_of_row_values():
@@ -128,7 +142,10 @@ def min_of_row_values():
 
 
 @refused(
-    "any" + OWN.format(f"the predicates of {ACC}", 'tc.vote("any", any(list(x))) asks the whole warp', "any(list(x))"),
+    "any"
+    + OWN.format(
+        f"the predicates of {ACC}", 'tc.vote("any", any(list(x))) asks the whole warp', "any(list(x))"
+    ),
     "any(MMA.d.zeros() > 0)",
 )
 def any_of_a_mask():
@@ -136,7 +153,10 @@ def any_of_a_mask():
 
 
 @refused(
-    "sum" + OWN.format(f"the predicates of {ACC}", "tc.row_sum(tc.select(x, 1, 0)) counts in each row", "sum(list(x))"),
+    "sum"
+    + OWN.format(
+        f"the predicates of {ACC}", "tc.row_sum(tc.select(x, 1, 0)) counts in each row", "sum(list(x))"
+    ),
     "sum(MMA.d.zeros() > 0)",
 )
 def sum_of_a_mask():
@@ -165,7 +185,10 @@ def test_the_elements_of_a_thread_reduce():
 # -- what to write instead ------------------------------------------------------------------------
 
 
-@refused(f"a condition selects no elements of {ACC}: x = tc.select(condition, new, x) replaces those where it holds", "acc[acc > 0] = 1")
+@refused(
+    f"a condition selects no elements of {ACC}: x = tc.select(condition, new, x) replaces those where it holds",
+    "acc[acc > 0] = 1",
+)
 def condition_as_an_index():
     acc = MMA.d.zeros()
     acc[acc > 0] = 1
@@ -176,7 +199,9 @@ def two_indices_of_a_fragment():
     MMA.d.zeros()[0, 1]
 
 
-@refused("a pointer is needed, tc.load(x.at(i, j), pred=...), not a 1-dimensional f32 array", "tc.load(x)", F32)
+@refused(
+    "a pointer is needed, tc.load(x.at(i, j), pred=...), not a 1-dimensional f32 array", "tc.load(x)", F32
+)
 def load_of_an_array(x):
     tc.load(x)
 
@@ -184,13 +209,18 @@ def load_of_an_array(x):
 @refused(
     "tc.load(pointer, count=1, *, pred=None, otherwise=0, cache=''): got an unexpected keyword argument 'mask'; "
     "did you mean 'pred'?",
-    "tc.load(x.at(0), mask=True)", F32, error=tc.CompileError,
-)  # fmt: skip
+    "tc.load(x.at(0), mask=True)",
+    F32,
+    error=tc.CompileError,
+)
 def load_with_a_mask(x):
     tc.load(x.at(0), mask=True)
 
 
-@refused("exp2 takes numbers and fragments, not a list of 1 item; [tc.exp2(x) for x in values]", "tc.exp2([MMA.d.zeros()])")
+@refused(
+    "exp2 takes numbers and fragments, not a list of 1 item; [tc.exp2(x) for x in values]",
+    "tc.exp2([MMA.d.zeros()])",
+)
 def function_of_a_list():
     tc.exp2([MMA.d.zeros()])
 
@@ -217,7 +247,11 @@ def row_values_of_lists():
     tc.row_values(MMA.d, lambda i: [i, i])
 
 
-@refused("origin is (row, col) of the first value in a 2-dimensional f32 array, not 3", "tc.load_columns(x, MMA.d, origin=3)", MATRIX)
+@refused(
+    "origin is (row, col) of the first value in a 2-dimensional f32 array, not 3",
+    "tc.load_columns(x, MMA.d, origin=3)",
+    MATRIX,
+)
 def columns_of_a_matrix_from_one_index(x):
     tc.load_columns(x, MMA.d, origin=3)
 
@@ -305,7 +339,9 @@ def test_the_result_of_a_product_is_not_dropped(how: str, name: str) -> None:
 
 
 def test_accumulators_that_are_copied_behind_the_fence() -> None:
-    with pytest.raises(tc.EmulationError, match="did not fence since: wgmma.fence comes between, and the result of"):
+    with pytest.raises(
+        tc.EmulationError, match="did not fence since: wgmma.fence comes between, and the result of"
+    ):
         run_dropped("other name")
 
 
@@ -314,12 +350,20 @@ def test_a_copy_without_a_commit() -> None:
         run_dropped("no commit")
     text = str(found.value)
     assert "the asynchronous copy at " in text
-    assert "(by thread 0 of block 0) still owns byte 0x0 (element [0, 0] of a shared f16 tile of 64x64, 128-byte " in text
-    assert "swizzle): it is in no group yet, so no wait awaits it; cp.async.commit_group comes before the wait" in text
+    assert (
+        "(by thread 0 of block 0) still owns byte 0x0 (element [0, 0] of a shared f16 tile of 64x64, 128-byte "
+        in text
+    )
+    assert (
+        "swizzle): it is in no group yet, so no wait awaits it; cp.async.commit_group comes before the wait"
+        in text
+    )
 
 
 def test_a_copy_without_a_proxy_fence() -> None:
-    with pytest.raises(tc.EmulationError, match="what the cp.async.cg of thread 0 .* wrote at line .* without a proxy fence"):
+    with pytest.raises(
+        tc.EmulationError, match="what the cp.async.cg of thread 0 .* wrote at line .* without a proxy fence"
+    ):
         run_dropped("no proxy fence")
 
 

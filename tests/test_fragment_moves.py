@@ -10,19 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import running
-from fragment_kernels import (
-    BF16,
-    F16,
-    F64,
-    S8,
-    TF32,
-    WGMMA,
-    launch,
-    memory_type,
-    numbers,
-    short,
-    warp,
-)
+from fragment_kernels import BF16, F16, F64, S8, TF32, WGMMA, launch, memory_type, numbers, short, warp
 
 import tensorcore_dsl as tc
 
@@ -31,15 +19,17 @@ import tensorcore_dsl as tc
 
 @tc.kernel
 def through_a_tile(
-    x: tc.Array, out: tc.Array, source: tc.Const, target: tc.Const, grid: tc.Const,
-    turned: tc.Const = False,
-):  # fmt: skip
+    x: tc.Array, out: tc.Array, source: tc.Const, target: tc.Const, grid: tc.Const, turned: tc.Const = False
+):
     """Fragments by stmatrix to a tile, by ldmatrix from it as another operand, and to `out`."""
     rows, cols = grid[0] * source.layout.rows, grid[1] * source.layout.cols
     tile = tc.shared((cols, rows) if turned else (rows, cols), target.dtype, swizzle=128)
     view = tile.T if turned else tile
     fragments = [
-        [tc.load_elements(x, source, origin=(r, c)).to(target.dtype) for c in range(0, cols, source.layout.cols)]
+        [
+            tc.load_elements(x, source, origin=(r, c)).to(target.dtype)
+            for c in range(0, cols, source.layout.cols)
+        ]
         for r in range(0, rows, source.layout.rows)
     ]
     tc.stmatrix(view, fragments)
@@ -75,7 +65,15 @@ def test_converted_accumulators_through_shared_memory(source: Any, target: Any, 
 
 
 @tc.kernel
-def moved(x: tc.Array, out: tc.Array, operand: tc.Const, row: tc.s32, col: tc.s32, bounded: tc.Const, convert: tc.Const = False):
+def moved(
+    x: tc.Array,
+    out: tc.Array,
+    operand: tc.Const,
+    row: tc.s32,
+    col: tc.s32,
+    bounded: tc.Const,
+    convert: tc.Const = False,
+):
     fragment = tc.load_elements(x, operand, origin=(row, col), bounded=bounded, otherwise=-7, convert=convert)
     tc.store_elements(out, fragment + 1, origin=(row, col), bounded=bounded)
 
@@ -107,7 +105,10 @@ def test_elements_outside_become_otherwise():
     assert np.array_equal(out, expected)
 
 
-@pytest.mark.parametrize("source, operand", [(np.int8, F16.b), (np.float32, F16.a), (np.float64, F16.d), (np.uint8, S8.a), (np.float16, TF32.a)])
+@pytest.mark.parametrize(
+    "source, operand",
+    [(np.int8, F16.b), (np.float32, F16.a), (np.float64, F16.d), (np.uint8, S8.a), (np.float16, TF32.a)],
+)
 def test_loads_and_stores_convert(source: Any, operand: Any):
     x = abs(numbers((operand.layout.rows, operand.layout.cols), np.int8)).astype(source)
     out = np.zeros(x.shape, np.float64)
@@ -140,7 +141,15 @@ def test_neighbours_move_together_where_alignment_is_known(step: int, view: int,
 
 
 @tc.kernel(threads=128)
-def copied(x: tc.Array, out: tc.Array, row: tc.s32, col: tc.s32, shape: tc.Const, swizzle: tc.Const, options: tc.Const):
+def copied(
+    x: tc.Array,
+    out: tc.Array,
+    row: tc.s32,
+    col: tc.s32,
+    shape: tc.Const,
+    swizzle: tc.Const,
+    options: tc.Const,
+):
     tile = tc.shared(shape, x.dtype, swizzle=swizzle)
     tc.copy_tile(tile, x, (row, col), **options)
     tc.cp_async_commit()
@@ -156,9 +165,13 @@ def expected_copy(x: np.ndarray, place: Any, shape: Any) -> np.ndarray:
 
 
 COPIES = [
-    (np.float16, (64, 64), 128), (np.float32, (16, 24), 0), (np.int8, (40, 64), 64), (np.float64, (8, 16), 128),
-    (np.uint8, (5, 7), 0), (np.float16, (3, 50), 0),
-]  # fmt: skip
+    (np.float16, (64, 64), 128),
+    (np.float32, (16, 24), 0),
+    (np.int8, (40, 64), 64),
+    (np.float64, (8, 16), 128),
+    (np.uint8, (5, 7), 0),
+    (np.float16, (3, 50), 0),
+]
 
 
 @pytest.mark.parametrize("dtype, shape, swizzle", COPIES, ids=str)
@@ -181,7 +194,9 @@ def test_copies_in_both_orders(order: str, vector: Any):
 
 
 @tc.kernel(threads=64)
-def wide_copy(x: tc.Array, out: tc.Array, factor: tc.Const, vector: tc.Const = None, transposed: tc.Const = False):
+def wide_copy(
+    x: tc.Array, out: tc.Array, factor: tc.Const, vector: tc.Const = None, transposed: tc.Const = False
+):
     tile = tc.shared((2, 16, 64), tc.f16, swizzle=128)
     view = tile[1, :, :].T if transposed else tile[1, :, :]
     for k in range(0, x.shape[1 - transposed], 64):
@@ -203,7 +218,9 @@ def test_copies_are_as_wide_as_is_known(transposed: bool, vector: Any, size: int
     assert np.array_equal(out, x)
     text = wide_copy.ptx(x, out, factor=1, vector=vector, transposed=transposed, arch="sm_80")
     assert text.count("cp.async.ca.") + text.count("cp.async.cg.") == 16 * 64 * 2 // size // 64
-    assert all(f", {size};" in line for line in text.splitlines() if "cp.async.ca." in line or "cp.async.cg." in line)
+    assert all(
+        f", {size};" in line for line in text.splitlines() if "cp.async.ca." in line or "cp.async.cg." in line
+    )
 
 
 @tc.kernel

@@ -28,7 +28,10 @@ def ldmatrix_of_another_type():
     tc.ldmatrix(tile, F16.a)
 
 
-@refused(f"a shared s16 tile of 16x16 {HOLD.format('s16', 'convert=True converts')}", "tc.load_elements(tile, F16.a)")
+@refused(
+    f"a shared s16 tile of 16x16 {HOLD.format('s16', 'convert=True converts')}",
+    "tc.load_elements(tile, F16.a)",
+)
 def integers_as_floats():
     tile = tc.shared((16, 16), tc.s16)
     tc.load_elements(tile, F16.a)
@@ -43,7 +46,11 @@ def unsigned_as_signed():
     tc.ldmatrix(tile, S8.a)
 
 
-@refused(f"a shared bf16 tile of 16x16 {HOLD.format('bf16', 'fragment.to(dtype) converts')}", "tc.stmatrix(tile, F16.a.zeros())", arch="sm_90")
+@refused(
+    f"a shared bf16 tile of 16x16 {HOLD.format('bf16', 'fragment.to(dtype) converts')}",
+    "tc.stmatrix(tile, F16.a.zeros())",
+    arch="sm_90",
+)
 def stmatrix_of_another_type():
     tile = tc.shared((16, 16), tc.bf16)
     tc.stmatrix(tile, F16.a.zeros())
@@ -51,8 +58,9 @@ def stmatrix_of_another_type():
 
 @refused(
     "a shared f16 tile of 32x16 takes 2 fragments of 16x16; 1 were given",
-    "tc.stmatrix(tile, F16.a.zeros())", arch="sm_90",
-)  # fmt: skip
+    "tc.stmatrix(tile, F16.a.zeros())",
+    arch="sm_90",
+)
 def stmatrix_to_a_larger_tile():
     tile = tc.shared((32, 16), tc.f16)
     tc.stmatrix(tile, F16.a.zeros())
@@ -61,8 +69,9 @@ def stmatrix_to_a_larger_tile():
 @refused(
     "a 2-dimensional s8 array cannot hold mma.B.16x8.f16: its elements are s8, those of the fragment f16; "
     "convert=True converts",
-    "tc.load_elements(x, F16.b)", BYTES,
-)  # fmt: skip
+    "tc.load_elements(x, F16.b)",
+    BYTES,
+)
 def unconverted_load(x):
     tc.load_elements(x, F16.b)
 
@@ -102,8 +111,9 @@ def origin_of_one_number(x):
 
 @refused(
     "a register of mma.A.16x16.f16 holds 2 f16, not a run-time value of type f32",
-    "tc.fragment(F16.a, [x, x, x, x])", tc.f32,
-)  # fmt: skip
+    "tc.fragment(F16.a, [x, x, x, x])",
+    tc.f32,
+)
 def floats_as_pairs(x: tc.f32):
     tc.fragment(F16.a, [x, x, x, x])
 
@@ -126,8 +136,9 @@ def numbers_as_pairs():
 
 @refused(
     "elements of mma.A.16x16.f16 are f16, not a run-time value of type f32; .to() converts",
-    "tc.fragment(F16.a, [x] * 8)", tc.f32,
-)  # fmt: skip
+    "tc.fragment(F16.a, [x] * 8)",
+    tc.f32,
+)
 def elements_of_another_type(x: tc.f32):
     tc.fragment(F16.a, [x] * 8)
 
@@ -135,16 +146,18 @@ def elements_of_another_type(x: tc.f32):
 @refused(
     "movmatrix.sync.aligned.m8n8.trans.b16 takes registers of two 16-bit elements, as tc.pack(low, high) makes them, "
     "not a run-time value of type f32",
-    "tc.movmatrix(x)", tc.f32,
-)  # fmt: skip
+    "tc.movmatrix(x)",
+    tc.f32,
+)
 def movmatrix_of_floats(x: tc.f32):
     tc.movmatrix(x)
 
 
 @refused(
     "4 elements were given for mma.A.16x16.f16, of which a thread holds 2 side by side, from slot 0: give 1 to 2 at a time",
-    "tc.fragment(F16.a, lambda i, j: [x] * 4)", tc.f16,
-)  # fmt: skip
+    "tc.fragment(F16.a, lambda i, j: [x] * 4)",
+    tc.f16,
+)
 def elements_that_are_no_neighbours(x: tc.f16):
     tc.fragment(F16.a, lambda i, j: [x] * 4)
 
@@ -189,7 +202,11 @@ def branch_on_a_mask():
         tc.trap()
 
 
-@refused("a condition is a predicate, or compares fragments; not a list of 2 items", "tc.select([n > 0, n > 1], 1, 2)", tc.s32)
+@refused(
+    "a condition is a predicate, or compares fragments; not a list of 2 items",
+    "tc.select([n > 0, n > 1], 1, 2)",
+    tc.s32,
+)
 def select_by_a_list(n: tc.s32):
     tc.select([n > 0, n > 1], 1, 2)
 
@@ -232,8 +249,9 @@ def accumulators_of_a_warp():
 @refused(
     "the cols of a fragment f32x32:wgmma.D.64x64.f32 are spread over several warps: reduce each warp's share with "
     "shuffles, and combine the shares in shared memory",
-    "tc.reduce_columns(WGMMA.d.zeros(), tc.maximum)", arch="sm_90a",
-)  # fmt: skip
+    "tc.reduce_columns(WGMMA.d.zeros(), tc.maximum)",
+    arch="sm_90a",
+)
 def columns_of_a_warpgroup():
     tc.reduce_columns(WGMMA.d.zeros(), tc.maximum)
 
@@ -265,7 +283,11 @@ def store_rows_of_a_fragment(x):
     tc.store_rows(x, F16.d.zeros())
 
 
-@refused("origin is (row, col) of the first value in a 2-dimensional f32 array, not None", "tc.load_rows(x, F16.d)", MATRIX)
+@refused(
+    "origin is (row, col) of the first value in a 2-dimensional f32 array, not None",
+    "tc.load_rows(x, F16.d)",
+    MATRIX,
+)
 def rows_of_a_matrix(x):
     tc.load_rows(x, F16.d)
 
@@ -280,9 +302,7 @@ def products_of_other_extents():
     tc.tiled_mma(F16, acc, [F16.a.zeros()] * 2, [F16.b.zeros()] * 3)
 
 
-@refused(
-    "a fragment f32x4:mma.C.16x8.f32 has elements 0 to 3, not 4", "f[4]"
-)
+@refused("a fragment f32x4:mma.C.16x8.f32 has elements 0 to 3, not 4", "f[4]")
 def element_beyond():
     f = F16.d.zeros()
     f[4]
@@ -297,8 +317,9 @@ def too_many_elements():
 @refused(
     "two elements of 16 bits or four of 8 bits, all of one type, fill a register; a run-time value of type f32, "
     "a run-time value of type f32 were given",
-    "tc.pack(x, x)", tc.f32,
-)  # fmt: skip
+    "tc.pack(x, x)",
+    tc.f32,
+)
 def pack_of_wide_elements(x: tc.f32):
     tc.pack(x, x)
 
@@ -311,8 +332,9 @@ def unpack_of_wide_elements(n: tc.s32):
 @refused(
     "a 1-dimensional f16 array is copied to memory of its element type, not to a shared bf16 tile of 64: make the "
     "tile of the array's type, f16: tc.shared(shape, x.dtype)",
-    "tc.copy_tile(tile, x, (0,))", HALF,
-)  # fmt: skip
+    "tc.copy_tile(tile, x, (0,))",
+    HALF,
+)
 def copy_to_another_type(x):
     tile = tc.shared(64, tc.bf16)
     tc.copy_tile(tile, x, (0,))
@@ -321,14 +343,19 @@ def copy_to_another_type(x):
 @refused(
     "the number of threads that copy must be known: @tc.kernel(threads=128), tc.launch_bounds(128), or threads=128 with "
     "thread=...",
-    "tc.copy_tile(tile, x, (0,))", HALF,
-)  # fmt: skip
+    "tc.copy_tile(tile, x, (0,))",
+    HALF,
+)
 def copy_by_unknown_threads(x):
     tile = tc.shared(64, tc.f16)
     tc.copy_tile(tile, x, (0,))
 
 
-@refused("threads, how many copy, and thread, the number of this one, go together", "tc.copy_tile(tile, x, (0,), threads=32)", HALF)
+@refused(
+    "threads, how many copy, and thread, the number of this one, go together",
+    "tc.copy_tile(tile, x, (0,), threads=32)",
+    HALF,
+)
 def copy_by_unnumbered_threads(x):
     tile = tc.shared(64, tc.f16)
     tc.copy_tile(tile, x, (0,), threads=32)
@@ -337,8 +364,9 @@ def copy_by_unnumbered_threads(x):
 @refused(
     "vectors of 3 f16 cannot copy a shared f16 tile of 64: they have at most 16 bytes, divide its rows, and run along an "
     "axis that is contiguous in both",
-    "tc.copy_tile(tile, x, (0,), vector=3)", HALF,
-)  # fmt: skip
+    "tc.copy_tile(tile, x, (0,), vector=3)",
+    HALF,
+)
 def copy_by_odd_vectors(x):
     tc.launch_bounds(32)
     tile = tc.shared(64, tc.f16)
@@ -347,8 +375,9 @@ def copy_by_odd_vectors(x):
 
 @refused(
     "the length of a 1-dimensional f32 array is known at run time: use shape[0], and `for i in range(x.shape[0])`",
-    "for v in x:", F32,
-)  # fmt: skip
+    "for v in x:",
+    F32,
+)
 def loop_over_an_array(x):
     for v in x:
         x[0] = v

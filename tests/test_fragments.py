@@ -58,7 +58,9 @@ def test_a_layout_of_another_type_has_the_same_slots(instr: Any, name: str, dtyp
 def test_layouts_of_equal_names_are_equal():
     """A changed type gets the name of an operand only if it is that operand's layout."""
     real: dict[str, Any] = {}
-    for instr in (i for shape in ("m16n8k16", "m16n8k32", "m16n8k8") for i in getattr(tc.mma, shape).instructions()):
+    for instr in (
+        i for shape in ("m16n8k16", "m16n8k32", "m16n8k8") for i in getattr(tc.mma, shape).instructions()
+    ):
         for operand in (*instr.results, *instr.operands):
             if operand.layout is not None:
                 real[operand.layout.name] = operand.layout
@@ -399,7 +401,9 @@ def matrix_lines(x: tc.Array, out: tc.Array, row: tc.s32, col: tc.s32, bounded: 
     tc.store_rows(out, shifts, origin=(0, 8))
 
 
-@pytest.mark.parametrize("row, col, bounded", [(0, 0, False), (3, 5, False), (3, 9, True), (-2, 3, True), (20, 4, True)])
+@pytest.mark.parametrize(
+    "row, col, bounded", [(0, 0, False), (3, 5, False), (3, 9, True), (-2, 3, True), (20, 4, True)]
+)
 def test_lines_of_a_matrix(row: int, col: int, bounded: bool):
     x, out = numbers((20, 14), np.float32), np.zeros((17, 9), np.float32)
     warp(matrix_lines, x, out, row, col, bounded=bounded)
@@ -454,9 +458,13 @@ def test_log_of_a_fragment():
 
 @tc.kernel
 def rearranged(
-    x: tc.Array, out: tc.Array, source: tc.Const, operand: tc.Const, of: tc.Const,
+    x: tc.Array,
+    out: tc.Array,
+    source: tc.Const,
+    operand: tc.Const,
+    of: tc.Const,
     transposed: tc.Const = False,
-):  # fmt: skip
+):
     rows, cols = of
     r, c = source.layout.rows, source.layout.cols
     given = [[tc.load_elements(x, source, origin=(i * r, j * c)) for j in range(cols)] for i in range(rows)]
@@ -518,7 +526,16 @@ def tiled(a: tc.Array, b: tc.Array, out: tc.Array, mma: tc.Const, shape: tc.Cons
 
 
 @pytest.mark.parametrize("mma", PRODUCTS, ids=short)
-@pytest.mark.parametrize("shape, form", [((2, 3, 2), "nested"), ((2, 3, 2), "one nested"), ((1, 3, 2), "flat"), ((3, 1, 1), "flat"), ((1, 1, 1), "single")])
+@pytest.mark.parametrize(
+    "shape, form",
+    [
+        ((2, 3, 2), "nested"),
+        ((2, 3, 2), "one nested"),
+        ((1, 3, 2), "flat"),
+        ((3, 1, 1), "flat"),
+        ((1, 1, 1), "single"),
+    ],
+)
 def test_tiled_products(mma: Any, shape: Any, form: str):
     (m, n, k), (rows, cols, depth) = mma.shape, shape
     a = numbers((rows * m, depth * k), memory_type(mma.a))
@@ -599,7 +616,11 @@ def of_coordinates(out: tc.Array, operand: tc.Const, together: tc.Const):
     tc.store_elements(out, tc.fragment(operand, values))
 
 
-@pytest.mark.parametrize("operand, together", [(F16.a, 1), (F16.a, 2), (F16.b, 2), (F16.d, 2), (S8.b, 4), (S8.a, 2), (WGMMA.d, 2), (TF32.a, 1)], ids=short)
+@pytest.mark.parametrize(
+    "operand, together",
+    [(F16.a, 1), (F16.a, 2), (F16.b, 2), (F16.d, 2), (S8.b, 4), (S8.a, 2), (WGMMA.d, 2), (TF32.a, 1)],
+    ids=short,
+)
 def test_fragments_of_functions(operand: Any, together: int):
     rows, cols = operand.layout.rows, operand.layout.cols
     out = np.zeros((rows, cols), np.float32)

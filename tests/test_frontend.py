@@ -51,12 +51,7 @@ EXACT = tuple(o for o in OPERATORS if o != "/")
 
 @tc.kernel
 def binary(
-    x: tc.Array,
-    y: tc.Array,
-    out: tc.Array,
-    a: tc.Const = None,
-    b: tc.Const = None,
-    op: tc.Const = None,
+    x: tc.Array, y: tc.Array, out: tc.Array, a: tc.Const = None, b: tc.Const = None, op: tc.Const = None
 ):
     i = tc.threadIdx.x
     left = x[i] if a is None else a
@@ -105,15 +100,11 @@ def test_integer_operators(data: Any):
     common = promoted(a, b)
     low, high = (int(v) for v in (np.iinfo(a.numpy).min, np.iinfo(a.numpy).max))
     xs = data.draw(
-        st.lists(
-            st.integers(low, high) | st.integers(max(low, -9), min(high, 9)), min_size=N, max_size=N
-        )
+        st.lists(st.integers(low, high) | st.integers(max(low, -9), min(high, 9)), min_size=N, max_size=N)
     )
     low, high = (int(v) for v in (np.iinfo(b.numpy).min, np.iinfo(b.numpy).max))
     ys = data.draw(
-        st.lists(
-            st.integers(low, high) | st.integers(max(low, -9), min(high, 9)), min_size=N, max_size=N
-        )
+        st.lists(st.integers(low, high) | st.integers(max(low, -9), min(high, 9)), min_size=N, max_size=N)
     )
     if op in ("//", "%"):
         ys = [y or 3 for y in ys]
@@ -164,13 +155,9 @@ def test_float_operators(data: Any):
             "max": np.maximum,
             "//": lambda p, q: np.floor(_rounded(p / q, common)),
         }
-        expected = _rounded(function.get(op, OPERATORS[op])(left, right), common).astype(
-            wanted.numpy
-        )
+        expected = _rounded(function.get(op, OPERATORS[op])(left, right), common).astype(wanted.numpy)
     out = np.zeros(N, wanted.numpy)
-    launch(
-        binary, x, y, out, op=OPERATORS[op], arch=data.draw(st.sampled_from(["sm_80", "sm_90a"]))
-    )
+    launch(binary, x, y, out, op=OPERATORS[op], arch=data.draw(st.sampled_from(["sm_80", "sm_90a"])))
     assert np.array_equal(out, expected, equal_nan=wanted.is_float), (op, a, b)
 
 
@@ -185,18 +172,28 @@ def _rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
     return values.astype(dtype.numpy).astype(values.dtype) if dtype.is_float else values
 
 
-@pytest.mark.parametrize("dtype, number, wanted", [
-    (s32, 1.5, f32), (s64, 1.5, f64), (f16, 2, f16), (f16, 1.5, f16), (bf16, 3, bf16), (u8, 1, s32),
-    (u32, -1, u32), (f64, 1.5, f64), (f32, np.float64(2), f64), (s32, np.int64(2), s64), (s32, True, s32),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype, number, wanted",
+    [
+        (s32, 1.5, f32),
+        (s64, 1.5, f64),
+        (f16, 2, f16),
+        (f16, 1.5, f16),
+        (bf16, 3, bf16),
+        (u8, 1, s32),
+        (u32, -1, u32),
+        (f64, 1.5, f64),
+        (f32, np.float64(2), f64),
+        (s32, np.int64(2), s64),
+        (s32, True, s32),
+    ],
+)
 def test_numbers_are_weak(dtype: DType, number: Any, wanted: DType):
     x = np.arange(1, N + 1).astype(dtype.numpy)
     for left in (True, False):
         out = np.zeros(N, wanted.numpy)
         launch(binary, x, x, out, op=OPERATORS["+"], **{"a" if left else "b": number})
-        assert np.array_equal(
-            out, (x.astype(wanted.numpy) + np.asarray(number).astype(wanted.numpy))
-        )
+        assert np.array_equal(out, (x.astype(wanted.numpy) + np.asarray(number).astype(wanted.numpy)))
 
 
 @tc.kernel
@@ -355,10 +352,22 @@ def float_functions(out: tc.Array, n: tc.s32, a: tc.f32, b: tc.f32):
     out[9], out[10] = math.copysign(n, b), math.pow(h, 2)
 
 
-@pytest.mark.parametrize("a, b", [
-    (3, -4), (3e19, 4e19), (1e-30, 1e-30), (3e38, 1e38), (300, 1e-45), (1e-45, 0), (0, -0.0),
-    (math.inf, math.nan), (math.nan, -math.inf), (math.nan, 1), (-math.inf, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        (3, -4),
+        (3e19, 4e19),
+        (1e-30, 1e-30),
+        (3e38, 1e38),
+        (300, 1e-45),
+        (1e-45, 0),
+        (0, -0.0),
+        (math.inf, math.nan),
+        (math.nan, -math.inf),
+        (math.nan, 1),
+        (-math.inf, 2),
+    ],
+)
 def test_functions_of_math_compute_in_floats(a: float, b: float):
     """Of integers and halves too, and beyond the range of the squares."""
     n, out = 50000, np.zeros(11)
@@ -377,9 +386,14 @@ def float_functions_of_fragments(x: tc.Array, n: tc.Array, out: tc.Array):
     c = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).c
     v, w = tc.load_elements(x, c), tc.load_elements(n, c, convert=True)
     results = [
-        tc.select(math.isnan(v), 1.0, 0.0), tc.select(math.isinf(v), 1.0, 0.0), tc.select(math.isfinite(v), 1.0, 0.0),
-        math.copysign(v, w), math.hypot(v, w, 2), math.pow(v, 2), tc.select(math.isnan(w.to(tc.s32)), 1.0, 0.0),
-    ]  # fmt: skip
+        tc.select(math.isnan(v), 1.0, 0.0),
+        tc.select(math.isinf(v), 1.0, 0.0),
+        tc.select(math.isfinite(v), 1.0, 0.0),
+        math.copysign(v, w),
+        math.hypot(v, w, 2),
+        math.pow(v, 2),
+        tc.select(math.isnan(w.to(tc.s32)), 1.0, 0.0),
+    ]
     for k, r in enumerate(results):
         tc.store_elements(out[k], r)
 
@@ -391,8 +405,14 @@ def test_functions_of_math_take_fragments():
     out = np.zeros((7, 16, 8), np.float32)
     float_functions_of_fragments.emulate[1, 32](x, n, out)
     expected = [
-        np.isnan(x), np.isinf(x), np.isfinite(x), np.copysign(x, n), np.sqrt(x * x + n * n + 4), x * x, np.zeros((16, 8)),
-    ]  # fmt: skip
+        np.isnan(x),
+        np.isinf(x),
+        np.isfinite(x),
+        np.copysign(x, n),
+        np.sqrt(x * x + n * n + 4),
+        x * x,
+        np.zeros((16, 8)),
+    ]
     for got, wanted in zip(out, expected, strict=True):
         assert np.allclose(got, wanted, rtol=2.0**-22, atol=0, equal_nan=True)
 
@@ -416,9 +436,22 @@ def test_mathematics(dtype: DType):
     launch(mathematics, x, out, arch="sm_90a")
     v = x.astype(np.float64)
     expected = [
-        np.exp2(v), np.log2(v), np.sqrt(v), 1 / v, v**-0.5, np.tanh(v), np.sin(v), np.cos(v), np.exp(v), np.sqrt(v),
-        np.exp(v), v * v + 1, np.minimum(v, 1), np.maximum(v, 2), np.where(v > 1, v, 0),
-    ]  # fmt: skip
+        np.exp2(v),
+        np.log2(v),
+        np.sqrt(v),
+        1 / v,
+        v**-0.5,
+        np.tanh(v),
+        np.sin(v),
+        np.cos(v),
+        np.exp(v),
+        np.sqrt(v),
+        np.exp(v),
+        v * v + 1,
+        np.minimum(v, 1),
+        np.maximum(v, 2),
+        np.where(v > 1, v, 0),
+    ]
     tolerance = {f32: 2e-3, f16: 2e-3, bf16: 8e-3}[dtype]
     assert np.allclose(out.astype(np.float64), expected, rtol=tolerance, atol=tolerance)
 
@@ -464,8 +497,7 @@ def _nearest_bf16(value: float) -> Any:
     near = ml_dtypes.bfloat16(float(value))
     bits = int(np.asarray(near).view(np.uint16))
     candidates = [
-        np.asarray(b & 0xFFFF, np.uint16).view(ml_dtypes.bfloat16)
-        for b in (bits - 1, bits, bits + 1)
+        np.asarray(b & 0xFFFF, np.uint16).view(ml_dtypes.bfloat16) for b in (bits - 1, bits, bits + 1)
     ]
     distance = [
         (abs(Fraction(float(c)) - Fraction(value)), int(c.view(np.uint16)) & 1, c)
@@ -495,9 +527,7 @@ def test_rounding_modes_bits_and_predicates():
     out, bits, flags = np.zeros((5, N), np.float32), np.zeros(N, np.uint32), np.zeros(N, np.bool_)
     launch(special_conversions, x, out, bits, flags)
     half = x.astype(np.float16)
-    toward_zero = np.where(
-        abs(half.astype(np.float32)) > abs(x), np.nextafter(half, np.float16(0)), half
-    )
+    toward_zero = np.where(abs(half.astype(np.float32)) > abs(x), np.nextafter(half, np.float16(0)), half)
     tf32 = ((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
     expected = [toward_zero, x.astype(ml_dtypes.bfloat16), np.maximum(half, 0), tf32, x + (x > 0)]
     assert np.array_equal(out, np.array([e.astype(np.float32) for e in expected]))
@@ -532,9 +562,23 @@ def array_views(x: tc.Array, out: tc.Array):
     block = x[i : i + 2, 1:-1]
     last = x[-1, ...]
     results = [
-        row[3], x.T[3, i], part[0, 1], part.T[1, 0], steps[1, 1], steps.shape[0], steps.shape[1], block[1, 0], block.shape[1], last[-2],
-        x[..., 2][i], x[i, -1], part.shape[0], x.at(i, 2)[1], x[-1, i], x[i, 1:3].shape[0],
-    ]  # fmt: skip
+        row[3],
+        x.T[3, i],
+        part[0, 1],
+        part.T[1, 0],
+        steps[1, 1],
+        steps.shape[0],
+        steps.shape[1],
+        block[1, 0],
+        block.shape[1],
+        last[-2],
+        x[..., 2][i],
+        x[i, -1],
+        part.shape[0],
+        x.at(i, 2)[1],
+        x[-1, i],
+        x[i, 1:3].shape[0],
+    ]
     for k, r in enumerate(results):
         out[k, tc.threadIdx.x] = r
 
@@ -552,9 +596,23 @@ def test_views_of_arrays(order: str):
     for t in range(8):
         i = t % 4
         expected = [
-            base[i, 3], base[i, 3], base[1, 3], base[1, 3], base[2, 4], 3, 3, base[i + 1, 1], 6, base[-1, -2],
-            base[i, 2], base[i, -1], 4, base[i, 3] if order == "C" else out[13, t], base[-1, i], 2,
-        ]  # fmt: skip
+            base[i, 3],
+            base[i, 3],
+            base[1, 3],
+            base[1, 3],
+            base[2, 4],
+            3,
+            3,
+            base[i + 1, 1],
+            6,
+            base[-1, -2],
+            base[i, 2],
+            base[i, -1],
+            4,
+            base[i, 3] if order == "C" else out[13, t],
+            base[-1, i],
+            2,
+        ]
         assert out[:, t].tolist() == [int(e) for e in expected]
 
 
@@ -583,9 +641,7 @@ def tiles(x: tc.Array, out: tc.Array, swizzle: tc.Const = 0, padded: tc.Const = 
     out[7, t] = tile[t // 8, t % 8]
 
 
-@pytest.mark.parametrize(
-    "swizzle, padded", [(0, False), (32, False), (64, False), (128, False), (0, True)]
-)
+@pytest.mark.parametrize("swizzle, padded", [(0, False), (32, False), (64, False), (128, False), (0, True)])
 def test_shared_tiles(swizzle: int, padded: bool):
     x = np.arange(8 * 64).reshape(8, 64).astype(np.float16)
     out = np.zeros((8, 64), np.float16)
@@ -593,9 +649,15 @@ def test_shared_tiles(swizzle: int, padded: bool):
     for t in range(64):
         half = x[2:6, 16:48]
         expected = [
-            x[t % 8, t], half[t % 4, t % 32], half[3, t % 32], x[5, t], x[::2, 1::2][t % 4, t % 32], x[-1, -2],
-            x[t % 8, 8 * (t // 8) + 3], x[t // 8, t % 8] + 1,
-        ]  # fmt: skip
+            x[t % 8, t],
+            half[t % 4, t % 32],
+            half[3, t % 32],
+            x[5, t],
+            x[::2, 1::2][t % 4, t % 32],
+            x[-1, -2],
+            x[t % 8, 8 * (t // 8) + 3],
+            x[t // 8, t % 8] + 1,
+        ]
         assert out[:, t].tolist() == expected
 
 
@@ -882,11 +944,7 @@ def clocks(out: tc.Array):
     first = tc.special("clock")
     second = tc.special("clock")
     long = tc.special("clock64")
-    out[0], out[1], out[2] = (
-        second - first,
-        tc.s32(long),
-        tc.special("warpid") + tc.special("nctaid.x"),
-    )
+    out[0], out[1], out[2] = (second - first, tc.s32(long), tc.special("warpid") + tc.special("nctaid.x"))
 
 
 def test_clocks_are_read_each_time():
@@ -929,10 +987,7 @@ def fragments(a: tc.Array, b: tc.Array, d: tc.Array, sums: tc.Array):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_fragments_in_containers(transposed: bool):
     rng = np.random.default_rng(8)
-    a, b = (
-        rng.integers(-4, 5, (16, 16)).astype(np.float16),
-        rng.integers(-4, 5, (16, 8)).astype(np.float16),
-    )
+    a, b = (rng.integers(-4, 5, (16, 16)).astype(np.float16), rng.integers(-4, 5, (16, 8)).astype(np.float16))
     b = np.asfortranarray(b) if transposed else b
     d, sums = np.zeros((16, 8), np.float32), np.zeros(18, np.float32)
     launch(fragments, a, b, d, sums, block=32)
@@ -944,11 +999,7 @@ def test_fragments_in_containers(transposed: bool):
 
 @tc.kernel
 def matrix_moves(
-    x: tc.Array,
-    out: tc.Array,
-    dtype: tc.Const = tc.f16,
-    turned: tc.Const = False,
-    swizzle: tc.Const = 0,
+    x: tc.Array, out: tc.Array, dtype: tc.Const = tc.f16, turned: tc.Const = False, swizzle: tc.Const = 0
 ):
     lane = tc.lane_id()
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
@@ -983,9 +1034,19 @@ def packed_arithmetic(x: tc.Array, out: tc.Array, dtype: tc.Const = tc.f16):
     a = tc.load_elements(x, mma.a)
     scalar = x[0, 1]
     results = [
-        a + a, a - 1, 2 * a, -a, abs(a), a * scalar - a, tc.fma(a, a, scalar), tc.minimum(a, 0.5), tc.maximum(scalar, a),
-        a / 2, a * tc.f32(3), a + np.float64(1),
-    ]  # fmt: skip
+        a + a,
+        a - 1,
+        2 * a,
+        -a,
+        abs(a),
+        a * scalar - a,
+        tc.fma(a, a, scalar),
+        tc.minimum(a, 0.5),
+        tc.maximum(scalar, a),
+        a / 2,
+        a * tc.f32(3),
+        a + np.float64(1),
+    ]
     for k, result in enumerate(results):
         out[k, tc.lane_id()] = tc.f64(result[k % 8])
 
@@ -1001,9 +1062,19 @@ def test_fragments_of_halves_are_computed_in_pairs(dtype: DType, arch: str):
     s, one = x[0, 1], dtype.numpy.type(1)
     wide = a.astype(np.float32)
     expected = [
-        a + a, a - one, a + a, -a, abs(a), a * s - a, (wide * wide + np.float32(s)).astype(dtype.numpy),
-        np.minimum(a, dtype.numpy.type(0.5)), np.maximum(s, a), a / dtype.numpy.type(2), wide * 3, a.astype(np.float64) + 1,
-    ]  # fmt: skip
+        a + a,
+        a - one,
+        a + a,
+        -a,
+        abs(a),
+        a * s - a,
+        (wide * wide + np.float32(s)).astype(dtype.numpy),
+        np.minimum(a, dtype.numpy.type(0.5)),
+        np.maximum(s, a),
+        a / dtype.numpy.type(2),
+        wide * 3,
+        a.astype(np.float64) + 1,
+    ]
     for k, e in enumerate(expected):
         assert np.array_equal(out[k], e[:, k % 8].astype(np.float64)), k
     text = packed_arithmetic.ptx(x, out, arch=arch, dtype=dtype)
@@ -1019,9 +1090,7 @@ def prints(x: tc.Array, y: tc.f32):
     if i < 2:
         print("thread", i, "has", x[i], "and 100%", y)
         print(
-            f"{i:03d}: {x[i]:x} {y:.3f} {tc.f16(y)} {i > 0} {tc.s64(i):5d} {[i, 1]} {{}}",
-            end="|\n",
-            sep="",
+            f"{i:03d}: {x[i]:x} {y:.3f} {tc.f16(y)} {i > 0} {tc.s64(i):5d} {[i, 1]} {{}}", end="|\n", sep=""
         )
         print(i, tc.u64(1) << 40, (i, y), tc.vector([i, 2]), "a" * 2, sep=", ")
         print()
@@ -1050,7 +1119,9 @@ class Pair:
 def formats(y: tc.f32, n: tc.Const):
     i, width = tc.s32(tc.threadIdx.x) - 7, 9
     print(f"{i=} {i = } {i!r} {y!s:.1f} {n=:>4} {n!r:<3}|{None}")
-    print(f"{y:8.3f}|{y:<8.3f}|{y:>8.3f}|{y:-8.3f}|{y:+8.3f}|{y: .1f}|{y:08.2f}|{y:{width}.{n}f}|{i:>{width}}|")
+    print(
+        f"{y:8.3f}|{y:<8.3f}|{y:>8.3f}|{y:-8.3f}|{y:+8.3f}|{y: .1f}|{y:08.2f}|{y:{width}.{n}f}|{i:>{width}}|"
+    )
     print(f"<{f'{i:4}'}>" + " " + f"{n}" + f"{f'{n}'}%{i}", "", sep="%", end=None)
     print((i,), {"a": i, "b": [y]}, str(i) + repr(y), sep=None, flush=True)
     print([(i, "%"), [[]]], Pair(1, i), [f"{n}", n], f"{[y, Pair(y, 'x')]:.2f}")

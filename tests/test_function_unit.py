@@ -41,9 +41,7 @@ ROWS = [  # a row of the table, a form that uses it, and the first of its inputs
 
 @pytest.mark.parametrize(("row", "form", "base"), ROWS)
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_a_changed_coefficient_is_seen(
-    row: int, form: str, base: int, column: int, monkeypatch: Any
-) -> None:
+def test_a_changed_coefficient_is_seen(row: int, form: str, base: int, column: int, monkeypatch: Any) -> None:
     x = captured.inputs(form, base)
     before = captured.on_cpu(form, x)
     table, square = function_unit._tables()

@@ -27,13 +27,16 @@ class TestTheFuzzer:
         assert run_case("capsules", 3, 5) == run_case("capsules", 3, 5)
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize("code, text", [
-        ("raise KeyError('x')", "KeyError"),
-        ("import os; os._exit(3)", "the process ended with 3"),
-        ("import ctypes; ctypes.string_at(1)", "the process ended with -11"),
-        ("while True: pass", "it takes too long"),
-        ("bytearray(1 << 40)", "MemoryError"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "code, text",
+        [
+            ("raise KeyError('x')", "KeyError"),
+            ("import os; os._exit(3)", "the process ended with 3"),
+            ("import ctypes; ctypes.string_at(1)", "the process ended with -11"),
+            ("while True: pass", "it takes too long"),
+            ("bytearray(1 << 40)", "MemoryError"),
+        ],
+    )
     def test_finds_planted_failures(self, code: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FUZZ_PLANTED", code)
         failures, _ = watch("planted", seed=0, seconds=2, limit=0.3)

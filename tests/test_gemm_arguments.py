@@ -273,15 +273,21 @@ def test_equal_numbers_are_not_the_same_call() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"out_dtype": np.float32}, {"out_dtype": np.dtype("f4")}, {"out_dtype": "float32"},
-        {"out_dtype": np.float16}, {"accumulate": np.float16},
-        {"alpha": np.float32(1)}, {"alpha": ml_dtypes.bfloat16(1)}, {"stream": 0},
+        {"out_dtype": np.float32},
+        {"out_dtype": np.dtype("f4")},
+        {"out_dtype": "float32"},
+        {"out_dtype": np.float16},
+        {"accumulate": np.float16},
+        {"alpha": np.float32(1)},
+        {"alpha": ml_dtypes.bfloat16(1)},
+        {"stream": 0},
         {"out": np.zeros((64, 64), np.float32), "out_dtype": np.float32},
-        {"out": np.zeros((128, 128), np.float16)[::2, ::2]}, {"out": np.zeros((64, 64), np.float16).T},
+        {"out": np.zeros((128, 128), np.float16)[::2, ::2]},
+        {"out": np.zeros((64, 64), np.float16).T},
         {"out": np.zeros((64, 64), np.float16)[::-1]},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_accepted(options: dict[str, Any]) -> None:
     a, b = numbers(64, 64, dtype=np.float16), numbers(64, 64, dtype=np.float16, seed=1)
     assert np.array_equal(gemm(a, b, **options), product(a, b))
@@ -505,7 +511,9 @@ def test_epilogues_know_the_matrix_of_a_batch() -> None:
     d = gemm(a, b, epilogue=of_matrix, epilogue_args={"bias": bias}, out_dtype=tc.f32)
     assert np.array_equal(d, product(a, b) + bias[:, None])
     number = lambda value, row, col, batch: value + batch
-    assert np.array_equal(gemm(a, b, epilogue=number, out_dtype=tc.f32), product(a, b) + np.ogrid[:3, :1, :1][0])
+    assert np.array_equal(
+        gemm(a, b, epilogue=number, out_dtype=tc.f32), product(a, b) + np.ogrid[:3, :1, :1][0]
+    )
     single = gemm(a[0], b, epilogue=number, out_dtype=tc.f32)
     assert np.array_equal(single, product(a[0], b))
 
@@ -674,10 +682,7 @@ def test_overlap_reads_no_element() -> None:
 
 @pytest.mark.parametrize(
     "config, dtype",
-    [
-        (AmpereConfig(48, 64, 64, 16, 32, 2), np.float16),
-        (AmpereConfig(16, 16, 512, 16, 16, 2), np.float16),
-    ],
+    [(AmpereConfig(48, 64, 64, 16, 32, 2), np.float16), (AmpereConfig(16, 16, 512, 16, 16, 2), np.float16)],
     ids=str,
 )
 def test_tiles_that_threads_cannot_share(config: AmpereConfig, dtype: Any) -> None:

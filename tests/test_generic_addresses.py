@@ -134,7 +134,10 @@ def past_the_tile(out: tc.Array, offset: tc.Const):
 
 
 def test_mistakes_are_told():
-    with pytest.raises(EmulationError, match="lane 0 gives the generic address 0x.*, which is not in shared memory; ldmatrix needs"):
+    with pytest.raises(
+        EmulationError,
+        match="lane 0 gives the generic address 0x.*, which is not in shared memory; ldmatrix needs",
+    ):
         from_global.emulator(arch="sm_90a")[1, 32](inputs()[0])
     past_the_tile.emulator(arch="sm_90a")[1, 32](np.zeros(32, np.uint32), offset=0)
     with pytest.raises(OutOfBounds):
@@ -159,12 +162,20 @@ def of_a_peer(form: tc.Const):
 
 @pytest.mark.parametrize("form", ["load", "store", "wmma"])
 def test_addresses_of_another_cta_are_refused(form: str):
-    words = "which is in the shared memory of another CTA; .* needs an address of .*the CTA's own shared memory"
+    words = (
+        "which is in the shared memory of another CTA; .* needs an address of .*the CTA's own shared memory"
+    )
     with pytest.raises(EmulationError, match=words):
         of_a_peer.emulator(arch="sm_90a")[2, 32](form)
 
 
-@pytest.mark.parametrize("kernel, arguments", [(product, (np.zeros((16, 16), np.float16),) * 2 + (np.zeros((16, 16), np.float32),)), (transposed, (np.zeros((16, 16), np.float16), np.zeros((2, 32), np.uint32)))])
+@pytest.mark.parametrize(
+    "kernel, arguments",
+    [
+        (product, (np.zeros((16, 16), np.float16),) * 2 + (np.zeros((16, 16), np.float32),)),
+        (transposed, (np.zeros((16, 16), np.float16), np.zeros((2, 32), np.uint32))),
+    ],
+)
 def test_kernels_assemble(kernel: Any, arguments: Any):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     assert kernel.cubin(*arguments, arch="sm_90a")

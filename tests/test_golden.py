@@ -48,10 +48,7 @@ def test_instruction_bits(stem: str, records: list[tuple[str, str]]) -> None:
 
 def test_every_promised_form_was_captured() -> None:
     captured = {
-        name
-        for path in FILES
-        if path.stem != "gemm_kernels"
-        for name in json.loads(path.read_text())
+        name for path in FILES if path.stem != "gemm_kernels" for name in json.loads(path.read_text())
     }
     wanted = {f.mnemonic for f in (*probes.probed_forms(ARCH), *probes.shared_forms(ARCH))}
     assert wanted - captured == set()

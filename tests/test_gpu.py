@@ -160,7 +160,10 @@ def test_epilogue_function_and_odd_lines() -> None:
     plain = kernels.gemm(a, b)
     fused = kernels.gemm(a, b, epilogue=lambda v, row, col: tc.maximum(v, 0.0))
     assert torch.equal(fused, plain.relu())
-    x, y = torch.randn(1025, 1027, device="cuda").bfloat16(), torch.randn(1027, 1029, device="cuda").bfloat16()
+    x, y = (
+        torch.randn(1025, 1027, device="cuda").bfloat16(),
+        torch.randn(1027, 1029, device="cuda").bfloat16(),
+    )
     assert torch.equal(kernels.gemm(x, y), kernels.gemm(x, y, family="sm80"))
 
 

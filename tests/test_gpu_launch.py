@@ -102,9 +102,7 @@ def test_graphs_capture_handles() -> None:
 def test_threads() -> None:
     torch = pytest.importorskip("torch")
     launch = add[8, 128]
-    tensors = [
-        (torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")) for _ in range(4)
-    ]
+    tensors = [(torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")) for _ in range(4)]
 
     def work(x: Any, y: Any, number: float) -> None:
         for _ in range(200):
@@ -120,9 +118,7 @@ def test_threads() -> None:
     assert [x.unique().tolist() for x, _ in tensors] == [[200.0 * (n + 1)] for n in range(4)]
 
 
-@pytest.mark.skipif(
-    driver.cuda_available() and driver.compute_capability() < 90, reason="TMA needs sm_90"
-)
+@pytest.mark.skipif(driver.cuda_available() and driver.compute_capability() < 90, reason="TMA needs sm_90")
 def test_tensor_maps_follow_their_pointers() -> None:
     torch = pytest.importorskip("torch")
     launch = first_box[1, 32]
@@ -157,9 +153,7 @@ def changing_registers(x: tc.Array):
         x[tc.threadIdx.x] = 2.0
 
 
-@pytest.mark.skipif(
-    driver.cuda_available() and driver.compute_capability() != 90, reason="needs sm_90a"
-)
+@pytest.mark.skipif(driver.cuda_available() and driver.compute_capability() != 90, reason="needs sm_90a")
 def test_registers_change_hands_where_ptxas_is() -> None:
     """Assembled by ptxas, loaded, and run; by nvJitLink, which ignores it, it runs as well."""
     x = np.zeros(256, np.float32)
@@ -312,9 +306,7 @@ def test_tuning_restores(cache: Any) -> None:
     base = torch.arange(2000, dtype=torch.float32, device="cuda")
     x = base[::2]
 
-    @tc.autotune(
-        [tc.Config(BLOCK=64), tc.Config(BLOCK=128)], restore_value=["x"], warmup=1, rep=2
-    )
+    @tc.autotune([tc.Config(BLOCK=64), tc.Config(BLOCK=128)], restore_value=["x"], warmup=1, rep=2)
     @tc.kernel
     def double(x: tc.Array, BLOCK: tc.Const) -> None:
         i = tc.blockIdx.x * BLOCK + tc.threadIdx.x

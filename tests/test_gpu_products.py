@@ -117,9 +117,7 @@ def read_each_other(out: tc.Array, rounds: tc.s32):
     tc.cluster_sync()
 
 
-@pytest.mark.skipif(
-    not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a"
-)
+@pytest.mark.skipif(not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a")
 def test_f64_beside_clusters_that_read_each_other() -> None:
     """Loads of fragments are then so late that TMA overtakes them, were they not fenced.
 

@@ -308,7 +308,7 @@ OFFSETS = groups_of((30, 34))
         ((A, B, groups_of((30, 35))), {}, "offsets go from 0 to 65"),
         ((A, B, OFFSETS), {"config": HopperConfig(pingpong=True)}, "takes no pingpong=True"),
     ],
-)  # fmt: skip
+)
 def test_what_groups_along_k_refuse(arguments: Any, options: Any, text: str) -> None:
     with pytest.raises(tc.ArgumentError, match=text):
         kernels.k_grouped_gemm(*arguments, **options)
@@ -338,9 +338,7 @@ def test_gates_that_are_open(name: str, K: int) -> None:
     launch = swiglu_kernel.emulator("sm_90a")[config.cluster_size, config.threads]
     launch(x, gate, up, d, config=config, traits=HopperTraits())
     assert exact(x, gate).min() > 17
-    assert np.array_equal(
-        d.astype(float), (exact(x, gate) * exact(x, up)).astype(BF16).astype(float)
-    )
+    assert np.array_equal(d.astype(float), (exact(x, gate) * exact(x, up)).astype(BF16).astype(float))
 
 
 @pytest.mark.quick(1)
@@ -399,9 +397,14 @@ def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> 
             whole(64, 256, dtype=dtype),
         )
         used = grouped_gemm_kernel.resources(
-            a, b, groups_of((64, 0, 0, 0)), d, arch="sm_90a", config=config,
+            a,
+            b,
+            groups_of((64, 0, 0, 0)),
+            d,
+            arch="sm_90a",
+            config=config,
             traits=HopperTraits(b_k_major=order == "F"),
-        )  # fmt: skip
+        )
         assert not used.spills and not used.warnings
 
 

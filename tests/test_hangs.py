@@ -752,9 +752,7 @@ def comes_back(x: tc.Array, how: tc.Const):
         x[0] = 1
 
 
-@pytest.mark.parametrize(
-    "how", ["follows", "kept", "rarely", "behind a barrier", "block", "warp", "lane"]
-)
+@pytest.mark.parametrize("how", ["follows", "kept", "rarely", "behind a barrier", "block", "warp", "lane"])
 def test_numbers_that_meet_again(how: str) -> None:
     x = np.full(2, 50, np.int32)
     run = comes_back.emulator("sm_90a", checks=how != "block")

@@ -175,9 +175,10 @@ def test_tiles_that_are_not_transposed() -> None:
     """Configurations that transpose none, or not in whole blocks, get copies."""
     a, b, d = (whole(*s, dtype=np.float32) for s in ((136, 64), (64, 256), (136, 256)))
     for config, copied in (
-        (HopperConfig(BN=192, pingpong=True, stages=3), True), (HopperConfig(BN=48, stages=3), True),
+        (HopperConfig(BN=192, pingpong=True, stages=3), True),
+        (HopperConfig(BN=48, stages=3), True),
         (HopperConfig(BN=64, stages=3), False),
-    ):  # fmt: skip
+    ):
         found = kernels.plan(a, b, None, d, precision="tf32", config=config)
         assert [copy.place for copy in found.copies] == [1] * copied
 
@@ -260,9 +261,14 @@ def test_eight_columns_of_one_byte() -> None:
 
 
 EIGHTS = [
-    dict(BN=24), dict(BN=88), dict(BN=136, pingpong=True), dict(BN=88, split_k=2),
-    dict(BN=200, BM=128), dict(BN=72, cluster_m=2), dict(BN=120, cluster_n=2),
-]  # fmt: skip
+    dict(BN=24),
+    dict(BN=88),
+    dict(BN=136, pingpong=True),
+    dict(BN=88, split_k=2),
+    dict(BN=200, BM=128),
+    dict(BN=72, cluster_m=2),
+    dict(BN=120, cluster_n=2),
+]
 
 
 @pytest.mark.parametrize("swapped", [False, True])

@@ -28,9 +28,28 @@ SECONDS = float(os.environ.get("HOST_FUZZ_SECONDS", "4"))
 SEED = int(os.environ.get("HOST_FUZZ_SEED", "1"))
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 DTYPES: list[Any] = [
-    "f2", "f4", "f8", "i1", "u1", "i2", "i4", "i8", "u4", "?", "c8", "O", "U3", "M8[s]", ">f4", BF16,
-    E4M3, np.dtype(ml_dtypes.float8_e5m2), np.dtype(ml_dtypes.int4), np.dtype([("x", "f4")]), "f16",
-]  # fmt: skip
+    "f2",
+    "f4",
+    "f8",
+    "i1",
+    "u1",
+    "i2",
+    "i4",
+    "i8",
+    "u4",
+    "?",
+    "c8",
+    "O",
+    "U3",
+    "M8[s]",
+    ">f4",
+    BF16,
+    E4M3,
+    np.dtype(ml_dtypes.float8_e5m2),
+    np.dtype(ml_dtypes.int4),
+    np.dtype([("x", "f4")]),
+    "f16",
+]
 
 
 class Text(str):
@@ -60,7 +79,9 @@ class Unequal:
 
 def odd_array(draw: random.Random) -> Any:
     """An array of any rank, element type and strides."""
-    shape = tuple(draw.choice([0, 1, 2, 3, 16, 63, 64, 65, 128]) for _ in range(draw.choice([0, 1, 1, 2, 2, 2, 3, 4])))
+    shape = tuple(
+        draw.choice([0, 1, 2, 3, 16, 63, 64, 65, 128]) for _ in range(draw.choice([0, 1, 1, 2, 2, 2, 3, 4]))
+    )
     x: Any = np.zeros(shape, draw.choice(DTYPES))
     how = draw.randrange(8)
     if how == 0:
@@ -82,27 +103,105 @@ def odd_array(draw: random.Random) -> Any:
 
 
 def odd_number(draw: random.Random) -> Any:
-    return draw.choice([
-        0, 1, -1, 2.5, float("nan"), float("inf"), -float("inf"), 1e39, 10**400, -(10**400), 2**31, 2**63,
-        2**64, 1j, True, np.float16(1), np.int8(-1), np.float64("nan"), np.bool_(True), np.complex64(1),
-        np.datetime64("2020"), 5e-324, -0.0, np.longdouble(1), np.float32(3),
-    ])  # fmt: skip
+    return draw.choice(
+        [
+            0,
+            1,
+            -1,
+            2.5,
+            float("nan"),
+            float("inf"),
+            -float("inf"),
+            1e39,
+            10**400,
+            -(10**400),
+            2**31,
+            2**63,
+            2**64,
+            1j,
+            True,
+            np.float16(1),
+            np.int8(-1),
+            np.float64("nan"),
+            np.bool_(True),
+            np.complex64(1),
+            np.datetime64("2020"),
+            5e-324,
+            -0.0,
+            np.longdouble(1),
+            np.float32(3),
+        ]
+    )
 
 
 def odd_thing(draw: random.Random) -> Any:
-    return draw.choice([
-        None, "", "fast", "any", "batch_invariant", "sm90", "sm80", "f32", "tf32", Text("tf32"), b"x", (), [], {}, [1.0], [[1.0]], {1: 2},
-        {"bias": np.zeros(64, np.float32)}, {"x": None}, {"x": [1]}, {"batch": 3}, {"value": 1.0}, {"": 1}, {1, 2},
-        object(), Broken(), Unequal(), tc.f16, tc.f32, tc.s8, tc.bf16, np.float16, "float32", np.dtype("f4"), float,
-        len, int, lambda: 0, lambda v, r, c: v, lambda v, r, c, x: v, lambda v, r, c, bias: v + bias[c], print,
-        range(3), slice(None), Ellipsis, NotImplemented, type, Exception("x"),
-        kernels.RowReduction("sum"), (kernels.RowReduction("max"),), (kernels.RowReduction("sum"),) * 40, (None,),
-        kernels.HopperConfig(), kernels.HopperConfig(BN=64, stages=2), kernels.HopperConfig(split_k=2, BN=64),
-        kernels.HopperConfig(swapped=True), kernels.HopperConfig(pingpong=True),
-        kernels.AmpereConfig(), kernels.AmpereConfig(split_k=2), kernels.AmpereConfig(stages=2),
-        kernels.HopperConfig, kernels.compress(np.zeros((64, 64), np.float16)),
-        kernels.compress(np.zeros((16, 128), np.float32)),
-    ])  # fmt: skip
+    return draw.choice(
+        [
+            None,
+            "",
+            "fast",
+            "any",
+            "batch_invariant",
+            "sm90",
+            "sm80",
+            "f32",
+            "tf32",
+            Text("tf32"),
+            b"x",
+            (),
+            [],
+            {},
+            [1.0],
+            [[1.0]],
+            {1: 2},
+            {"bias": np.zeros(64, np.float32)},
+            {"x": None},
+            {"x": [1]},
+            {"batch": 3},
+            {"value": 1.0},
+            {"": 1},
+            {1, 2},
+            object(),
+            Broken(),
+            Unequal(),
+            tc.f16,
+            tc.f32,
+            tc.s8,
+            tc.bf16,
+            np.float16,
+            "float32",
+            np.dtype("f4"),
+            float,
+            len,
+            int,
+            lambda: 0,
+            lambda v, r, c: v,
+            lambda v, r, c, x: v,
+            lambda v, r, c, bias: v + bias[c],
+            print,
+            range(3),
+            slice(None),
+            Ellipsis,
+            NotImplemented,
+            type,
+            Exception("x"),
+            kernels.RowReduction("sum"),
+            (kernels.RowReduction("max"),),
+            (kernels.RowReduction("sum"),) * 40,
+            (None,),
+            kernels.HopperConfig(),
+            kernels.HopperConfig(BN=64, stages=2),
+            kernels.HopperConfig(split_k=2, BN=64),
+            kernels.HopperConfig(swapped=True),
+            kernels.HopperConfig(pingpong=True),
+            kernels.AmpereConfig(),
+            kernels.AmpereConfig(split_k=2),
+            kernels.AmpereConfig(stages=2),
+            kernels.HopperConfig,
+            kernels.compress(np.zeros((64, 64), np.float16)),
+            kernels.compress(np.zeros((16, 128), np.float32)),
+        ]
+    )
 
 
 def odd(draw: random.Random, given: dict[str, Any]) -> Any:
@@ -120,9 +219,22 @@ def array(*shape: int, dtype: Any = BF16, order: Any = "C") -> np.ndarray:
 
 
 GEMM_OPTIONS = (
-    "c", "alpha", "beta", "out", "out_dtype", "accumulate", "epilogue", "epilogue_args", "row_reductions", "row_out",
-    "precision", "bits", "family", "config", "stream",
-)  # fmt: skip
+    "c",
+    "alpha",
+    "beta",
+    "out",
+    "out_dtype",
+    "accumulate",
+    "epilogue",
+    "epilogue_args",
+    "row_reductions",
+    "row_out",
+    "precision",
+    "bits",
+    "family",
+    "config",
+    "stream",
+)
 SHARED_OPTIONS = ("out", "epilogue", "epilogue_args", "bits", "config", "stream")
 
 
@@ -132,7 +244,11 @@ def gemm_case(draw: random.Random) -> dict[str, Any]:
     a, b = array(64, 64, dtype=dtype), array(64, 64, dtype=dtype, order="F")
     if draw.randrange(4) == 0 and np.dtype(dtype).itemsize == 2:
         return {"a": kernels.compress(a), "b": b}
-    return {"a": a, "b": b, **draw.choice([{}, {"c": array(64, 64, dtype=dtype)}, {"c": array(64, dtype=dtype)}])}
+    return {
+        "a": a,
+        "b": b,
+        **draw.choice([{}, {"c": array(64, 64, dtype=dtype)}, {"c": array(64, dtype=dtype)}]),
+    }
 
 
 def sparse_case(draw: random.Random) -> dict[str, Any]:
@@ -185,8 +301,17 @@ def fields_of(config: Any) -> Callable[[random.Random], dict[str, Any]]:
 
 Case = tuple[Callable[..., Any], Callable[[random.Random], dict[str, Any]], tuple[str, ...]]
 ATTENTION_OPTIONS = (
-    "causal", "window", "scale", "softcap", "cu_seqlens", "block_table", "out", "return_lse", "family", "stream",
-)  # fmt: skip
+    "causal",
+    "window",
+    "scale",
+    "softcap",
+    "cu_seqlens",
+    "block_table",
+    "out",
+    "return_lse",
+    "family",
+    "stream",
+)
 FUNCTIONS: dict[str, Case] = {
     "gemm": (kernels.gemm, gemm_case, GEMM_OPTIONS),
     "plan": (kernels.plan, plan_case, tuple({*GEMM_OPTIONS} - {"out", "out_dtype", "row_out", "stream"})),

@@ -37,9 +37,12 @@ def run(kernel, *args, stream=0):
 def on_device(array, address):
     """The array at `address`, with the strides of `array`."""
     interface = {
-        "data": (address, False), "shape": array.shape, "strides": array.strides,
-        "typestr": array.dtype.str, "version": 3,
-    }  # fmt: skip
+        "data": (address, False),
+        "shape": array.shape,
+        "strides": array.strides,
+        "typestr": array.dtype.str,
+        "version": 3,
+    }
     return np.asarray(type("Device", (), {"__array_interface__": interface})())
 
 
@@ -157,11 +160,5 @@ def test_mixed_arguments():
 
 
 def test_merged():
-    spans = [
-        Span(0, 4, (0,)),
-        Span(10, 14, (1,)),
-        Span(2, 6, (2,)),
-        Span(6, 8, (3,)),
-        Span(11, 12, (4,)),
-    ]
+    spans = [Span(0, 4, (0,)), Span(10, 14, (1,)), Span(2, 6, (2,)), Span(6, 8, (3,)), Span(11, 12, (4,))]
     assert merged(spans) == [Span(0, 6, (0, 2)), Span(6, 8, (3,)), Span(10, 14, (1, 4))]

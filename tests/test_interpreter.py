@@ -174,9 +174,7 @@ class TestControl:
         b = Builder(("out", u64))
         out = np.zeros((5, 3, 3), np.uint32)
         x, y, z = (
-            b.op(
-                instr(f"mov.tid.{axis}", "d:u32 =", lambda c, f, axis=axis: c.special(f"tid.{axis}"))
-            )
+            b.op(instr(f"mov.tid.{axis}", "d:u32 =", lambda c, f, axis=axis: c.special(f"tid.{axis}")))
             for axis in "xyz"
         )
         index = b.op(ADD, b.op(MUL, b.op(ADD, b.op(MUL, z, 3), y), 3), x)
@@ -193,9 +191,7 @@ class TestGroups:
         vector = b.op(LOAD_GLOBAL4, b.element(b.params[0], t, 16))
         swapped = b.value(u32, 4)
         b.assign(swapped, *(Part(vector, i) for i in (3, 2, 1, 0)))
-        b.assign(
-            swapped, Part(swapped, 1), Part(swapped, 0), t, 9
-        )  # all read before any is written
+        b.assign(swapped, Part(swapped, 1), Part(swapped, 0), t, 9)  # all read before any is written
         digits = b.variable(0)
         for i in range(4):
             b.op(ADD, b.op(MUL, digits, 10), Part(swapped, i), into=digits)
@@ -348,9 +344,7 @@ class TestWarpgroups:
         b.run(out, block=160)
         assert np.array_equal(out, np.where(np.arange(160) < 128, np.arange(160) // 32, 9))
 
-    @pytest.mark.parametrize(
-        ("warps", "where"), [(3, "0-95 of warpgroup 0"), (7, "0-95 of warpgroup 1")]
-    )
+    @pytest.mark.parametrize(("warps", "where"), [(3, "0-95 of warpgroup 0"), (7, "0-95 of warpgroup 1")])
     def test_a_divided_warpgroup(self, warps: int, where: str) -> None:
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(LESS, b.op(WARP_ID), warps)):
@@ -391,7 +385,9 @@ class TestMistakes:
             b.assign(copied, found)
             return b.op(ADD, copied, 1)
 
-        with pytest.raises(Uninitialised, match="in thread 40 of block 0" if written else "nothing has written"):
+        with pytest.raises(
+            Uninitialised, match="in thread 40 of block 0" if written else "nothing has written"
+        ):
             outputs(build)
 
     def test_a_guard_hides_what_is_unwritten(self) -> None:

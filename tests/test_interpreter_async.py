@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import (
-    Deadlock,
-    EmulationError,
-    Misaligned,
-    OutOfBounds,
-    Race,
-    Uninitialised,
-)
+from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds, Race, Uninitialised
 
 RNG = np.random.default_rng(5)
 ORDERS = (None, 1, 2, 3)
@@ -123,10 +116,16 @@ def test_copies_arrive_at_the_mbarriers_of_their_own_cta() -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ctas, width, rounds, dtype", [
-    (2, 1, 1, np.int32), (4, 2, 3, np.float32), (2, 4, 2, np.uint32), (2, 1, 4, np.int64),
-    (8, 2, 2, np.float64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ctas, width, rounds, dtype",
+    [
+        (2, 1, 1, np.int32),
+        (4, 2, 3, np.float32),
+        (2, 4, 2, np.uint32),
+        (2, 1, 4, np.int64),
+        (8, 2, 2, np.float64),
+    ],
+)
 def test_stores_go_round(ctas: int, width: int, rounds: int, dtype: Any, order: Any) -> None:
     x = RNG.integers(0, 99, (2 * ctas, 32 * width)).astype(dtype)
     out = np.zeros_like(x)
@@ -159,16 +158,31 @@ def test_mistakes_of_stores(mistake: str, error: Any, words: str) -> None:
 # -- reductions in the cluster (9.7.13.7) --------------------------------------------------------
 
 WHOLE = {
-    "add": np.add.reduce, "min": np.min, "max": np.max, "and": np.bitwise_and.reduce,
-    "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce,
-}  # fmt: skip
+    "add": np.add.reduce,
+    "min": np.min,
+    "max": np.max,
+    "and": np.bitwise_and.reduce,
+    "or": np.bitwise_or.reduce,
+    "xor": np.bitwise_xor.reduce,
+}
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("operation, dtype", [
-    ("add", np.uint32), ("add", np.int32), ("add", np.uint64), ("min", np.int32), ("min", np.uint32),
-    ("max", np.int32), ("max", np.uint32), ("and", np.int32), ("or", np.uint32), ("xor", np.int32),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "operation, dtype",
+    [
+        ("add", np.uint32),
+        ("add", np.int32),
+        ("add", np.uint64),
+        ("min", np.int32),
+        ("min", np.uint32),
+        ("max", np.int32),
+        ("max", np.uint32),
+        ("and", np.int32),
+        ("or", np.uint32),
+        ("xor", np.int32),
+    ],
+)
 def test_reductions_of_a_cluster(operation: str, dtype: Any, order: Any) -> None:
     info = np.iinfo(dtype)
     x = RNG.integers(info.min, info.max, (8, 32), dtype, endpoint=True)
@@ -242,10 +256,12 @@ def test_refused_asynchronous_writes(write: Any, words: str) -> None:
 def test_the_assembler_takes_the_kernels() -> None:
     x, out = np.zeros((8, 128), np.int32), zeros(8, 128)
     for kernel, arguments, constants in (
-        (kernels.drops, (out,), {}), (kernels.cancels, (out,), {}),
-        (kernels.copies, (x, out), {"noinc": True}), (kernels.sends, (x, out), {"width": 4}),
+        (kernels.drops, (out,), {}),
+        (kernels.cancels, (out,), {}),
+        (kernels.copies, (x, out), {"noinc": True}),
+        (kernels.sends, (x, out), {"width": 4}),
         (kernels.collects, (x, out), {"operation": "max"}),
-    ):  # fmt: skip
+    ):
         assert kernel.resources(*arguments, arch="sm_90a", **constants).registers > 0
 
 
@@ -263,11 +279,14 @@ def test_a_bulk_store_clears_bytes() -> None:
     assert np.array_equal(got.reshape(32, 128), wanted)
 
 
-@pytest.mark.parametrize("address, size, error, words", [
-    (0, 12, EmulationError, "clears a multiple of 8 bytes, not 12"),
-    (4, 8, Misaligned, "no multiple of 8"),
-    (4088, 16, OutOfBounds, "shared store"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "address, size, error, words",
+    [
+        (0, 12, EmulationError, "clears a multiple of 8 bytes, not 12"),
+        (4, 8, Misaligned, "no multiple of 8"),
+        (4088, 16, OutOfBounds, "shared store"),
+    ],
+)
 def test_mistakes_of_bulk_stores(address: int, size: int, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         shared = np.zeros(4096, np.uint8)

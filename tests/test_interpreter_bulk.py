@@ -39,9 +39,7 @@ def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int]) -> np.n
 
 def laid_out(values: np.ndarray, swizzle: int) -> np.ndarray:
     """Words of shared memory that hold a box: rows a swizzle's span apart, chunks swapped."""
-    rows = (
-        np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.shape[-1] * values.itemsize)
-    )
+    rows = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.shape[-1] * values.itemsize)
     pitch = swizzle or rows.shape[1]
     image = np.full(hopper.space(len(rows) * pitch) * 4, FRESH, np.uint8)
     for row, data in enumerate(rows):
@@ -80,9 +78,7 @@ def test_loads_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swiz
     assert np.array_equal(image, expected)
 
 
-@pytest.mark.parametrize(
-    "shape, dtype, box, corner, swizzle", [case for case in CASES if min(case[3]) >= 0]
-)
+@pytest.mark.parametrize("shape, dtype, box, corner, swizzle", [case for case in CASES if min(case[3]) >= 0])
 def test_stores_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swizzle: int) -> None:
     values = RNG.integers(1, 100, box).astype(dtype)
     image = laid_out(values, swizzle)
@@ -91,16 +87,7 @@ def test_stores_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swi
         place = tuple(c + i for c, i in zip(corner, index, strict=True))
         if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
             expected[place] = values[index]
-    run(
-        hopper.store_box,
-        1,
-        128,
-        image,
-        target,
-        np.array(corner, np.int32),
-        box=box,
-        swizzle=swizzle,
-    )
+    run(hopper.store_box, 1, 128, image, target, np.array(corner, np.int32), box=box, swizzle=swizzle)
     assert expected.any() and np.array_equal(target, expected)
 
 
@@ -130,24 +117,13 @@ def test_corners_of_boxes_that_touch_the_array(row: int, col: int) -> None:
     array = np.arange(48 * 40, dtype=np.uint32).reshape(48, 40) + 1
     expected = image_of(array, (row, col), (16, 16), 64)
     image = np.zeros(len(expected), np.uint32)
-    run(
-        hopper.load_box,
-        1,
-        128,
-        array,
-        image,
-        np.array([row, col], np.int32),
-        box=(16, 16),
-        swizzle=64,
-    )
+    run(hopper.load_box, 1, 128, array, image, np.array([row, col], np.int32), box=(16, 16), swizzle=64)
     assert np.array_equal(image, expected)
 
 
 def test_a_row_starts_at_a_multiple_of_16_bytes() -> None:
     array, image = np.zeros((8, 32), np.float32), np.zeros(256, np.uint32)
-    with pytest.raises(
-        Misaligned, match="innermost coordinate 6, byte 24 of a row; multiples of 16"
-    ):
+    with pytest.raises(Misaligned, match="innermost coordinate 6, byte 24 of a row; multiples of 16"):
         run(hopper.load_box, 1, 128, array, image, np.array([0, 6], np.int32), box=(8, 16))
 
 
@@ -206,9 +182,25 @@ def specials(kind: np.dtype[Any]) -> np.ndarray:
     tiny, normal = float(limits.smallest_subnormal), float(limits.smallest_normal)
     most, step = float(limits.max), float(limits.eps)
     found = np.array(
-        [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, tiny, -tiny, normal, -normal, most, -most,
-         normal - tiny, 1.5, step]
-    ).astype(kind)  # fmt: skip
+        [
+            0.0,
+            -0.0,
+            1,
+            -1,
+            np.inf,
+            -np.inf,
+            np.nan,
+            tiny,
+            -tiny,
+            normal,
+            -normal,
+            most,
+            -most,
+            normal - tiny,
+            1.5,
+            step,
+        ]
+    ).astype(kind)
     found.view(f"u{kind.itemsize}")[6] |= 5  # a NaN with a payload
     return found
 
@@ -235,16 +227,7 @@ def test_reductions_are_those_of_an_h200(name: str) -> None:
 def test_a_reduction_that_does_not_exist() -> None:
     image, target = np.zeros(256, np.uint32), np.zeros((8, 16), np.float32)
     with pytest.raises(EmulationError, match=r"\.min of argument 'target', whose elements are f32"):
-        run(
-            hopper.store_box,
-            1,
-            128,
-            image,
-            target,
-            np.zeros(2, np.int32),
-            box=(8, 16),
-            reduce="min",
-        )
+        run(hopper.store_box, 1, 128, image, target, np.zeros(2, np.int32), box=(8, 16), reduce="min")
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.float32, BF16])
@@ -257,8 +240,10 @@ def test_bulk_copies(dtype: Any) -> None:
     assert report.bytes["global", "load"] == report.bytes["global", "store"] == size
 
 
-@pytest.mark.parametrize("op, dtype", [("add.u32", np.uint32), ("max.s32", np.int32),
-    ("add.f32", np.float32), ("add.noftz.bf16", BF16)])  # fmt: skip
+@pytest.mark.parametrize(
+    "op, dtype",
+    [("add.u32", np.uint32), ("max.s32", np.int32), ("add.f32", np.float32), ("add.noftz.bf16", BF16)],
+)
 def test_bulk_reductions(op: str, dtype: Any) -> None:
     source, old = (RNG.integers(0, 100, 512).astype(dtype) for _ in range(2))
     target = old.copy()
@@ -355,9 +340,15 @@ class TestPages:
         assert np.array_equal(out[16, :32], source[0, :32] * bool(look))
 
     LOOKS = [
-        "load", "load of a thread", "store", "ldmatrix", "copy", "bulk load",
-        "bulk load of a part", "bulk store",
-    ]  # fmt: skip
+        "load",
+        "load of a thread",
+        "store",
+        "ldmatrix",
+        "copy",
+        "bulk load",
+        "bulk load of a part",
+        "bulk store",
+    ]
 
     @pytest.mark.parametrize("look", LOOKS)
     def test_nobody_looks(self, look: str) -> None:
@@ -406,10 +397,13 @@ class TestClusters:
         second = [(2 + x, y, 0) for y in range(3) for x in range(2)]
         assert found == second + [(x, 3 + y, 0) for y in range(3) for x in range(2)]
 
-    @pytest.mark.parametrize("offset, error, text", [
-        (4, Misaligned, r"mbarrier at shared 0x104 \(thread 0 of block 2\): no multiple of 8"),
-        (8, EmulationError, r"the mbarrier at shared 0x108 is not initialised \(thread 0 of block 2\)"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "offset, error, text",
+        [
+            (4, Misaligned, r"mbarrier at shared 0x104 \(thread 0 of block 2\): no multiple of 8"),
+            (8, EmulationError, r"the mbarrier at shared 0x108 is not initialised \(thread 0 of block 2\)"),
+        ],
+    )
     @pytest.mark.usefixtures("library")
     def test_a_load_that_no_barrier_counts(self, offset: int, error: Any, text: str) -> None:
         """In one CTA of four, so that there are more CTAs than copies."""
@@ -464,6 +458,7 @@ def beside_its_barrier(source: tc.Array, offset: tc.Const = 0):
 
 # -- loads to the own CTA, prefetches -------------------------------------------------------------
 
+
 @pytest.mark.parametrize("hint", ["", ".L2::cache_hint"])
 def test_loads_to_the_own_cta(hint: str) -> None:
     x, out = RNG.integers(-99, 99, 64).astype(np.int32), np.zeros((2, 32), np.int32)
@@ -478,10 +473,13 @@ def test_loads_to_the_own_cta_do_not_leave_it(mistake: str) -> None:
         run(hopper.own_load, 2, 32, np.zeros(64, np.int32), np.zeros((2, 32), np.int32), mistake=mistake)
 
 
-@pytest.mark.parametrize("text, shared_first", [
-    ("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes", True),
-    ("cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, shared_first",
+    [
+        ("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes", True),
+        ("cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group", False),
+    ],
+)
 def test_copies_in_im2col_mode_are_refused(text: str, shared_first: bool) -> None:
     @tc.kernel
     def kernel(x: tc.Array, text: tc.Const, shared_first: tc.Const):

@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import (
-    EmulationError,
-    Misaligned,
-    OperandError,
-    OutOfBounds,
-    Race,
-    Uninitialised,
-)
+from tensorcore_dsl.errors import EmulationError, Misaligned, OperandError, OutOfBounds, Race, Uninitialised
 
 RNG = np.random.default_rng(23)
 
@@ -77,9 +70,7 @@ class TestLoads:
     def test_a_cta_that_may_end_too_early(self) -> None:
         source, out = (np.zeros((4, 8, 32), np.float32) for _ in range(2))
         words = "block 0 may end before block [123] accesses its shared memory here"
-        message = caught(
-            EmulationError, words, cluster.total, 4, 32, source, out, mistake="may be gone"
-        )
+        message = caught(EmulationError, words, cluster.total, 4, 32, source, out, mistake="may be gone")
         assert line_of(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
 
 
@@ -232,9 +223,7 @@ class TestStores:
     def test_an_mbarrier_that_nobody_waits_for(self) -> None:
         out = np.zeros(32, np.uint32)
         words = "of block 0 .* wrote it at line|uninitialised"
-        caught(
-            (EmulationError, Uninitialised), words, cluster.hand_over, 2, 32, out, mistake="no wait"
-        )
+        caught((EmulationError, Uninitialised), words, cluster.hand_over, 2, 32, out, mistake="no wait")
 
     @pytest.mark.parametrize(
         ("operation", "returns"),
@@ -269,10 +258,16 @@ class TestAsyncProxy:
         run(cluster.fill_peer, 4, 64, target)
         assert np.array_equal(target, 10 * (np.arange(4) ^ 1)[:, None] + np.arange(64))
 
-    @pytest.mark.parametrize("mistake, words", [
-        ("no fence", "what thread 0 of block 1 .* wrote by an ordinary store at .* without a proxy fence"),
-        ("no wait", "store of 4 bytes at 0x0 of block 1 .* still read by a bulk store of thread 0"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "mistake, words",
+        [
+            (
+                "no fence",
+                "what thread 0 of block 1 .* wrote by an ordinary store at .* without a proxy fence",
+            ),
+            ("no wait", "store of 4 bytes at 0x0 of block 1 .* still read by a bulk store of thread 0"),
+        ],
+    )
     def test_mistakes_of_stores(self, mistake: str, words: str) -> None:
         target = np.zeros((2, 64), np.uint32)
         caught(EmulationError, words, cluster.fill_peer, 2, 64, target, mistake=mistake)
@@ -358,7 +353,10 @@ REFUSED = [
     ("bulk copy of another shape", "tiles of one kind, .* bf16 tile of 8x64, .* tile of 16x64"),
     ("bulk copy of columns", "tiles of one kind, dense"),
     ("bulk copy amid a swizzle", "from one swizzle's period on"),
-    ("difference", "a shared::cluster pointer to bf16, 128-byte swizzle and a shared pointer to bf16, 128-byte swizzle do not combine"),
+    (
+        "difference",
+        "a shared::cluster pointer to bf16, 128-byte swizzle and a shared pointer to bf16, 128-byte swizzle do not combine",
+    ),
 ]
 
 
@@ -449,10 +447,22 @@ def test_atomics_of_cluster_scope_order_a_cluster() -> None:
     assert x.tolist() == [7, 7]
 
 
-@pytest.mark.parametrize("release, acquire", [
-    ("relaxed.cluster", "acquire.cluster"), ("release.cluster", "relaxed.cluster"),
-    ("release.cta", "acquire.cluster"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "release, acquire",
+    [
+        ("relaxed.cluster", "acquire.cluster"),
+        ("release.cluster", "relaxed.cluster"),
+        ("release.cta", "acquire.cluster"),
+    ],
+)
 def test_atomics_that_order_too_little(release: str, acquire: str) -> None:
     with pytest.raises(Race):
-        run(cluster.hands_on, 2, 1, np.zeros(2, np.int32), np.zeros(2, np.uint32), release=release, acquire=acquire)
+        run(
+            cluster.hands_on,
+            2,
+            1,
+            np.zeros(2, np.int32),
+            np.zeros(2, np.uint32),
+            release=release,
+            acquire=acquire,
+        )

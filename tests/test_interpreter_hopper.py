@@ -34,9 +34,14 @@ def caught(error: type[Exception], words: str, kernel: Any, *args: Any, **consta
 
 @tc.kernel
 def pipeline(
-    a: tc.Array, b: tc.Array, d: tc.Array, BM: tc.Const = 64, BN: tc.Const = 64,
-    stages: tc.Const = 2, mistake: tc.Const = "",
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    d: tc.Array,
+    BM: tc.Const = 64,
+    BN: tc.Const = 64,
+    stages: tc.Const = 2,
+    mistake: tc.Const = "",
+):
     """D = A B^T: a warpgroup brings tiles, one for each 64 rows multiplies. `mistake` plants one."""
     consumers = BM // 64
     tc.launch_bounds(128 * (1 + consumers))
@@ -146,16 +151,20 @@ class TestPipeline:
     def test_mistakes(self, mistake: str, error: type[Exception], words: str) -> None:
         size = 128 if mistake == "one waits" else 64
         text = caught(
-            error, words, pipeline, 1, 128 + 2 * size, *operands(size, 64, 512), BM=size,
-            mistake=mistake,
-        )  # fmt: skip
+            error, words, pipeline, 1, 128 + 2 * size, *operands(size, 64, 512), BM=size, mistake=mistake
+        )
         assert f"{__file__}:" in text
 
     def test_a_deadlock_names_everybody(self) -> None:
         text = caught(
-            Deadlock, "every thread that is left waits", pipeline, 1, 256, *operands(64, 64, 512),
+            Deadlock,
+            "every thread that is left waits",
+            pipeline,
+            1,
+            256,
+            *operands(64, 64, 512),
             mistake="too many bytes",
-        )  # fmt: skip
+        )
         lines = text.splitlines()
         who = [line.strip() for line in lines if ": mbarrier.try_wait" in line]
         assert [line.split(":")[0] for line in who] == ["block 0 warps 0", "block 0 warps 4-7"]
@@ -261,9 +270,7 @@ def read_by_all(a: tc.Array, out: tc.Array, matrices: tc.Const = False, how: tc.
 
 
 @tc.kernel
-def overwritten(
-    a: tc.Array, out: tc.Array, matrices: tc.Const = False, fence: tc.Const = "readers"
-):
+def overwritten(a: tc.Array, out: tc.Array, matrices: tc.Const = False, fence: tc.Const = "readers"):
     """Boxes come to one tile in turn; warps 1 to 3 read each, and release it by an mbarrier."""
     tc.launch_bounds(128)
     map, tile = tc.tensor_map(a, (8, 8)), tc.shared((8, 8), tc.f16, align=128)
@@ -340,12 +347,12 @@ class TestProxies:
         """The mbarrier orders them, but not across proxies: both places are named."""
         a, out = np.zeros((24, 8), np.float16), np.zeros((3, 96), np.uint32)
         words = "the cp.async.bulk.tensor of warp 0 of block 0 writes through the async proxy what"
-        text = caught(
-            EmulationError, words, overwritten, 1, 128, a, out, matrices=matrices, fence=fence
-        )
+        text = caught(EmulationError, words, overwritten, 1, 128, a, out, matrices=matrices, fence=fence)
         source, first = inspect.getsourcelines(overwritten.function)
-        at = {mark: [first + i for i, line in enumerate(source) if f"# {mark}" in line]
-              for mark in ("reads", "writes")}  # fmt: skip
+        at = {
+            mark: [first + i for i, line in enumerate(source) if f"# {mark}" in line]
+            for mark in ("reads", "writes")
+        }
         assert f"read by an ordinary load at line {at['reads'][not matrices]} (" in text
         assert f"{at['writes'][0]} in overwritten" in text
         assert "without a proxy fence" in text and "best by the reader before it sync" in text
@@ -377,17 +384,13 @@ class TestProxies:
 
     def test_a_store_to_what_wgmma_reads(self) -> None:
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
-        text = caught(
-            EmulationError, "still read by a wgmma", by_hand, 1, 128, a, d, wait="store first"
-        )
+        text = caught(EmulationError, "still read by a wgmma", by_hand, 1, 128, a, d, wait="store first")
         assert "wgmma.wait_group" in text
 
     @pytest.mark.parametrize("wait", ["never", "no commit"])
     def test_accumulators_read_too_early(self, wait: str) -> None:
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
-        text = caught(
-            EmulationError, "that the wgmma at .* still owns", by_hand, 1, 128, a, d, wait=wait
-        )
+        text = caught(EmulationError, "that the wgmma at .* still owns", by_hand, 1, 128, a, d, wait=wait)
         assert ("wgmma.commit_group and" in text) == (wait == "no commit")
         assert "row, col]= acc[i]".replace("]=", "] =") in text
 
@@ -519,14 +522,20 @@ class TestBarriers:
             EmulationError,
             r"a second time, by thread 1 of block 0 \(first at .*, by thread 0 of block 0 in the "
             r"same step\); its phase is 0: one thread initialises a barrier, as under `if tc",
-            initialised, 1, 64, every=True,
-        )  # fmt: skip
+            initialised,
+            1,
+            64,
+            every=True,
+        )
         caught(
             EmulationError,
             r"a second time, by thread 0 of block 0 \(first at [^,]*\); its phase is 0: "
             "mbarrier.inval comes first",
-            initialised, 1, 64, every=False,
-        )  # fmt: skip
+            initialised,
+            1,
+            64,
+            every=False,
+        )
 
     def test_a_cluster_meets(self) -> None:
         out = np.zeros(64, np.int32)
@@ -535,11 +544,7 @@ class TestBarriers:
 
     CLUSTERS = [
         ("peer gone", EmulationError, "peer CTA gone: thread 0 of block 1 .* of block 0"),
-        (
-            "may be gone",
-            EmulationError,
-            "block 0 may end before block 1 accesses its shared memory here",
-        ),
+        ("may be gone", EmulationError, "block 0 may end before block 1 accesses its shared memory here"),
         ("not open", EmulationError, "before the cluster has met .* block 0 may not have started"),
         ("no such rank", OutOfBounds, "rank 2 leaves the cluster, which has 2 CTAs"),
         ("remote wait", EmulationError, "only arrivals and bytes reach the barriers of other CTAs"),
@@ -633,12 +638,4 @@ def test_a_waiter_that_two_phases_pass() -> None:
     out = np.zeros(96, np.int32)
     run(passing, 1, 96, out)
     assert out[:32].all()
-    caught(
-        Deadlock,
-        "waits for phase 0, which came to its end together with",
-        passing,
-        1,
-        96,
-        out,
-        rounds=2,
-    )
+    caught(Deadlock, "waits for phase 0, which came to its end together with", passing, 1, 96, out, rounds=2)

@@ -350,8 +350,10 @@ def test_atomics_in_one_loop_are_those_thread_by_thread(name):
     updates = [reductions.BIT_UPDATES[op] for op in ("and", "or", "xor")]
     if name[0] != "b":
         updates = [reductions.integer_update(op, name) for op in ("add", "min", "max")]
-    words = lambda count: rng.integers(0, 1 << 8 * width, count, kind, endpoint=False) if width < 8 else (
-        rng.integers(0, 1 << 64, count, kind)
+    words = lambda count: (
+        rng.integers(0, 1 << 8 * width, count, kind, endpoint=False)
+        if width < 8
+        else (rng.integers(0, 1 << 64, count, kind))
     )
     for update in updates:
         code = reductions.simple(update)

@@ -20,9 +20,14 @@ RNG = np.random.default_rng(3)
 
 
 def run(
-    kernel: Any, grid: int, block: int, *args: Any, order: int | None, checks: bool | None = None,
+    kernel: Any,
+    grid: int,
+    block: int,
+    *args: Any,
+    order: int | None,
+    checks: bool | None = None,
     **constants: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     emulated = kernel.emulator("sm_90a", order=order, checks=checks)
     return emulated[grid, block](*args, **constants)
 
@@ -217,8 +222,16 @@ def test_gates_are_the_same_in_every_order() -> None:
     for order in (None, 0, 1):
         found.append(np.zeros((128, 96), BF16))
         run(
-            swiglu_kernel, 2, config.threads, x, gate, up, found[-1],
-            order=order, config=config, traits=HopperTraits(),
-        )  # fmt: skip
+            swiglu_kernel,
+            2,
+            config.threads,
+            x,
+            gate,
+            up,
+            found[-1],
+            order=order,
+            config=config,
+            traits=HopperTraits(),
+        )
     assert found[0].any()
     assert len({d.tobytes() for d in found}) == 1

@@ -88,9 +88,7 @@ class Tile(Builder):
         copy = isa.instruction("cp.async.cg.shared.global")
         for first, lines, source in ((0, BM, sources[0]), (BM, BN, sources[1])):
             for i in range(0, lines, 32):
-                self.op(
-                    copy, Address(target, (first + i) * ROW), Address(source, i * 2 * self.k), 16
-                )
+                self.op(copy, Address(target, (first + i) * ROW), Address(source, i * 2 * self.k), 16)
             self.named("add.u64", source, 2 * BK, into=source)
         self.named("cp.async.commit_group")
 
@@ -147,9 +145,7 @@ def test_product(m: int, n: int, k: int) -> None:
 def test_padding_avoids_bank_conflicts() -> None:
     a, b = operands(64, 32, 64)
     report = Tile(32, 64).run(a, b, np.zeros((64, 32), np.float32), block=128, profile=True)
-    reads = [
-        t for (_, space, verb), t in report.lines.items() if (space, verb) == ("shared", "load")
-    ]
+    reads = [t for (_, space, verb), t in report.lines.items() if (space, verb) == ("shared", "load")]
     assert reads and all(t.excess == 0 for t in reads)
 
 
@@ -168,9 +164,7 @@ def test_a_divergent_product() -> None:
     for name in "abc":
         operand = MMA.operand(name)
         assert operand.layout is not None
-        value = Value(
-            100 + len(values), Type(operand.dtype, operand.registers, operand.layout.name)
-        )
+        value = Value(100 + len(values), Type(operand.dtype, operand.registers, operand.layout.name))
         b.block.nodes.append(Assign(value, (Const(1.0, operand.dtype),), b.loc()))
         values.append(value)
     d = Value(200, values[2].type)

@@ -61,13 +61,20 @@ def process(tmp_path):
     def run(*change, **variables):
         path.write_text(SCRIPT.replace(*change) if change else SCRIPT)
         settings = {
-            "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_CACHE": str(directory), "PYTHONHASHSEED": "0",
-            "TENSORCORE_DSL_TARGET": "cpu", **variables,
-        }  # fmt: skip
+            "PYTHONPATH": str(ROOT),
+            "TENSORCORE_DSL_CACHE": str(directory),
+            "PYTHONHASHSEED": "0",
+            "TENSORCORE_DSL_TARGET": "cpu",
+            **variables,
+        }
         done = subprocess.run(
-            [sys.executable, "-B", path], capture_output=True, text=True, timeout=300, check=False,
+            [sys.executable, "-B", path],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
             env={**os.environ, **settings},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         count, *text = done.stdout.split()
         return int(count), text
@@ -113,9 +120,14 @@ def test_entries_that_are_no_ir(process):
     process()
     (path,) = process.entries()
     for content in (
-        b"", b"text", zlib.compress(b""), zlib.compress(b"\x80\x05N."), zlib.compress(b"cos\nabort\n."),
-        zlib.compress(pickle.dumps([1, 2])), zlib.compress(b"cposix\n_exit\n(I7\ntR."),
-    ):  # fmt: skip
+        b"",
+        b"text",
+        zlib.compress(b""),
+        zlib.compress(b"\x80\x05N."),
+        zlib.compress(b"cos\nabort\n."),
+        zlib.compress(pickle.dumps([1, 2])),
+        zlib.compress(b"cposix\n_exit\n(I7\ntR."),
+    ):
         disk_cache.store(path.stem, content, "", path.parent.parent)
         assert process()[0] == 1, content
     assert process()[0] == 0

@@ -33,23 +33,40 @@ from tensorcore_dsl.ir.nodes import (
 from tensorcore_dsl.ir.text import format_kernel, parse_kernel
 from tensorcore_dsl.isa import instruction
 
-FORMS = [instruction(m) for m in (
-    "add.s32", "fma.rn.f32", "setp.lt.u32", "selp.f32", "ld.global.v4.b32", "st.global.b64",
-    "shared.base", "mov.u32.%tid.x", "cp.async.cg.shared.global", "bar.sync",
-    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "elect.sync", "cp.async.wait_all",
-)]  # fmt: skip
+FORMS = [
+    instruction(m)
+    for m in (
+        "add.s32",
+        "fma.rn.f32",
+        "setp.lt.u32",
+        "selp.f32",
+        "ld.global.v4.b32",
+        "st.global.b64",
+        "shared.base",
+        "mov.u32.%tid.x",
+        "cp.async.cg.shared.global",
+        "bar.sync",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+        "elect.sync",
+        "cp.async.wait_all",
+    )
+]
 TYPES = [
-    Type(s32), Type(f32), Type(pred), Type(u64), Type(b32, 4), Type(f32, 4, "mma.C.16x8.f32"),
-    Type(f64, 1, "mma.A.8x4.f64"), Type(u32, 2),
-]  # fmt: skip
+    Type(s32),
+    Type(f32),
+    Type(pred),
+    Type(u64),
+    Type(b32, 4),
+    Type(f32, 4, "mma.C.16x8.f32"),
+    Type(f64, 1, "mma.A.8x4.f64"),
+    Type(u32, 2),
+]
 
 # --- random kernels: any values anywhere, right or wrong ------------------------------------
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z_0-9.]{0,8}", fullmatch=True)
 strings = st.text(max_size=12)
-base_locs = st.builds(
-    Loc, strings, st.integers(1, 9999), st.integers(0, 99), st.integers(0, 99), strings
-)
+base_locs = st.builds(Loc, strings, st.integers(1, 9999), st.integers(0, 99), st.integers(0, 99), strings)
 locs = st.none() | st.recursive(
     base_locs, lambda inner: st.builds(Loc, strings, st.integers(1, 99), caller=inner), max_leaves=3
 )
@@ -67,12 +84,22 @@ def kernels(draw: Any) -> Kernel:
     scalars = values | consts
     addresses = st.builds(Address, scalars, st.integers(-(2**31), 2**31 - 1) | st.just(0))
     ops = st.builds(
-        Op, st.sampled_from(FORMS), st.lists(values, max_size=2).map(tuple),
+        Op,
+        st.sampled_from(FORMS),
+        st.lists(values, max_size=2).map(tuple),
         st.lists(values | consts | parts | addresses, max_size=4).map(tuple),
-        st.none() | values, st.just(False), locs,
-    ).map(lambda op: op if op.guard is None else Op(  # only a guard can be negated
-        op.instr, op.results, op.operands, op.guard, len(op.results) == 1, op.loc
-    ))  # fmt: skip
+        st.none() | values,
+        st.just(False),
+        locs,
+    ).map(
+        lambda op: (
+            op
+            if op.guard is None
+            else Op(  # only a guard can be negated
+                op.instr, op.results, op.operands, op.guard, len(op.results) == 1, op.loc
+            )
+        )
+    )
     copies = st.builds(
         Assign, values, st.lists(values | consts | parts, min_size=1, max_size=4).map(tuple), locs
     )
@@ -93,11 +120,18 @@ def kernels(draw: Any) -> Kernel:
     params = draw(st.lists(st.builds(Param, names, values, st.none() | maps), max_size=4))
     clusters = st.none() | st.tuples(*[st.integers(1, 16)] * 3)
     return Kernel(
-        draw(names), params, Block(draw(st.lists(nodes, max_size=6))),
-        draw(st.sampled_from([0, 7, 65536])), draw(st.sampled_from([16, 128])),
-        draw(st.sampled_from([0, 16, 256, 1024])), draw(counts), draw(counts), draw(counts), draw(clusters),
+        draw(names),
+        params,
+        Block(draw(st.lists(nodes, max_size=6))),
+        draw(st.sampled_from([0, 7, 65536])),
+        draw(st.sampled_from([16, 128])),
+        draw(st.sampled_from([0, 16, 256, 1024])),
+        draw(counts),
+        draw(counts),
+        draw(counts),
+        draw(clusters),
         draw(st.lists(strings, max_size=2)),
-    )  # fmt: skip
+    )
 
 
 def structure(item: Any, locations: bool) -> Any:
@@ -123,8 +157,9 @@ def test_text_parses_to_the_same_kernel(kernel: Kernel, locations: bool) -> None
     parsed = parse_kernel(text)
     assert format_kernel(parsed, locations) == text
     assert structure(parsed, locations) == structure(kernel, locations)
-    assert structure(parse_kernel(text.replace("\n", "\n\n  // a comment\n")), locations) == \
-        structure(kernel, locations)
+    assert structure(parse_kernel(text.replace("\n", "\n\n  // a comment\n")), locations) == structure(
+        kernel, locations
+    )
 
 
 # --- what it looks like ---------------------------------------------------------------------
@@ -147,6 +182,7 @@ def test_debug_builds_are_printed_with_marks_as_comments(locations: bool) -> Non
     assert {"line", "assigned", "end", "keep"} == set(kinds)
     assert ["//", "assigned", "total"] in [words[:3] for words in shown]
     assert format_kernel(parse_kernel(text)) == format_kernel(chosen.ir)
+
 
 SHOWN = """\
 kernel show(p = %0:u64, n = %1:s32) shared 1024 align 128 dynamic threads 64 max_registers 96 {
@@ -185,8 +221,10 @@ map 3 axes 0 box 256) cluster 2 1 1 {
 def test_tensor_maps_and_clusters() -> None:
     kernel = parse_kernel(MAPPED)
     assert [p.tensor_map for p in kernel.params] == [
-        None, TensorMap(0, (1, 0), (64, 128), 128), TensorMap(3, (0,), (256,)),
-    ]  # fmt: skip
+        None,
+        TensorMap(0, (1, 0), (64, 128), 128),
+        TensorMap(3, (0,), (256,)),
+    ]
     assert kernel.cluster == (2, 1, 1)
     assert format_kernel(kernel) == MAPPED
 
@@ -243,8 +281,8 @@ MISTAKES = {
     "kernel k() {\n  if %0.1:pred*2 {\n  }\n}": "expected a whole value, not register 1 of one",
     "kernel k() {\n  while {\n  } until true {\n  }\n}": "line 3: expected `do`, found 'until true {'",
     "kernel k() {\n  return #3\n}": "line 2: the text has no line `loc 3`",
-    "kernel k() {\n}\nloc 0 x": 'line 3: expected `"file":line:column-end`, found \'x\'',
-    "kernel k() {\n}\nloc 1 \"a\":1:0-0 \"f\" from 0": "line 3: loc 0 has to come before 1",
+    "kernel k() {\n}\nloc 0 x": "line 3: expected `\"file\":line:column-end`, found 'x'",
+    'kernel k() {\n}\nloc 1 "a":1:0-0 "f" from 0': "line 3: loc 0 has to come before 1",
 }
 
 

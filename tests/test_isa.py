@@ -409,9 +409,7 @@ def test_a_row_says_what_it_accesses(declared: dict[str, Any], message: str) -> 
 
 
 def test_a_store_that_completes_later_is_not_strong() -> None:
-    instr = instruction_of(
-        access="store p shared::cluster 1*b32 mbarrier; sync bar shared::cluster 8"
-    )
+    instr = instruction_of(access="store p shared::cluster 1*b32 mbarrier; sync bar shared::cluster 8")
     assert not instr.strong and instr.runs_behind and instr.counts_bytes and instr.word is None
     assert instr.effects == Effect.STORE | Effect.VOLATILE and instr.accesses[0].bytes == 4
 
@@ -437,12 +435,8 @@ def parts(arch: str, size: int = 250) -> Iterable[Any]:
 
 
 @pytest.mark.quick(lambda instrs: instrs[0].opcode)
-@pytest.mark.parametrize(
-    ("arch", "version", "instrs"), [part for arch in ARCH_NAMES for part in parts(arch)]
-)
-def test_every_form_assembles(
-    arch: str, version: tuple[int, int], instrs: list[Instruction]
-) -> None:
+@pytest.mark.parametrize(("arch", "version", "instrs"), [part for arch in ARCH_NAMES for part in parts(arch)])
+def test_every_form_assembles(arch: str, version: tuple[int, int], instrs: list[Instruction]) -> None:
     if version > newest_ptx():
         pytest.skip(f"this nvJitLink does not know PTX {version[0]}.{version[1]}")
     assert not assembles(module(instrs, arch, version), arch)
@@ -496,9 +490,7 @@ def test_no_lower_ptx_version_will_do(opcode: str) -> None:
     more = () if opcode == "wgmma" else ("shape", "a", "c")
     for instrs in groups(opcode, *more).values():
         instr = instrs[len(instrs) // 2]
-        arch = min(
-            (a for a in ARCH_NAMES if instr.requires.met_by(ARCHS[a])), key=lambda a: ARCHS[a].ptx
-        )
+        arch = min((a for a in ARCH_NAMES if instr.requires.met_by(ARCHS[a])), key=lambda a: ARCHS[a].ptx)
         lower = [v for v in PTX_VERSIONS if ARCHS[arch].ptx <= v < instr.version]
         if lower:
             assert assembles(module([instr], arch, lower[-1]), arch), f"{instr.mnemonic} at {lower[-1]}"
@@ -592,7 +584,10 @@ def test_metadata_that_mean_nothing_are_reported() -> None:
     instr = isa.mma.sp.m16n8k16(f16, f16, f32)
     with pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"):
         sparse.selection(Warps(), instr, np.full(64, 0x5555_5555, np.uint32), 0)
-    assert sparse.selection(Warps(), instr, np.full(64, 0x1111_1111, np.uint32), 0)[0, 0, :2].tolist() == [1, 0]
+    assert sparse.selection(Warps(), instr, np.full(64, 0x1111_1111, np.uint32), 0)[0, 0, :2].tolist() == [
+        1,
+        0,
+    ]
     ordered = isa.mma.sp.m16n8k16(f16, f16, f32, ordered=True)
     with pytest.raises(EmulationError, match="0b0001 mean nothing"):
         sparse.selection(Warps(), ordered, np.full(64, 0x1111_1111, np.uint32), 0)
@@ -661,9 +656,13 @@ def test_modifiers_may_have_another_order(given: str, canonical: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["cvt.rn.s32.f32", "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f32", "wgmma.sync.mma_async.aligned.m64n8k16.f32.f16.f16",
-     "createpolicy.fractional.L2::evict_unchanged.L2::evict_last.b64"],
-)  # fmt: skip
+    [
+        "cvt.rn.s32.f32",
+        "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f32",
+        "wgmma.sync.mma_async.aligned.m64n8k16.f32.f16.f16",
+        "createpolicy.fractional.L2::evict_unchanged.L2::evict_last.b64",
+    ],
+)
 def test_types_and_names_keep_their_order(text: str) -> None:
     with pytest.raises(UnknownInstruction):
         isa.instruction(text)
@@ -671,7 +670,10 @@ def test_types_and_names_keep_their_order(text: str) -> None:
 
 def test_examples_without_aligned_are_told_what_to_write() -> None:
     """Example of 9.7.14.4.5, which ptxas refuses from PTX 6.3 on."""
-    with pytest.raises(UnknownInstruction, match=r"\.aligned is missing; write wmma\.mma\.sync\.aligned\.row\.col\.m16n16k16\.f32\.f32$"):
+    with pytest.raises(
+        UnknownInstruction,
+        match=r"\.aligned is missing; write wmma\.mma\.sync\.aligned\.row\.col\.m16n16k16\.f32\.f32$",
+    ):
         isa.instruction("wmma.mma.sync.m16n16k16.row.col.f32.f32")
 
 
@@ -683,7 +685,11 @@ def moved(instr: Instruction, draw: random.Random) -> str:
     opcode, *words = instr.ptx.split(".")
     named = 1 if opcode.startswith("w") else 0
     named += words[:1] in (["load"], ["store"])
-    fixed = [w for w in words[named:] if w in ("row", "col") or re.fullmatch(r"[a-z]{1,2}\d+\w*", w) and w[0] not in "mxn"]
+    fixed = [
+        w
+        for w in words[named:]
+        if w in ("row", "col") or re.fullmatch(r"[a-z]{1,2}\d+\w*", w) and w[0] not in "mxn"
+    ]
     free = [w for w in words[named:] if w not in fixed]
     draw.shuffle(free)
     places = sorted(draw.sample(range(len(fixed) + len(free)), len(fixed)))

@@ -132,14 +132,27 @@ class Size:
 @pytest.mark.parametrize(
     "left, right, equal",
     [
-        (1, 1, True), (1, True, False), (0.0, -0.0, False), (float("nan"), float("nan"), True), ((1, 2), (1, 2), True),
-        ((1, 2), (1.0, 2), False), ((1, 2), [1, 2], False), ({"a": 1}, {"a": 1}, True), ({"a": 1}, {"a": 2}, False),
-        (Size(1), Size(1), True), (Size(1), Size(1.0), False), (np.arange(3000), np.arange(3000), True),
-        (np.arange(3000), np.arange(3000) + (np.arange(3000) == 1500), False), (np.arange(3), np.arange(3.0), False),
-        (tc.f32, tc.f32, True), (tc.f32, tc.f16, False), (None, None, True), ({1, 2}, {1, 2}, True),
+        (1, 1, True),
+        (1, True, False),
+        (0.0, -0.0, False),
+        (float("nan"), float("nan"), True),
+        ((1, 2), (1, 2), True),
+        ((1, 2), (1.0, 2), False),
+        ((1, 2), [1, 2], False),
+        ({"a": 1}, {"a": 1}, True),
+        ({"a": 1}, {"a": 2}, False),
+        (Size(1), Size(1), True),
+        (Size(1), Size(1.0), False),
+        (np.arange(3000), np.arange(3000), True),
+        (np.arange(3000), np.arange(3000) + (np.arange(3000) == 1500), False),
+        (np.arange(3), np.arange(3.0), False),
+        (tc.f32, tc.f32, True),
+        (tc.f32, tc.f16, False),
+        (None, None, True),
+        ({1, 2}, {1, 2}, True),
         (np.float32(1), np.float64(1), False),
     ],
-)  # fmt: skip
+)
 def test_keys_of_constants(left: Any, right: Any, equal: bool):
     keys = [constants_key({"x": value}) for value in (left, right)]
     assert (keys[0] == keys[1]) is equal
@@ -220,9 +233,7 @@ def test_resources():
 
 def test_types_may_stand_for_arguments():
     matrix = tc.ArrayType(tc.f16, 1, (True,), 16)
-    assert fill.ptx(matrix, tc.f32, arch="sm_80") == fill.ptx(
-        np.zeros(8, np.float16), 1.0, arch="sm_80"
-    )
+    assert fill.ptx(matrix, tc.f32, arch="sm_80") == fill.ptx(np.zeros(8, np.float16), 1.0, arch="sm_80")
 
 
 # -- targets ----------------------------------------------------------------------------------
@@ -520,8 +531,7 @@ def test_launches_without_blocks_do_nothing(grid: Any) -> None:
 
 def test_launches_say_what_they_launch() -> None:
     assert repr(fill[2, 8]) == (
-        "<launch of kernel fill(x: Array, value: f32, count: Const = 4): "
-        "grid=(2, 1, 1), block=(8, 1, 1)>"
+        "<launch of kernel fill(x: Array, value: f32, count: Const = 4): grid=(2, 1, 1), block=(8, 1, 1)>"
     )
     stated = repr(fill.configured(2, 8, stream=7, shared_bytes=64, cluster=2, pdl=True))
     assert stated.endswith("shared_bytes=64, cluster=(2, 1, 1), pdl=True, stream=7>")

@@ -167,13 +167,19 @@ def test_a_change_in_any_file_is_seen(tmp_path, name, old, new, compiles):
 def test_everything_comes_back(directory):
     diagnostics = (Diagnostic("slow", "file.py", 12), Diagnostic("slower", "other.py", 1))
     made = Cubin(
-        "name", "sm_90a", "the text é", b"\x7fELF\0\xff", "the log", block_shared=70000,
-        threads=384, cluster=(2, 1, 1),
+        "name",
+        "sm_90a",
+        "the text é",
+        b"\x7fELF\0\xff",
+        "the log",
+        block_shared=70000,
+        threads=384,
+        cluster=(2, 1, 1),
         tensor_maps=(
             TensorMap(0, (1, 0), (64, 128), 128, Loc("file.py", 3, 4, 9, "load")),
             TensorMap(1, (0,), (8,)),
         ),
-    )  # fmt: skip
+    )
     kernel_cache.store("ab" * 32, made, diagnostics)
     found = kernel_cache.load("ab" * 32)
     assert found == (made, diagnostics)
@@ -184,10 +190,19 @@ def test_everything_comes_back(directory):
 def test_forged_entries_are_misses(directory):
     """Valid checksums over what `store` never writes: missing fields, and fields of other types."""
     name = "ab" * 32
-    kernel_cache.store(name, Cubin(
-        "name", "sm_90a", "ptx", b"code", "log", cluster=(2, 1, 1),
-        tensor_maps=(TensorMap(0, (1, 0), (64, 128), 128),),
-    ), (Diagnostic("slow", "file.py", 12),))  # fmt: skip
+    kernel_cache.store(
+        name,
+        Cubin(
+            "name",
+            "sm_90a",
+            "ptx",
+            b"code",
+            "log",
+            cluster=(2, 1, 1),
+            tensor_maps=(TensorMap(0, (1, 0), (64, 128), 128),),
+        ),
+        (Diagnostic("slow", "file.py", 12),),
+    )
     data, text = disk_cache.load(name)
     head = json.loads(text)
     texts = ["", "[]", "null", "3", "[" * 100_000, '{"sizes": [0, 0]}', "{" + text]
@@ -417,14 +432,7 @@ def test_kernels_without_a_cache_key_are_compiled_each_time(function, assembled,
 
 @pytest.mark.parametrize(
     "value",
-    [
-        threading.Lock(),
-        threading.local(),
-        (n for n in ()),
-        weakref.ref(Hidden),
-        {object()},
-        settings,
-    ],
+    [threading.Lock(), threading.local(), (n for n in ()), weakref.ref(Hidden), {object()}, settings],
     ids=lambda value: type(value).__name__,
 )
 def test_values_without_a_cache_key(value):
@@ -435,10 +443,16 @@ def test_values_without_a_cache_key(value):
 def test_values_of_classes_in_c():
     def made(*values):
         return [
-            collections.deque(values), array.array("d", values), collections.Counter(values),
-            random.Random(values[0]), decimal.Decimal(values[0]), types.SimpleNamespace(x=values),
-            re.compile(str(values[0])), iter(list(values)), fractions.Fraction(values[0], 7),
-        ]  # fmt: skip
+            collections.deque(values),
+            array.array("d", values),
+            collections.Counter(values),
+            random.Random(values[0]),
+            decimal.Decimal(values[0]),
+            types.SimpleNamespace(x=values),
+            re.compile(str(values[0])),
+            iter(list(values)),
+            fractions.Fraction(values[0], 7),
+        ]
 
     for one, same, other in zip(made(1, 2), made(1, 2), made(3, 4), strict=True):
         assert cache_key(one) == cache_key(same) != cache_key(other), one
@@ -472,8 +486,30 @@ def test_names_of_modules(function, assembled, monkeypatch):
 
 
 def test_values_that_python_calls_equal():
-    values = [1, 1.0, True, "1", b"1", 1 + 0j, np.int8(1), np.int16(1), (1,), [1], {1}, {1: None}, 0.0,
-              -0.0, None, np.ones(1), np.ones((1, 1)), tc.f16, tc.bf16, len, range(1), slice(1)]  # fmt: skip
+    values = [
+        1,
+        1.0,
+        True,
+        "1",
+        b"1",
+        1 + 0j,
+        np.int8(1),
+        np.int16(1),
+        (1,),
+        [1],
+        {1},
+        {1: None},
+        0.0,
+        -0.0,
+        None,
+        np.ones(1),
+        np.ones((1, 1)),
+        tc.f16,
+        tc.bf16,
+        len,
+        range(1),
+        slice(1),
+    ]
     assert len({cache_key(value) for value in values}) == len(values)
 
 
@@ -491,9 +527,7 @@ def test_kernels_of_this_package_have_cache_keys():
     kernel = sm90_bf16_gemm.bf16_gemm
     small, large = ({"config": HopperConfig(BM=bm)} for bm in (64, 128))
     assert kernel_cache.entry_name(kernel, (), small, arch("sm_90a"), "") is not None
-    names = {
-        kernel_cache.entry_name(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)
-    }
+    names = {kernel_cache.entry_name(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)}
     assert len(names) == 2
 
 
@@ -529,9 +563,13 @@ def test_what_a_process_did_before_does_not_count(tmp_path):
     """Other modules of this package name the same objects; those are imported when needed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_TARGET": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(HISTORY)], env=environment, cwd=tmp_path,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", textwrap.dedent(HISTORY)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -558,9 +596,13 @@ def test_files_edited_while_a_process_runs_are_not_its_own(tmp_path):
     for edits in (False, True, False):
         text = textwrap.dedent(EDITED).replace("FOLDER", repr(str(tmp_path)))
         done = subprocess.run(
-            [sys.executable, "-c", text.replace("EDITS", str(edits))], cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", text.replace("EDITS", str(edits))],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         found.append(ast.literal_eval(done.stdout))
     (state, loops), (state_of_old, loops_of_old), (edited_state, edited_loops) = found

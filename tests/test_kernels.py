@@ -22,12 +22,7 @@ from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_regist
 from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.plan import plan
-from tensorcore_dsl.kernels.host.problem_shape import (
-    ProblemShape,
-    active_clusters,
-    cluster_tiles,
-    grid_size,
-)
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters, cluster_tiles, grid_size
 from tensorcore_dsl.kernels.host.scaled_gemm import is_plain
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -271,10 +266,16 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
         assert slots + staging <= 227 * 1024
 
 
-@pytest.mark.parametrize("config", [
-    HopperConfig(), HopperConfig(cluster_m=2), HopperConfig(cluster_m=2, cluster_n=2),
-    HopperConfig(BM=64, BN=64, cluster_n=8),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        HopperConfig(),
+        HopperConfig(cluster_m=2),
+        HopperConfig(cluster_m=2, cluster_n=2),
+        HopperConfig(BM=64, BN=64, cluster_n=8),
+    ],
+    ids=str,
+)
 def test_a_grid_has_no_more_blocks_than_its_waves_need(config: HopperConfig) -> None:
     most = active_clusters(config)
     for M in range(1, 9000, 731):
@@ -410,8 +411,6 @@ def test_no_bank_conflicts_in_the_main_loop() -> None:
     report = chosen.kernel.emulator("sm_80", profile=True)[chosen.grid, chosen.config.threads](
         a, b, d, d, 1.0, 0.0, **dict(chosen.options)
     )
-    shared = [
-        t for (_, space, verb), t in report.lines.items() if space == "shared" and verb == "load"
-    ]
+    shared = [t for (_, space, verb), t in report.lines.items() if space == "shared" and verb == "load"]
     assert shared
     assert sum(t.excess for t in shared) == 0

@@ -61,9 +61,7 @@ def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any,
         a, b = np.empty((M, 1024), dtype, of_a), np.empty((1024, N), dtype, of_b)
         c, d = np.empty((M, N), out), np.empty((M, N), out)
         options = sums(accumulate)
-        found = plan(
-            a, b, c if beta else None, d, alpha=alpha, beta=beta, family=family, **options
-        )
+        found = plan(a, b, c if beta else None, d, alpha=alpha, beta=beta, family=family, **options)
         if (found.kernel, found.options) not in seen:
             seen.add((found.kernel, found.options))
             number = int if dtype == np.int8 else float
@@ -87,9 +85,11 @@ def takes(family: str, case: tuple[Any, ...]) -> bool:
 
 @pytest.mark.parametrize(
     ("family", "arch", "case"),
-    [("sm90", "sm_90a", case) for case in SM90] + [("sm80", "sm_80", case) for case in SM80]
+    [("sm90", "sm_90a", case) for case in SM90]
+    + [("sm80", "sm_80", case) for case in SM80]
     + [("sm80", "sm_90a", F64)],
-    ids=[f"sm90-{name_of(c)}" for c in SM90] + [f"sm80-{name_of(c)}" for c in SM80]
+    ids=[f"sm90-{name_of(c)}" for c in SM90]
+    + [f"sm80-{name_of(c)}" for c in SM80]
     + [f"sm80-sm_90a-{name_of(F64)}"],
 )
 def test_the_assembler_has_nothing_to_say(family: str, arch: str, case: tuple[Any, ...]) -> None:

@@ -44,15 +44,15 @@ def values(bits: int, rng: np.random.Generator) -> np.ndarray:
     kind = np.dtype(word(bits))
     corners = rng.choice(np.array(CORNERS[bits], kind), THREADS)
     near = corners + rng.integers(-2, 3, THREADS).astype(np.int64).astype(kind)
-    anything = rng.integers(0, 1 << bits, THREADS, kind, endpoint=False) if bits < 64 else (
-        rng.integers(0, 1 << 63, THREADS, np.uint64) * np.uint64(2) + np.uint64(1)
+    anything = (
+        rng.integers(0, 1 << bits, THREADS, kind, endpoint=False)
+        if bits < 64
+        else (rng.integers(0, 1 << 63, THREADS, np.uint64) * np.uint64(2) + np.uint64(1))
     )
     return np.choose(rng.integers(0, 3, THREADS), [corners, near, anything])
 
 
-def run_rows(
-    rows: list[plan.Row], arrays: list[np.ndarray], mask: np.ndarray
-) -> list[int]:
+def run_rows(rows: list[plan.Row], arrays: list[np.ndarray], mask: np.ndarray) -> list[int]:
     """Execute rows, each a step of its own, on arrays by place; what is noted of a mistake."""
     steps = [(at, row) for at, row in enumerate(rows)]
     kept = frozenset(range(len(arrays)))
@@ -60,9 +60,7 @@ def run_rows(
     region = plan.Region(0, len(rows), (block,), (len(rows),), {0: kept}, kept, kept, kept, kept)
     addresses = np.array([array.ctypes.data for array in arrays])
     code = Code(Program(Kernel("one", [], Block())), [region])
-    registers: Any = SimpleNamespace(
-        chunk=SimpleNamespace(threads=THREADS), addresses=addresses, fixed={}
-    )
+    registers: Any = SimpleNamespace(chunk=SimpleNamespace(threads=THREADS), addresses=addresses, fixed={})
     special = SpecialRegisters(Geometry((1, 1, 1), (THREADS, 1, 1), 0, 1, 0, 0))
     rest = Rest(THREADS // 32)
     frame = Frame(registers, special, np.zeros(1, np.int64), rest, code, region, {})

@@ -165,14 +165,7 @@ def comparisons(x: tc.Array, y: tc.Array, n: tc.s32, out: tc.Array):
         a in (1, 5, b),
         a not in (2, 3),
     ]
-    tests += [
-        a in range(3, 8),
-        a in tc.range(n),
-        4 in (a, b),
-        not a,
-        a is None,
-        not (a < b or a > b),
-    ]
+    tests += [a in range(3, 8), a in tc.range(n), 4 in (a, b), not a, a is None, not (a < b or a > b)]
     for k, test in enumerate(tests):
         out[k, i] = test
 
@@ -185,9 +178,23 @@ def test_comparisons_chains_and_membership():
     for i in range(N):
         a, b = int(x[i]), int(y[i])
         assert out[:, i].tolist() == [
-            a < b, a <= b, a > b, a >= b, a == b, a != b, a < b < 9, 3 <= a <= b, a in (1, 5, b), a not in (2, 3),
-            a in range(3, 8), a in range(6), 4 in (a, b), not a, False, not (a < b or a > b),
-        ]  # fmt: skip
+            a < b,
+            a <= b,
+            a > b,
+            a >= b,
+            a == b,
+            a != b,
+            a < b < 9,
+            3 <= a <= b,
+            a in (1, 5, b),
+            a not in (2, 3),
+            a in range(3, 8),
+            a in range(6),
+            4 in (a, b),
+            not a,
+            False,
+            not (a < b or a > b),
+        ]
 
 
 # -- loops ------------------------------------------------------------------------------------
@@ -248,15 +255,7 @@ def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
 def test_ranges_of_all_signs(n: int, lo: int, step: int):
     out = np.full(100, -99, np.int32)
     launch(ranges, n, lo, step, out, block=1)
-    expected = [
-        *range(lo, n),
-        *range(n, lo, -2),
-        *range(lo, n, step),
-        *range(n, lo, -step),
-        0,
-        1,
-        2,
-    ]
+    expected = [*range(lo, n), *range(n, lo, -2), *range(lo, n, step), *range(n, lo, -step), 0, 1, 2]
     assert out[: len(expected) + 1].tolist() == [*expected, -99]
 
 
@@ -371,11 +370,7 @@ def test_names_bound_in_an_endless_loop_live_on_after_break():
     x[20] = -7
     out = np.zeros((3, N), np.float32)
     launch(forever, x, out)
-    assert (
-        out[0].tolist() == [-7.0] * N
-        and out[1].tolist() == [1.0] * N
-        and out[2].tolist() == [20.0] * N
-    )
+    assert out[0].tolist() == [-7.0] * N and out[1].tolist() == [1.0] * N and out[2].tolist() == [20.0] * N
 
 
 @tc.kernel
@@ -590,15 +585,7 @@ def test_dataclasses_and_named_tuples(n: int):
     launch(records, n, out, block=1, start=start)
     total = sum(range(n))
     many = n > 2
-    expected = [
-        n,
-        total,
-        9 if many else 0,
-        total + (2.5 if many else 1),
-        2 * total,
-        2 if n % 2 else 1,
-        2 + n,
-    ]
+    expected = [n, total, 9 if many else 0, total + (2.5 if many else 1), 2 * total, 2 if n % 2 else 1, 2 + n]
     assert out.tolist() == expected
     assert start == State(0, [1, 2]) and Frozen() == FROZEN, "the caller's objects are not touched"
 
@@ -779,11 +766,29 @@ def test_functions_are_inlined_as_python_calls_them():
     launch(functions, x, out)
     for i, v in enumerate(x.tolist()):
         assert out[:, i].tolist() == [
-            clamp(v), clamp(v, 5), clamp(v, high=7), total(v, 1, 2, scale=3), total(v, v),
-            nested_returns(v, 4 - v), v**3, clamp(v, high=4), 2 * v + 3, 5 * v + 3, v + 1, 3,
-            clamp(v, low=3), (v * 2 + 1) * 3 + 1, v + 1, 16, 6, 3 + 3 * v, first_of([3, v + 1, 7], v),
-            v * v, v + 1, 2 * v + 3,
-        ]  # fmt: skip
+            clamp(v),
+            clamp(v, 5),
+            clamp(v, high=7),
+            total(v, 1, 2, scale=3),
+            total(v, v),
+            nested_returns(v, 4 - v),
+            v**3,
+            clamp(v, high=4),
+            2 * v + 3,
+            5 * v + 3,
+            v + 1,
+            3,
+            clamp(v, low=3),
+            (v * 2 + 1) * 3 + 1,
+            v + 1,
+            16,
+            6,
+            3 + 3 * v,
+            first_of([3, v + 1, 7], v),
+            v * v,
+            v + 1,
+            2 * v + 3,
+        ]
 
 
 def adder(n):
@@ -874,31 +879,18 @@ def comprehensions(x: tc.Array, out: tc.Array):
     first, (second, third) = nested[0], nested[1:3]
     flat = sum(v for v in table.values())
     out[i] = (
-        sum(squares)
-        + sum(nested) * 1000
-        + flat
-        + k
-        + last
-        + first
-        + second
-        + third
-        + len(head)
-        + table["c"]
+        sum(squares) + sum(nested) * 1000 + flat + k + last + first + second + third + len(head) + table["c"]
     )
 
 
 def test_comprehensions_and_unpacking():
     x, out = np.arange(N, dtype=np.int32), zeros()
     launch(comprehensions, x, out)
-    assert out.tolist() == [
-        4 * v + 62000 + 3 * v + 50 + 1 + 10 + 20 + 11 + 2 + 2 * v for v in x.tolist()
-    ]
+    assert out.tolist() == [4 * v + 62000 + 3 * v + 50 + 1 + 10 + 20 + 11 + 2 + 2 * v for v in x.tolist()]
 
 
 @tc.kernel
-def static_control(
-    out: tc.Array, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True
-):
+def static_control(out: tc.Array, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True):
     assert len(sizes) == 2, f"two sizes are needed, not {len(sizes)}"
     if mode == "sum":
         result = sum(sizes)
@@ -977,8 +969,11 @@ def test_assertions_on_the_gpu() -> None:
     x = ints(*range(8))
     text = asserting.ptx(x, arch="sm_90a")
     assert text.count("trap;") == text.count("vprintf, (first, second)") == 4
-    strings = [bytes(map(int, line.split("{")[1].strip("};").split(", ")))
-               for line in text.splitlines() if ".b8 string" in line]  # fmt: skip
+    strings = [
+        bytes(map(int, line.split("{")[1].strip("};").split(", ")))
+        for line in text.splitlines()
+        if ".b8 string" in line
+    ]
     line = line_with("a message")
     wanted = f"test_language.py:{line}: AssertionFailed: assertion failed: more than 100%% of 4%.0lld"
     assert strings[0].decode().startswith(wanted)
@@ -1140,10 +1135,16 @@ def test_atomics_of_floats(arch: str, name: str, operation: str, shared: bool) -
 def test_atomics_of_floats_with_nan_and_signed_zeros() -> None:
     """As tc.maximum and tc.minimum: a NaN gives way to a number, and -0.0 is less than 0.0."""
     for operation, first, value, wanted in [
-        ("max", np.nan, 1, 1), ("max", 1, np.nan, 1), ("min", -np.nan, -1, -1),
-        ("max", -0.0, 0.0, 0.0), ("max", 0.0, -0.0, 0.0), ("min", 0.0, -0.0, -0.0),
-        ("min", -0.0, 0.0, -0.0), ("max", -np.inf, -3, -3), ("min", np.inf, np.nan, np.inf),
-    ]:  # fmt: skip
+        ("max", np.nan, 1, 1),
+        ("max", 1, np.nan, 1),
+        ("min", -np.nan, -1, -1),
+        ("max", -0.0, 0.0, 0.0),
+        ("max", 0.0, -0.0, 0.0),
+        ("min", 0.0, -0.0, -0.0),
+        ("min", -0.0, 0.0, -0.0),
+        ("max", -np.inf, -3, -3),
+        ("min", np.inf, np.nan, np.inf),
+    ]:
         x, out = np.full(1, value, np.float32), np.full(3, first, np.float32)
         olds = np.zeros(1, np.float32)
         atomics.emulate[1, 1](x, out, olds, operation, False)

@@ -62,18 +62,39 @@ class Writer:
 
     def value(self, names: tuple[str, ...] = ()) -> str:
         a, b = self.atom(names), self.atom(names)
-        return self.random.choice([
-            f"({a} + {b}) % 23", f"({a} * {b} - 4) % 31", f"{a} // 3", f"({a} - {b}) % 7 - 3", f"min({a}, {b})",
-            f"max({a}, {b}, 2)", f"({a} if {self.condition()} else {b})", f"abs({a})", f"helper({a}, {b})", a,
-            f"({a} or {b})", f"sum([{a}, {b}]) % 19", f"(lambda t: t * 2 % 29)({a})",
-        ])  # fmt: skip
+        return self.random.choice(
+            [
+                f"({a} + {b}) % 23",
+                f"({a} * {b} - 4) % 31",
+                f"{a} // 3",
+                f"({a} - {b}) % 7 - 3",
+                f"min({a}, {b})",
+                f"max({a}, {b}, 2)",
+                f"({a} if {self.condition()} else {b})",
+                f"abs({a})",
+                f"helper({a}, {b})",
+                a,
+                f"({a} or {b})",
+                f"sum([{a}, {b}]) % 19",
+                f"(lambda t: t * 2 % 29)({a})",
+            ]
+        )
 
     def condition(self) -> str:
         a, b, c = self.atom(), self.atom(), self.atom()
-        return self.random.choice([
-            f"{a} < {b}", f"{a} == {b}", f"{a} % 3 == {self.random.randrange(3)}", f"{a} <= {b} < {c}", f"not {a} > {b}",
-            f"{a} > 0 and {b} > 1", f"{a} > 4 or x[({b}) % 32] > {c}", f"{a} in (1, {b})", a,
-        ])  # fmt: skip
+        return self.random.choice(
+            [
+                f"{a} < {b}",
+                f"{a} == {b}",
+                f"{a} % 3 == {self.random.randrange(3)}",
+                f"{a} <= {b} < {c}",
+                f"not {a} > {b}",
+                f"{a} > 0 and {b} > 1",
+                f"{a} > 4 or x[({b}) % 32] > {c}",
+                f"{a} in (1, {b})",
+                a,
+            ]
+        )
 
     # statements
 
@@ -92,11 +113,23 @@ class Writer:
     def assignment(self, depth: int, *_: Any) -> None:
         u, v = self.random.sample(NAMES, 2)
         k = self.random.randrange(3)
-        self.add(depth, self.random.choice([
-            f"{u} = {self.value()}", f"{u} = {self.value()}", f"{u}, {v} = {v}, {u}", f"{u}, {v} = {self.value()}, {u}",
-            f"xs[{k}] = {self.value()}", f"xs[{k}] += {self.atom()} % 5", f"{u} -= {self.atom()}",
-            f"pair = {self.value()}, pair[0]", f"xs = [v % 17 for v in xs[1:] + [{self.atom()}]]", f"{u} = {self.random.randrange(9)}",
-        ]))  # fmt: skip
+        self.add(
+            depth,
+            self.random.choice(
+                [
+                    f"{u} = {self.value()}",
+                    f"{u} = {self.value()}",
+                    f"{u}, {v} = {v}, {u}",
+                    f"{u}, {v} = {self.value()}, {u}",
+                    f"xs[{k}] = {self.value()}",
+                    f"xs[{k}] += {self.atom()} % 5",
+                    f"{u} -= {self.atom()}",
+                    f"pair = {self.value()}, pair[0]",
+                    f"xs = [v % 17 for v in xs[1:] + [{self.atom()}]]",
+                    f"{u} = {self.random.randrange(9)}",
+                ]
+            ),
+        )
         self.add(depth, f"{u} = {u} % 41")
 
     def branch(self, depth: int, size: int, jumps: tuple[str, ...], returns: bool) -> None:

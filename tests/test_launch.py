@@ -76,9 +76,7 @@ def test_values_change_between_launches():
     arrays = [OnGpu(np.zeros((4, 16), np.float32)) for _ in range(3)]
     for number, array in enumerate(arrays):
         run(array, number, number + 0.5)
-    assert [r.parameters for r in gpu.records] == [
-        packed(a, n, n + 0.5) for n, a in enumerate(arrays)
-    ]
+    assert [r.parameters for r in gpu.records] == [packed(a, n, n + 0.5) for n, a in enumerate(arrays)]
     assert len(set(map(str, seen))) == 1 and len(gpu.loads) == len(seen)
 
 
@@ -112,9 +110,7 @@ def test_each_type_and_shape_has_its_plan():
         ArrayType(half, 2, (True, False), 16, True),
         ArrayType(half, 2, (False, True), 2, True),
     ]
-    assert [t[0] for t in seen[7:]] == [
-        ScalarType(dtypes.named(n)) for n in ("s32", "s64", "f32", "pred")
-    ]
+    assert [t[0] for t in seen[7:]] == [ScalarType(dtypes.named(n)) for n in ("s32", "s64", "f32", "pred")]
     expected = [packed(OnGpu(v) if isinstance(v, np.ndarray) else v) for v in calls]
     assert [r.parameters for r in gpu.records[: len(calls)]] == expected
     assert [r.parameters for r in gpu.records[len(calls) :]] == expected
@@ -214,16 +210,17 @@ def test_torch_keys(torch_streams):
         for view in views:
             run(FakeTensor(view))
     assert [(t.unit, t.align) for t in seen] == [
-        ((False, True), 16), ((True, False), 16), ((False, True), 2), ((False, True), 16),
+        ((False, True), 16),
+        ((True, False), 16),
         ((False, True), 2),
-    ]  # fmt: skip
+        ((False, True), 16),
+        ((False, True), 2),
+    ]
     assert [r.parameters for r in gpu.records] == [packed(FakeTensor(v)) for v in views] * 2
 
 
 def test_torch_stream_without_the_private_reader(monkeypatch):
-    cuda = types.SimpleNamespace(
-        current_stream=lambda device: types.SimpleNamespace(cuda_stream=40 + device)
-    )
+    cuda = types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=40 + device))
     module = types.SimpleNamespace(_C=types.SimpleNamespace(), cuda=cuda)
     monkeypatch.setitem(__import__("sys").modules, "torch", module)
     gpu = FakeGpu(context=1)
@@ -242,9 +239,7 @@ def test_torch_on_the_second_gpu(torch_streams, mismatch):
     assert [r.function for r in gpu.records] == [1001, 1000, 1001]
     assert [r.stream for r in gpu.records] == [22, 11, 22]
     assert gpu.context == 0
-    with pytest.raises(
-        ArgumentError, match=r"several GPUs: argument 0 on GPU 0, argument 1 on GPU 1"
-    ):
+    with pytest.raises(ArgumentError, match=r"several GPUs: argument 0 on GPU 0, argument 1 on GPU 1"):
         run(FakeTensor(np.zeros(4, np.float16), 0), FakeTensor(np.zeros(4, np.float16), 1))
 
 
@@ -439,9 +434,7 @@ def test_bad_arguments_are_named(value, text, warm):
 
 def test_torch_tensors_in_host_memory_are_refused():
     torch = pytest.importorskip("torch")
-    with pytest.raises(
-        ArgumentError, match=r"argument 0 is a torch.Tensor in host memory.*on the GPU"
-    ):
+    with pytest.raises(ArgumentError, match=r"argument 0 is a torch.Tensor in host memory.*on the GPU"):
         launcher(FakeGpu())(torch.zeros(3))
 
 

@@ -67,11 +67,7 @@ def binding():
         (dict(cooperative=True), [("COOPERATIVE", 1)]),
         (
             dict(cluster=(2, 2, 1), cooperative=True, pdl=True),
-            [
-                ("COOPERATIVE", 1),
-                ("CLUSTER_DIMENSION", (2, 2, 1)),
-                ("PROGRAMMATIC_STREAM_SERIALIZATION", 1),
-            ],
+            [("COOPERATIVE", 1), ("CLUSTER_DIMENSION", (2, 2, 1)), ("PROGRAMMATIC_STREAM_SERIALIZATION", 1)],
         ),
     ],
     ids=str,

@@ -89,9 +89,13 @@ def test_layouts_do_not_change_the_order_of_sums(wgmma: bool) -> None:
             operands = zip(shapes, place, strict=True)
             a, b, c, d = (laid_out(shape, NUMPY[dtype], at)[0] for shape, at in operands)
             problem = GemmProblem.of(
-                a, b, c if has_c else None, d, beta=float(has_c),
+                a,
+                b,
+                c if has_c else None,
+                d,
+                beta=float(has_c),
                 precision="tf32" if dtype == "tf32" else None,
-            )  # fmt: skip
+            )
             with tc.target("cpu", "sm_90a"):
                 config = make_plan(problem, None if wgmma else "sm80").config
                 found[config] = type(config), division(problem, config)

@@ -57,8 +57,9 @@ def test_the_table_holds_what_was_recorded() -> None:
     """A time that is twenty times the fastest is a mistake of the measurement, and left out."""
     found = [*learn.recorded(document()), *learn.recorded(document(options={"held_out": True}))]
     assert [[type(c) for c, _ in r["trials"]] for r in found[:2]] == [
-        [HopperConfig, AmpereConfig], [AmpereConfig],
-    ]  # fmt: skip
+        [HopperConfig, AmpereConfig],
+        [AmpereConfig],
+    ]
     assert [r["held_out"] for r in found] == [False, False, True, True]
     assert [r["short"] for r in found] == [False, True] * 2
     assert not any(r["short"] for r in learn.recorded(document(method={"order": "random"})))
@@ -89,11 +90,10 @@ def made_up(slow: dict[Any, float]) -> learn.Timings:
     """Timings that are the roofline times, and for some configurations longer by a factor."""
     sizes = [(M, N, K) for M in (100, 500, 900) for N in (512, 1000, 3000) for K in (256, 2048, 4096)]
     results = [
-        vars(Case("bf16", *size)) | {
-            "gpu": "NVIDIA H200", "held_out": False, "short": False, "trials": [(c, 1.0) for c in TILES],
-        }
+        vars(Case("bf16", *size))
+        | {"gpu": "NVIDIA H200", "held_out": False, "short": False, "trials": [(c, 1.0) for c in TILES]}
         for size in sizes
-    ]  # fmt: skip
+    ]
     roofline = iter(learn.Timings(results).roofline)
     for result in results:
         result["trials"] = [(c, next(roofline) * slow.get(c, 1.0)) for c in TILES]
@@ -119,10 +119,10 @@ def test_timings_are_expected_of_the_gpu_that_was_measured() -> None:
     found = {}
     for gpu in learn.MEMORY:
         results = [
-            vars(Case("bf16", *size)) | {"gpu": gpu, "held_out": False, "short": False,
-                                         "trials": [(TILES[0], 1.0)]}
+            vars(Case("bf16", *size))
+            | {"gpu": gpu, "held_out": False, "short": False, "trials": [(TILES[0], 1.0)]}
             for size in ((64, 8192, 8192), SIZES[3])
-        ]  # fmt: skip
+        ]
         found[gpu] = learn.Timings(results).roofline
     by_memory, by_products = found["NVIDIA H100 80GB HBM3"] / found["NVIDIA H200"]
     assert 1.2 < by_memory < 1 / 0.7 and 1 <= by_products < 1.05
@@ -157,8 +157,11 @@ def test_the_menu_of_the_package_has_all_kinds() -> None:
     assert set(every.split_k[small].tolist()) >= {1, 2, 4, 8, 16}
     parts, fragments = (set(every.split_k[every.kind == k].tolist()) for k in (PARTS, FRAGMENTS))
     assert parts >= fragments
-    assert all(config.is_of_vectors == (kind == VECTORS) for config, kind in
-               zip(every.configs, every.kind) if isinstance(config, AmpereConfig))  # fmt: skip
+    assert all(
+        config.is_of_vectors == (kind == VECTORS)
+        for config, kind in zip(every.configs, every.kind)
+        if isinstance(config, AmpereConfig)
+    )
 
 
 def test_choices_are_good_where_nothing_was_learned(recorded: list[dict[str, Any]]) -> None:
@@ -187,18 +190,26 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trees, "STORED", tmp_path / "choices.npz")
     files = []
     for name, options in (("a", {}), ("b", {"held_out": True})):
-        results = [vars(Case("bf16", *size)) | {"trials": [
-            {"config": vars(config), "seconds": 1e-5 * place} for place, config in enumerate(TILES, 1)
-        ]} for size in SIZES * 5]  # fmt: skip
+        results = [
+            vars(Case("bf16", *size))
+            | {
+                "trials": [
+                    {"config": vars(config), "seconds": 1e-5 * place} for place, config in enumerate(TILES, 1)
+                ]
+            }
+            for size in SIZES * 5
+        ]
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(learn.json.dumps(document(options=options, results=results)), "utf-8")
-    options = argparse.Namespace(
-        add=files, timings=tmp_path / "timings.npz", cross_validate=True, write=True
-    )
+    options = argparse.Namespace(add=files, timings=tmp_path / "timings.npz", cross_validate=True, write=True)
     report = learn.run(options)
     (table,) = learn.tables(report.json())
     assert {row[""] for row in table.rows} == {
-        "learned", "held out", "roofline", "held out, roofline", "cross-validated",
-    }  # fmt: skip
+        "learned",
+        "held out",
+        "roofline",
+        "held out, roofline",
+        "cross-validated",
+    }
     assert len(learn.unpack(np.load(options.timings))) == 2 * 5 * len(SIZES)
     assert {*np.load(tmp_path / "choices.npz")} == {*trees.stored()}

@@ -66,9 +66,12 @@ class TestText:
         places = [Loc("a.py", 3), Loc("a.py", 3, 0, 9), None, Loc("a.py", 4, 2), Loc("b.py", 4)]
         here = os.getcwd()
         assert directives(adding(*places)) == [
-            f'.file 1 "{here}/a.py"', f'.file 2 "{here}/b.py"',
-            ".loc 1 3 1", ".loc 1 4 3", ".loc 2 4 1",
-        ]  # fmt: skip
+            f'.file 1 "{here}/a.py"',
+            f'.file 2 "{here}/b.py"',
+            ".loc 1 3 1",
+            ".loc 1 4 3",
+            ".loc 2 4 1",
+        ]
 
     def test_inlined_functions_name_their_calls(self) -> None:
         call = Loc("/a.py", 9, 4, function="kernel")
@@ -91,9 +94,15 @@ class TestText:
         outer = ".loc 1 5 1, function_name $function0, inlined_at 1"
         found = directives(adding(chain(9), chain(10), chain(9)))[1:]
         assert found == [
-            ".loc 1 9 1", f"{outer} 9 1", inner, ".loc 1 10 1", f"{outer} 10 1", inner,
-            f"{outer} 9 1", inner,
-        ]  # fmt: skip
+            ".loc 1 9 1",
+            f"{outer} 9 1",
+            inner,
+            ".loc 1 10 1",
+            f"{outer} 10 1",
+            inner,
+            f"{outer} 9 1",
+            inner,
+        ]
 
     def test_names_of_files(self) -> None:
         assert directives(adding(Loc("<stdin>", 1)))[0] == '.file 1 "<stdin>"'
@@ -137,9 +146,7 @@ class TestOption:
             monkeypatch.setenv(line_table.VARIABLE, text)
             assert line_table.wanted(None) is on and line_table.wanted(True)
 
-    def test_the_cache_tells_files_apart(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_cache_tells_files_apart(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
         source = "import tensorcore_dsl as tc\n@tc.kernel\ndef k(x: tc.Array):\n    x[0] = 1\n"
 

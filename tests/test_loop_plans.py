@@ -94,10 +94,16 @@ def divides_by_what_is_known(x: tc.Array):
 
 @pytest.mark.parametrize(
     ("kernel", "wanted"),
-    [(counts_up, [1]), (multiplies, [1, 1]), (starts_again, [2]), (reads_alone, [2]),
-     (changes_in_place, [2]), (divides_by_what_is_known, [2])],
+    [
+        (counts_up, [1]),
+        (multiplies, [1, 1]),
+        (starts_again, [2]),
+        (reads_alone, [2]),
+        (changes_in_place, [2]),
+        (divides_by_what_is_known, [2]),
+    ],
     ids=lambda x: getattr(x, "__name__", ""),
-)  # fmt: skip
+)
 def test_bodies_are_evaluated(trials: Callable[..., list[int]], kernel: Any, wanted: list[int]) -> None:
     dtype = np.float32 if kernel not in (counts_up, starts_again) else np.int32
     assert trials(kernel, np.zeros(4, dtype)) == wanted
@@ -105,11 +111,15 @@ def test_bodies_are_evaluated(trials: Callable[..., list[int]], kernel: Any, wan
 
 @pytest.mark.parametrize(
     ("kernel", "dtype", "wanted"),
-    [(counts_up, np.int32, [1, 10, 21, 0, 11]), (starts_again, np.int32, [7] * 5),
-     (reads_alone, np.float32, [5, 1, 1, 1, 1]), (changes_in_place, np.float32, [5, 1, 1, 1, 1]),
-     (divides_by_what_is_known, np.float32, [1] * 5)],
+    [
+        (counts_up, np.int32, [1, 10, 21, 0, 11]),
+        (starts_again, np.int32, [7] * 5),
+        (reads_alone, np.float32, [5, 1, 1, 1, 1]),
+        (changes_in_place, np.float32, [5, 1, 1, 1, 1]),
+        (divides_by_what_is_known, np.float32, [1] * 5),
+    ],
     ids=lambda x: getattr(x, "__name__", ""),
-)  # fmt: skip
+)
 def test_results(kernel: Any, dtype: Any, wanted: list[int]) -> None:
     x = np.ones(5, dtype)
     kernel[1, 1](x)

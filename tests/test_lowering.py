@@ -223,9 +223,23 @@ def of_floats(x: Any, y: Any, z: Any, single: Any, out: Any, bits: Any, tests: A
 
 
 NUMBERS = [
-    0.0, -0.0, 1.0, -1.5, 2.5, 0.1, -7.3, 1e300, -1e300, 5e-324, 2.0**-126, 3e38, 1e-40, math.inf,
-    -math.inf, math.nan,
-]  # fmt: skip
+    0.0,
+    -0.0,
+    1.0,
+    -1.5,
+    2.5,
+    0.1,
+    -7.3,
+    1e300,
+    -1e300,
+    5e-324,
+    2.0**-126,
+    3e38,
+    1e-40,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -12,6 +12,7 @@ from tensorcore_dsl.errors import EmulationError, OutOfBounds
 
 RNG = np.random.default_rng(3)
 
+
 def run(x: Any, y: Any, corners: Any, box: Any, order: Any = None, **constants: Any) -> None:
     maps = kernels.room_for_maps(len(corners))
     emulator = kernels.boxes_by_maps.emulator("sm_90a", order=order)

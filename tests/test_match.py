@@ -54,9 +54,27 @@ def chosen(how: Any) -> Any:
 
 
 SUBJECTS = (
-    None, True, 1, 2, 3, -4, 7.5, "relu", "gelu", Activation.RELU, Activation.NONE, Clamp(0, 2),
-    Clamp(3, 4), (1, 2, 3), [5], [], {"scale": 2, "a": 1}, {}, tc.bf16, tc.f16,
-)  # fmt: skip
+    None,
+    True,
+    1,
+    2,
+    3,
+    -4,
+    7.5,
+    "relu",
+    "gelu",
+    Activation.RELU,
+    Activation.NONE,
+    Clamp(0, 2),
+    Clamp(3, 4),
+    (1, 2, 3),
+    [5],
+    [],
+    {"scale": 2, "a": 1},
+    {},
+    tc.bf16,
+    tc.f16,
+)
 
 
 @pytest.mark.parametrize("how", SUBJECTS, ids=str)
@@ -100,11 +118,8 @@ X = np.array([-2, 4], np.float32)
 
 @pytest.mark.parametrize(
     ("args", "wanted"),
-    [
-        (("relu",), [0, 4]), (("leaky",), [-1, 4]), (("none",), [-2, 4]),
-        (("none", X, 3.0), [-12, 24]),
-    ],
-)  # fmt: skip
+    [(("relu",), [0, 4]), (("leaky",), [-1, 4]), (("none",), [-2, 4]), (("none", X, 3.0), [-12, 24])],
+)
 def test_bodies_have_run_time_values(args: Any, wanted: list[float]) -> None:
     activated.emulate[1, 2](x := X.copy(), *args)
     assert x.tolist() == wanted
@@ -166,13 +181,14 @@ def refused_class(x: tc.Array, n: tc.s32):
 @pytest.mark.parametrize(
     ("function", "line"),
     [
-        (refused, "case 1:"), (refused_guard, 'case "kind" if n > 1:'),
-        (refused_class, "case int():"), (refused_inside, 'case "kind", 1:'),
+        (refused, "case 1:"),
+        (refused_guard, 'case "kind" if n > 1:'),
+        (refused_class, "case int():"),
+        (refused_inside, 'case "kind", 1:'),
     ],
-)  # fmt: skip
+)
 def test_run_time_values_are_refused(function: Any, line: str) -> None:
     with pytest.raises(tc.OperandError) as found:
         tc.kernel(function).emulate[1, 1](X.copy(), 1)
     assert "`match` asks at compile time, and this compares" in found.value.message
     assert "use `if` and `elif`" in found.value.message and line in str(found.value)
-

@@ -98,9 +98,7 @@ def test_unwritten_memory_reads_as_zeros_in_each_chunk(one_core: None) -> None:
     assert not out.any()
 
 
-def test_a_launch_leaves_what_is_allowed(
-    one_core: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_leaves_what_is_allowed(one_core: None, monkeypatch: pytest.MonkeyPatch) -> None:
     out = np.ones((96, 128), np.uint32)
     leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
     before = memory_pool.kept()

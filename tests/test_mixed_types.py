@@ -68,7 +68,10 @@ def test_fp8(left: Any, right: Any, arch: str) -> None:
 def test_all_values_of_fp8_are_converted(arch: str) -> None:
     for dtype in (E4M3, E5M2):
         a = np.arange(256, dtype=np.uint8).view(dtype)[:, None]
-        with tc.target("cpu", arch), pytest.warns(tc.PerformanceWarning, match=rf"{arch} has no kernels of fp8, .* exact"):
+        with (
+            tc.target("cpu", arch),
+            pytest.warns(tc.PerformanceWarning, match=rf"{arch} has no kernels of fp8, .* exact"),
+        ):
             d = kernels.gemm(a, np.ones((1, 8), E5M2), out_dtype=tc.f32)
         with np.errstate(invalid="ignore"):
             wanted = np.repeat(a.astype(np.float32), 8, 1)
@@ -76,9 +79,12 @@ def test_all_values_of_fp8_are_converted(arch: str) -> None:
 
 
 LAYOUTS = {
-    "rows": lambda x: x, "columns": np.asfortranarray, "every second": lambda x: x[::2, ::2],
-    "reversed": lambda x: x[::-1], "one row": lambda x: x[:1, :64],
-}  # fmt: skip
+    "rows": lambda x: x,
+    "columns": np.asfortranarray,
+    "every second": lambda x: x[::2, ::2],
+    "reversed": lambda x: x[::-1],
+    "one row": lambda x: x[:1, :64],
+}
 
 
 @pytest.mark.filterwarnings("ignore:each product copies")
@@ -107,7 +113,14 @@ def test_fp8_is_added(dtype: Any, arch: str) -> None:
     wide = operand(64, 80, E5M2)
     with tc.target("cpu", arch):
         for c in (wide[:32, :40], wide[::2, ::2], wide[0, :40], wide[:32, :1], wide.T[:32, :40]):
-            d = kernels.gemm(a, b, c, alpha=2, beta=-1, out_dtype=None if dtype is np.float64 else tc.f16 if dtype is E4M3 else tc.f32)
+            d = kernels.gemm(
+                a,
+                b,
+                c,
+                alpha=2,
+                beta=-1,
+                out_dtype=None if dtype is np.float64 else tc.f16 if dtype is E4M3 else tc.f32,
+            )
             assert np.array_equal(d, 2 * exact(a, b) - c.astype(np.float64))
             assert kernels.plan(a, b, c, d, beta=1).traits.has_c
 
@@ -136,10 +149,13 @@ def test_operands_are_not_converted_to_warm_up(monkeypatch: pytest.MonkeyPatch) 
     assert bound.kernel is families.SM80[tc.f16] and bound.types[0].dtype == tc.f16
 
 
-@pytest.mark.parametrize(("arch", "text"), [
-    ("sm_75", "nor can the mma.sync kernels: they run on sm_80 or later"),
-    ("sm_89", "single matrices, no batches; call gemm for each matrix"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arch", "text"),
+    [
+        ("sm_75", "nor can the mma.sync kernels: they run on sm_80 or later"),
+        ("sm_89", "single matrices, no batches; call gemm for each matrix"),
+    ],
+)
 def test_products_without_kernels_say_what_has_them(arch: str, text: str) -> None:
     a, b = np.ones((2, 16, 32), E4M3), np.ones((32, 16), E4M3)
     with tc.target("cpu", arch):
@@ -173,9 +189,7 @@ def test_other_products() -> None:
         scales = np.full((40, 1), 0.5, np.float32), np.full((1, 1), 4, np.float32)
         d = kernels.scaled_gemm(a, b, *scales, out_dtype=tc.f32)
         assert np.array_equal(d, 2 * exact(a, b))
-        d, sums = kernels.gemm(
-            a[None], b, out_dtype=tc.f32, row_reductions=(kernels.RowReduction("sum"),)
-        )
+        d, sums = kernels.gemm(a[None], b, out_dtype=tc.f32, row_reductions=(kernels.RowReduction("sum"),))
         assert np.array_equal(d[0], exact(a, b)) and np.array_equal(sums[0, 0], exact(a, b).sum(1))
         sparse = np.where(np.arange(128) % 4 < 2, a.astype(np.float32), 0).astype(E4M3)
         d = kernels.gemm(kernels.compress(sparse), b, out_dtype=tc.f32)

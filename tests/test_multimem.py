@@ -16,9 +16,11 @@ BITS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64}
 PLAIN = {"f16x2", "bf16x2", "f32", "f64"}  # without .vec
 VECTORS = {2: PLAIN - {"f64"} | {"f16", "bf16"}, 4: PLAIN - {"f64"} | {"f16", "bf16"}, 8: {"f16", "bf16"}}
 WHOLE = {
-    "add": {"u32", "s32", "u64"}, "min": {"u32", "s32", "u64", "s64"}, "max": {"u32", "s32", "u64", "s64"},
+    "add": {"u32", "s32", "u64"},
+    "min": {"u32", "s32", "u64", "s64"},
+    "max": {"u32", "s32", "u64", "s64"},
     **dict.fromkeys(("and", "or", "xor"), {"b32", "b64"}),
-}  # fmt: skip
+}
 
 
 def reductions(floats: tuple[str, ...], precise: bool) -> set[str]:
@@ -34,10 +36,13 @@ def reductions(floats: tuple[str, ...], precise: bool) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name, orders, floats", [
-    ("ld_reduce", ["", ".weak", ".acquire.cluster", ".relaxed.sys"], ("add", "min", "max")),
-    ("red", ["", ".release.cta", ".relaxed.gpu"], ("add",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, orders, floats",
+    [
+        ("ld_reduce", ["", ".weak", ".acquire.cluster", ".relaxed.sys"], ("add", "min", "max")),
+        ("red", ["", ".release.cta", ".relaxed.gpu"], ("add",)),
+    ],
+)
 def test_reductions_are_the_manuals(name: str, orders: list[str], floats: tuple[str, ...]) -> None:
     for order in orders:
         start = f"multimem.{name}{order}.global."
@@ -50,9 +55,10 @@ def reduces(x: tc.Array, text: tc.Const):
     tc.emit(text, x.at(0))
 
 
-@pytest.mark.parametrize("text", [
-    "multimem.ld_reduce.relaxed.sys.global.add.u32", "multimem.ld_reduce.global.add.acc::f32.v4.bf16x2",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    ["multimem.ld_reduce.relaxed.sys.global.add.u32", "multimem.ld_reduce.global.add.acc::f32.v4.bf16x2"],
+)
 def test_they_are_printed_and_refused_in_emulation(text: str) -> None:
     x = np.zeros(32, np.uint32)
     assert text in reduces.ptx(x, text=text, arch="sm_90a")
@@ -61,11 +67,14 @@ def test_they_are_printed_and_refused_in_emulation(text: str) -> None:
         reduces.emulator("sm_90a")[1, 32](x, text=text)
 
 
-@pytest.mark.parametrize("text, operands", [
-    ("multimem.cp.async.bulk.global.shared::cta.bulk_group", (1 << 40, 0, 16)),
-    ("multimem.cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16", (1 << 40, 0, 16)),
-    ("multimem.st.weak.global.u32", (1 << 40, 7)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, operands",
+    [
+        ("multimem.cp.async.bulk.global.shared::cta.bulk_group", (1 << 40, 0, 16)),
+        ("multimem.cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16", (1 << 40, 0, 16)),
+        ("multimem.st.weak.global.u32", (1 << 40, 7)),
+    ],
+)
 def test_all_are_refused(text: str, operands: Any) -> None:
     with pytest.raises(EmulationError, match="needs a multimem address"):
         tc.emulate(text, *operands, arch="sm_90a")

@@ -60,10 +60,16 @@ QUADS = [
 SPARSE = [
     sparse_form(*what.split())
     for what in (
-        "m16n8k16 f32 f16", "m16n8k32 f32 bf16", "m16n8k32 s32 s8", "m16n8k64 s32 u8",
-        "m16n8k64 s32 s4", "m16n8k128 s32 s4", "m16n8k8 f32 tf32", "m16n8k16 f32 tf32",
+        "m16n8k16 f32 f16",
+        "m16n8k32 f32 bf16",
+        "m16n8k32 s32 s8",
+        "m16n8k64 s32 u8",
+        "m16n8k64 s32 s4",
+        "m16n8k128 s32 s4",
+        "m16n8k8 f32 tf32",
+        "m16n8k16 f32 tf32",
     )
-]  # fmt: skip
+]
 GROUP = [
     wgmma_form("m64n24k16", "f32", "f16"),
     wgmma_form("m64n16k16", "f16", "f16", tail=".registers"),
@@ -232,11 +238,7 @@ GUARDS = {"_order": permuting}
 
 # -- constants of the architecture ----------------------------------------------------------------
 
-UNIT_FORMS = {
-    "HOPPER_F16": [F16, F16_F16, BF16],
-    "HOPPER_TF32": [TF32],
-    "HOPPER_F8": FP8_GROUP,
-}
+UNIT_FORMS = {"HOPPER_F16": [F16, F16_F16, BF16], "HOPPER_TF32": [TF32], "HOPPER_F8": FP8_GROUP}
 
 
 def units() -> Iterator[tuple[Mutant, list[str]]]:
@@ -287,9 +289,7 @@ def changes(rewrite: Any) -> Iterator[tuple[str, Any]]:
             def change(p: Any, given: Any, field: str = field, value: Any = value) -> Any:
                 found = dict(rewrite.change(p, given))
                 if field in found:
-                    found[field] = (
-                        value if field == "order" else type(found[field])(found[field] + value)
-                    )
+                    found[field] = value if field == "order" else type(found[field])(found[field] + value)
                 return found
 
             product = architectures.Product("mma", 16, 8, 32, "e4m3", "e5m2", "f32", "f32")

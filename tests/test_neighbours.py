@@ -135,9 +135,7 @@ def test_every_wrong_k_is_refused_with_one_that_exists() -> None:
     refused = 0
     for instr in matrix_forms()[::5]:
         for scale in (2, 0.5):
-            text = re.sub(
-                r"(m\d+n\d+k)(\d+)", lambda m: f"{m[1]}{int(int(m[2]) * scale)}", instr.mnemonic
-            )  # noqa: B023
+            text = re.sub(r"(m\d+n\d+k)(\d+)", lambda m: f"{m[1]}{int(int(m[2]) * scale)}", instr.mnemonic)  # noqa: B023
             if text in known or instr.shape is None:
                 continue
             with pytest.raises(UnknownInstruction) as found:

@@ -62,7 +62,9 @@ def broken(monkeypatch):
 
 
 def test_versions_that_do_not_fit_are_named(broken):
-    with pytest.raises(ImportError, match=r"numba-cuda \S+, numba \S+, numpy \S+ do not fit each other: .*NPDatetime"):
+    with pytest.raises(
+        ImportError, match=r"numba-cuda \S+, numba \S+, numpy \S+ do not fit each other: .*NPDatetime"
+    ):
         border.numba_cuda()
 
 

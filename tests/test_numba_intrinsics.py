@@ -75,7 +75,11 @@ def test_the_pattern_refuses_other_texts():
     instr = isa.instruction("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32")
     good = f"{instr.ptx} {{%f1, %f2, %f3, %f4}}, {{%r1, %r2}}, {{%r3}}, {{%f1, %f2, %f3, %f4}}"
     assert re.fullmatch(pattern_of(instr), good)
-    for bad in (good.replace("{%r3}", "%r3"), good.replace(", %f4}", "}", 1), good.replace("f32.f16", "f16.f16")):
+    for bad in (
+        good.replace("{%r3}", "%r3"),
+        good.replace(", %f4}", "}", 1),
+        good.replace("f32.f16", "f16.f16"),
+    ):
         assert not re.fullmatch(pattern_of(instr), bad)
 
 
@@ -264,7 +268,14 @@ def test_link_time_optimisation_keeps_the_instructions():
     """Numba's launches link LTO-IR."""
     from numba.cuda.cudadrv.driver import _Linker
 
-    code, _ = cuda.compile(pipeline, (types.float32[:, ::1], types.int32), cc=(9, 0, "a"), output="ltoir", device=False, abi="numba")  # fmt: skip
+    code, _ = cuda.compile(
+        pipeline,
+        (types.float32[:, ::1], types.int32),
+        cc=(9, 0, "a"),
+        output="ltoir",
+        device=False,
+        abi="numba",
+    )
     linker = _Linker(cc=(9, 0, "a"), lto=True)
     linker.add_ltoir(code)
     assert linker.complete().code[:4] == b"\x7fELF"
@@ -391,7 +402,9 @@ def test_mistakes_are_explained(call, message):
     }  # fmt: skip
     exec(f"def kernel(x, f, y):\n    {call}\n", namespace)
     with pytest.raises(NumbaError, match=message):
-        cuda.compile_ptx(namespace["kernel"], (types.int32, types.float32, types.float32[::1]), cc=(9, 0, "a"))
+        cuda.compile_ptx(
+            namespace["kernel"], (types.int32, types.float32, types.float32[::1]), cc=(9, 0, "a")
+        )
 
 
 @pytest.mark.parametrize(
@@ -465,7 +478,10 @@ def test_gpu_gives_the_emulator_s_bits(name):
     out = np.zeros((32, instr.d.registers), str(registers.element_type(instr.d)))
     held = cuda.to_device(out)
     register_kernel(instr)[1, 32](*views, held)
-    flat = [g if isinstance(g, int) else (g[:, 0] if not o.is_fragment else g) for o, g in zip(instr.operands, given)]
+    flat = [
+        g if isinstance(g, int) else (g[:, 0] if not o.is_fragment else g)
+        for o, g in zip(instr.operands, given)
+    ]
     wanted = tc.emulate(instr.mnemonic, *flat, arch=arch)
     assert np.array_equal(held.copy_to_host().view(wanted.dtype), wanted)
 
@@ -511,13 +527,20 @@ def test_gpu_moves_matrices():
 
 @gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [(tc.f16, tc.f32), (tc.tf32, tc.f32), (tc.s8, tc.s32), (tc.f64, tc.f64)], ids=str)
+@pytest.mark.parametrize(
+    "kind", [(tc.f16, tc.f32), (tc.tf32, tc.f32), (tc.s8, tc.s32), (tc.f64, tc.f64)], ids=str
+)
 def test_gpu_multiplies_by_elements(kind):
     """A product of matrices with each type, B stored by columns, against NumPy."""
     shape = {"f16": "m16n8k16", "tf32": "m16n8k8", "s8": "m16n8k32", "f64": "m8n8k4"}[kind[0].name]
     instr = getattr(tn.mma, shape)(kind[0], kind[0], kind[1])
     m, n, k = instr.instruction.shape
-    la, lb, sd, zero = tn.load_elements(instr.a), tn.load_elements(instr.b), tn.store_elements(instr.d), tn.zeros(instr.c)
+    la, lb, sd, zero = (
+        tn.load_elements(instr.a),
+        tn.load_elements(instr.b),
+        tn.store_elements(instr.d),
+        tn.zeros(instr.c),
+    )
 
     @cuda.jit
     def kernel(a, b, d):

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from tensorcore_dsl import isa
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.isa import fragments as layouts
-from tensorcore_dsl.numerics import (
-    block_code,
-    block_sums,
-    block_transpose,
-    blocks,
-    plans,
-    products,
-    vectors,
-)
+from tensorcore_dsl.numerics import block_code, block_sums, block_transpose, blocks, plans, products, vectors
 from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.numerics.products import fragments, in_place, matmul
 
@@ -82,10 +74,7 @@ def cancelling(rng, p, batch):
 
 def spread(rng, p, batch):
     """Exponents from one end of the format to the other."""
-    return (
-        near(rng, p.a, (batch, p.m, p.stored), -200, 200),
-        near(rng, p.b, (batch, p.k, p.n), -200, 200),
-    )
+    return (near(rng, p.a, (batch, p.m, p.stored), -200, 200), near(rng, p.b, (batch, p.k, p.n), -200, 200))
 
 
 @pytest.mark.parametrize(("p", "arch"), IN_BLOCKS, **NAMES)
@@ -162,14 +151,22 @@ def bf16(exponent):
 @pytest.mark.parametrize(
     ("of_a", "of_b", "of_c", "fits"),
     [
-        (0, block_sums.LEAST, None, True), (0, block_sums.LEAST - 1, None, False),
-        (60, block_sums.MOST - 60, None, True), (61, block_sums.MOST - 60, None, False),
-        (None, None, block_sums.LEAST, True), (None, None, block_sums.LEAST - 1, False),
-        (None, None, block_sums.MOST, True), (None, None, block_sums.MOST + 1, False),
-        (-80, -46, block_sums.LEAST, True), (-80, -80, None, False), (-126, -126, 0, True),
-        (100, 100, 0, False), (None, 127, None, True), (None, None, None, True),
+        (0, block_sums.LEAST, None, True),
+        (0, block_sums.LEAST - 1, None, False),
+        (60, block_sums.MOST - 60, None, True),
+        (61, block_sums.MOST - 60, None, False),
+        (None, None, block_sums.LEAST, True),
+        (None, None, block_sums.LEAST - 1, False),
+        (None, None, block_sums.MOST, True),
+        (None, None, block_sums.MOST + 1, False),
+        (-80, -46, block_sums.LEAST, True),
+        (-80, -80, None, False),
+        (-126, -126, 0, True),
+        (100, 100, 0, False),
+        (None, 127, None, True),
+        (None, None, None, True),
     ],
-)  # fmt: skip
+)
 def test_the_largest_exponent_decides(arch, of_a, of_b, of_c, fits):
     p = mma((16, 8, 16), "bf16", "f32")
     rng = np.random.default_rng(5)
@@ -205,8 +202,9 @@ def test_the_largest_sums_are_computed_in_blocks_where_they_fit(p, arch):
 @pytest.mark.parametrize("special", ["infinity", "NaN"])
 @pytest.mark.parametrize("operand", range(3))
 @pytest.mark.parametrize(
-    ("a", "d"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("tf32", "f32"), ("e4m3", "f32"),
-                 ("e5m2", "f16")])  # fmt: skip
+    ("a", "d"),
+    [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("tf32", "f32"), ("e4m3", "f32"), ("e5m2", "f16")],
+)
 def test_one_special_element_hands_over_its_product_alone(a, d, operand, special):
     k = {"tf32": 8, "e4m3": 32, "e5m2": 32}.get(a, 16)
     p = mma((16, 8, k), a, d)
@@ -261,10 +259,15 @@ def test_scales_that_leave_the_range_are_handed_over(sparse):
     arch, rng = "sm_120a", np.random.default_rng(10)
     low, high = block_sums.DOWN, block_sums.UP
     for of_a, of_b, size, fits in (
-        (127 + low, 127, 0, True), (127 + low, 126, 0, False), (127 + high, 127, 0, True),
-        (127 + high, 128, 0, False), (255, 90, 0, False), (90, 255, 0, False),
-        (150, 150, -120, False), (100, 127, 119, False),
-    ):  # fmt: skip
+        (127 + low, 127, 0, True),
+        (127 + low, 126, 0, False),
+        (127 + high, 127, 0, True),
+        (127 + high, 128, 0, False),
+        (255, 90, 0, False),
+        (90, 255, 0, False),
+        (150, 150, -120, False),
+        (100, 127, 119, False),
+    ):
         a, b, c, more = table.operands(p, "near", rng, 3)
         c[1] = near(rng, "f32", c[1].shape, size, size + 1)
         more["scale_a"][:], more["scale_b"][:] = 127, 127
@@ -347,9 +350,7 @@ def test_registers_of_a_thread_may_be_neighbours(text, regime):
     want = fragments(p, "sm_90a", maps, *given)
     turned = fragments(p, "sm_90a", maps, *(np.ascontiguousarray(x.T).T for x in given))
     assert (turned == want).all() and turned.T.flags.c_contiguous
-    mixed = fragments(
-        p, "sm_90a", maps, given[0], *(np.ascontiguousarray(x.T).T for x in given[1:])
-    )
+    mixed = fragments(p, "sm_90a", maps, given[0], *(np.ascontiguousarray(x.T).T for x in given[1:]))
     assert (mixed == want).all()
     with plans.binary64_loops():
         assert (fragments(p, "sm_90a", maps, *given) == want).all()
@@ -415,19 +416,19 @@ def test_words_of_registers_lie_in_runs(text, by_thread):
 
 def test_words_in_shared_memory_are_read_in_fours():
     """Lines along K, and B with the columns as neighbours."""
-    p, maps = layouts.prepared(
-        isa.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16")
-    )
+    p, maps = layouts.prepared(isa.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16"))
     for packed, of_b in (("ab", block_code.ROWS), ("a", block_code.ACROSS)):
         found = kinds_of(p, dataclasses.replace(maps, packed=frozenset(packed)))
-        assert found == {
-            "a": {block_code.ROWS}, "b": {of_b}, "c": {block_code.RUN}, "d": {block_code.RUN},
-        }  # fmt: skip
+        assert found == {"a": {block_code.ROWS}, "b": {of_b}, "c": {block_code.RUN}, "d": {block_code.RUN}}
 
 
-@pytest.mark.parametrize("text", [
-    "wmma.mma.sync.aligned.row.col.m8n32k16.f32.f32", "wmma.mma.sync.aligned.row.col.m8n32k16.s32.s8.s8.s32",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "wmma.mma.sync.aligned.row.col.m8n32k16.f32.f32",
+        "wmma.mma.sync.aligned.row.col.m8n32k16.s32.s8.s8.s32",
+    ],
+)
 def test_products_of_8_rows_and_many_columns_are_computed_transposed(text):
     p, maps = layouts.prepared(isa.instruction(text))
     plan = plans.prepare(p, model(p, "sm_90a"), maps, 256).blocks

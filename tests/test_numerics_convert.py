@@ -12,12 +12,7 @@ import pytest
 import scalar_forms
 from scalar_forms import Form
 
-from tensorcore_dsl.numerics.convert import (
-    convert,
-    convert_pack,
-    convert_pair,
-    convert_quad,
-)
+from tensorcore_dsl.numerics.convert import convert, convert_pack, convert_pair, convert_quad
 from tensorcore_dsl.numerics.number_formats import FLOATS, values
 
 FORMS = [f for f in scalar_forms.forms() if f.function.startswith("convert")]
@@ -43,9 +38,7 @@ def near_ties(to: str, source: str, chosen: slice = slice(None)) -> np.ndarray:
     step = largest - exact.real(exact.decode(FLOATS[to].max_finite - 1, to))
     points += [largest, largest + step / 2, largest + step]
     middle = [exact.encode(p, source) for p in points]
-    every = {
-        max(c + d, 0) | s for c in middle for d in (-1, 0, 1) for s in (0, 1 << (WIDTH[source] - 1))
-    }
+    every = {max(c + d, 0) | s for c in middle for d in (-1, 0, 1) for s in (0, 1 << (WIDTH[source] - 1))}
     return np.array(sorted(every), scalar_forms.dtype(source))
 
 
@@ -58,8 +51,7 @@ def test_as_an_h200_does(form: Form) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "to", "rounding"),
-    [(s, t, r) for s, t in itertools.permutations(WIDE, 2) for r in DIRECTED],
+    ("source", "to", "rounding"), [(s, t, r) for s, t in itertools.permutations(WIDE, 2) for r in DIRECTED]
 )
 def test_floats_round_the_exact_value(source: str, to: str, rounding: str) -> None:
     x = column(source, 400, f"{source}{to}{rounding}")
@@ -80,9 +72,7 @@ def test_small_floats_saturate(source: str, to: str) -> None:
     if source == "f32":
         d = convert_pair(x, np.zeros_like(x), "f32", f"{to}x2", "rn", satfinite=True)
     else:
-        d = convert(
-            x.astype(np.uint32) << np.uint32(16), f"{source}x2", f"{to}x2", "rn", satfinite=True
-        )
+        d = convert(x.astype(np.uint32) << np.uint32(16), f"{source}x2", f"{to}x2", "rn", satfinite=True)
     shift = 4 if to == "e2m1" else 8
     want = [exact.encode(exact.decode(int(c), source), to, satfinite=True) for c in x]
     assert (d >> np.uint16(shift)).tolist() == want
@@ -179,15 +169,7 @@ def test_ue8m0_is_the_exponent() -> None:
 
 
 def test_s2f6_counts_sixty_fourths() -> None:
-    pairs = [
-        (1.0, 64),
-        (-2.0, 128),
-        (5.0, 127),
-        (-5.0, 128),
-        (0.0078125, 0),
-        (0.0234375, 2),
-        (np.nan, 127),
-    ]
+    pairs = [(1.0, 64), (-2.0, 128), (5.0, 127), (-5.0, 128), (0.0078125, 0), (0.0234375, 2), (np.nan, 127)]
     x = np.array([v for v, _ in pairs], np.float32).view(np.uint32)
     d = convert_pair(x, x, "f32", "s2f6x2", "rn", satfinite=True)
     assert (d & np.uint16(0xFF)).tolist() == [c for _, c in pairs]
@@ -291,9 +273,7 @@ def test_integers_to_integers(source: str, to: str) -> None:
 def test_packing_of_integers(to: str) -> None:
     w = int(to[1:])
     low, high = limits(to)
-    a, b = (
-        np.array(v, np.int64).astype(np.uint32) for v in ([-300, 5, 1, 70000], [9, -1, 2, -70000])
-    )
+    a, b = (np.array(v, np.int64).astype(np.uint32) for v in ([-300, 5, 1, 70000], [9, -1, 2, -70000]))
     c = np.full(4, 0xABCDEF12, np.uint32)
     d = convert_pack(a, b, None if w == 16 else c, to)
     for x, y, got in zip([-300, 5, 1, 70000], [9, -1, 2, -70000], d.tolist(), strict=True):

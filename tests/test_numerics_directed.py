@@ -11,8 +11,15 @@ import pytest
 from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.numerics.products import Product, matmul
 
-FLOATS = {"f16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "f32": (8, 23), "e4m3": (4, 3),
-          "e5m2": (5, 2), "e2m1": (2, 1)}  # fmt: skip
+FLOATS = {
+    "f16": (5, 10),
+    "bf16": (8, 7),
+    "tf32": (8, 10),
+    "f32": (8, 23),
+    "e4m3": (4, 3),
+    "e5m2": (5, 2),
+    "e2m1": (2, 1),
+}
 
 
 def mma(shape, a, d, b=None, c=None, family="mma", **more):
@@ -136,10 +143,7 @@ def test_zero_products_make_minus_zero_plus_zero_and_nan_of_f16_is_canonical():
 
 @pytest.mark.parametrize(
     ("p", "arch"),
-    [
-        (mma((16, 8, 32), "e4m3", "f32"), "sm_89"),
-        (mma((64, 8, 32), "e5m2", "f32", family="wgmma"), "sm_90a"),
-    ],
+    [(mma((16, 8, 32), "e4m3", "f32"), "sm_89"), (mma((64, 8, 32), "e5m2", "f32", family="wgmma"), "sm_90a")],
 )
 def test_native_8_bit_units_keep_13_bits_of_c(p, arch):
     c = np.random.default_rng(3).integers(0, 1 << 32, (1, p.m, p.n), np.uint32)
@@ -238,9 +242,7 @@ def bits(p, value):
 
 
 IDS = [f"{row[0]}-{row[1]}".replace(" ", "-") for row in UNITS]
-each_unit = pytest.mark.parametrize(
-    ("p", "arch", "length", "fraction", "floor", "kept"), UNITS, ids=IDS
-)
+each_unit = pytest.mark.parametrize(("p", "arch", "length", "fraction", "floor", "kept"), UNITS, ids=IDS)
 
 
 @each_unit

@@ -29,22 +29,33 @@ def filled(threads, slots, place):
 def mma_maps(p, packed_a, packed_b):
     """Maps of the usual m16n8 fragments for so many elements of A and B to a register."""
     e, f = packed_a, packed_b
-    a = filled(32, p.m * p.stored // 32, (
-        (r, k, r % 8 * 4 + k // e % 4, k % e + e * (r // 8) + 2 * e * (k // (4 * e)))
-        for r in range(p.m) for k in range(p.stored)
-    ))  # fmt: skip
-    b = filled(32, p.n * p.k // 32, (
-        (k, n, n * 4 + k // f % 4, k % f + f * (k // (4 * f)))
-        for k in range(p.k) for n in range(p.n)
-    ))  # fmt: skip
+    a = filled(
+        32,
+        p.m * p.stored // 32,
+        (
+            (r, k, r % 8 * 4 + k // e % 4, k % e + e * (r // 8) + 2 * e * (k // (4 * e)))
+            for r in range(p.m)
+            for k in range(p.stored)
+        ),
+    )
+    b = filled(
+        32,
+        p.n * p.k // 32,
+        ((k, n, n * 4 + k // f % 4, k % f + f * (k // (4 * f))) for k in range(p.k) for n in range(p.n)),
+    )
     return FragmentMaps(a, b, accumulators(p, 32), accumulators(p, 32))
 
 
 def accumulators(p, threads):
-    return filled(threads, p.m * p.n // threads, (
-        (r, n, r // 16 * 32 + r % 8 * 4 + n % 8 // 2, n % 2 + 2 * (r % 16 // 8) + 4 * (n // 8))
-        for r in range(p.m) for n in range(p.n)
-    ))  # fmt: skip
+    return filled(
+        threads,
+        p.m * p.n // threads,
+        (
+            (r, n, r // 16 * 32 + r % 8 * 4 + n % 8 // 2, n % 2 + 2 * (r % 16 // 8) + 4 * (n // 8))
+            for r in range(p.m)
+            for n in range(p.n)
+        ),
+    )
 
 
 def packed(lies, matrices, bits, shift=0, word=np.uint32):
@@ -156,8 +167,10 @@ def directed(x, mode):
 def test_binary64_is_a_chain_in_ascending_k(mode, shape):
     p = mma(shape, "f64", "f64", rounding=mode)
     rng = np.random.default_rng(10)
-    a, b, c = (rng.standard_normal((1, *s)) * 2.0 ** rng.integers(-30, 30, (1, *s)) for s in (
-        (p.m, p.k), (p.k, p.n), (p.m, p.n)))  # fmt: skip
+    a, b, c = (
+        rng.standard_normal((1, *s)) * 2.0 ** rng.integers(-30, 30, (1, *s))
+        for s in ((p.m, p.k), (p.k, p.n), (p.m, p.n))
+    )
     got = matmul(p, "sm_90a", a, b, c).view(np.float64)
     for i, j in np.ndindex(p.m, p.n):
         total = float(c[0, i, j])
@@ -202,11 +215,7 @@ def test_binary64_keeps_the_first_nan_of_b_c_a():
         (mma((16, 8, 16), "bf16", "f16"), "sm_80", "C and D of f16 and f16; allowed: f32"),
         (mma((16, 8, 16), "s8", "f32"), "sm_80", "allowed: s32"),
         (mma((16, 8, 16), "f16", "f32", satfinite=True), "sm_80", "satfinite is for integers"),
-        (
-            mma((16, 8, 16), "f16", "f32", rounding="rz"),
-            "sm_80",
-            "f64 has rn, rz, rm, rp, others rn",
-        ),
+        (mma((16, 8, 16), "f16", "f32", rounding="rz"), "sm_80", "f64 has rn, rz, rm, rp, others rn"),
         (mma((16, 8, 8), "f64", "f64", rounding="ru"), "sm_80", "rounding 'ru'"),
         (scaled(32, "e4m3", "e4m3", "mx", 1, "ue8m0"), "sm_120a", "is none of mxf8f6f4, mxf4"),
         (scaled(64, "e4m3", "e2m1", "mxf4", 2, "ue8m0"), "sm_120a", "mxf4 takes elements of e2m1"),

@@ -13,10 +13,20 @@ from tensorcore_dsl.numerics.products import Product, matmul
 
 ARCHS = tuple(UNITS)
 SINCE_TURING, SINCE_AMPERE, SINCE_HOPPER = ARCHS[1:], ARCHS[2:], ARCHS[5:]
-FLOATS = {"f16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "f32": (8, 23),
-          "e4m3": (4, 3), "e5m2": (5, 2)}  # fmt: skip
-BITS = {**exact.WIDTHS, "e3m2": 6, "e2m3": 6, "e2m1": 4, "e4m3": 8, "e5m2": 8,
-        "f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64}  # fmt: skip
+FLOATS = {"f16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "f32": (8, 23), "e4m3": (4, 3), "e5m2": (5, 2)}
+BITS = {
+    **exact.WIDTHS,
+    "e3m2": 6,
+    "e2m3": 6,
+    "e2m1": 4,
+    "e4m3": 8,
+    "e5m2": 8,
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+    "f32": 32,
+    "f64": 64,
+}
 
 
 def mma(shape, a, d, b=None, c=None, family="mma", **more):
@@ -27,12 +37,7 @@ def scaled(k, a, b, kind, vec, name, **more):
     return mma((16, 8, k), a, "f32", b, scale_kind=kind, scale_vec=vec, scale_type=name, **more)
 
 
-F4 = (
-    ("mxf4", 2, "ue8m0"),
-    ("mxf4nvf4", 2, "ue8m0"),
-    ("mxf4nvf4", 4, "ue8m0"),
-    ("mxf4nvf4", 4, "ue4m3"),
-)
+F4 = (("mxf4", 2, "ue8m0"), ("mxf4nvf4", 2, "ue8m0"), ("mxf4nvf4", 4, "ue8m0"), ("mxf4nvf4", 4, "ue4m3"))
 CASES = [
     *((mma((8, 8, 4), "f16", d, c=c), ARCHS) for d, c in (
         ("f16", "f16"), ("f32", "f32"), ("f32", "f16"))),

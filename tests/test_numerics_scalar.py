@@ -196,9 +196,7 @@ def test_words_of_the_mnemonic_are_modifiers() -> None:
         ("min.xorsign.abs", {"op": "min", "xorsign": True, "abs": True}),
     ):
         flags = dict(flags)
-        np.testing.assert_array_equal(
-            arith(words, "f32", a, b), arith(flags.pop("op"), "f32", a, b, **flags)
-        )
+        np.testing.assert_array_equal(arith(words, "f32", a, b), arith(flags.pop("op"), "f32", a, b, **flags))
     np.testing.assert_array_equal(arith("testp.finite", "f32", a), has_property("finite", "f32", a))
 
 
@@ -208,15 +206,9 @@ def test_words_of_the_mnemonic_are_modifiers() -> None:
         (lambda x: arith("add", "f8", x, x), "type of floating-point arithmetic 'f8'.*f16, bf16"),
         (lambda x: arith("pow", "f32", x, x), "operation pow f32 is not supported; there are"),
         (lambda x: arith("add", "f32", x), "add.f32 takes 2 operands, not 1"),
-        (
-            lambda x: arith("add", "f32", x, x, rounding="rna"),
-            "add.f32 rounds rn rz rm rp, not 'rna'",
-        ),
+        (lambda x: arith("add", "f32", x, x, rounding="rna"), "add.f32 rounds rn rz rm rp, not 'rna'"),
         (lambda x: arith("add", "f32", x, x, nan=True), "NaN, .abs and .xorsign are for min max"),
-        (
-            lambda x: arith("fma", "f32", x, x, x, relu=True),
-            "relu is for f16 bf16, not for fma.f32",
-        ),
+        (lambda x: arith("fma", "f32", x, x, x, relu=True), "relu is for f16 bf16, not for fma.f32"),
         (lambda x: arith("min", "f32", x, x, x, xorsign=True, abs=True), "three without .xorsign"),
         (lambda x: arith("sin", "f64", x), "sin.approx is for f32, not f64"),
         (lambda x: arith("add.wide", "f32", x, x), "add has no modifier .wide"),

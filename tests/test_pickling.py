@@ -73,13 +73,24 @@ def test_kernels_are_themselves(protocol: int):
 
 def test_copies_are_themselves():
     local = made()
-    for value in (add, tuned, local, tc.f16, isa.instruction("add.rn.f32"), ARCHS["sm_80"], tc.mma, tc.mma.sp):
+    for value in (
+        add,
+        tuned,
+        local,
+        tc.f16,
+        isa.instruction("add.rn.f32"),
+        ARCHS["sm_80"],
+        tc.mma,
+        tc.mma.sp,
+    ):
         assert copy.copy(value) is value and copy.deepcopy(value) is value
         assert copy.deepcopy({"x": [value]})["x"][0] is value
 
 
 def test_kernels_without_a_place_are_refused():
-    with pytest.raises(pickle.PicklingError, match=r"kernel local of module .*defined in a function \(made.<locals>"):
+    with pytest.raises(
+        pickle.PicklingError, match=r"kernel local of module .*defined in a function \(made.<locals>"
+    ):
         pickle.dumps(made())
     other = tc.kernel(add.function)
     with pytest.raises(pickle.PicklingError, match="test_pickling.add is another object, <kernel add"):
@@ -198,7 +209,12 @@ def test_kernels_of_scripts(tmp_path: Path):
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_TARGET": "cpu"}
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.stdout == "True [0, 2, 4, 6, 8, 10, 12, 14]\n", done.stderr
 

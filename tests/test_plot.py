@@ -78,7 +78,6 @@ def test_lines_part_warps_quads_threads_and_registers():
     assert of_a[1.8] == 16 * 7 and of_a[1.2] == 0  # threads; no thread has two registers in a row
 
 
-
 def test_threads_of_one_row_differ_in_colour():
     figure = plot_layout(A.layout)
     colors = [p.get_facecolor() for p in figure.axes[0].patches]
@@ -128,8 +127,7 @@ def places(out: tc.Array, rows: tc.Const, row_bytes: tc.Const, swizzle: tc.Const
 
 
 @pytest.mark.parametrize(
-    "rows, row_bytes, swizzle",
-    [(8, 128, 128), (16, 64, 64), (8, 32, 32), (4, 256, 128), (4, 64, 0)],
+    "rows, row_bytes, swizzle", [(8, 128, 128), (16, 64, 64), (8, 32, 32), (4, 256, 128), (4, 64, 0)]
 )
 def test_tables_of_swizzles_are_what_tiles_do(rows, row_bytes, swizzle):
     out = np.zeros(rows * row_bytes // 2, np.uint16)
@@ -141,14 +139,7 @@ def test_tables_of_swizzles_are_what_tiles_do(rows, row_bytes, swizzle):
 
 @pytest.mark.parametrize(
     "rows, row_bytes, swizzle, cost",
-    [
-        (8, 128, 0, 8),
-        (8, 128, 128, 1),
-        (8, 64, 0, 4),
-        (8, 64, 64, 1),
-        (8, 32, 32, 1),
-        (8, 256, 128, 2),
-    ],
+    [(8, 128, 0, 8), (8, 128, 128, 1), (8, 64, 0, 4), (8, 64, 64, 1), (8, 32, 32, 1), (8, 256, 128, 2)],
 )
 def test_passes_over_the_banks(rows, row_bytes, swizzle, cost):
     assert set(passes(rows, row_bytes, swizzle)) == {cost}

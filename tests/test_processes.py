@@ -32,11 +32,7 @@ from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
-from tensorcore_dsl.interpreter.memory.global_memory import (
-    ALIGNMENT,
-    GlobalPointer,
-    TensorMapArgument,
-)
+from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, GlobalPointer, TensorMapArgument
 from tensorcore_dsl.interpreter.processes import ProcessPool
 from tensorcore_dsl.lowering.forms import COMPILING
 from tests.fuzz.ways import helped
@@ -54,9 +50,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     run = ProcessPool.run
 
-    def noted(
-        self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any, processors: int
-    ) -> Report:
+    def noted(self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any, processors: int) -> Report:
         made.append(count)
         assert processors == 3
         return run(self, chunk, jobs, count, *more, processors)
@@ -93,9 +87,7 @@ class TestProducts:
             assert not three
 
     @pytest.mark.parametrize("kind,arch", [("bf16", "sm_90a"), ("f16", "sm_80"), ("f64", "sm_90a")])
-    def test_have_the_same_bits_where_threads_help(
-        self, kind: str, arch: str, three: list[int]
-    ) -> None:
+    def test_have_the_same_bits_where_threads_help(self, kind: str, arch: str, three: list[int]) -> None:
         a, b = matrices(kind, (300, 128), (272, 128))
         with tc.target("cpu", arch):
             found = kernels.gemm(a, b.T)
@@ -188,9 +180,7 @@ class TestLaunches:
     def test_others_run_in_threads(self, how: str, three: list[int]) -> None:
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(32)), 1)
-        options: dict[str, Any] = {"order": {"order": 5}, "races": {"races": True}}.get(
-            how, {"workers": 1}
-        )
+        options: dict[str, Any] = {"order": {"order": 5}, "races": {"races": True}}.get(how, {"workers": 1})
         b.run(np.zeros(32 * 6, np.uint32), grid=6, block=32, **options)
         assert not three
 
@@ -418,10 +408,21 @@ class TestProcesses:
         self.pool.run(chunk, [(0, 1), (1, 1)], 2, Event(), lambda _: None, 8)
         assert told.array.all()
 
-    @pytest.mark.parametrize("processors,running,most,helpers", [
-        (2, 2, 2, 0), (2, 1, 2, 1), (16, 16, 16, 0), (16, 15, 16, 1), (16, 5, 16, 3),
-        (16, 1, 16, 3), (16, 14, 14, 0), (16, 13, 14, 1), (16, 5, 5, 2), (1, 2, 2, 0),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "processors,running,most,helpers",
+        [
+            (2, 2, 2, 0),
+            (2, 1, 2, 1),
+            (16, 16, 16, 0),
+            (16, 15, 16, 1),
+            (16, 5, 16, 3),
+            (16, 1, 16, 3),
+            (16, 14, 14, 0),
+            (16, 13, 14, 1),
+            (16, 5, 5, 2),
+            (1, 2, 2, 0),
+        ],
+    )
     def test_helpers(self, processors: int, running: int, most: int, helpers: int) -> None:
         """Before a worker has ended, threads have processors of their own."""
         assert processes._helpers(processors, running, most) == helpers
@@ -453,9 +454,7 @@ finally:
         out, text = ended(process)
         assert (process.returncode, out) == (0, "ended\n"), text
 
-    def test_an_interrupt_while_it_is_made_leaves_none(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_interrupt_while_it_is_made_leaves_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         mask = signal.pthread_sigmask
 
         def interrupted(how: int, signals: Any) -> Any:
@@ -670,8 +669,13 @@ class TestMemory:
         low, turned = whole[3:200], whole[100:900].reshape(40, 20)[::-2, 3:]
         alone, none = np.arange(5.0), np.empty((0, 4))
         alone.flags.writeable = False
-        given = [GlobalPointer(low, "low"), 3, TensorMapArgument(turned, "turned", (0,), (1,)),
-                 GlobalPointer(alone, "alone"), GlobalPointer(none, "none")]  # fmt: skip
+        given = [
+            GlobalPointer(low, "low"),
+            3,
+            TensorMapArgument(turned, "turned", (0,), (1,)),
+            GlobalPointer(alone, "alone"),
+            GlobalPointer(none, "none"),
+        ]
         moved: Any = arena.take(given)
         one, two, three = (moved[i].array for i in (0, 2, 3))
         assert np.array_equal(one, low) and np.array_equal(two, turned)
@@ -722,9 +726,14 @@ class TestMemory:
         """A kernel's tensor maps name arrays that pointers name, too."""
         whole = np.zeros((6, 8), np.int32)
         two, apart = whole[:2], np.zeros(4, np.int64)
-        given = [GlobalPointer(whole[1:3], "c"), TensorMapArgument(two, "a", (1, 0), (8, 1)),
-                 GlobalPointer(two, "a"), GlobalPointer(whole[4], "b"),
-                 GlobalPointer(whole[3], "d", writable=False), GlobalPointer(apart, "e")]  # fmt: skip
+        given = [
+            GlobalPointer(whole[1:3], "c"),
+            TensorMapArgument(two, "a", (1, 0), (8, 1)),
+            GlobalPointer(two, "a"),
+            GlobalPointer(whole[4], "b"),
+            GlobalPointer(whole[3], "d", writable=False),
+            GlobalPointer(apart, "e"),
+        ]
         moved: Any = arena.take(given)
         for argument in moved:
             argument.array[...] = 7

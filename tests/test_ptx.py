@@ -30,7 +30,9 @@ GOLDEN = Path(__file__).parent / "golden" / "ptx"
 
 KERNELS = {
     "empty": ("sm_75", "kernel empty() {\n}"),
-    "axpy": ("sm_80", """
+    "axpy": (
+        "sm_80",
+        """
 kernel axpy(x = %0:u64, y = %1:u64, alpha = %2:f32, n = %3:u32) threads 256 min_blocks 4 {
   %4:u32 = mov.u32.%tid.x
   %5:pred = setp.lt.u32 %4, %3
@@ -43,8 +45,11 @@ kernel axpy(x = %0:u64, y = %1:u64, alpha = %2:f32, n = %3:u32) threads 256 min_
     %11:f32 = fma.rn.f32 %2, %9, %10
     st.global.b32 [%8], %11
   }
-}"""),
-    "mma_loop": ("sm_80", """
+}""",
+    ),
+    "mma_loop": (
+        "sm_80",
+        """
 kernel mma_loop(p = %0:u64, n = %1:s32) max_registers 128 {
   %2:f32*4@mma.C.16x8.f32 <- 0.0
   %3:f16*4@mma.A.16x16.f16 <- 0:b32
@@ -54,8 +59,11 @@ kernel mma_loop(p = %0:u64, n = %1:s32) max_registers 128 {
   }
   st.global.b32 [%0], %2.0
   st.global.v2.b32 [%0-16], %6:f32*2
-}"""),
-    "loops": ("sm_90a", """
+}""",
+    ),
+    "loops": (
+        "sm_90a",
+        """
 kernel loops(n = %0:s32, step = %1:s32, p = %2:u64, flag = %3:pred) {
   for %4:s32 = 0 to 8 step 2 {
     st.global.b32 [%2], %4
@@ -101,8 +109,11 @@ kernel loops(n = %0:s32, step = %1:s32, p = %2:u64, flag = %3:pred) {
   } else {
     st.global.b32 [%2], 11
   }
-}"""),
-    "constants": ("sm_90a", """
+}""",
+    ),
+    "constants": (
+        "sm_90a",
+        """
 kernel constants(p = %0:u64, h = %1:f16, b = %2:bf16, v = %3:f16x2, f = %4:f32, q = %12:pred) {
   %5:f16 = add.f16 %1, 1.5
   %6:f16 = fma.rn.f16 %5, 1.5, -2.0
@@ -125,8 +136,11 @@ kernel constants(p = %0:u64, h = %1:f16, b = %2:bf16, v = %3:f16x2, f = %4:f32, 
   %18:s16 = add.s16 -7, 65535:u16
   st.global.b16 [%0], %18
   st.global.b64 [%0], %10
-}"""),
-    "moves": ("sm_80", """
+}""",
+    ),
+    "moves": (
+        "sm_80",
+        """
 kernel moves(p = %0:u64) {
   %1:u32*4 <- 1, 2, 3, 4
   %1 <- %1.3, %1.0, %1.1, %1.2
@@ -135,27 +149,37 @@ kernel moves(p = %0:u64) {
   %3:u32*2 <- %2
   st.global.v2.b32 [%0], %3
   st.global.v4.b32 [%0+16], %1
-}"""),
-    "shared_static": ("sm_80", """
+}""",
+    ),
+    "shared_static": (
+        "sm_80",
+        """
 kernel shared_static() shared 4096 align 128 dynamic {
   %0:u32 = shared.base
   %1:u32 = shared.dynamic
   st.shared.b32 [%0+64], 1
   st.shared.b32 [%1], 2
-}"""),
-    "shared_extern": ("sm_80", """
+}""",
+    ),
+    "shared_extern": (
+        "sm_80",
+        """
 kernel shared_extern() shared 65530 align 1024 dynamic {
   %0:u32 = shared.base
   %1:u32 = shared.dynamic
   st.shared.b32 [%0+64], 1
   st.shared.b32 [%1], 2
-}"""),
-    "print": ("sm_80", """
+}""",
+    ),
+    "print": (
+        "sm_80",
+        """
 kernel print(n = %0:s32, x = %1:f64, flag = %2:pred) {
   string "n = %d, x = %f\\n"
   vprintf.s32.f64 0, %0, %1
   @%2 vprintf.s32.f64 0, 7, 0.5
-}"""),
+}""",
+    ),
 }
 
 
@@ -197,18 +221,18 @@ def test_the_version_is_the_lowest_that_the_forms_and_the_target_need() -> None:
     assert lines[0] == f".version {major}.{minor}"
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("gemm", "gemm"), ("_k", "_k"), ("_", "__"), ("größe", "gr$f6$dfe"), ("1k", "_1k"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text"), [("gemm", "gemm"), ("_k", "_k"), ("_", "__"), ("größe", "gr$f6$dfe"), ("1k", "_1k")]
+)
 def test_entry_names_are_identifiers(name: str, text: str) -> None:
     assert entry_name(name) == text
     kernel = Kernel(name, [], Block())
     assert not assembles(print_kernel(kernel, ARCHS["sm_80"]), "sm_80")
 
 
-@pytest.mark.parametrize("dtype", [
-    d for d in dtypes.ALL.values() if d.bits in (8, 16, 32, 64) or d.kind == "p"
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", [d for d in dtypes.ALL.values() if d.bits in (8, 16, 32, 64) or d.kind == "p"], ids=str
+)
 def test_parameters_of_every_type_assemble(dtype: dtypes.DType) -> None:
     kernel = Kernel("k", [Param("x", Value(0, Type(dtype)))], Block())
     text = print_kernel(kernel, ARCHS["sm_90a"])
@@ -269,12 +293,23 @@ def test_ptxas_would_say_so_if_an_accumulator_was_read_in_flight() -> None:
 # --- constants ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("value", "dtype", "bits"), [
-    (1.5, dtypes.f16, 0x3E00), (1 / 3, dtypes.bf16, 0x3EAB), (-0.0, dtypes.f32, 0x80000000),
-    (0.1, dtypes.f64, 0x3FB999999999999A), (1e9, dtypes.f16, 0x7C00), (-1, dtypes.s32, 0xFFFFFFFF),
-    (0x3C004000, dtypes.f16x2, 0x3C004000), (448.0, dtypes.e4m3, 0x7E), (True, dtypes.pred, 1),
-    (-1, dtypes.u16, 0xFFFF), (2**64 - 1, dtypes.b64, 2**64 - 1), (6.0, dtypes.e2m1, 7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "dtype", "bits"),
+    [
+        (1.5, dtypes.f16, 0x3E00),
+        (1 / 3, dtypes.bf16, 0x3EAB),
+        (-0.0, dtypes.f32, 0x80000000),
+        (0.1, dtypes.f64, 0x3FB999999999999A),
+        (1e9, dtypes.f16, 0x7C00),
+        (-1, dtypes.s32, 0xFFFFFFFF),
+        (0x3C004000, dtypes.f16x2, 0x3C004000),
+        (448.0, dtypes.e4m3, 0x7E),
+        (True, dtypes.pred, 1),
+        (-1, dtypes.u16, 0xFFFF),
+        (2**64 - 1, dtypes.b64, 2**64 - 1),
+        (6.0, dtypes.e2m1, 7),
+    ],
+)
 def test_a_constant_reaches_a_register_with_its_bits(value: Any, dtype: Any, bits: int) -> None:
     target = Value(0, Type(dtype))
     kernel = Kernel("k", [], Block([Assign(target, (Const(value, dtype),))]))

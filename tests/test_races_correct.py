@@ -167,9 +167,7 @@ def handed(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array, way: tc.C
         out[t] = data[63 - t]
 
 
-@pytest.mark.parametrize(
-    "way", ["store after release", "atomic after release", "acquire after load"]
-)
+@pytest.mark.parametrize("way", ["store after release", "atomic after release", "acquire after load"])
 def test_patterns_of_two_accesses(way: str) -> None:
     x, out = np.arange(64, dtype=np.int32), zeros(64)
     run(handed, 2, 64, x, out, zeros(64), zeros(1), way)
@@ -417,7 +415,9 @@ def test_pairs_of_named_barriers_by_chance(bug: int) -> None:
     with pytest.raises(tc.EmulationError, match="barrier 1 pairs warps in the order in which they") as error:
         run(pairs_by_chance, 1, 128, np.arange(128, dtype=np.int32), zeros(128), bug)
     lines, start = inspect.getsourcelines(pairs_by_chance.function)
-    first, second = ([n for n, line in enumerate(lines, start) if f"# {which}" in line] for which in ("first", "second"))
+    first, second = (
+        [n for n, line in enumerate(lines, start) if f"# {which}" in line] for which in ("first", "second")
+    )
     assert error.value.loc is not None and error.value.loc.line == second[bug - 1]
     assert f"test_races_correct.py:{first[bug - 1]}," in str(error.value)
     assert "warp 2 of block 0 arrives" in str(error.value) or "warp 3 of block 0 arrives" in str(error.value)
@@ -458,12 +458,20 @@ def arrivals_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
 
 
 def test_arrivals_at_an_mbarrier_that_count_by_chance() -> None:
-    with pytest.raises(tc.EmulationError, match=r"bars\[0\] .* counts arrivals in the order in which they") as error:
+    with pytest.raises(
+        tc.EmulationError, match=r"bars\[0\] .* counts arrivals in the order in which they"
+    ) as error:
         arrivals_by_chance.emulator("sm_90a")[1, 128](np.arange(128, dtype=np.int32), zeros(128), 1)
     lines, start = inspect.getsourcelines(arrivals_by_chance.function)
-    first, second = (next(n for n, line in enumerate(lines, start) if f"# {which}" in line) for which in ("first", "second"))
+    first, second = (
+        next(n for n, line in enumerate(lines, start) if f"# {which}" in line)
+        for which in ("first", "second")
+    )
     assert error.value.loc is not None and error.value.loc.line == second
-    assert f"warp 2 of block 0 arrives here after warp 0 of block 0 arrived for the phase before, at {__file__}:{first}" in str(error.value)
+    assert (
+        f"warp 2 of block 0 arrives here after warp 0 of block 0 arrived for the phase before, at {__file__}:{first}"
+        in str(error.value)
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -541,18 +549,12 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("stretch", ["pages", "nodes"])
-def test_no_two_chunks_have_the_same_numbers(
-    stretch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_two_chunks_have_the_same_numbers(stretch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(
-        LaunchHistory, "retire", lambda history, races: made.append(history)
-    )
+    monkeypatch.setattr(LaunchHistory, "retire", lambda history, races: made.append(history))
     reversals.emulator("sm_90a")[1, 128](zeros(128), 1)
     history, others = made[0], []
-    take = {
-        "pages": lambda: history.pages_for(1, 5000), "nodes": lambda: history.nodes_for(),
-    }[stretch]  # fmt: skip
+    take = {"pages": lambda: history.pages_for(1, 5000), "nodes": lambda: history.nodes_for()}[stretch]
     lock = history.lock
 
     def other() -> None:
@@ -571,9 +573,8 @@ def test_serial_numbers_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     retire = LaunchHistory.retire
     monkeypatch.setattr(access_history, "SERIALS", 6 << access_history.PAGE_BITS)
     monkeypatch.setattr(
-        LaunchHistory, "retire",
-        lambda history, races: (turns.append(history.turn), retire(history, races)),
-    )  # fmt: skip
+        LaunchHistory, "retire", lambda history, races: (turns.append(history.turn), retire(history, races))
+    )
     monkeypatch.setattr(launch, "cores", lambda: 2)
     x = zeros(96 * 128)
     reversals.emulator("sm_90a")[96, 128](x, 64)

@@ -47,7 +47,10 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: kernels.decompress(A),
         "decompress takes what compress gives, a SparseMatrix, not a ndarray",
     ),
-    "no stages": (lambda: HopperConfig(stages=-1), "group_m are 1 or more, stages 0 or more: HopperConfig(BM=128"),
+    "no stages": (
+        lambda: HopperConfig(stages=-1),
+        "group_m are 1 or more, stages 0 or more: HopperConfig(BM=128",
+    ),
     "no cluster": (lambda: HopperConfig(cluster_m=0), "k_slabs and group_m are 1 or more"),
     "nothing to split": (lambda: HopperConfig(split_k=0), "k_slabs and group_m are 1 or more"),
     "more slots than memory": (
@@ -67,10 +70,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         "offsets go from 0 to 17; needed is from 0 to 16, the rows of a",
     ),
     "groups that leave rows": (grouped(2, 5, 9, 16), "offsets go from 2 to 16; needed"),
-    "groups that fall": (
-        grouped(0, 9, 5, 16),
-        "offsets must ascend; offsets[1] is 9 and offsets[2] 5",
-    ),
+    "groups that fall": (grouped(0, 9, 5, 16), "offsets must ascend; offsets[1] is 9 and offsets[2] 5"),
 }
 
 
@@ -103,7 +103,10 @@ FINISHED: dict[str, Callable[[Any], Any]] = {
 def test_functions_of_elements_take_three_arguments(name: str) -> None:
     """What does not is shown where it is defined, and no line of the library is."""
     for function, said in (
-        (doubled, "epilogue is doubled(value); a function epilogue(value, row, col) of the kernel language is needed"),
+        (
+            doubled,
+            "epilogue is doubled(value); a function epilogue(value, row, col) of the kernel language is needed",
+        ),
         (scaled_by, "epilogue is scaled_by(value, row, col, factor); a function epilogue(value, row, "),
         (partial(scaled_by, 1.0, 2.0), "epilogue is partial(col, factor); a function epilogue(value"),
     ):

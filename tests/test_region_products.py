@@ -27,9 +27,16 @@ FAR = 1000  # beyond a tile
 
 @tc.kernel
 def chain(
-    a: tc.Array, b: tc.Array, x: tc.Array, out: tc.Array, mma: tc.Const, wrong: tc.Const,
-    unwritten: tc.Const, skipped: tc.Const, more: tc.Const,
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    x: tc.Array,
+    out: tc.Array,
+    mma: tc.Const,
+    wrong: tc.Const,
+    unwritten: tc.Const,
+    skipped: tc.Const,
+    more: tc.Const,
+):
     """Loads of shared memory, each before products that need what it gives.
 
     wrong: (turn, load, block, thread) of loads beyond the tile. unwritten: (block, thread) of words
@@ -165,8 +172,7 @@ MISTAKES = {
 @pytest.mark.parametrize("wrong", MISTAKES.values(), ids=MISTAKES)
 @pytest.mark.parametrize("special", [False, True])
 def test_an_error_is_that_of_a_single_step(wrong: Any, special: bool) -> None:
-    """Warps go through the loop one after the other: which of several errors comes first may differ.
-    """
+    """Warps go through the loop one after the other: which of several errors comes first may differ."""
     alone = {outcome("alone", F16, special, wrong=(one,))[0][1] for one in wrong}
     assert len(alone) == len(wrong) and None not in alone
     for ways in ("whole", "shared"):

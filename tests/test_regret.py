@@ -35,8 +35,11 @@ def test_both_families_are_measured_where_either_may_be_faster() -> None:
     for case in (Case("tf32", 46, 1000, 1001), Case("bf16", 46, 1000, 1001)):
         found = regret.configurations(case, 4)
         assert {type(config) for config in found} == {HopperConfig, AmpereConfig}
-    assert any(c.is_of_vectors for c in regret.configurations(Case("tf32", 1, 4096, 4097), 4)
-               if isinstance(c, AmpereConfig))  # fmt: skip
+    assert any(
+        c.is_of_vectors
+        for c in regret.configurations(Case("tf32", 1, 4096, 4097), 4)
+        if isinstance(c, AmpereConfig)
+    )
     many = Case("bf16", 46, 4096, 4096)
     assert all(isinstance(c, HopperConfig) for c in regret.configurations(many, 4))
 
@@ -66,17 +69,18 @@ def test_configurations_compile_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def result(case: Case, *seconds: float, reference: float = 2.0) -> dict[str, Any]:
     trials = [
-        {"tile": f"tile {i}", "seconds": s, "samples": [s], "config": {}}
-        for i, s in enumerate(seconds)
+        {"tile": f"tile {i}", "seconds": s, "samples": [s], "config": {}} for i, s in enumerate(seconds)
     ]
     return {**asdict(case), "trials": trials, "reference": reference}
 
 
 def test_the_regret() -> None:
     results = [
-        result(FEW_ROWS, 1.1, 1.0, 4.0), result(FEW_ROWS, 1.0, 1.0), result(PROMOTED, 3.0, 2.0),
+        result(FEW_ROWS, 1.1, 1.0, 4.0),
+        result(FEW_ROWS, 1.0, 1.0),
+        result(PROMOTED, 3.0, 2.0),
         {**asdict(PROMOTED), "left_out": "time is over"},
-    ]  # fmt: skip
+    ]
     groups = regret.summarise(results)["groups"]
     assert list(groups) == ["bf16", "e4m3 promoted", "all"]
     assert groups["bf16"]["median"] == pytest.approx(0.05)

@@ -65,7 +65,9 @@ class TestEmulate:
         assert tc.emulate("add.u32", none, 1).shape == (0, 32)
         assert tc.emulate("st.shared.b32", none, 1, shared=np.zeros(16, np.uint8)).shape == (0, 16)
 
-    @pytest.mark.parametrize("given", [-1, 2**32, 1.5, float("nan"), float("inf"), pytest.param(10**5000, id="long")])
+    @pytest.mark.parametrize(
+        "given", [-1, 2**32, 1.5, float("nan"), float("inf"), pytest.param(10**5000, id="long")]
+    )
     def test_immediates(self, given: Any) -> None:
         with pytest.raises(OperandError, match=r"operand n: .* was given"):
             tc.emulate("cp.async.wait_group", given)
@@ -78,36 +80,48 @@ HEAD = "kernel k(a = %0:u64) {\n"
 
 
 class TestText:
-    @pytest.mark.parametrize("line, message", [
-        ("%1:u32 <- " + "9" * 5000, r"line 2: expected a value, a constant or an address"),
-        ("%" + "9" * 5000 + ":u32 <- 1", "line 2: expected a value"),
-        ('string "\\x"', "line 2: .* is no string"),
-        ('string "\\ud800"', "line 2: .* is no string"),
-        ("if %0 {\n" * 400 + "}\n" * 400, f"line {MAX_NESTING + 1}: blocks nest deeper than {MAX_NESTING}"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "line, message",
+        [
+            ("%1:u32 <- " + "9" * 5000, r"line 2: expected a value, a constant or an address"),
+            ("%" + "9" * 5000 + ":u32 <- 1", "line 2: expected a value"),
+            ('string "\\x"', "line 2: .* is no string"),
+            ('string "\\ud800"', "line 2: .* is no string"),
+            (
+                "if %0 {\n" * 400 + "}\n" * 400,
+                f"line {MAX_NESTING + 1}: blocks nest deeper than {MAX_NESTING}",
+            ),
+        ],
+    )
     def test_is_refused(self, line: str, message: str) -> None:
         with pytest.raises(CompileError, match=message) as error:
             parse_kernel(f"{HEAD}{line}\n}}")
         assert len(str(error.value)) < 1000
 
-    @pytest.mark.parametrize("line, message", [
-        ("%1:u32 <- inf", "inf is no u32 constant"),
-        ("%1:u32*1000000000000 <- 0", "%1 has 1000000000000 registers; 1 to 4096 are allowed"),
-        ("%1:u32*0 <- 0", "%1 has 0 registers"),
-        ("cp.async.wait_group -1", "-1 was given; 0 to 4294967295 are allowed"),
-        ("cp.async.wait_group 4294967296", "4294967296 was given"),
-        ("cp.async.wait_group inf", "where an integer known at compile time is needed"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "line, message",
+        [
+            ("%1:u32 <- inf", "inf is no u32 constant"),
+            ("%1:u32*1000000000000 <- 0", "%1 has 1000000000000 registers; 1 to 4096 are allowed"),
+            ("%1:u32*0 <- 0", "%1 has 0 registers"),
+            ("cp.async.wait_group -1", "-1 was given; 0 to 4294967295 are allowed"),
+            ("cp.async.wait_group 4294967296", "4294967296 was given"),
+            ("cp.async.wait_group inf", "where an integer known at compile time is needed"),
+        ],
+    )
     def test_is_parsed_and_does_not_verify(self, line: str, message: str) -> None:
         with pytest.raises(TensorCoreError, match=message):
             verify(parse_kernel(f"{HEAD}{line}\n}}"), arch("sm_90a"))
 
-    @pytest.mark.parametrize("words, message", [
-        ("shared 99999999999 align 16", "99999999999 bytes of shared memory; 0 to 16777216"),
-        ("shared 0 align 1208925819614629174706176", "powers of two up to"),
-        ("min_blocks 0", "min_blocks is 0; 1 to 65535"),
-        ("max_registers 70000", "max_registers is 70000"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "words, message",
+        [
+            ("shared 99999999999 align 16", "99999999999 bytes of shared memory; 0 to 16777216"),
+            ("shared 0 align 1208925819614629174706176", "powers of two up to"),
+            ("min_blocks 0", "min_blocks is 0; 1 to 65535"),
+            ("max_registers 70000", "max_registers is 70000"),
+        ],
+    )
     def test_sizes_of_kernels(self, words: str, message: str) -> None:
         with pytest.raises(VerifyError, match=message):
             verify(parse_kernel(f"kernel k() {words} {{\n}}"), arch("sm_90a"))
@@ -151,9 +165,9 @@ class TestArrays:
         raw = read_array(Broken(__dlpack__=answering(capsule()), __dlpack_device__=answering((1, 0))))
         assert raw is not None and raw.shape == (8,)
 
-    @pytest.mark.parametrize("changed", [
-        {"ndim": -1}, {"ndim": 10**6}, {"shape": None}, {"byte_offset": 2**63},
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "changed", [{"ndim": -1}, {"ndim": 10**6}, {"shape": None}, {"byte_offset": 2**63}]
+    )
     def test_wrong_fields(self, changed: dict[str, Any]) -> None:
         array = Broken(__dlpack__=answering(capsule(**changed)), __dlpack_device__=answering((1, 0)))
         with pytest.raises(ArgumentError, match="a Broken whose array protocol is broken"):
@@ -170,7 +184,12 @@ class TestArrays:
             read_array(Broken(__dlpack__=answering(capsule), __dlpack_device__=answering((1, 0))))
 
     def test_interfaces_and_streams(self) -> None:
-        for interface in (3, {}, {"shape": (1,), "typestr": "<f4", "data": 3}, {"shape": (-1,), "typestr": "<f4", "data": (8, False)}):
+        for interface in (
+            3,
+            {},
+            {"shape": (1,), "typestr": "<f4", "data": 3},
+            {"shape": (-1,), "typestr": "<f4", "data": (8, False)},
+        ):
             with pytest.raises(ArgumentError, match="array protocol is broken"):
                 read_array(Broken(__cuda_array_interface__=interface))
         with pytest.raises(ArgumentError, match="stream protocol is broken"):
@@ -178,10 +197,15 @@ class TestArrays:
 
 
 class TestLaunches:
-    @pytest.mark.parametrize("options, error", [
-        ({"checks": "yes"}, ArgumentError), ({"profile": np.zeros(0)}, ArgumentError),
-        ({"trace": 3}, ArgumentError), ({"arch": ["sm_90"]}, ArchError),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "options, error",
+        [
+            ({"checks": "yes"}, ArgumentError),
+            ({"profile": np.zeros(0)}, ArgumentError),
+            ({"trace": 3}, ArgumentError),
+            ({"arch": ["sm_90"]}, ArchError),
+        ],
+    )
     def test_options(self, options: dict[str, Any], error: type[Exception]) -> None:
         with pytest.raises(error):
             chain(2).emulator(**options)[1, 32](np.zeros(32, np.uint32))

@@ -169,10 +169,18 @@ for block in (1, 32, 256):
         assert size * (227 << 10) <= launch.SHARED
         assert launch._chunks(program, 10**9, 1, 4, 8, 227 << 10)[0] % 8 == 0
 
-    @pytest.mark.parametrize("ctas, cluster, expected", [
-        (10**6, 1, 127), (10**6, 2, 126), (128, 1, 65), (128, 2, 66), (64, 1, 33), (32, 1, 16),
-        (100, 1, 50),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "ctas, cluster, expected",
+        [
+            (10**6, 1, 127),
+            (10**6, 2, 126),
+            (128, 1, 65),
+            (128, 2, 66),
+            (64, 1, 33),
+            (32, 1, 16),
+            (100, 1, 50),
+        ],
+    )
     def test_registers_do_not_meet_in_a_few_sets_of_a_cache(
         self, ctas: int, cluster: int, expected: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -181,10 +189,18 @@ for block in (1, 32, 256):
         program = compile_program(Builder(("a", u64)).kernel)
         assert launch._chunks(program, ctas, 256, 2, cluster, 0)[0] == expected
 
-    @pytest.mark.parametrize("ctas, workers, sizes", [
-        (200, 2, [100, 100]), (300, 2, [75] * 4), (132, 2, [66, 66]), (264, 2, [66] * 4),
-        (10, 4, [3, 3, 3, 1]), (3, 3, [1] * 3), (2400, 2, [120] * 20),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "ctas, workers, sizes",
+        [
+            (200, 2, [100, 100]),
+            (300, 2, [75] * 4),
+            (132, 2, [66, 66]),
+            (264, 2, [66] * 4),
+            (10, 4, [3, 3, 3, 1]),
+            (3, 3, [1] * 3),
+            (2400, 2, [120] * 20),
+        ],
+    )
     def test_workers_have_as_many_blocks(
         self, ctas: int, workers: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:

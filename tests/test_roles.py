@@ -138,12 +138,15 @@ class TestRegisters:
         lines = ArrayType(tc.s32, 2, (False, True), 16)
         return str(by_roles.ptx(lines, lines, arch="sm_90a", **constants))
 
-    @pytest.mark.parametrize("constants, expected", [
-        (dict(), [("dec", 40), ("inc", 232)]),
-        (dict(consumers=3, registers=(32, 160)), [("dec", 32), ("inc", 160)]),
-        (dict(consumers=1, registers=(24, 240)), [("dec", 24), ("dec", 240)]),  # from 256
-        (dict(registers=(168, 168)), []),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "constants, expected",
+        [
+            (dict(), [("dec", 40), ("inc", 232)]),
+            (dict(consumers=3, registers=(32, 160)), [("dec", 32), ("inc", 160)]),
+            (dict(consumers=1, registers=(24, 240)), [("dec", 24), ("dec", 240)]),  # from 256
+            (dict(registers=(168, 168)), []),
+        ],
+    )
     def test_setmaxnreg(self, constants: dict[str, Any], expected: list[tuple[str, int]]) -> None:
         found = re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+)", self.ptx(**constants))
         assert [(way, int(count)) for way, count in found] == expected

@@ -133,8 +133,7 @@ def test_the_tile_that_gemm_chooses() -> None:
 def test_results_are_finished_but_not_rounded() -> None:
     """After alpha, C and the function; sums of what D in f16 rounds to infinity, and loses."""
     a, b, c = (
-        whole(*shape, dtype=F16, order=o)
-        for *shape, o in ((72, 80, "C"), (80, 56, "F"), (72, 56, "C"))
+        whole(*shape, dtype=F16, order=o) for *shape, o in ((72, 80, "C"), (80, 56, "F"), (72, 56, "C"))
     )
     finish = lambda value, row, col: value * 4096 + (row + col).to(tc.f32)  # noqa: E731
     d, (total, most) = kernels.gemm(
@@ -303,7 +302,9 @@ def test_statistics_that_there_are_not() -> None:
         RowReduction("mean")
     with pytest.raises(tc.ArgumentError, match="transform is 2; a function transform"):
         RowReduction("sum", transform=2)  # type: ignore[arg-type]
-    with pytest.raises(tc.ArgumentError, match=r"transform is <lambda>\(v, w\); a function transform\(value\)"):
+    with pytest.raises(
+        tc.ArgumentError, match=r"transform is <lambda>\(v, w\); a function transform\(value\)"
+    ):
         RowReduction("sum", transform=lambda v, w: v * w)  # type: ignore[misc]
 
 
@@ -334,9 +335,11 @@ def test_parts_come_from_the_memory_of_their_stream(monkeypatch: pytest.MonkeyPa
 
 
 ASSEMBLED = [
-    (BF16, BF16, None, (8192, 8192)), (F32, F32, None, (8192, 8184)),
-    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, HopperConfig(BN=128), (1024, 1000)),
-]  # fmt: skip
+    (BF16, BF16, None, (8192, 8192)),
+    (F32, F32, None, (8192, 8184)),
+    (E4M3, BF16, None, (8192, 8192)),
+    (S8, np.int32, HopperConfig(BN=128), (1024, 1000)),
+]
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")

@@ -62,9 +62,7 @@ def test_the_default_is_accurate() -> None:
 
 def test_only_fp8_is_fast() -> None:
     a = np.zeros((64, 64), BF16)
-    with pytest.raises(
-        tc.ArgumentError, match="only fp8 products have fast accumulation, not bf16"
-    ):
+    with pytest.raises(tc.ArgumentError, match="only fp8 products have fast accumulation, not bf16"):
         kernels.gemm(a, a, accumulate="fast")
 
 
@@ -174,18 +172,18 @@ def test_each_block_has_its_scale(width: int) -> None:
     a_scales = np.exp2(RNG.integers(-2, 3, (130, 3))).astype(np.float32)
     b_scales = np.exp2(RNG.integers(-2, 3, (3, 4))).astype(np.float32)
     config = HopperConfig(BN=width, stages=2)
-    found = on_hopper(
-        kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config
-    )
+    found = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config)
     left = a.astype(np.float64) * whole(a_scales, a.shape, 1)
     assert np.array_equal(found, left @ (b.astype(np.float64) * whole(b_scales, b.shape, 128)))
 
 
 def scaled(**changes: Any) -> Any:
     given = {
-        "a": np.zeros((64, 256), E4M3), "b": np.zeros((256, 64), E4M3, "F"),
-        "a_scales": np.ones((64, 2), np.float32), "b_scales": np.ones((2, 1), np.float32),
-    }  # fmt: skip
+        "a": np.zeros((64, 256), E4M3),
+        "b": np.zeros((256, 64), E4M3, "F"),
+        "a_scales": np.ones((64, 2), np.float32),
+        "b_scales": np.ones((2, 1), np.float32),
+    }
     return on_hopper(kernels.scaled_gemm, **{**given, **changes})
 
 
@@ -244,7 +242,16 @@ def test_each_value_is_rounded_once(zero: float) -> None:
     """Numbers that are a half in f32, or in f64, and exactly lie beside it."""
     a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
     a[:, 0], b[0] = np.arange(-8, 8), [-128, -127, -85, -17, -9, -3, -1, 0, 1, 3, 5, 9, 17, 51, 99, 127]
-    scales = [0.5, 0.5 * (1 + NEAR), 0.5 * (1 - NEAR / 2), 0.1, 0.1000000002353, 8.50000002 / 17, 1e-320, 1e39]
+    scales = [
+        0.5,
+        0.5 * (1 + NEAR),
+        0.5 * (1 - NEAR / 2),
+        0.1,
+        0.1000000002353,
+        8.50000002 / 17,
+        1e-320,
+        1e39,
+    ]
     for scale in scales:
         found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
         assert np.array_equal(found, rounded(a, b, scale, zero)), scale
@@ -338,9 +345,10 @@ def test_neither_spills_nor_serialises(name: str, kernel: Any, config: Any) -> N
     b, d = np.asfortranarray(a), np.zeros((512, 512), np.int8 if byte else BF16)
     scales = np.ones((512, 4), np.float32), np.ones((4, 4), np.float32)
     operands = {
-        promoted_fp8_gemm: (a, b, d, d, 1.0, 0.0), block_fp8_gemm: (a, b, *scales, d),
+        promoted_fp8_gemm: (a, b, d, d, 1.0, 0.0),
+        block_fp8_gemm: (a, b, *scales, d),
         requantised_s8_gemm: (a, b, d, np.ones(512, np.float32), 0.0),
-    }[kernel]  # fmt: skip
+    }[kernel]
     found = kernel.resources(*operands, arch="sm_90a", config=config, traits=HopperTraits())
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0

@@ -97,8 +97,13 @@ GOOD = "# Page\n\n## A part\n\n[whole](other.md), [part](other.md#a-part), [file
 )
 def test_a_broken_page_fails_the_site(tmp_path, text, complaint):
     """With the settings of the site: a link, an anchor, a picture, a page that no navigation has."""
-    pages = {"conf.py": SMALL_SITE, "notes.txt": "", "other.md": "# Other\n\n## A part\n",
-             "page.md": text, "index.rst": "Site\n====\n\n.. toctree::\n\n   page\n   other\n"}  # fmt: skip
+    pages = {
+        "conf.py": SMALL_SITE,
+        "notes.txt": "",
+        "other.md": "# Other\n\n## A part\n",
+        "page.md": text,
+        "index.rst": "Site\n====\n\n.. toctree::\n\n   page\n   other\n",
+    }
     if "UNLISTED" in text:
         pages["lonely.md"] = "# Lonely\n"
     for name, content in pages.items():
@@ -112,7 +117,9 @@ def test_a_broken_page_fails_the_site(tmp_path, text, complaint):
 
 
 def test_reference_has_every_public_name_once():
-    shown = [name for group in public_names.groups() if group.module == "tensorcore_dsl" for name in group.names]
+    shown = [
+        name for group in public_names.groups() if group.module == "tensorcore_dsl" for name in group.names
+    ]
     modules = {name.rpartition(".")[2] for name in public_names.MODULES}
     assert sorted(shown) == sorted(set(tc.__all__) - modules)
 
@@ -133,9 +140,15 @@ def test_reference_has_every_public_module():
 def test_a_module_that_cannot_be_imported_is_read(monkeypatch):
     """As one is that needs PyTorch: signatures and docstrings come from the source."""
     monkeypatch.setitem(public_names.READ, "tensorcore_dsl.kernels", "Read")
-    monkeypatch.setattr(public_names, "_source", lambda module: ROOT.joinpath(
-        "kernels", *module.split(".")[2:]).with_suffix(".py") if module.count(".") > 1
-        else ROOT / "kernels" / "__init__.py")  # fmt: skip
+    monkeypatch.setattr(
+        public_names,
+        "_source",
+        lambda module: (
+            ROOT.joinpath("kernels", *module.split(".")[2:]).with_suffix(".py")
+            if module.count(".") > 1
+            else ROOT / "kernels" / "__init__.py"
+        ),
+    )
     text = public_names.read_page("tensorcore_dsl.kernels")
     assert all(f":: {name}" in text for name in kernels.__all__)
     assert ".. function:: swiglu(x, w_gate, w_up, *, out=None, epilogue=None," in text
@@ -159,7 +172,11 @@ def pictures():
 
 
 def test_pictures_are_shown_and_small(pictures):
-    shown = {name for page in DOCS.glob("*.md") for name in re.findall(r"\]\(pictures/([\w.]+)\)", page.read_text())}
+    shown = {
+        name
+        for page in DOCS.glob("*.md")
+        for name in re.findall(r"\]\(pictures/([\w.]+)\)", page.read_text())
+    }
     kept = {path.name for path in pictures.FOLDER.iterdir()}
     assert shown == kept == {pictures.path_of(name).name for name in pictures.PICTURES}
     assert all(path.stat().st_size < 150_000 for path in pictures.FOLDER.iterdir())
@@ -172,6 +189,9 @@ def test_pictures_are_current(pictures):
 
 
 def test_a_picture_of_something_else_has_another_digest(pictures):
-    one, other = (pictures.fragment(*pictures.FRAGMENTS[name][:1], "a") for name in ("mma_m16n8k16_f16", "mma_m16n8k8_tf32"))
+    one, other = (
+        pictures.fragment(*pictures.FRAGMENTS[name][:1], "a")
+        for name in ("mma_m16n8k16_f16", "mma_m16n8k8_tf32")
+    )
     assert pictures.digest(one) != pictures.digest(other)
     assert pictures.digest(one) == pictures.recorded("mma_m16n8k16_f16_a")

@@ -58,9 +58,14 @@ PRINTED = """[6.5 6.5 6.5 6.5]
 
 def run(*command: str, **options: Any) -> str:
     done = subprocess.run(
-        [sys.executable, *command], env=ENVIRONMENT, text=True, timeout=120, cwd=ROOT,
-        capture_output=True, **options,
-    )  # fmt: skip
+        [sys.executable, *command],
+        env=ENVIRONMENT,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        capture_output=True,
+        **options,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -71,13 +76,17 @@ def check(printed: str, place: str) -> None:
     assert printed == PRINTED.format(place=place, message=message)
 
 
-@pytest.mark.parametrize("command", [["-B", "-X", "dev", "-c", PROGRAM], ["-Bc" + PROGRAM]], ids=["apart", "behind"])
+@pytest.mark.parametrize(
+    "command", [["-B", "-X", "dev", "-c", PROGRAM], ["-Bc" + PROGRAM]], ids=["apart", "behind"]
+)
 def test_command(command: list[str]):
     place = "<string>" if sys.version_info >= (3, 13) else "<python -c>"
     check(run(*command, "-c", "more"), place)
 
 
-@pytest.mark.parametrize("command, encoding", [(["-"], "latin-1"), ([], "utf-8-sig")], ids=["dash", "nothing"])
+@pytest.mark.parametrize(
+    "command, encoding", [(["-"], "latin-1"), ([], "utf-8-sig")], ids=["dash", "nothing"]
+)
 def test_redirected_file(tmp_path: Path, command: list[str], encoding: str):
     text = PROGRAM.replace("A docstring", "Für alle")
     if encoding == "latin-1":
@@ -97,11 +106,17 @@ def test_a_pipe_cannot_be_read_again():
 def test_a_string_in_a_command():
     """A text that is executed has the same file name as the command, and is not mistaken for it."""
     inner = PROGRAM.replace("twice(n)", "twice(7 * n)").partition("x = np")[0]
-    outer = PROGRAM.replace("x = np", f"SPACE = {{}}\nexec({inner!r}, SPACE)\ntry:\n"
+    outer = PROGRAM.replace(
+        "x = np",
+        f"SPACE = {{}}\nexec({inner!r}, SPACE)\ntry:\n"
         "    SPACE['fill'][1, 4](np.zeros(4))\nexcept tc.TensorCoreError as error:\n"
-        "    print(error)\nx = np", 1)  # fmt: skip
+        "    print(error)\nx = np",
+        1,
+    )
     first, rest = run("-c", outer).split("\n", 1)
-    assert first.startswith("the source of fill cannot be read: it was made from a string; give the string a name")
+    assert first.startswith(
+        "the source of fill cannot be read: it was made from a string; give the string a name"
+    )
     check(rest, "<string>" if sys.version_info >= (3, 13) else "<python -c>")
 
 
@@ -181,25 +196,50 @@ def _continues(line: str) -> bool:
     return line.startswith(("@", "def", " ", "if", ")"))
 
 
-@pytest.mark.parametrize("command", [["-q"], ["-q", "-c", "import code, readline; code.interact('')"]], ids=["python", "code"])
+@pytest.mark.parametrize(
+    "command", [["-q"], ["-q", "-c", "import code, readline; code.interact('')"]], ids=["python", "code"]
+)
 def test_prompt(command: list[str]):
     pytest.importorskip("readline")
     shown = typed(TYPED, *command, PYTHON_BASIC_REPL="1")
     assert "first [1. 1. 1. 1.]" in shown
     assert "second [0.  0.  6.5 6.5]" in shown, "the newest definition, with its repeated lines"
     assert "third [15. 15. 15. 15.]" in shown
-    assert "'undefined'" in shown and "in wrong" in shown and "x[0] = undefined" in shown.rpartition("in wrong")[2]
+    assert (
+        "'undefined'" in shown
+        and "in wrong" in shown
+        and "x[0] = undefined" in shown.rpartition("in wrong")[2]
+    )
 
 
 def test_a_prompt_without_history():
-    shown = typed(TYPED.partition("fill[1")[0] + "fill[1, 4](x)", "-q", "-S", "-c", "import sys, code; sys.modules['readline'] = None; sys.path += sys.argv[1:]; code.interact('')",
-                  *[p for p in sys.path if p], PYTHON_BASIC_REPL="1", TENSORCORE_DSL_CACHE="off")  # fmt: skip
+    shown = typed(
+        TYPED.partition("fill[1")[0] + "fill[1, 4](x)",
+        "-q",
+        "-S",
+        "-c",
+        "import sys, code; sys.modules['readline'] = None; sys.path += sys.argv[1:]; code.interact('')",
+        *[p for p in sys.path if p],
+        PYTHON_BASIC_REPL="1",
+        TENSORCORE_DSL_CACHE="off",
+    )
     if sys.version_info < (3, 13):  # without the cache, which may know what another prompt evaluated
-        assert "the source of fill cannot be read: it was typed at a prompt that does not keep its lines" in shown
+        assert (
+            "the source of fill cannot be read: it was typed at a prompt that does not keep its lines"
+            in shown
+        )
 
 
 def test_history_is_searched_for_the_very_code():
-    lines = ["def f(x):", "    return x + 1", "def f(x):", "    return x + 2", "y = 1", "z = (lambda v:", "  v + 3)"]
+    lines = [
+        "def f(x):",
+        "    return x + 1",
+        "def f(x):",
+        "    return x + 2",
+        "y = 1",
+        "z = (lambda v:",
+        "  v + 3)",
+    ]
     space: dict[str, Any] = {}
     for start, end in ((0, 2), (2, 4), (5, 7)):
         exec(compile("\n".join(lines[start:end]) + "\n", "<stdin>", "exec"), space)
@@ -231,7 +271,9 @@ def test_future_statements_of_the_prompt():
 
 
 def test_strings_with_a_name():
-    text = "import tensorcore_dsl as tc\n@tc.kernel\ndef made(x: tc.Array):\n    x[0] = 7\n    x[1] = missing\n"
+    text = (
+        "import tensorcore_dsl as tc\n@tc.kernel\ndef made(x: tc.Array):\n    x[0] = 7\n    x[1] = missing\n"
+    )
     name = "<generated 17>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     space: dict[str, Any] = {}

@@ -204,9 +204,17 @@ def test_tiles_of_all_kinds(name: str) -> None:
     d, sparse = np.empty((300, 144), np.float32), kernels.compress(a, prune=True)
     grid = min(2 * config.cluster_size, grid_size(config, *d.shape))
     sparse_gemm_kernel.emulator("sm_90a")[grid, config.threads](
-        sparse.values, sparse.metadata, b, d, d, 1.0, 0.0,
-        format=sparse.format, config=config, traits=HopperTraits(),
-    )  # fmt: skip
+        sparse.values,
+        sparse.metadata,
+        b,
+        d,
+        d,
+        1.0,
+        0.0,
+        format=sparse.format,
+        config=config,
+        traits=HopperTraits(),
+    )
     assert np.array_equal(d, exact(pruned(a), b))
 
 
@@ -255,10 +263,7 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 def test_metadata_that_mean_nothing() -> None:
     good = kernels.compress(HALF)
     bad = replace(good, metadata=np.full_like(good.metadata, 0x55555555))
-    with (
-        pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"),
-        tc.target("cpu", "sm_90a"),
-    ):
+    with pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"), tc.target("cpu", "sm_90a"):
         kernels.gemm(bad, HALF)
 
 
@@ -270,9 +275,17 @@ def test_the_kernel_neither_spills_nor_serialises(dtype: Any) -> None:
     config = choose_sparse(8192, 8192, 8192, a.format)
     assert (config.BM, config.BN) == (128, 256) and config.stages >= 4
     found = sparse_gemm_kernel.resources(
-        a.values, a.metadata, b, d, d, *scalars, arch="sm_90a",
-        format=a.format, config=config, traits=HopperTraits(),
-    )  # fmt: skip
+        a.values,
+        a.metadata,
+        b,
+        d,
+        d,
+        *scalars,
+        arch="sm_90a",
+        format=a.format,
+        config=config,
+        traits=HopperTraits(),
+    )
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0
     assert found.shared_bytes <= SMEM_BYTES
@@ -369,10 +382,16 @@ def test_metadata_belong_to_the_product_until_it_is_over() -> None:
 # -- drawings ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("instr", [
-    tc.mma.sp.m16n8k16(tc.f16, tc.f16, tc.f32), tc.mma.sp.m16n8k32(tc.bf16, tc.bf16, tc.f32),
-    tc.mma.sp.m16n8k32(tc.s8, tc.s8, tc.s32), tc.mma.sp.m16n8k64(tc.s8, tc.s8, tc.s32),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "instr",
+    [
+        tc.mma.sp.m16n8k16(tc.f16, tc.f16, tc.f32),
+        tc.mma.sp.m16n8k32(tc.bf16, tc.bf16, tc.f32),
+        tc.mma.sp.m16n8k32(tc.s8, tc.s8, tc.s32),
+        tc.mma.sp.m16n8k64(tc.s8, tc.s8, tc.s32),
+    ],
+    ids=str,
+)
 def test_drawn_metadata_are_what_products_read(instr: Any) -> None:
     """One nibble of each thread in turn selects other columns: the drawn row of D alone changes."""
     drawn = instr.e.drawing
@@ -395,10 +414,14 @@ def test_drawn_metadata_are_what_products_read(instr: Any) -> None:
             assert changed == ({(int(row), 5)} if read == selector else set())
 
 
-@pytest.mark.parametrize("instr", [
-    tc.wgmma.sp.m64n8k32(tc.f16, tc.f16, tc.f32, source="registers"),
-    tc.wgmma.sp.m64n8k64(tc.s8, tc.s8, tc.s32, source="registers"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "instr",
+    [
+        tc.wgmma.sp.m64n8k32(tc.f16, tc.f16, tc.f32, source="registers"),
+        tc.wgmma.sp.m64n8k64(tc.s8, tc.s8, tc.s32, source="registers"),
+    ],
+    ids=str,
+)
 def test_drawn_metadata_are_what_products_of_warpgroups_read(instr: Any) -> None:
     """B has one row of ones, the third of this nibble's four: the drawn row of D alone changes."""
     drawn, bits, k = instr.operand("meta").drawing, instr.a.dtype.bits, instr.shape[2]
@@ -450,7 +473,9 @@ def test_metadata_and_scales_are_described_and_plotted(tmp_path: Any) -> None:
     instr = tc.mma.sp.block_scale.m16n8k64(tc.e4m3, tc.e4m3, tc.f32)
     text = describe(instr)
     assert "nibble i of selector f in column 16 f + i" in text
-    assert "byte j of thread-id t in column 4 t + j" in text and "byte j of thread-id t in row 4 t + j" in text
+    assert (
+        "byte j of thread-id t in column 4 t + j" in text and "byte j of thread-id t in row 4 t + j" in text
+    )
     names = {path.name.split(".")[-2] for path in plot_instruction(instr, tmp_path)}
     assert {"e", "scale_a", "scale_b"} <= names
     assert instr.scale_a.plot().axes[0].texts[1].get_text() == "T0:e1"

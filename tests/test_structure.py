@@ -22,9 +22,16 @@ PACKAGE, KERNELS = "tensorcore_dsl", "tensorcore_dsl.kernels"
 FLOOR = ("environment", "lowering", "numerics", "layout", "dtypes", "arch", "tracing", "errors", "origins")
 TOP = ("kernel", "checking", "host", "testing", "tuning", "__init__")
 LEVELS = (
-    FLOOR, ("viz",), ("isa",), ("ir",), ("interpreter",), ("values", "codegen"),
-    ("lang", "runtime"), ("frontend", "numba"), TOP,
-)  # fmt: skip
+    FLOOR,
+    ("viz",),
+    ("isa",),
+    ("ir",),
+    ("interpreter",),
+    ("values", "codegen"),
+    ("lang", "runtime"),
+    ("frontend", "numba"),
+    TOP,
+)
 PUBLIC_MODULES = (f"{PACKAGE}.host", KERNELS)
 
 
@@ -203,9 +210,14 @@ def test_only_the_table_knows_an_instruction_by_name(place):
 
 @pytest.mark.parametrize(
     "source",
-    ['emit("wgmma.fence.sync.aligned")', 'emit(f"add.{dtype}", a, b)', 'opcode == "ldmatrix"',
-     'raise E(f"{x} needs fence.proxy.async first")', 'emit("cp.async.bulk.commit_group")'],
-)  # fmt: skip
+    [
+        'emit("wgmma.fence.sync.aligned")',
+        'emit(f"add.{dtype}", a, b)',
+        'opcode == "ldmatrix"',
+        'raise E(f"{x} needs fence.proxy.async first")',
+        'emit("cp.async.bulk.commit_group")',
+    ],
+)
 def test_a_spelled_instruction_is_noticed(source):
     assert spelled_instructions(ast.parse(source))
 

@@ -19,7 +19,15 @@ def test_a_run_is_recorded(tmp_path):
     found = tmp_path / "row.md"
     found.write_text("of a run before")  # a path of its own on the command line would be taken for a test
     options = [f"--record={found}", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, "tests/test_arch.py", "-k", "shared_memory or limits"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *options,
+        "tests/test_arch.py",
+        "-k",
+        "shared_memory or limits",
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     _, machine, versions, run, result, _ = found.read_text().split("|")
     assert ("H200" in machine or "x" in machine) if driver.cuda_available() else "no GPU" in machine

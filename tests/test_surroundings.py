@@ -170,7 +170,7 @@ def appends_in_a_comprehension():
 
 @theirs("NESTED", "NESTED['inner'][1].append(tc.lane_id())")
 def appends_to_an_item():
-    NESTED['inner'][1].append(tc.lane_id())  # fmt: skip
+    NESTED["inner"][1].append(tc.lane_id())
 
 
 @theirs("NESTED", "rows[0][0] = 1.5")
@@ -179,7 +179,7 @@ def assigns_an_item_of_an_item():
     rows[0][0] = 1.5
 
 
-@theirs("TABLE", 'TABLE.update(b=tc.lane_id())')
+@theirs("TABLE", "TABLE.update(b=tc.lane_id())")
 def updates():
     TABLE.update(b=tc.lane_id())
 
@@ -290,8 +290,6 @@ def assigns_to_an_array():
 def increments_an_array():
     figures = FIGURES
     figures += 1
-
-
 
 
 @theirs("a default of remembers", "seen.append(value)")

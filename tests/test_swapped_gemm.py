@@ -41,9 +41,7 @@ def bits(x: Any) -> list[int]:
 def both(a: Any, b: Any, *others: Any, usual: Any = USUAL, **options: Any) -> tuple[Any, Any]:
     """What the usual tile gives, and a swapped one."""
     config = HopperConfig(**{"stages": 3, **options.pop("tile"), "swapped": True})
-    return tuple(
-        kernels.gemm(a, b, *others, config=config, **options) for config in (usual, config)
-    )
+    return tuple(kernels.gemm(a, b, *others, config=config, **options) for config in (usual, config))
 
 
 @pytest.mark.quick(1)
@@ -121,10 +119,13 @@ def test_boxes_of_columns_that_lie_side_by_side() -> None:
     a, b = operand(136, 168, "F"), operand(168, 264, "C")
     usual = kernels.gemm(a, b, config=USUAL)
     for changes in (
-        {"BN": 80}, {"BN": 208, "BM": 128}, {"BN": 96, "pingpong": True},
-        {"BN": 96, "swapped": True}, {"BN": 112, "cluster_m": 2, "swapped": True},
+        {"BN": 80},
+        {"BN": 208, "BM": 128},
+        {"BN": 96, "pingpong": True},
+        {"BN": 96, "swapped": True},
+        {"BN": 112, "cluster_m": 2, "swapped": True},
         {"BN": 176, "cluster_m": 2},
-    ):  # fmt: skip
+    ):
         assert bits(kernels.gemm(a, b, config=replace(USUAL, **changes))) == bits(usual)
 
 

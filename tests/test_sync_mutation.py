@@ -40,8 +40,7 @@ ORDER = {
 ALONE = {"run_warpgroups: tc.cluster_sync() (barrier.cluster.wait): deleted"}
 # No product is in flight when a tile ends.
 NONE_IN_FLIGHT = {
-    f"consume: tc.wgmma_wait(0) (wgmma.wait_group.sync): {what}"
-    for what in ("deleted", "one more pending")
+    f"consume: tc.wgmma_wait(0) (wgmma.wait_group.sync): {what}" for what in ("deleted", "one more pending")
 }
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

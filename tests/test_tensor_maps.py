@@ -48,22 +48,31 @@ def map_of(array, description=ROWS, name="argument 'a'"):
 @pytest.mark.parametrize(
     ("array", "description", "expected"),
     [
-        (aligned((96, 200), np.float16), ROWS,
-         Tiled(dtypes.f16, (200, 96), (400,), (64, 32), 128)),
-        (aligned((200, 96), np.float16).T, TensorMap(0, (0, 1), (8, 256)),
-         Tiled(dtypes.f16, (96, 200), (192,), (8, 256), 0)),
-        (aligned((96, 256), np.float16)[::2, 8:], ROWS,
-         Tiled(dtypes.f16, (248, 48), (1024,), (64, 32), 128)),
-        (aligned((3, 5, 7, 2, 32), np.float32), TensorMap(0, (4, 3, 2, 1, 0), (8, 1, 1, 1, 1), 32),
-         Tiled(dtypes.f32, (32, 2, 7, 5, 3), (128, 256, 1792, 8960), (8, 1, 1, 1, 1), 32)),
-        (aligned((40,), np.int8), TensorMap(0, (0,), (16,)),
-         Tiled(dtypes.s8, (40,), (), (16,), 0)),
-        (aligned((1, 65), np.float16), TensorMap(0, (1, 0), (8, 1)),  # one row of any length
-         Tiled(dtypes.f16, (65, 1), (144,), (8, 1), 0)),
-        (as_strided(aligned(64, np.float16), (4, 64), (0, 2)), ROWS,  # the same row four times
-         Tiled(dtypes.f16, (64, 4), (0,), (64, 32), 128)),
+        (aligned((96, 200), np.float16), ROWS, Tiled(dtypes.f16, (200, 96), (400,), (64, 32), 128)),
+        (
+            aligned((200, 96), np.float16).T,
+            TensorMap(0, (0, 1), (8, 256)),
+            Tiled(dtypes.f16, (96, 200), (192,), (8, 256), 0),
+        ),
+        (aligned((96, 256), np.float16)[::2, 8:], ROWS, Tiled(dtypes.f16, (248, 48), (1024,), (64, 32), 128)),
+        (
+            aligned((3, 5, 7, 2, 32), np.float32),
+            TensorMap(0, (4, 3, 2, 1, 0), (8, 1, 1, 1, 1), 32),
+            Tiled(dtypes.f32, (32, 2, 7, 5, 3), (128, 256, 1792, 8960), (8, 1, 1, 1, 1), 32),
+        ),
+        (aligned((40,), np.int8), TensorMap(0, (0,), (16,)), Tiled(dtypes.s8, (40,), (), (16,), 0)),
+        (
+            aligned((1, 65), np.float16),
+            TensorMap(0, (1, 0), (8, 1)),  # one row of any length
+            Tiled(dtypes.f16, (65, 1), (144,), (8, 1), 0),
+        ),
+        (
+            as_strided(aligned(64, np.float16), (4, 64), (0, 2)),
+            ROWS,  # the same row four times
+            Tiled(dtypes.f16, (64, 4), (0,), (64, 32), 128),
+        ),
     ],
-)  # fmt: skip
+)
 def test_tiled(array, description, expected):
     assert map_of(array, description) == expected
 
@@ -72,23 +81,42 @@ def test_tiled(array, description, expected):
     ("array", "description", "text"),
     [
         (aligned((8, 64), np.float16, 8), ROWS, r"starts at address 0x[0-9a-f]*8; .*multiples of 16"),
-        (aligned((8, 68), np.float16), ROWS, r"axis 0 of shape \(8, 68\) has a stride of 136 bytes; .*"
-         r"multiples of 16 from 0 to 2\*\*40"),
+        (
+            aligned((8, 68), np.float16),
+            ROWS,
+            r"axis 0 of shape \(8, 68\) has a stride of 136 bytes; .*"
+            r"multiples of 16 from 0 to 2\*\*40",
+        ),
         (aligned((8, 64), np.float16)[::-1], ROWS, "axis 0 .* has a stride of -128 bytes"),
         (aligned((8, 128), np.float16)[:, ::2], ROWS, "axis 1 has a stride of 2 elements; .*side by side"),
         (aligned((64, 64), np.float16).T, ROWS, "axis 1 has a stride of 64 elements"),
         (np.zeros((0, 64), np.float16), ROWS, r"shape \(0, 64\) has no elements"),
-        (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (4, 8)), "4 f16 elements, 8 bytes.*multiples of 16"),
-        (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64, 8), 64),
-         "64 f16 elements, 128 bytes.*swizzle of 64 bytes; rows of at most so many"),
-        (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64, 257)), r"box of \(257, 64\) elements; 1 to 256"),
-        (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64, 8), 16), "swizzle of 16 bytes; allowed are 0, 32, 64, 128"),
+        (
+            aligned((8, 64), np.float16),
+            TensorMap(0, (1, 0), (4, 8)),
+            "4 f16 elements, 8 bytes.*multiples of 16",
+        ),
+        (
+            aligned((8, 64), np.float16),
+            TensorMap(0, (1, 0), (64, 8), 64),
+            "64 f16 elements, 128 bytes.*swizzle of 64 bytes; rows of at most so many",
+        ),
+        (
+            aligned((8, 64), np.float16),
+            TensorMap(0, (1, 0), (64, 257)),
+            r"box of \(257, 64\) elements; 1 to 256",
+        ),
+        (
+            aligned((8, 64), np.float16),
+            TensorMap(0, (1, 0), (64, 8), 16),
+            "swizzle of 16 bytes; allowed are 0, 32, 64, 128",
+        ),
         (aligned((8, 64), np.float16), TensorMap(0, (2, 0), (64, 8)), r"axes \(2, 0\); the array has 2"),
         (aligned((8, 64), np.float16), TensorMap(0, (1, 1), (64, 8)), r"axes \(1, 1\); distinct axes"),
         (aligned((8, 64), np.float16), TensorMap(0, (1, 0), (64,)), "box of 1 extents along 2 axes"),
         (3, ROWS, "made of an array, not of a s32 scalar"),
     ],
-)  # fmt: skip
+)
 def test_refused(array, description, text):
     with pytest.raises(ArgumentError, match=f"argument 'a': .*{text}"):
         map_of(array, description)
@@ -174,10 +202,19 @@ class Encoder:
             return struct.unpack(f"{count}{'IQ'[width == 8]}", data)
 
         code = self.codes.pop(0) if self.codes else 0
-        self.calls.append((
-            out % 64, kind, rank, pointer, read(extents, 8, rank), read(strides, 8, rank - 1),
-            read(box, 4, rank), read(steps, 4, rank), codes,
-        ))  # fmt: skip
+        self.calls.append(
+            (
+                out % 64,
+                kind,
+                rank,
+                pointer,
+                read(extents, 8, rank),
+                read(strides, 8, rank - 1),
+                read(box, 4, rank),
+                read(steps, 4, rank),
+                codes,
+            )
+        )
         ctypes.memmove(out, bytes(range(128)), 128)
         return code
 
@@ -205,9 +242,7 @@ def test_the_driver_is_asked():
     tile = map_of(aligned((96, 200), np.float16))
     image = target_with(encoder, attached).encode_tiled(0x123450, tile, 0)
     assert image == bytes(range(128))
-    assert encoder.calls == [
-        (0, 6, 2, 0x123450, (200, 96), (400,), (64, 32), (1, 1), (0, 3, 2, 0))
-    ]
+    assert encoder.calls == [(0, 6, 2, 0x123450, (200, 96), (400,), (64, 32), (1, 1), (0, 3, 2, 0))]
     assert not attached
 
 
@@ -233,11 +268,7 @@ def test_an_old_driver():
 
 # Launches
 
-MAPS = (
-    TensorMap(0, (1, 0), (64, 8), 128),
-    TensorMap(2, (1, 0), (16, 4)),
-    TensorMap(0, (1, 0), (8, 4), 32),
-)
+MAPS = (TensorMap(0, (1, 0), (64, 8), 128), TensorMap(2, (1, 0), (16, 4)), TensorMap(0, (1, 0), (8, 4), 32))
 
 
 def mapped_launcher(gpu, maps=MAPS, **options):
@@ -254,14 +285,14 @@ SIZES = (8, 4, 4, 8, 4, 8, 4, 4, 8, 128, 128, 128)  # of the parameters of `arra
 
 def expected(a, n, b):
     """The parameters of a launch, one behind the other."""
-    plain = struct.pack("=QiiqiQiiq", a.array.ctypes.data, *a.array.shape, 64, n,
-                        b.array.ctypes.data, *b.array.shape, 32)  # fmt: skip
+    plain = struct.pack(
+        "=QiiqiQiiq", a.array.ctypes.data, *a.array.shape, 64, n, b.array.ctypes.data, *b.array.shape, 32
+    )
     given = {0: a, 2: b}
     encode = FakeGpu().encode_tiled
     found = [given[m.argument] for m in MAPS]
     images = [
-        encode(x.array.ctypes.data, tiled(describe(x), m, ""), 0)
-        for x, m in zip(found, MAPS, strict=True)
+        encode(x.array.ctypes.data, tiled(describe(x), m, ""), 0) for x, m in zip(found, MAPS, strict=True)
     ]
     return plain + b"".join(images)
 
@@ -375,13 +406,21 @@ def test_a_kernel_knows_its_clusters(config):
 @pytest.mark.parametrize(
     ("grid", "config", "fixed", "text"),
     [
-        ((9, 2), {}, dict(cluster=(2, 1, 1)),
-         r"grid \(9, 2, 1\) is no multiple of cluster \(2, 1, 1\), which the kernel is compiled for"),
-        (8, dict(cluster=4), dict(cluster=(2, 1, 1)),
-         r"cluster \(4, 1, 1\) was asked for; the kernel is compiled for \(2, 1, 1\)"),
+        (
+            (9, 2),
+            {},
+            dict(cluster=(2, 1, 1)),
+            r"grid \(9, 2, 1\) is no multiple of cluster \(2, 1, 1\), which the kernel is compiled for",
+        ),
+        (
+            8,
+            dict(cluster=4),
+            dict(cluster=(2, 1, 1)),
+            r"cluster \(4, 1, 1\) was asked for; the kernel is compiled for \(2, 1, 1\)",
+        ),
         (8, {}, dict(threads=256), r"block \(128, 1, 1\) was asked for; .* compiled for \(256, 1, 1\)"),
     ],
-)  # fmt: skip
+)
 def test_what_a_kernel_is_not_compiled_for(grid, config, fixed, text):
     gpu = FakeGpu()
     with pytest.raises(LaunchError, match=text):

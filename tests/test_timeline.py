@@ -130,8 +130,7 @@ def test_the_bytes_are_those_of_the_report(stages):
 def test_the_bytes_of_asynchronous_units_too(gemm):
     report, timeline = gemm
     assert timeline.recording.bytes == report.bytes
-    copied = sum(d.bytes for e in timeline.recording.entries for d in e.details
-                 if isinstance(d, Copy))  # fmt: skip
+    copied = sum(d.bytes for e in timeline.recording.entries for d in e.details if isinstance(d, Copy))
     assert copied == (64 + 64) * 512 * 2
 
 
@@ -244,8 +243,11 @@ def test_the_text_names_the_line_and_who_is_awaited():
     text = str(timeline)
     assert "an estimate for sm_90a, not a measurement" in text
     source = Path(__file__).read_text().splitlines()
-    found = re.search(r"warp 1: .*\n.*wait at an mbarrier of test_timeline.py:(\d+) for warp 0, "
-                      r"at test_timeline.py:(\d+)", text)  # fmt: skip
+    found = re.search(
+        r"warp 1: .*\n.*wait at an mbarrier of test_timeline.py:(\d+) for warp 0, "
+        r"at test_timeline.py:(\d+)",
+        text,
+    )
     assert found, text
     assert "bar.init(32)" in source[int(found[1]) - 1]
     assert "bar.wait(0)" in source[int(found[2]) - 1]
@@ -283,9 +285,7 @@ def test_the_trace_is_what_perfetto_opens(gemm, tmp_path):
         assert isinstance(event["pid"], int)
         if event["ph"] == "X":
             assert event["dur"] >= 0 and 0 <= event["ts"] <= end + 1e-6
-    begun, ended = (
-        sorted(e["id"] for e in events if e["ph"] == phase) for phase in ("b", "e")
-    )
+    begun, ended = (sorted(e["id"] for e in events if e["ph"] == phase) for phase in ("b", "e"))
     assert begun == ended == list(range(len(timeline.replay.transfers)))
 
 
@@ -318,13 +318,10 @@ def test_other_files_are_refused(gemm, tmp_path, name):
 @pytest.mark.parametrize("given", ["yes", 0, -1, 2.5, None])
 def test_what_the_emulator_takes(given):
     with pytest.raises(ArgumentError, match="timeline is"):
-        timeline_of(strided, 1, 32, np.ones(32 * 33, np.float32), np.zeros(32, np.float32),
-                    blocks=given)  # fmt: skip
+        timeline_of(strided, 1, 32, np.ones(32 * 33, np.float32), np.zeros(32, np.float32), blocks=given)
 
 
-@pytest.mark.parametrize(
-    "named", [{"resident": 0}, {"sms": 1.5}, {"from_dram": 2}, {"cold": -0.1}], ids=str
-)
+@pytest.mark.parametrize("named", [{"resident": 0}, {"sms": 1.5}, {"from_dram": 2}, {"cold": -0.1}], ids=str)
 def test_what_assuming_takes(gemm, named):
     with pytest.raises(ArgumentError, match="is needed"):
         gemm[1].assuming(**named)
@@ -363,8 +360,7 @@ def test_every_measured_configuration_has_a_plan():
         for config in configs:
             a, b = np.empty((4096, 64), dtype), np.empty((64, 4096), dtype, "F")
             candidate = timeline_cases.Candidate(config, (4096, 4096, 64))
-            found = plan(a, b, None, np.empty((4096, 4096), dtype), family=candidate.family,
-                         config=config)  # fmt: skip
+            found = plan(a, b, None, np.empty((4096, 4096), dtype), family=candidate.family, config=config)
             assert found.config == config
 
 

@@ -165,14 +165,21 @@ def test_gradients_of_gemm(dtype: Any, left: str, right: str, device: str) -> No
 
 @pytest.mark.parametrize("shape", [(24,), (40, 1), (1, 24), (40, 24), ()])
 def test_gradient_of_c(shape: Any, device: str) -> None:
-    tensors = whole(40, 72, device=device), weights(24, 72, device=device), whole(*shape, dtype=F32, device=device)
+    tensors = (
+        whole(40, 72, device=device),
+        weights(24, 72, device=device),
+        whole(*shape, dtype=F32, device=device),
+    )
     check_gradients(
         lambda a, b, c: tct.gemm(a, b, c, alpha=2, beta=3, out_dtype=F32),
-        lambda a, b, c: 2 * a @ b + 3 * c, tensors,
-    )  # fmt: skip
+        lambda a, b, c: 2 * a @ b + 3 * c,
+        tensors,
+    )
 
 
-@pytest.mark.parametrize("shapes", [((3, 40, 72), (72, 24)), ((40, 72), (3, 72, 24)), ((3, 40, 72), (3, 72, 24))])
+@pytest.mark.parametrize(
+    "shapes", [((3, 40, 72), (72, 24)), ((40, 72), (3, 72, 24)), ((3, 40, 72), (3, 72, 24))]
+)
 def test_gradients_of_batches(shapes: Any, device: str) -> None:
     check_gradients(tct.gemm, torch.matmul, [whole(*shape, device=device) for shape in shapes])
 
@@ -202,9 +209,10 @@ def test_gradients_of_grouped_gemm(transposed: bool, device: str) -> None:
     b = whole(4, 24, 40, device=device).mT if transposed else whole(4, 40, 24, device=device)
     offsets = OFFSETS.to(device)
     check_gradients(
-        lambda a, b: tct.grouped_gemm(a, b, offsets), lambda a, b: by_groups(a, b, offsets),
+        lambda a, b: tct.grouped_gemm(a, b, offsets),
+        lambda a, b: by_groups(a, b, offsets),
         (whole(72, 40, device=device), b),
-    )  # fmt: skip
+    )
 
 
 def test_gradients_of_k_grouped_gemm(device: str) -> None:
@@ -230,8 +238,9 @@ def test_gradients_of_groups_of_odd_sizes(K: int, N: int, device: str) -> None:
     for x, y in ((a.t(), b), (a.detach().t().contiguous().requires_grad_(), b)):
         check_gradients(
             lambda a, b: tct.k_grouped_gemm(a, b, offsets),
-            lambda a, b: torch.stack([a[:, i:j] @ b[i:j] for i, j in zip(ends, ends[1:])]), (x, y),
-        )  # fmt: skip
+            lambda a, b: torch.stack([a[:, i:j] @ b[i:j] for i, j in zip(ends, ends[1:])]),
+            (x, y),
+        )
 
 
 def test_gradients_of_swiglu(device: str) -> None:
@@ -309,8 +318,12 @@ def mlp(device: str, dtype: Any = F32, features: int = 32, hidden: int = 64) -> 
 def of_torch(model: Any) -> Any:
     """The same model of torch's own layers, with a copy of the parameters."""
     layer = model.up
-    up = torch.nn.Linear(layer.in_features, layer.out_features, device=layer.weight.device, dtype=layer.weight.dtype)
-    down = torch.nn.Linear(layer.out_features, layer.in_features, device=layer.weight.device, dtype=layer.weight.dtype)
+    up = torch.nn.Linear(
+        layer.in_features, layer.out_features, device=layer.weight.device, dtype=layer.weight.dtype
+    )
+    down = torch.nn.Linear(
+        layer.out_features, layer.in_features, device=layer.weight.device, dtype=layer.weight.dtype
+    )
     same = torch.nn.Sequential(up, torch.nn.GELU(approximate="tanh"), down)
     same.load_state_dict(dict(zip(same.state_dict(), model.state_dict().values(), strict=True)))
     return same
@@ -382,22 +395,25 @@ def test_empty_products(M: int, K: int, N: int) -> None:
     check_gradients(tct.gemm, torch.matmul, (ones(2, M, K), ones(K, N)))
     check_gradients(tct.gemm, torch.matmul, (ones(M, K), ones(2, K, N)))
     check_gradients(
-        lambda a, b, c: tct.gemm(a, b, c, out_dtype=F32), lambda a, b, c: a @ b + c,
+        lambda a, b, c: tct.gemm(a, b, c, out_dtype=F32),
+        lambda a, b, c: a @ b + c,
         (ones(M, K), ones(K, N), ones(N, dtype=F32)),
-    )  # fmt: skip
+    )
     silu = torch.nn.functional.silu
     gated = ones(M, K), ones(N, K).t(), ones(N, K).t()
     check_gradients(tct.swiglu, lambda x, gate, up: silu(x @ gate) * (x @ up), gated)
     check_gradients(tct.scaled_gemm, torch.matmul, (ones(M, K), ones(N, K).t()))
     of_rows, of_k = (torch.tensor([0, 0, n], dtype=torch.int32) for n in (M, K))
     check_gradients(
-        lambda a, b: tct.grouped_gemm(a, b, of_rows), lambda a, b: by_groups(a, b, of_rows),
+        lambda a, b: tct.grouped_gemm(a, b, of_rows),
+        lambda a, b: by_groups(a, b, of_rows),
         (ones(M, K), ones(2, K, N)),
-    )  # fmt: skip
+    )
     check_gradients(
-        lambda a, b: tct.k_grouped_gemm(a, b, of_k), lambda a, b: torch.stack([0 * (a @ b), a @ b]),
+        lambda a, b: tct.k_grouped_gemm(a, b, of_k),
+        lambda a, b: torch.stack([0 * (a @ b), a @ b]),
         (ones(K, M).t(), ones(K, N)),
-    )  # fmt: skip
+    )
 
 
 def test_no_groups() -> None:
@@ -471,7 +487,7 @@ def test_autocast(compiled: bool, device: str) -> None:
         (lambda: tct.swiglu(whole(8, 16), weights(8, 16), weights(9, 16)), "N is 8 and 9"),
         (lambda: tct.grouped_gemm(whole(8, 16), whole(2, 16, 8), OFFSETS), "the groups is 4 and 2"),
     ],
-)  # fmt: skip
+)
 def test_shapes_that_a_graph_refuses(call: Any, text: str) -> None:
     """Where shapes are known, without memory: as torch.compile asks for them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -483,7 +499,9 @@ def test_shapes_that_a_graph_refuses(call: Any, text: str) -> None:
 def test_other_targets_change_nothing() -> None:
     """The tensor's device decides, as in torch."""
     with tc.target("cuda"):
-        assert torch.equal(tct.gemm(whole(8, 16), whole(16, 8)).sign().abs().max(), torch.tensor(1, dtype=BF16))
+        assert torch.equal(
+            tct.gemm(whole(8, 16), whole(16, 8)).sign().abs().max(), torch.tensor(1, dtype=BF16)
+        )
         assert tc.current_target() == "cuda"
 
 
@@ -603,9 +621,11 @@ def test_inference_mode() -> None:
 
 
 @tct.operator(
-    "tensorcore_dsl_tests::scale", grid=lambda x: -(-x.shape[0] // 64), block=64,
+    "tensorcore_dsl_tests::scale",
+    grid=lambda x: -(-x.shape[0] // 64),
+    block=64,
     outputs={"y": lambda x: torch.empty_like(x)},
-)  # fmt: skip
+)
 @tc.kernel
 def scale(x: tc.Array, y: tc.Array, factor: tc.f32 = 2.0):
     i = tc.blockIdx.x * 64 + tc.threadIdx.x
@@ -614,9 +634,11 @@ def scale(x: tc.Array, y: tc.Array, factor: tc.f32 = 2.0):
 
 
 @tct.operator(
-    "tensorcore_dsl_tests::add_", grid=lambda x, BLOCK: -(-x.shape[0] // BLOCK),
-    block=lambda BLOCK: BLOCK, mutates=["x"],
-)  # fmt: skip
+    "tensorcore_dsl_tests::add_",
+    grid=lambda x, BLOCK: -(-x.shape[0] // BLOCK),
+    block=lambda BLOCK: BLOCK,
+    mutates=["x"],
+)
 @tc.kernel
 def add_(x: tc.Array, n: tc.s32, really: tc.pred, BLOCK: tc.Const = 32):
     i = tc.blockIdx.x * BLOCK + tc.threadIdx.x
@@ -625,9 +647,11 @@ def add_(x: tc.Array, n: tc.s32, really: tc.pred, BLOCK: tc.Const = 32):
 
 
 @tct.operator(
-    "tensorcore_dsl_tests::sum_and_difference", grid=1, block=lambda s: s.shape[0],
+    "tensorcore_dsl_tests::sum_and_difference",
+    grid=1,
+    block=lambda s: s.shape[0],
     outputs={"s": lambda x: torch.empty_like(x), "d": lambda x: x.new_empty(x.shape)},
-)  # fmt: skip
+)
 @tc.kernel
 def sum_and_difference(x: tc.Array, s: tc.Array, y: tc.Array, d: tc.Array):
     i = tc.threadIdx.x
@@ -710,9 +734,11 @@ def test_several_outputs(device: str) -> None:
 
 def test_a_gradient_of_a_users_kernel() -> None:
     @tct.operator(
-        "tensorcore_dsl_tests::halve", grid=lambda x: x.shape[0], block=1,
+        "tensorcore_dsl_tests::halve",
+        grid=lambda x: x.shape[0],
+        block=1,
         outputs={"y": lambda x: torch.empty_like(x)},
-    )  # fmt: skip
+    )
     @tc.kernel
     def halve(x: tc.Array, y: tc.Array):
         y[tc.blockIdx.x] = x[tc.blockIdx.x] / 2
@@ -759,7 +785,7 @@ def fine(x: tc.Array, y: tc.Array):
         (fine, {"outputs": {"y": lambda q: q}}, "takes 'q'; the arguments are x"),
         (fine, {"outputs": {"x": lambda y: y, "y": lambda x: x}}, "takes no tensor"),
     ],
-)  # fmt: skip
+)
 def test_declarations_that_are_refused(function: Any, options: Any, text: str) -> None:
     with pytest.raises(tc.ArgumentError, match=text):
         tct.operator("tensorcore_dsl_tests::refused", grid=1, block=1, **options)(tc.kernel(function))

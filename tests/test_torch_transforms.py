@@ -47,7 +47,7 @@ def calls() -> dict[str, Any]:
         "grouped_gemm": lambda: (tct.grouped_gemm, (whole(72, 40), whole(4, 40, 16), OFFSETS)),
         "k_grouped_gemm": lambda: (tct.k_grouped_gemm, (whole(72, 40).t(), whole(72, 16), OFFSETS)),
         "scaled_gemm": lambda: (tct.scaled_gemm, (whole(24, 208), weights(16, 208))),
-    }  # fmt: skip
+    }
 
 
 def drawn(call: str) -> tuple[Any, list[Any], list[Any]]:
@@ -73,10 +73,15 @@ def equal(found: Any, wanted: Any) -> bool:
 # -- checkpoints and saved tensors -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call, reentrant, threads", [
-    *((call, False, True) for call in calls()),
-    ("MLP", True, True), ("MLP", False, False), ("MLP", True, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call, reentrant, threads",
+    [
+        *((call, False, True) for call in calls()),
+        ("MLP", True, True),
+        ("MLP", False, False),
+        ("MLP", True, False),
+    ],
+)
 def test_checkpoints(call: str, reentrant: bool, threads: bool) -> None:
     """The backward pass computes the forward pass again; `threads`: in a thread of the engine."""
     function, tensors, leaves = drawn(call)
@@ -173,11 +178,9 @@ TRANSFORMS = {
     "grad of jvp": lambda f: func.grad(lambda a, b: moved(f)(a, b).square().sum(), argnums=(0, 1)),
     "linearize": lambda f: lambda a, b: func.linearize(f, a, b)[1](b.t(), a.t()),
     "vmap": lambda f: lambda a, b: func.vmap(f, (None, 0))(a, torch.stack([b, b + 1])),
-    "vmap of grad": lambda f: func.vmap(
-        lambda row, b: func.grad(square(f))(row[None], b), (0, None)
-    ),
-    "vmap of jvp": lambda f: lambda a, b: func.vmap(lambda v: func.jvp(f, (a, b), (v, b))[1])(
-        torch.stack([a, a + 1])
+    "vmap of grad": lambda f: func.vmap(lambda row, b: func.grad(square(f))(row[None], b), (0, None)),
+    "vmap of jvp": lambda f: (
+        lambda a, b: func.vmap(lambda v: func.jvp(f, (a, b), (v, b))[1])(torch.stack([a, a + 1]))
     ),
     "without gradients inside": lambda f: func.grad(
         lambda a, b: square(f)(a, b) + torch.no_grad()(square(f))(a, b)
@@ -223,7 +226,9 @@ def check_tangents(function: Any, reference: Any, tensors: Any, count: int) -> N
         for i, (x, tangent) in enumerate(zip(tensors, tangents)):
             exact.append(tangent.double() if i in moving else torch.zeros(x.shape).double())
             wide.append(x.detach().double() if x.dtype.is_floating_point else x)
-        wanted = func.jvp(lambda *given: reference(*given, *wide[count:]), tuple(wide[:count]), tuple(exact[:count]))[1]
+        wanted = func.jvp(
+            lambda *given: reference(*given, *wide[count:]), tuple(wide[:count]), tuple(exact[:count])
+        )[1]
         with forward_ad.dual_level():
             duals = [
                 forward_ad.make_dual(x.detach(), tangents[i]) if i in moving else x
@@ -248,8 +253,10 @@ def test_tangents_of_gemm() -> None:
     tensors = whole(24, 40, grad=False), weights(16, 40, grad=False), whole(16, dtype=F32, grad=False)
     check_tangents(
         lambda a, b, c: tct.gemm(a, b, c, alpha=2, beta=3, out_dtype=F32),
-        lambda a, b, c: 2 * a @ b + 3 * c, tensors, 3,
-    )  # fmt: skip
+        lambda a, b, c: 2 * a @ b + 3 * c,
+        tensors,
+        3,
+    )
 
 
 @pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
@@ -283,9 +290,11 @@ def test_a_level_without_tangents_changes_nothing() -> None:
 
 
 @tct.operator(
-    "tensorcore_dsl_tests::triple", grid=lambda x: x.shape[0], block=1,
+    "tensorcore_dsl_tests::triple",
+    grid=lambda x: x.shape[0],
+    block=1,
     outputs={"y": lambda x: torch.empty_like(x)},
-)  # fmt: skip
+)
 @tc.kernel
 def triple(x: tc.Array, y: tc.Array):
     y[tc.blockIdx.x] = x[tc.blockIdx.x] * 3
@@ -312,9 +321,12 @@ def test_tangents_are_refused_where_they_would_be_lost() -> None:
     a, b = (whole(n, 128, grad=False).to(torch.float8_e4m3fn) for n in (8, 16))
     for function, text in (
         (lambda x: tct.swiglu(x.bfloat16().view(1, 8), w, w), "swiglu has no .*gemm has one"),
-        (lambda x: tct.scaled_gemm(a, b.t(), x[:, None], torch.ones(1, 1)), "scales have no derivative of forward mode"),
+        (
+            lambda x: tct.scaled_gemm(a, b.t(), x[:, None], torch.ones(1, 1)),
+            "scales have no derivative of forward mode",
+        ),
         (triple, "tensorcore_dsl_tests::triple has no .*torch.autograd.Function with a jvp"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(tc.ArgumentError, match=text):
             func.jvp(function, (x,), (x,))
         with forward_ad.dual_level(), pytest.raises(tc.ArgumentError, match=text):

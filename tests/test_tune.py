@@ -206,7 +206,9 @@ def test_without_a_cache_only_this_process_knows(hopper, monkeypatch):
     assert plan(a, b, None, np.zeros((512, 256), BF16)).config == config
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"KEY": 3}', '{"KEY": {"family": "sm90", "config": {"BM": 1}}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "{", '{"KEY": 3}', '{"KEY": {"family": "sm90", "config": {"BM": 1}}}']
+)
 def test_a_damaged_or_old_file_is_no_obstacle(hopper, cache, text):
     a, b = operands()
     d = np.zeros((512, 256), BF16)

@@ -27,9 +27,7 @@ def whole(rows: int, cols: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-2, 3, (rows, cols)).astype(ml_dtypes.bfloat16)
 
 
-def check(
-    module: ModuleType, M: int, N: int, K: int, out: Any, kernel: Any = None, **options: Any
-) -> None:
+def check(module: ModuleType, M: int, N: int, K: int, out: Any, kernel: Any = None, **options: Any) -> None:
     a, b, d = whole(M, K, 1), whole(N, K, 2), np.full((M, N), 77, out)
     module.gemm(a, b, d, kernel or module.matmul, **options)
     exact = a.astype(np.float64) @ b.astype(np.float64).T
@@ -115,9 +113,11 @@ def test_each_file_stands_alone() -> None:
         lines = Path(tutorial.__file__).with_name(f"{name}.py").read_text().splitlines()
         imports = [line for line in lines if line.startswith(("import ", "from "))]
         assert imports == [
-            "from __future__ import annotations", "from typing import Any", "import numpy as np",
+            "from __future__ import annotations",
+            "from typing import Any",
+            "import numpy as np",
             "import tensorcore_dsl as tc",
-        ]  # fmt: skip
+        ]
 
 
 def test_edited_step_replaces_one_place() -> None:

@@ -25,9 +25,7 @@ import tensorcore_dsl.torch as tct  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        not driver.cuda_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"
-    ),
+    pytest.mark.skipif(not driver.cuda_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"),
 ]
 LATE = 100_000_000  # clock cycles for which a stream is kept busy: some 50 ms
 FIRST, OTHER = "cuda:0", "cuda:1"
@@ -60,9 +58,11 @@ def add(x: tc.Array, y: tc.Array, number: tc.f32):
 
 
 @tct.operator(
-    "tests_two_gpus::add", grid=lambda x: -(-x.numel() // 128), block=128,
+    "tests_two_gpus::add",
+    grid=lambda x: -(-x.numel() // 128),
+    block=128,
     outputs={"y": lambda x: torch.empty_like(x)},
-)  # fmt: skip
+)
 @tc.kernel
 def added(x: tc.Array, y: tc.Array, number: tc.f32):
     i = tc.blockIdx.x * 128 + tc.threadIdx.x

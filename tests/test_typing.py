@@ -21,9 +21,14 @@ from test_wheel import environment, sdist, source, wheel  # noqa: F401  fixtures
 ROOT = Path(__file__).parent.parent
 FILES = Path(__file__).parent / "typing"
 KERNELS = (  # strictly typed, as README.md and the mistakes
-    "row_kernels", "gemm_kernels", "fragment_kernels", "persistent_kernels", "features",
-    "host_code", "star_import",
-)  # fmt: skip
+    "row_kernels",
+    "gemm_kernels",
+    "fragment_kernels",
+    "persistent_kernels",
+    "features",
+    "host_code",
+    "star_import",
+)
 PAGES = ("README.md", *(
     f"docs/{name}.md"
     for name in ("language", "tutorial", "hopper_tutorial", "fragments", "tuning", "debugging",
@@ -49,9 +54,10 @@ warn_return_any = False
 warn_unused_ignores = False
 """
 PYRIGHT = {
-    "typeCheckingMode": "standard", "strict": [f"{name}.py" for name in (*KERNELS, "doc_readme")],
+    "typeCheckingMode": "standard",
+    "strict": [f"{name}.py" for name in (*KERNELS, "doc_readme")],
     "exclude": [],
-}  # fmt: skip
+}
 
 README_MISTAKES = (
     ("tc.mma.m16n8k16(", "tc.mma.m16n8k17(", "attr-defined", "reportAttributeAccessIssue"),
@@ -117,9 +123,13 @@ def project(wheel, tmp_path_factory):  # noqa: F811
 def run(*command, cwd):
     inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
     done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)], cwd=cwd, env=inherited, capture_output=True,
-        text=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-m", *map(str, command)],
+        cwd=cwd,
+        env=inherited,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout
 
@@ -130,9 +140,19 @@ def run_mypy(folder, kernels):
     python = folder / "env" / "bin" / "python"
     files = [p.name for p in folder.glob("*.py")]
     out = run(
-        "mypy", "--config-file", "mypy.ini", "--python-executable", python, "--no-pretty",
-        "--hide-error-context", "--cache-dir", "cache", *files, kernels, cwd=folder,
-    )  # fmt: skip
+        "mypy",
+        "--config-file",
+        "mypy.ini",
+        "--python-executable",
+        python,
+        "--no-pretty",
+        "--hide-error-context",
+        "--cache-dir",
+        "cache",
+        *files,
+        kernels,
+        cwd=folder,
+    )
     for line in out.splitlines():
         match = re.fullmatch(r"(.+?):(\d+): error: (.*)  \[([\w-]+)\]", line)
         if match:

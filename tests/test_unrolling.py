@@ -51,9 +51,10 @@ def at_run_time(x: tc.Array, n: tc.Const):
         x[0] = i
 
 
-@pytest.mark.parametrize("kernel, n", [
-    (in_python, 1000), (stated, 4000), (at_run_time, 4000), (nested, 32), (nested_as_stated, 40),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kernel, n",
+    [(in_python, 1000), (stated, 4000), (at_run_time, 4000), (nested, 32), (nested_as_stated, 40)],
+)
 def test_loops_without_a_warning(kernel: Any, n: int, monkeypatch: Any) -> None:
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     with warnings.catch_warnings():

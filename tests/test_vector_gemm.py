@@ -26,13 +26,21 @@ F32, F64 = np.float32, np.float64
 TYPES = {tc.f16: tc.f16.numpy, tc.bf16: tc.bf16.numpy, tc.f32: np.dtype(F32), tc.f64: np.dtype(F64)}
 # Rows, columns, K, the tile. K contiguous in the larger operand, and lines beside each other.
 ALONG_K = [
-    (1, 37, 300, (1, 2)), (2, 19, 1000, (2, 4)), (3, 21, 257, (4, 8)), (33, 1, 515, (8, 1)),
-    (70, 4, 64, (8, 4)), (5, 11, 256, (4, 8)),
-]  # fmt: skip
+    (1, 37, 300, (1, 2)),
+    (2, 19, 1000, (2, 4)),
+    (3, 21, 257, (4, 8)),
+    (33, 1, 515, (8, 1)),
+    (70, 4, 64, (8, 4)),
+    (5, 11, 256, (4, 8)),
+]
 BESIDE = [
-    (1, 37, 300, (1, 32)), (2, 70, 99, (2, 64)), (3, 21, 57, (4, 8)), (33, 1, 515, (16, 1)),
-    (70, 4, 7, (32, 4)), (5, 11, 33, (4, 16)),
-]  # fmt: skip
+    (1, 37, 300, (1, 32)),
+    (2, 70, 99, (2, 64)),
+    (3, 21, 57, (4, 8)),
+    (33, 1, 515, (16, 1)),
+    (70, 4, 7, (32, 4)),
+    (5, 11, 33, (4, 16)),
+]
 
 libm = ctypes.CDLL(find_library("m") or "libm.so.6")
 libm.fmaf.restype, libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
@@ -52,9 +60,7 @@ def matrix(rows: int, cols: int, order: Any = "C", dtype: Any = F32) -> np.ndarr
     return np.asarray(values.astype(dtype), order=order)
 
 
-def problem(
-    M: int, N: int, K: int, along_k: bool, dtype: Any = F32
-) -> tuple[np.ndarray, np.ndarray]:
+def problem(M: int, N: int, K: int, along_k: bool, dtype: Any = F32) -> tuple[np.ndarray, np.ndarray]:
     """A and B, of which the larger one has K contiguous, or its lines beside each other."""
     a_order = "C" if along_k or M < N else "F"
     b_order = "F" if along_k or M >= N else "C"
@@ -113,16 +119,22 @@ def test_what_becomes_of_the_sums(along_k: bool, sizes: tuple[int, int]) -> None
     """alpha, C and an epilogue; operands with gaps between lines, at any address."""
     M, N, K = (1, 45, 300) if sizes[0] == 1 else (45, 1, 300)
     a, b = problem(M, N, K, along_k)
-    wide_a, wide_b = (np.zeros((x.shape[0] + 1, x.shape[1] + 3), F32, "CF"[x.flags.f_contiguous])
-                      for x in (a, b))  # fmt: skip
+    wide_a, wide_b = (
+        np.zeros((x.shape[0] + 1, x.shape[1] + 3), F32, "CF"[x.flags.f_contiguous]) for x in (a, b)
+    )
     wide_a[1:, 3:], wide_b[1:, 3:] = a, b
     config = tile(sizes, along_k)
     total = sums(a, b, config)
     c = matrix(M, N)
     found = kernels.gemm(
-        wide_a[1:, 3:], wide_b[1:, 3:], c, config=config, alpha=0.5, beta=-2,
+        wide_a[1:, 3:],
+        wide_b[1:, 3:],
+        c,
+        config=config,
+        alpha=0.5,
+        beta=-2,
         epilogue=lambda value, row, col: value + col.to(tc.f32),
-    )  # fmt: skip
+    )
     scaled = fma(c, F32(-2), total * F32(0.5)).astype(F32)
     assert np.array_equal(found, scaled + np.arange(N, dtype=F32))
 
@@ -188,10 +200,12 @@ def test_what_is_chosen() -> None:
     assert planned(1, 4096, 4097, precision="tf32").config.is_of_vectors
     assert planned(1, 4096, 4097, family="sm80").config.is_of_vectors
     for config in (
-        planned(8, 4096, 4097).config, planned(1, 32, 4096).config, planned(1, 4096, 128).config,
-        planned(1, 4096, 4096, bits="batch_invariant").config, planned(1, 4096, 4096, family="sm90"
-        ).config,
-    ):  # fmt: skip
+        planned(8, 4096, 4097).config,
+        planned(1, 32, 4096).config,
+        planned(1, 4096, 128).config,
+        planned(1, 4096, 4096, bits="batch_invariant").config,
+        planned(1, 4096, 4096, family="sm90").config,
+    ):
         assert isinstance(config, HopperConfig) or not config.is_of_vectors
     for dtype, others in ((tc.f16, {"accumulate": tc.f16}), (tc.bf16, {"bits": "batch_invariant"})):
         a, b = np.empty((1, 6583), TYPES[dtype]), np.empty((6583, 1000), TYPES[dtype], "F")
@@ -291,7 +305,9 @@ def test_the_gpu_gives_the_same_bits(along_k: bool, precision: str | None) -> No
         config = tile(sizes, along_k, warps=8 if along_k else 16)
         wanted = kernels.gemm(a, b, config=config, precision=precision)
         with tc.target("cuda"):
-            of_gpu = [torch.from_numpy(x).cuda() if x.flags.c_contiguous
-                      else torch.from_numpy(x.T).cuda().T for x in (a, b)]  # fmt: skip
+            of_gpu = [
+                torch.from_numpy(x).cuda() if x.flags.c_contiguous else torch.from_numpy(x.T).cuda().T
+                for x in (a, b)
+            ]
             found = kernels.gemm(*of_gpu, config=config, precision=precision)
         assert np.array_equal(found.cpu().numpy().view(np.uint8), wanted.view(np.uint8))

@@ -233,13 +233,16 @@ def test_an_immediate_is_one_of_its_values() -> None:
     row = Row("copy", "= size:#u32(4|8|16)", {}, "70", (6, 0), "test", lambda: None)
     instr = next(row.instructions())
     verify(Kernel("k", [], Block([Op(instr, (), (Const(8, u32),))])), ARCHS["sm_90a"])
-    refuse(Kernel("k", [], Block([Op(instr, (), (Const(12, u32),))])),
-           "operand size of copy: 12 was given; allowed are 4, 8, 16")  # fmt: skip
+    refuse(
+        Kernel("k", [], Block([Op(instr, (), (Const(12, u32),))])),
+        "operand size of copy: 12 was given; allowed are 4, 8, 16",
+    )
 
 
 def test_an_operand_without_text_is_the_result() -> None:
-    row = Row("fused", "d:f32 = a:f32, c:f32", {}, "70", (6, 0), "test", lambda: None,
-              template="{d}, {a}", tied="c")  # fmt: skip
+    row = Row(
+        "fused", "d:f32 = a:f32, c:f32", {}, "70", (6, 0), "test", lambda: None, template="{d}, {a}", tied="c"
+    )
     instr = next(row.instructions())
     c, d = Value(0, Type(f32)), Value(1, Type(f32))
     start = Assign(c, (Const(0.0, f32),))
@@ -254,42 +257,57 @@ def test_jumps_have_a_known_kind() -> None:
 
 
 def mapped(
-    argument: int, axes: tuple[int, ...], box: tuple[int, ...], swizzle: int = 0,
-    type: dtypes.DType = u64, behind: list[Param] | None = None, number: int = 0,
-) -> Kernel:  # fmt: skip
+    argument: int,
+    axes: tuple[int, ...],
+    box: tuple[int, ...],
+    swizzle: int = 0,
+    type: dtypes.DType = u64,
+    behind: list[Param] | None = None,
+    number: int = 0,
+) -> Kernel:
     """A kernel with a tensor map."""
-    param = Param("x" if not number else "map", Value(number, Type(type)),
-                  TensorMap(argument, axes, box, swizzle))
+    param = Param(
+        "x" if not number else "map", Value(number, Type(type)), TensorMap(argument, axes, box, swizzle)
+    )
     return Kernel("k", [param, *(behind or [])], Block())
 
 
-@pytest.mark.parametrize(("kernel", "message"), [
-    (Kernel("k", [], Block(), threads=1025), "1025 threads in a block; 1 to 1024"),
-    (Kernel("k", [], Block(), threads=0), "0 threads in a block"),
-    (Kernel("k", [], Block(), shared_bytes=-1), "-1 bytes of shared memory"),
-    (Kernel("k", [], Block(), shared_align=24), "aligned to 24; powers of two"),
-    (Kernel("k", [Param("x", Value(0, Type(f32, 4)))], Block()), "parameter x is f32*4; scalars"),
-    (Kernel("k", [Param("x", Value(0, Type(dtypes.u4)))], Block()), "parameter x is u4"),
-    (Kernel("k", [Param("x", Value(0, Type(dtypes.s32, 0)))], Block()), "parameter x is s32*0; scalars"),
-    (Kernel("k", [Param("x", Value(i, Type(u32))) for i in range(2)], Block()),
-     "2 parameters are called x"),
-    (Kernel("k", [], Block(), cluster=(2, 0, 1)), "cluster (2, 0, 1); three extents of at most 16"),
-    (Kernel("k", [], Block(), cluster=(8, 4, 1)), "cluster (8, 4, 1); three extents of at most 16"),
-    (mapped(0, (0,), (16,), type=u32), "tensor map x is u32; its address is a u64"),
-    (mapped(-1, (0,), (16,)), "tensor map x: a tensor map of argument -1"),
-    (mapped(0, (), ()), "tensor map x: a box of 0 extents along 0 axes; as many of both, 1 to 5"),
-    (mapped(0, (5, 4, 3, 2, 1, 0), (1,) * 6), "tensor map x: a box of 6 extents along 6 axes"),
-    (mapped(0, (1, 0), (16,)), "tensor map x: a box of 1 extents along 2 axes"),
-    (mapped(0, (1, 1), (16, 1)), "tensor map x: axes (1, 1); distinct axes"),
-    (mapped(0, (1, -1), (16, 1)), "tensor map x: axes (1, -1); distinct axes, counted from 0"),
-    (mapped(0, (1, 0), (257, 1)), "tensor map x: a box of (1, 257) elements; 1 to 256"),
-    (mapped(0, (1, 0), (16, 0)), "tensor map x: a box of (0, 16) elements; 1 to 256"),
-    (mapped(0, (1, 0), (16, 1), 48), "tensor map x: a swizzle of 48 bytes; allowed are 0, 32"),
-    (mapped(0, (0,), (16,), behind=[Param("y", Value(1, Type(u32)))]),
-     "a parameter stands behind a tensor map; the maps come last"),
-    (Kernel("k", [Param(n, v) for v in [Value(0, Type(u32))] for n in "xy"], Block()),
-     "2 parameters are called %0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (Kernel("k", [], Block(), threads=1025), "1025 threads in a block; 1 to 1024"),
+        (Kernel("k", [], Block(), threads=0), "0 threads in a block"),
+        (Kernel("k", [], Block(), shared_bytes=-1), "-1 bytes of shared memory"),
+        (Kernel("k", [], Block(), shared_align=24), "aligned to 24; powers of two"),
+        (Kernel("k", [Param("x", Value(0, Type(f32, 4)))], Block()), "parameter x is f32*4; scalars"),
+        (Kernel("k", [Param("x", Value(0, Type(dtypes.u4)))], Block()), "parameter x is u4"),
+        (Kernel("k", [Param("x", Value(0, Type(dtypes.s32, 0)))], Block()), "parameter x is s32*0; scalars"),
+        (
+            Kernel("k", [Param("x", Value(i, Type(u32))) for i in range(2)], Block()),
+            "2 parameters are called x",
+        ),
+        (Kernel("k", [], Block(), cluster=(2, 0, 1)), "cluster (2, 0, 1); three extents of at most 16"),
+        (Kernel("k", [], Block(), cluster=(8, 4, 1)), "cluster (8, 4, 1); three extents of at most 16"),
+        (mapped(0, (0,), (16,), type=u32), "tensor map x is u32; its address is a u64"),
+        (mapped(-1, (0,), (16,)), "tensor map x: a tensor map of argument -1"),
+        (mapped(0, (), ()), "tensor map x: a box of 0 extents along 0 axes; as many of both, 1 to 5"),
+        (mapped(0, (5, 4, 3, 2, 1, 0), (1,) * 6), "tensor map x: a box of 6 extents along 6 axes"),
+        (mapped(0, (1, 0), (16,)), "tensor map x: a box of 1 extents along 2 axes"),
+        (mapped(0, (1, 1), (16, 1)), "tensor map x: axes (1, 1); distinct axes"),
+        (mapped(0, (1, -1), (16, 1)), "tensor map x: axes (1, -1); distinct axes, counted from 0"),
+        (mapped(0, (1, 0), (257, 1)), "tensor map x: a box of (1, 257) elements; 1 to 256"),
+        (mapped(0, (1, 0), (16, 0)), "tensor map x: a box of (0, 16) elements; 1 to 256"),
+        (mapped(0, (1, 0), (16, 1), 48), "tensor map x: a swizzle of 48 bytes; allowed are 0, 32"),
+        (
+            mapped(0, (0,), (16,), behind=[Param("y", Value(1, Type(u32)))]),
+            "a parameter stands behind a tensor map; the maps come last",
+        ),
+        (
+            Kernel("k", [Param(n, v) for v in [Value(0, Type(u32))] for n in "xy"], Block()),
+            "2 parameters are called %0",
+        ),
+    ],
+)
 def test_wrong_kernels(kernel: Kernel, message: str) -> None:
     refuse(kernel, f"kernel k: {message}" if not message.startswith("aligned") else message)
 
@@ -357,12 +375,26 @@ def test_reading_what_every_path_wrote_is_taken(name: str) -> None:
 # --- types ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("have", "want", "agrees"), [
-    (b32, f32, True), (f32, b32, True), (s32, u32, True), (u32, s32, True), (f32, s32, False),
-    (s32, f32, False), (u64, b32, False), (f16, f32, False), (dtypes.bf16, f16, False),
-    (dtypes.f16x2, b32, True), (dtypes.f16x2, f32, False), (dtypes.tf32, f32, True),
-    (pred, dtypes.b1, False), (dtypes.u8, dtypes.u16, True), (dtypes.bf16x2, dtypes.f16x2, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("have", "want", "agrees"),
+    [
+        (b32, f32, True),
+        (f32, b32, True),
+        (s32, u32, True),
+        (u32, s32, True),
+        (f32, s32, False),
+        (s32, f32, False),
+        (u64, b32, False),
+        (f16, f32, False),
+        (dtypes.bf16, f16, False),
+        (dtypes.f16x2, b32, True),
+        (dtypes.f16x2, f32, False),
+        (dtypes.tf32, f32, True),
+        (pred, dtypes.b1, False),
+        (dtypes.u8, dtypes.u16, True),
+        (dtypes.bf16x2, dtypes.f16x2, False),
+    ],
+)
 def test_which_types_agree(have: Any, want: Any, agrees: bool) -> None:
     assert agree(have, want) is agrees
 
@@ -370,9 +402,10 @@ def test_which_types_agree(have: Any, want: Any, agrees: bool) -> None:
 def test_every_rule_is_in_the_tables() -> None:
     listed = {r for found in rules.NODE_RULES.values() for r in found} | set(rules.KERNEL_RULES)
     written = {
-        f for name, f in vars(rules).items()
+        f
+        for name, f in vars(rules).items()
         if callable(f) and getattr(f, "__annotations__", {}).get("return") == "Complaints"
-    }  # fmt: skip
+    }
     assert listed == written
 
 

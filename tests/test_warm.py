@@ -141,9 +141,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG, ids=[m for _, m in WRONG])
-def test_wrong_arguments(
-    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_arguments(changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warming, "current_target", lambda: "cpu")
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.warm(**{"device": "sm_90a", "sizes": SIZES[:1], **changes})

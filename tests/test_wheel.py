@@ -16,9 +16,16 @@ pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parent.parent
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "kernels", "tensorcore_dsl", "tests")
 FILES = (
-    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
-    "pyproject.toml", "setup.cfg", "setup.py",
-)  # fmt: skip
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "pyproject.toml",
+    "setup.cfg",
+    "setup.py",
+)
 OTHER = "NAME = 'kernels of somebody else'\n"
 SHORT_DEMO = """
 import tensorcore_dsl as tc
@@ -33,9 +40,13 @@ def run(*command, cwd, **environment):
     """The command's stdout; PYTHONPATH and the like of the tests do not reach it."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env={**inherited, **environment}, capture_output=True,
-        text=True, timeout=120,
-    )  # fmt: skip
+        list(map(str, command)),
+        cwd=cwd,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -159,9 +170,7 @@ def test_links_lead_to_the_repository_once_it_is_named(source, tmp_path):
 def test_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     version = wheel.name.split("-")[1]
-    assert {name.split("/")[0] for name in names} == {
-        "tensorcore_dsl", f"tensorcore_dsl-{version}.dist-info",
-    }  # fmt: skip
+    assert {name.split("/")[0] for name in names} == {"tensorcore_dsl", f"tensorcore_dsl-{version}.dist-info"}
     installed = {name for name in names if name.endswith(".py")}
     expected = {f"tensorcore_dsl/{name}" for name in modules("tensorcore_dsl")}
     assert installed == expected | {f"tensorcore_dsl/kernels/{name}" for name in modules("kernels")}
@@ -180,7 +189,9 @@ def test_a_checkout_has_its_kernels(source, tmp_path):
     code = "import tensorcore_dsl.kernels as k, kernels; print(k.__file__, kernels.__file__)"
     found = run_beside_requirements(python, "-c", code, cwd=source)
     assert found.split() == [str(source / "kernels" / "__init__.py")] * 2
-    assert "tensorcore-dsl" in run_beside_requirements(python, "-m", "tensorcore_dsl", "--version", cwd=source)
+    assert "tensorcore-dsl" in run_beside_requirements(
+        python, "-m", "tensorcore_dsl", "--version", cwd=source
+    )
 
 
 def test_install_run_uninstall(wheel, tmp_path):

@@ -52,9 +52,7 @@ class Twin:
 class Twins(list[Twin]):
     """The twins of a file of tests."""
 
-    def __call__(
-        self, error: type[tc.TensorCoreError], message: str, *args: Any, **options: Any
-    ) -> Any:
+    def __call__(self, error: type[tc.TensorCoreError], message: str, *args: Any, **options: Any) -> Any:
         def note(function: Any) -> Any:
             self.append(Twin(tc.kernel(function), args, error, message, **options))
             return function

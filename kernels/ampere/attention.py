@@ -23,11 +23,21 @@ WIDE, KEYS, KEYS_OF_WIDE = 128, 64, 32
 
 
 @tc.kernel(threads=THREADS)
-def attention_kernel(
-    q: tc.Array, k: tc.Array, v: tc.Array, o: tc.Array, lse: tc.Array, starts_q: tc.Array,
-    starts_k: tc.Array, table: tc.Array, scale: tc.f32, cap: tc.f32, left: tc.s32, right: tc.s32,
+def attention_kernel(  # noqa: PLR0913, PLR0915
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    o: tc.Array,
+    lse: tc.Array,
+    starts_q: tc.Array,
+    starts_k: tc.Array,
+    table: tc.Array,
+    scale: tc.f32,
+    cap: tc.f32,
+    left: tc.s32,
+    right: tc.s32,
     traits: tc.Const,
-):  # fmt: skip
+):
     """q, o: (batch, heads, queries, D). k, v: (batch, key heads, keys, D). lse: (batch, heads,
     queries), f32. scale, cap: see Softmax. left, right: see KeyRange.
 

@@ -73,9 +73,7 @@ class AmpereConfig:
         if self.streamk_units and self.split_k > 1:
             raise tc.ArgumentError(f"stream-K divides K itself, without split_k: {self}")
         if self.BM % self.WM or self.BN % self.WN or self.threads > 1024:
-            raise tc.ArgumentError(
-                f"BM is a multiple of WM and BN of WN, with at most 32 warps: {self}"
-            )
+            raise tc.ArgumentError(f"BM is a multiple of WM and BN of WN, with at most 32 warps: {self}")
 
     @property
     def threads(self) -> int:

@@ -13,10 +13,16 @@ from tensorcore_dsl.kernels.split_f32 import split_all
 
 @tc.kernel
 def f16_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = AmpereConfig(),
+    traits: tc.Const = AmpereTraits(),
     accumulate: tc.Const = tc.f32,
-):  # fmt: skip
+):
     """f16 operands; accumulators are f32 or f16."""
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, accumulate)
     compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
@@ -24,27 +30,45 @@ def f16_gemm(
 
 @tc.kernel
 def bf16_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = AmpereConfig(),
+    traits: tc.Const = AmpereTraits(),
+):
     """bf16 operands; accumulators are f32."""
     compute_tile(tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32), a, b, c, d, alpha, beta, config, traits)
 
 
 @tc.kernel
 def tf32_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = AmpereConfig(),
+    traits: tc.Const = AmpereTraits(),
+):
     """f32 operands, of which the hardware reads the upper 19 bits; accumulators are f32."""
     compute_tile(tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32), a, b, c, d, alpha, beta, config, traits)
 
 
 @tc.kernel
 def f32_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = AmpereConfig(),
+    traits: tc.Const = AmpereTraits(),
+):
     """f32 operands, each split in two tf32; accumulators are f32, added to in f32."""
     mma = tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32)
     compute_tile(mma, a, b, c, d, alpha, beta, config, traits, mma_step_of_parts)
@@ -52,9 +76,15 @@ def f32_gemm(
 
 @tc.kernel
 def s8_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
-    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.s32,
+    beta: tc.s32,
+    config: tc.Const = AmpereConfig(),
+    traits: tc.Const = AmpereTraits(),
+):
     """s8 or u8 operands; accumulators are s32."""
     mma = tc.mma.m16n8k32(a.dtype, b.dtype, tc.s32)
     compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
@@ -62,9 +92,16 @@ def s8_gemm(
 
 @tc.kernel
 def f64_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(), depth: tc.Const = 4,
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f64,
+    beta: tc.f64,
+    config: tc.Const = AmpereConfig(),
+    traits: tc.Const = AmpereTraits(),
+    depth: tc.Const = 4,
+):
     """f64 operands and accumulators.
 
     sm_90 adds instructions of 16 rows, `depth` deep along K; 4 is the fastest, as it leaves
@@ -76,9 +113,7 @@ def f64_gemm(
     compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
 
 
-def compute_tile(
-    mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: AmpereTraits, mma_step=mma_step
-):
+def compute_tile(mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: AmpereTraits, mma_step=mma_step):
     """The body of every kernel: find the CTA's tile, accumulate over K, store.
 
     With split-K, d has the partial sums, split_k x M x N, and every CTA multiplies a part of K.

@@ -59,12 +59,8 @@ def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits, 
     a_rows, b_rows = a if traits.a_k_major else a.T, b.T if traits.b_k_major else b
     stages_a = shared_stages(a.dtype, config.BM, config, traits.a_k_major)
     stages_b = shared_stages(b.dtype, config.BN, config, traits.b_k_major)
-    load_a = make_tile_loader(
-        a_rows, stages_a, m0, M, K, traits.a_k_major, traits.vec_a, config, traits.full
-    )
-    load_b = make_tile_loader(
-        b_rows, stages_b, n0, N, K, traits.b_k_major, traits.vec_b, config, traits.full
-    )
+    load_a = make_tile_loader(a_rows, stages_a, m0, M, K, traits.a_k_major, traits.vec_a, config, traits.full)
+    load_b = make_tile_loader(b_rows, stages_b, n0, N, K, traits.b_k_major, traits.vec_b, config, traits.full)
     warp = tc.warp_id()
     warp_m = warp % (config.BM // config.WM) * config.WM
     warp_n = warp // (config.BM // config.WM) * config.WN
@@ -213,9 +209,8 @@ def make_tile_loader(
     advance = run if along_k else view.strides[0] * rows
     extent = K if along_k else limit
     return TileLoader(
-        stages, pointers, row_exists, row, column, step, vec, along_k, extent, advance, K, origin,
-        full,
-    )  # fmt: skip
+        stages, pointers, row_exists, row, column, step, vec, along_k, extent, advance, K, origin, full
+    )
 
 
 def load_tile(loader, stage, k0, vec_bytes: int):

@@ -13,9 +13,15 @@ BYTES = 16  # of a thread's neighbouring sums in a row, where rows are multiples
 
 @tc.kernel
 def sum_f32_partials(
-    partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    parts: tc.Const, width: tc.Const = 1, traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    partials: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    parts: tc.Const,
+    width: tc.Const = 1,
+    traits: tc.Const = AmpereTraits(),
+):
     """partials is parts x M x N, added up in order, `width` neighbours by a thread.
 
     Grid: N / (256 width) CTAs for each row of D.
@@ -25,18 +31,30 @@ def sum_f32_partials(
 
 @tc.kernel
 def sum_f64_partials(
-    partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    parts: tc.Const, width: tc.Const = 1, traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    partials: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f64,
+    beta: tc.f64,
+    parts: tc.Const,
+    width: tc.Const = 1,
+    traits: tc.Const = AmpereTraits(),
+):
     """The same in f64."""
     add_up(partials, c, d, alpha, beta, parts, width, traits)
 
 
 @tc.kernel
 def sum_s32_partials(
-    partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
-    parts: tc.Const, width: tc.Const = 1, traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    partials: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.s32,
+    beta: tc.s32,
+    parts: tc.Const,
+    width: tc.Const = 1,
+    traits: tc.Const = AmpereTraits(),
+):
     """The same in s32."""
     add_up(partials, c, d, alpha, beta, parts, width, traits)
 
@@ -56,7 +74,8 @@ def add_up(partials, c, d, alpha, beta, parts: int, width: int, traits: AmpereTr
     first = (tc.blockIdx.x % across * THREADS + tc.threadIdx.x) * width
     if first < cols:
         of_parts = [
-            partials.at(part, row, first).load(width).elements() if width > 1
+            partials.at(part, row, first).load(width).elements()
+            if width > 1
             else [partials[part, row, first]]
             for part in range(parts)
         ]

@@ -29,27 +29,45 @@ TF32_BITS = 0xFFFFE000  # of an f32: those that tensor cores read
 
 @tc.kernel
 def vector_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
+    traits: tc.Const = AmpereTraits(),
+):
     """A is M x K, B is K x N, of f32, f16 or bf16. Grid: one CTA for each tile of D."""
     multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_f32)
 
 
 @tc.kernel
 def f64_vector_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f64,
+    beta: tc.f64,
+    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
+    traits: tc.Const = AmpereTraits(),
+):
     """The same of f64."""
     multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_f64)
 
 
 @tc.kernel
 def tf32_vector_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
+    traits: tc.Const = AmpereTraits(),
+):
     """The same of the upper 19 bits of each f32, as tensor cores read tf32."""
     multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_tf32)
 
@@ -170,9 +188,7 @@ def pointers_of(vectors, k0, config: AmpereConfig):
     return [matrix.at(min(first + r, limit - 1), k0) for r in range(config.vectors)]
 
 
-def accumulate(
-    of_lines, of_vectors, line_step, vector_step, left, config: AmpereConfig, operand
-):
+def accumulate(of_lines, of_vectors, line_step, vector_step, left, config: AmpereConfig, operand):
     """acc[r][i] = sum of vector r times line i, over every BK-th of the `left` elements of K.
 
     A group of `stages` elements of each is loaded while those in front of them are multiplied.

@@ -15,12 +15,7 @@ from tensorcore_dsl.kernels.choosing import menu
 from tensorcore_dsl.kernels.choosing.features import SHARED_BYTES, features
 from tensorcore_dsl.kernels.choosing.menu import Config, Menu, as_loaded, fits
 from tensorcore_dsl.kernels.choosing.ranking import ranking
-from tensorcore_dsl.kernels.hopper.config import (
-    SMEM_BYTES,
-    SMEM_RESERVED,
-    SWIZZLE_BYTES,
-    HopperConfig,
-)
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SMEM_RESERVED, SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm, fragments_registers
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
@@ -133,9 +128,7 @@ def kinds_of(problem: GemmProblem, *names: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def choose_copies(
-    problem: GemmProblem, family: str, config: Any = None
-) -> tuple[padding.Copy, ...]:
+def choose_copies(problem: GemmProblem, family: str, config: Any = None) -> tuple[padding.Copy, ...]:
     """The copies that the kernels of a family get.
 
     tf32 operands that are not K-major are also copied where this takes less time, or where `config`
@@ -208,9 +201,7 @@ def choose(
     return next(config for _, config in ranking(shape) if is_feasible(config))  # type: ignore[return-value,arg-type]
 
 
-def choose_for(
-    problem: GemmProblem, kernel: Any, needs_registers: bool, usual: GemmProblem
-) -> HopperConfig:
+def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool, usual: GemmProblem) -> HopperConfig:
     """The configuration for a problem of `gemm`; needs_registers: see HopperTraits.
 
     usual: the problem as the kernel gets it of operands without gaps, as which K is divided.
@@ -264,8 +255,7 @@ def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
 
 
 def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True) -> HopperConfig:
-    """The configuration for a 2:4 sparse A with the least roofline time; few timings are recorded.
-    """
+    """The configuration for a 2:4 sparse A with the least roofline time; few timings are recorded."""
     configs, itemsize = list[HopperConfig](), format.dtype.itemsize
     for (BM, BN), (cluster_m, cluster_n) in product(SPARSE_TILES, SPARSE_CLUSTERS):
         boxes = b_k_major or BN % (SWIZZLE_BYTES // itemsize * cluster_m) == 0
@@ -284,17 +274,24 @@ def shape_of(problem: GemmProblem, copies: tuple[padding.Copy, ...] = ()) -> Pro
     """What decides about the speed of a problem that the kernels get through copies."""
     seen = padding.with_copies(problem, copies)
     return ProblemShape(
-        seen.M, seen.N, seen.K, seen.dtype.itemsize, seen.batch or 1,
-        seen.a_k_major, seen.b_k_major,
+        seen.M,
+        seen.N,
+        seen.K,
+        seen.dtype.itemsize,
+        seen.batch or 1,
+        seen.a_k_major,
+        seen.b_k_major,
         misaligned=max(misalignment(seen.a), misalignment(seen.b)),
         store_by_threads=families.stores_without_tma(seen.d),
         has_epilogue=seen.epilogue is not None or seen.beta != 0,
         promoted=seen.dtype in (tc.e4m3, tc.e5m2) and seen.accumulate != operands.FAST,
-        out_bytes=seen.d.type.dtype.itemsize, products=3 if seen.multiplied_as == tc.f32 else 1,
-        a_align=seen.a.type.align, b_align=seen.b.type.align,
+        out_bytes=seen.d.type.dtype.itemsize,
+        products=3 if seen.multiplied_as == tc.f32 else 1,
+        a_align=seen.a.type.align,
+        b_align=seen.b.type.align,
         copies=len({copy.is_result for copy in copies}),
         copied_bytes=padding.copied_bytes(problem, copies),
-    )  # fmt: skip
+    )
 
 
 def misalignment(x: Description) -> float:

@@ -77,29 +77,51 @@ class Menu:
 
 
 FIELDS = (
-    "BM", "BN", "BK", "WM", "WN", "stages", "threads", "cluster_m", "cluster_n", "cluster_size",
-    "split_k", "streamk_units", "k_slabs", "pingpong", "swapped", "consumers",
-)  # fmt: skip
+    "BM",
+    "BN",
+    "BK",
+    "WM",
+    "WN",
+    "stages",
+    "threads",
+    "cluster_m",
+    "cluster_n",
+    "cluster_size",
+    "split_k",
+    "streamk_units",
+    "k_slabs",
+    "pingpong",
+    "swapped",
+    "consumers",
+)
 
 
 def _columns_of(config: Config) -> dict[str, Any]:
     found = {name: getattr(config, name, 0) for name in FIELDS}
     if isinstance(config, AmpereConfig):
         return found | {
-            "boxed": config.BN, "boxed_stages": config.stages, "uneven": False,
-            "promotable": False, "in_fragments": False, "clusters": SMS,
+            "boxed": config.BN,
+            "boxed_stages": config.stages,
+            "uneven": False,
+            "promotable": False,
+            "in_fragments": False,
+            "clusters": SMS,
             "resident": resident_ctas(config),
-        }  # fmt: skip
+        }
     boxed = -(-config.BN // BOX) * BOX
     blocks, registers = config.rows_per_consumer // 64, (config.BN + part_width(config)) // 2
     with_fragments = blocks * (config.BN // 2 + FRAGMENT_REGISTERS * config.k_slabs)
     return found | {
-        "WM": config.rows_per_consumer, "WN": config.BN, "boxed": boxed,
-        "boxed_stages": config.stages_of(boxed), "uneven": bool(config.registers),
+        "WM": config.rows_per_consumer,
+        "WN": config.BN,
+        "boxed": boxed,
+        "boxed_stages": config.stages_of(boxed),
+        "uneven": bool(config.registers),
         "promotable": registers <= PROMOTED_REGISTERS.get(config.consumers, 0),
         "in_fragments": with_fragments <= MAX_FRAGMENT_REGISTERS.get(config.consumers, 0),
-        "clusters": active_clusters(config), "resident": 1,
-    }  # fmt: skip
+        "clusters": active_clusters(config),
+        "resident": 1,
+    }
 
 
 def config_of(kind: type[Config], row: Sequence[int]) -> Config:
@@ -151,9 +173,13 @@ def _ceil(a: Any, b: Any) -> Any:
 def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
     """Which configurations can run a problem, and leave no CTA without work."""
     rules = {
-        WGMMA: _suits_wgmma, PARTS: _suits_f32, FRAGMENTS: _suits_f32, MMA: _suits_mma,
-        F64: _suits_f64, VECTORS: _suits_vectors,
-    }  # fmt: skip
+        WGMMA: _suits_wgmma,
+        PARTS: _suits_f32,
+        FRAGMENTS: _suits_f32,
+        MMA: _suits_mma,
+        F64: _suits_f64,
+        VECTORS: _suits_vectors,
+    }
     found = np.zeros(len(menu.configs), bool)
     for kind in set(menu.kind.tolist()):
         of_kind, suits = menu.kind == kind, rules[kind]
@@ -165,8 +191,7 @@ def is_candidate(menu: Menu, shape: ProblemShape) -> Any:
 
 
 def _suits_wgmma(menu: Menu, shape: ProblemShape) -> Any:
-    """Each CTA of a split-K cluster needs steps of K, and each CTA of a multicast rows or columns.
-    """
+    """Each CTA of a split-K cluster needs steps of K, and each CTA of a multicast rows or columns."""
     M, N = shape.M, shape.N
     suits = is_loaded(menu, shape)
     suits &= (menu.BM * (menu.cluster_m - 1) < M) & (menu.BN * (menu.cluster_n - 1) < N)

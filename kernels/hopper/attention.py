@@ -118,11 +118,24 @@ class Cta:
 
 
 @tc.kernel
-def attention_kernel(
-    q: tc.Array, k: tc.Array, v: tc.Array, o: tc.Array, lse: tc.Array, tickets: tc.Array,
-    starts_q: tc.Array, starts_k: tc.Array, table: tc.Array, scale: tc.f32, cap: tc.f32,
-    left: tc.s32, right: tc.s32, section: tc.s32, config: tc.Const, traits: tc.Const,
-):  # fmt: skip
+def attention_kernel(  # noqa: PLR0913
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    o: tc.Array,
+    lse: tc.Array,
+    tickets: tc.Array,
+    starts_q: tc.Array,
+    starts_k: tc.Array,
+    table: tc.Array,
+    scale: tc.f32,
+    cap: tc.f32,
+    left: tc.s32,
+    right: tc.s32,
+    section: tc.s32,
+    config: tc.Const,
+    traits: tc.Const,
+):
     """q, o: (batch, heads, queries, D). k, v: (batch, key heads, keys, D). lse: (batch, heads,
     queries), f32. scale, cap: see Softmax. left, right: see KeyRange.
 
@@ -149,9 +162,7 @@ def attention_kernel(
     tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)
 
 
-def make_cta(
-    q, k, v, starts_q, starts_k, left, right, section, scale, cap, config: AttentionConfig, traits
-):  # fmt: skip
+def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, config: AttentionConfig, traits):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it.
 
     Rows of D elements are split into slabs of 64. TMA fills columns beyond D with zeros.
@@ -175,9 +186,8 @@ def make_cta(
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     sequences = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
     tiles = TileList(
-        q, k, starts_q, starts_k, left, right, section, heads, group, sequences, config.BM, BN,
-        traits,
-    )  # fmt: skip
+        q, k, starts_q, starts_k, left, right, section, heads, group, sequences, config.BM, BN, traits
+    )
     queries = Stages(tile_q, map_q, full_q, empty_q)
     keys, values = Stages(tile_k, map_k, full_k, empty_k), Stages(tile_v, map_v, full_v, empty_v)
     if tc.threadIdx.x == 0:
@@ -225,9 +235,7 @@ def produce(cta: Cta, tickets, table):
         # Each CTA draws until it finds no tile, so there are as many tickets as tiles. The last
         # ticket leaves a zero for the next launch.
         ticket = tc.atomic("add", tickets.at(0), 1)
-        line, first, count, sequence, before = tiles.locate(
-            tc.gridDim.x + ticket, sequence, before
-        )  # fmt: skip
+        line, first, count, sequence, before = tiles.locate(tc.gridDim.x + ticket, sequence, before)
         if (first < 0) & (ticket == count - 1):
             tc.atomic("exch", tickets.at(0), 0)
     stage, phase = q_ring
@@ -301,9 +309,7 @@ def consume(cta: Cta, number, o, lse):
         q_stage, _ = q_ring
         tile = cta.tiles.tile_at(drawn[q_stage, 0], drawn[q_stage, 1])
         row = tile.first + 64 * number
-        scores, out, factor, exponent, ring = attend(
-            cta, consumer, tile, row, q_stage, scores, ring
-        )  # fmt: skip
+        scores, out, factor, exponent, ring = attend(cta, consumer, tile, row, q_stage, scores, ring)
         store(out * factor, queries.smem[q_stage, number], tile, row, o, cta.traits.width)
         # Loads by ordinary instructions come before TMA overwrites the queries.
         tc.fence_proxy_async()
@@ -319,7 +325,7 @@ def consume(cta: Cta, number, o, lse):
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
 
-def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, ring):
+def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, ring):  # noqa: PLR0915
     """The output of 64 queries over all their key tiles, from the last tile to the first.
 
     Returns the registers of the scores, the output, the factor of each row's output, the logarithm

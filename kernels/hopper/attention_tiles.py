@@ -110,6 +110,13 @@ class TileList:
         low, high = seen.bounds(first, self.BM)
         last, head = (high - 1) // self.BN, line - sequence * self.heads
         return QueryTile(
-            seen, sequence, head, head // self.group, first, (batch, start), start + queries,
-            last * self.BN, last - low // self.BN + 1,
+            seen,
+            sequence,
+            head,
+            head // self.group,
+            first,
+            (batch, start),
+            start + queries,
+            last * self.BN,
+            last - low // self.BN + 1,
         )

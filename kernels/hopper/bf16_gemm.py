@@ -25,12 +25,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import (
-    SWIZZLE_BYTES,
-    WARPGROUP,
-    HopperConfig,
-    HopperTraits,
-)
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import same_place, store_rows
 from tensorcore_dsl.kernels.hopper.epilogue_layouts import make_epilogue
 from tensorcore_dsl.kernels.hopper.epilogue_op import make_epilogue_op
@@ -42,9 +37,15 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import covered_shape, make_til
 
 @tc.kernel
 def bf16_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
     mma = select_wgmma(a.dtype, b.dtype, config.BN, traits.acc_dtype)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
@@ -136,9 +137,14 @@ def mma_stage(pipeline, mma, acc, block, stage, accumulate):
         for j in tc.static_range(k_slabs):
             slab = stage * k_slabs + j
             acc[i] = tc.wgmma_async(
-                mma, acc[i], a_blocks[slab, block + i], b.smem[slab],
-                accumulate=accumulate if j == 0 else True, a_major=a.major, b_major=b.major,
-            )  # fmt: skip
+                mma,
+                acc[i],
+                a_blocks[slab, block + i],
+                b.smem[slab],
+                accumulate=accumulate if j == 0 else True,
+                a_major=a.major,
+                b_major=b.major,
+            )
 
 
 def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage):
@@ -203,9 +209,18 @@ def mma_mainloop(pipeline, mma, acc, block, state, mma_stage):
 
 
 def run_warpgroups(
-    pipeline, mma, scheduler, epilogue, epilogue_op, produce=produce, consume=consume,
-    store=store_rows, registers=(), extra_producer=None, extra_warps: int = 1,
-):  # fmt: skip
+    pipeline,
+    mma,
+    scheduler,
+    epilogue,
+    epilogue_op,
+    produce=produce,
+    consume=consume,
+    store=store_rows,
+    registers=(),
+    extra_producer=None,
+    extra_warps: int = 1,
+):
     """Divide the warpgroups of the CTA: warpgroup 0 produces, the others consume and store D.
 
     epilogue_op: function of elements, see make_epilogue_op. produce, consume: mainloops;
@@ -262,11 +277,23 @@ def tile_scheduler(d, config: HopperConfig):
     return make_tile_scheduler(covered_shape(d, config), config)
 
 
-def warp_specialized_gemm(
-    mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits,
-    pipeline_of=gemm_pipeline, scheduler_of=tile_scheduler, buffers: int = 0, place_of=same_place,
-    registers=None, **warpgroups,
-):  # fmt: skip
+def warp_specialized_gemm(  # noqa: PLR0913
+    mma,
+    a,
+    b,
+    c,
+    d,
+    alpha,
+    beta,
+    config: HopperConfig,
+    traits: HopperTraits,
+    pipeline_of=gemm_pipeline,
+    scheduler_of=tile_scheduler,
+    buffers: int = 0,
+    place_of=same_place,
+    registers=None,
+    **warpgroups,
+):
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`.
 
     Kernels with other operands, tiles or mainloops replace parts. pipeline_of(a, b, config, traits)
@@ -282,6 +309,4 @@ def warp_specialized_gemm(
     if registers is None:
         registers = config.registers_for(traits, a.dtype.itemsize, d.dtype.itemsize)
     epilogue_op = make_epilogue_op(c, alpha, beta, traits)
-    run_warpgroups(
-        pipeline, mma, scheduler, epilogue, epilogue_op, registers=registers, **warpgroups
-    )
+    run_warpgroups(pipeline, mma, scheduler, epilogue, epilogue_op, registers=registers, **warpgroups)

@@ -82,8 +82,7 @@ class HopperConfig:
         positive = "cluster_m", "cluster_n", "split_k", "k_slabs", "group_m"
         if self.stages < 0 or min(getattr(self, name) for name in positive) < 1:
             raise tc.ArgumentError(
-                f"{', '.join(positive[:-1])} and {positive[-1]} are 1 or more, stages 0 or more: "
-                f"{self}"
+                f"{', '.join(positive[:-1])} and {positive[-1]} are 1 or more, stages 0 or more: {self}"
             )
         if self.BM < 64 or self.BM % 64 or not 16 <= self.BN <= 256:
             raise tc.ArgumentError(f"BM is 64, 128, ..., and BN 16 to 256: {self}")
@@ -150,9 +149,7 @@ class HopperConfig:
         uneven = self.consumers == 2 and self.accumulator_registers > 128
         return PRODUCER_CONSUMER_REGISTERS if uneven else ()
 
-    def registers_for(
-        self, traits: HopperTraits, itemsize: int, out_bytes: int
-    ) -> tuple[int, ...]:
+    def registers_for(self, traits: HopperTraits, itemsize: int, out_bytes: int) -> tuple[int, ...]:
         """Registers per thread of producer and consumer, also for the epilogue and fragments of A.
 
         itemsize, out_bytes: bytes of an element of A, and of D.

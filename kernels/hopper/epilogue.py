@@ -20,12 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import (
-    SWIZZLE_BYTES,
-    WARPGROUP,
-    HopperConfig,
-    HopperTraits,
-)
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
 
 
 def same_place(row):
@@ -163,9 +158,7 @@ def store_elements(acc, elements, consumer, epilogue: Epilogue, batch, m, n, epi
         for first in tc.static_range(begin // 2, (begin + columns) // 2, 8):
             count = min(8, (begin + columns) // 2 - first)
             layout = [acc.coordinates(first + i) for i in range(count)]
-            coords = [
-                (*batch, *epilogue.in_d(m + epilogue.place_of(row), n + col)) for row, col in layout
-            ]
+            coords = [(*batch, *epilogue.in_d(m + epilogue.place_of(row), n + col)) for row, col in layout]
             values = epilogue_op(elements[first : first + count], coords)
             if reductions is not None:
                 reduced = reductions.accumulate(reduced, values, coords, epilogue.d.shape[-1])

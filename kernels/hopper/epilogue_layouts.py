@@ -7,12 +7,7 @@ then has a line for each column of the tile, so that lines of the buffer are row
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import (
-    SWIZZLE_BYTES,
-    WARPGROUP,
-    HopperConfig,
-    HopperTraits,
-)
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import (
     Epilogue,
     column_parts,

@@ -57,9 +57,15 @@ MAX_COLUMNS = {1: 128, 2: 96, 3: 32}
 
 @tc.kernel
 def f32_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = HopperConfig(k_slabs=2, stages=2), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = HopperConfig(k_slabs=2, stages=2),
+    traits: tc.Const = HopperTraits(),
+):
     """A is M x 2K', B is 2K' x N, the parts of the operands. Grid: at most one CTA per SM."""
     promoted_gemm(a, b, c, d, alpha, beta, config, traits, multiply=multiply_parts, slabs=2)
 
@@ -70,9 +76,12 @@ def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
     b_blocks = in_row_blocks(pipeline.b.smem, mma.shape[1])
     for i, (of_a, of_b) in enumerate(TERMS):
         products = tc.wgmma_async(
-            mma, products, a_blocks[2 * pair + of_a, consumer], b_blocks[2 * pair + of_b, part],
+            mma,
+            products,
+            a_blocks[2 * pair + of_a, consumer],
+            b_blocks[2 * pair + of_b, part],
             accumulate=i > 0,
-        )  # fmt: skip
+        )
     return products
 
 
@@ -81,19 +90,36 @@ def multiply_parts(pipeline, mma, products, consumer, pair, part: int):
 
 @tc.kernel
 def f32_fragments_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = HopperConfig(BM=64, BN=64), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = HopperConfig(BM=64, BN=64),
+    traits: tc.Const = HopperTraits(),
+):
     """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
     in_fragments = traits.in_fragments(config, a.dtype.itemsize)
     warp_specialized_gemm(
         select_wgmma(a.dtype, b.dtype, config.BN, source="registers"),
-        a, b, c, d, alpha, beta, config, traits, make_fragments_pipeline,
-        buffers=config.staging_buffers(2 * config.BN), registers=fragments_registers(config),
+        a,
+        b,
+        c,
+        d,
+        alpha,
+        beta,
+        config,
+        traits,
+        make_fragments_pipeline,
+        buffers=config.staging_buffers(2 * config.BN),
+        registers=fragments_registers(config),
         place_of=place_of_row if in_fragments else same_place,
-        produce=partial(produce, load_stage=load_stage), consume=consume_fragments,
-        extra_producer=split_stages, extra_warps=TRANSPOSERS,
-    )  # fmt: skip
+        produce=partial(produce, load_stage=load_stage),
+        consume=consume_fragments,
+        extra_producer=split_stages,
+        extra_warps=TRANSPOSERS,
+    )
 
 
 def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
@@ -103,16 +129,13 @@ def fragments_registers(config: HopperConfig) -> tuple[int, ...]:
 
 
 def make_fragments_pipeline(a, b, config: HopperConfig, traits: HopperTraits):
-    """The pipeline: a stage has a slab of the left operand, and two of the right one for its parts.
-    """
+    """The pipeline: a stage has a slab of the left operand, and two of the right one for its parts."""
     operands = (a, 0, traits.a_k_major), (b, 1, traits.b_k_major)
     left, right = operands[::-1] if config.swapped else operands
     tiles_a = make_tiles(*left, 0, config.BM, SLAB, config)
     tiles_b = make_tiles(*right, 1, config.BN, SLAB, replace(config, k_slabs=2))
     ready = make_ready(config)
-    return make_transposing_pipeline(
-        tiles_a, tiles_b, ready, a.shape[-1], config, by_warp=True, depth=SLAB
-    )  # fmt: skip
+    return make_transposing_pipeline(tiles_a, tiles_b, ready, a.shape[-1], config, by_warp=True, depth=SLAB)
 
 
 def load_stage(pipeline, tile, stage, k, full):
@@ -223,10 +246,7 @@ def read_parts(pipeline, mma, stage, consumer):
 
     parts = split_all(read(), again=read)
     return [
-        [
-            tc.fragment(mma.a, [x.bits(tc.b32) for x in part[i : i + size]])
-            for i in range(0, len(part), size)
-        ]
+        [tc.fragment(mma.a, [x.bits(tc.b32) for x in part[i : i + size]]) for i in range(0, len(part), size)]
         for part in parts
     ]
 
@@ -248,7 +268,6 @@ def multiply_fragments(pipeline, mma, products, parts, stage):
     for i, (of_a, of_b) in enumerate(TERMS):
         of_left, of_right = (of_b, of_a) if pipeline.config.swapped else (of_a, of_b)
         products = tc.wgmma_async(
-            mma, products, parts[of_left], pipeline.b.smem[2 * stage + of_right],
-            accumulate=i > 0,
-        )  # fmt: skip
+            mma, products, parts[of_left], pipeline.b.smem[2 * stage + of_right], accumulate=i > 0
+        )
     return products

@@ -47,9 +47,15 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, make_til
 
 @tc.kernel
 def f64_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    config: tc.Const = AmpereConfig(BK=16, WN=32), traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f64,
+    beta: tc.f64,
+    config: tc.Const = AmpereConfig(BK=16, WN=32),
+    traits: tc.Const = AmpereTraits(),
+):
     """A is M x K, B is K x N. Grid: at most one CTA for each tile and part of K.
 
     With split-K, d has the sums of the parts, split_k x M x N.
@@ -62,11 +68,17 @@ def f64_gemm(
 
 @tc.kernel
 def f64_streamk_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    partials: tc.Array, flags: tc.Array,
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f64,
+    beta: tc.f64,
+    partials: tc.Array,
+    flags: tc.Array,
     config: tc.Const = AmpereConfig(BK=16, WN=32, streamk_units=132),
     traits: tc.Const = AmpereTraits(),
-):  # fmt: skip
+):
     """The same by stream-K. Grid: the units, none of which is without a step of K.
 
     partials: BM x BN elements for each unit. flags: a word for each, 0 before the launch and after
@@ -121,8 +133,7 @@ class OwnParts:
         if split_k > 1:
             first, end = (i * end // split_k for i in (at.batch_d[0], at.batch_d[0] + 1))
         return TilePart(
-            at.m, at.n, at.batch_a, at.batch_b, at.batch_d,
-            index=index, first_k_tile=first, end_k_tile=end,
+            at.m, at.n, at.batch_a, at.batch_b, at.batch_d, index=index, first_k_tile=first, end_k_tile=end
         )
 
 
@@ -243,10 +254,7 @@ def make_ring(a, b, work, config: AmpereConfig, traits: AmpereTraits):
     ring_b = make_operand(b, 1, traits.b_k_major, traits.tma_b, traits.vec_b, config)
     full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
     part = work.part_at(0)
-    ring = Ring(
-        ring_a, ring_b, full, empty, work, work.count(), 0, part, part.first_k_tile,
-        config,
-    )
+    ring = Ring(ring_a, ring_b, full, empty, work, work.count(), 0, part, part.first_k_tile, config)
     if tc.threadIdx.x == 0:
         for operand in ring.by_tma:
             operand.map.prefetch()
@@ -263,7 +271,7 @@ def make_ring(a, b, work, config: AmpereConfig, traits: AmpereTraits):
 # -- mainloop ----------------------------------------------------------------------------------
 
 
-def multiply(ring, output):
+def multiply(ring, output):  # noqa: PLR0915
     """Multiply the parts of this CTA; `output` stores each.
 
     A warp multiplies a stage in blocks: 16 of its rows by all its columns, over a step of an
@@ -467,10 +475,7 @@ def store_inside(sums, row, col, e: int, c, d, alpha, beta, traits: AmpereTraits
     rows, cols = d.shape
     left, right = (row < rows) & (col < cols), (row < rows) & (col + 1 < cols)
     places = (row, col), (row, col + 1)
-    addends = [
-        c.at(*at).load(pred=p)
-        for at, p in zip(places, (left, right), strict=True) if traits.has_c
-    ]
+    addends = [c.at(*at).load(pred=p) for at, p in zip(places, (left, right), strict=True) if traits.has_c]
     values = finished(sums, addends, places, alpha, beta, traits)
     if traits.vec_d >= 16:
         d.at(row, col).store(values, pred=right)
@@ -496,4 +501,3 @@ def side_by_side(pair):
     near, far = tc.select(is_odd, other, left), tc.select(is_odd, right, other)
     other = tc.shfl_xor(tc.select(is_low, far, near), 2)
     return tc.select(is_low, near, other), tc.select(is_low, other, far)
-

@@ -158,9 +158,7 @@ def fragments_of_a(operand: Operand, mma, stage, first, k: int, count: int):
     """The fragments of 16 rows each."""
     depth = mma.shape[2]
     lines = load_lines(operand, stage, first, k, depth, count)
-    return [
-        tc.fragment(mma.a, [of_h[e % 2][e // 2] for e in range(depth // 2)]) for of_h in lines
-    ]
+    return [tc.fragment(mma.a, [of_h[e % 2][e // 2] for e in range(depth // 2)]) for of_h in lines]
 
 
 def fragments_of_b(operand: Operand, mma, stage, first, k: int, count: int):

@@ -10,12 +10,7 @@ from functools import partial
 from math import gcd
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import (
-    gemm_pipeline,
-    launch,
-    run_warpgroups,
-    select_wgmma,
-)
+from tensorcore_dsl.kernels.hopper.bf16_gemm import gemm_pipeline, launch, run_warpgroups, select_wgmma
 from tensorcore_dsl.kernels.hopper.config import (
     SMEM_BYTES,
     SMEM_RESERVED,
@@ -42,9 +37,14 @@ def with_scales(config: HopperConfig) -> HopperConfig:
 
 @tc.kernel
 def block_fp8_gemm(
-    a: tc.Array, b: tc.Array, a_scales: tc.Array, b_scales: tc.Array, d: tc.Array,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    a_scales: tc.Array,
+    b_scales: tc.Array,
+    d: tc.Array,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM.
 
     a_scales is M x K/128, b_scales K/128 x N/128 (rounded up), f32.
@@ -77,12 +77,15 @@ def block_fp8_gemm(
 
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     run_warpgroups(
-        pipeline, mma, make_tile_scheduler(d.shape, config), epilogue,
+        pipeline,
+        mma,
+        make_tile_scheduler(d.shape, config),
+        epilogue,
         make_epilogue_op(None, 1, 0, traits),
         consume=partial(consume_promoted, width=width, scales=scales),
         registers=promotion_registers(config, width, 1),
         extra_producer=partial(produce_scales, load_scales=load_scales, write_scales=write_scales),
-    )  # fmt: skip
+    )
 
 
 def produce_scales(pipeline, scheduler, load_scales, write_scales):
@@ -96,10 +99,7 @@ def produce_scales(pipeline, scheduler, load_scales, write_scales):
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         for first in tc.range(pipeline.first_k_tile, pipeline.end_k_tile, PREFETCH):
-            loaded = [
-                load_scales(tile, min(first + i, pipeline.end_k_tile - 1))
-                for i in range(PREFETCH)
-            ]
+            loaded = [load_scales(tile, min(first + i, pipeline.end_k_tile - 1)) for i in range(PREFETCH)]
             for i in tc.static_range(PREFETCH):
                 if first + i < pipeline.end_k_tile:
                     pipeline.producer_acquire(state)

@@ -12,9 +12,15 @@ from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
 
 @tc.kernel
 def fp8_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM."""
     mma = select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
@@ -22,8 +28,14 @@ def fp8_gemm(
 
 @tc.kernel
 def promoted_fp8_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """D by two-level accumulation. A is M x K, B is K x N, both with K contiguous."""
     promoted_gemm(a, b, c, d, alpha, beta, config, traits)

@@ -20,9 +20,13 @@ MAX_GROUPS = 512
 
 @tc.kernel
 def grouped_gemm_kernel(
-    a: tc.Array, b: tc.Array, offsets: tc.Array, d: tc.Array,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    offsets: tc.Array,
+    d: tc.Array,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """A is rows x K, B groups x K x N, D rows x N; group g starts at row offsets[g]."""
 
     def scheduler_of(d, config):
@@ -30,9 +34,19 @@ def grouped_gemm_kernel(
         return make_group_scheduler(offsets, d.shape[1], config)
 
     warp_specialized_gemm(
-        select_wgmma(a.dtype, b.dtype, config.BN), a, b, None, d, 1, 0, config, traits,
-        scheduler_of=scheduler_of, registers=(), store=store_group_rows,
-    )  # fmt: skip
+        select_wgmma(a.dtype, b.dtype, config.BN),
+        a,
+        b,
+        None,
+        d,
+        1,
+        0,
+        config,
+        traits,
+        scheduler_of=scheduler_of,
+        registers=(),
+        store=store_group_rows,
+    )
 
 
 @dataclass

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import (
-    load_stage,
-    mma_stage,
-    select_wgmma,
-    warp_specialized_gemm,
-)
+from tensorcore_dsl.kernels.hopper.bf16_gemm import load_stage, mma_stage, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 
@@ -24,18 +19,33 @@ TRAITS = HopperTraits(a_k_major=False, b_k_major=False)
 
 @tc.kernel
 def k_grouped_gemm_kernel(
-    a: tc.Array, b: tc.Array, offsets: tc.Array, d: tc.Array,
-    config: tc.Const = HopperConfig(), traits: tc.Const = TRAITS,
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    offsets: tc.Array,
+    d: tc.Array,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = TRAITS,
+):
     """A is M x K with M contiguous, B K x N with N contiguous, D groups x M x N."""
 
     def scheduler_of(d, config):
         return KGroupScheduler(make_tile_scheduler(d.shape, config), offsets)
 
     warp_specialized_gemm(
-        select_wgmma(a.dtype, b.dtype, config.BN), a, b, None, d, 1, 0, config, traits,
-        scheduler_of=scheduler_of, registers=(), produce=produce_groups, consume=consume_groups,
-    )  # fmt: skip
+        select_wgmma(a.dtype, b.dtype, config.BN),
+        a,
+        b,
+        None,
+        d,
+        1,
+        0,
+        config,
+        traits,
+        scheduler_of=scheduler_of,
+        registers=(),
+        produce=produce_groups,
+        consume=consume_groups,
+    )
 
 
 @dataclass

@@ -220,9 +220,7 @@ class Pipeline:
             in_peer.arrive(pred=thread < self.config.multicast_peers)
 
 
-def make_pipeline(
-    a: OperandTiles, b: OperandTiles, K, config: HopperConfig, extra_producers: int = 0
-):
+def make_pipeline(a: OperandTiles, b: OperandTiles, K, config: HopperConfig, extra_producers: int = 0):
     """Barriers for the tiles of A and B. Every thread of the cluster calls it.
 
     extra_producers: warps beside the TMA producer that fill stages too (block scales). Consumers

@@ -13,11 +13,7 @@ from itertools import product
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.bf16_gemm import select_wgmma, warp_specialized_gemm
-from tensorcore_dsl.kernels.hopper.config import (
-    PRODUCER_CONSUMER_REGISTERS,
-    HopperConfig,
-    HopperTraits,
-)
+from tensorcore_dsl.kernels.hopper.config import PRODUCER_CONSUMER_REGISTERS, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.pipeline import PipelineState, in_row_blocks
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
@@ -25,16 +21,22 @@ MAX_PART = 128  # columns that wider tiles multiply at a time
 MAX_IN_TURNS = 144  # columns whose accumulators and two sets of products fit the registers
 
 
-def promoted_gemm(
-    a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, **consumer_options
-):  # fmt: skip
+def promoted_gemm(a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, **consumer_options):
     """D = epilogue(alpha A B + beta C) with promotion. consumer_options: of `consume_promoted`."""
     width = part_width(config)
     warp_specialized_gemm(
         select_wgmma(a.dtype, b.dtype, config.BN, swapped=config.swapped),
-        a, b, c, d, alpha, beta, config, traits, registers=promotion_registers(config, width),
+        a,
+        b,
+        c,
+        d,
+        alpha,
+        beta,
+        config,
+        traits,
+        registers=promotion_registers(config, width),
         consume=partial(consume_promoted, width=width, **consumer_options),
-    )  # fmt: skip
+    )
 
 
 def part_width(config: HopperConfig) -> int:
@@ -61,15 +63,17 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
 def mma_part(pipeline, mma, products, consumer, slab, part: int):
     """Issue A B for 64 rows and one part of the columns of a slab."""
     return tc.wgmma_async(
-        mma, products, pipeline.a.row_blocks[slab, consumer],
-        in_row_blocks(pipeline.b.smem, mma.shape[1])[slab, part], accumulate=False,
-    )  # fmt: skip
+        mma,
+        products,
+        pipeline.a.row_blocks[slab, consumer],
+        in_row_blocks(pipeline.b.smem, mma.shape[1])[slab, part],
+        accumulate=False,
+    )
 
 
 def consume_promoted(
-    pipeline, mma, consumer, scheduler, store_tile, width: int, scales=None, multiply=mma_part,
-    slabs: int = 1,
-):  # fmt: skip
+    pipeline, mma, consumer, scheduler, store_tile, width: int, scales=None, multiply=mma_part, slabs: int = 1
+):
     """Consumer's mainloop with promotion: 64 rows of each tile, `width` columns at a time.
 
     mma: the instruction of a whole tile, which gives the layout of the accumulators.
@@ -79,8 +83,7 @@ def consume_promoted(
     config = pipeline.config
     if config.pingpong or config.k_slabs % slabs:
         raise tc.ArgumentError(
-            f"promoted accumulation takes no pingpong, and k_slabs is a multiple of {slabs}: "
-            f"{config}"
+            f"promoted accumulation takes no pingpong, and k_slabs is a multiple of {slabs}: {config}"
         )
     steps = config.k_slabs // slabs  # sums of a stage
     state = pipeline.consumer_state()

@@ -114,9 +114,17 @@ class RowReductions:
 
 @tc.kernel
 def gemm_with_rows(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, parts: tc.Array,
-    gemm: tc.Const, config: tc.Const, traits: tc.Const,
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha,
+    beta,
+    parts: tc.Array,
+    gemm: tc.Const,
+    config: tc.Const,
+    traits: tc.Const,
+):
     """`gemm`, one of the Hopper kernels, with the row reductions of traits.row_reductions."""
     reductions = replace(traits.row_reductions, parts=parts)
     gemm(a, b, c, d, alpha, beta, config, replace(traits, row_reductions=reductions))

@@ -12,9 +12,15 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 
 @tc.kernel
 def s8_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.s32,
+    beta: tc.s32,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM."""
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
@@ -22,9 +28,14 @@ def s8_gemm(
 
 @tc.kernel
 def requantised_s8_gemm(
-    a: tc.Array, b: tc.Array, d: tc.Array, scale, zero: tc.f64,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    d: tc.Array,
+    scale,
+    zero: tc.f64,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """D = A B scale + zero in s8: the exact value rounded once, to nearest even, and saturated.
 
     scale is an f64, or an array of f32 with one for each column.

@@ -13,11 +13,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, produce, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.operand_layouts import make_tiles
-from tensorcore_dsl.kernels.hopper.pipeline import (
-    Pipeline,
-    make_barriers,
-    make_k_major_tiles,
-)
+from tensorcore_dsl.kernels.hopper.pipeline import Pipeline, make_barriers, make_k_major_tiles
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 
 KEEP_FIRST = 0x44444444  # metadata that keep the first elements of every chunk
@@ -26,19 +22,37 @@ MMA_K = {8: 64, 16: 32, 32: 16}  # K of one wgmma.sp, by the bits of an element
 
 @tc.kernel
 def sparse_gemm_kernel(
-    a: tc.Array, metadata: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta,
-    format: tc.Const = None, config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    metadata: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha,
+    beta,
+    format: tc.Const = None,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """A: the stored half (M x K/2) and its metadata; B: K x N. Grid: at most one CTA per SM."""
     # No wgmma stays in flight: it reads its metadata registers late, and the next stage's metadata
     # take the same registers.
     config = replace(config, mma_in_flight=0)
     warp_specialized_gemm(
-        sparse_mma(format.dtype, b.dtype, config.BN), a, b, c, d, alpha, beta, config, traits,
-        partial(make_sparse_pipeline, metadata=metadata, format=format), buffers=2, registers=(),
+        sparse_mma(format.dtype, b.dtype, config.BN),
+        a,
+        b,
+        c,
+        d,
+        alpha,
+        beta,
+        config,
+        traits,
+        partial(make_sparse_pipeline, metadata=metadata, format=format),
+        buffers=2,
+        registers=(),
         produce=partial(produce, load_stage=load_sparse_stage),
         consume=partial(consume, mma_stage=sparse_mma_stage),
-    )  # fmt: skip
+    )
 
 
 def sparse_mma(a, b, width: int):
@@ -68,9 +82,7 @@ class SparsePipeline(Pipeline):
     format: Format = field(kw_only=True)
 
 
-def make_sparse_pipeline(
-    a, b, config: HopperConfig, traits: HopperTraits, metadata, format: Format
-):  # fmt: skip
+def make_sparse_pipeline(a, b, config: HopperConfig, traits: HopperTraits, metadata, format: Format):
     """Shared tiles, tensor maps and barriers. Every thread of the cluster calls it."""
     depth, stages = format.depth, config.stages
     tiles_a = make_k_major_tiles(a, 0, config.BM, depth // format.chunk * format.kept, config)
@@ -83,9 +95,20 @@ def make_sparse_pipeline(
     maps = *tiles_a.maps, *tiles_b.maps, map
     full, empty, order = make_barriers(maps, config, by_warp=True)
     return SparsePipeline(
-        tiles_a, tiles_b, full, empty, order, depth, 0, k_tiles, config, by_warp=True,
-        metadata=map, words=words, format=format,
-    )  # fmt: skip
+        tiles_a,
+        tiles_b,
+        full,
+        empty,
+        order,
+        depth,
+        0,
+        k_tiles,
+        config,
+        by_warp=True,
+        metadata=map,
+        words=words,
+        format=format,
+    )
 
 
 def load_sparse_stage(pipeline, tile, stage, k, full):
@@ -110,9 +133,14 @@ def sparse_mma_stage(pipeline, mma, acc, block, stage, accumulate):
     tc.wgmma_fence()
     for i in tc.static_range(len(acc)):
         acc[i] = tc.wgmma_async(
-            mma, acc[i], a_blocks[stage, block + i], pipeline.b.smem[stage], accumulate=accumulate,
-            b_major=pipeline.b.major, metadata=metadata[i],
-        )  # fmt: skip
+            mma,
+            acc[i],
+            a_blocks[stage, block + i],
+            pipeline.b.smem[stage],
+            accumulate=accumulate,
+            b_major=pipeline.b.major,
+            metadata=metadata[i],
+        )
     # TMA overwrites the words through the async proxy when all warps have released the stage: the
     # fence orders this thread's reads before. The products run while the warp waits for the fence.
     tc.fence_proxy_async()

@@ -66,9 +66,7 @@ def nibble_at(thread: Any, number: Any, bits: int) -> tuple[Any, Any]:
 
 
 @tc.kernel
-def pack(
-    a: tc.Array, values: tc.Array, metadata: tc.Array, excess: tc.Array, format: tc.Const = None
-):
+def pack(a: tc.Array, values: tc.Array, metadata: tc.Array, excess: tc.Array, format: tc.Const = None):
     """Pack a dense matrix. A block packs 64 rows of one stage's columns; outside of A are zeros.
 
     excess[0] receives the index (counted row by row) of the first chunk with too many nonzeros.

@@ -71,8 +71,7 @@ class StreamKScheduler:
             last = min(end - tile * self.k_tiles, self.k_tiles)
         at = self.tiles.tile_at(tile)
         return TilePart(
-            at.m, at.n, at.batch_a, at.batch_b, at.batch_d,
-            index=tile, first_k_tile=first, end_k_tile=last,
+            at.m, at.n, at.batch_a, at.batch_b, at.batch_d, index=tile, first_k_tile=first, end_k_tile=last
         )
 
 

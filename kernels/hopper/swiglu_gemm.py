@@ -27,9 +27,13 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import make_tile_scheduler
 
 @tc.kernel
 def swiglu_kernel(
-    x: tc.Array, gate: tc.Array, up: tc.Array, d: tc.Array,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    x: tc.Array,
+    gate: tc.Array,
+    up: tc.Array,
+    d: tc.Array,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """X is M x K, G and U K x N, all with K contiguous; a tile of D is BM x BN / 2."""
     launch(config)
     mma = select_wgmma(x.dtype, gate.dtype, config.BN)
@@ -38,10 +42,14 @@ def swiglu_kernel(
     epilogue = make_epilogue(d, halved, traits, buffers)
     pipeline = make_gated_pipeline(x, gate, up, config)
     run_warpgroups(
-        pipeline, mma, make_tile_scheduler(d.shape, halved), epilogue,
+        pipeline,
+        mma,
+        make_tile_scheduler(d.shape, halved),
+        epilogue,
         make_epilogue_op(None, 1, 0, traits),
-        partial(produce, load_stage=load_gated_stage), store=store_gated_rows,
-    )  # fmt: skip
+        partial(produce, load_stage=load_gated_stage),
+        store=store_gated_rows,
+    )
 
 
 @dataclass
@@ -64,9 +72,7 @@ def make_gated_pipeline(x, gate, up, config: HopperConfig):
     full, empty, order = make_barriers(tiles_x.maps + left.maps + right.maps, config)
     first, last = k_tile_range(x.shape[1], depth, config)
     both = OperandTiles(left.map, smem, left.boxes, left.multicast, left.axis)
-    return GatedPipeline(
-        tiles_x, both, full, empty, order, depth, first, last, config, gate=left, up=right
-    )  # fmt: skip
+    return GatedPipeline(tiles_x, both, full, empty, order, depth, first, last, config, gate=left, up=right)
 
 
 def load_gated_stage(pipeline, tile, stage, k, full):

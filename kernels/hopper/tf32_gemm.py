@@ -11,9 +11,15 @@ from tensorcore_dsl.kernels.hopper.transposition import transposed_gemm
 
 @tc.kernel
 def tf32_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
-):  # fmt: skip
+    a: tc.Array,
+    b: tc.Array,
+    c: tc.Array,
+    d: tc.Array,
+    alpha: tc.f32,
+    beta: tc.f32,
+    config: tc.Const = HopperConfig(),
+    traits: tc.Const = HopperTraits(),
+):
     """A is M x K, B is K x N, each contiguous along either axis. Grid: at most one CTA per SM."""
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     k_major = traits.a_k_major and traits.b_k_major

@@ -23,19 +23,10 @@ from itertools import product
 from typing import Any, ClassVar
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.bf16_gemm import (
-    consume,
-    mma_stage,
-    select_wgmma,
-    warp_specialized_gemm,
-)
+from tensorcore_dsl.kernels.hopper.bf16_gemm import consume, mma_stage, select_wgmma, warp_specialized_gemm
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import same_place
-from tensorcore_dsl.kernels.hopper.operand_layouts import (
-    MNMajorTiles,
-    make_mn_major_tiles,
-    make_operands,
-)
+from tensorcore_dsl.kernels.hopper.operand_layouts import MNMajorTiles, make_mn_major_tiles, make_operands
 from tensorcore_dsl.kernels.hopper.pipeline import (
     Pipeline,
     in_row_blocks,
@@ -80,9 +71,7 @@ class TransposingPipeline(Pipeline):
         barriers[state.stage].wait(state.phase)
 
 
-def transposed_gemm(
-    mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits
-):
+def transposed_gemm(mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits):
     """D = epilogue(alpha A B + beta C) in tf32, where A or B is not K-major."""
     in_fragments = traits.in_fragments(config, a.dtype.itemsize)
     transposes = traits.transposes(config, a.dtype.itemsize)
@@ -94,11 +83,21 @@ def transposed_gemm(
         return make_transposing_pipeline(a_tiles, b_tiles, ready, K, config, in_fragments)
 
     warp_specialized_gemm(
-        mma, a, b, c, d, alpha, beta, config, traits, pipeline_of,
+        mma,
+        a,
+        b,
+        c,
+        d,
+        alpha,
+        beta,
+        config,
+        traits,
+        pipeline_of,
         place_of=place_of_row if in_fragments else same_place,
         consume=partial(consume, mma_stage=mma_stage_of_fragments if in_fragments else mma_stage),
-        extra_producer=transpose_stages if transposes else None, extra_warps=TRANSPOSERS,
-    )  # fmt: skip
+        extra_producer=transpose_stages if transposes else None,
+        extra_warps=TRANSPOSERS,
+    )
 
 
 def make_tiles(array, axis: int, k_major: bool, side: int, rows: int, depth: int, config):
@@ -108,9 +107,7 @@ def make_tiles(array, axis: int, k_major: bool, side: int, rows: int, depth: int
     width, slabs = SWIZZLE_BYTES // array.dtype.itemsize, config.stages * config.k_slabs
     if rows % width:
         what = "columns of B" if side else "rows of A"
-        raise tc.ArgumentError(
-            f"{rows} {what} are no multiple of {width}, those of a box of TMA: {config}"
-        )
+        raise tc.ArgumentError(f"{rows} {what} are no multiple of {width}, those of a box of TMA: {config}")
     smem = tc.shared((slabs, rows, depth), array.dtype, swizzle=SWIZZLE_BYTES)
     # depth and width are equal: a block is transposed in place.
     shape, strides = (slabs, rows // width, depth, width), (rows * depth, width * depth, width, 1)
@@ -133,9 +130,7 @@ def make_transposing_pipeline(a, b, ready, K, config: HopperConfig, by_warp: boo
     full, empty, order = make_barriers(a.maps + b.maps, config, by_warp=by_warp)
     depth = depth or SWIZZLE_BYTES // a.smem.dtype.itemsize * config.k_slabs
     first, last = k_tile_range(K, depth, config)
-    return TransposingPipeline(
-        a, b, full, empty, order, depth, first, last, config, by_warp, ready=ready
-    )  # fmt: skip
+    return TransposingPipeline(a, b, full, empty, order, depth, first, last, config, by_warp, ready=ready)
 
 
 def mma_stage_of_fragments(pipeline, mma, acc, block, stage, accumulate):
@@ -154,9 +149,12 @@ def mma_stage_of_fragments(pipeline, mma, acc, block, stage, accumulate):
         for k, fragment in enumerate(row_fragments(a.landing, from_registers, slab, block + i)):
             tc.wgmma_fence()
             acc[i] = tc.wgmma_async(
-                from_registers, acc[i], [fragment], b.smem[slab][:, k * depth : (k + 1) * depth],
+                from_registers,
+                acc[i],
+                [fragment],
+                b.smem[slab][:, k * depth : (k + 1) * depth],
                 accumulate=accumulate if j == k == 0 else True,
-            )  # fmt: skip
+            )
     tc.fence_proxy_async()
 
 
@@ -223,8 +221,9 @@ def parts_of_block(block):
     lane = tc.lane_id()
     n = lane % DIAGONALS
     rounds = DIAGONALS * DIAGONALS // 32
-    places = [((n + i * (32 // DIAGONALS) + lane // DIAGONALS) % DIAGONALS * PART, n * PART)
-              for i in range(rounds)]  # fmt: skip
+    places = [
+        ((n + i * (32 // DIAGONALS) + lane // DIAGONALS) % DIAGONALS * PART, n * PART) for i in range(rounds)
+    ]
     parts = [[block.at(k + i, n).load(PART).elements() for i in range(PART)] for k, n in places]
     tc.syncwarp()
     return list(zip(places, parts, strict=True))

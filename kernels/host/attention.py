@@ -17,11 +17,7 @@ from tensorcore_dsl.kernels.host.arguments import check_stream, described, f32_n
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
 from tensorcore_dsl.kernels.host.families import FAMILIES, gives_registers, has_wgmma
 from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
-from tensorcore_dsl.kernels.host.operands import (
-    check_half_precision,
-    check_rank,
-    result_array_of_type,
-)
+from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank, result_array_of_type
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import cached_workspace
@@ -38,12 +34,22 @@ FRAGMENT_REGISTERS = {2: 192, 3: 128}
 MASK_REGISTERS = 12  # fewer, for a bound on the left or for tanh
 
 
-def attention(
-    q: Any, k: Any, v: Any, *, causal: bool = False,
-    window: tuple[int | None, int | None] | None = None, scale: float | None = None,
-    softcap: float | None = None, cu_seqlens: Any = None, block_table: Any = None,
-    out: Any = None, return_lse: bool = False, family: str | None = None, stream: Any = None,
-) -> Any:  # fmt: skip
+def attention(  # noqa: PLR0913
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    cu_seqlens: Any = None,
+    block_table: Any = None,
+    out: Any = None,
+    return_lse: bool = False,
+    family: str | None = None,
+    stream: Any = None,
+) -> Any:
     """softmax(scale q kᵀ) v for each head, without the matrix of scores in memory.
 
     Parameters
@@ -117,10 +123,21 @@ def attention(
     return out if lse is None else (out, lse)
 
 
-def _prepare(
-    q: Any, k: Any, v: Any, out: Any, starts: Any, table: Any, causal: Any, window: Any, scale: Any,
-    softcap: Any, return_lse: Any, family: Any, stream: Any,
-) -> PreparedCall:  # fmt: skip
+def _prepare(  # noqa: PLR0913
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    starts: Any,
+    table: Any,
+    causal: Any,
+    window: Any,
+    scale: Any,
+    softcap: Any,
+    return_lse: Any,
+    family: Any,
+    stream: Any,
+) -> PreparedCall:
     """Check the arguments, choose the kernel and bind its launch."""
     check_stream(stream)
     given = described(q=q, k=k, v=v)
@@ -140,9 +157,7 @@ def _prepare(
         softcap = _positive("softcap", softcap)
         factors = (softcap * LOG2_E, 2 * LOG2_E * scale / softcap)
     bounds, has_bounds = (left or 0, right or 0), (left is not None, right is not None)
-    traits = AttentionTraits(
-        depth, width, *has_bounds, softcap is not None, bool(return_lse), packed, page
-    )
+    traits = AttentionTraits(depth, width, *has_bounds, softcap is not None, bool(return_lse), packed, page)
     allocate = (lambda like: empty_like(like, shape[:3], tc.f32)) if return_lse else None
     call = PreparedCall(shape, dtype, launch_nothing, (), allocate)
     if 0 in shape:
@@ -166,9 +181,7 @@ def _bind_sm80(
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
         return (q, k, v, o, o if lse is None else lse, *_padded(lists, o), *scalars)
 
-    launch = bind(
-        ampere.attention_kernel, grid, ampere.THREADS, options, arguments(*arrays), stream=stream
-    )
+    launch = bind(ampere.attention_kernel, grid, ampere.THREADS, options, arguments(*arrays), stream=stream)
     return lambda *arrays: launch(*arguments(*arrays))
 
 
@@ -192,9 +205,14 @@ def _bind_sm90(
         return (q, k, v, o, o if lse is None else lse, *lists, *scalars, section)
 
     launch = bind(
-        attention_kernel, min(tiles * heads * batch, SMS), config.threads, options,
-        arguments(*arrays), stream=stream, pdl=True,
-    )  # fmt: skip
+        attention_kernel,
+        min(tiles * heads * batch, SMS),
+        config.threads,
+        options,
+        arguments(*arrays),
+        stream=stream,
+        pdl=True,
+    )
     return lambda *arrays: launch(*arguments(*arrays))
 
 
@@ -206,9 +224,7 @@ def _padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
 def _check_lists(starts: Any, table: Any) -> dict[str, Description]:
     """Descriptions of the starts of queries and keys and of the table, as far as they are given."""
     if len(starts) != 2 or (starts[0] is None) != (starts[1] is None):
-        raise tc.ArgumentError(
-            "cu_seqlens is an array, or a tuple of two: for the queries, and for the keys"
-        )
+        raise tc.ArgumentError("cu_seqlens is an array, or a tuple of two: for the queries, and for the keys")
     if table is not None and starts[0] is None:
         raise tc.ArgumentError("block_table needs cu_seqlens, which tells how many keys there are")
     lists = described(**present(cu_seqlens=starts[0], keys=starts[1], block_table=table))
@@ -226,8 +242,7 @@ def _check_lists(starts: Any, table: Any) -> dict[str, Description]:
         )
     if table is not None and lists["block_table"].shape[0] != lists["keys"].shape[0] - 1:
         raise tc.ArgumentError(
-            f"block_table has {lists['block_table'].shape[0]} rows for "
-            f"{lists['keys'].shape[0] - 1} sequences"
+            f"block_table has {lists['block_table'].shape[0]} rows for {lists['keys'].shape[0] - 1} sequences"
         )
     return lists
 
@@ -255,8 +270,7 @@ def _result_shape(
     for name, depth in (("q and k", q[3]), ("v", v[3])):
         if depth % 8 or not 8 <= depth <= MAX_DEPTH:
             raise tc.ArgumentError(
-                f"D of {name} is {depth}; needed is a multiple of 8 up to {MAX_DEPTH}: pad with "
-                "zeros"
+                f"D of {name} is {depth}; needed is a multiple of 8 up to {MAX_DEPTH}: pad with zeros"
             )
     return q[0], q[1], q[2], v[3]
 
@@ -276,8 +290,7 @@ def _window(causal: Any, window: Any) -> tuple[int | None, int | None]:
     sides = (None, None) if window is None else window
     known = isinstance(sides, tuple) and len(sides) == 2
     if not known or not all(
-        side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= 0)
-        for side in sides
+        side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= 0) for side in sides
     ):
         raise tc.ArgumentError(
             f"window is {window!r}; needed is (left, right), each a number of keys, or None for all"

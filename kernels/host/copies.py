@@ -27,9 +27,11 @@ Pairs = list[tuple[Any, Any]]  # sources and targets
 
 
 def bind_with_copies(
-    bind_product: Callable[[tuple[Any, ...]], Launch], arguments: tuple[Any, ...],
-    copies: tuple[Copy, ...], stream: Any,
-) -> Launch:  # fmt: skip
+    bind_product: Callable[[tuple[Any, ...]], Launch],
+    arguments: tuple[Any, ...],
+    copies: tuple[Copy, ...],
+    stream: Any,
+) -> Launch:
     """A launch that copies some of its arguments, and then launches the product of the copies.
 
     bind_product: binds the product for arguments like those given. A result that is to be copied
@@ -135,15 +137,10 @@ def _bind_two(pairs: Pairs, stream: Any) -> Launch:
     sources, targets = zip(*pairs, strict=True)
     if len(pairs) == 1:
         options = {"mode": modes[0]}
-        return bind(
-            copy_kernel, grids[0], 32 * WARPS, options, (*sources, *targets), stream=stream,
-            pdl=True,
-        )  # fmt: skip
+        return bind(copy_kernel, grids[0], 32 * WARPS, options, (*sources, *targets), stream=stream, pdl=True)
     options = {"mode_a": modes[0], "mode_b": modes[1]}
     arguments = *sources, *targets, grids[0]
-    launch = bind(
-        copy_two_kernel, sum(grids), 32 * WARPS, options, arguments, stream=stream, pdl=True
-    )
+    launch = bind(copy_two_kernel, sum(grids), 32 * WARPS, options, arguments, stream=stream, pdl=True)
     return lambda *arrays: launch(*arrays, grids[0])
 
 

@@ -35,9 +35,12 @@ SM80 = {
 }
 # The same of few rows or columns, without tensor cores.
 VECTORS = {
-    tc.f16: vector_gemm, tc.bf16: vector_gemm, tc.f32: vector_gemm, tc.tf32: tf32_vector_gemm,
+    tc.f16: vector_gemm,
+    tc.bf16: vector_gemm,
+    tc.f32: vector_gemm,
+    tc.tf32: tf32_vector_gemm,
     tc.f64: f64_vector_gemm,
-}  # fmt: skip
+}
 SM90 = {
     tc.f16: bf16_gemm,
     tc.bf16: bf16_gemm,
@@ -68,6 +71,7 @@ def requested_family(family: str | None, config: Any) -> str | None:
             f"kernels.HopperConfig for sm90" + (f", and {family} was asked for" if family else "")
         )
     return of_config[0]
+
 
 def has_wgmma() -> bool:
     """Whether kernels run on sm_90a: on a GPU, or in emulation."""
@@ -102,10 +106,7 @@ def sm90_obstacle(dtype: Any, accumulate: Any = None) -> str:
 
 def obstacles(problem: GemmProblem) -> dict[str, str]:
     """Reason why each family cannot run this problem, or ''."""
-    return {
-        "sm80": sm80_obstacle(problem),
-        "sm90": sm90_obstacle(problem.dtype, problem.accumulate),
-    }
+    return {"sm80": sm80_obstacle(problem), "sm90": sm90_obstacle(problem.dtype, problem.accumulate)}
 
 
 def stores_without_tma(d: Description) -> bool:

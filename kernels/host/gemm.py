@@ -22,12 +22,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import (
-    check_stream,
-    described,
-    element_type,
-    present,
-)
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, element_type, present
 from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream, zero_terms
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
@@ -46,14 +41,26 @@ from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 
-def gemm(
-    a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float | None = None,
-    out: Any = None, out_dtype: Any = None, accumulate: Any = None,
-    epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
-    row_reductions: tuple[RowReduction, ...] = (), row_out: Any = None,
-    precision: str | None = None, bits: str = ANY, family: str | None = None, config: Any = None,
+def gemm(  # noqa: PLR0913
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1,
+    beta: float | None = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    accumulate: Any = None,
+    epilogue: Epilogue | None = None,
+    epilogue_args: Mapping[str, Any] | None = None,
+    row_reductions: tuple[RowReduction, ...] = (),
+    row_out: Any = None,
+    precision: str | None = None,
+    bits: str = ANY,
+    family: str | None = None,
+    config: Any = None,
     stream: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """epilogue(alpha A B + beta C) for matrices of NumPy, Numba, torch or CuPy, where they live.
 
     Parameters
@@ -138,9 +145,18 @@ def gemm(
         sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
         return sparse_gemm(a, b, c, out, extra, *sparse)
     options: Any = (
-        alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, bits, family,
-        config, stream,
-    )  # fmt: skip
+        alpha,
+        beta,
+        out_dtype,
+        accumulate,
+        epilogue,
+        row_reductions,
+        precision,
+        bits,
+        family,
+        config,
+        stream,
+    )
     given = (a, b, c, out, row_out)
     results = () if out is None else (out,)
     if row_out is not None:
@@ -159,11 +175,25 @@ def gemm(
     return out, row_out
 
 
-def _prepare(
-    a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, alpha: float, beta: float,
-    out_dtype: Any, accumulate: Any, epilogue: Any, row_reductions: Any, precision: str | None,
-    bits: str, family: str | None, config: Any, stream: Any,
-) -> PreparedCall:  # fmt: skip
+def _prepare(  # noqa: PLR0913
+    a: Any,
+    b: Any,
+    c: Any,
+    out: Any,
+    row_out: Any,
+    extra: EpilogueArgs,
+    alpha: float,
+    beta: float,
+    out_dtype: Any,
+    accumulate: Any,
+    epilogue: Any,
+    row_reductions: Any,
+    precision: str | None,
+    bits: str,
+    family: str | None,
+    config: Any,
+    stream: Any,
+) -> PreparedCall:
     """Take all steps of a new call up to its launch."""
     check_stream(stream)
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
@@ -190,8 +220,10 @@ def _prepare(
         more = precision, bits, family, config, stream
         return without_terms(
             lambda a, b: _prepare(a, b, *others, *more),
-            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)), (a, b), stream,
-        )  # fmt: skip
+            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)),
+            (a, b),
+            stream,
+        )
     if 0 in shape or given.K == 0:
         _check_fillable(given, c, d)
         launch = _launch_of_empty(given, rows, stream)
@@ -243,9 +275,7 @@ def _launch_of_empty(
     return fill
 
 
-def _check_for_sparse(
-    accumulate: Any, family: str | None, row_reductions: Any, row_out: Any
-) -> None:
+def _check_for_sparse(accumulate: Any, family: str | None, row_reductions: Any, row_out: Any) -> None:
     """Sparse products have one family of kernels, one accumulator type and no row reductions."""
     if not isinstance(row_reductions, tuple) or row_reductions or row_out is not None:
         raise tc.ArgumentError("a is a SparseMatrix; only dense products have `row_reductions`")

@@ -30,10 +30,17 @@ from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 
 def grouped_gemm(
-    a: Any, b: Any, offsets: Any, *, out: Any = None, epilogue: Epilogue | None = None,
-    epilogue_args: Mapping[str, Any] | None = None, bits: str = operands.ANY,
-    config: HopperConfig | None = None, stream: Any = None,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    offsets: Any,
+    *,
+    out: Any = None,
+    epilogue: Epilogue | None = None,
+    epilogue_args: Mapping[str, Any] | None = None,
+    bits: str = operands.ANY,
+    config: HopperConfig | None = None,
+    stream: Any = None,
+) -> Any:
     """Rows offsets[g] to offsets[g + 1] of A times B[g], on sm_90a.
 
     Parameters
@@ -80,9 +87,16 @@ def grouped_gemm(
 
 
 def _prepare_grouped(
-    a: Any, b: Any, offsets: Any, out: Any, extra: EpilogueArgs, epilogue: Any, bits: Any,
-    config: Any, stream: Any,
-) -> PreparedCall:  # fmt: skip
+    a: Any,
+    b: Any,
+    offsets: Any,
+    out: Any,
+    extra: EpilogueArgs,
+    epilogue: Any,
+    bits: Any,
+    config: Any,
+    stream: Any,
+) -> PreparedCall:
     """Check the operands, but not the values of the offsets; choose and bind the kernel."""
     check_stream(stream)
     operands.check_bits(bits)
@@ -108,8 +122,10 @@ def _prepare_grouped(
         others = offsets, out, extra, epilogue, bits, config, stream
         return without_terms(
             lambda a, b: _prepare_grouped(a, b, *others),
-            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)), (a, b), stream,
-        )  # fmt: skip
+            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)),
+            (a, b),
+            stream,
+        )
     check_sm90(dtype)
     copies = padding.announced((
         padding.operand_copy(0, "a", in_a, padding.ROWS, k_only=True),
@@ -128,9 +144,7 @@ def _prepare_grouped(
     return PreparedCall((rows, N), dtype, with_check(launch, in_offsets, rows))
 
 
-def with_check(
-    launch: Callable[..., None], offsets: Description, rows: int
-) -> Callable[..., None]:
+def with_check(launch: Callable[..., None], offsets: Description, rows: int) -> Callable[..., None]:
     """`launch`, which first checks the order of offsets in host memory.
 
     Offsets on a GPU are not checked: that would have to wait for them.
@@ -150,13 +164,11 @@ def check_order(offsets: np.ndarray, rows: int) -> None:
     """Refuse offsets that do not ascend from 0 to `rows`."""
     if offsets[0] != 0 or offsets[-1] != rows:
         raise tc.ArgumentError(
-            f"offsets go from {offsets[0]} to {offsets[-1]}; needed is from 0 to {rows}, the rows "
-            f"of a"
+            f"offsets go from {offsets[0]} to {offsets[-1]}; needed is from 0 to {rows}, the rows of a"
         )
     falls = np.flatnonzero(np.diff(offsets) < 0)
     if len(falls):
         g = int(falls[0])
         raise tc.ArgumentError(
-            f"offsets must ascend; offsets[{g}] is {offsets[g]} and offsets[{g + 1}] "
-            f"{offsets[g + 1]}"
+            f"offsets must ascend; offsets[{g}] is {offsets[g]} and offsets[{g + 1}] {offsets[g + 1]}"
         )

@@ -21,9 +21,15 @@ DEFAULT = HopperConfig(BN=192).with_stages()
 
 
 def k_grouped_gemm(
-    a: Any, b: Any, offsets: Any, *, out: Any = None, bits: str = operands.ANY,
-    config: HopperConfig | None = None, stream: Any = None,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    offsets: Any,
+    *,
+    out: Any = None,
+    bits: str = operands.ANY,
+    config: HopperConfig | None = None,
+    stream: Any = None,
+) -> Any:
     """Columns offsets[g] to offsets[g + 1] of A times the same rows of B, for each g, on sm_90a.
 
     The gradient of the matrices of `grouped_gemm`.

@@ -15,14 +15,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import (
-    Description,
-    current_target,
-    describe,
-    key_function,
-    target_arch,
-    target_key,
-)
+from tensorcore_dsl.host import Description, current_target, describe, key_function, target_arch, target_key
 from tensorcore_dsl.kernels.host.arguments import described, is_array, shown
 from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like, on_stream
 from tensorcore_dsl.kernels.user_functions import split_args
@@ -68,9 +61,15 @@ def is_recording() -> bool:
 
 
 def bind(
-    kernel: Any, grid: Any, threads: int, options: dict[str, Any], operands: tuple[Any, ...], *,
-    stream: Any = None, pdl: bool = False,
-) -> Callable[..., None]:  # fmt: skip
+    kernel: Any,
+    grid: Any,
+    threads: int,
+    options: dict[str, Any],
+    operands: tuple[Any, ...],
+    *,
+    stream: Any = None,
+    pdl: bool = False,
+) -> Callable[..., None]:
     """A function that launches `kernel` on operands like these.
 
     options: values of the kernel's Const parameters. pdl: programmatic dependent launch, which
@@ -139,9 +138,11 @@ def launch_nothing(*operands: Any) -> None:
 
 
 def cached_call(
-    results: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...],
+    results: Sequence[Any],
+    arrays: Sequence[Any],
+    options: tuple[Any, ...],
     prepare: Callable[[], PreparedCall],
-) -> PreparedCall:  # fmt: skip
+) -> PreparedCall:
     """prepare(), or what it returned before for the same options and arrays alike.
 
     results: the caller's arrays that the launch writes; arrays: those that it reads. Arrays are
@@ -169,9 +170,11 @@ def cached_call(
 
 
 def without_terms(
-    prepare: Callable[..., PreparedCall], zeros: Callable[..., tuple[Any, ...]],
-    operands: tuple[Any, ...], stream: Any,
-) -> PreparedCall:  # fmt: skip
+    prepare: Callable[..., PreparedCall],
+    zeros: Callable[..., tuple[Any, ...]],
+    operands: tuple[Any, ...],
+    stream: Any,
+) -> PreparedCall:
     """prepare(*zeros(*operands)), where K is 0: the call of a product whose terms are all zero.
 
     The kernels then apply epilogues, and whatever else comes behind the sums. operands: those that
@@ -187,15 +190,20 @@ def without_terms(
 
 
 def prepared_call(
-    prepare: Callable[..., PreparedCall], operands: tuple[Any, ...], out: Any,
-    epilogue_args: EpilogueArgs, *options: Any,
-) -> PreparedCall:  # fmt: skip
+    prepare: Callable[..., PreparedCall],
+    operands: tuple[Any, ...],
+    out: Any,
+    epilogue_args: EpilogueArgs,
+    *options: Any,
+) -> PreparedCall:
     """prepare(*operands, out, epilogue_args, *options), or what it returned before."""
     results = () if out is None else (out,)
     return cached_call(
-        results, (*operands, *epilogue_args.arrays), (prepare, *epilogue_args.key, *options),
+        results,
+        (*operands, *epilogue_args.arrays),
+        (prepare, *epilogue_args.key, *options),
         lambda: prepare(*operands, out, epilogue_args, *options),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
-from tensorcore_dsl.kernels.host.arguments import (
-    described,
-    element_type,
-    f32_number,
-    number,
-    present,
-    shown,
-)
+from tensorcore_dsl.kernels.host.arguments import described, element_type, f32_number, number, present, shown
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
@@ -177,18 +170,14 @@ def _check_c(c: Description, dtype: Any, shape: tuple[int, ...]) -> None:
     added = (*ADDENDS, *S32_ADDENDS) if dtype.is_float else S32_ADDENDS
     if c.type.dtype not in added:
         allowed = ", ".join(map(str, added))
-        raise tc.ArgumentError(
-            f"c holds {c.type.dtype}; to a product of {dtype} are added {allowed}"
-        )
+        raise tc.ArgumentError(f"c holds {c.type.dtype}; to a product of {dtype} are added {allowed}")
 
 
 def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
     """C as a view of this shape: strides are 0 along the axes that are repeated."""
     missing = len(shape) - len(c.shape)
     extents, strides = (1,) * missing + c.shape, (0,) * missing + c.strides
-    strides = tuple(
-        s if n == wanted else 0 for n, wanted, s in zip(extents, shape, strides, strict=True)
-    )
+    strides = tuple(s if n == wanted else 0 for n, wanted, s in zip(extents, shape, strides, strict=True))
     unit = tuple(stride == 1 for stride in strides)
     kind = replace(c.type, ndim=len(shape), unit=unit)
     return c._replace(type=kind, shape=shape, strides=strides)
@@ -247,9 +236,7 @@ def output_dtype(dtype: Any, out_dtype: Any) -> Any:
     asked = element_type(out_dtype)
     if not isinstance(asked, tc.DType) or asked not in OUTPUTS[dtype]:
         allowed = " or ".join(map(str, OUTPUTS[dtype]))
-        raise tc.ArgumentError(
-            f"out_dtype: a product of {dtype} gives {allowed}, not {out_dtype!r}"
-        )
+        raise tc.ArgumentError(f"out_dtype: a product of {dtype} gives {allowed}, not {out_dtype!r}")
     return asked
 
 
@@ -270,9 +257,7 @@ def result_array(
     return out, given
 
 
-def result_array_of_type(
-    like: Any, out: Any, shape: tuple[int, ...], dtype: Any
-) -> tuple[Any, Description]:
+def result_array_of_type(like: Any, out: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Description]:
     """The same for a result that can have only one type."""
     if out is None:
         return _new_result(like, shape, dtype)

@@ -67,7 +67,10 @@ def _memory(x: Description) -> np.ndarray:
     """The addresses of an array as an array of NumPy. They may be a GPU's: no element is read."""
     size = x.type.dtype.itemsize
     interface: dict[str, Any] = {
-        "data": (x.pointer, True), "shape": x.shape, "typestr": f"|V{size}", "version": 3,
+        "data": (x.pointer, True),
+        "shape": x.shape,
+        "typestr": f"|V{size}",
+        "version": 3,
         "strides": tuple(stride * size for stride in x.strides),
-    }  # fmt: skip
+    }
     return np.asarray(type("Memory", (), {"__array_interface__": interface})())

@@ -17,11 +17,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, target_arch
 from tensorcore_dsl.kernels.host.arrays import restrided
-from tensorcore_dsl.kernels.host.families import (
-    has_negative_stride,
-    has_wgmma,
-    stores_without_tma,
-)
+from tensorcore_dsl.kernels.host.families import has_negative_stride, has_wgmma, stores_without_tma
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
@@ -68,9 +64,7 @@ def with_line_stride(x: Any, description: Description, axis: int) -> Any:
     return restrided(x, tuple(strides))
 
 
-def with_line_strides(
-    a: Any, b: Any, in_a: Description, in_b: Description
-) -> tuple[Any, Any]:
+def with_line_strides(a: Any, b: Any, in_a: Description, in_b: Description) -> tuple[Any, Any]:
     """A and B as the kernels of `gemm` get them: of each, K is the axis to call contiguous."""
     return with_line_stride(a, in_a, ROWS), with_line_stride(b, in_b, COLUMNS)
 
@@ -78,9 +72,7 @@ def with_line_strides(
 # -- what is needed -----------------------------------------------------------------------------
 
 
-def gemm_copies(
-    problem: GemmProblem, family: str, k_major: Collection[int] = ()
-) -> tuple[Copy, ...]:
+def gemm_copies(problem: GemmProblem, family: str, k_major: Collection[int] = ()) -> tuple[Copy, ...]:
     """The copies without which the kernels of a family cannot run a problem of `gemm`.
 
     k_major: places of operands that are to have K contiguous in any case.
@@ -103,16 +95,15 @@ def strided_copy(place: int, name: str, x: Description) -> Copy | None:
     if (by_columns or by_rows) and not has_negative_stride(x):
         return None
     return Copy(
-        place, COLUMNS if by_columns and not by_rows else ROWS,
-        f"neither rows nor columns of {name} are contiguous in ascending order; one of them has "
-        f"to be",
-    )  # fmt: skip
+        place,
+        COLUMNS if by_columns and not by_rows else ROWS,
+        f"neither rows nor columns of {name} are contiguous in ascending order; one of them has to be",
+    )
 
 
 def operand_copy(
-    place: int, name: str, x: Description, k_axis: int, k_only: bool | None = None,
-    called: str = "K",
-) -> Copy | None:  # fmt: skip
+    place: int, name: str, x: Description, k_axis: int, k_only: bool | None = None, called: str = "K"
+) -> Copy | None:
     """The copy of an operand for TMA and wgmma.
 
     k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits, and of single
@@ -131,10 +122,11 @@ def operand_copy(
     if not unit[axis]:
         other = "columns" if axis == ROWS else "rows"
         return Copy(
-            place, axis,
+            place,
+            axis,
             f"{name} has contiguous {other}, and the kernels take {dtype} with {called} "
             f"contiguous: {at_multiples}",
-        )  # fmt: skip
+        )
     if x.type.align < VECTOR or all(unit):
         return Copy(place, axis, f"the kernels take {name} with {at_multiples}")
     return None

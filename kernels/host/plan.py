@@ -22,13 +22,7 @@ from tensorcore_dsl.kernels.host import families, operands, padding
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.copies import bind_with_copies
-from tensorcore_dsl.kernels.host.families import (
-    SM80,
-    SM90,
-    VECTORS,
-    has_wgmma,
-    stores_without_tma,
-)
+from tensorcore_dsl.kernels.host.families import SM80, SM90, VECTORS, has_wgmma, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
@@ -41,17 +35,8 @@ from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 from tensorcore_dsl.kernels.host.summation import summation_of
-from tensorcore_dsl.kernels.host.vector_tiles import (
-    TILES_ALONG_K,
-    TILES_BESIDE,
-    runs_along_k,
-    vector_config,
-)
-from tensorcore_dsl.kernels.user_functions import (
-    check_epilogue,
-    kernel_of_epilogue,
-    named_arguments,
-)
+from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
+from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue, named_arguments
 
 
 @dataclass(frozen=True)
@@ -117,9 +102,12 @@ class Plan:
         return (*partials, *streamk_workspace(self.config, self.streamk, a, stream))
 
     def bind(
-        self, arguments: tuple[Any, ...], stream: Any = None,
-        rows: RowReductionResult | None = None, row_out: Any = None,
-    ) -> Callable[..., None]:  # fmt: skip
+        self,
+        arguments: tuple[Any, ...],
+        stream: Any = None,
+        rows: RowReductionResult | None = None,
+        row_out: Any = None,
+    ) -> Callable[..., None]:
         """A function that launches the kernel on operands, scalars and epilogue_args like these.
 
         rows: the result of row reductions; the function takes an array like `row_out` for it last.
@@ -142,9 +130,14 @@ class Plan:
         first = len(arguments) - len(getattr(epilogue, "names", ()))
         kernel, options = kernel_of_epilogue(self.kernel, dict(self.options), epilogue, first)
         launch = bind(
-            kernel, self.grid, self.config.threads, options, (*arguments, *workspace),
-            stream=stream, pdl=target_arch().number >= 90,
-        )  # fmt: skip
+            kernel,
+            self.grid,
+            self.config.threads,
+            options,
+            (*arguments, *workspace),
+            stream=stream,
+            pdl=target_arch().number >= 90,
+        )
         if not workspace:
             return launch
         if rows is None:
@@ -159,12 +152,23 @@ class Plan:
         return launch_both
 
 
-def plan(
-    a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
-    epilogue: Callable[..., Any] | None = None, epilogue_args: Iterable[str] = (),
-    row_reductions: tuple[row_reduction.RowReduction, ...] = (), precision: str | None = None,
-    bits: str = ANY, family: str | None = None, config: Any = None,
-) -> Plan:  # fmt: skip
+def plan(  # noqa: PLR0913
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    accumulate: Any = None,
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_args: Iterable[str] = (),
+    row_reductions: tuple[row_reduction.RowReduction, ...] = (),
+    precision: str | None = None,
+    bits: str = ANY,
+    family: str | None = None,
+    config: Any = None,
+) -> Plan:
     """The kernel, configuration and traits that `gemm` takes for these operands.
 
     wgmma kernels need sm_90a, and copies of operands that TMA cannot read (rows or columns at
@@ -211,10 +215,17 @@ def plan(
     names = named_arguments(epilogue_args)
     in_a, in_b = map(describe, padding.with_line_strides(a, b, in_a, in_b))
     problem = GemmProblem(
-        in_a, in_b, in_c and operands.broadcast(in_c, in_d.shape), in_d,
-        *operands.convert_scalars(in_a.type.dtype, alpha, beta), accumulate,
-        check_epilogue(epilogue, names), tuple(row_reductions), precision, bits,
-    )  # fmt: skip
+        in_a,
+        in_b,
+        in_c and operands.broadcast(in_c, in_d.shape),
+        in_d,
+        *operands.convert_scalars(in_a.type.dtype, alpha, beta),
+        accumulate,
+        check_epilogue(epilogue, names),
+        tuple(row_reductions),
+        precision,
+        bits,
+    )
     return make_plan(problem, family, config)
 
 
@@ -274,9 +285,13 @@ def explain_bits(plan: Plan) -> str:
 
 
 def plan_hopper(
-    kernel: Any, config: HopperConfig, traits: HopperTraits, shape: tuple[int, ...],
-    copies: tuple[padding.Copy, ...] = (), **extra: Any,
-) -> Plan:  # fmt: skip
+    kernel: Any,
+    config: HopperConfig,
+    traits: HopperTraits,
+    shape: tuple[int, ...],
+    copies: tuple[padding.Copy, ...] = (),
+    **extra: Any,
+) -> Plan:
     """The plan of a kernel whose tiles cover this shape, [batch,] M x N."""
     *batch, M, N = shape
     grid = grid_size(config, M, N, math.prod(batch))
@@ -353,10 +368,13 @@ def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> N
 
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:
     traits = HopperTraits(
-        a_k_major=problem.a_k_major, b_k_major=problem.b_k_major,
-        store_by_threads=stores_without_tma(problem.d), scaled=problem.alpha != 1,
-        acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
-    )  # fmt: skip
+        a_k_major=problem.a_k_major,
+        b_k_major=problem.b_k_major,
+        store_by_threads=stores_without_tma(problem.d),
+        scaled=problem.alpha != 1,
+        acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None,
+        epilogue=problem.epilogue,
+    )
     if not problem.reads_c:
         return traits
     c: Any = problem.c
@@ -397,9 +415,7 @@ def _plan_sm80(problem: GemmProblem, given: AmpereConfig | None) -> Plan:
         else:
             grid = min(grid, SMS * resident_ctas(config))
     elif config.streamk_units:
-        raise tc.ArgumentError(
-            f"of the mma.sync kernels only that of f64 on Hopper has stream-K: {config}"
-        )
+        raise tc.ArgumentError(f"of the mma.sync kernels only that of f64 on Hopper has stream-K: {config}")
     else:
         size = problem.dtype.itemsize
         config.rows_at_once(config.BM, traits.a_k_major, size, traits.vec_a)
@@ -410,9 +426,7 @@ def _plan_sm80(problem: GemmProblem, given: AmpereConfig | None) -> Plan:
     dtype = operands.accumulator_dtype(problem.dtype)
     vec_d = 16 if problem.N * dtype.itemsize % 16 == 0 else dtype.itemsize
     of_parts = replace(traits, has_c=False, scaled=False, epilogue=None, vec_d=vec_d)
-    return Plan(
-        kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype
-    )
+    return Plan(kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype)
 
 
 def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:
@@ -439,9 +453,13 @@ def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan
             f"{', '.join(map(str, lines))} elements of each: {config}"
         )
     traits = AmpereTraits(
-        a_k_major=problem.a_k_major, b_k_major=problem.b_k_major, full=False,
-        scaled=problem.alpha != 1, has_c=problem.reads_c, epilogue=problem.epilogue,
-    )  # fmt: skip
+        a_k_major=problem.a_k_major,
+        b_k_major=problem.b_k_major,
+        full=False,
+        scaled=problem.alpha != 1,
+        has_c=problem.reads_c,
+        epilogue=problem.epilogue,
+    )
     return Plan(VECTORS[problem.multiplied_as], config, traits, grid)
 
 
@@ -483,13 +501,17 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     registers = problem.multiplied_as != tc.f32 and (k_major or problem.dtype.itemsize > 1)
     prefetch = config.stages <= tiles and registers
     return AmpereTraits(
-        a_k_major=problem.a_k_major, b_k_major=problem.b_k_major,
+        a_k_major=problem.a_k_major,
+        b_k_major=problem.b_k_major,
         vec_a=_vector_bytes(problem.a, problem.a_k_major or K > 1),
         vec_b=_vector_bytes(problem.b, problem.b_k_major or K > 1),
-        vec_d=vec_d, full=M % config.BM == 0 and N % config.BN == 0 and K % config.BK == 0,
-        prefetch=prefetch, scaled=problem.alpha != 1, has_c=problem.reads_c,
+        vec_d=vec_d,
+        full=M % config.BM == 0 and N % config.BN == 0 and K % config.BK == 0,
+        prefetch=prefetch,
+        scaled=problem.alpha != 1,
+        has_c=problem.reads_c,
         epilogue=problem.epilogue,
-    )  # fmt: skip
+    )
 
 
 def _vector_bytes(x: Description, has_vectors: bool) -> int:

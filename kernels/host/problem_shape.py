@@ -52,9 +52,14 @@ class ProblemShape:
     def swapped(self) -> ProblemShape:
         """What swapped configurations compute: D^T = B^T A^T."""
         return replace(
-            self, M=self.N, N=self.M, a_k_major=self.b_k_major, b_k_major=self.a_k_major,
-            a_align=self.b_align, b_align=self.a_align,
-        )  # fmt: skip
+            self,
+            M=self.N,
+            N=self.M,
+            a_k_major=self.b_k_major,
+            b_k_major=self.a_k_major,
+            a_align=self.b_align,
+            b_align=self.a_align,
+        )
 
     def seen_by(self, swapped: Any) -> ProblemShape:
         """What configurations compute that are swapped or not: arrays, an element for each."""

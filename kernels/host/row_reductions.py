@@ -72,9 +72,7 @@ def check_row_reductions(given: Any) -> None:
     """Refuse what is no sequence of row reductions."""
     if isinstance(given, (tuple, list)) and all(isinstance(r, RowReduction) for r in given):
         return
-    raise tc.ArgumentError(
-        f"row_reductions is {brief(given)}; a tuple of kernels.RowReduction is needed"
-    )
+    raise tc.ArgumentError(f"row_reductions is {brief(given)}; a tuple of kernels.RowReduction is needed")
 
 
 def allocate_partials(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:

@@ -15,13 +15,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arguments import (
-    check_stream,
-    described,
-    is_array,
-    number,
-    present,
-)
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, is_array, number, present
 from tensorcore_dsl.kernels.host.arrays import zero_terms
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import (
@@ -42,10 +36,19 @@ NOT_PLAIN = ("pingpong", "split_k", "swapped")
 
 
 def scaled_gemm(
-    a: Any, b: Any, a_scales: Any, b_scales: Any, *, out: Any = None, out_dtype: Any = None,
-    epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
-    bits: str = operands.ANY, config: HopperConfig | None = None, stream: Any = None,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    a_scales: Any,
+    b_scales: Any,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    epilogue: Epilogue | None = None,
+    epilogue_args: Mapping[str, Any] | None = None,
+    bits: str = operands.ANY,
+    config: HopperConfig | None = None,
+    stream: Any = None,
+) -> Any:
     """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.
 
     Accumulators of 128 of K are scaled and added up in f32.
@@ -98,9 +101,18 @@ def scaled_gemm(
 
 
 def _prepare_scaled(
-    a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, extra: EpilogueArgs, out_dtype: Any,
-    epilogue: Any, bits: Any, config: Any, stream: Any,
-) -> PreparedCall:  # fmt: skip
+    a: Any,
+    b: Any,
+    a_scales: Any,
+    b_scales: Any,
+    out: Any,
+    extra: EpilogueArgs,
+    out_dtype: Any,
+    epilogue: Any,
+    bits: Any,
+    config: Any,
+    stream: Any,
+) -> PreparedCall:
     check_stream(stream)
     operands.check_bits(bits)
     epilogue = check_epilogue(epilogue, extra.names)
@@ -124,11 +136,13 @@ def _prepare_scaled(
         return without_terms(
             lambda a, b, sa, sb: _prepare_scaled(a, b, sa, sb, *others),
             lambda a, b, *scales: (
-                zero_terms(a, -1), zero_terms(b, -2),
+                zero_terms(a, -1),
+                zero_terms(b, -2),
                 *(zero_terms(x, axis, 1) for x, axis in zip(scales, (-1, -2), strict=True)),
             ),
-            (a, b, a_scales, b_scales), stream,
-        )  # fmt: skip
+            (a, b, a_scales, b_scales),
+            stream,
+        )
     copies = _copies(in_a, in_b, in_d, place_of_d=4)
     stored = stores_without_tma(padding.seen(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
@@ -142,21 +156,17 @@ def _prepare_scaled(
     return PreparedCall((M, N), in_d.type.dtype, launch)
 
 
-def _check_scales(
-    name: str, read: Mapping[str, Description], shape: tuple[int, int], each: str
-) -> None:
+def _check_scales(name: str, read: Mapping[str, Description], shape: tuple[int, int], each: str) -> None:
     given = read[name]
     if given.type.dtype != tc.f32 or given.shape != shape:
         raise tc.ArgumentError(
-            f"{name} are {given.type.dtype} of shape {given.shape}; needed is one f32 for {each}: "
-            f"{shape}"
+            f"{name} are {given.type.dtype} of shape {given.shape}; needed is one f32 for {each}: {shape}"
         )
 
 
 def requantised_gemm(
-    a: Any, b: Any, scale: Any, *, zero: float = 0, out: Any = None, config: Any = None,
-    stream: Any = None,
-) -> Any:  # fmt: skip
+    a: Any, b: Any, scale: Any, *, zero: float = 0, out: Any = None, config: Any = None, stream: Any = None
+) -> Any:
     """round(A B scale + zero) in s8, on sm_90a, saturated to -128 and 127.
 
     Accumulators are s32. The exact A B scale + zero is rounded once, and halves round to even.
@@ -215,9 +225,8 @@ def _finite(name: str, given: Any, otherwise: str = "") -> float:
 
 
 def _prepare_requantised(
-    a: Any, b: Any, scale: Any, out: Any, one: tuple[float, ...], zero: float, config: Any,
-    stream: Any,
-) -> PreparedCall:  # fmt: skip
+    a: Any, b: Any, scale: Any, out: Any, one: tuple[float, ...], zero: float, config: Any, stream: Any
+) -> PreparedCall:
     check_stream(stream)
     read = described(a=a, b=b, **({} if one else {"scale": scale}))
     in_a, in_b = read["a"], read["b"]
@@ -241,8 +250,10 @@ def _prepare_requantised(
     if K == 0:
         return without_terms(
             lambda a, b: _prepare_requantised(a, b, scale, out, one, zero, config, stream),
-            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)), (a, b), stream,
-        )  # fmt: skip
+            lambda a, b: (zero_terms(a, -1), zero_terms(b, -2)),
+            (a, b),
+            stream,
+        )
     copies = _copies(in_a, in_b, in_d, place_of_d=2)
     traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
     if config is None:
@@ -259,13 +270,13 @@ def is_plain(config: HopperConfig) -> bool:
     return not special and config.consumers <= 2
 
 
-def _copies(
-    a: Description, b: Description, d: Description, place_of_d: int
-) -> tuple[padding.Copy, ...]:
+def _copies(a: Description, b: Description, d: Description, place_of_d: int) -> tuple[padding.Copy, ...]:
     """Copies of operands that the kernels cannot read as they lie."""
     check_sm90(a.type.dtype)
-    return padding.announced((
-        padding.operand_copy(0, "a", a, padding.ROWS),
-        padding.operand_copy(1, "b", b, padding.COLUMNS),
-        padding.result_copy(place_of_d, d),
-    ))  # fmt: skip
+    return padding.announced(
+        (
+            padding.operand_copy(0, "a", a, padding.ROWS),
+            padding.operand_copy(1, "b", b, padding.COLUMNS),
+            padding.result_copy(place_of_d, d),
+        )
+    )

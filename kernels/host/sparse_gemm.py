@@ -27,9 +27,8 @@ from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 
 def sparse_gemm(
-    a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float,
-    *others: Any,
-) -> Any:  # fmt: skip
+    a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float, *others: Any
+) -> Any:
     """alpha A B + beta C with wgmma.sp; the arguments are those of `gemm`, see `_prepare`."""
     options = (alpha, beta, *others)
     results = () if out is None else (out,)
@@ -44,10 +43,19 @@ def sparse_gemm(
 
 
 def _prepare(
-    a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float,
-    out_dtype: Any, epilogue: Callable[..., Any] | None, precision: str | None,
-    config: HopperConfig | None, stream: Any,
-) -> PreparedCall:  # fmt: skip
+    a: SparseMatrix,
+    b: Any,
+    c: Any,
+    out: Any,
+    extra: EpilogueArgs,
+    alpha: float,
+    beta: float,
+    out_dtype: Any,
+    epilogue: Callable[..., Any] | None,
+    precision: str | None,
+    config: HopperConfig | None,
+    stream: Any,
+) -> PreparedCall:
     check_stream(stream)
     epilogue = check_epilogue(epilogue, extra.names)
     read = described(a=a.values, metadata=a.metadata, b=b, **present(c=c)) | extra.described()
@@ -74,11 +82,11 @@ def _prepare(
 
         others = c, out, extra, 0, beta, out_dtype, epilogue, precision, config, stream
         return without_terms(
-            lambda values, metadata, b: _prepare(
-                SparseMatrix(values, metadata, (M, TERMS)), b, *others
-            ),
-            zeros, (a.values, a.metadata, b), stream,
-        )  # fmt: skip
+            lambda values, metadata, b: _prepare(SparseMatrix(values, metadata, (M, TERMS)), b, *others),
+            zeros,
+            (a.values, a.metadata, b),
+            stream,
+        )
     families.check_sm90(dtype)
     copies = padding.announced(
         (
@@ -89,10 +97,12 @@ def _prepare(
     seen_b, seen_d = padding.seen(in_b, 2, copies), padding.seen(in_d, 4, copies)
     scalars = operands.convert_scalars(dtype, alpha, beta)
     traits = HopperTraits(
-        b_k_major=seen_b.type.unit[0], scaled=scalars[0] != 1,
+        b_k_major=seen_b.type.unit[0],
+        scaled=scalars[0] != 1,
         has_c=c is not None and scalars[1] != 0,
-        store_by_threads=families.stores_without_tma(seen_d), epilogue=epilogue,
-    )  # fmt: skip
+        store_by_threads=families.stores_without_tma(seen_d),
+        epilogue=epilogue,
+    )
     if config is None:
         config = choose_sparse(M, N, K, a.format, traits.b_k_major)
     unsupported = ("k_slabs", "split_k", "swapped")

@@ -59,8 +59,7 @@ class SparseMatrix:
         ):
             if given != wanted:
                 raise tc.ArgumentError(
-                    f"the {name} shape {given}; a sparse {format.dtype} matrix of {self.shape} "
-                    f"needs {wanted}"
+                    f"the {name} shape {given}; a sparse {format.dtype} matrix of {self.shape} needs {wanted}"
                 )
         if metadata.type.dtype != tc.s32:
             raise tc.ArgumentError(f"the metadata hold {metadata.type.dtype}; they must be s32")

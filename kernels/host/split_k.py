@@ -16,9 +16,13 @@ from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
 
 def bind_split_k(
-    bind_product: Callable[[tuple[Any, ...]], Callable[..., None]], arguments: tuple[Any, ...],
-    split_k: int, dtype: Any, traits: AmpereTraits, stream: Any,
-) -> Callable[..., None]:  # fmt: skip
+    bind_product: Callable[[tuple[Any, ...]], Callable[..., None]],
+    arguments: tuple[Any, ...],
+    split_k: int,
+    dtype: Any,
+    traits: AmpereTraits,
+    stream: Any,
+) -> Callable[..., None]:
     """A launch that stores `split_k` partial sums for each element of D, and then adds them up.
 
     bind_product: binds the product for arguments like those given, with the partial sums as D, of
@@ -38,9 +42,14 @@ def bind_split_k(
     options: dict[str, Any] = {"parts": split_k, "width": width, "traits": used}
     kernel, options = kernel_of_epilogue(SUMS[dtype], options, used.epilogue, first=5)
     total = bind(
-        kernel, M * -(-N // (THREADS * width)), THREADS, options, (partials, c, d, *scalars),
-        stream=stream, pdl=target_arch().number >= 90,
-    )  # fmt: skip
+        kernel,
+        M * -(-N // (THREADS * width)),
+        THREADS,
+        options,
+        (partials, c, d, *scalars),
+        stream=stream,
+        pdl=target_arch().number >= 90,
+    )
 
     def launch(a: Any, b: Any, c: Any, d: Any, *scalars: Any) -> None:
         partials = scratch(a, stream, kind, size, lambda: empty_like(a, shape, dtype))

@@ -15,9 +15,8 @@ from tensorcore_dsl.kernels.split_f32 import ROWS, SLAB, WARPS, depth_of_parts, 
 
 
 def bind_split(
-    bind_product: Callable[[tuple[Any, ...]], Callable[..., None]], arguments: tuple[Any, ...],
-    stream: Any,
-) -> Callable[..., None]:  # fmt: skip
+    bind_product: Callable[[tuple[Any, ...]], Callable[..., None]], arguments: tuple[Any, ...], stream: Any
+) -> Callable[..., None]:
     """A launch that splits its first two arguments, and then launches the product of the parts.
 
     bind_product: binds the product for arguments like those given.
@@ -35,14 +34,9 @@ def bind_split(
         return parts_a, parts_b, transposed(parts_b)
 
     parts_a, parts_b, columns = parts_like(a)
-    options = {
-        "a_k_major": describe(a, "a").type.unit[-1],
-        "b_k_major": describe(b, "b").type.unit[-2],
-    }
+    options = {"a_k_major": describe(a, "a").type.unit[-1], "b_k_major": describe(b, "b").type.unit[-2]}
     ctas = _ctas(shape_a) + _ctas(shape_b)
-    split = bind(
-        split_kernel, ctas, 32 * WARPS, options, (a, b, parts_a, parts_b), stream=stream, pdl=True
-    )
+    split = bind(split_kernel, ctas, 32 * WARPS, options, (a, b, parts_a, parts_b), stream=stream, pdl=True)
     product = bind_product((parts_a, columns, *others))
 
     def launch(a: Any, b: Any, *others: Any) -> None:

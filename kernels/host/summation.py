@@ -148,17 +148,26 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
     left, right = problem.dtype, problem.b.type.dtype
     types = f"{dtype} by {dtype}" if left == tc.f32 else f"{left} by {right}"
     return Summation(
-        types, dtype, problem.d.type.dtype, depth, arithmetic,
+        types,
+        dtype,
+        problem.d.type.dtype,
+        depth,
+        arithmetic,
         terms=3 if dtype == tc.f32 and not chains else 1,
-        promoted=0 if chains else _promoted(config, problem, depth), chains=chains,
-        warps=warps, parts=parts, place=place, row_parts=row_parts,
-        scaled=problem.alpha != 1, adds_c=problem.reads_c, epilogue=problem.epilogue,
-    )  # fmt: skip
+        promoted=0 if chains else _promoted(config, problem, depth),
+        chains=chains,
+        warps=warps,
+        parts=parts,
+        place=place,
+        row_parts=row_parts,
+        scaled=problem.alpha != 1,
+        adds_c=problem.reads_c,
+        epilogue=problem.epilogue,
+    )
 
 
 def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
-    """What configurations decide of a Summation: `parts`, `place`, `row_parts`, `chains`, `warps`.
-    """
+    """What configurations decide of a Summation: `parts`, `place`, `row_parts`, `chains`, `warps`."""
     if not problem.dtype.is_float:  # sums are exact modulo 2^32
         return (0,), (), 0, 0, 0
     if isinstance(config, AmpereConfig) and config.is_of_vectors:
@@ -168,9 +177,7 @@ def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
 
 
 @lru_cache
-def _instruction(
-    dtype: Any, in_f16: bool, hopper: bool, arch: str
-) -> tuple[int, TensorCoreArithmetic]:
+def _instruction(dtype: Any, in_f16: bool, hopper: bool, arch: str) -> tuple[int, TensorCoreArithmetic]:
     """K of the matrix product that a family of kernels is made of, and how it sums."""
     element = tc.tf32 if dtype == tc.f32 else dtype
     sums_in = tc.f16 if in_f16 else None

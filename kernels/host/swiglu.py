@@ -26,10 +26,17 @@ from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 
 def swiglu(
-    x: Any, w_gate: Any, w_up: Any, *, out: Any = None, epilogue: Epilogue | None = None,
-    epilogue_args: Mapping[str, Any] | None = None, bits: str = operands.ANY,
-    config: HopperConfig | None = None, stream: Any = None,
-) -> Any:  # fmt: skip
+    x: Any,
+    w_gate: Any,
+    w_up: Any,
+    *,
+    out: Any = None,
+    epilogue: Epilogue | None = None,
+    epilogue_args: Mapping[str, Any] | None = None,
+    bits: str = operands.ANY,
+    config: HopperConfig | None = None,
+    stream: Any = None,
+) -> Any:
     """silu(x w_gate) * (x w_up) in one kernel, on sm_90a, where silu(y) = y / (1 + exp(-y)).
 
     Parameters
@@ -73,9 +80,16 @@ def swiglu(
 
 
 def _prepare_swiglu(
-    x: Any, w_gate: Any, w_up: Any, out: Any, extra: EpilogueArgs, epilogue: Any, bits: Any,
-    config: Any, stream: Any,
-) -> PreparedCall:  # fmt: skip
+    x: Any,
+    w_gate: Any,
+    w_up: Any,
+    out: Any,
+    extra: EpilogueArgs,
+    epilogue: Any,
+    bits: Any,
+    config: Any,
+    stream: Any,
+) -> PreparedCall:
     check_stream(stream)
     operands.check_bits(bits)
     epilogue = check_epilogue(epilogue, extra.names)
@@ -95,8 +109,9 @@ def _prepare_swiglu(
         return without_terms(
             lambda x, gate, up: _prepare_swiglu(x, gate, up, *others),
             lambda x, *weights: (zero_terms(x, -1), *(zero_terms(w, -2) for w in weights)),
-            (x, w_gate, w_up), stream,
-        )  # fmt: skip
+            (x, w_gate, w_up),
+            stream,
+        )
     check_sm90(dtype)
     axes = padding.ROWS, padding.COLUMNS, padding.COLUMNS
     operand_copies = (
@@ -109,9 +124,7 @@ def _prepare_swiglu(
     unsupported = ("k_slabs", "split_k", "swapped")
     check_supported("products with a gate", config, *unsupported)
     if config.BN % 16 or config.BN < 32:
-        raise tc.ArgumentError(
-            f"half of a tile's columns are of the gate; BN is 32, 48, 64, ...: {config}"
-        )
+        raise tc.ArgumentError(f"half of a tile's columns are of the gate; BN is 32, 48, 64, ...: {config}")
     # Each column of D takes two columns of a tile: the gate's and the one that it gates.
     traits = HopperTraits(epilogue=epilogue)
     plan = plan_hopper(swiglu_kernel, config, traits, (M, 2 * N), copies)

@@ -22,13 +22,7 @@ from tensorcore_dsl.host import (
     fastest_first,
     in_a_row,
 )
-from tensorcore_dsl.kernels.choosing.choice import (
-    choose_family,
-    is_open,
-    kinds_of,
-    ranked_configs,
-    shape_of,
-)
+from tensorcore_dsl.kernels.choosing.choice import choose_family, is_open, kinds_of, ranked_configs, shape_of
 from tensorcore_dsl.kernels.choosing.ranking import ranking
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
@@ -36,12 +30,7 @@ from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.operands import GemmProblem
-from tensorcore_dsl.kernels.host.padding import (
-    converted,
-    gemm_copies,
-    with_copies,
-    with_line_strides,
-)
+from tensorcore_dsl.kernels.host.padding import converted, gemm_copies, with_copies, with_line_strides
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
@@ -54,13 +43,23 @@ Launch = Callable[[], Any]
 Timer = Callable[[Launch], float]
 
 
-def tune(
-    a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: float = 1, beta: float | None = None,
-    epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
-    precision: str | None = None, bits: str = operands.ANY,
-    candidates: Iterable[Any] | None = None, remember: bool = True, timer: Timer | None = None,
+def tune(  # noqa: PLR0913
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    out: Any = None,
+    alpha: float = 1,
+    beta: float | None = None,
+    epilogue: Epilogue | None = None,
+    epilogue_args: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+    bits: str = operands.ANY,
+    candidates: Iterable[Any] | None = None,
+    remember: bool = True,
+    timer: Timer | None = None,
     device: str | None = None,
-) -> Tuning:  # fmt: skip
+) -> Tuning:
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
 
     Parameters
@@ -117,9 +116,18 @@ def tune(
     problem = converted(GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
-        gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue,
-        epilogue_args=epilogue_args, precision=precision, bits=bits,
-    )  # fmt: skip
+        gemm,
+        a,
+        b,
+        c,
+        out=d,
+        alpha=alpha,
+        beta=beta,
+        epilogue=epilogue,
+        epilogue_args=epilogue_args,
+        precision=precision,
+        bits=bits,
+    )
     clock = timer or event_timer(a)
     bench = Bench(lambda config: clock(partial(launch, config=config, family=family_of(config))))
     trials = _search(bench, given, problem)

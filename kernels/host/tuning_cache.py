@@ -31,11 +31,15 @@ def key(problem: GemmProblem, device: str) -> str:
         problem.bits: problem.bits != ANY,
         f"batch={problem.batch}": problem.batch is not None,
     }
-    return " ".join((
-        f"{problem.multiplied_as}->{problem.d.type.dtype}",
-        f"{problem.M}x{problem.N}x{problem.K}", layout, *(x for x in marks if marks[x]),
-        f"on {device}",
-    ))  # fmt: skip
+    return " ".join(
+        (
+            f"{problem.multiplied_as}->{problem.d.type.dtype}",
+            f"{problem.M}x{problem.N}x{problem.K}",
+            layout,
+            *(x for x in marks if marks[x]),
+            f"on {device}",
+        )
+    )
 
 
 def device_name() -> str:

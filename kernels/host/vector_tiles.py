@@ -15,9 +15,7 @@ def runs_along_k(rows: int, cols: int, k_major: tuple[bool, bool]) -> bool:
     return k_major[rows < cols]
 
 
-def vector_config(
-    BM: int, BN: int, k_major: tuple[bool, bool], warps: int = 8
-) -> AmpereConfig:
+def vector_config(BM: int, BN: int, k_major: tuple[bool, bool], warps: int = 8) -> AmpereConfig:
     """The configuration of tiles of vectors; k_major: whether K is contiguous in A, in B."""
     along_k = runs_along_k(BM, BN, k_major)
     at_once = WARP if along_k else WARP // min(max(BM, BN), WARP)  # elements of K, by a warp

@@ -29,9 +29,19 @@ from tensorcore_dsl.kernels.host.operands import OUTPUTS
 ROWS = tuple(1 << i for i in range(14))
 # N and K: squares, and the layers of models of 7 to 70 billion parameters.
 COLUMNS = (
-    (1024, 1024), (2048, 2048), (4096, 4096), (8192, 8192), (6144, 4096), (14336, 4096),
-    (4096, 14336), (28672, 8192), (8192, 28672), (5120, 5120), (7168, 2048), (2112, 7168),
-)  # fmt: skip
+    (1024, 1024),
+    (2048, 2048),
+    (4096, 4096),
+    (8192, 8192),
+    (6144, 4096),
+    (14336, 4096),
+    (4096, 14336),
+    (28672, 8192),
+    (8192, 28672),
+    (5120, 5120),
+    (7168, 2048),
+    (2112, 7168),
+)
 SIZES = tuple((M, *columns) for M, columns in product(ROWS, COLUMNS))
 LAYOUTS = ("row.col", "row.row", "col.row", "col.col")  # of A and B
 WORK = "from tensorcore_dsl.kernels.host.warming import work; work()"
@@ -46,10 +56,14 @@ class Warmed:
 
 
 def warm(
-    dtypes: Iterable[Any] = (tc.bf16, tc.f16), device: str | None = None, *,
-    sizes: Iterable[tuple[int, int, int]] = SIZES, layouts: Iterable[str] = LAYOUTS[:1],
-    accumulate: Any = None, processes: int | None = None,
-) -> Warmed:  # fmt: skip
+    dtypes: Iterable[Any] = (tc.bf16, tc.f16),
+    device: str | None = None,
+    *,
+    sizes: Iterable[tuple[int, int, int]] = SIZES,
+    layouts: Iterable[str] = LAYOUTS[:1],
+    accumulate: Any = None,
+    processes: int | None = None,
+) -> Warmed:
     """Compile the kernels that `gemm` takes for products of these types and sizes, ahead of them.
 
     They lie in the cache on disk afterwards (TENSORCORE_DSL_CACHE), where later processes find
@@ -130,9 +144,7 @@ def _products(dtypes: Any, sizes: Any, layouts: Any, accumulate: Any) -> Iterabl
             raise tc.ArgumentError(f"layouts has {layout!r}; allowed are {', '.join(LAYOUTS)}")
     for dtype, layout, (M, N, K) in product(types, tuple(layouts), tuple(sizes)):
         element = (tc.f32 if dtype == tc.tf32 else dtype).numpy
-        orders: list[Literal["C", "F"]] = [
-            "C" if order == "row" else "F" for order in layout.split(".")
-        ]
+        orders: list[Literal["C", "F"]] = ["C" if order == "row" else "F" for order in layout.split(".")]
         a, b = np.empty((M, K), element, orders[0]), np.empty((K, N), element, orders[1])
         precision = "tf32" if dtype == tc.tf32 else None
         yield a, b, {"precision": precision, "accumulate": accumulate}
@@ -144,9 +156,11 @@ def _in_a_process(kernels: Sequence[Bound]) -> list[str]:
         return []
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-c", WORK], input=pickle.dumps(list(kernels)), capture_output=True,
+        [sys.executable, "-c", WORK],
+        input=pickle.dumps(list(kernels)),
+        capture_output=True,
         env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    )
     if done.returncode:
         return [done.stderr.decode(errors="replace").strip().rpartition("\n")[2]]
     failures: list[str] = pickle.loads(done.stdout)

@@ -16,9 +16,7 @@ _cached: dict[Any, Any] = {}
 _small: dict[Any, Any] = {}
 
 
-def cached_workspace(
-    like: Any, stream: Any, kind: tuple[Any, ...], allocate: Callable[[], Any]
-) -> Any:
+def cached_workspace(like: Any, stream: Any, kind: tuple[Any, ...], allocate: Callable[[], Any]) -> Any:
     """allocate(), or what it returned before for this stream and kind; None: the current stream.
 
     A launch that a CUDA graph captures gets a workspace of its own, which the graph clears; NumPy
@@ -35,9 +33,7 @@ def cached_workspace(
     return workspace
 
 
-def scratch(
-    like: Any, stream: Any, kind: tuple[Any, ...], size: int, allocate: Callable[[], Any]
-) -> Any:
+def scratch(like: Any, stream: Any, kind: tuple[Any, ...], size: int, allocate: Callable[[], Any]) -> Any:
     """allocate(), for one launch on the stream: the arrays' library takes the memory from there.
 
     A small workspace (size: bytes) is cached for the next launch on the stream, as allocation would

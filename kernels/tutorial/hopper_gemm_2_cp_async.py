@@ -54,9 +54,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
         tc.barrier()
         load_stage(k_tile + STAGES - 1)
         stage = k_tile % STAGES
-        mma_tile(
-            mma, acc, tile_a[stage, warp_m : warp_m + WM, :], tile_b[stage, warp_n : warp_n + WN, :]
-        )
+        mma_tile(mma, acc, tile_a[stage, warp_m : warp_m + WM, :], tile_b[stage, warp_n : warp_n + WN, :])
     store_tile(acc, d, m + warp_m, n + warp_n)
 
 

@@ -89,9 +89,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
             for k in range(0, K, BK):
                 full[stage].wait(phase)
                 tc.wgmma_fence()
-                acc = tc.wgmma_async(
-                    mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0
-                )
+                acc = tc.wgmma_async(mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0)
                 tc.wgmma_commit()
                 tc.wgmma_wait(1)
                 release(empty[previous], (thread < CLUSTER) & (k > 0))

@@ -18,17 +18,18 @@ class _Memory:
         start = self.raw.__array_interface__["data"][0]
         address = start + (remainder - start) % ALIGNMENT
         self.__array_interface__ = {
-            "data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3,
-        }  # fmt: skip
+            "data": (address, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
 
 
 def copied(arguments: Sequence[Any]) -> list[Any]:
     """The arguments, NumPy arrays copied; arrays that overlap do so afterwards."""
     arrays = [a for a in arguments if isinstance(a, np.ndarray) and a.size]
     copies = {id(array): copy for group in _groups(arrays) for array, copy in _copy_group(group)}
-    return [
-        copies.get(id(a), a.copy() if isinstance(a, np.ndarray) else a) for a in arguments
-    ]
+    return [copies.get(id(a), a.copy() if isinstance(a, np.ndarray) else a) for a in arguments]
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

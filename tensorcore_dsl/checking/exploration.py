@@ -122,13 +122,19 @@ class Exploration:
         """{"ok", "orders", "order", "error", "differences", "switches"}, indented."""
         error = None if self.error is None else Finding.of(self.error, self.kernel).as_dict()
         differences = [
-            {**vars(d), "expected": str(d.expected), "found": str(d.found)}
-            for d in self.differences
+            {**vars(d), "expected": str(d.expected), "found": str(d.found)} for d in self.differences
         ]
-        return json.dumps({
-            "ok": self.ok, "orders": self.orders, "order": self.order, "error": error,
-            "differences": differences, "switches": self.switches,
-        }, indent=2)  # fmt: skip
+        return json.dumps(
+            {
+                "ok": self.ok,
+                "orders": self.orders,
+                "order": self.order,
+                "error": error,
+                "differences": differences,
+                "switches": self.switches,
+            },
+            indent=2,
+        )
 
 
 def difference(name: str, expected: Any, found: Any) -> Difference | None:

@@ -19,12 +19,7 @@ from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, pub
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.runtime.host_arrays import on_host
-from tensorcore_dsl.runtime.launch_config import (
-    LaunchConfig,
-    LaunchKey,
-    configuration,
-    refuse_call,
-)
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
 
 
 @dataclass
@@ -75,9 +70,8 @@ class _Search:
     """One exploration: the arguments, the bits of the first order, and how many orders ran."""
 
     def __init__(
-        self, emulator: Emulator, config: LaunchConfig, arrays: Sequence[Any],
-        constants: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self, emulator: Emulator, config: LaunchConfig, arrays: Sequence[Any], constants: dict[str, Any]
+    ) -> None:
         self.emulator, self.config, self.arrays = emulator, config, arrays
         self.names = emulator.kernel.runtime_names
         self.chosen = emulator.compiled(copied(arrays), constants)

@@ -22,9 +22,7 @@ from tensorcore_dsl.interpreter import Report
 
 # as Chunk.describe and Chunk.unit_name name who made a mistake, and as checks of indices do
 _INDEX = r"(?:\d+|\([\d, ]+\))"
-_WHO = re.compile(
-    rf"(?:thread|warp|warpgroup) {_INDEX} of block {_INDEX}|block {_INDEX}, thread {_INDEX}"
-)
+_WHO = re.compile(rf"(?:thread|warp|warpgroup) {_INDEX} of block {_INDEX}|block {_INDEX}, thread {_INDEX}")
 _WARNINGS = (RaceWarning, PerformanceWarning)
 
 
@@ -88,9 +86,9 @@ class Finding:
     def __str__(self) -> str:
         again = f" (found in {self.times} launches)" if self.times > 1 else ""
         shown = self.file is None or isinstance(self.error, TensorCoreError)
-        place = "" if shown or f"{self.file}:{self.line}" in self.message else (
-            f"\n  at {self.file}:{self.line}"
-        )  # fmt: skip
+        place = (
+            "" if shown or f"{self.file}:{self.line}" in self.message else (f"\n  at {self.file}:{self.line}")
+        )
         return f"{self.kind} in kernel {self.kernel}{again}: {self.error}{place}"
 
     def as_dict(self) -> dict[str, Any]:

@@ -22,13 +22,7 @@ from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.exploration import Exploration, difference
 from tensorcore_dsl.checking.session import Session, launching_in
 from tensorcore_dsl.checking.variations import check_count
-from tensorcore_dsl.errors import (
-    ArgumentError,
-    DebuggerQuit,
-    EmulationError,
-    RaceWarning,
-    public,
-)
+from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.scheduling.interleaving import Interleaving
 from tensorcore_dsl.interpreter.scheduling.orders import Schedule
@@ -116,9 +110,8 @@ class _Recording(Session):
 
 @public
 def explore(
-    function: Callable[..., Any], n: int = 100, *, arch: str | None = None,
-    checks: bool | None = None,
-) -> Callable[..., Exploration]:  # fmt: skip
+    function: Callable[..., Any], n: int = 100, *, arch: str | None = None, checks: bool | None = None
+) -> Callable[..., Exploration]:
     """`tc.explore(function, n)(...)` emulates n orders of the launches that a function makes.
 
     Launches with `pdl=True` run at the same time as the one in front, as far as that allows. The
@@ -176,9 +169,8 @@ def explore(
 
 @public
 def _explore(
-    function: Callable[..., Any], n: int, arch: str | None, checks: bool | None, /, *args: Any,
-    **named: Any,
-) -> Exploration:  # fmt: skip
+    function: Callable[..., Any], n: int, arch: str | None, checks: bool | None, /, *args: Any, **named: Any
+) -> Exploration:
     found = Exploration(getattr(function, "__name__", repr(function)), 1, launches=True)
     recording = _Recording(checks)
     try:

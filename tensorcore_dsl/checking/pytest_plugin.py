@@ -60,7 +60,5 @@ def _options(item: pytest.Item) -> dict[str, Any] | None:
     return _of_mark(*mark.args, **mark.kwargs)
 
 
-def _of_mark(
-    enabled: bool = True, *, order: Any = None, arch: str | None = None
-) -> dict[str, Any] | None:
+def _of_mark(enabled: bool = True, *, order: Any = None, arch: str | None = None) -> dict[str, Any] | None:
     return {"order": order_of(order), "arch": arch} if enabled else None

@@ -27,9 +27,7 @@ class Session:
 
     checks: bool | None = True
 
-    def __init__(
-        self, *, collect: bool = True, first: bool = False, order: Order | None = None
-    ) -> None:
+    def __init__(self, *, collect: bool = True, first: bool = False, order: Order | None = None) -> None:
         self.collect, self.first, self.order = collect, first, order
         self.result = CheckResult()
         self._lock = threading.RLock()  # launches of several threads run one after the other

@@ -11,13 +11,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.scheduling.orders import (
-    Journal,
-    Order,
-    Schedule,
-    Switch,
-    is_divisible,
-)
+from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule, Switch, is_divisible
 
 BLOCKS = 4  # blocks whose warps stop: those of a launch are alike
 LANES = ((16, WARP - 1), (1, WARP - 1), (0, 0))  # parts of a warp that stop, in systematic orders
@@ -84,9 +78,7 @@ def _points(journal: Journal) -> list[tuple[int, int, int, bool]]:
 
 def _all(journal: Journal) -> Iterator[tuple[int, int, int, int, bool]]:
     """(block, warp, point, step, divisible) of every point of the first blocks and the last one."""
-    last = max(
-        (first + chunk.geometry.ctas - 1 for first, chunk in journal.chunks.items()), default=0
-    )
+    last = max((first + chunk.geometry.ctas - 1 for first, chunk in journal.chunks.items()), default=0)
     for event in journal.events:
         chunk, at = journal.chunks[event.chunk], event.step
         block = event.chunk + event.thread // chunk.group

@@ -31,9 +31,8 @@ _FORCE = "-override-directive-values"  # else .maxntid and .maxnreg beat the cal
 
 
 def assemble(
-    ptx: str, arch: str | archs.Arch, name: str, max_registers: int | None = None,
-    lineinfo: bool = False,
-) -> Cubin:  # fmt: skip
+    ptx: str, arch: str | archs.Arch, name: str, max_registers: int | None = None, lineinfo: bool = False
+) -> Cubin:
     """Machine code of the kernel `name` in `ptx` for `arch`, from the cache if it is there.
 
     lineinfo: keep the source lines of the text.
@@ -86,11 +85,13 @@ def _link(
     try:
         core: Any = import_module("cuda.core")
         wanted = core.LinkerOptions(
-            name=name, arch=target.name, max_register_count=max_registers,
+            name=name,
+            arch=target.name,
+            max_register_count=max_registers,
             lineinfo=_LINES in options or None,
             ptxas_options=[option for option in options if option != _LINES],
             no_cache=version >= _KNOWS_NO_CACHE or None,
-        )  # fmt: skip
+        )
     except (ImportError, AttributeError, TypeError) as error:  # none, or one before 0.5
         raise AssemblyError(f"cuda.core cannot be used ({error}); {INSTALL_HINT}") from error
     try:

@@ -37,24 +37,50 @@ _PLAIN = (type(None), bool, int, str, bytes, float, complex, type(...), type(Not
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _UNNAMED = frozenset((*_PLAIN, *_CONTAINERS, types.ModuleType))
 _DESCRIPTORS = (
-    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
-    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
-)  # fmt: skip
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+)
 _IMPORT = opmap["IMPORT_NAME"]
 _BY_TEXT = frozenset(("getattr", "vars", "globals", "eval", "exec", "__dict__", "hasattr"))
 # What code reads through these can differ between processes.
 _OUTSIDE_MODULES = frozenset(
-    ("datetime", "io", "os", "pathlib", "random", "secrets", "socket", "subprocess", "sys",
-     "tempfile", "time", "uuid"),
-)  # fmt: skip
+    (
+        "datetime",
+        "io",
+        "os",
+        "pathlib",
+        "random",
+        "secrets",
+        "socket",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "time",
+        "uuid",
+    )
+)
 _OUTSIDE_NAMES = frozenset(("open", "input", "environ", "getenv", "random"))
 # Their versions are in every key.
 _KNOWN = frozenset(("", PACKAGE, "numpy", "ml_dtypes", *sys.stdlib_module_names))
 # Files and folders of this package that only run IR. The evaluator of kernels imports none of them.
 OUTSIDE_IR = frozenset(
-    ("__main__.py", "checking", "interpreter", "lowering", "numba", "numerics", "testing.py",
-     "torch", "tuning", "viz"),
-)  # fmt: skip
+    (
+        "__main__.py",
+        "checking",
+        "interpreter",
+        "lowering",
+        "numba",
+        "numerics",
+        "testing.py",
+        "torch",
+        "tuning",
+        "viz",
+    )
+)
 _CLASS_CLUTTER = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__",
      "__qualname__", "__abstractmethods__", "_abc_impl", "__annotations_cache__", "__firstlineno__",

@@ -83,11 +83,15 @@ class Cubin:
                 stores = loads = 0
         fitting = MAX_THREADS if registers is None else threads_that_fit(registers)
         return Resources(
-            registers=registers, spill_stores=stores, spill_loads=loads, local_bytes=stack,
-            shared_bytes=shared, constant_bytes=self._constant_bytes(),
+            registers=registers,
+            spill_stores=stores,
+            spill_loads=loads,
+            local_bytes=stack,
+            shared_bytes=shared,
+            constant_bytes=self._constant_bytes(),
             max_threads=min(self._declared_threads(), fitting),
             warnings=tuple(quote(line, self.ptx) for line in _diagnostics(self.log)),
-        )  # fmt: skip
+        )
 
     def parameter_offsets(self) -> dict[int, tuple[int, int]]:
         """Offset and size in bytes of each kernel parameter, by its position."""

@@ -62,6 +62,7 @@ _SPILLED = {  # by what the PTX contains; the first that it does
     "or @tc.kernel(threads=...), lets the assembler use all that a block of this size may have",
 }
 
+
 class Diagnostic(NamedTuple):
     """One message at a line of the user's source."""
 
@@ -77,9 +78,7 @@ class Diagnostic(NamedTuple):
 Lines = Mapping[int, Place]  # from lines of PTX
 
 
-def diagnostics_of(
-    cubin: Cubin, kernel: Place, lines: Callable[[], Lines]
-) -> tuple[Diagnostic, ...]:
+def diagnostics_of(cubin: Cubin, kernel: Place, lines: Callable[[], Lines]) -> tuple[Diagnostic, ...]:
     """The diagnostics of a kernel's machine code.
 
     `kernel` is where the kernel is defined; `lines` is called only if there are messages.

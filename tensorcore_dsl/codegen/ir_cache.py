@@ -21,16 +21,27 @@ from tensorcore_dsl.ir.nodes import Kernel
 
 LEAST = 0.05  # seconds of evaluation: what takes less is not worth a file
 _PACKAGE = __name__.partition(".")[0]
-_OTHERS = frozenset({
-    ("builtins", "frozenset"), ("builtins", "set"), ("builtins", "slice"), ("builtins", "range"),
-    ("numpy", "dtype"), ("numpy._core.multiarray", "scalar"), ("types", "MappingProxyType"),
-})  # fmt: skip
+_OTHERS = frozenset(
+    {
+        ("builtins", "frozenset"),
+        ("builtins", "set"),
+        ("builtins", "slice"),
+        ("builtins", "range"),
+        ("numpy", "dtype"),
+        ("numpy._core.multiarray", "scalar"),
+        ("types", "MappingProxyType"),
+    }
+)
 
 
 def kept(
-    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
-    checks: bool | None,     evaluate: Callable[..., Kernel],
-) -> Kernel:  # fmt: skip
+    kernel: Any,
+    types: tuple[Any, ...],
+    constants: dict[str, Any],
+    arch: Arch,
+    checks: bool | None,
+    evaluate: Callable[..., Kernel],
+) -> Kernel:
     """What `evaluate` makes of the other arguments: from the disk if it is there."""
     given = kernel, types, constants, arch
     entry = kernel_cache.entry_name(*given, assembler="", lineinfo=True, checks=checks)

@@ -35,9 +35,14 @@ HEAD = {
 
 
 def entry_name(
-    kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str,
-    lineinfo: bool = False, checks: bool | None = None,
-) -> str | None:  # fmt: skip
+    kernel: Any,
+    types: Sequence[Any],
+    constants: dict[str, Any],
+    arch: Arch,
+    assembler: str,
+    lineinfo: bool = False,
+    checks: bool | None = None,
+) -> str | None:
     """The name of a kernel's entry; None if the cache is off or the kernel has no cache key.
 
     assembler: its version; "" names the entry of the IR. lineinfo: the machine code names the
@@ -47,9 +52,18 @@ def entry_name(
         return None
     try:
         key = cache_key(
-            kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler,
-            lineinfo, checks, paths=bool(lineinfo or checks), of_ir=not assembler,
-        )  # fmt: skip
+            kernel,
+            kernel.__name__,
+            kernel.parameters,
+            types,
+            constants,
+            arch.name,
+            assembler,
+            lineinfo,
+            checks,
+            paths=bool(lineinfo or checks),
+            of_ir=not assembler,
+        )
     except Unhashable:
         return None
     return disk_cache.entry_name("kernel", key)
@@ -74,15 +88,20 @@ def _read(data: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
     ptx_size, log_size = head["sizes"]
     ptx, log = data[:ptx_size].decode(), data[ptx_size : ptx_size + log_size].decode()
     cubin = Cubin(
-        head["name"], head["arch"], ptx, data[ptx_size + log_size :], log,
-        block_shared=head["block_shared"], threads=head["threads"],
+        head["name"],
+        head["arch"],
+        ptx,
+        data[ptx_size + log_size :],
+        log,
+        block_shared=head["block_shared"],
+        threads=head["threads"],
         cluster=head["cluster"] and tuple(head["cluster"]),
         tensor_maps=tuple(
             TensorMap(argument, tuple(axes), tuple(box), swizzle, loc and Loc(*loc))
             for argument, axes, box, swizzle, loc in head["tensor_maps"]
         ),
         checks=head["checks"],
-    )  # fmt: skip
+    )
     return cubin, tuple(Diagnostic(*fields) for fields in head["diagnostics"])
 
 
@@ -111,9 +130,7 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
         "block_shared": cubin.block_shared,
         "threads": cubin.threads,
         "cluster": cubin.cluster,
-        "tensor_maps": [
-            (m.argument, m.axes, m.box, m.swizzle, _place(m.loc)) for m in cubin.tensor_maps
-        ],
+        "tensor_maps": [(m.argument, m.axes, m.box, m.swizzle, _place(m.loc)) for m in cubin.tensor_maps],
         "checks": cubin.checks,
         "diagnostics": diagnostics,
     }

@@ -38,7 +38,7 @@ def printable(filename: str) -> str:
     PTX has no escapes in it: what is no printable ASCII becomes `_`.
     """
     path = filename if filename.startswith("<") else os.path.abspath(filename)
-    return re.sub(r'[^ !#-~]', "_", path.replace("\\", "/"))
+    return re.sub(r"[^ !#-~]", "_", path.replace("\\", "/"))
 
 
 class LineTable:

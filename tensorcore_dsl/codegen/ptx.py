@@ -88,9 +88,13 @@ class _Printer:
         self.targets: set[str] = set()  # labels that branches use
         self.loops: list[tuple[str, str]] = []  # labels of continue and break
         self.print_node: dict[type, Callable[..., None]] = {
-            nodes.Op: self._op, nodes.Assign: self._assign, nodes.Jump: self._jump,
-            nodes.For: self._for, nodes.While: self._while, nodes.If: self._if,
-        }  # fmt: skip
+            nodes.Op: self._op,
+            nodes.Assign: self._assign,
+            nodes.Jump: self._jump,
+            nodes.For: self._for,
+            nodes.While: self._while,
+            nodes.If: self._if,
+        }
 
     def module(self) -> str:
         for position, param in enumerate(self.kernel.params):
@@ -103,23 +107,25 @@ class _Printer:
             behind = f"shared_memory+{extern}"
             body = [line.replace("dynamic_shared_memory", behind) for line in body]
         major, minor = self._version()
-        return "\n".join([
-            f".version {major}.{minor}",
-            f".target {self.arch.name}",
-            ".address_size 64",
-            *(self.table.file_lines() if self.table is not None else ()),
-            *self._globals(),
-            "",
-            *self._header(),
-            "{",
-            *self._declarations(),
-            *loads,
-            *self._constant_moves(),
-            *body,
-            "}",
-            *(self.table.section_lines() if self.table is not None else ()),
-            "",
-        ])
+        return "\n".join(
+            [
+                f".version {major}.{minor}",
+                f".target {self.arch.name}",
+                ".address_size 64",
+                *(self.table.file_lines() if self.table is not None else ()),
+                *self._globals(),
+                "",
+                *self._header(),
+                "{",
+                *self._declarations(),
+                *loads,
+                *self._constant_moves(),
+                *body,
+                "}",
+                *(self.table.section_lines() if self.table is not None else ()),
+                "",
+            ]
+        )
 
     def _version(self) -> tuple[int, int]:
         """The lowest version with the target and all instructions, so that old drivers load it."""
@@ -132,12 +138,10 @@ class _Printer:
         kernel = self.kernel
         extern = extern_shared(kernel)
         if kernel.strings:
-            yield ".extern .func (.param .b32 result) vprintf (.param .b64 format, " \
-                ".param .b64 arguments);"
+            yield ".extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 arguments);"
         for position, string in enumerate(kernel.strings):
             data = [*string.encode(), 0]
-            yield f".global .align 1 .b8 string{position}[{len(data)}] = " \
-                f"{{{', '.join(map(str, data))}}};"
+            yield f".global .align 1 .b8 string{position}[{len(data)}] = {{{', '.join(map(str, data))}}};"
         if extern:
             align = max(kernel.shared_align, kernel.dynamic)
             yield f".extern .shared .align {align} .b8 shared_memory[];"
@@ -260,9 +264,7 @@ class _Printer:
         if Effect.PRINT in instr.effects:
             self._check_print(op)
         pairs = zip(op.operands, instr.operands, strict=True)
-        text = instr.text(
-            [self._value(v) for v in op.results], [self._operand(s, o) for s, o in pairs]
-        )
+        text = instr.text([self._value(v) for v in op.results], [self._operand(s, o) for s, o in pairs])
         if op.guard is None:
             self.lines.append(f"    {text}{_end(text)}")
         elif text.startswith("{"):  # several statements cannot share a guard
@@ -295,8 +297,9 @@ class _Printer:
                 kind = "a shared tile" if isinstance(part.view, TileView) else "an array"
                 raise OperandError(
                     f"print of {kind} works in emulation only: kernel.emulate[grid, block](...); "
-                    "on the GPU, print elements", op.loc,
-                )  # fmt: skip
+                    "on the GPU, print elements",
+                    op.loc,
+                )
 
     def _assign(self, node: nodes.Assign) -> None:
         """All sources are read before any register is written."""
@@ -457,4 +460,3 @@ def _move(bits: int) -> str:
 
 def _end(text: str) -> str:
     return "" if text.startswith("{") else ";"
-

@@ -29,25 +29,69 @@ from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
-    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing,
-    misfit, plain_signature,
-)  # fmt: skip
+    CompileError,
+    Loc,
+    OperandError,
+    TensorCoreError,
+    UnsupportedSyntax,
+    check_call,
+    listing,
+    misfit,
+    plain_signature,
+)
 
 _HIGHER_ORDER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
 MAX_DEPTH = 64
 RESULT = "<result>"  # the variable that holds an inlined function's result
 RETURNED = "<returned>"  # whether it has returned: False, True, or a predicate
 _NOT_IN_KERNELS = (
-    ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
-    ast.ImportFrom, ast.AsyncFunctionDef,
-)  # fmt: skip
+    ast.Try,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.Await,
+    ast.ClassDef,
+    ast.Global,
+    ast.Import,
+    ast.ImportFrom,
+    ast.AsyncFunctionDef,
+)
 UNTRACKED = (set, deque, bytearray, array, Iterator)
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _SHARED_GENERATORS = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
-_CHANGES_NOTHING = frozenset(map(id, (
-    len, range, min, max, abs, sum, any, all, int, float, bool, str, tuple, list, dict, set, zip,
-    enumerate, isinstance, getattr, hasattr, type, repr, round, divmod, pow, reversed,
-)))  # fmt: skip
+_CHANGES_NOTHING = frozenset(
+    map(
+        id,
+        (
+            len,
+            range,
+            min,
+            max,
+            abs,
+            sum,
+            any,
+            all,
+            int,
+            float,
+            bool,
+            str,
+            tuple,
+            list,
+            dict,
+            set,
+            zip,
+            enumerate,
+            isinstance,
+            getattr,
+            hasattr,
+            type,
+            repr,
+            round,
+            divmod,
+            pow,
+            reversed,
+        ),
+    )
+)
 
 
 class LocalFunction:

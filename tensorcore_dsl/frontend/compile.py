@@ -29,18 +29,26 @@ RECURSION_LIMIT = 6000  # Python frames; a call, branch or unrolled iteration ne
 
 @without_collections()
 def compile_kernel(
-    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
-    checks: bool | None = None, debug: bool = False,
-) -> Kernel:  # fmt: skip
+    kernel: Any,
+    types: tuple[Any, ...],
+    constants: dict[str, Any],
+    arch: Arch,
+    checks: bool | None = None,
+    debug: bool = False,
+) -> Kernel:
     """Evaluate `kernel.function` for argument types and Const values; the IR is verified.
 
     checks: the kernel checks indices at run time; None: only assertions; False: neither. debug:
     with marks and registers for the debugger, for the emulator only.
     """
     ir = Kernel(
-        re.sub(r"\W", "_", kernel.__name__), [], Block(), threads=kernel.threads,
-        min_blocks=kernel.min_blocks, max_registers=kernel.max_registers,
-    )  # fmt: skip
+        re.sub(r"\W", "_", kernel.__name__),
+        [],
+        Block(),
+        threads=kernel.threads,
+        min_blocks=kernel.min_blocks,
+        max_registers=kernel.max_registers,
+    )
     builder = Builder(ir, arch, lambda: None)
     builder.checks, builder.asserts = bool(checks), checks is not False
     evaluator = Evaluator(builder)
@@ -78,8 +86,9 @@ def _refuse_writes(ir: Kernel, names: list[str], types: tuple[Any, ...]) -> None
         if name in written:
             raise ArgumentError(
                 f"argument {name!r} is a read-only array, and {ir.name} writes it here; pass an "
-                f"array that may be written, or a copy", written[name],
-            )  # fmt: skip
+                f"array that may be written, or a copy",
+                written[name],
+            )
 
 
 def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> dict[str, Any]:
@@ -103,13 +112,10 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
 
 
 def _array(
-    builder: Builder, registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType,
-    name: str,
+    builder: Builder, registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType, name: str
 ) -> Array:
     shape = tuple(registers[place, f"_shape{d}"] for d in range(kind.ndim))
-    strides = tuple(
-        1 if unit else registers[place, f"_stride{d}"] for d, unit in enumerate(kind.unit)
-    )
+    strides = tuple(1 if unit else registers[place, f"_stride{d}"] for d, unit in enumerate(kind.unit))
     builder.multiples[registers[place, ""].value] = kind.align
     for stride in strides:
         if isinstance(stride, Scalar):

@@ -29,14 +29,10 @@ class Comprehensions(Expressions):
         return set(self._comprehend(node.generators, lambda: self.eval(node.elt)))
 
     def eval_DictComp(self, node: ast.DictComp) -> dict[Any, Any]:
-        pairs = self._comprehend(
-            node.generators, lambda: (self.eval(node.key), self.eval(node.value))
-        )
+        pairs = self._comprehend(node.generators, lambda: (self.eval(node.key), self.eval(node.value)))
         return dict(pairs)
 
-    def _comprehend(
-        self, generators: list[ast.comprehension], item: Callable[[], Any]
-    ) -> list[Any]:
+    def _comprehend(self, generators: list[ast.comprehension], item: Callable[[], Any]) -> list[Any]:
         variables = self.frame.variables
         names = {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
         hidden = {name: variables[name] for name in names if name in variables}

@@ -14,8 +14,17 @@ from tensorcore_dsl.values.values import UNSET, RuntimeValue, Scalar, Undefined
 from tensorcore_dsl.values.variables import Copies, register_for, write
 
 from tensorcore_dsl.frontend.environment import (  # isort: skip
-    Container, Frame, Snapshot, children, columns, keys_of, name_of, rebuilt, same, structure,
-)  # fmt: skip
+    Container,
+    Frame,
+    Snapshot,
+    children,
+    columns,
+    keys_of,
+    name_of,
+    rebuilt,
+    same,
+    structure,
+)
 
 
 @dataclass
@@ -28,9 +37,7 @@ class BranchSide:
     contents: list[Container] | None  # of the containers; None: unchanged
 
 
-def evaluate_side(
-    builder: Builder, before: Snapshot, evaluate: Callable[[], tuple[bool, Any]]
-) -> BranchSide:
+def evaluate_side(builder: Builder, before: Snapshot, evaluate: Callable[[], tuple[bool, Any]]) -> BranchSide:
     """Evaluate one side from the state `before`, and restore that state."""
     block = Block()
     with builder.inside(block):
@@ -43,9 +50,13 @@ def evaluate_side(
 
 
 def run_branches(
-    builder: Builder, frames: list[Frame], before: Snapshot, condition: Scalar,
-    then: Callable[[], tuple[bool, Any]], orelse: Callable[[], tuple[bool, Any]],
-) -> tuple[bool, Any]:  # fmt: skip
+    builder: Builder,
+    frames: list[Frame],
+    before: Snapshot,
+    condition: Scalar,
+    then: Callable[[], tuple[bool, Any]],
+    orelse: Callable[[], tuple[bool, Any]],
+) -> tuple[bool, Any]:
     """Evaluate both sides from the state `before` and join them.
 
     A side gives (ended in a jump?, value); so does the result, which ended if both sides did.
@@ -60,9 +71,13 @@ def run_branches(
 
 
 def join_sides(
-    builder: Builder, frames: list[Frame], condition: Scalar, before: Snapshot, left: BranchSide,
+    builder: Builder,
+    frames: list[Frame],
+    condition: Scalar,
+    before: Snapshot,
+    left: BranchSide,
     right: BranchSide,
-) -> tuple[bool, Any]:  # fmt: skip
+) -> tuple[bool, Any]:
     """Join the variables of the sides that did not end in a jump.
 
     Returns (did both end in a jump?, the joined value).

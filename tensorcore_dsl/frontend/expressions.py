@@ -31,8 +31,13 @@ from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import NeedsConstant, RuntimeValue, Scalar, Struct, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
-    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, place_of_error,
-)  # fmt: skip
+    CompileError,
+    Loc,
+    OperandError,
+    TensorCoreError,
+    UnsupportedSyntax,
+    place_of_error,
+)
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -47,9 +52,15 @@ SIGNS: dict[type, str] = {
     ast.USub: "-", ast.UAdd: "+", ast.Invert: "~",
 }  # fmt: skip
 COMPARE: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-}  # fmt: skip
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
 _OTHER_LANGUAGES = ("numba.cuda", "triton", "cutlass")
 _COROUTINES = "a kernel runs in all its threads at once; tc.cp_async and TMA copy asynchronously"
 # Python that kernels lack, by the class of its node: how it is spelled, and what to use instead.
@@ -72,8 +83,10 @@ LACKING = {
     "Starred": ("*", "only lists and tuples known at compile time can be unpacked"),
 }  # fmt: skip
 UNARY: dict[type, Callable[[Any], Any]] = {
-    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
-}  # fmt: skip
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+}
 
 
 class Expressions:
@@ -311,9 +324,7 @@ class Expressions:
     def _compare(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, (ast.In, ast.NotIn)):
             inside = self._contained(left, right)
-            return (
-                inside if isinstance(op, ast.In) else arithmetic.logical_not(self.builder, inside)
-            )
+            return inside if isinstance(op, ast.In) else arithmetic.logical_not(self.builder, inside)
         function = COMPARE[type(op)]
         for value, other in ((left, right), (right, left)):
             if is_library_function(value) and isinstance(other, (RuntimeValue, int, float)):
@@ -351,9 +362,11 @@ class Expressions:
         result = self.eval(node.values[0])
         for follower in node.values[1:]:
             result = self._short_circuit(
-                isinstance(node.op, ast.And), result, functools.partial(self.eval, follower),
+                isinstance(node.op, ast.And),
+                result,
+                functools.partial(self.eval, follower),
                 not may_change_variables(follower),
-            )  # fmt: skip
+            )
         return result
 
     def _short_circuit(self, is_and: bool, left: Any, follow: Callable[[], Any], pure: bool) -> Any:
@@ -374,9 +387,7 @@ class Expressions:
         if not isinstance(condition, Scalar):
             return self.eval(node.body if condition else node.orelse)
         pure = not (may_change_variables(node.body) or may_change_variables(node.orelse))
-        return self._choose(
-            condition, lambda: self.eval(node.body), lambda: self.eval(node.orelse), pure
-        )
+        return self._choose(condition, lambda: self.eval(node.body), lambda: self.eval(node.orelse), pure)
 
     def _choose(
         self, condition: Scalar, then: Callable[[], Any], orelse: Callable[[], Any], pure: bool
@@ -442,9 +453,13 @@ def check_index(container: Any, index: Any) -> None:
 def _place(frame: Frame, node: Any) -> Loc:
     one_line = node.end_lineno == node.lineno
     return Loc(
-        frame.source.filename, node.lineno, node.col_offset,
-        node.end_col_offset or 0 if one_line else 0, frame.function, frame.caller,
-    )  # fmt: skip
+        frame.source.filename,
+        node.lineno,
+        node.col_offset,
+        node.end_col_offset or 0 if one_line else 0,
+        frame.function,
+        frame.caller,
+    )
 
 
 def _complain(node: ast.AST, value: Undefined) -> None:

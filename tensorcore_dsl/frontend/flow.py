@@ -16,12 +16,7 @@ from itertools import islice
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.errors import (
-    CompileError,
-    OperandError,
-    PerformanceWarning,
-    UnsupportedSyntax,
-)
+from tensorcore_dsl.errors import CompileError, OperandError, PerformanceWarning, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, UNTRACKED, Calls
 from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.debug_build import changed_names, scopes_of, target_names
@@ -36,8 +31,11 @@ from tensorcore_dsl.values.values import NeedsConstant, RuntimeValue, Scalar, Un
 from tensorcore_dsl.values.variables import new_variable
 
 from tensorcore_dsl.frontend.source import (  # isort: skip
-    always_exits, assigned_names, exits_of, may_change_variables,
-)  # fmt: skip
+    always_exits,
+    assigned_names,
+    exits_of,
+    may_change_variables,
+)
 
 EXITS = ("continue", "break", "return")
 MAX_UNROLL = 4096  # iterations of a `for` over compile-time values
@@ -46,9 +44,23 @@ MAX_WHILE = 128  # compile-time iterations of a `while`; a longer one becomes a 
 
 _COMPARED = (ast.MatchValue, ast.MatchSingleton, ast.MatchClass)
 UNCHANGING = frozenset(
-    ("copy", "count", "index", "union", "difference", "intersection", "symmetric_difference",
-     "issubset", "issuperset", "isdisjoint", "hex", "decode", "tobytes", "tolist"),
-)  # fmt: skip
+    (
+        "copy",
+        "count",
+        "index",
+        "union",
+        "difference",
+        "intersection",
+        "symmetric_difference",
+        "issubset",
+        "issuperset",
+        "isdisjoint",
+        "hex",
+        "decode",
+        "tobytes",
+        "tolist",
+    )
+)
 
 # How statements ended, on all paths. None: control reaches their end, or flags say where not.
 # "jump": a jump of the kernel was emitted. "break", "continue", "return": at compile time.
@@ -84,9 +96,11 @@ class Flow(Calls):
             self.mark(statement, "line")
             rest = statements[place + 1 :]
             leaves = self._leaves(statement)
-            if leaves and isinstance(statement, ast.If) and (
-                always_exits(statement.body) or always_exits(statement.orelse)
-            ):  # fmt: skip
+            if (
+                leaves
+                and isinstance(statement, ast.If)
+                and (always_exits(statement.body) or always_exits(statement.orelse))
+            ):
                 return self.guarded(statement, partial(self._exiting_if, rest=rest))  # type: ignore[no-any-return]
             status = self.statement(statement)
             if self.builder.scopes is not None:
@@ -176,9 +190,7 @@ class Flow(Calls):
         condition = arithmetic.truth(self.builder, self.eval(node.test))
         if not isinstance(condition, Scalar):
             return self.block(node.body if condition else node.orelse)
-        return self._branches(
-            condition, partial(self.block, node.body), partial(self.block, node.orelse)
-        )
+        return self._branches(condition, partial(self.block, node.body), partial(self.block, node.orelse))
 
     def _exiting_if(self, node: ast.If, rest: Sequence[ast.stmt]) -> Status:
         """An `if` with a side that always exits: the statements after it go to the other side."""
@@ -205,17 +217,19 @@ class Flow(Calls):
         self.regions.append(Snapshot(self.frames))
         try:
             ended, _ = run_branches(
-                self.builder, self.frames, self.regions[-1], condition,
-                lambda: (then() == "jump", None), lambda: (orelse() == "jump", None),
-            )  # fmt: skip
+                self.builder,
+                self.frames,
+                self.regions[-1],
+                condition,
+                lambda: (then() == "jump", None),
+                lambda: (orelse() == "jump", None),
+            )
         finally:
             frame.conditions -= 1
             self.regions.pop()
         return "jump" if ended else self._status()
 
-    def branch(
-        self, condition: Scalar, then: Callable[[], None], orelse: Callable[[], None]
-    ) -> None:
+    def branch(self, condition: Scalar, then: Callable[[], None], orelse: Callable[[], None]) -> None:
         """A run-time `if` whose sides are two functions; neither exits the current function."""
         self._branches(condition, then, orelse)
 
@@ -257,8 +271,9 @@ class Flow(Calls):
         if isinstance(value, RuntimeValue):
             raise OperandError(
                 f"`match` asks at compile time, and this compares {describe(value)}: use `if` and "
-                "`elif`, which ask at run time too", self.locate(node),
-            )  # fmt: skip
+                "`elif`, which ask at run time too",
+                self.locate(node),
+            )
         return value
 
     # -- exits ---------------------------------------------------------------------------------
@@ -308,8 +323,7 @@ class Flow(Calls):
         rounds = list(islice(items, MAX_UNROLL + 1))
         if len(rounds) > MAX_UNROLL:
             raise CompileError(
-                f"this loop would be unrolled more than {MAX_UNROLL} times; use tc.range for a "
-                "run-time loop"
+                f"this loop would be unrolled more than {MAX_UNROLL} times; use tc.range for a run-time loop"
             )
         around = [loop.copies for loop in self.loops if isinstance(loop, Unrolled)]
         copies = around[-1] if around else 1
@@ -334,8 +348,10 @@ class Flow(Calls):
                 f"this loop over {items} is unrolled when the kernel is compiled: {copies} copies "
                 f"of its body take seconds or minutes. tc.range(...) makes a loop that the kernel "
                 "runs; tc.static_range(...) unrolls without this warning",
-                PerformanceWarning, loc.filename, loc.line,
-            )  # fmt: skip
+                PerformanceWarning,
+                loc.filename,
+                loc.line,
+            )
 
     def _unrolled(self, node: ast.For, rounds: list[Any], first: int) -> Status:
         """The iterations from `first` on, each where no earlier one has left the loop."""
@@ -378,9 +394,11 @@ class Flow(Calls):
         self._run_loop(node, assigned_names(node.body) - names, trial)
 
     def _run_loop(
-        self, node: ast.For | ast.While, assigned: frozenset[str],
+        self,
+        node: ast.For | ast.While,
+        assigned: frozenset[str],
         trial: Callable[[Loop, Callable[[Loop], None]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         last = self.plans.get(node)
         self.plans[node] = run_loop(self.builder, self.frames, assigned, trial, last)
 

@@ -19,15 +19,7 @@ from typing import Any
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.frontend.control import shaped
-from tensorcore_dsl.frontend.loop_plans import (
-    Carry,
-    Plans,
-    Slot,
-    again,
-    alike,
-    changes,
-    likely_plan,
-)
+from tensorcore_dsl.frontend.loop_plans import Carry, Plans, Slot, again, alike, changes, likely_plan
 from tensorcore_dsl.ir.nodes import Block, Jump
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
@@ -35,12 +27,25 @@ from tensorcore_dsl.values.promotion import promote_types
 from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Scalar, Undefined
 
 from tensorcore_dsl.frontend.environment import (  # isort: skip
-    MISSING, Container, Contents, Frame, Snapshot, columns, keys_of, name_of, rebuilt, same,
+    MISSING,
+    Container,
+    Contents,
+    Frame,
+    Snapshot,
+    columns,
+    keys_of,
+    name_of,
+    rebuilt,
+    same,
     structure,
-)  # fmt: skip
+)
 from tensorcore_dsl.values.variables import (  # isort: skip
-    Copies, holding_type, new_variable, register_for, write,
-)  # fmt: skip
+    Copies,
+    holding_type,
+    new_variable,
+    register_for,
+    write,
+)
 
 
 @dataclass
@@ -67,8 +72,8 @@ class Loop:
     tests: list[Contents] = field(default_factory=list)  # the contents after its test
 
     def leave(
-        self, block: Block, before: Jump | None = None, leaves: bool = False, returns: bool = False,
-    ) -> None:  # fmt: skip
+        self, block: Block, before: Jump | None = None, leaves: bool = False, returns: bool = False
+    ) -> None:
         """Record that control leaves the body here."""
         self.exits.append(Exit(self.head.frozen(), block, before, leaves, returns))
 
@@ -79,9 +84,12 @@ class Loop:
 
 
 def run_loop(
-    builder: Builder, frames: list[Frame], assigned: frozenset[str],
-    trial: Callable[[Loop, Callable[[Loop], None]], None], last: Plans | None = None,
-) -> Plans:  # fmt: skip
+    builder: Builder,
+    frames: list[Frame],
+    assigned: frozenset[str],
+    trial: Callable[[Loop, Callable[[Loop], None]], None],
+    last: Plans | None = None,
+) -> Plans:
     """Evaluate a loop until its set of carried variables is known, and emit it.
 
     `trial(loop, settle)` emits the loop with its body and records the exits; it is called again
@@ -231,9 +239,7 @@ class _Variables:
         for slot, plan in expected.items():
             verdict = verdicts.get(slot, "wrong")
             retyped = verdict == "other type"
-            if verdict == "wrong" or (
-                verdict != "idle" and alike(self.carried[slot], plan) == retyped
-            ):
+            if verdict == "wrong" or (verdict != "idle" and alike(self.carried[slot], plan) == retyped):
                 return self._expect_nothing()
         for slot in expected:
             if verdicts[slot] == "idle":
@@ -348,8 +354,7 @@ class _Variables:
         if isinstance(entry, Scalar) and is_simple(after):
             hint = f"convert it with tc.{entry.dtype}(...), or start with another type"
         return Undefined(
-            f"it is {describe(entry)} before {self.where} and {describe(after)} after a round; "
-            f"{hint}"
+            f"it is {describe(entry)} before {self.where} and {describe(after)} after a round; {hint}"
         )
 
     def _from_nothing(self, head: Any, afters: list[Any]) -> Any:
@@ -358,10 +363,7 @@ class _Variables:
         if all(same(v, values[0]) and not isinstance(v, RuntimeValue) for v in values):
             return values[0]
         if isinstance(values[0], RegisterGroup):
-            alike = all(
-                isinstance(v, RegisterGroup) and v.value.type == values[0].value.type
-                for v in values
-            )
+            alike = all(isinstance(v, RegisterGroup) and v.value.type == values[0].value.type for v in values)
             return Carry(like=values[0]) if alike else None
         dtype = holding_type(values)
         return None if dtype is None else Carry(dtype)

@@ -104,14 +104,13 @@ def require_source(function: Any) -> Source:
     """The tree of a kernel or helper; UnsupportedSyntax if there is none."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UnsupportedSyntax(
-            f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain "
-            "functions", _place_of_yield(function) or _place_of(function),
-        )  # fmt: skip
+            f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain functions",
+            _place_of_yield(function) or _place_of(function),
+        )
     source = source_of(function)
     if source is None:
         raise UnsupportedSyntax(
-            f"the source of {function.__name__} cannot be read: "
-            f"{recovery.reason(function.__code__)}"
+            f"the source of {function.__name__} cannot be read: {recovery.reason(function.__code__)}"
         )
     return source
 

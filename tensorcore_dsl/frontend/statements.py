@@ -49,9 +49,7 @@ class Evaluator(Flow):
         source = require_source(function)
         if not isinstance(source.tree, ast.FunctionDef):
             raise UnsupportedSyntax("a kernel is a function with a name, not a lambda")
-        frame = Frame(
-            function.__name__, source, variables, cells_of(function), function.__globals__
-        )
+        frame = Frame(function.__name__, source, variables, cells_of(function), function.__globals__)
         frame.is_kernel = True
         for name, value in variables.items():
             self._enter_leaves(value, name)
@@ -108,10 +106,13 @@ class Evaluator(Flow):
             return any(map(self._is_last_product, value))
         last = self.builder.block.nodes[-1:]
         return (
-            isinstance(value, RegisterGroup) and bool(last) and isinstance(last[0], Op)
-            and value.value in last[0].results and last[0].instr.opcode in PRODUCTS
+            isinstance(value, RegisterGroup)
+            and bool(last)
+            and isinstance(last[0], Op)
+            and value.value in last[0].results
+            and last[0].instr.opcode in PRODUCTS
             and last[0].instr.results[0].name == "d"  # not a load of a fragment
-        )  # fmt: skip
+        )
 
     def run_Pass(self, node: ast.Pass) -> None:
         pass
@@ -157,9 +158,7 @@ class Evaluator(Flow):
             setattr(owner, target.attr, value)
 
     def assign(self, target: ast.expr, value: Any) -> None:
-        if isinstance(value, (Mbarrier, MbarrierArray)) and not isinstance(
-            target, (ast.Tuple, ast.List)
-        ):
+        if isinstance(value, (Mbarrier, MbarrierArray)) and not isinstance(target, (ast.Tuple, ast.List)):
             name_barriers(value, ast.unparse(target), len(self.frames))
         if isinstance(target, ast.Name):
             frame = self.frame
@@ -184,9 +183,7 @@ class Evaluator(Flow):
         """`container[index] = value`; a fragment is a value, so its variable gets a new one."""
         if not isinstance(container, RegisterGroup):
             if not hasattr(type(container), "__setitem__"):
-                raise OperandError(
-                    f"items of {describe(container)} cannot be assigned: make a new one"
-                )
+                raise OperandError(f"items of {describe(container)} cannot be assigned: make a new one")
             container[index] = value
             return
         changed = container.replaced(index, value)

@@ -22,9 +22,25 @@ from tensorcore_dsl.origins import is_library
 from tensorcore_dsl.values.values import RuntimeValue, Struct
 
 _UNCHANGEABLE = frozenset(
-    (bool, int, float, complex, str, bytes, type(None), range, slice, type(...), types.ModuleType,
-     types.FunctionType, types.BuiltinFunctionType, types.MethodType, DType, type),
-)  # fmt: skip
+    (
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(None),
+        range,
+        slice,
+        type(...),
+        types.ModuleType,
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        types.MethodType,
+        DType,
+        type,
+    )
+)
 MAX_ITEMS = 4096  # of larger containers, only the length is compared
 MAX_BYTES = 1 << 16  # larger arrays are not compared
 
@@ -98,8 +114,7 @@ class Surroundings:
 
     def _refuse(self, name: str) -> None:
         raise OperandError(
-            f"{name!r} belongs to the code around the kernel and cannot be changed by it; copy it "
-            "first"
+            f"{name!r} belongs to the code around the kernel and cannot be changed by it; copy it first"
         )
 
 
@@ -131,8 +146,7 @@ def differs(value: Any, contents: Any) -> bool:
 
 def _differ(now: list[Any], then: list[Any]) -> bool:
     return len(now) != len(then) or any(
-        x is not y and not (type(x) is type(y) is int and x == y)
-        for x, y in zip(now, then, strict=True)
+        x is not y and not (type(x) is type(y) is int and x == y) for x, y in zip(now, then, strict=True)
     )
 
 

@@ -30,10 +30,7 @@ LEAST, MOST = 8192, 32768  # threads that run at a time, where the batch has so 
 
 
 def emulate(
-    text: str | Instruction,
-    *operands: Any,
-    arch: str = "sm_90a",
-    shared: np.ndarray | None = None,
+    text: str | Instruction, *operands: Any, arch: str = "sm_90a", shared: np.ndarray | None = None
 ) -> Any:
     """The result of one instruction on raw bits, as an architecture computes it.
 
@@ -165,8 +162,7 @@ class _Image:
         if not isinstance(value, (int, float)):
             wanted = "a number" if self.immediate else "a NumPy array of register bits or a number"
             raise OperandError(
-                f"{instr}: operand {self.operand.name} is a {type(value).__name__}; {wanted} is "
-                "needed"
+                f"{instr}: operand {self.operand.name} is a {type(value).__name__}; {wanted} is needed"
             )
         if self.group:
             raise OperandError(f"{instr}: operand {self.operand.name} needs {_wanted(instr, self)}")
@@ -199,8 +195,7 @@ class _Image:
             self.array = np.broadcast_to(self.array[..., None], (*shape, threads))
         elif shape[-len(tail) :] != tail:
             raise OperandError(
-                f"{instr}: operand {self.operand.name} has shape {shape}; {_wanted(instr, self)} "
-                "is needed"
+                f"{instr}: operand {self.operand.name} has shape {shape}; {_wanted(instr, self)} is needed"
             )
         self.batch = self.array.shape[: self.array.ndim - len(tail)]
 
@@ -279,9 +274,8 @@ class _Registers:
 
 
 def _run(
-    instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray,
-    product: np.ndarray | None,
-) -> tuple[Any, ...]:  # fmt: skip
+    instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray, product: np.ndarray | None
+) -> tuple[Any, ...]:
     """Results for a part of the batch; its `memory`, (elements, bytes), is written in place, and so
     is `product`, (elements, threads, registers), where the instruction is a matrix product."""
     count, threads = len(memory), instr.threads

@@ -75,7 +75,7 @@ AT_ONCE = 2  # chunks that run at a time in threads: more would wait for the int
 AHEAD = 4  # chunks for each worker that run or wait to run
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0915
     kernel: Kernel,
     grid: Dim3,
     block: Dim3,
@@ -147,15 +147,37 @@ def run(
         if apart:
             pool, arguments = stack.enter_context(processes.pool(arguments))
         size, at_once = _chunks(
-            program, ctas, group, most_workers, prod(cluster or (1,)), static + dynamic_shared,
-            most, polls, pool is not None,
-        )  # fmt: skip
+            program,
+            ctas,
+            group,
+            most_workers,
+            prod(cluster or (1,)),
+            static + dynamic_shared,
+            most,
+            polls,
+            pool is not None,
+        )
         team = stack.enter_context(Team(1 if pool else most_workers - at_once + 1))
         launch = _Launch(
-            program, grid, block, arguments, target.name, static, dynamic_shared, checks, profile,
-            cluster, coupled or polls, limit, most if waits else None, order, observers, recorder,
-            team, overlap=overlap,
-        )  # fmt: skip
+            program,
+            grid,
+            block,
+            arguments,
+            target.name,
+            static,
+            dynamic_shared,
+            checks,
+            profile,
+            cluster,
+            coupled or polls,
+            limit,
+            most if waits else None,
+            order,
+            observers,
+            recorder,
+            team,
+            overlap=overlap,
+        )
         memory, _ = launch.memory
         if races and checks:
             launch.history = LaunchHistory(
@@ -219,16 +241,30 @@ class _Launch:
         """Run a chunk of CTAs, from the first one on, until an event is set."""
         (memory, parameters), recorder = self.memory, self.recorder
         geometry = Geometry(
-            self.grid, self.block, first, ctas, self.static, self.dynamic, self.program.unit,
-            self.cluster, self.program.ranked,
-        )  # fmt: skip
+            self.grid,
+            self.block,
+            first,
+            ctas,
+            self.static,
+            self.dynamic,
+            self.program.unit,
+            self.cluster,
+            self.program.ranked,
+        )
         # With checks nobody reads what has not been written.
         memory_of = memory_pool.empty if self.checks else memory_pool.zeros
         shared = memory_of((ctas, self.static + self.dynamic))
         ctx = ExecutionContext(
-            self.program, geometry, memory, SharedStorage(shared, self.checks), self.arch,
-            self.profile, self.history, self.team, self.ordered,
-        )  # fmt: skip
+            self.program,
+            geometry,
+            memory,
+            SharedStorage(shared, self.checks),
+            self.arch,
+            self.profile,
+            self.history,
+            self.team,
+            self.ordered,
+        )
         ctx.unusual = is_unusual(self.order)
         scheduler = _scheduler(self.order, ctx)
         machine = Machine(ctx, parameters, scheduler, self.observers, self.limit, self.resident)
@@ -249,9 +285,12 @@ class _Launch:
 
 
 def _run_chunks(
-    chunk: processes.Chunk, jobs: Iterable[processes.Job], workers: int, stop: Event,
+    chunk: processes.Chunk,
+    jobs: Iterable[processes.Job],
+    workers: int,
+    stop: Event,
     advance: Callable[[int], None],
-) -> Report:  # fmt: skip
+) -> Report:
     """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
 
     They run in threads. Of the chunks that fail, the first one's error is raised. advance: is told
@@ -319,13 +358,9 @@ def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) 
     if threads > 1024:
         raise ArgumentError(f"block {block} has {threads} threads; 1024 is the most")
     if kernel.threads is not None and threads != kernel.threads:
-        raise ArgumentError(
-            f"block {block} has {threads} threads; {kernel.name} needs {kernel.threads}"
-        )
+        raise ArgumentError(f"block {block} has {threads} threads; {kernel.name} needs {kernel.threads}")
     if dynamic_shared and not kernel.dynamic:
-        raise ArgumentError(
-            f"{kernel.name} uses no dynamic shared memory; {dynamic_shared} bytes given"
-        )
+        raise ArgumentError(f"{kernel.name} uses no dynamic shared memory; {dynamic_shared} bytes given")
 
 
 def _cluster(kernel: Kernel, grid: Dim3, cluster: Dim3 | None) -> Dim3 | None:
@@ -349,8 +384,7 @@ def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, li
     if len(arguments) != len(kernel.params):
         names = ", ".join(p.name for p in kernel.params)
         raise ArgumentError(
-            f"{kernel.name} has {len(kernel.params)} parameters ({names}), "
-            f"{len(arguments)} values given"
+            f"{kernel.name} has {len(kernel.params)} parameters ({names}), {len(arguments)} values given"
         )
     memory = Arguments(arguments)
     arrays, maps, bits = 0, 0, []
@@ -375,9 +409,16 @@ def _bits(param: Param, argument: Any) -> Any:
 
 
 def _chunks(
-    program: Program, ctas: int, threads: int, workers: int, cluster: int, shared: int,
-    most: int = 1, polls: bool = False, apart: bool = False,
-) -> tuple[int, int]:  # fmt: skip
+    program: Program,
+    ctas: int,
+    threads: int,
+    workers: int,
+    cluster: int,
+    shared: int,
+    most: int = 1,
+    polls: bool = False,
+    apart: bool = False,
+) -> tuple[int, int]:
     """CTAs of a chunk, each with `shared` bytes, and how many chunks run at a time.
 
     threads: of a CTA, rounded up to whole warps or warpgroups, as they take room.
@@ -409,9 +450,7 @@ def _chunks(
 
 
 @lru_cache(256)
-def _even(
-    ctas: int, workers: int, smallest: int, largest: int, threads: int, cluster: int
-) -> int:
+def _even(ctas: int, workers: int, smallest: int, largest: int, threads: int, cluster: int) -> int:
     """CTAs of a chunk, from `smallest` (or half of `largest`) to `largest`: as many as let the
     busiest of so many workers have the least to do, or hardly more."""
 

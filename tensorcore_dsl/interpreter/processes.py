@@ -312,9 +312,8 @@ def _leave(own: int) -> None:
 
 
 def _run(
-    data: bytes, chunk: Chunk | None, job: Job, arena: Arena, team: Team, stop: Event,
-    end: Connection,
-) -> Chunk | None:  # fmt: skip
+    data: bytes, chunk: Chunk | None, job: Job, arena: Arena, team: Team, stop: Event, end: Connection
+) -> Chunk | None:
     """Run a chunk, which is read from `data` if it is None, and returned."""
     try:
         chunk = chunk or _Unpickler(data, arena, team).load()
@@ -370,9 +369,14 @@ class ProcessPool:
                 worker.end()
 
     def run(
-        self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
-        advance: Callable[[int], None], processors: int = 1,
-    ) -> Report:  # fmt: skip
+        self,
+        chunk: Chunk,
+        jobs: Iterable[Job],
+        count: int,
+        stop: Event,
+        advance: Callable[[int], None],
+        processors: int = 1,
+    ) -> Report:
         """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
 
         `count` processes, of which each has a job, take the next one when they are done. Where
@@ -389,9 +393,14 @@ class ProcessPool:
             raise
 
     def _run(
-        self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event,
-        advance: Callable[[int], None], processors: int,
-    ) -> Report:  # fmt: skip
+        self,
+        chunk: Chunk,
+        jobs: Iterable[Job],
+        count: int,
+        stop: Event,
+        advance: Callable[[int], None],
+        processors: int,
+    ) -> Report:
         total, failed, left = Report(), dict[int, BaseException](), iter(jobs)
         self.arena.helpers = 0
         workers = self._begin(chunk, left, count)

@@ -30,9 +30,8 @@ class ProgressLine:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._timer is None:
             return
         self._timer.cancel()
@@ -50,22 +49,20 @@ class ProgressLine:
 
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         with self._lock:
             if self._timer is None:  # the launch has ended meanwhile
                 return
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
             self._bar = Progress(
-                *columns, TextColumn("blocks"), TimeElapsedColumn(),
-                console=Console(stderr=True), transient=True, refresh_per_second=2,
-            )  # fmt: skip
+                *columns,
+                TextColumn("blocks"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+                refresh_per_second=2,
+            )
             self._task = self._bar.add_task(f"emulating {self.name}", total=self.blocks)
             self._bar.update(self._task, completed=self.ended)
             self._bar.start()

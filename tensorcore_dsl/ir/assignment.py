@@ -73,11 +73,11 @@ class Assignment:
         if isinstance(node, Op) and value in node.results:
             raise VerifyError(
                 f"a guarded {node.instr} keeps {value} where its guard does not hold, "
-                "but a path leads here on which nothing was written to it", node.loc,
-            )  # fmt: skip
+                "but a path leads here on which nothing was written to it",
+                node.loc,
+            )
         raise VerifyError(
-            f"{value} of type {value.type} is read, but a path leads here on which it was not "
-            "written",
+            f"{value} of type {value.type} is read, but a path leads here on which it was not written",
             node.loc,
         )
 

@@ -64,10 +64,7 @@ def remove_dead(kernel: Kernel) -> None:
             needed.add(value)
             for node in makers.get(value, ()):
                 pending.extend(reads(node))
-    _rewrite(
-        kernel.body,
-        lambda node: [] if _droppable(node) and needed.isdisjoint(writes(node)) else [node],
-    )
+    _rewrite(kernel.body, lambda node: [] if _droppable(node) and needed.isdisjoint(writes(node)) else [node])
 
 
 def unwritten_operand(instr: Instruction) -> int | None:
@@ -199,9 +196,7 @@ class _Class(NamedTuple):
 
     def join(self, other: _Class) -> _Class:
         members = self.members + other.members
-        return _Class(
-            members, self.mask | other.mask, self.row | other.row, self.type or other.type
-        )
+        return _Class(members, self.mask | other.mask, self.row | other.row, self.type or other.type)
 
     def leader(self, params: set[Value]) -> Value:
         """The member whose registers the others use."""
@@ -223,8 +218,7 @@ def _merge(kernel: Kernel) -> dict[Value, Value]:
         _rewrite(kernel.body, lambda node: [] if node in graph.dead else [node])
     typed = _typed(kernel)
     classes = {
-        v: _Class([v], bit, graph.rows[v], v.type if v in typed else None)
-        for v, bit in graph.bits.items()
+        v: _Class([v], bit, graph.rows[v], v.type if v in typed else None) for v, bit in graph.bits.items()
     }
     for _, left, right in pairs:
         a, b = classes[left], classes[right]
@@ -248,12 +242,7 @@ class _Flow(NamedTuple):
     at_continue: int = 0
 
     def before(self, after: int, to_break: int = 0, to_continue: int = 0) -> int:
-        return (
-            self.reads
-            | self.through & after
-            | self.at_break & to_break
-            | self.at_continue & to_continue
-        )
+        return self.reads | self.through & after | self.at_break & to_break | self.at_continue & to_continue
 
 
 @dataclass
@@ -328,9 +317,8 @@ class _Interference:
         test, body = self._block_flow(node.test), self._block_flow(node.body)
         leave = 0 if isinstance(node.condition, Const) and node.condition.value else self.everything
         middle = _Flow(
-            body.reads | self._mask(reads(node)), body.through | body.at_continue,
-            leave | body.at_break,
-        )  # fmt: skip
+            body.reads | self._mask(reads(node)), body.through | body.at_continue, leave | body.at_break
+        )
         return _Flow(test.before(middle.reads), test.at_break | test.through & middle.at_break)
 
     def _for_flow(self, node: For) -> _Flow:
@@ -338,9 +326,7 @@ class _Interference:
         bottom = self._mask(s for s in (node.stop, node.step) if isinstance(s, Value))
         again = body.through | body.at_continue
         entered = 0 if constant_trips(node) else self.everything
-        return _Flow(
-            self._mask(reads(node)) | body.reads | again & bottom, entered | again | body.at_break
-        )
+        return _Flow(self._mask(reads(node)) | body.reads | again & bottom, entered | again | body.at_break)
 
     # Top down: the live values at every write.
 

@@ -23,9 +23,7 @@ def const_bits(const: Const) -> int:
     dtype = const.dtype
     if dtype.kind == "f" and dtype.lanes == 1:
         return _float_bits(const.value, dtype)
-    if isinstance(const.value, float) and not (
-        math.isfinite(const.value) and const.value.is_integer()
-    ):
+    if isinstance(const.value, float) and not (math.isfinite(const.value) and const.value.is_integer()):
         raise OperandError(f"{const.value!r} is no {dtype.name} constant: an integer is needed")
     return int(const.value) & ((1 << dtype.bits) - 1)
 

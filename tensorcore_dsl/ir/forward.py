@@ -16,8 +16,20 @@ from dataclasses import replace
 from tensorcore_dsl.dtypes import DType, named
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
-    Address, Assign, Block, Const, For, Kernel, Op, Part, Source, Value, children, walk, writes,
-)  # fmt: skip
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    Kernel,
+    Op,
+    Part,
+    Source,
+    Value,
+    children,
+    walk,
+    writes,
+)
 
 Register = Value | Part | Const  # one register, or a constant
 Known = dict[Value, tuple[Register, ...]]

@@ -433,9 +433,7 @@ class _Reader:
         if caller and int(caller[1]) not in self.locs:
             raise CompileError(f"line {c.number}: loc {caller[1]} has to come before {number}")
         called_from = self.locs[int(caller[1])] if caller else None
-        self.locs[number] = Loc(
-            _string(c, file), int(line), int(column), int(end), function, called_from
-        )
+        self.locs[number] = Loc(_string(c, file), int(line), int(column), int(end), function, called_from)
 
     # Values.
 

@@ -18,12 +18,7 @@ from tensorcore_dsl.dtypes import DType, u64
 from tensorcore_dsl.errors import OperandError, VerifyError, listing, located
 from tensorcore_dsl.ir.assignment import Assignment
 from tensorcore_dsl.ir.coalesce import unwritten_operand
-from tensorcore_dsl.ir.constants import (
-    const_bits,
-    const_int,
-    immediate_complaint,
-    shortened,
-)
+from tensorcore_dsl.ir.constants import const_bits, const_int, immediate_complaint, shortened
 from tensorcore_dsl.ir.forward import part_type
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
@@ -125,14 +120,18 @@ def complaints_about_map(map: TensorMap) -> Iterator[str]:
     if map.argument < 0:
         yield f"a tensor map of argument {map.argument}"
     if not 1 <= rank <= MAX_RANK or len(map.box) != rank:
-        yield f"a box of {len(map.box)} extents along {rank} axes; as many of both, 1 to " \
+        yield (
+            f"a box of {len(map.box)} extents along {rank} axes; as many of both, 1 to "
             f"{MAX_RANK}, are allowed"
+        )
     if len(set(map.axes)) < rank or any(axis < 0 for axis in map.axes):
         yield f"axes {map.axes}; distinct axes, counted from 0, are allowed"
     if not all(1 <= extent <= MAX_BOX for extent in map.box):
         box = tuple(extent for _, extent in sorted(zip(map.axes, map.box, strict=False)))
-        yield f"a box of {box} elements; 1 to {MAX_BOX} along each axis are allowed, so that " \
+        yield (
+            f"a box of {box} elements; 1 to {MAX_BOX} along each axis are allowed, so that "
             "several boxes make a larger tile"
+        )
     if map.swizzle not in SWIZZLES:
         yield f"a swizzle of {map.swizzle} bytes; allowed are {listing(SWIZZLES)}"
 
@@ -167,24 +166,27 @@ def cluster_is_sized(kernel: Kernel) -> Complaints:
         return
     good = len(kernel.cluster) == 3 and min(kernel.cluster) >= 1
     if not good or prod(kernel.cluster) > MAX_CLUSTER:
-        yield f"cluster {kernel.cluster}; three extents of at most {MAX_CLUSTER} blocks in all " \
-            f"are allowed"
+        yield f"cluster {kernel.cluster}; three extents of at most {MAX_CLUSTER} blocks in all are allowed"
 
 
 def shared_memory_is_sized(kernel: Kernel) -> Complaints:
     if not 0 <= kernel.shared_bytes <= MAX_SHARED:
-        yield f"{shortened(kernel.shared_bytes)} bytes of shared memory; 0 to {MAX_SHARED} are " \
-            "allowed"
+        yield f"{shortened(kernel.shared_bytes)} bytes of shared memory; 0 to {MAX_SHARED} are allowed"
     for align in (kernel.shared_align, kernel.dynamic or 1):
         if not 1 <= align <= MAX_SHARED or align & (align - 1):
-            yield f"shared memory aligned to {shortened(align)}; powers of two up to " \
-                f"{MAX_SHARED} are allowed"
+            yield f"shared memory aligned to {shortened(align)}; powers of two up to {MAX_SHARED} are allowed"
 
 
 KERNEL_RULES: tuple[Callable[[Kernel], Complaints], ...] = (
-    params_are_scalars, params_are_distinct, tensor_maps_can_be_encoded, tensor_maps_come_last,
-    threads_fit_a_block, limits_are_sized, cluster_is_sized, shared_memory_is_sized,
-)  # fmt: skip
+    params_are_scalars,
+    params_are_distinct,
+    tensor_maps_can_be_encoded,
+    tensor_maps_come_last,
+    threads_fit_a_block,
+    limits_are_sized,
+    cluster_is_sized,
+    shared_memory_is_sized,
+)
 
 
 # --- instructions ---------------------------------------------------------------------------
@@ -251,8 +253,7 @@ def results_are_distinct(op: Op) -> Complaints:
 def values_are_sized(node: Node) -> Complaints:
     for value in writes(node):
         if not 1 <= value.type.registers <= MAX_REGISTERS:
-            yield f"{value} has {shortened(value.type.registers)} registers; 1 to " \
-                f"{MAX_REGISTERS} are allowed"
+            yield f"{value} has {shortened(value.type.registers)} registers; 1 to {MAX_REGISTERS} are allowed"
 
 
 def constants_have_bits(node: Node) -> Complaints:
@@ -293,10 +294,9 @@ def _register(source: Source, operand: Operand) -> str | None:
     if isinstance(source, Part):
         return _part_complaint(source) or (
             None
-            if not operand.is_fragment and operand.registers == 1
-            and agree(part_type(source), operand.dtype)
+            if not operand.is_fragment and operand.registers == 1 and agree(part_type(source), operand.dtype)
             else f"{_described(source)}, where {needed(operand)}"
-        )  # fmt: skip
+        )
     if isinstance(source, Value):
         good = fits(source.type, operand)
     else:
@@ -343,8 +343,10 @@ def copies_keep_the_width(node: Assign) -> Complaints:
     for source in node.sources:
         complaint = _part_complaint(source) if isinstance(source, Part) else None
         if complaint or _width(source) != node.target.type.register_bits:
-            yield f"{complaint or _described(source)} is copied to {node.target}, which holds " \
+            yield (
+                f"{complaint or _described(source)} is copied to {node.target}, which holds "
                 f"{node.target.type}"
+            )
 
 
 def loops_count_with_integers(node: For) -> Complaints:
@@ -370,9 +372,11 @@ def steps_go_somewhere(node: For) -> Complaints:
 
 def condition_is_a_predicate(node: If | While) -> Complaints:
     condition = node.condition
-    good = _is_predicate(condition) if isinstance(condition, Value) else (
-        isinstance(node, While) and condition.dtype.kind == "p"
-    )  # fmt: skip
+    good = (
+        _is_predicate(condition)
+        if isinstance(condition, Value)
+        else (isinstance(node, While) and condition.dtype.kind == "p")
+    )
     if not good:
         name = type(node).__name__.lower()
         yield f"the condition of `{name}` is {_described(condition)}, where a predicate is needed"
@@ -392,12 +396,21 @@ def predicates_are_single(node: Node) -> Complaints:
 Rules = tuple[Callable[[Any], Complaints], ...]
 NODE_RULES: dict[type, Rules] = {
     Op: (
-        count_of_operands, values_are_sized, kinds_and_types_of_operands, constants_have_bits,
-        types_of_results, results_are_distinct, guard_is_a_predicate, tied_operand_is_the_result,
+        count_of_operands,
+        values_are_sized,
+        kinds_and_types_of_operands,
+        constants_have_bits,
+        types_of_results,
+        results_are_distinct,
+        guard_is_a_predicate,
+        tied_operand_is_the_result,
         predicates_are_single,
     ),
     Assign: (
-        values_are_sized, constants_have_bits, copies_fill_their_target, copies_keep_the_width,
+        values_are_sized,
+        constants_have_bits,
+        copies_fill_their_target,
+        copies_keep_the_width,
         predicates_are_single,
     ),
     For: (values_are_sized, constants_have_bits, loops_count_with_integers, steps_go_somewhere),

@@ -21,9 +21,12 @@ ORDERS = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc")
 SCOPES = ("cta", "cluster", "gpu", "sys")
 COMPLETIONS = ("async_group", "bulk_group", "mbarrier")
 VERBS = {
-    "load": Effect.LOAD, "store": Effect.STORE, "update": Effect.LOAD | Effect.STORE, "sync": PURE,
+    "load": Effect.LOAD,
+    "store": Effect.STORE,
+    "update": Effect.LOAD | Effect.STORE,
+    "sync": PURE,
     "hint": PURE,
-}  # fmt: skip
+}
 _SCALAR_TYPE = re.compile(r"[a-z]+(\d+)(?:x(\d))?")
 
 

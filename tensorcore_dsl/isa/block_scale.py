@@ -31,9 +31,15 @@ _BYTES = {1: (0, 1, 2, 3), 2: (0, 2), 4: (0,)}
 
 
 def scales(
-    ctx: Context, count: int, scale_a: Any, byte_a: int, thread_a: int, scale_b: Any, byte_b: int,
+    ctx: Context,
+    count: int,
+    scale_a: Any,
+    byte_a: int,
+    thread_a: int,
+    scale_b: Any,
+    byte_b: int,
     thread_b: int,
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """Scale matrices (warps, 16, count) and (warps, count, 8) from the registers."""
     lanes_a = 4 * (ROWS_A % 8) + 2 * int(thread_a) + ROWS_A // 8
     lanes_b = 4 * COLUMNS_B + int(thread_b)
@@ -110,9 +116,7 @@ class ScaledFamily:
 
     def instructions(self) -> Iterator[Instruction]:
         with_vector = (True, False) if self.implied else (True,)
-        for is_sparse, (a, b), explicit in itertools.product(
-            (False, True), pairs(self.ab), with_vector
-        ):
+        for is_sparse, (a, b), explicit in itertools.product((False, True), pairs(self.ab), with_vector):
             yield self._instruction(is_sparse, a, b, explicit)
 
     def _instruction(self, is_sparse: bool, a: str, b: str, explicit: bool) -> Instruction:
@@ -126,23 +130,37 @@ class ScaledFamily:
         head = "mma" + (sparse.SORTED if is_sparse else "")
         vector = f".scale_vec::{count}X" if explicit else ""
         params: dict[str, Any] = dict(
-            group="sp.block_scale" if is_sparse else "block_scale", shape=shape,
-            a=a, b=b, c="f32", d="f32", kind=self.kind, scale_kind=self.kind,
-            scale_vec=count, scale_type=scale_type,
-        )  # fmt: skip
+            group="sp.block_scale" if is_sparse else "block_scale",
+            shape=shape,
+            a=a,
+            b=b,
+            c="f32",
+            d="f32",
+            kind=self.kind,
+            scale_kind=self.kind,
+            scale_vec=count,
+            scale_type=scale_type,
+        )
         params |= {} if explicit else {"shorthand": "shorthand"}
         params |= {"sparse": "sparse", "ordered": "ordered"} if is_sparse else {}
         return Instruction(
             mnemonic=f"{head}.sync.aligned.{shape}.row.col.kind::{self.kind}.block_scale{vector}"
             f".f32.{a}.{b}.f32.{scale_type}",
             results=(operand("d", names["d"]),),
-            operands=(*(operand(x, names[x]) for x in "abc"), *extra, *scale_operands(int(count), scale_type)),
+            operands=(
+                *(operand(x, names[x]) for x in "abc"),
+                *extra,
+                *scale_operands(int(count), scale_type),
+            ),
             requires=Requires(self.sparse_requires if is_sparse else self.requires),
-            version=self.ptx, section=sparse.SECTION if is_sparse else mma.SECTION,
-            execute=multiply_scaled, effects=WARP,
+            version=self.ptx,
+            section=sparse.SECTION if is_sparse else mma.SECTION,
+            execute=multiply_scaled,
+            effects=WARP,
             template=("{d}, {a}, {b}, {c}, " + ("{e}, {f}, " if is_sparse else "") + _SCALES),
-            tied="c", params=params,
-        )  # fmt: skip
+            tied="c",
+            params=params,
+        )
 
 
 E2M1 = "e2m1/e2m1"

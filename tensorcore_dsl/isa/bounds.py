@@ -54,14 +54,23 @@ def instruction(mnemonic: str) -> Instruction:
         raise UnknownInstruction(f"no instruction {mnemonic!r}; there are {allowed}")
     dtype = dtypes.named(name)
     operands = (
-        Operand("text", dtypes.u32, kind="imm"), Operand("index", dtype),
-        Operand("extent", dtype), Operand("count", dtypes.u32, kind="imm"),
-    )  # fmt: skip
+        Operand("text", dtypes.u32, kind="imm"),
+        Operand("index", dtype),
+        Operand("extent", dtype),
+        Operand("count", dtypes.u32, kind="imm"),
+    )
     return Instruction(
-        mnemonic=mnemonic, results=(), operands=operands, requires=Requires("70"),
-        version=(6, 0), section="vprintf", execute=execute, effects=VOLATILE,
-        template=_statement(name), params={"signed": np.dtype(f"i{dtype.bits // 8}")},
-    )  # fmt: skip
+        mnemonic=mnemonic,
+        results=(),
+        operands=operands,
+        requires=Requires("70"),
+        version=(6, 0),
+        section="vprintf",
+        execute=execute,
+        effects=VOLATILE,
+        template=_statement(name),
+        params={"signed": np.dtype(f"i{dtype.bits // 8}")},
+    )
 
 
 def _statement(name: str) -> str:

@@ -210,27 +210,113 @@ def _tensor_rows() -> list[Row]:
         hints = ("", "", ""), (".L2::cache_hint", ", policy:b64", ", {policy}")
         for place, cast, mask, masked, ptx in PLACES:
             into = f"cp.async.bulk.tensor.{rank}d.{place}.global.tile.mbarrier::complete_tx::bytes" + cast
-            given: Any = common | {"ptx": ptx, "multicast": "yes" if cast else "-", "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}")}
-            rows += [row(into + hint, load + mask + policy, "9.7.9.25.5.2", load_tensor, template="{dst}, " + listed + ", {bar}" + masked + hinted, **given) for hint, policy, hinted in hints]
+            given: Any = common | {
+                "ptx": ptx,
+                "multicast": "yes" if cast else "-",
+                "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
+            }
+            rows += [
+                row(
+                    into + hint,
+                    load + mask + policy,
+                    "9.7.9.25.5.2",
+                    load_tensor,
+                    template="{dst}, " + listed + ", {bar}" + masked + hinted,
+                    **given,
+                )
+                for hint, policy, hinted in hints
+            ]
         for hint, policy, hinted in hints:
             rows += [
-                row(out + hint, store + policy, "9.7.9.25.5.2", store_tensor, access=TENSOR_STORE, template=listed + ", {src}" + hinted, **source),
-                row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile" + hint, f"map:u64, {declared[:-1]}" + policy, "9.7.9.25.5.4", no_effect, access="hint map global box", template=listed + hinted, **common),
+                row(
+                    out + hint,
+                    store + policy,
+                    "9.7.9.25.5.2",
+                    store_tensor,
+                    access=TENSOR_STORE,
+                    template=listed + ", {src}" + hinted,
+                    **source,
+                ),
+                row(
+                    f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile" + hint,
+                    f"map:u64, {declared[:-1]}" + policy,
+                    "9.7.9.25.5.4",
+                    no_effect,
+                    access="hint map global box",
+                    template=listed + hinted,
+                    **common,
+                ),
             ]
         if rank > 2:
             shifts = [f"o{i}" for i in range(rank - 2)]
-            offsets, shifted = "".join(f", {n}:b16" for n in shifts), ", {{" + ", ".join("{" + n + "}" for n in shifts) + "}}"
+            offsets, shifted = (
+                "".join(f", {n}:b16" for n in shifts),
+                ", {{" + ", ".join("{" + n + "}" for n in shifts) + "}}",
+            )
             for place, cast, mask, masked, ptx in PLACES:
-                into = f"cp.async.bulk.tensor.{rank}d.{place}.global.im2col.mbarrier::complete_tx::bytes" + cast
-                given = common | {"ptx": ptx, "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}")}
-                rows += [row(into + hint, load + offsets + mask + policy, "9.7.9.25.5.2", refuse_im2col, template="{dst}, " + listed + ", {bar}" + shifted + masked + hinted, **given) for hint, policy, hinted in hints]
+                into = (
+                    f"cp.async.bulk.tensor.{rank}d.{place}.global.im2col.mbarrier::complete_tx::bytes" + cast
+                )
+                given = common | {
+                    "ptx": ptx,
+                    "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
+                }
+                rows += [
+                    row(
+                        into + hint,
+                        load + offsets + mask + policy,
+                        "9.7.9.25.5.2",
+                        refuse_im2col,
+                        template="{dst}, " + listed + ", {bar}" + shifted + masked + hinted,
+                        **given,
+                    )
+                    for hint, policy, hinted in hints
+                ]
             for hint, policy, hinted in hints:
                 rows += [
-                    row(out.replace("tile", "im2col_no_offs") + hint, store + policy, "9.7.9.25.5.2", refuse_im2col, access=TENSOR_STORE, template=listed + ", {src}" + hinted, **source),
-                    row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col" + hint, f"map:u64, {declared[:-1]}" + offsets + policy, "9.7.9.25.5.4", no_effect, access="hint map global box", template=listed + shifted + hinted, **common),
+                    row(
+                        out.replace("tile", "im2col_no_offs") + hint,
+                        store + policy,
+                        "9.7.9.25.5.2",
+                        refuse_im2col,
+                        access=TENSOR_STORE,
+                        template=listed + ", {src}" + hinted,
+                        **source,
+                    ),
+                    row(
+                        f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col" + hint,
+                        f"map:u64, {declared[:-1]}" + offsets + policy,
+                        "9.7.9.25.5.4",
+                        no_effect,
+                        access="hint map global box",
+                        template=listed + shifted + hinted,
+                        **common,
+                    ),
                 ]
-            rows.append(row(reduce + ".{op}.im2col_no_offs.bulk_group", store, "9.7.9.25.5.3", refuse_im2col, access=TENSOR_REDUCE, template=listed + ", {src}", op="add min max inc dec and or xor", **source))
-        rows.append(row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, access=TENSOR_REDUCE, template=listed + ", {src}", op="add min max inc dec and or xor", **source))  # fmt: skip
+            rows.append(
+                row(
+                    reduce + ".{op}.im2col_no_offs.bulk_group",
+                    store,
+                    "9.7.9.25.5.3",
+                    refuse_im2col,
+                    access=TENSOR_REDUCE,
+                    template=listed + ", {src}",
+                    op="add min max inc dec and or xor",
+                    **source,
+                )
+            )
+        rows.append(
+            row(
+                reduce + ".{op}.tile.bulk_group",
+                store,
+                "9.7.9.25.5.3",
+                store_tensor,
+                access=TENSOR_REDUCE,
+                template=listed + ", {src}",
+                op="add min max inc dec and or xor",
+                **source,
+            )
+        )
     return rows
 
 

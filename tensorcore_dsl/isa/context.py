@@ -52,9 +52,8 @@ class SharedMemory(Memory, Protocol):
         8 m + r gives the address of row r of matrix m."""
 
     def read_chunks(
-        self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray,
-        size: int, across: bool,
-    ) -> None:  # fmt: skip
+        self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray, size: int, across: bool
+    ) -> None:
         """The elements of `size` bytes in the chunks that `instr` reads through the async proxy for
         the warpgroups that are `whole`.
 
@@ -91,9 +90,7 @@ class AsyncStores(Protocol):
     def store(self, address: np.ndarray, values: np.ndarray, bar: np.ndarray) -> None:
         """Store (count, T) words."""
 
-    def update(
-        self, ctx: Context, address: np.ndarray, value: Any, bar: np.ndarray, update: Any
-    ) -> None:
+    def update(self, ctx: Context, address: np.ndarray, value: Any, bar: np.ndarray, update: Any) -> None:
         """word = update(word, value), atomically, in another CTA."""
 
 
@@ -139,17 +136,14 @@ class BulkCopies(Protocol):
     their own barrier at the same offset. Loads take effect when their bytes are counted."""
 
     def tensor_load(
-        self, dst: np.ndarray, tensor: np.ndarray, coordinates: tuple[Any, ...], bar: np.ndarray,
-        mask: Any,
-    ) -> None: ...  # fmt: skip
+        self, dst: np.ndarray, tensor: np.ndarray, coordinates: tuple[Any, ...], bar: np.ndarray, mask: Any
+    ) -> None: ...
 
     def tensor_store(
         self, tensor: np.ndarray, coordinates: tuple[Any, ...], src: np.ndarray, op: str | None
     ) -> None: ...
 
-    def load(
-        self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray, mask: Any
-    ) -> None: ...
+    def load(self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray, mask: Any) -> None: ...
 
     def store(
         self, dst: np.ndarray, src: np.ndarray, size: Any, op: str | None, dtype: str | None
@@ -208,9 +202,7 @@ class Clusters(Protocol):
 class Team(Protocol):
     """Threads that share the work of one step."""
 
-    def share_mask(
-        self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]
-    ) -> list[Any]:
+    def share_mask(self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]) -> list[Any]:
         """What `work(part of the mask, number of the part)` returns, in the order of the parts.
 
         cost: nanoseconds of one unit that is True in the mask, roughly.

@@ -138,9 +138,7 @@ def constructor(instr: Instruction) -> str | None:
     return None
 
 
-def _needed(
-    shape: Any, names: list[str], options: dict[str, Any], instr: Instruction
-) -> dict[str, Any]:
+def _needed(shape: Any, names: list[str], options: dict[str, Any], instr: Instruction) -> dict[str, Any]:
     """The options without which the constructor would give another instruction."""
     for key in list(options):
         fewer = {k: v for k, v in options.items() if k != key}
@@ -164,9 +162,12 @@ def _makes(shape: Any, names: list[str], options: dict[str, Any], instr: Instruc
 
 
 def search(
-    opcode: str | None = None, arch: str | None = None, dtype: str | None = None,
-    shape: str | None = None, text: str | None = None,
-) -> list[Instruction]:  # fmt: skip
+    opcode: str | None = None,
+    arch: str | None = None,
+    dtype: str | None = None,
+    shape: str | None = None,
+    text: str | None = None,
+) -> list[Instruction]:
     """Instructions that match all given criteria.
 
     arch: available on this target. dtype: an operand has this element type. shape: for example

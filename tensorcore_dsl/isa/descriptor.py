@@ -176,9 +176,7 @@ class SharedTiles:
         self._kept: dict[tuple[Any, ...], Any] = {}
         self._held = 0
 
-    def chunks(
-        self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], Chunks]
-    ) -> Chunks:
+    def chunks(self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], Chunks]) -> Chunks:
         """What `find` returns for the descriptors (warpgroups, 128) of one operand, the `key`.
 
         It is kept for the warpgroups that are `whole`, each of which holds one descriptor.
@@ -222,9 +220,15 @@ class SharedTiles:
         return next((t for t in self.tiles if t.start <= address < t.start + t.bytes), None)
 
     def check(
-        self, instr: Instruction, name: str, descriptor: Descriptor, chunks: Chunks,
-        whole: np.ndarray, lines: int, width: int,
-    ) -> None:  # fmt: skip
+        self,
+        instr: Instruction,
+        name: str,
+        descriptor: Descriptor,
+        chunks: Chunks,
+        whole: np.ndarray,
+        lines: int,
+        width: int,
+    ) -> None:
         """Raise an error for the first active warpgroup whose descriptor does not fit its tile.
 
         chunks: what the descriptors name, in `lines` rows of memory of each atom.
@@ -240,9 +244,7 @@ class SharedTiles:
                 self._check(f"{instr.mnemonic}: {name}", fitting, chunks.addresses[row], lines, atoms)
                 self._passed.add(key)
 
-    def _check(
-        self, what: str, descriptor: Descriptor, chunks: np.ndarray, lines: int, atoms: int
-    ) -> None:
+    def _check(self, what: str, descriptor: Descriptor, chunks: np.ndarray, lines: int, atoms: int) -> None:
         start = int(descriptor.start)
         tile = self._at(start)
         if tile is None:
@@ -250,9 +252,7 @@ class SharedTiles:
         end, first, last = tile.start + tile.bytes, int(chunks.min()), int(chunks.max()) + 16
         place = f"{tile.name} at bytes {tile.start:#x} to {end - 1:#x}"
         if tile.swizzle and descriptor.swizzle != tile.swizzle:
-            raise EmulationError(
-                f"{what} has a {descriptor.swizzle}-byte swizzle; it points into {place}"
-            )
+            raise EmulationError(f"{what} has a {descriptor.swizzle}-byte swizzle; it points into {place}")
         if tile.start % max(8 * tile.swizzle, 1) == 0 and descriptor.base % (tile.swizzle // 16 or 1):
             raise EmulationError(
                 f"{what} has a base offset of {descriptor.base}; it points into {place}, whose "
@@ -270,9 +270,7 @@ class SharedTiles:
                 f"next; it points into {place}, where these are {tile.plane}"
             )
         if first < tile.start or last > end:
-            raise OutOfBounds(
-                f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {place}"
-            )
+            raise OutOfBounds(f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {place}")
 
 
 @vectorised

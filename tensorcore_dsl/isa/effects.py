@@ -54,13 +54,19 @@ BLOCKING = Effect.BLOCKING | Effect.VOLATILE  # execute() returns which threads 
 
 # What passes and printers ask for.
 CONVERGENT_EFFECTS = (
-    Effect.WARP | Effect.CONVERGENT | Effect.BARRIER | Effect.BLOCKING | Effect.CLUSTER
-    | Effect.WGMMA
-)  # fmt: skip
+    Effect.WARP | Effect.CONVERGENT | Effect.BARRIER | Effect.BLOCKING | Effect.CLUSTER | Effect.WGMMA
+)
 MEMORY_EFFECTS = (
-    Effect.LOAD | Effect.STORE | Effect.ASYNC | Effect.BARRIER | Effect.BLOCKING | Effect.BULK
-    | Effect.CLUSTER | Effect.MBARRIER | Effect.WGMMA
-)  # fmt: skip
+    Effect.LOAD
+    | Effect.STORE
+    | Effect.ASYNC
+    | Effect.BARRIER
+    | Effect.BLOCKING
+    | Effect.BULK
+    | Effect.CLUSTER
+    | Effect.MBARRIER
+    | Effect.WGMMA
+)
 
 
 def members(effects: Effect) -> list[Effect]:

@@ -55,9 +55,14 @@ def fragment(role: str, rows: int, cols: int, dtype: str, container: int = 0) ->
     formula = {"A": a_formula(rows, e), "B": b_formula(e), "C": c_formula}[role]
     width = f"in{container}" if container else ""
     return checked(
-        f"mma.{role}.{rows}x{cols}.{dtype}{width}", rows, cols, dtype, formula,
-        container=container, any_type=role == "C",
-    )  # fmt: skip
+        f"mma.{role}.{rows}x{cols}.{dtype}{width}",
+        rows,
+        cols,
+        dtype,
+        formula,
+        container=container,
+        any_type=role == "C",
+    )
 
 
 def checked(name: str, rows: int, cols: int, dtype: str, formula: Formula, **more: Any) -> Layout:
@@ -92,15 +97,23 @@ def prepared(instr: Instruction) -> tuple[Any, Any]:
     p = instr.params
     m, n, k = size(p["shape"])
     product = Product(
-        p.get("family", "mma"), m, n, k, p["a"], p["b"], p["c"], p["d"],
-        operation=p.get("operation", "mul"), rounding=p.get("rounding", "rn"),
-        satfinite=bool(p.get("satfinite")), sparse=bool(p.get("sparse")),
-        scale_kind=p.get("scale_kind"), scale_vec=int(p.get("scale_vec", 0)),
+        p.get("family", "mma"),
+        m,
+        n,
+        k,
+        p["a"],
+        p["b"],
+        p["c"],
+        p["d"],
+        operation=p.get("operation", "mul"),
+        rounding=p.get("rounding", "rn"),
+        satfinite=bool(p.get("satfinite")),
+        sparse=bool(p.get("sparse")),
+        scale_kind=p.get("scale_kind"),
+        scale_vec=int(p.get("scale_vec", 0)),
         scale_type=p.get("scale_type"),
-    )  # fmt: skip
-    return product, FragmentMaps(
-        _map(instr, "a"), _map(instr, "b"), coords(instr, "c"), coords(instr, "d")
     )
+    return product, FragmentMaps(_map(instr, "a"), _map(instr, "b"), coords(instr, "c"), coords(instr, "d"))
 
 
 def coords(instr: Instruction, name: str) -> np.ndarray:
@@ -122,9 +135,7 @@ def multiply(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, **extra: 
 
     product, maps = prepared(instr)
     images = [image(ctx, instr, name, x) for name, x in zip("abc", (a, b, c), strict=True)]
-    return products.fragments(
-        product, ctx.arch, maps, *images, active=ctx.whole_warps(), **extra
-    )
+    return products.fragments(product, ctx.arch, maps, *images, active=ctx.whole_warps(), **extra)
 
 
 class RegisterProducts(Protocol):
@@ -142,9 +153,7 @@ class RegisterProducts(Protocol):
         """Compute those that are left, (uses, warps) bool."""
 
 
-def in_place(
-    ctx: Context, instr: Instruction, uses: Sequence[Sequence[np.ndarray]]
-) -> RegisterProducts:
+def in_place(ctx: Context, instr: Instruction, uses: Sequence[Sequence[np.ndarray]]) -> RegisterProducts:
     """`multiply` of many (a, b, c, d), the memory of registers, without dependences between them."""
     from tensorcore_dsl.numerics import products
 

@@ -62,8 +62,7 @@ ALL_LANES = 0xFFFFFFFF  # the mask with which instructions of warps have operati
 
 _INTEGER = {"add": 2, "sub": 2, "mul.lo": 2, "mad.lo": 3, "and": 2, "or": 2, "xor": 2, "not": 1}
 _BY_SIGN = {"min": 2, "max": 2, "shr": 2, "mul.wide": 2, "mad.wide": 3}
-_FLOAT = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2,
-          "div": 2, "sqrt": 1}
+_FLOAT = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2, "div": 2, "sqrt": 1}
 _MODIFIERS = ("sat", "relu", "ftz", "satfinite", "nan", "oob", "x", "cls", "u")
 
 
@@ -199,9 +198,13 @@ def _convert(instr: Instruction) -> Operations:
 
 
 _FLOAT_CONVERSIONS = {
-    ("f32", "f16"): "to f16", ("f32", "bf16"): "to bf16", ("f16", "f32"): "f16 to f32",
-    ("bf16", "f32"): "bf16 to f32", ("s32", "f32"): "s32 to f32", ("u32", "f32"): "u32 to f32",
-}  # fmt: skip
+    ("f32", "f16"): "to f16",
+    ("f32", "bf16"): "to bf16",
+    ("f16", "f32"): "f16 to f32",
+    ("bf16", "f32"): "bf16 to f32",
+    ("s32", "f32"): "s32 to f32",
+    ("u32", "f32"): "u32 to f32",
+}
 
 
 def _convert_pair(instr: Instruction) -> Operations:

@@ -37,8 +37,23 @@ class Family(Protocol):
 
 
 _MODULES = (
-    scalar, convert, special, warp, generic, memory, barrier, bulk, tensormap, multimem, matrix, mma, sparse, block_scale, wgmma, wmma,
-)  # fmt: skip
+    scalar,
+    convert,
+    special,
+    warp,
+    generic,
+    memory,
+    barrier,
+    bulk,
+    tensormap,
+    multimem,
+    matrix,
+    mma,
+    sparse,
+    block_scale,
+    wgmma,
+    wmma,
+)
 
 
 # Instructions that are not in the table: those that refer to strings of the kernel.
@@ -209,9 +224,7 @@ copyreg.pickle(Layout, _reduced_layout)
 MAX_TAILS = 60  # a message shows the first of them
 
 
-def _continuations(
-    given: tuple[str, ...], known: list[tuple[str, ...]]
-) -> tuple[tuple[str, ...], list[str]]:
+def _continuations(given: tuple[str, ...], known: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[str]]:
     """The longest known prefix of modifiers (without element types), and all its continuations."""
     length = max(sum(takewhile(bool, map(eq, given, k))) for k in known)
     while length and given[length - 1] in ALL:
@@ -240,9 +253,7 @@ def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str
             corrections.append(f".{extra} is one too many")
     for i in range(len(given) + 1):
         missing = [
-            k[i]
-            for k in known
-            if len(k) == len(given) + 1 and k[:i] == given[:i] and k[i + 1 :] == given[i:]
+            k[i] for k in known if len(k) == len(given) + 1 and k[:i] == given[:i] and k[i + 1 :] == given[i:]
         ]
         if missing:
             where = f"after .{given[i - 1]}" if i else "after the opcode"

@@ -151,8 +151,10 @@ _BIT_UPDATES: Mapping[str, Update] = {
     "cas": lambda old, expected, value: np.asarray(np.where(old == expected, value, old)),
 }
 
-SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .acquire.cta .acquire.gpu .acquire.sys " \
+SEM = (
+    "- .relaxed.cta .relaxed.gpu .relaxed.sys .acquire.cta .acquire.gpu .acquire.sys "
     ".release.cta .release.gpu .release.sys .acq_rel.cta .acq_rel.gpu .acq_rel.sys"
+)
 RED_SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .release.cta .release.gpu .release.sys"
 CLUSTER_SCOPE = ".relaxed.cluster .acquire.cluster .release.cluster .acq_rel.cluster"
 CLUSTER_RED_SCOPE = ".relaxed.cluster .release.cluster"

@@ -13,8 +13,14 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.layout import Layout
 
 from tensorcore_dsl.isa.fragments import (  # isort: skip
-    checked, fragment, multiply, operand, pairs, size, square,
-)  # fmt: skip
+    checked,
+    fragment,
+    multiply,
+    operand,
+    pairs,
+    size,
+    square,
+)
 
 SECTION = "9.7.14.5.14"
 
@@ -61,17 +67,25 @@ class Family:
         after = value if self.modifier in ("rounding", "operation") else ""
         params: dict[str, Any] = dict(shape=shape, layout=layout, d=d, a=a, b=b, c=c)
         params |= option(self.modifier, value)
-        layouts = quad_layouts(layout, d, c) if a == "f16" and shape == "m8n8k4" else (
-            fragment_layouts(shape, d, a, b, c, container=8 if self.modifier == "kind" else 0)
+        layouts = (
+            quad_layouts(layout, d, c)
+            if a == "f16" and shape == "m8n8k4"
+            else (fragment_layouts(shape, d, a, b, c, container=8 if self.modifier == "kind" else 0))
         )
         names = dict(zip("dabc", layouts, strict=True))
         return Instruction(
             mnemonic=f"mma.sync.aligned.{shape}.{layout}{before}.{d}.{a}.{b}.{c}{after}",
             results=(operand("d", names["d"]),),
-            operands=tuple(operand(x, names[x]) for x in "abc"), requires=Requires(self.requires),
-            version=self.ptx, section=SECTION, execute=multiply, effects=WARP,
-            tied="c" if c == d else None, params=params, note=self.note,
-        )  # fmt: skip
+            operands=tuple(operand(x, names[x]) for x in "abc"),
+            requires=Requires(self.requires),
+            version=self.ptx,
+            section=SECTION,
+            execute=multiply,
+            effects=WARP,
+            tied="c" if c == d else None,
+            params=params,
+            note=self.note,
+        )
 
 
 def option(modifier: str, value: str) -> dict[str, str]:

@@ -22,8 +22,7 @@ def refuse(ctx: Context, instr: Instruction, *operands: Any) -> None:
 SCOPES = "cta cluster gpu sys"
 WEAK = "- .weak"
 RELAXED, ACQUIRE, RELEASE = (
-    " ".join(f".{order}.{scope}" for scope in SCOPES.split())
-    for order in ("relaxed", "acquire", "release")
+    " ".join(f".{order}.{scope}" for scope in SCOPES.split()) for order in ("relaxed", "acquire", "release")
 )
 # Operations and types; vectors of 32, 64 or 128 bits.
 INTEGERS = (
@@ -31,9 +30,11 @@ INTEGERS = (
     "min/u32 min/s32 min/u64 min/s64 max/u32 max/s32 max/u64 max/s64"
 )
 HALVES = " ".join(
-    f"{v}/{n}/{kind}{pair}" for v, n, pairs in (("", 1, ["x2"]), (".v2", 2, ["", "x2"]), (".v4", 4, ["", "x2"]), (".v8", 8, [""]))
-    for kind in ("f16", "bf16") for pair in pairs
-)  # fmt: skip
+    f"{v}/{n}/{kind}{pair}"
+    for v, n, pairs in (("", 1, ["x2"]), (".v2", 2, ["", "x2"]), (".v4", 4, ["", "x2"]), (".v8", 8, [""]))
+    for kind in ("f16", "bf16")
+    for pair in pairs
+)
 FLOATS = f"{HALVES} /1/f32 .v2/2/f32 .v4/4/f32 /1/f64"
 COMMON: Any = {"effects": VOLATILE, "requires": "90", "ptx": "8.1"}
 BULK = "multimem.{}.bulk.global.shared::cta.bulk_group"

@@ -139,9 +139,7 @@ def special(register: str) -> str:
         with suppress(UnknownInstruction):
             return instruction(text).mnemonic
     known = sorted(f.mnemonic.split("%")[1] for f in instructions("mov") if "%" in f.mnemonic)
-    raise UnknownInstruction(
-        f"no special register is called {register!r}; there are {', '.join(known)}"
-    )
+    raise UnknownInstruction(f"no special register is called {register!r}; there are {', '.join(known)}")
 
 
 def _bits(dtype: DType) -> str:
@@ -304,9 +302,7 @@ def tensor_prefetch(rank: int) -> str:
 def tensor_load(rank: int, multicast: bool, cache_hint: bool) -> str:
     """A box to shared memory, counted by an mbarrier."""
     box = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
-    modifiers = (".multicast::cluster" if multicast else "") + (
-        ".L2::cache_hint" if cache_hint else ""
-    )
+    modifiers = (".multicast::cluster" if multicast else "") + (".L2::cache_hint" if cache_hint else "")
     return f"{box}.mbarrier::complete_tx::bytes{modifiers}"
 
 

@@ -103,7 +103,9 @@ class Shape:
         """Hint at other shapes with these types, preferring those that differ in one extent."""
         matches = [f for f in self._namespace._instructions() if _matches(f, types)]
         own = self.instructions()[0].shape or ()
-        shapes = {f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in matches}
+        shapes = {
+            f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in matches
+        }
         near = [shape for shape, same in shapes.items() if same == 2] or list(shapes)
         return f"; {_named(types)} exists as {listing(near)}" if near else ""
 

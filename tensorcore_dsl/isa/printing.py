@@ -18,13 +18,7 @@ from tensorcore_dsl.isa.effects import VOLATILE, Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 # Operand type -> conversion specifier, and bytes in the buffer.
-CONVERSIONS = {
-    "s32": ("%d", 4),
-    "u32": ("%u", 4),
-    "s64": ("%lld", 8),
-    "u64": ("%llu", 8),
-    "f64": ("%.9g", 8),
-}
+CONVERSIONS = {"s32": ("%d", 4), "u32": ("%u", 4), "s64": ("%lld", 8), "u64": ("%llu", 8), "f64": ("%.9g", 8)}
 
 
 @cache
@@ -33,16 +27,19 @@ def instruction(mnemonic: str) -> Instruction:
     names = mnemonic.split(".")[1:]
     for name in names:
         if name not in CONVERSIONS:
-            raise UnknownInstruction(
-                f"{mnemonic}: {name} cannot be printed; {', '.join(CONVERSIONS)} can"
-            )
+            raise UnknownInstruction(f"{mnemonic}: {name} cannot be printed; {', '.join(CONVERSIONS)} can")
     operands = [Operand(f"a{i}", dtypes.named(name)) for i, name in enumerate(names)]
     return Instruction(
-        mnemonic=mnemonic, results=(),
-        operands=(Operand("text", dtypes.u32, kind="imm"), *operands), requires=Requires("70"),
-        version=(6, 0), section="vprintf", execute=execute, effects=VOLATILE | Effect.PRINT,
+        mnemonic=mnemonic,
+        results=(),
+        operands=(Operand("text", dtypes.u32, kind="imm"), *operands),
+        requires=Requires("70"),
+        version=(6, 0),
+        section="vprintf",
+        execute=execute,
+        effects=VOLATILE | Effect.PRINT,
         template=_statement(names),
-    )  # fmt: skip
+    )
 
 
 def _statement(names: list[str]) -> str:
@@ -71,7 +68,5 @@ def _statement(names: list[str]) -> str:
 
 def execute(ctx: Any, instr: Instruction, text: int, *values: np.ndarray) -> None:
     """Print a line per thread, formatted as in C."""
-    typed = [
-        np.asarray(v).view(op.dtype.numpy) for v, op in zip(values, instr.operands[1:], strict=True)
-    ]
+    typed = [np.asarray(v).view(op.dtype.numpy) for v, op in zip(values, instr.operands[1:], strict=True)]
     ctx.print(text, typed)

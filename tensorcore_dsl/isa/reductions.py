@@ -73,7 +73,7 @@ def simple(update: Callable[..., Any]) -> int:
     """One of the constants above for the updates of whole words that are as simple, else 0."""
     if isinstance(update, IntegerUpdate):
         signed = update.kind[0] == "i"
-        return {
-            "add": ADD, "min": SIGNED_MIN if signed else MIN, "max": SIGNED_MAX if signed else MAX,
-        }[update.op]  # fmt: skip
+        return {"add": ADD, "min": SIGNED_MIN if signed else MIN, "max": SIGNED_MAX if signed else MAX}[
+            update.op
+        ]
     return AND + _BITWISE.index(update) if update in _BITWISE else 0

@@ -145,17 +145,13 @@ def _splitter(family: Row) -> Callable[[Instruction], Parts]:
 
     def split(instr: Instruction) -> Parts:
         return tuple(
-            text
-            for literal, axis, _, _ in fields
-            for text in (literal, instr.params.get(axis or "", ""))
+            text for literal, axis, _, _ in fields for text in (literal, instr.params.get(axis or "", ""))
         )
 
     return split
 
 
-def _of_family(
-    instructions: Iterable[Instruction], split: Callable[[Instruction], Parts]
-) -> Iterator[Entry]:
+def _of_family(instructions: Iterable[Instruction], split: Callable[[Instruction], Parts]) -> Iterator[Entry]:
     groups: dict[tuple[str, ...], list[Instruction]] = {}
     for instr in instructions:
         names = " ".join(f"{o.name}{o.kind}" for o in (*instr.results, *instr.operands))
@@ -167,9 +163,13 @@ def _of_family(
             first = members[0]
             yield Entry(
                 pattern_text(pattern, [p for parts, _ in named for p in parts]),
-                signature(members), str(first.requires), "{}.{}".format(*first.version), first.section,
-                first.note, len(members),
-            )  # fmt: skip
+                signature(members),
+                str(first.requires),
+                "{}.{}".format(*first.version),
+                first.section,
+                first.note,
+                len(members),
+            )
 
 
 def merged(named: Iterable[tuple[Parts, Any]]) -> list[tuple[Pattern, list[Any]]]:

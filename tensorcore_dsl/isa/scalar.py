@@ -6,8 +6,17 @@ from tensorcore_dsl.isa.effects import VOLATILE
 from tensorcore_dsl.isa.spec import row
 
 from tensorcore_dsl.isa.semantics import (  # isort: skip
-    boolean, carrying, compare, copy, floating, integer, lookup, pack, select, unpack,
-)  # fmt: skip
+    boolean,
+    carrying,
+    compare,
+    copy,
+    floating,
+    integer,
+    lookup,
+    pack,
+    select,
+    unpack,
+)
 
 INT = "s16 u16 s32 u32 s64 u64"
 SIGNED = "s16 s32 s64"

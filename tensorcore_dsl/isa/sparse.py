@@ -96,17 +96,18 @@ def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.nda
     words = np.ascontiguousarray(warps(ctx, np.asarray(e, np.uint32)))
     place = places(int(selector), nibbles, wide)
     found, wrong = sparse_lines.selected(
-        words, place, _columns(p["a"], packed, nibbles),
-        _undefined(p["a"], bool(p.get("ordered"))), ctx.whole_warps(),
-    )  # fmt: skip
+        words,
+        place,
+        _columns(p["a"], packed, nibbles),
+        _undefined(p["a"], bool(p.get("ordered"))),
+        ctx.whole_warps(),
+    )
     if wrong is not None:
         raise _meaningless(instr, words, place, wrong)
     return found
 
 
-def _meaningless(
-    instr: Instruction, words: np.ndarray, place: np.ndarray, number: int
-) -> EmulationError:
+def _meaningless(instr: Instruction, words: np.ndarray, place: np.ndarray, number: int) -> EmulationError:
     """The error for a nibble that the manual leaves undefined."""
     warp, line, chunk = (int(i) for i in np.unravel_index(number, (len(words), *place.shape)))
     lane, bit = divmod(int(place[line, chunk]), 32)
@@ -172,9 +173,9 @@ class SparseFamily:
     def _instruction(
         self, variant: str, shape: str, d: str, a: str, b: str, c: str, value: str
     ) -> Instruction:
-        params: dict[str, Any] = dict(
-            group="sp", shape=shape, d=d, a=a, b=b, c=c, sparse="sparse"
-        ) | option(self.modifier, value)
+        params: dict[str, Any] = dict(group="sp", shape=shape, d=d, a=a, b=b, c=c, sparse="sparse") | option(
+            self.modifier, value
+        )
         if variant == SORTED:
             params["ordered"] = "ordered"
         container = 8 if self.modifier == "kind" else 0
@@ -185,14 +186,16 @@ class SparseFamily:
             results=(operand("d", names["d"]),),
             operands=(*(operand(x, names[x]) for x in "abc"), *metadata(shape, a)),
             requires=Requires(self.requires),
-            version=max(self.ptx, ORDERED) if variant == SORTED else self.ptx, section=SECTION,
-            execute=multiply_sparse, effects=WARP, tied="c" if c == d else None, params=params,
-        )  # fmt: skip
+            version=max(self.ptx, ORDERED) if variant == SORTED else self.ptx,
+            section=SECTION,
+            execute=multiply_sparse,
+            effects=WARP,
+            tied="c" if c == d else None,
+            params=params,
+        )
 
 
-def metadata(
-    shape: str, a: str, packed: bool = False, warps: int = 1
-) -> tuple[Operand, Operand]:
+def metadata(shape: str, a: str, packed: bool = False, warps: int = 1) -> tuple[Operand, Operand]:
     """The operands e and f: metadata and sparsity selector."""
     drawn = drawing(nibbles_per_row(shape, a, packed), dtypes.named(a).bits >= 16, warps)
     return (

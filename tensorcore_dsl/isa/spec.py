@@ -462,27 +462,55 @@ class Row:
         moves = not accesses and len(operands) > 1 and self.effects & (Effect.LOAD | Effect.STORE)
         assert not silent and not moves, f"{self.mnemonic}: access= does not say what it accesses"
         return Instruction(
-            mnemonic=self.mnemonic.format_map(axes), results=parse_operands(left),
-            operands=operands, requires=Requires(self.requires), version=self.version,
-            section=self.section, execute=self.execute, accesses=accesses,
+            mnemonic=self.mnemonic.format_map(axes),
+            results=parse_operands(left),
+            operands=operands,
+            requires=Requires(self.requires),
+            version=self.version,
+            section=self.section,
+            execute=self.execute,
+            accesses=accesses,
             effects=reduce(or_, (a.effects for a in accesses), self.effects),
-            template=_fill(self.template, axes), tied=self.tied, params=axes, note=self.note,
-        )  # fmt: skip
+            template=_fill(self.template, axes),
+            tied=self.tied,
+            params=axes,
+            note=self.note,
+        )
 
 
 def row(
-    mnemonic: str, signature: str, section: str, execute: Execute, *,
-    requires: str = "20", ptx: str = "1.0", effects: Effect = PURE, access: str = "",
+    mnemonic: str,
+    signature: str,
+    section: str,
+    execute: Execute,
+    *,
+    requires: str = "20",
+    ptx: str = "1.0",
+    effects: Effect = PURE,
+    access: str = "",
     template: str = "",
-    where: Callable[[Mapping[str, str]], bool] = lambda axes: True, note: str = "",
-    tied: str | None = None, **axes: str | Iterable[str],
-) -> Row:  # fmt: skip
+    where: Callable[[Mapping[str, str]], bool] = lambda axes: True,
+    note: str = "",
+    tied: str | None = None,
+    **axes: str | Iterable[str],
+) -> Row:
     """A `Row` on one line of a table; unknown keywords are axes."""
     major, minor = ptx.split(".")
     return Row(
-        mnemonic, signature, axes, requires, (int(major), int(minor)), section, execute,
-        effects, access, template, where, note, tied,
-    )  # fmt: skip
+        mnemonic,
+        signature,
+        axes,
+        requires,
+        (int(major), int(minor)),
+        section,
+        execute,
+        effects,
+        access,
+        template,
+        where,
+        note,
+        tied,
+    )
 
 
 def _bindings(name: str, values: str | Iterable[str]) -> list[tuple[tuple[str, str], ...]]:

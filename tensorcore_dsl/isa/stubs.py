@@ -144,7 +144,12 @@ def instruction(mnemonic: str) -> NamedInstruction:
 
 def page() -> str:
     """The text of the stub."""
-    parts = [HEADER.format(operators="".join(_operators())), "\n", *map(_element_type, dtypes.ALL.values()), OPERANDS]
+    parts = [
+        HEADER.format(operators="".join(_operators())),
+        "\n",
+        *map(_element_type, dtypes.ALL.values()),
+        OPERANDS,
+    ]
     for name in ("mma", "wgmma", "wmma"):
         parts += _namespace(getattr(namespaces, name))
     parts.append("\n")
@@ -191,9 +196,11 @@ def _namespace(namespace: Namespace) -> Iterator[str]:
         yield from _namespace(below)
     instructions, instruction = namespace._instructions(), _class_of(namespace, "Instruction")
     yield INSTRUCTION.format(
-        name=instruction, opcode=namespace._name, operands="".join(_operands(instructions)),
+        name=instruction,
+        opcode=namespace._name,
+        operands="".join(_operands(instructions)),
         parameters=_parameters(instructions),
-    )  # fmt: skip
+    )
     fields = (f"    {name}: {_class_of(below)}\n" for name, below in namespace._below.items())
     yield NAMESPACE.format(
         name=_class_of(namespace), opcode=namespace._name, below="".join(fields), instruction=instruction
@@ -201,9 +208,11 @@ def _namespace(namespace: Namespace) -> Iterator[str]:
     for shape in dict.fromkeys(i.params["shape"] for i in instructions):
         variants = [i for i in instructions if i.params["shape"] == shape]
         yield SHAPE.format(
-            shape=shape, instruction=instruction, options=", ".join(_options(variants)),
+            shape=shape,
+            instruction=instruction,
+            options=", ".join(_options(variants)),
             text=_documentation(f"{namespace._name}.{shape}", variants),
-        )  # fmt: skip
+        )
 
 
 def _operands(instructions: Sequence[Instruction]) -> Iterator[str]:

@@ -61,7 +61,13 @@ REPLACE, FENCE = "9.7.9.28", "9.7.13.4"
 AXES = "#u32(0|1|2|3|4)"
 SPACE = "global/u64 shared::cta/u32"
 TEXT = "tensormap.replace.tile.{field}.{s}.b1024.{t}"
-TARGETS: Any = {"requires": "90a 100f 110f 120f", "ptx": "8.3", "s_a": SPACE, "access": "update p {s} 16*b64", "effects": VOLATILE}
+TARGETS: Any = {
+    "requires": "90a 100f 110f 120f",
+    "ptx": "8.3",
+    "s_a": SPACE,
+    "access": "update p {s} 16*b64",
+    "effects": VOLATILE,
+}
 NEWER: Any = TARGETS | {"requires": "100f 110f 120f", "ptx": "8.6"}
 SCOPE = "cta cluster gpu sys"
 

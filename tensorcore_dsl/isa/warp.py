@@ -79,9 +79,11 @@ def shuffle(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, mask: Any)
     low = LANES & segment
     last = low | bound & ~segment & 31
     source = {
-        "up": LANES - step, "down": LANES + step, "bfly": LANES ^ step,
+        "up": LANES - step,
+        "down": LANES + step,
+        "bfly": LANES ^ step,
         "idx": low | step & ~segment & 31,
-    }[instr.params["mode"]]  # fmt: skip
+    }[instr.params["mode"]]
     inside = source >= last if instr.params["mode"] == "up" else source <= last
     source = np.where(inside, source, LANES)
     missing = active(ctx) & ~np.take_along_axis(active(ctx), source, axis=1)
@@ -101,9 +103,11 @@ def vote(ctx: Context, instr: Instruction, predicate: Any, mask: Any) -> np.ndar
     true = group & warps(ctx, np.asarray(predicate, bool))[:, None, :]
     count, total = true.sum(-1), group.sum(-1)
     result = {
-        "all": count == total, "any": count > 0, "uni": (count == 0) | (count == total),
+        "all": count == total,
+        "any": count > 0,
+        "uni": (count == 0) | (count == total),
         "ballot": _mask(true),
-    }[instr.params["mode"]]  # fmt: skip
+    }[instr.params["mode"]]
     return np.asarray(result).ravel()
 
 

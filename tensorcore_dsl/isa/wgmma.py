@@ -86,9 +86,16 @@ class Lines:
 
     @classmethod
     def of(
-        cls, ctx: Context, instr: Instruction, name: str, bits: Any, rows: int, k: int,
-        whole: np.ndarray, transposed: bool,
-    ) -> Lines:  # fmt: skip
+        cls,
+        ctx: Context,
+        instr: Instruction,
+        name: str,
+        bits: Any,
+        rows: int,
+        k: int,
+        whole: np.ndarray,
+        transposed: bool,
+    ) -> Lines:
         """Those of the operand `name`, whose descriptors are `bits`, for the `whole` warpgroups."""
         element = dtypes.named(instr.params[name])
         words = np.asarray(bits, np.uint64)
@@ -155,9 +162,14 @@ class Multiplication:
     """
 
     def __init__(
-        self, ctx: Context, instr: Instruction, c: Any, *operands: Any,
-        out: np.ndarray | None = None, buffers: Buffers | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        ctx: Context,
+        instr: Instruction,
+        c: Any,
+        *operands: Any,
+        out: np.ndarray | None = None,
+        buffers: Buffers | None = None,
+    ) -> None:
         given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
         self.ctx, self.instr, self.given, self.out = ctx, instr, given, out
         self.whole = whole_groups(ctx, instr)
@@ -170,9 +182,7 @@ class Multiplication:
             bits = given.get(f"desc_{name}")
             if bits is not None:
                 transposed = given.get(f"trans_{name}", 0) == 1
-                lines = Lines.of(
-                    ctx, instr, name, bits, rows, depths[name], self.whole, transposed
-                )
+                lines = Lines.of(ctx, instr, name, bits, rows, depths[name], self.whole, transposed)
                 self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
         self.kept: Any = c if c is out else fragments.image(ctx, instr, "c", c)
         self.ask()
@@ -253,9 +263,16 @@ class Multiplication:
             places = sparse.selection(ctx, self.instr, given["meta"], given["selector"])
             more["selection"] = places.reshape(-1, 64, self.product.stored)
         return products.fragments(
-            self.product, ctx.arch, self.maps, self.operand("a"), self.operand("b"), self.c,
-            active=self.whole, out=self.out, **more,
-        )  # fmt: skip
+            self.product,
+            ctx.arch,
+            self.maps,
+            self.operand("a"),
+            self.operand("b"),
+            self.c,
+            active=self.whole,
+            out=self.out,
+            **more,
+        )
 
 
 def prepared(steps: Sequence[Multiplication]) -> Any:
@@ -276,9 +293,7 @@ CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
 BLOCK = 1 << 21  # bytes of accumulators and operands that stay in a processor's cache
 
 
-def few_at_a_time(
-    steps: Sequence[Multiplication], held: int, do: Callable[[np.ndarray, int], None]
-) -> None:
+def few_at_a_time(steps: Sequence[Multiplication], held: int, do: Callable[[np.ndarray, int], None]) -> None:
     """Let `do(some, number)` compute products of the same warpgroups, for so many of them at a time
     that what they hold, bytes of each, stays in the cache."""
     from tensorcore_dsl.numerics.products import COST
@@ -383,9 +398,15 @@ class WarpgroupFamily:
         head = "wgmma.mma_async" + (".sp" if self.sparse else "")
         ptx = f"{head}.sync.aligned.m64n{n}k{k}{saturate}.{d}.{a}.{b}{self.tail}"
         params: dict[str, Any] = dict(
-            family="wgmma", group="sp" if self.sparse else "", shape=f"m64n{n}k{k}",
-            a=a, b=b, c=d, d=d, ptx=ptx,
-        ) | ({"source": source} if source else {})  # fmt: skip
+            family="wgmma",
+            group="sp" if self.sparse else "",
+            shape=f"m64n{n}k{k}",
+            a=a,
+            b=b,
+            c=d,
+            d=d,
+            ptx=ptx,
+        ) | ({"source": source} if source else {})
         params |= {"satfinite": "satfinite"} if saturate else {}
         params |= {"sparse": "sparse"} if self.sparse else {}
         params |= {"operation": "and"} if self.tail else {}
@@ -393,19 +414,22 @@ class WarpgroupFamily:
         names = ["d", *(o.name for o in operands[1:])]
         return Instruction(
             mnemonic=f"{ptx}.{source}" if source else ptx,
-            results=(fragments.operand("d", d_layout(n, d)),), operands=operands,
+            results=(fragments.operand("d", d_layout(n, d)),),
+            operands=operands,
             requires=Requires("90a"),
             version=max(self.ptx, (8, 4)) if a != b and a[0] in "us" else self.ptx,
-            section=SPARSE if self.sparse else MMA, execute=multiply, effects=ASYNC,
-            template=f"!{ptx} " + ", ".join(f"{{{name}}}" for name in names), tied="c",
-            params=params, ordering=ORDERING,
-        )  # fmt: skip
+            section=SPARSE if self.sparse else MMA,
+            execute=multiply,
+            effects=ASYNC,
+            template=f"!{ptx} " + ", ".join(f"{{{name}}}" for name in names),
+            tied="c",
+            params=params,
+            ordering=ORDERING,
+        )
 
     def _operands(self, source: str, n: int, k: int, a: str, d: str) -> tuple[Operand, ...]:
         stored = k // 2 if self.sparse else k
-        first = (
-            fragments.operand("a", a_layout(stored, a)) if source else Operand("desc_a", dtypes.b64)
-        )
+        first = fragments.operand("a", a_layout(stored, a)) if source else Operand("desc_a", dtypes.b64)
         meta: tuple[Operand, ...] = ()
         if self.sparse:
             word, selector = sparse.metadata(f"m16n8k{k}", a, warps=4)

@@ -27,8 +27,14 @@ from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Formula, Layout
 
 from tensorcore_dsl.isa.fragments import (  # isort: skip
-    a_formula, b_formula, c_formula, checked, multiply, operand, size,
-)  # fmt: skip
+    a_formula,
+    b_formula,
+    c_formula,
+    checked,
+    multiply,
+    operand,
+    size,
+)
 
 LOAD_SECTION, STORE_SECTION, MMA_SECTION = "9.7.14.4.3", "9.7.14.4.4", "9.7.14.4.5"
 NOTE = "fragments are unspecified; the layout is that of sm_90"
@@ -183,31 +189,36 @@ class Fragments:
         verb = ptx.split(".")[1]
         accesses = parse_accesses(f"{verb} p {space[1:] or 'generic'} lines")
         return dict(
-            mnemonic=f"{ptx}.packed" if tight else ptx, requires=Requires(self.requires),
-            effects=reduce(or_, (a.effects for a in accesses), WARP), accesses=accesses,
-            version=self.ptx, params=params | ({"ptx": ptx} if tight else {}), note=NOTE,
-        )  # fmt: skip
+            mnemonic=f"{ptx}.packed" if tight else ptx,
+            requires=Requires(self.requires),
+            effects=reduce(or_, (a.effects for a in accesses), WARP),
+            accesses=accesses,
+            version=self.ptx,
+            params=params | ({"ptx": ptx} if tight else {}),
+            note=NOTE,
+        )
 
-    def _load(
-        self, role: str, shape: str, order: str, space: str, dtype: str, tight: bool
-    ) -> Instruction:
+    def _load(self, role: str, shape: str, order: str, space: str, dtype: str, tight: bool) -> Instruction:
         ptx = f"wmma.load.{role}.sync.aligned.{order}.{shape}{space}.{dtype}"
         return Instruction(
             results=(operand("r", fragment(role, shape, dtype)),),
-            operands=(_address(space), *_stride_operand(tight)), section=LOAD_SECTION, execute=load,
+            operands=(_address(space), *_stride_operand(tight)),
+            section=LOAD_SECTION,
+            execute=load,
             template=f"!{ptx} {{r}}, {{p}}" + ("" if tight else ", {stride}"),
             **self._common(shape, order, space, tight, ptx),
-        )  # fmt: skip
+        )
 
     def _store(self, shape: str, order: str, space: str, dtype: str, tight: bool) -> Instruction:
         ptx = f"wmma.store.d.sync.aligned.{order}.{shape}{space}.{dtype}"
         return Instruction(
             results=(),
             operands=(_address(space), operand("r", fragment("c", shape, dtype)), *_stride_operand(tight)),
-            section=STORE_SECTION, execute=store,
+            section=STORE_SECTION,
+            execute=store,
             template=f"!{ptx} {{p}}, {{r}}" + ("" if tight else ", {stride}"),
             **self._common(shape, order, space, tight, ptx),
-        )  # fmt: skip
+        )
 
 
 def _address(space: str) -> Operand:
@@ -237,24 +248,27 @@ class WmmaFamily:
     opcode = "wmma"
 
     def instructions(self) -> Iterator[Instruction]:
-        product = itertools.product(
-            self.layouts, self.shapes.split(), self.dabc.split(), self.values
-        )
+        product = itertools.product(self.layouts, self.shapes.split(), self.dabc.split(), self.values)
         for layout, shape, types, value in product:
             d, a, b, c = types.split("/")
-            params: dict[str, Any] = dict(
-                family="wmma", shape=shape, layout=layout, d=d, a=a, b=b, c=c
-            )
+            params: dict[str, Any] = dict(family="wmma", shape=shape, layout=layout, d=d, a=a, b=b, c=c)
             if value:
                 params[self.modifier] = value.strip(".")
             yield Instruction(
                 mnemonic=self.text.format(l=layout, s=shape, d=d, a=a, b=b, c=c, v=value),
                 results=(operand("d", fragment("c", shape, d)),),
-                operands=tuple(operand(x, fragment(x, shape, t)) for x, t in zip("abc", (a, b, c), strict=True)),
-                requires=Requires(self.requires), version=self.ptx, section=MMA_SECTION,
-                execute=multiply, effects=WARP, tied="c" if c == d else None, params=params,
+                operands=tuple(
+                    operand(x, fragment(x, shape, t)) for x, t in zip("abc", (a, b, c), strict=True)
+                ),
+                requires=Requires(self.requires),
+                version=self.ptx,
+                section=MMA_SECTION,
+                execute=multiply,
+                effects=WARP,
+                tied="c" if c == d else None,
+                params=params,
                 note=NOTE,
-            )  # fmt: skip
+            )
 
 
 ALL = " ".join(MEASURED)

@@ -42,9 +42,8 @@ class CompiledKernel(Definition):
             self._specialisations, self._readings = {}, None
 
     def specialised(
-        self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any,
-        checks: bool | None = None,
-    ) -> Specialisation:  # fmt: skip
+        self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any, checks: bool | None = None
+    ) -> Specialisation:
         """The specialisation for types of run-time arguments and Const values.
 
         checks: of indices and assertions; None: as a build for the GPU does.
@@ -98,9 +97,8 @@ class CompiledKernel(Definition):
 
     @public
     def ptx(
-        self, /, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False,
-        **constants: Any,
-    ) -> str:  # fmt: skip
+        self, /, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False, **constants: Any
+    ) -> str:
         """The PTX text.
 
         Parameters
@@ -153,9 +151,7 @@ class CompiledKernel(Definition):
         return self.specialise(args, constants, arch).cubin.code
 
     @public
-    def resources(
-        self, /, *args: Any, arch: str | Arch | None = None, **constants: Any
-    ) -> Resources:
+    def resources(self, /, *args: Any, arch: str | Arch | None = None, **constants: Any) -> Resources:
         """Registers, spills, shared memory and warnings, from the assembler.
 
         Parameters

@@ -90,9 +90,16 @@ class Kernel(CompiledKernel):
     if TYPE_CHECKING:
 
         def configured(
-            self, grid: Dims, block: Dims, *, stream: Any = None, shared_bytes: SupportsIndex = 0,
-            cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
-        ) -> Launch: ...  # fmt: skip
+            self,
+            grid: Dims,
+            block: Dims,
+            *,
+            stream: Any = None,
+            shared_bytes: SupportsIndex = 0,
+            cluster: Dims | None = None,
+            cooperative: bool = False,
+            pdl: bool = False,
+        ) -> Launch: ...
 
     else:
 
@@ -134,10 +141,16 @@ class Kernel(CompiledKernel):
 
     @public
     def emulator(
-        self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: Order | str | None = None, trace: Traced = (), limit: int | None = None,
+        self,
+        arch: str | None = None,
+        *,
+        checks: bool | None = None,
+        profile: bool = False,
+        order: Order | str | None = None,
+        trace: Traced = (),
+        limit: int | None = None,
         timeline: bool | int = False,
-    ) -> Emulator:  # fmt: skip
+    ) -> Emulator:
         """An emulator of an architecture; its launches return a report.
 
         Parameters
@@ -178,10 +191,17 @@ class Kernel(CompiledKernel):
 
     @public
     def check(
-        self, grid: Dims, block: Dims, *, shared_bytes: SupportsIndex = 0,
-        cluster: Dims | None = None, cooperative: bool = False, arch: str | None = None,
-        order: Order | str | None = None, in_place: bool = False,
-    ) -> Check:  # fmt: skip
+        self,
+        grid: Dims,
+        block: Dims,
+        *,
+        shared_bytes: SupportsIndex = 0,
+        cluster: Dims | None = None,
+        cooperative: bool = False,
+        arch: str | None = None,
+        order: Order | str | None = None,
+        in_place: bool = False,
+    ) -> Check:
         """`kernel.check(grid, block)(...)` runs in emulation with all checks.
 
         A finding of the emulator is not raised.
@@ -220,9 +240,7 @@ class Kernel(CompiledKernel):
         return Check(Emulator(self, arch, True, order=order_of(order)), config, in_place)
 
     @public
-    def explore(
-        self, n: int = 100, *, arch: str | None = None, checks: bool | None = None
-    ) -> Explorer:
+    def explore(self, n: int = 100, *, arch: str | None = None, checks: bool | None = None) -> Explorer:
         """`kernel.explore(n)[grid, block](...)` emulates n orders of threads.
 
         It runs on copies of the arrays, compares their bits with those of the first order, and
@@ -261,9 +279,14 @@ def kernel(function: Callable[..., None], /) -> Kernel: ...
 
 @overload
 def kernel(
-    *, name: str | None = None, threads: int | None = None, max_registers: int | None = None,
-    min_blocks: int | None = None, checks: bool | None = None, lineinfo: bool | None = None,
-) -> Callable[[Callable[..., None]], Kernel]: ...  # fmt: skip
+    *,
+    name: str | None = None,
+    threads: int | None = None,
+    max_registers: int | None = None,
+    min_blocks: int | None = None,
+    checks: bool | None = None,
+    lineinfo: bool | None = None,
+) -> Callable[[Callable[..., None]], Kernel]: ...
 
 
 @public

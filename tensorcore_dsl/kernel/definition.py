@@ -24,10 +24,16 @@ class Definition(Named):
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, name: str | None = None, threads: int | None = None,
-        max_registers: int | None = None, min_blocks: int | None = None,
-        checks: bool | None = None, lineinfo: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        threads: int | None = None,
+        max_registers: int | None = None,
+        min_blocks: int | None = None,
+        checks: bool | None = None,
+        lineinfo: bool | None = None,
+    ) -> None:
         self.function = self.__kernel_function__ = function
         self._stand_for(function)
         self.__name__ = name or function.__name__
@@ -37,9 +43,7 @@ class Definition(Named):
         self.variadic = inspect.getfullargspec(function).varargs
         self.collected: tuple[str, ...] | None = None if self.variadic else ()
         self._with_arguments: dict[tuple[str, ...], Any] = {}
-        self._base: Definition = (
-            self  # of a kernel that with_arguments returned: the one with *arguments
-        )
+        self._base: Definition = self  # of a kernel that with_arguments returned: the one with *arguments
         self._prepare()
 
     def _prepare(self) -> None:
@@ -104,17 +108,19 @@ class Definition(Named):
         return [given[name] for name in self.runtime_names], constants
 
     def _bound(
-        self, args: Sequence[Any], named_args: dict[str, Any], parameters: Sequence[Parameter],
+        self,
+        args: Sequence[Any],
+        named_args: dict[str, Any],
+        parameters: Sequence[Parameter],
         positional: Sequence[Parameter],
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """The value of each parameter by name, where `positional` take the arguments `args`."""
         names = [p.name for p in parameters]
         places = [p.name for p in positional if not p.by_name]
         if len(args) > len(places):
             kind = "positional arguments" if len(places) < len(names) else "arguments"
             raise ArgumentError(
-                f"{self.__name__} takes {len(places)} {kind} ({listing(places)}), {len(args)} were "
-                "given"
+                f"{self.__name__} takes {len(places)} {kind} ({listing(places)}), {len(args)} were given"
             )
         given = dict(zip(places, args, strict=False))
         for name, value in named_args.items():
@@ -128,8 +134,7 @@ class Definition(Named):
         for p in parameters:
             if given.setdefault(p.name, p.default) is inspect.Parameter.empty:
                 raise ArgumentError(
-                    f"{self.__name__}: argument {p.name!r} is missing; the parameters are "
-                    f"{listing(names)}"
+                    f"{self.__name__}: argument {p.name!r} is missing; the parameters are {listing(names)}"
                 )
         return given
 

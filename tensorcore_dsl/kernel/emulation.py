@@ -19,12 +19,7 @@ from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
 from tensorcore_dsl.runtime.events import queue_of
-from tensorcore_dsl.runtime.launch_config import (
-    LaunchConfig,
-    LaunchKey,
-    configuration,
-    refuse_call,
-)
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
 from tensorcore_dsl.runtime.targets import emulated_arch
 
 
@@ -78,9 +73,13 @@ class Emulator:
         return session.run(self.kernel.__name__, launch)
 
     def launch(
-        self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation,
-        place: Queued | None = None, overlap: Overlap | None = None,
-    ) -> Report:  # fmt: skip
+        self,
+        config: LaunchConfig,
+        runtime: Sequence[Any],
+        chosen: Specialisation,
+        place: Queued | None = None,
+        overlap: Overlap | None = None,
+    ) -> Report:
         """Run all blocks of a specialisation, the one of these run-time arguments.
 
         place: where the launch is queued; None: its arrays are copies that no other launch has.

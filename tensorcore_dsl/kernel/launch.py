@@ -94,11 +94,13 @@ class Launch:
         if launcher is None:
             kernel = self.kernel
             launcher = self._launchers[key] = Launcher(
-                lambda types: kernel.specialised(
-                    kernel.types_of(types), constants, device_arch()
-                ).cubin, self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
+                lambda types: kernel.specialised(kernel.types_of(types), constants, device_arch()).cubin,
+                self.config,
+                driver.cuda_driver(),
+                self.stream,
+                kernel.runtime_names,
                 [p.dtype for p in kernel.runtime_parameters],
-            )  # fmt: skip
+            )
         return launcher
 
     @public
@@ -131,9 +133,7 @@ class Launch:
             return self._prepared_on_cpu(runtime, constants)
         return self.launcher(constants).prepared(*runtime)
 
-    def _prepared_on_cpu(
-        self, runtime: Sequence[Any], constants: dict[str, Any]
-    ) -> Callable[..., None]:
+    def _prepared_on_cpu(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Callable[..., None]:
         kernel, names = self.kernel, self.kernel.runtime_names
         Emulator(kernel).compiled(runtime, constants)
 

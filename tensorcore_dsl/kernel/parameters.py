@@ -69,9 +69,7 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
     parameters = []
     for p in inspect.signature(function).parameters.values():
         if p.kind == p.VAR_KEYWORD:
-            raise ArgumentError(
-                f"kernel {function.__name__}: {p} is not possible; name every parameter"
-            )
+            raise ArgumentError(f"kernel {function.__name__}: {p} is not possible; name every parameter")
         if p.kind == p.VAR_POSITIONAL:
             continue
         note, optional = _meaning(function, p.name, p.annotation)
@@ -87,8 +85,9 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
         raise ArgumentError(
             f"kernel {function.__name__}: a launch passes no 'self', although the kernel is "
             "defined in a class; leave it out, and pass what the kernel needs of the object as "
-            "arguments (tc.Const for what is known at compile time)", _place(function),
-        )  # fmt: skip
+            "arguments (tc.Const for what is known at compile time)",
+            _place(function),
+        )
     return parameters
 
 

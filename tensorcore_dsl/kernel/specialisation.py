@@ -46,9 +46,13 @@ class Specialisation:
     """
 
     def __init__(
-        self, kernel: Definition, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
+        self,
+        kernel: Definition,
+        types: tuple[Any, ...],
+        constants: dict[str, Any],
+        arch: Arch,
         checks: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kernel, self.types, self.constants, self.arch = kernel, types, constants, arch
         self.checks = checks
 
@@ -99,12 +103,17 @@ class Specialisation:
             return cached
         cubin = replace(
             assemble.assemble(
-                self.ptx_with_lines if lineinfo else self.ptx, self.arch, entry_name(self.ir.name),
+                self.ptx_with_lines if lineinfo else self.ptx,
+                self.arch,
+                entry_name(self.ir.name),
                 lineinfo=lineinfo,
             ),
-            block_shared=extern_shared(self.ir), threads=self.ir.threads,
-            cluster=self.ir.cluster, tensor_maps=self.tensor_maps, checks=bool(self.checks),
-        )  # fmt: skip
+            block_shared=extern_shared(self.ir),
+            threads=self.ir.threads,
+            cluster=self.ir.cluster,
+            tensor_maps=self.tensor_maps,
+            checks=bool(self.checks),
+        )
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)
         lines = lambda: source_lines(self.ptx_with_lines, self.ir, counted=lineinfo)
@@ -131,11 +140,19 @@ class Specialisation:
         return compile_program(self.debug_ir)
 
     def emulate(
-        self, config: LaunchConfig, args: Sequence[Any], checks: bool, races: bool,
-        profile: bool, order: Order | None, traced: Traced, limit: int | None = None,
-        timeline: bool | int = False, queued: Queued | None = None,
+        self,
+        config: LaunchConfig,
+        args: Sequence[Any],
+        checks: bool,
+        races: bool,
+        profile: bool,
+        order: Order | None,
+        traced: Traced,
+        limit: int | None = None,
+        timeline: bool | int = False,
+        queued: Queued | None = None,
         overlap: Overlap | None = None,
-    ) -> Report:  # fmt: skip
+    ) -> Report:
         """Run on the CPU; arrays are written in place."""
         recorder = Recorder(traced)
         observers: list[Observer] = [recorder] if recorder.wanted else []
@@ -154,12 +171,25 @@ class Specialisation:
             for m in self.tensor_maps:
                 values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
             report = run(
-                ir, config.grid, config.block, values, arch=self.arch.name,
-                dynamic_shared=config.shared_bytes, checks=checks, program=program,
-                cluster=config.cluster, profile=profile, order=order, observers=observers,
-                races=races, limit=limit, cooperative=config.cooperative, recorder=timed,
-                queued=queued, overlap=overlap,
-            )  # fmt: skip
+                ir,
+                config.grid,
+                config.block,
+                values,
+                arch=self.arch.name,
+                dynamic_shared=config.shared_bytes,
+                checks=checks,
+                program=program,
+                cluster=config.cluster,
+                profile=profile,
+                order=order,
+                observers=observers,
+                races=races,
+                limit=limit,
+                cooperative=config.cooperative,
+                recorder=timed,
+                queued=queued,
+                overlap=overlap,
+            )
         if recorder.wanted:
             report.trace = recorder.trace
         if timed is not None and not config.is_empty:

@@ -58,9 +58,15 @@ class Array(Indexed):
     space = "global"
 
     def __init__(
-        self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...],
-        align: int, argument: int | None = None, name: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        address: Any,
+        dtype: DType,
+        shape: tuple[Any, ...],
+        strides: tuple[Any, ...],
+        align: int,
+        argument: int | None = None,
+        name: str = "",
+    ) -> None:
         self.address, self.shape, self.strides = address, shape, strides
         self.dtype = dtype  # type: ignore[assignment]
         self.align, self.argument = align, argument
@@ -116,9 +122,7 @@ class Array(Indexed):
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:
         """Pointer to an element; `keep` copies what its checks need, if they come later."""
         address, bounds = self.address, list(self.bounds)
-        for i, extent, stride, axis in zip(
-            index, self.shape, self.strides, self.axes, strict=True
-        ):
+        for i, extent, stride, axis in zip(index, self.shape, self.strides, self.axes, strict=True):
             start = extent + i if isinstance(i, int) and i < 0 else i
             address = self._step(address, start, stride)
             bounds += self._bounds(start, extent, stride, axis, keep)
@@ -156,9 +160,7 @@ class Array(Indexed):
         strides: list[Any] = []
         axes: list[Axis] = []
         bounds = list(self.bounds)
-        for i, extent, stride, axis in zip(
-            index, self.shape, self.strides, self.axes, strict=True
-        ):
+        for i, extent, stride, axis in zip(index, self.shape, self.strides, self.axes, strict=True):
             start = extent + i if isinstance(i, int) and i < 0 else i
             if isinstance(i, slice):
                 start, length, step = slice_bounds(i, extent)
@@ -174,9 +176,13 @@ class Array(Indexed):
                 bounds += [replace(bound, outer=True) for bound in fixed]
             address = self._step(address, start, stride)
         return self.with_parts(
-            address=address, shape=tuple(shape), strides=tuple(strides), argument=None,
-            axes=tuple(axes), bounds=tuple(bounds),
-        )  # fmt: skip
+            address=address,
+            shape=tuple(shape),
+            strides=tuple(strides),
+            argument=None,
+            axes=tuple(axes),
+            bounds=tuple(bounds),
+        )
 
     @property
     def described(self) -> str:

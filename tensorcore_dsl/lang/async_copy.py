@@ -17,9 +17,14 @@ from tensorcore_dsl.values.operands import describe, is_number
 
 
 def cp_async(
-    target: Pointer, source: Pointer, size: int, *, valid: Any = None, pred: Any = None,
+    target: Pointer,
+    source: Pointer,
+    size: int,
+    *,
+    valid: Any = None,
+    pred: Any = None,
     cache: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Copy `size` bytes from global to shared memory asynchronously.
 
     Parameters
@@ -75,13 +80,11 @@ def cp_async(
     for given in (target, source):
         if not isinstance(given, Pointer):
             raise OperandError(
-                f"{names.CP_ASYNC} takes pointers, tile.at(...) and array.at(...), not "
-                f"{describe(given)}"
+                f"{names.CP_ASYNC} takes pointers, tile.at(...) and array.at(...), not {describe(given)}"
             )
     if target.space != "shared" or source.space != "global":
         raise OperandError(
-            f"{names.CP_ASYNC} copies from global to shared memory, not from {source.space} to "
-            f"{target.space}"
+            f"{names.CP_ASYNC} copies from global to shared memory, not from {source.space} to {target.space}"
         )
     if not same_elements(target.dtype, source.dtype):
         raise OperandError(
@@ -90,8 +93,7 @@ def cp_async(
         )
     if not isinstance(size, int) or size % element_size(source.dtype):
         raise OperandError(
-            f"{names.CP_ASYNC} copies 4, 8 or 16 bytes of whole {source.dtype} elements, not "
-            f"{describe(size)}"
+            f"{names.CP_ASYNC} copies 4, 8 or 16 bytes of whole {source.dtype} elements, not {describe(size)}"
         )
     if is_number(valid) and not 0 <= valid <= size:
         raise OperandError(f"valid= is 0 to {size} of the {size} bytes, not {valid}")

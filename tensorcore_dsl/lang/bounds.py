@@ -27,9 +27,7 @@ def frozen(index: Any) -> Any:
     return Scalar(builder().copy(index.value), index.dtype)
 
 
-def check_index(
-    index: Any, extent: Any, message: str, *, count: int = 1, pred: Any = None
-) -> None:
+def check_index(index: Any, extent: Any, message: str, *, count: int = 1, pred: Any = None) -> None:
     """Check that `count` indices from `index` on lie in [0, extent), where `pred` holds.
 
     message: a format for the index and the extent. Raises OperandError for an index that is known
@@ -304,6 +302,4 @@ def plain_axes(owner: str, strides: Sequence[Any], size: int) -> tuple[Axis, ...
     """The axes of an array that is no view; memory runs along the only one of stride 1."""
     unit = [is_number(stride) and stride == 1 for stride in strides]
     along = unit.index(True) if unit.count(True) == 1 else None
-    return tuple(
-        Axis(number, owner, size if number == along else 0) for number in range(len(unit))
-    )
+    return tuple(Axis(number, owner, size if number == along else 0) for number in range(len(unit)))

@@ -21,17 +21,25 @@ from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import Scalar
 
 from tensorcore_dsl.lang.fragments import (  # isort: skip
-    inside_of, known_alignment, unchecked_pointer,
-)  # fmt: skip
+    inside_of,
+    known_alignment,
+    unchecked_pointer,
+)
 
 Index = tuple[Any, ...]
 
 
 def copy_tile(
-    target: Tile | Array, source: Tile | Array, origin: Sequence[Any], *, bounded: bool = False,
-    threads: int | None = None, thread: Any = None, vector: int | None = None,
+    target: Tile | Array,
+    source: Tile | Array,
+    origin: Sequence[Any],
+    *,
+    bounded: bool = False,
+    threads: int | None = None,
+    thread: Any = None,
+    vector: int | None = None,
     barrier: Mbarrier | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Copy the box of an array that begins at `origin` to a shared tile of its shape, or back.
 
     To a tile it copies by `cp.async`, or by plain loads and stores where accesses are narrower than
@@ -115,9 +123,7 @@ def copy_tile(
         copy(plan, place, tuple(a + b for a, b in zip(origin, place, strict=True)), exists)
 
 
-def _copy_by_tma(
-    tile: Tile, array: Array, origin: Index, barrier: Mbarrier, to_shared: bool
-) -> None:
+def _copy_by_tma(tile: Tile, array: Array, origin: Index, barrier: Mbarrier, to_shared: bool) -> None:
     if not to_shared:
         raise OperandError("a copy from shared memory has no barrier: use tc.tma_store")
     shape = (1,) * (array.ndim - tile.ndim) + tile.shape
@@ -176,23 +182,23 @@ class _Plan:
 
 
 def _plan(
-    tile: Tile, array: Array, origin: Sequence[Any], threads: int | None, thread: Any,
-    vector: int | None, bounded: bool,
-) -> _Plan:  # fmt: skip
+    tile: Tile,
+    array: Array,
+    origin: Sequence[Any],
+    threads: int | None,
+    thread: Any,
+    vector: int | None,
+    bounded: bool,
+) -> _Plan:
     if (threads is None) != (thread is None):
-        raise OperandError(
-            "threads, how many copy, and thread, the number of this one, go together"
-        )
+        raise OperandError("threads, how many copy, and thread, the number of this one, go together")
     threads = builder().kernel.threads if threads is None else threads
     if threads is None:
         raise OperandError(
             "the number of threads that copy must be known: @tc.kernel(threads=128), "
             "tc.launch_bounds(128), or threads=128 with thread=..."
         )
-    both = [
-        axis for axis in range(tile.ndim)
-        if tile.strides[axis] == 1 and _is_one(array.strides[axis])
-    ]  # fmt: skip
+    both = [axis for axis in range(tile.ndim) if tile.strides[axis] == 1 and _is_one(array.strides[axis])]
     axis = both[-1] if both else tile.ndim - 1
     size, build = element_size(tile.dtype), builder()
     if vector is None:
@@ -205,9 +211,7 @@ def _plan(
             f"vectors of {vector} {tile.dtype} cannot copy {tile.described}: they have at most 16 "
             "bytes, divide its rows, and run along an axis that is contiguous in both"
         )
-    return _Plan(
-        tile, array, axis, vector, threads, threadIdx.x if thread is None else thread, bounded,
-    )  # fmt: skip
+    return _Plan(tile, array, axis, vector, threads, threadIdx.x if thread is None else thread, bounded)
 
 
 def _to_shared(plan: _Plan, place: Index, index: Index, exists: Any) -> None:
@@ -219,8 +223,7 @@ def _to_shared(plan: _Plan, place: Index, index: Index, exists: Any) -> None:
         cp_async(target, source, plan.bytes, valid=bytes, pred=guard)
         return
     parts = [
-        (source + e).load(pred=_both(guard, None if valid is None else valid > e))
-        for e in range(plan.width)
+        (source + e).load(pred=_both(guard, None if valid is None else valid > e)) for e in range(plan.width)
     ]
     target.store(parts if len(parts) > 1 else parts[0], pred=guard)
 

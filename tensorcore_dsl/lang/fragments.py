@@ -21,11 +21,21 @@ from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
 
 from tensorcore_dsl.values.operands import (  # isort: skip
-    check_register, constant, describe, is_number, number_type,
-)  # fmt: skip
+    check_register,
+    constant,
+    describe,
+    is_number,
+    number_type,
+)
 from tensorcore_dsl.values.values import (  # isort: skip
-    Element, RegisterGroup, Scalar, of_converted, of_elements, of_registers, this_thread,
-)  # fmt: skip
+    Element,
+    RegisterGroup,
+    Scalar,
+    of_converted,
+    of_elements,
+    of_registers,
+    this_thread,
+)
 
 Place = tuple[Any, Any]  # row and column, each known at compile time or at run time
 
@@ -33,9 +43,7 @@ Place = tuple[Any, Any]  # row and column, each known at compile time or at run 
 # -- fragments of scalars ------------------------------------------------------------------------
 
 
-def fragment(
-    operand: Operand, values: Sequence[Any] | Callable[[Any, Any], Any]
-) -> RegisterGroup:
+def fragment(operand: Operand, values: Sequence[Any] | Callable[[Any, Any], Any]) -> RegisterGroup:
     """The fragment of `operand` that consists of these registers, or of these elements.
 
     Parameters
@@ -149,8 +157,7 @@ def vector(elements: Sequence[Any]) -> RegisterGroup:
         raise OperandError(f"a vector has elements of one type, not {listing(types) or 'none'}")
     dtype = types[0]
     scalars = [
-        e if isinstance(e, Scalar) else builder().scalar(constant(e, dtype).value, dtype)
-        for e in elements
+        e if isinstance(e, Scalar) else builder().scalar(constant(e, dtype).value, dtype) for e in elements
     ]
     return builder().pack(scalars, Type(dtype, len(elements)))
 
@@ -234,14 +241,15 @@ def unpack(register: Element, dtype: DTypeLike | None = None) -> list[Element]:
     if dtype is None and have in (dtypes.f16x2, dtypes.bf16x2):
         dtype = dtypes.named(have.name.removesuffix("x2"))
     if not isinstance(register, Scalar) or dtype is None or have is None:
-        raise OperandError(
-            f"unpack takes a register and the type of its elements, not {describe(register)}"
-        )
+        raise OperandError(f"unpack takes a register and the type of its elements, not {describe(register)}")
     if have.lanes == 2 and dtype.bits == 16 and have.name != f"{dtype}x2" and dtype.kind != "b":
         raise OperandError(f"{describe(register)} holds no {dtype}: give its bits, .bits(b32)")
-    if have.bits not in (8, 16, 32) or dtype.bits not in (4, 8, 16) or dtype.bits >= have.bits or (
-        dtype.bits == 4 and not dtype.is_integer
-    ):  # fmt: skip
+    if (
+        have.bits not in (8, 16, 32)
+        or dtype.bits not in (4, 8, 16)
+        or dtype.bits >= have.bits
+        or (dtype.bits == 4 and not dtype.is_integer)
+    ):
         raise OperandError(f"{describe(register)} has no {dtype} elements to unpack")
     build, count = builder(), have.bits // dtype.bits
     word = Scalar(register.value, dtypes.b32)
@@ -252,10 +260,7 @@ def unpack(register: Element, dtype: DTypeLike | None = None) -> list[Element]:
         return [*build.unpack(word, dtype)[:count]]
     wide = dtypes.named(f"{dtype.kind}32")
     field = names.extract_field(wide)
-    parts = [
-        build.named(field, Scalar(word.value, wide), dtype.bits * i, dtype.bits)
-        for i in range(count)
-    ]
+    parts = [build.named(field, Scalar(word.value, wide), dtype.bits * i, dtype.bits) for i in range(count)]
     return [Scalar(part.value, dtypes.s32) for part in parts]
 
 
@@ -263,9 +268,14 @@ def unpack(register: Element, dtype: DTypeLike | None = None) -> list[Element]:
 
 
 def load_elements(
-    source: Tile | Array, operand: Operand, *, origin: Place | None = None, bounded: bool = False,
-    otherwise: Any = 0, convert: bool = False,
-) -> RegisterGroup:  # fmt: skip
+    source: Tile | Array,
+    operand: Operand,
+    *,
+    origin: Place | None = None,
+    bounded: bool = False,
+    otherwise: Any = 0,
+    convert: bool = False,
+) -> RegisterGroup:
     """Load a fragment element by element, at the coordinates that its layout gives.
 
     Neighbours are loaded together where their alignment is known.
@@ -326,9 +336,8 @@ def load_elements(
 
 
 def store_elements(
-    target: Tile | Array, value: RegisterGroup, *, origin: Place | None = None,
-    bounded: bool = False,
-) -> None:  # fmt: skip
+    target: Tile | Array, value: RegisterGroup, *, origin: Place | None = None, bounded: bool = False
+) -> None:
     """Store a fragment element by element, converted to the type of `target`.
 
     Neighbours are stored together where their alignment is known.
@@ -386,9 +395,12 @@ def load_places(
 
 
 def store_places(
-    target: Tile | Array, places: Sequence[tuple[Any, ...]], elements: Sequence[Any], bounded: bool,
+    target: Tile | Array,
+    places: Sequence[tuple[Any, ...]],
+    elements: Sequence[Any],
+    bounded: bool,
     pred: Any = None,
-) -> None:  # fmt: skip
+) -> None:
     """Store elements at these coordinates, those inside the target if `bounded`."""
     step = 1 if bounded else _together(target, places)
     for i in range(0, len(places), step):
@@ -442,9 +454,11 @@ def inside_of(memory: Tile | Array, place: tuple[Any, ...]) -> Any:
             here = (extent > index) if index >= 0 else False
         else:  # as unsigned numbers, negative indices are greater than every extent
             unsigned = dtypes.named(f"u{index.dtype.bits}")
-            limit = extent if not isinstance(extent, Scalar) else extent.to(
-                dtypes.named(f"s{index.dtype.bits}")
-            ).bits(unsigned)  # fmt: skip
+            limit = (
+                extent
+                if not isinstance(extent, Scalar)
+                else extent.to(dtypes.named(f"s{index.dtype.bits}")).bits(unsigned)
+            )
             here = index.bits(unsigned) < limit
         inside = here if inside is True else inside & here
     return inside
@@ -459,9 +473,7 @@ def unchecked_pointer(memory: Tile | Array, place: tuple[Any, ...]) -> Pointer:
         address = memory.moved(place, (), ()).address
         return Pointer(address, memory.dtype, memory.space, memory.bounds)
     address, bounds = memory.address, list(memory.bounds)
-    for index, extent, stride, axis in zip(
-        place, memory.shape, memory.strides, memory.axes, strict=True
-    ):
+    for index, extent, stride, axis in zip(place, memory.shape, memory.strides, memory.axes, strict=True):
         address = memory._step(address, index, stride)
         if builder().checks:
             bounds += axis.bounds(frozen(index), frozen(extent), stride)
@@ -476,9 +488,7 @@ def layout_of(operand: Any) -> Layout:
     if isinstance(operand, RegisterGroup) and operand.layout is not None:
         return operand.layout
     if not isinstance(operand, Operand) or operand.layout is None:
-        raise OperandError(
-            f"{describe(operand)} is no fragment operand, such as {names.FRAGMENT_EXAMPLE}"
-        )
+        raise OperandError(f"{describe(operand)} is no fragment operand, such as {names.FRAGMENT_EXAMPLE}")
     return operand.layout
 
 
@@ -523,9 +533,8 @@ def check_place(memory: Any, layout: Layout, origin: Place | None, bounded: bool
 
 
 def check_extents(
-    memory: Tile | Array, sizes: Sequence[int], origin: Sequence[Any] | None, bounded: bool,
-    covers: str,
-) -> None:  # fmt: skip
+    memory: Tile | Array, sizes: Sequence[int], origin: Sequence[Any] | None, bounded: bool, covers: str
+) -> None:
     """OperandError unless a box of `sizes` fits, as far as known; without origin, exactly.
 
     Checked builds refuse larger extents of an argument at run time.
@@ -547,6 +556,5 @@ def check_extents(
             )
         if not bounded and not 0 <= start <= extent - size:
             raise OperandError(
-                f"{covers}; from {start} on {size} leave {memory.described}, which has {extent} "
-                "there"
+                f"{covers}; from {start} on {size} leave {memory.described}, which has {extent} there"
             )

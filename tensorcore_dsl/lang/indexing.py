@@ -58,9 +58,7 @@ class Indexed(Bounded):
         return view if isinstance(view, Indexed) else view.load()
 
     def __bool__(self) -> bool:
-        raise OperandError(
-            f"{self.described} is neither true nor false: test an element, or `is not None`"
-        )
+        raise OperandError(f"{self.described} is neither true nor false: test an element, or `is not None`")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         view = self._view(index)
@@ -124,8 +122,7 @@ def slice_bounds(part: slice, extent: Any) -> tuple[Any, Any, int]:
     step = 1 if part.step is None else part.step
     if not isinstance(step, int) or step < 1:
         raise OperandError(
-            f"slices of arrays and tiles have steps of 1 or more known at compile time, not "
-            f"{describe(step)}"
+            f"slices of arrays and tiles have steps of 1 or more known at compile time, not {describe(step)}"
         )
     start = 0 if part.start is None else part.start
     if isinstance(start, int) and start < 0:
@@ -135,9 +132,7 @@ def slice_bounds(part: slice, extent: Any) -> tuple[Any, Any, int]:
         stop = extent + stop
     length = static_difference(stop, start)
     if is_number(length) and length < 0:
-        raise OperandError(
-            f"the slice {describe(part.start)}:{describe(part.stop)} has {length} elements"
-        )
+        raise OperandError(f"the slice {describe(part.start)}:{describe(part.stop)} has {length} elements")
     if isinstance(length, Scalar) and part.stop is not None and builder().checks:
         short = (length < 0) & (start <= extent)
         text = "the slice from index %lld on ends before it, at %lld"

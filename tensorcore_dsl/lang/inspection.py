@@ -79,12 +79,8 @@ def memory_view(value: Tile | Array, register: Register) -> Any:
     """The view of a tile or an array, whose addresses and sizes `register` makes leaves."""
     if isinstance(value, Tile):
         origin, offset = _extent(value.origin, register), _extent(value.offset, register)
-        return views.TileView(
-            origin, offset, value.dtype, value.shape, value.strides, value.swizzle
-        )
-    shape, strides = (
-        tuple(_extent(x, register) for x in sizes) for sizes in (value.shape, value.strides)
-    )
+        return views.TileView(origin, offset, value.dtype, value.shape, value.strides, value.swizzle)
+    shape, strides = (tuple(_extent(x, register) for x in sizes) for sizes in (value.shape, value.strides))
     return views.ArrayView(register(value.address), value.dtype, shape, strides)
 
 

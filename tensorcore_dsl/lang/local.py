@@ -36,9 +36,13 @@ class Local:
     """
 
     def __init__(
-        self, items: list[Any], dtype: DType, shape: tuple[int, ...],
-        strides: tuple[int, ...] | None = None, offset: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        items: list[Any],
+        dtype: DType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ) -> None:
         self.items, self.dtype, self.shape, self.offset = items, dtype, shape, offset
         self.strides = row_major(shape) if strides is None else strides
 
@@ -81,9 +85,7 @@ class Local:
     def __setitem__(self, index: Any, value: Any) -> None:
         view, chosen = self._select(index)
         if view.shape:
-            raise OperandError(
-                f"a view of {view.described} cannot be assigned: assign its elements"
-            )
+            raise OperandError(f"a view of {view.described} cannot be assigned: assign its elements")
         if isinstance(value, RegisterGroup):
             raise OperandError(
                 f"{self.described} has elements of one register, not {value.described}: a list "
@@ -103,9 +105,7 @@ class Local:
         strides: list[int] = []
         offset, chosen = self.offset, []
         full = normal_index(index, self)
-        for axis, (i, extent, stride) in enumerate(
-            zip(full, self.shape, self.strides, strict=True)
-        ):
+        for axis, (i, extent, stride) in enumerate(zip(full, self.shape, self.strides, strict=True)):
             if isinstance(i, Scalar):
                 text = f"index %lld leaves axis {axis} of {self.described}, which has extent %lld"
                 check_index(i, extent, text)

@@ -167,9 +167,7 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return arithmetic.select(builder(), condition, yes, no)
 
 
-def _of_floats(
-    function: Callable[[Any], Any], widest: int = 64
-) -> Callable[[SupportsFloat], Any]:
+def _of_floats(function: Callable[[Any], Any], widest: int = 64) -> Callable[[SupportsFloat], Any]:
     """The function of f32 and f64 for all numbers; narrower floats are converted and back.
 
     widest: 32 of functions without a form for f64.
@@ -280,20 +278,12 @@ def exp2(value: SupportsFloat, *, ftz: bool = False) -> Any:
 
 _exp2 = _approximate("exp2", names.EXP2, "2**x", 3, 8.0)
 _flushed_exp2 = _approximate("exp2", names.EXP2_FTZ, "2**x", 3, 8.0)
-log2: Callable[[SupportsFloat], Any] = _approximate(
-    "log2", names.LOG2, "The logarithm to base 2", 8, 3.0
-)
+log2: Callable[[SupportsFloat], Any] = _approximate("log2", names.LOG2, "The logarithm to base 2", 8, 3.0)
 rcp: Callable[[SupportsFloat], Any] = _approximate("rcp", names.RECIPROCAL, "1 / x", 4, 0.25)
-rsqrt: Callable[[SupportsFloat], Any] = _approximate(
-    "rsqrt", names.RECIPROCAL_SQRT, "1 / sqrt(x)", 4, 0.5
-)
+rsqrt: Callable[[SupportsFloat], Any] = _approximate("rsqrt", names.RECIPROCAL_SQRT, "1 / sqrt(x)", 4, 0.5)
 sin: Callable[[SupportsFloat], Any] = _approximate("sin", names.SIN, "The sine of radians", 0, 0.0)
-cos: Callable[[SupportsFloat], Any] = _approximate(
-    "cos", names.COS, "The cosine of radians", 0, 1.0
-)
-tanh: Callable[[SupportsFloat], Any] = _approximate(
-    "tanh", names.TANH, "The hyperbolic tangent", 0, 0.0
-)
+cos: Callable[[SupportsFloat], Any] = _approximate("cos", names.COS, "The cosine of radians", 0, 1.0)
+tanh: Callable[[SupportsFloat], Any] = _approximate("tanh", names.TANH, "The hyperbolic tangent", 0, 0.0)
 
 
 @_of_floats
@@ -412,13 +402,23 @@ def log(value: Any) -> Any:
 # Polynomials, the highest power first: of x**2, (erf(x) / x - 1) for |x| <= 1; and of x,
 # log2(1 - erf(x)) for 1 <= x <= 4. Both have the least greatest error in units of erf's last place.
 _ERF_NEAR = (
-    7.85388402e-5, -8.01020128e-4, 5.18832868e-3, -2.68538129e-2, 0.112835854, -0.37612626,
+    7.85388402e-5,
+    -8.01020128e-4,
+    5.18832868e-3,
+    -2.68538129e-2,
+    0.112835854,
+    -0.37612626,
     0.128379166,
-)  # fmt: skip
+)
 _ERF_FAR = (
-    2.6888834e-4, -4.25257208e-3, 3.15056667e-2, -0.148751602, -0.920648396, -1.62604594,
+    2.6888834e-4,
+    -4.25257208e-3,
+    3.15056667e-2,
+    -0.148751602,
+    -0.920648396,
+    -1.62604594,
     -4.92713589e-4,
-)  # fmt: skip
+)
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:

@@ -25,8 +25,12 @@ from tensorcore_dsl.values.operands import describe, type_of
 from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
 
 from tensorcore_dsl.lang.fragments import (  # isort: skip
-    check_matrix, check_type, layout_of, load_elements, stored_layout,
-)  # fmt: skip
+    check_matrix,
+    check_type,
+    layout_of,
+    load_elements,
+    stored_layout,
+)
 
 ROW_BYTES = 16  # of an 8x8 matrix in memory
 
@@ -260,8 +264,7 @@ def _check_tile(tile: Any, layout: Layout, advice: str) -> None:
     check_type(tile, layout, advice)
     if tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape:
         raise OperandError(
-            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple "
-            "of it"
+            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple of it"
         )
 
 
@@ -284,9 +287,8 @@ def _nest(fragments: list[Any], rows: int, cols: int) -> Any:
 
 
 def _load_matrices(
-    tile: Tile, operand: Operand, layout: Layout, plan: MatrixPlan, places: list[tuple[int, int]],
-    along: str,
-) -> list[RegisterGroup]:  # fmt: skip
+    tile: Tile, operand: Operand, layout: Layout, plan: MatrixPlan, places: list[tuple[int, int]], along: str
+) -> list[RegisterGroup]:
     """All fragments of the tile, up to four matrices an instruction."""
     wanted = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
     registers: list[Scalar] = []
@@ -309,18 +311,14 @@ def _first_matrices(corners: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return corners[: min(len(corners), 2)]
 
 
-def _issue(
-    tile: Tile, corners: list[tuple[int, int]], plan: MatrixPlan, along: str
-) -> list[Scalar]:
+def _issue(tile: Tile, corners: list[tuple[int, int]], plan: MatrixPlan, along: str) -> list[Scalar]:
     """One ldmatrix: lane l gives the address of row l % 8 of matrix l // 8."""
     pointer = _row_pointer(tile, corners, along, plan)
     loaded = emit(names.ldmatrix(len(corners), plan.trans), pointer.accessed(ROW_BYTES))
     return [loaded] if isinstance(loaded, Scalar) else list(loaded.registers)
 
 
-def _row_pointer(
-    tile: Tile, corners: list[tuple[int, int]], along: str, plan: MatrixPlan
-) -> Pointer:
+def _row_pointer(tile: Tile, corners: list[tuple[int, int]], along: str, plan: MatrixPlan) -> Pointer:
     """The pointer to the 16-byte row of a matrix that this lane addresses."""
     lane = lane_id()
     (row, col), steps = corners[0], _steps(corners)

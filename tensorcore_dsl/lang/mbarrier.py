@@ -69,9 +69,7 @@ class Mbarrier(Bounded):
 
     parts, described = ("address",), "an mbarrier"
 
-    def __init__(
-        self, address: Scalar, in_cluster: bool = False, bounds: tuple[Bound, ...] = ()
-    ) -> None:
+    def __init__(self, address: Scalar, in_cluster: bool = False, bounds: tuple[Bound, ...] = ()) -> None:
         self.address, self.in_cluster, self.bounds = address, in_cluster, bounds
 
     def init(self, count: SupportsIndex) -> None:

@@ -16,8 +16,13 @@ from tensorcore_dsl.values.operands import describe, is_number, literal
 from tensorcore_dsl.values.values import Mask, RegisterGroup, Scalar
 
 from tensorcore_dsl.lang.bounds import (  # isort: skip
-    Bound, Bounded, ProductBound, RankBound, frozen, step_bounds,
-)  # fmt: skip
+    Bound,
+    Bounded,
+    ProductBound,
+    RankBound,
+    frozen,
+    step_bounds,
+)
 
 MAX_CLUSTER_CTAS = 16
 CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
@@ -67,9 +72,8 @@ class Pointer(Bounded):
     parts = ("address", "area")
 
     def __init__(
-        self, address: Any, dtype: DType, space: str, bounds: tuple[Bound, ...] = (),
-        swizzle: int = 0,
-    ) -> None:  # fmt: skip
+        self, address: Any, dtype: DType, space: str, bounds: tuple[Bound, ...] = (), swizzle: int = 0
+    ) -> None:
         self.address, self.dtype, self.space, self.bounds = address, dtype, space, bounds
         self.swizzle = swizzle
 
@@ -165,10 +169,12 @@ class Pointer(Bounded):
         if self.space != "shared":
             raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
         return self.with_parts(
-            address=peer_address(self.address, rank), space=CLUSTER_SPACE,
-            bounds=(*self.bounds, *rank_bounds(rank)), area=peer_area(self.area, rank),
+            address=peer_address(self.address, rank),
+            space=CLUSTER_SPACE,
+            bounds=(*self.bounds, *rank_bounds(rank)),
+            area=peer_area(self.area, rank),
             moved_away=self.moved_away,
-        )  # fmt: skip
+        )
 
     def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
         """One element, or a vector of `count` from consecutive addresses.
@@ -200,9 +206,7 @@ class Pointer(Bounded):
             )
         return _load(self, count, pred, otherwise, cache)
 
-    def store(
-        self, value: Any, *, pred: Any = None, cache: str = "", barrier: Any = None
-    ) -> None:
+    def store(self, value: Any, *, pred: Any = None, cache: str = "", barrier: Any = None) -> None:
         """Store an element, or the elements of a vector, list or tuple to successive addresses.
 
         Parameters
@@ -232,9 +236,7 @@ class Pointer(Bounded):
         return f"<{self.described}>"
 
 
-def load(
-    pointer: Pointer, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = ""
-) -> Any:
+def load(pointer: Pointer, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
     """Load through a pointer: `pointer.load(...)`.
 
     Parameters
@@ -281,9 +283,7 @@ def load(
     return pointer.load(count, pred=pred, otherwise=otherwise, cache=cache)
 
 
-def store(
-    pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "", barrier: Any = None
-) -> None:
+def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "", barrier: Any = None) -> None:
     """Store through a pointer: `pointer.store(...)`.
 
     Parameters

@@ -62,9 +62,7 @@ def parts_of(value: Any) -> list[Any]:
     return value.parts if isinstance(value, Text) else [value]
 
 
-def printf(
-    *values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False
-) -> None:
+def printf(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:
     """Print from each thread: any mixture of strings and run-time values.
 
     In emulation, fragments, tiles and arrays print their contents, once a warp. On the GPU,

@@ -74,8 +74,7 @@ def tiled_mma(mma: Instruction, acc: Tiled, a: Fragments, b: Fragments) -> Tiled
         )
     rows, cols, depth = _extents(acc, a, b)
     accs, left, right = (
-        _grid(x, *shape)
-        for x, shape in ((acc, (rows, cols)), (a, (rows, depth)), (b, (depth, cols)))
+        _grid(x, *shape) for x, shape in ((acc, (rows, cols)), (a, (rows, depth)), (b, (depth, cols)))
     )
     for k in range(depth):
         for i in range(rows):
@@ -181,10 +180,7 @@ def as_operand(fragments: Fragments, operand: Operand, *, transposed: bool = Fal
         raise OperandError(plan)
     elements = [[f.elements() for f in row] for row in sources]
     blocks = [
-        [
-            of_converted(operand, target, [elements[i][j][slot] for i, j, slot in places])
-            for places in row
-        ]
+        [of_converted(operand, target, [elements[i][j][slot] for i, j, slot in places]) for places in row]
         for row in plan
     ]
     if len(blocks) == 1 or len(blocks[0]) == 1:
@@ -216,10 +212,14 @@ def _rearranged(
             f"{what} is held by {target.threads} threads, {first.name} by {first.threads}: store "
             "it to shared memory and load it from there"
         )
-    held = np.concatenate([
-        first.coords + np.array((i * first.rows, j * first.cols), np.int32)
-        for i in range(len(sources)) for j in range(len(sources[0]))
-    ], axis=1)  # fmt: skip
+    held = np.concatenate(
+        [
+            first.coords + np.array((i * first.rows, j * first.cols), np.int32)
+            for i in range(len(sources))
+            for j in range(len(sources[0]))
+        ],
+        axis=1,
+    )
     held = np.ascontiguousarray(held[..., ::-1]) if transposed else held
     plan: list[list[Places]] = []
     for row in range(0, rows, target.rows):
@@ -229,16 +229,13 @@ def _rearranged(
             if slots is None:
                 return _advice(sources, target, transposed, what)
             width = len(sources[0])
-            plan[-1].append(tuple(
-                (s // first.slots // width, s // first.slots % width, s % first.slots)
-                for s in slots
-            ))  # fmt: skip
+            plan[-1].append(
+                tuple((s // first.slots // width, s // first.slots % width, s % first.slots) for s in slots)
+            )
     return plan
 
 
-def _advice(
-    sources: Sequence[Sequence[Layout]], target: Layout, transposed: bool, what: str
-) -> str:
+def _advice(sources: Sequence[Sequence[Layout]], target: Layout, transposed: bool, what: str) -> str:
     first = sources[0][0]
     turn = ""
     if not transposed and (first.rows % target.cols == 0 or target.cols % first.rows == 0):

@@ -33,9 +33,8 @@ _AXES = {"rows": 0, "cols": 1}
 
 
 def row_values(
-    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
-    dtype: DTypeLike | None = None,
-) -> RegisterGroup:  # fmt: skip
+    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0, dtype: DTypeLike | None = None
+) -> RegisterGroup:
     """A value for each row of a fragment: `fill`, or `fill(row)`.
 
     Parameters
@@ -73,9 +72,8 @@ def row_values(
 
 
 def column_values(
-    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
-    dtype: DTypeLike | None = None,
-) -> RegisterGroup:  # fmt: skip
+    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0, dtype: DTypeLike | None = None
+) -> RegisterGroup:
     """A value for each column of a fragment: `fill`, or `fill(col)`.
 
     Parameters
@@ -371,9 +369,14 @@ def flat(fragments: Fragments) -> list[RegisterGroup]:
 
 
 def load_rows(
-    source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
-    bounded: bool = False, otherwise: Any = 0, convert: bool = False,
-) -> RegisterGroup:  # fmt: skip
+    source: Tile | Array,
+    like: Operand | RegisterGroup,
+    *,
+    origin: Any = None,
+    bounded: bool = False,
+    otherwise: Any = 0,
+    convert: bool = False,
+) -> RegisterGroup:
     """Load row values from an array or tile: element origin + i for row i.
 
     Parameters
@@ -422,9 +425,14 @@ def load_rows(
 
 
 def load_columns(
-    source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
-    bounded: bool = False, otherwise: Any = 0, convert: bool = False,
-) -> RegisterGroup:  # fmt: skip
+    source: Tile | Array,
+    like: Operand | RegisterGroup,
+    *,
+    origin: Any = None,
+    bounded: bool = False,
+    otherwise: Any = 0,
+    convert: bool = False,
+) -> RegisterGroup:
     """Load column values from an array or tile: element origin + j for column j.
 
     Parameters
@@ -594,6 +602,4 @@ def _origin(memory: Tile | Array, origin: Any) -> tuple[Any, ...] | None:
     if memory.ndim == 2 and isinstance(origin, (tuple, list)) and len(origin) == 2:
         return tuple(origin)
     form = "the index" if memory.ndim == 1 else "(row, col)"
-    raise OperandError(
-        f"origin is {form} of the first value in {memory.described}, not {describe(origin)}"
-    )
+    raise OperandError(f"origin is {form} of the first value in {memory.described}, not {describe(origin)}")

@@ -12,33 +12,41 @@ from tensorcore_dsl.errors import LayoutError, OperandError, OutOfBounds
 from tensorcore_dsl.ir.nodes import DYNAMIC_ALIGN
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import SharedTile
-from tensorcore_dsl.lang.bounds import (
-    Axis,
-    Bound,
-    StepBound,
-    check_index,
-    frozen,
-    plain_axes,
-)
+from tensorcore_dsl.lang.bounds import Axis, Bound, StepBound, check_index, frozen, plain_axes
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar
 
 from tensorcore_dsl.lang.pointer import (  # isort: skip
-    CLUSTER_SPACE, Pointer, element_size, peer_address, peer_area, rank_bounds, swizzled,
-)  # fmt: skip
+    CLUSTER_SPACE,
+    Pointer,
+    element_size,
+    peer_address,
+    peer_area,
+    rank_bounds,
+    swizzled,
+)
 from tensorcore_dsl.lang.indexing import (  # isort: skip
-    Indexed, full_index, normal_index, row_major, slice_bounds, static_shape,
-)  # fmt: skip
+    Indexed,
+    full_index,
+    normal_index,
+    row_major,
+    slice_bounds,
+    static_shape,
+)
 
 SWIZZLES = (0, 32, 64, 128)  # bytes
 
 
 def shared(
-    shape: int | Sequence[int], dtype: DTypeLike, *, swizzle: int = 0,
-    strides: Sequence[int] | None = None, align: int | None = None,
-) -> Tile:  # fmt: skip
+    shape: int | Sequence[int],
+    dtype: DTypeLike,
+    *,
+    swizzle: int = 0,
+    strides: Sequence[int] | None = None,
+    align: int | None = None,
+) -> Tile:
     """A tile of shared memory with a compile-time shape.
 
     Tiles of more than 48 KiB in total become dynamic shared memory automatically.
@@ -125,9 +133,8 @@ def shared(
 
 
 def dynamic_shared(
-    shape: int | Sequence[int], dtype: DTypeLike, *, offset: int = 0, swizzle: int = 0,
-    overlap: bool = False,
-) -> Tile:  # fmt: skip
+    shape: int | Sequence[int], dtype: DTypeLike, *, offset: int = 0, swizzle: int = 0, overlap: bool = False
+) -> Tile:
     """A tile `offset` bytes into the dynamic shared memory of the launch.
 
     The launch gives its size: `kernel[grid, block, stream, bytes](...)`.
@@ -250,9 +257,14 @@ class Tile(Indexed):
     shape: tuple[int, ...]
 
     def __init__(
-        self, origin: Any, offset: Any, dtype: DType, shape: tuple[int, ...],
-        strides: tuple[int, ...], swizzle: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        origin: Any,
+        offset: Any,
+        dtype: DType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        swizzle: int = 0,
+    ) -> None:
         self.origin, self.offset = origin, offset
         self.dtype = dtype  # type: ignore[assignment]
         self.shape, self.strides, self.swizzle = shape, strides, swizzle
@@ -305,9 +317,11 @@ class Tile(Indexed):
         if self.space == CLUSTER_SPACE:
             raise OperandError(f"{self.described} is another CTA's already")
         return self.with_parts(
-            origin=peer_address(self.origin, rank), space=CLUSTER_SPACE,
-            bounds=(*self.bounds, *rank_bounds(rank)), area=peer_area(self.area, rank),
-        )  # fmt: skip
+            origin=peer_address(self.origin, rank),
+            space=CLUSTER_SPACE,
+            bounds=(*self.bounds, *rank_bounds(rank)),
+            area=peer_area(self.area, rank),
+        )
 
     def moved(self, index: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
         """The view that starts at `index`."""
@@ -317,9 +331,7 @@ class Tile(Indexed):
             whole, rest = self._split(i, stride * size)
             origin, offset = _plus(origin, whole), _plus(offset, rest)
         constant, carried = self._carry(offset)
-        return self.with_parts(
-            origin=_plus(origin, carried), offset=constant, shape=shape, strides=strides
-        )
+        return self.with_parts(origin=_plus(origin, carried), offset=constant, shape=shape, strides=strides)
 
     def _split(self, index: Any, size: int) -> tuple[Any, Any]:
         """index * size as (multiple of the period, rest)."""
@@ -362,9 +374,7 @@ class Tile(Indexed):
         """Pointer to an element; `keep` copies what its checks need, if they come later."""
         places = [_inside(i, 1, axis, self) for axis, i in enumerate(index)]
         bounds = [*self.bounds, *self.area_bounds()]
-        for place, extent, stride, axis in zip(
-            places, self.shape, self.strides, self._axes(), strict=True
-        ):
+        for place, extent, stride, axis in zip(places, self.shape, self.strides, self._axes(), strict=True):
             bounds += axis.bounds(keep(place), extent, stride)
         place = self.moved(places, (), ()).address
         pointer = Pointer(place, self.dtype, self.space, tuple(bounds), self.swizzle)
@@ -405,9 +415,7 @@ class Tile(Indexed):
         shape: list[int] = []
         strides: list[int] = []
         bounds = list(self.bounds)
-        for axis, i, extent, stride in zip(
-            self._axes(), index, self.shape, self.strides, strict=True
-        ):
+        for axis, i, extent, stride in zip(self._axes(), index, self.shape, self.strides, strict=True):
             if not isinstance(i, slice):
                 starts.append(_inside(i, 1, axis.number, self))
                 bounds += axis.bounds(frozen(starts[-1]), extent, stride)

@@ -47,9 +47,8 @@ class TensorMap(Struct):
     parts = ("address",)
 
     def __init__(
-        self, address: Scalar, array: Array, axes: tuple[int, ...], box: tuple[int, ...],
-        swizzle: int,
-    ) -> None:  # fmt: skip
+        self, address: Scalar, array: Array, axes: tuple[int, ...], box: tuple[int, ...], swizzle: int
+    ) -> None:
         self.address, self.array, self.axes, self.box = address, array, axes, box
         self.swizzle, self.dtype = swizzle, array.dtype
         builder().tensor_maps[address.value] = self
@@ -168,9 +167,15 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
 
 
 def tma_load(
-    tile: Tile, source: TensorMap, index: Sequence[Any], barrier: Mbarrier, *,
-    multicast: Any = None, policy: Any = None, pred: Any = None,
-) -> None:  # fmt: skip
+    tile: Tile,
+    source: TensorMap,
+    index: Sequence[Any],
+    barrier: Mbarrier,
+    *,
+    multicast: Any = None,
+    policy: Any = None,
+    pred: Any = None,
+) -> None:
     """Load the box at `index` into `tile`; `barrier` counts its bytes. One thread issues it.
 
     Parameters
@@ -243,9 +248,8 @@ def tma_load(
 
 
 def tma_store(
-    target: TensorMap, index: Sequence[Any], tile: Tile, *,
-    reduce: str | None = None, pred: Any = None,
-) -> None:  # fmt: skip
+    target: TensorMap, index: Sequence[Any], tile: Tile, *, reduce: str | None = None, pred: Any = None
+) -> None:
     """Store `tile` to the box at `index`, or combine it there. One thread issues it.
 
     The writers of the tile must fence (`fence_proxy_async`) and synchronise before.
@@ -298,9 +302,7 @@ def tma_store(
     _check_tile(tile, target)
     allowed = reductions.ALLOWED.get(reduce or "", (target.dtype.name,))
     if target.dtype.name not in allowed:
-        raise OperandError(
-            f"TMA reduces no {target.dtype} by {reduce}; allowed are {listing(allowed)}"
-        )
+        raise OperandError(f"TMA reduces no {target.dtype} by {reduce}; allowed are {listing(allowed)}")
     name = names.tensor_store(len(target.axes), reduce)
     emit(name, target.address, *target.coordinates(index), tile.accessed(pred=pred), pred=pred)
 
@@ -473,8 +475,7 @@ def _check_mask(mask: Any) -> None:
     ctas = prod(builder().kernel.cluster or (MAX_CLUSTER_CTAS,))
     if not isinstance(mask, Scalar) and not 0 < mask < 1 << ctas:
         raise OperandError(
-            f"a multicast mask has a bit for each CTA that receives the box, of {ctas} CTAs; "
-            f"{mask} was given"
+            f"a multicast mask has a bit for each CTA that receives the box, of {ctas} CTAs; {mask} was given"
         )
 
 

@@ -36,9 +36,7 @@ class Role:
     registers: int = 0
 
 
-def warp_specialize(
-    *roles: tuple[int, Callable[..., Any]], registers: Sequence[int] | None = None
-) -> None:
+def warp_specialize(*roles: tuple[int, Callable[..., Any]], registers: Sequence[int] | None = None) -> None:
     """Divide the warpgroups of the block among roles: `warp_specialize((1, load), (2, compute))`.
 
     All warpgroups continue after the call.
@@ -75,9 +73,7 @@ def warp_specialize(
     """
     build = builder()
     if build.in_role:
-        raise OperandError(
-            "tc.warp_specialize divides the whole block: a role cannot be divided again"
-        )
+        raise OperandError("tc.warp_specialize divides the whole block: a role cannot be divided again")
     specialised = _roles(roles, registers)
     _fill_block(build.kernel, specialised)
     if registers is not None:
@@ -164,17 +160,14 @@ def setmaxnreg(count: int, *, grow: bool) -> None:
 def _roles(given: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
     """The roles, each with the number of its first warpgroup."""
     if not given:
-        raise OperandError(
-            "tc.warp_specialize takes roles: (1, produce), (2, consume); none were given"
-        )
+        raise OperandError("tc.warp_specialize takes roles: (1, produce), (2, consume); none were given")
     for place, role in enumerate(given):
         _check_role(place, role)
     if registers is None:
         registers = [0] * len(given)
     elif not isinstance(registers, (list, tuple)) or len(registers) != len(given):
         raise OperandError(
-            f"registers has a number for each of the {len(given)} roles; {describe(registers)} "
-            "was given"
+            f"registers has a number for each of the {len(given)} roles; {describe(registers)} was given"
         )
     firsts = accumulate([count for count, _ in given], initial=0)
     return [
@@ -204,8 +197,7 @@ def _fill_block(kernel: Kernel, roles: list[Role]) -> None:
     counts = " + ".join(str(role.count) for role in roles)
     if threads > MAX_THREADS:
         raise OperandError(
-            f"the roles have {counts} warpgroups, {threads} threads; a block has at most "
-            f"{MAX_THREADS}"
+            f"the roles have {counts} warpgroups, {threads} threads; a block has at most {MAX_THREADS}"
         )
     if kernel.threads is None:
         kernel.threads = threads

@@ -23,10 +23,18 @@ MAX_PENDING = 7  # groups after wgmma_wait (9.7.15.7.3)
 
 
 def wgmma_async(
-    instr: Instruction, acc: RegisterGroup, a: Any, b: Tile, *, accumulate: Any = True,
-    a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
+    instr: Instruction,
+    acc: RegisterGroup,
+    a: Any,
+    b: Tile,
+    *,
+    accumulate: Any = True,
+    a_major: str = "k",
+    b_major: str = "k",
+    negate_a: bool = False,
+    negate_b: bool = False,
     metadata: Sequence[Any] = (),
-) -> RegisterGroup:  # fmt: skip
+) -> RegisterGroup:
     """Issue acc + a @ b for all steps along K, as asynchronous products of a warpgroup.
 
     Call `wgmma_fence` before, `wgmma_commit` and `wgmma_wait` after: the result is complete only
@@ -323,9 +331,7 @@ def _check_form(instr: Instruction, a: Any) -> None:
     if instr.opcode != names.WGMMA or instr.shape is None:
         raise OperandError(f"wgmma_async issues instructions of tc.wgmma, not {instr}")
     if not isinstance(a, (Tile, list, tuple)):
-        raise OperandError(
-            f"{instr}: a must be a shared tile or a list of fragments, not {describe(a)}"
-        )
+        raise OperandError(f"{instr}: a must be a shared tile or a list of fragments, not {describe(a)}")
     variants = [v for v in map(instr.in_registers, instr.operands) if v]
     if variants and not isinstance(a, Tile):
         raise OperandError(

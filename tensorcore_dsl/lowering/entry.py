@@ -97,17 +97,13 @@ def words_of(kind: Any, x: Any) -> list[int]:
     return [int(x)]
 
 
-def emit_part(
-    called: ir.Function, kinds: Sequence[Any], parameters: Sequence[str], name: str
-) -> None:
+def emit_part(called: ir.Function, kinds: Sequence[Any], parameters: Sequence[str], name: str) -> None:
     """Emits `int64_t name(const int64_t *words, int64_t low, int64_t high)`.
 
     It calls a function that has parameters `low` and `high` with these; `words` are the parts of
     all arguments (see `words_of`).
     """
-    function = ir.Function(
-        called.module, ir.FunctionType(WORD, [WORD.as_pointer(), WORD, WORD]), name
-    )
+    function = ir.Function(called.module, ir.FunctionType(WORD, [WORD.as_pointer(), WORD, WORD]), name)
     words, low, high = function.args
     builder = ir.IRBuilder(function.append_basic_block())
     given: list[ir.Value] = []

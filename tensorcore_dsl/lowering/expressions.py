@@ -150,13 +150,9 @@ class Expressions:
         condition = values.truth(self.builder, self.visit(node.test))
         if isinstance(condition, bool):
             return self.visit(node.body if condition else node.orelse)
-        return self.choose(
-            condition, lambda: self.visit(node.body), lambda: self.visit(node.orelse)
-        )
+        return self.choose(condition, lambda: self.visit(node.body), lambda: self.visit(node.orelse))
 
-    def choose(
-        self, condition: ir.Value, then: Callable[[], Any], orelse: Callable[[], Any]
-    ) -> Number:  # fmt: skip
+    def choose(self, condition: ir.Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Number:
         """One of two numbers, of which only that one is computed."""
         blocks = [self.builder.append_basic_block() for _ in range(2)]
         self.builder.cbranch(condition, *blocks)

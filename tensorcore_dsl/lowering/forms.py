@@ -25,14 +25,7 @@ from tensorcore_dsl.environment.compile_notice import CompileNotice
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.environment.processors import without_collections
 from tensorcore_dsl.lowering import machine
-from tensorcore_dsl.lowering.entry import (
-    Entry,
-    canonical,
-    emit_part,
-    kind_of,
-    objects,
-    words_of,
-)
+from tensorcore_dsl.lowering.entry import Entry, canonical, emit_part, kind_of, objects, words_of
 from tensorcore_dsl.lowering.values import COUNT
 
 _DIRECTORY = chosen_directory()
@@ -119,9 +112,7 @@ class Compiled:
 
     def _kinds(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         annotated = self.lowered.parameter_kinds
-        return tuple(
-            kind_of(x) if kind is None else kind for kind, x in zip(annotated, arguments)
-        )
+        return tuple(kind_of(x) if kind is None else kind for kind, x in zip(annotated, arguments))
 
     def _made(self, kinds: tuple[Any, ...]) -> Callable[..., Any]:
         """The form for arguments of these kinds, which others with the same then use, too."""

@@ -26,9 +26,9 @@ from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, DOUBLE, Number
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-KINDS: dict[str, Any] = {
-    "int": COUNT, "bool": BOOLEAN, "float": DOUBLE, "None": None
-} | {f"tuple[{', '.join(['int'] * n)}]": (COUNT,) * n for n in (2, 3, 4)}  # of annotations
+KINDS: dict[str, Any] = {"int": COUNT, "bool": BOOLEAN, "float": DOUBLE, "None": None} | {
+    f"tuple[{', '.join(['int'] * n)}]": (COUNT,) * n for n in (2, 3, 4)
+}  # of annotations
 
 
 class Lowered:
@@ -47,14 +47,15 @@ class Lowered:
         """Its result for values; it is translated once for each module."""
         pairs = zip(self.kinds, given, strict=True)
         if self.in_place:
-            return self._in_place(builder, [
-                x if kind == "Any" else values.cast(builder, KINDS[kind], x) for kind, x in pairs
-            ])  # fmt: skip
+            return self._in_place(
+                builder, [x if kind == "Any" else values.cast(builder, KINDS[kind], x) for kind, x in pairs]
+            )
         arguments = [
-            x if kind == "Any" and not isinstance(x, values.KNOWN)
+            x
+            if kind == "Any" and not isinstance(x, values.KNOWN)
             else values.cast(builder, values.number(x).type if kind == "Any" else KINDS[kind], x)
             for kind, x in pairs
-        ]  # fmt: skip
+        ]
         function = self.function(builder.module, tuple(x.type for x in arguments))
         found = builder.call(function, [part for x in arguments for part in x.parts])
         if isinstance(self.result, tuple):

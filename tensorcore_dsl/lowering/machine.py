@@ -22,10 +22,15 @@ _llvm: Any = llvm  # without types
 @cache
 def processor() -> str:
     """What machine code depends on, besides its source."""
-    return repr((
-        llvmlite.__version__, _llvm.llvm_version_info, _llvm.get_process_triple(),
-        _llvm.get_host_cpu_name(), features(),
-    ))  # fmt: skip
+    return repr(
+        (
+            llvmlite.__version__,
+            _llvm.llvm_version_info,
+            _llvm.get_process_triple(),
+            _llvm.get_host_cpu_name(),
+            features(),
+        )
+    )
 
 
 @cache
@@ -42,10 +47,13 @@ def _target(level: int) -> Any:
     _llvm.initialize_native_target()
     _llvm.initialize_native_asmprinter()
     return _llvm.Target.from_triple(_llvm.get_process_triple()).create_target_machine(
-        cpu=_llvm.get_host_cpu_name(), features=features(), opt=level,
+        cpu=_llvm.get_host_cpu_name(),
+        features=features(),
+        opt=level,
         reloc="static" if _llvm.get_process_triple().startswith("x86_64") else "default",
-        codemodel="jitdefault", jit=True,
-    )  # fmt: skip
+        codemodel="jitdefault",
+        jit=True,
+    )
 
 
 def object_code(text: str, level: int) -> bytes:
@@ -80,9 +88,11 @@ def _engine() -> Any:
 
 class _MethodDef(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
-    )  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
 
 
 _addresses: dict[str, int] = {}  # of the functions that are loaded

@@ -10,24 +10,26 @@ import numpy as np
 from llvmlite import ir
 
 from tensorcore_dsl.lowering.arrays import declared
-from tensorcore_dsl.lowering.values import (
-    BOOLEAN,
-    COUNT,
-    DOUBLE,
-    SINGLE,
-    Number,
-    cast,
-    is_float,
-    number,
-)
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, DOUBLE, SINGLE, Number, cast, is_float, number
 
 _SCALARS = (
-    np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
-    np.float32, np.float64,
-)  # fmt: skip
+    np.bool_,
+    np.int8,
+    np.int16,
+    np.int32,
+    np.int64,
+    np.uint8,
+    np.uint16,
+    np.uint32,
+    np.uint64,
+    np.float32,
+    np.float64,
+)
 CASTS: dict[Any, np.dtype[Any]] = {kind: np.dtype(kind) for kind in _SCALARS} | {
-    bool: BOOLEAN, int: COUNT, float: DOUBLE
-}  # fmt: skip
+    bool: BOOLEAN,
+    int: COUNT,
+    float: DOUBLE,
+}
 
 
 def intrinsic(builder: ir.IRBuilder, name: str, *operands: Number) -> Number:

@@ -23,9 +23,7 @@ class Body(Expressions):
     leave: makes the code of a `return` of a value.
     """
 
-    def __init__(
-        self, builder: ir.IRBuilder, scope: Mapping[str, Any], leave: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, builder: ir.IRBuilder, scope: Mapping[str, Any], leave: Callable[[Any], None]) -> None:
         super().__init__(builder, scope)
         self.leave = leave
         self.loops: list[tuple[ir.Block, ir.Block]] = []  # where `continue` and `break` go

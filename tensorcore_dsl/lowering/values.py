@@ -218,14 +218,16 @@ def inverted(builder: ir.IRBuilder, x: Any) -> Number:
 
 
 PLAIN = {operator.add: "add", operator.sub: "sub", operator.mul: "mul"}
-FLOATING = {
-    operator.add: "fadd", operator.sub: "fsub", operator.mul: "fmul", operator.truediv: "fdiv"
-}  # fmt: skip
+FLOATING = {operator.add: "fadd", operator.sub: "fsub", operator.mul: "fmul", operator.truediv: "fdiv"}
 LOGICAL = {operator.and_: "and_", operator.or_: "or_", operator.xor: "xor"}
 COMPARISONS = {
-    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
     operator.ge: ">=",
-}  # fmt: skip
+}
 
 
 def binary(builder: ir.IRBuilder, function: Callable[..., Any], left: Any, right: Any) -> Any:
@@ -279,9 +281,7 @@ def _compared(builder: ir.IRBuilder, sign: str, a: Number, b: Number) -> Number:
     return Number(BOOLEAN, compare(sign, x, y))
 
 
-def _divided(
-    builder: ir.IRBuilder, modulo: bool, x: ir.Value, y: ir.Value, unsigned: bool
-) -> ir.Value:
+def _divided(builder: ir.IRBuilder, modulo: bool, x: ir.Value, y: ir.Value, unsigned: bool) -> ir.Value:
     """Rounded down, as in Python; 0 where the divisor is 0."""
     zero, one = ir.Constant(WORD, 0), ir.Constant(WORD, 1)
     if not isinstance(y, ir.Constant):
@@ -291,15 +291,12 @@ def _divided(
     return _divided_by(builder, modulo, x, y, unsigned)
 
 
-def _divided_by(
-    builder: ir.IRBuilder, modulo: bool, x: ir.Value, y: ir.Value, unsigned: bool
-) -> ir.Value:
+def _divided_by(builder: ir.IRBuilder, modulo: bool, x: ir.Value, y: ir.Value, unsigned: bool) -> ir.Value:
     if unsigned:
         return builder.urem(x, y) if modulo else builder.udiv(x, y)
     rest, zero = builder.srem(x, y), ir.Constant(WORD, 0)
     wrong = builder.and_(
-        builder.icmp_signed("!=", rest, zero),
-        builder.icmp_signed("<", builder.xor(rest, y), zero),
+        builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, y), zero)
     )
     if modulo:
         return builder.select(wrong, builder.add(rest, y), rest)

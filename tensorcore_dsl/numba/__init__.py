@@ -1,15 +1,26 @@
 """The table's instructions inside ordinary Numba kernels, as inline PTX: see `docs/numba.md`."""
-# ruff: noqa: I001 (rows of names, not one a line)
 
 from tensorcore_dsl.numba.intrinsics import intrinsic, mma, wgmma, wmma
 from tensorcore_dsl.numba.matrices import (
-    coordinates, ldmatrix, load_elements, movmatrix, stmatrix, store_elements,
-)  # fmt: skip
+    coordinates,
+    ldmatrix,
+    load_elements,
+    movmatrix,
+    stmatrix,
+    store_elements,
+)
 from tensorcore_dsl.numba.registers import zeros
 from tensorcore_dsl.numba.shared import (
-    cp_async, cp_async_commit, cp_async_wait, fence_proxy_async, shared_address, wgmma_commit,
-    wgmma_descriptor, wgmma_fence, wgmma_wait,
-)  # fmt: skip
+    cp_async,
+    cp_async_commit,
+    cp_async_wait,
+    fence_proxy_async,
+    shared_address,
+    wgmma_commit,
+    wgmma_descriptor,
+    wgmma_fence,
+    wgmma_wait,
+)
 
 __all__ = [
     "coordinates", "cp_async", "cp_async_commit", "cp_async_wait", "fence_proxy_async", "intrinsic",

@@ -118,9 +118,7 @@ def _listed(operand: Operand, first: int) -> str:
     return f"{{{', '.join(names)}}}" if is_tuple(operand) else names[0]
 
 
-def through(
-    text: str, types: Sequence[Any], constraints: Sequence[str], effects: Effect
-) -> Assembly:
+def through(text: str, types: Sequence[Any], constraints: Sequence[str], effects: Effect) -> Assembly:
     """A statement without operands; registers pass through it, so that no use moves across it."""
     outputs = [f"={c}" for c in constraints]
     tied = [str(i) for i in range(len(constraints))]

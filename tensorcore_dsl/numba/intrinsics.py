@@ -73,9 +73,7 @@ def _fixed(instr: Instruction, given: Mapping[str, int]) -> dict[str, int]:
     known = {o.name: o for o in instr.operands if o.kind == "imm"}
     for name, value in given.items():
         if name not in known:
-            raise OperandError(
-                f"{instr} has no immediate {name!r}; it has {listing(known) or 'none'}"
-            )
+            raise OperandError(f"{instr} has no immediate {name!r}; it has {listing(known) or 'none'}")
         _check_value(instr, known[name], value, OperandError)
     only = {n: o.values[0] for n, o in known.items() if o.values and len(o.values) == 1}
     neutral = {n: v for n, v in NEUTRAL.items() if n in known}
@@ -144,9 +142,7 @@ def _result(instr: Instruction) -> Any:
     return kinds[0] if len(kinds) == 1 else types.Tuple(kinds)
 
 
-def _generator(
-    instr: Instruction, called: list[Operand], constants: Mapping[str, int]
-) -> Callable[..., Any]:
+def _generator(instr: Instruction, called: list[Operand], constants: Mapping[str, int]) -> Callable[..., Any]:
     code = assembly.assembly(instr, constants)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -218,9 +218,7 @@ def coordinates(operand: Operand) -> Any:
     return literal_intrinsic(place)
 
 
-_ARRAYS = {
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32", "f64": "float64",
-}  # fmt: skip
+_ARRAYS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32", "f64": "float64"}
 
 
 def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:

@@ -27,9 +27,12 @@ from tensorcore_dsl.numba.compat import TypingError, cgutils, types
 SHARED, GLOBAL = 3, 1  # address spaces of LLVM
 INDEX = types.intp
 _NAMED = {
-    "f32": types.float32, "f64": types.float64, "f16": types.float16, "bf16": types.bfloat16,
+    "f32": types.float32,
+    "f64": types.float64,
+    "f16": types.float16,
+    "bf16": types.bfloat16,
     "pred": types.boolean,
-}  # fmt: skip
+}
 _CONSTRAINTS = {"float32": "f", "float64": "d", 1: "r", 16: "h", 32: "r", 64: "l"}
 
 

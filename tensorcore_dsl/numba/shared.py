@@ -51,9 +51,7 @@ def shared_address(typingctx: Any, place: Any) -> Any:
 
 
 @literal_intrinsic
-def cp_async(
-    typingctx: Any, dst: Any, i: Any, src: Any, j: Any, bytes: Any, valid: Any = None
-) -> Any:
+def cp_async(typingctx: Any, dst: Any, i: Any, src: Any, j: Any, bytes: Any, valid: Any = None) -> Any:
     """Copy `bytes` from `src[j]` in global memory to `dst[i]` in shared memory.
 
     The copy takes effect at a wait.
@@ -109,9 +107,7 @@ cp_async_wait = intrinsic(names.CP_ASYNC_WAIT)  # (n): wait until at most n grou
 
 
 @literal_intrinsic
-def wgmma_descriptor(
-    typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0
-) -> Any:
+def wgmma_descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0) -> Any:
     """The 64-bit descriptor of a matrix in shared memory, for wgmma.
 
     Parameters
@@ -164,8 +160,7 @@ def _offset(name: str, given: Any) -> int:
     most = FIELDS[name].mask * FIELDS[name].unit
     if value % FIELDS[name].unit or not 0 <= value <= most:
         raise TypingError(
-            f"wgmma_descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to "
-            f"{most}"
+            f"wgmma_descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to {most}"
         )
     return int(value)
 
@@ -251,9 +246,7 @@ def _passing(ptx: str, immediates: dict[str, int], position: int) -> Any:
         kind, value = signature.return_type, arguments[position]
         words = [builder.extract_value(value, i) for i in range(len(kind))]
         constraint = "f" if kind.dtype == types.float32 else "r"
-        code = assembly.through(
-            text, [w.type for w in words], [constraint] * len(words), WARP | VOLATILE
-        )
+        code = assembly.through(text, [w.type for w in words], [constraint] * len(words), WARP | VOLATILE)
         return context.make_tuple(builder, kind, code.emit(builder, words))
 
     return generate

@@ -121,10 +121,7 @@ GROUPED_KINDS = ("mxf4", "mxf4nvf4")
 
 _AMPERE = {"f16": AMPERE_F16, "bf16": AMPERE_F16, "tf32": AMPERE_TF32}
 _HOPPER = {"f16": HOPPER_F16, "bf16": HOPPER_F16, "tf32": HOPPER_TF32}
-_RTX = {
-    **dict.fromkeys((*F8F6F4, "mxf8f6f4"), BLACKWELL_F8),
-    **dict.fromkeys(GROUPED_KINDS, BLACKWELL_F4),
-}
+_RTX = {**dict.fromkeys((*F8F6F4, "mxf8f6f4"), BLACKWELL_F8), **dict.fromkeys(GROUPED_KINDS, BLACKWELL_F4)}
 
 # The unit of each input type, or of each kind of block scaling.
 UNITS: Mapping[str, Mapping[str, Unit]] = {
@@ -262,9 +259,7 @@ def _check(product: Product) -> None:
             f"{product}: C and D of {product.c} and {product.d}; allowed: {', '.join(accumulators)}"
         )
     if product.rounding not in ("rn", "rz", "rm", "rp")[: 4 if product.a == "f64" else 1]:
-        raise ValueError(
-            f"{product}: rounding {product.rounding!r}; f64 has rn, rz, rm, rp, others rn"
-        )
+        raise ValueError(f"{product}: rounding {product.rounding!r}; f64 has rn, rz, rm, rp, others rn")
     if product.satfinite and not _is_integer(product):
         raise ValueError(f"{product}: satfinite is for integers")
     _check_scales(product)

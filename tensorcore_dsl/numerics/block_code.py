@@ -33,9 +33,31 @@ BAND, PAIR = 4, 2  # blocks of a set of A, C and D, and of one of B
 
 # Indices into the settings of an operand, and into those of a product.
 (MASK, DOWN, RAISED, MIN_EXPONENT, FIRST_SPECIAL, SIGNED, FORMAT) = range(7)
-(BANDS, COLUMNS, DEPTH, LENGTH, PART, ALIGNED, BOTTOM, KEPT, NEAREST, LATE, CONVERT, SATURATE,
- XOR, MIN_C, SINGLE_C, SINGLE_D, PAIRED_D, STEPS, PARTS, ROUNDING,
- SCALED, FINE_SCALES, SETTINGS) = range(23)  # fmt: skip
+(
+    BANDS,
+    COLUMNS,
+    DEPTH,
+    LENGTH,
+    PART,
+    ALIGNED,
+    BOTTOM,
+    KEPT,
+    NEAREST,
+    LATE,
+    CONVERT,
+    SATURATE,
+    XOR,
+    MIN_C,
+    SINGLE_C,
+    SINGLE_D,
+    PAIRED_D,
+    STEPS,
+    PARTS,
+    ROUNDING,
+    SCALED,
+    FINE_SCALES,
+    SETTINGS,
+) = range(23)
 
 # How the words of a set of blocks lie in memory: they are those of the set before; each block is a
 # run of 16 words; it has four runs of 4 words, at equal distances, as rows or as columns; anywhere.
@@ -219,8 +241,9 @@ class Blocks(Emitter):
         """Numbers, and exponents (int32) if they are needed, of the elements in some words."""
         raise NotImplementedError
 
-    def first(self, memory: Memory, form: Value, bands: Value, quarters: Value,
-              numbers: Value, exponents: Value) -> None:  # fmt: skip
+    def first(
+        self, memory: Memory, form: Value, bands: Value, quarters: Value, numbers: Value, exponents: Value
+    ) -> None:
         """Decode A: for each band `quarters` sets, of 4 k each."""
         slots = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
         kept = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
@@ -242,8 +265,9 @@ class Blocks(Emitter):
                 if found[1:]:
                     self.store(self.pair(found[1], found[1]), self.at(exponents, to, 4 * LANES))
 
-    def second(self, memory: Memory, form: Value, pairs: Value, quarters: Value,
-               numbers: Value, exponents: Value) -> None:  # fmt: skip
+    def second(
+        self, memory: Memory, form: Value, pairs: Value, quarters: Value, numbers: Value, exponents: Value
+    ) -> None:
         """Decode B: for each pair of blocks of 4 columns `quarters` sets, of 4 k each."""
         builder = self.builder
         slots = [self.variable(constant(self.word, 0)) for _ in range(PAIR)]
@@ -265,9 +289,7 @@ class Blocks(Emitter):
 
     def pair(self, low: Value, high: Value) -> Value:
         """Two numbers of 16 bits in each lane of 32."""
-        return self.builder.or_(
-            self.masked(low, 0xFFFF), self.builder.shl(high, constant(I32, 16))
-        )
+        return self.builder.or_(self.masked(low, 0xFFFF), self.builder.shl(high, constant(I32, 16)))
 
     # -- blocks of D ---------------------------------------------------------------------------
 
@@ -317,14 +339,9 @@ class Blocks(Emitter):
             if self.two_columns:
                 eight = column
             first = builder.mul(eight, self.count(PAIR))  # blocks of B
-            fours = [
-                builder.mul(builder.add(first, self.count(i)), quarters) for i in range(PAIR)
-            ]
+            fours = [builder.mul(builder.add(first, self.count(i)), quarters) for i in range(PAIR)]
             own = [self.count(0), self.count(1)] if self.two_columns else [odd]
-            lines = [
-                [builder.mul(builder.add(x, self.count(i)), self.count(4)) for x in own]
-                for i in (0, 2)
-            ]
+            lines = [[builder.mul(builder.add(x, self.count(i)), self.count(4)) for x in own] for i in (0, 2)]
             group = Group(
                 self.at(a[0], builder.mul(band, depth), self.whole),
                 self.at(a[1], builder.mul(band, depth), 4 * LANES),
@@ -351,9 +368,7 @@ class Blocks(Emitter):
         """Write all of D; two neighbouring sets are joined, where they share words."""
         builder, size = self.builder, BAND * self.whole
         paired = self.setting(self.settings, PAIRED_D)
-        with builder.if_then(builder.trunc(paired, I1)), self.over(
-            builder.lshr(sets, self.count(1))
-        ) as pair:
+        with builder.if_then(builder.trunc(paired, I1)), self.over(builder.lshr(sets, self.count(1))) as pair:
             low = self.at(results, builder.shl(pair, self.count(1)), size)
             for i in range(BAND):
                 at = self.at(low, self.count(i), self.whole)

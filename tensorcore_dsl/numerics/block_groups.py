@@ -77,8 +77,7 @@ class GroupedBlocks(IntegerBlocks):
         """By column the products of the scales of A and B of a group: significand and exponent."""
         builder = self.builder
         bands, columns, parts, steps = (
-            self.setting(self.settings, x)
-            for x in (layout.BANDS, layout.COLUMNS, layout.PARTS, layout.STEPS)
+            self.setting(self.settings, x) for x in (layout.BANDS, layout.COLUMNS, layout.PARTS, layout.STEPS)
         )
         fine = self.flag(layout.FINE_SCALES)
         part = builder.udiv(builder.mul(number, parts), steps)
@@ -92,9 +91,7 @@ class GroupedBlocks(IntegerBlocks):
         for i in range(len(group.b)):
             column = self.splat(self.load(self.at(first, self.count(2 * i)), I32))
             of_column = self.scale(column, fine)
-            found.append((
-                builder.mul(of_rows[0], of_column[0]), builder.add(of_rows[1], of_column[1])
-            ))
+            found.append((builder.mul(of_rows[0], of_column[0]), builder.add(of_rows[1], of_column[1])))
         return found
 
     def group(self, group: Group) -> list[Value]:
@@ -106,9 +103,7 @@ class GroupedBlocks(IntegerBlocks):
         with self.over(steps) as number:
             exact, scales = self.exact(group, number), self.scales(group, number)
             for i, ((total, some), (scale, exponent)) in enumerate(zip(exact, scales, strict=True)):
-                alive = builder.and_(
-                    *(builder.icmp_signed("!=", x, constant(I32, 0)) for x in (some, scale))
-                )
+                alive = builder.and_(*(builder.icmp_signed("!=", x, constant(I32, 0)) for x in (some, scale)))
                 at = builder.add(builder.mul(number, self.count(columns)), self.count(i))
                 # A quarter of a product of significands with FINE fraction bits each.
                 self.store(builder.mul(total, scale), self.at(terms, at, self.whole))

@@ -69,14 +69,14 @@ class Layouts:
         other = {"a": "b", "b": "a", "c": "c", "d": "d"}
         return Layouts(
             {other[name]: x.swapaxes(1, 2) for name, x in self.places.items()},
-            {other[name]: x for name, x in self.steps.items()}, self.packed[::-1],
-            {other[name]: x for name, x in self.transposed.items()}, self.threads,
-        )  # fmt: skip
+            {other[name]: x for name, x in self.steps.items()},
+            self.packed[::-1],
+            {other[name]: x for name, x in self.transposed.items()},
+            self.threads,
+        )
 
 
-def block_plan(
-    product: Product, model: Model, layouts: Layouts, order: Array
-) -> BlockPlan | None:
+def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -> BlockPlan | None:  # noqa: PLR0915
     """The plan, or None if the product cannot be computed in blocks. order: the k of the places."""
     engine = OTHERS.get(model.engine, ENGINES.get(model.accumulator, blocks.FUSED))
     if product.a == "b1":
@@ -138,17 +138,21 @@ def block_plan(
 
 
 def _plan(
-    product: Product, model: Model, engine: int, half: bool, layouts: Layouts, settings: Array,
-    flat: dict[str, Array], ups: dict[str, Array], swapped: bool,
-) -> BlockPlan:  # fmt: skip
+    product: Product,
+    model: Model,
+    engine: int,
+    half: bool,
+    layouts: Layouts,
+    settings: Array,
+    flat: dict[str, Array],
+    ups: dict[str, Array],
+    swapped: bool,
+) -> BlockPlan:
     bands, quarters = int(settings[code.BANDS]), int(settings[code.DEPTH]) // 4
     size = 8 if engine == blocks.CHAIN else 4
     kinds = {name: _kinds(v, name in "ab") for name, v in flat.items()}
     other, alone = "bac" if swapped else "abc", max(layouts.packed) == 1
-    forms = {
-        name: _form(product, model, x, engine, alone)
-        for name, x in zip("abc", other, strict=True)
-    }
+    forms = {name: _form(product, model, x, engine, alone) for name, x in zip("abc", other, strict=True)}
     counts = {name: v.shape[1] * v.shape[2] for name, v in flat.items()}  # blocks
     call = np.zeros(blocks.DESCRIPTION, np.int64)
     call[[blocks.TILES, blocks.BANDS, blocks.QUARTERS]] = len(flat["a"]), bands, quarters
@@ -239,10 +243,15 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
         return None
     half = model.accumulator == "f16"
     if (
-        part == 0 or part % 4 or model.length % part or product.k % model.length
-        or not 0 <= model.fraction < 30 or model.floor > sums.MOST
-        or model.nearest != half or (model.kept != 10 if half else model.kept > 23)
-    ):  # fmt: skip
+        part == 0
+        or part % 4
+        or model.length % part
+        or product.k % model.length
+        or not 0 <= model.fraction < 30
+        or model.floor > sums.MOST
+        or model.nearest != half
+        or (model.kept != 10 if half else model.kept > 23)
+    ):
         return None
     accumulator = FORMATS[model.accumulator]
     s[[code.LENGTH, code.PART]] = model.length, part

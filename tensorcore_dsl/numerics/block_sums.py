@@ -258,10 +258,8 @@ class FusedBlocks(Blocks):
             for slot, scale in zip(slots, scales, strict=True):
                 self.put(self.scaled(self.get(slot), self.get(scale)), slot)
         return [
-            self.finished(self.get(slot), self.get(other))
-            for slot, other in zip(slots, late, strict=True)
+            self.finished(self.get(slot), self.get(other)) for slot, other in zip(slots, late, strict=True)
         ]
-
 
     def read_scales(self, group: Group, scales: list[Value]) -> None:
         """The exponents of 2 by which the products of each column are scaled, from biased ones.
@@ -302,10 +300,7 @@ class IntegerBlocks(Blocks):
 
     def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value]:
         builder = self.builder
-        down, sign, mask = (
-            self.halves(form[x])
-            for x in (layout.DOWN, layout.SIGNED, layout.MASK)
-        )
+        down, sign, mask = (self.halves(form[x]) for x in (layout.DOWN, layout.SIGNED, layout.MASK))
         code = builder.shl(builder.and_(self.halves(words), mask), self.halves(ups))
         code = builder.xor(builder.lshr(code, down), sign)
         return (self.whole_lanes(builder.sub(code, sign)),)
@@ -393,10 +388,7 @@ class ChainBlocks(Blocks):
         error = builder.fadd(builder.fadd(builder.fsub(two, near), more), rest)
         self.note_inexact(a, b, product, c)
         mode, bits = self.setting(self.settings, layout.ROUNDING), self.float_bits(near)
-        to_zero, down, up = (
-            self.splat(builder.icmp_signed("==", mode, self.count(x)))
-            for x in (RZ, RM, RP)
-        )
+        to_zero, down, up = (self.splat(builder.icmp_signed("==", mode, self.count(x))) for x in (RZ, RM, RP))
         negative = builder.icmp_signed("<", bits, constant(I64, 0))
         positive = builder.not_(negative)
         lower = builder.and_(
@@ -407,9 +399,7 @@ class ChainBlocks(Blocks):
             builder.fcmp_ordered(">", error, constant(F64, 0.0)),
             builder.or_(up, builder.and_(to_zero, negative)),
         )
-        step = builder.select(
-            builder.xor(lower, negative), constant(I64, -1), constant(I64, 1)
-        )
+        step = builder.select(builder.xor(lower, negative), constant(I64, -1), constant(I64, 1))
         moved = builder.add(bits, step)
         bits = builder.select(builder.or_(lower, higher), moved, bits)
         # Downwards, a sum of zero is -0 unless both terms are +0.

@@ -23,9 +23,14 @@ class Transposition(Emitter):
     """
 
     def __init__(
-        self, builder: ir.IRBuilder, size: int, given: Value, registers: Value, threads: Value,
+        self,
+        builder: ir.IRBuilder,
+        size: int,
+        given: Value,
+        registers: Value,
+        threads: Value,
         transposed: Value,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(builder)
         self.word, self.size = ir.IntType(8 * size), size
         self.given, self.transposed = given, transposed
@@ -90,9 +95,7 @@ class Transposition(Emitter):
             ):  # (2 registers, 8 threads)
                 for four in range(2):
                     mask = [8 * (x % 4 % 2) + x % 4 // 2 * LANES + 4 * four + x // 4 for x in lanes]
-                    self.put_threads(
-                        self.shuffle(low, mask, high), starts[8 * half + 4 * four :], dense
-                    )
+                    self.put_threads(self.shuffle(low, mask, high), starts[8 * half + 4 * four :], dense)
             return
         u = [self.threads_of(starts[4 * i : 4 * i + 4], dense) for i in range(4)]
         for two in range(2):

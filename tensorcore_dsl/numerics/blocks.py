@@ -29,12 +29,50 @@ from .block_transpose import transpose_at
 # are fetched into the cache before the next product. SCALES: where they begin in a line of `extra`.
 # TRANSPOSE, TRANSPOSE_BACK: addresses of the functions that transpose images.
 (
-    TILES, BANDS, PAIRS, QUARTERS, THREADS, STEP_A, STEP_B, STEP_C, STEP_D, SIZE_A, SIZE_B, SIZE_D,
-    SIZE_IMAGE, REGISTERS_A, REGISTERS_B, REGISTERS_C, REGISTERS_D, BLOCKS_A, BLOCKS_B, BLOCKS_D,
-    PLACES_A, PLACES_B, PLACES_C, PLACES_D, UPS_A, UPS_B, UPS_C, UPS_D, KINDS_A, KINDS_B, KINDS_C,
-    KINDS_D, FORM_A, FORM_B, FORM_C, SETTINGS, AHEAD_A, AHEAD_B, AHEAD_C, SCALES, TRANSPOSE,
-    TRANSPOSE_BACK, DESCRIPTION,
-) = range(43)  # fmt: skip
+    TILES,
+    BANDS,
+    PAIRS,
+    QUARTERS,
+    THREADS,
+    STEP_A,
+    STEP_B,
+    STEP_C,
+    STEP_D,
+    SIZE_A,
+    SIZE_B,
+    SIZE_D,
+    SIZE_IMAGE,
+    REGISTERS_A,
+    REGISTERS_B,
+    REGISTERS_C,
+    REGISTERS_D,
+    BLOCKS_A,
+    BLOCKS_B,
+    BLOCKS_D,
+    PLACES_A,
+    PLACES_B,
+    PLACES_C,
+    PLACES_D,
+    UPS_A,
+    UPS_B,
+    UPS_C,
+    UPS_D,
+    KINDS_A,
+    KINDS_B,
+    KINDS_C,
+    KINDS_D,
+    FORM_A,
+    FORM_B,
+    FORM_C,
+    SETTINGS,
+    AHEAD_A,
+    AHEAD_B,
+    AHEAD_C,
+    SCALES,
+    TRANSPOSE,
+    TRANSPOSE_BACK,
+    DESCRIPTION,
+) = range(43)
 
 VECTOR = 64  # bytes of the places of one block
 LEFT = -1  # some result has to be computed otherwise
@@ -52,13 +90,22 @@ def _prefetch_lines(builder: Any, base: Any, size: Any) -> None:
     Blocks(builder).prefetch_lines(base.value, size.value)
 
 
-def _loops(kind: type[Blocks]) -> Any:
+def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
     decode_a, decode_b, multiply = decoder(kind, True), decoder(kind, False), multiplier(kind)
+
     @compiled
-    def products(
-        first: Any, second: Any, uses: Any, active: Any, call: Any, decoded: Any, left: Any,
-        extra: Any, low: int, high: int,
-    ) -> int:  # fmt: skip
+    def products(  # noqa: PLR0915
+        first: Any,
+        second: Any,
+        uses: Any,
+        active: Any,
+        call: Any,
+        decoded: Any,
+        left: Any,
+        extra: Any,
+        low: int,
+        high: int,
+    ) -> int:
         """All products of one call, in the warps from `low` to `high`; LEFT if one is left.
 
         first, second: addresses of the words of each A and B. uses: for each operation the indices
@@ -78,31 +125,37 @@ def _loops(kind: type[Blocks]) -> Any:
                     words = first[i] + w * call[STEP_A]
                     if call[REGISTERS_A] > 0:
                         _prefetch_lines(words + call[STEP_A], call[STEP_A])
-                        transpose_at(
-                            call[TRANSPOSE], words, call[REGISTERS_A], call[THREADS], decoded[5]
-                        )
+                        transpose_at(call[TRANSPOSE], words, call[REGISTERS_A], call[THREADS], decoded[5])
                         words = decoded[5]
                     decode_a(
-                        words, call[PLACES_A] + vectors, call[UPS_A] + vectors,
-                        call[KINDS_A] + t * call[BLOCKS_A], call[FORM_A],
-                        call[BANDS], call[QUARTERS],
-                        decoded[0] + i * call[SIZE_A], decoded[1] + i * call[SIZE_A],
-                    )  # fmt: skip
+                        words,
+                        call[PLACES_A] + vectors,
+                        call[UPS_A] + vectors,
+                        call[KINDS_A] + t * call[BLOCKS_A],
+                        call[FORM_A],
+                        call[BANDS],
+                        call[QUARTERS],
+                        decoded[0] + i * call[SIZE_A],
+                        decoded[1] + i * call[SIZE_A],
+                    )
                 vectors = VECTOR * t * call[BLOCKS_B]
                 for i in range(second.size):
                     words = second[i] + w * call[STEP_B]
                     if call[REGISTERS_B] > 0:
                         _prefetch_lines(words + call[STEP_B], call[STEP_B])
-                        transpose_at(
-                            call[TRANSPOSE], words, call[REGISTERS_B], call[THREADS], decoded[5]
-                        )
+                        transpose_at(call[TRANSPOSE], words, call[REGISTERS_B], call[THREADS], decoded[5])
                         words = decoded[5]
                     decode_b(
-                        words, call[PLACES_B] + vectors, call[UPS_B] + vectors,
-                        call[KINDS_B] + 2 * t * call[BLOCKS_B], call[FORM_B],
-                        call[PAIRS], call[QUARTERS],
-                        decoded[2] + i * call[SIZE_B], decoded[3] + i * call[SIZE_B],
-                    )  # fmt: skip
+                        words,
+                        call[PLACES_B] + vectors,
+                        call[UPS_B] + vectors,
+                        call[KINDS_B] + 2 * t * call[BLOCKS_B],
+                        call[FORM_B],
+                        call[PAIRS],
+                        call[QUARTERS],
+                        decoded[2] + i * call[SIZE_B],
+                        decoded[3] + i * call[SIZE_B],
+                    )
                 vectors = VECTOR * t * call[BLOCKS_D]
                 kinds = t * call[BLOCKS_D]
                 if t == 0:
@@ -120,26 +173,33 @@ def _loops(kind: type[Blocks]) -> Any:
                     target = d
                     if call[REGISTERS_C] > 0:
                         _prefetch_lines(c + call[STEP_C], call[STEP_C])
-                        transpose_at(
-                            call[TRANSPOSE], c, call[REGISTERS_C], call[THREADS], decoded[5]
-                        )
+                        transpose_at(call[TRANSPOSE], c, call[REGISTERS_C], call[THREADS], decoded[5])
                         c = decoded[5]
                     if call[REGISTERS_D] > 0:
                         _prefetch_lines(d + call[STEP_D], call[STEP_D])
                         target = decoded[5]
                     if multiply(
-                        decoded[0] + a, decoded[1] + a, decoded[2] + b, decoded[3] + b,
-                        c, call[PLACES_C] + vectors, call[UPS_C] + vectors, call[KINDS_C] + kinds,
-                        target, call[PLACES_D] + vectors, call[UPS_D] + vectors,
-                        call[KINDS_D] + kinds, decoded[4], call[SETTINGS], call[FORM_C],
+                        decoded[0] + a,
+                        decoded[1] + a,
+                        decoded[2] + b,
+                        decoded[3] + b,
+                        c,
+                        call[PLACES_C] + vectors,
+                        call[UPS_C] + vectors,
+                        call[KINDS_C] + kinds,
+                        target,
+                        call[PLACES_D] + vectors,
+                        call[UPS_D] + vectors,
+                        call[KINDS_D] + kinds,
+                        decoded[4],
+                        call[SETTINGS],
+                        call[FORM_C],
                         extra.ctypes.data + 4 * (w * extra.shape[1] + call[SCALES]),
-                    ):  # fmt: skip
+                    ):
                         left[use, w] = True
                         found = LEFT
                     elif call[REGISTERS_D] > 0:
-                        transpose_at(
-                            call[TRANSPOSE_BACK], d, call[REGISTERS_D], call[THREADS], target
-                        )
+                        transpose_at(call[TRANSPOSE_BACK], d, call[REGISTERS_D], call[THREADS], target)
         return found
 
     return products

@@ -22,9 +22,7 @@ def _vector(element: ir.Type) -> ir.VectorType:
 
 def _splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     vector = _vector(value.type)
-    first = builder.insert_element(
-        ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
-    )
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     lanes = ir.Constant(_vector(ir.IntType(32)), [0] * LANES)
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), lanes)
 

@@ -23,16 +23,7 @@ from typing import Any
 import numpy as np
 
 from .encode import FTZ, KEEP_NAN, NO_RANDOM, RELU, SAT, SATFINITE, nearest, parameters, run, to_f64
-from .number_formats import (
-    FLOATS,
-    INTS,
-    Bits,
-    IntFormat,
-    find,
-    packed,
-    register_dtype,
-    values,
-)
+from .number_formats import FLOATS, INTS, Bits, IntFormat, find, packed, register_dtype, values
 from .registers import flush, is_nan, registers
 from .softfloat import INTEGRAL, ROUNDINGS
 

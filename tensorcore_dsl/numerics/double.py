@@ -27,8 +27,7 @@ def step(a, b, c, mode):
 
 @vectorised
 def _products(
-    a: Any, b: Any, c: Any, active: Any, places: Any, shape: Any, steps: Any, mode: int, d: Any,
-    total: Any,
+    a: Any, b: Any, c: Any, active: Any, places: Any, shape: Any, steps: Any, mode: int, d: Any, total: Any
 ) -> None:
     """`products`, with memory for the elements of one D."""
     m, n, k = shape[0], shape[1], shape[2]

@@ -57,24 +57,24 @@ class Format:
 FORMATS = {
     row.name: row
     for row in (
-        Format("f64",  64, 52, 11, "ieee"),
-        Format("f32",  32, 23, 8, "ieee"),
+        Format("f64", 64, 52, 11, "ieee"),
+        Format("f32", 32, 23, 8, "ieee"),
         Format("tf32", 19, 10, 8, "ieee"),
-        Format("f16",  16, 10, 5, "ieee"),
+        Format("f16", 16, 10, 5, "ieee"),
         Format("bf16", 16, 7, 8, "ieee"),
         Format("e5m2", 8, 2, 5, "ieee"),
         Format("e4m3", 8, 3, 4, "nan"),
         Format("e3m2", 6, 2, 3),
         Format("e2m3", 6, 3, 2),
         Format("e2m1", 4, 1, 2),
-        Format("s32",  32),
-        Format("s8",   8),
-        Format("u8",   8, signed=False),
-        Format("s4",   4),
-        Format("u4",   4, signed=False),
-        Format("b1",   1, signed=False),
+        Format("s32", 32),
+        Format("s8", 8),
+        Format("u8", 8, signed=False),
+        Format("s4", 4),
+        Format("u4", 4, signed=False),
+        Format("b1", 1, signed=False),
     )
-}  # fmt: skip
+}
 
 
 @cache

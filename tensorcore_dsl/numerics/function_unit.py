@@ -283,9 +283,7 @@ def _divided(table: Any, square: Any, a: int, b: int, ftz: bool, full: bool) -> 
 
 
 OPS = ("rcp", "rsqrt", "sqrt", "ex2", "lg2", "sin", "cos", "tanh", "div", "div.full")
-(
-    DO_RCP, DO_RSQRT, DO_SQRT, DO_EX2, DO_LG2, DO_SIN, DO_COS, DO_TANH, DO_DIV, DO_FULL
-) = range(len(OPS))  # fmt: skip
+(DO_RCP, DO_RSQRT, DO_SQRT, DO_EX2, DO_LG2, DO_SIN, DO_COS, DO_TANH, DO_DIV, DO_FULL) = range(len(OPS))
 
 
 @inlined

@@ -468,10 +468,7 @@ def instruction(op: str, type: str, sat: bool = False, relu: bool = False) -> Ca
     def run(*operands: Any) -> Bits:
         if len(operands) != len(types):
             raise ValueError(f"{op}.{type} takes {len(types)} operands, not {len(operands)}")
-        x = [
-            v if t is None else registers(v, t[0]).view(t[1])
-            for v, t in zip(operands, types, strict=True)
-        ]
+        x = [v if t is None else registers(v, t[0]).view(t[1]) for v, t in zip(operands, types, strict=True)]
         d = np.asarray(function(numbers, *x, **modifiers))
         return d if d.dtype == np.bool_ else d.view(register_dtype(8 * d.dtype.itemsize))
 

@@ -295,9 +295,7 @@ def _everywhere(builder: Any, number: Any, lanes: int = LANES) -> Any:
 
 def _map_address(builder: Any, address: Any, rank: Any, shift: Any, farthest: Any) -> Any:
     """The bits of an address below `shift`, above them the rank, at most `farthest`, plus one."""
-    shift, farthest = (
-        _everywhere(builder, builder.trunc(x, ir.IntType(32))) for x in (shift, farthest)
-    )
+    shift, farthest = (_everywhere(builder, builder.trunc(x, ir.IntType(32))) for x in (shift, farthest))
     upper = builder.add(_extreme("<", "u")(builder, rank, farthest), constant(32, 1))
     ones = builder.shl(constant(32, 0xFFFFFFFF), shift)
     offset = builder.and_(address, builder.not_(ones))
@@ -406,9 +404,7 @@ def _of_width(bits: int) -> dict[tuple[str, int], Operation]:
         "add": Operation(bits, two, lambda builder, a, b: builder.add(a, b)),
         "sub": Operation(bits, two, lambda builder, a, b: builder.sub(a, b)),
         "mul.lo": Operation(bits, two, lambda builder, a, b: builder.mul(a, b)),
-        "mad.lo": Operation(
-            bits, (bits,) * 3, lambda builder, a, b, c: builder.add(builder.mul(a, b), c)
-        ),
+        "mad.lo": Operation(bits, (bits,) * 3, lambda builder, a, b, c: builder.add(builder.mul(a, b), c)),
         "and": Operation(bits, two, lambda builder, a, b: builder.and_(a, b)),
         "or": Operation(bits, two, lambda builder, a, b: builder.or_(a, b)),
         "xor": Operation(bits, two, lambda builder, a, b: builder.xor(a, b)),
@@ -482,6 +478,11 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
 
 
 OPERATIONS: dict[tuple[str, int], Operation] = {
-    **_of_width(16), **_of_width(32), **_of_width(64), **_of_predicates(), **_of_floats(),
-    **_of_conversions(), **_of_warps(),
-}  # fmt: skip
+    **_of_width(16),
+    **_of_width(32),
+    **_of_width(64),
+    **_of_predicates(),
+    **_of_floats(),
+    **_of_conversions(),
+    **_of_warps(),
+}

@@ -25,15 +25,42 @@ HIGH = 200  # at least as large as the exponent of any element
 
 # Indices into the array of settings, which describes a product and its model to the loops.
 (
-    M, N, K, DEPTH, TILES, SCALES,
-    STEP_A, STEP_B, STEP_C, STEP_D,
-    MASK_A, MASK_B, MASK_C,
-    FRACTION_A, FRACTION_B, FRACTION_C,
-    WIDTH_A, WIDTH_B, WIDTH_C,
-    ENGINE, LENGTH, ALIGNED, FLOOR, KEPT, LEAST, LIMIT, NEAREST, LATE,
-    FRACTION_D, WIDTH_D, CONVERT, SATURATE, SPARSE, OFFSET,
+    M,
+    N,
+    K,
+    DEPTH,
+    TILES,
+    SCALES,
+    STEP_A,
+    STEP_B,
+    STEP_C,
+    STEP_D,
+    MASK_A,
+    MASK_B,
+    MASK_C,
+    FRACTION_A,
+    FRACTION_B,
+    FRACTION_C,
+    WIDTH_A,
+    WIDTH_B,
+    WIDTH_C,
+    ENGINE,
+    LENGTH,
+    ALIGNED,
+    FLOOR,
+    KEPT,
+    LEAST,
+    LIMIT,
+    NEAREST,
+    LATE,
+    FRACTION_D,
+    WIDTH_D,
+    CONVERT,
+    SATURATE,
+    SPARSE,
+    OFFSET,
     SETTINGS,
-) = range(35)  # fmt: skip
+) = range(35)
 
 FUSED, GROUPED, SCALAR = range(3)  # engines
 
@@ -115,8 +142,16 @@ def singles(words, base, places, first, values):
 
 @inlined
 def elements(
-    address: int, operand: int, warp: int, places: Any, first: int, tables: Any, s: Any, bits: Any,
-    values: Any, exponents: Any,
+    address: int,
+    operand: int,
+    warp: int,
+    places: Any,
+    first: int,
+    tables: Any,
+    s: Any,
+    bits: Any,
+    values: Any,
+    exponents: Any,
 ) -> None:
     """Gather and decode one operand of one tile; operand is 0 for A, 1 for B."""
     fraction, width = s[FRACTION_A + operand], s[WIDTH_A + operand]
@@ -223,9 +258,22 @@ def fused(va, ea, vb, eb, rows, vc, ec, x, s):
         for j in range(0, n, LANES):
             for i in range(m):
                 fused_columns(
-                    va, ea, vb, eb, rows, vc, ec, x,
-                    i * k + first, i * row_step + first, i * n + j, j, step, s[ALIGNED], s[FLOOR],
-                )  # fmt: skip
+                    va,
+                    ea,
+                    vb,
+                    eb,
+                    rows,
+                    vc,
+                    ec,
+                    x,
+                    i * k + first,
+                    i * row_step + first,
+                    i * n + j,
+                    j,
+                    step,
+                    s[ALIGNED],
+                    s[FLOOR],
+                )
         limit = power(s[LIMIT])
         if s[NEAREST]:
             round_all(x, s[KEPT], s[LEAST], limit, True, vc, ec)
@@ -351,11 +399,27 @@ def starts(extra, w, s, rows):
 
 
 @vectorised
-def _products(
-    first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any, s: Any,
-    bits: Any, va: Any, ea: Any, vb: Any, eb: Any, vc: Any, ec: Any, x: Any, late: Any, rows: Any,
+def _products(  # noqa: PLR0913
+    first: Any,
+    second: Any,
+    uses: Any,
+    extra: Any,
+    active: Any,
+    places: Any,
+    tables: Any,
+    s: Any,
+    bits: Any,
+    va: Any,
+    ea: Any,
+    vb: Any,
+    eb: Any,
+    vc: Any,
+    ec: Any,
+    x: Any,
+    late: Any,
+    rows: Any,
     scales: Any,
-) -> None:  # fmt: skip
+) -> None:
     """`products`, with memory for decoded operands, accumulators and scales."""
     tiles = s[TILES]
     size_a, size_b, size_c = s[M] * s[K], s[DEPTH] * s[N], s[M] * s[N]
@@ -397,9 +461,8 @@ def _products(
 
 
 def products(
-    first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any,
-    settings: Any,
-) -> None:  # fmt: skip
+    first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any, settings: Any
+) -> None:
     """All products of one call.
 
     first, second: addresses of the words of each A and each B (register images or matrices). uses:
@@ -413,11 +476,23 @@ def products(
     size_a, size_b, size_c = m * k, depth * n, m * n
     count_a, count_b = (first.size, size_a), (second.size, size_b)
     _products(
-        first, second, uses, extra, active, places, tables, settings,
+        first,
+        second,
+        uses,
+        extra,
+        active,
+        places,
+        tables,
+        settings,
         np.empty(max(size_a, size_b, size_c), np.int32),
-        np.empty(count_a), np.empty(count_a, np.int32),
-        np.empty(count_b), np.empty(count_b, np.int32),
-        np.empty(size_c), np.empty(size_c, np.int32), np.empty(size_c), np.empty(size_c),
+        np.empty(count_a),
+        np.empty(count_a, np.int32),
+        np.empty(count_b),
+        np.empty(count_b, np.int32),
+        np.empty(size_c),
+        np.empty(size_c, np.int32),
+        np.empty(size_c),
+        np.empty(size_c),
         np.empty(size_a if settings[SPARSE] else k, np.int32),
         np.empty((2, (m + n) * blocks)),
-    )  # fmt: skip
+    )

@@ -78,19 +78,19 @@ FLOATS: Mapping[str, FloatFormat] = {
     f.name: f
     for f in (
         #           name   bits  e   m  inf          nan          max finite
-        FloatFormat("f64",   64, 11, 52, 0x7FF << 52, 0xFFF8 << 48, (0x7FF << 52) - 1),
-        FloatFormat("f32",   32,  8, 23, 0x7F800000,  0x7FFFFFFF,   0x7F7FFFFF),
-        FloatFormat("tf32",  32,  8, 10, 0x3FC00,     0x7FFFE000,   0x3FBFF, pad=13),
-        FloatFormat("f16",   16,  5, 10, 0x7C00,      0x7FFF,       0x7BFF),
-        FloatFormat("bf16",  16,  8,  7, 0x7F80,      0x7FFF,       0x7F7F),
-        FloatFormat("e5m2",   8,  5,  2, 0x7C,        0x7F,         0x7B),
-        FloatFormat("e4m3",   8,  4,  3, None,        0x7F,         0x7E),
-        FloatFormat("e3m2",   6,  3,  2, None,        0x1F,         0x1F),
-        FloatFormat("e2m3",   6,  2,  3, None,        0x1F,         0x1F),
-        FloatFormat("e2m1",   4,  2,  1, None,        0x07,         0x07),
-        FloatFormat("ue8m0",  8,  8,  0, None,        0xFF,         0xFE, signed=False),
+        FloatFormat("f64", 64, 11, 52, 0x7FF << 52, 0xFFF8 << 48, (0x7FF << 52) - 1),
+        FloatFormat("f32", 32, 8, 23, 0x7F800000, 0x7FFFFFFF, 0x7F7FFFFF),
+        FloatFormat("tf32", 32, 8, 10, 0x3FC00, 0x7FFFE000, 0x3FBFF, pad=13),
+        FloatFormat("f16", 16, 5, 10, 0x7C00, 0x7FFF, 0x7BFF),
+        FloatFormat("bf16", 16, 8, 7, 0x7F80, 0x7FFF, 0x7F7F),
+        FloatFormat("e5m2", 8, 5, 2, 0x7C, 0x7F, 0x7B),
+        FloatFormat("e4m3", 8, 4, 3, None, 0x7F, 0x7E),
+        FloatFormat("e3m2", 6, 3, 2, None, 0x1F, 0x1F),
+        FloatFormat("e2m3", 6, 2, 3, None, 0x1F, 0x1F),
+        FloatFormat("e2m1", 4, 2, 1, None, 0x07, 0x07),
+        FloatFormat("ue8m0", 8, 8, 0, None, 0xFF, 0xFE, signed=False),
     )
-}  # fmt: skip
+}
 
 INTS: Mapping[str, IntFormat] = {
     f"{kind}{bits}": IntFormat(f"{kind}{bits}", bits, kind == "s")

@@ -90,8 +90,7 @@ def prepare(
     settings = _settings(product, model, operands)
     spread = _spread(product, model, operands["a"], maps) if product.sparse else ()
     in_blocks = _in_blocks(product, model, operands, maps, by_thread) if _blocks else None
-    return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks,
-                spread=spread)  # fmt: skip
+    return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks, spread=spread)
 
 
 _blocks = True
@@ -130,9 +129,7 @@ def _operands(
             operands[name] = _matrix(shape, kind)
         else:
             storage = _storage(product, kind)
-            operands[name] = _registers(
-                product, name, shape, coordinates, storage, total, by_thread
-            )
+            operands[name] = _registers(product, name, shape, coordinates, storage, total, by_thread)
     order = _order(product, model)
     operands["a"] = _reordered(operands["a"], shapes["a"], (slice(None), order))
     if not product.sparse:
@@ -141,9 +138,8 @@ def _operands(
 
 
 def _in_blocks(
-    product: Product, model: Model, given: dict[str, Operand], maps: FragmentMaps | None,
-    by_thread: bool,
-) -> BlockPlan | None:  # fmt: skip
+    product: Product, model: Model, given: dict[str, Operand], maps: FragmentMaps | None, by_thread: bool
+) -> BlockPlan | None:
     m, n, tiles = product.m, product.n, len(given["a"].places)
     if given["d"].places.shape != given["c"].places.shape:
         return None  # a D that several threads hold has more places
@@ -152,9 +148,10 @@ def _in_blocks(
         threads = len(maps.c)
         operands = _operands(product, model, maps, threads, False)
         transposed = {
-            name: operands[name].shape[0] for name in "abcd"
+            name: operands[name].shape[0]
+            for name in "abcd"
             if getattr(maps, name) is not None and not (product.sparse and name == "a")
-        }  # fmt: skip
+        }
     c, d = operands["c"].places, operands["d"].places
     by_element = np.empty_like(c)
     np.put_along_axis(by_element, _positions(operands["d"]).reshape(tiles, -1), d, 1)
@@ -185,9 +182,7 @@ def _storage_of_lines(product: Product, maps: FragmentMaps | None) -> tuple[int,
     return (bits if _packed(product, maps, "b") > 1 else 32), low
 
 
-def _spread(
-    product: Product, model: Model, a: Operand, maps: FragmentMaps | None
-) -> tuple[Array, ...]:
+def _spread(product: Product, model: Model, a: Operand, maps: FragmentMaps | None) -> tuple[Array, ...]:
     """What `sparse_lines.spread` takes of a product: places, steps and settings; and the shape of
     the lines of one A."""
     order, (bits, low) = _order(product, model), _storage_of_lines(product, maps)

@@ -20,9 +20,16 @@ from .plans import NOTHING, FragmentMaps, Plan, extra_operands, prepare
 from .softfloat import ROUNDINGS
 
 __all__ = [
-    "FragmentMaps", "Model", "Product", "Uses", "are_blocks", "fragments", "in_place", "matmul",
+    "FragmentMaps",
+    "Model",
+    "Product",
+    "Uses",
+    "are_blocks",
+    "fragments",
+    "in_place",
+    "matmul",
     "model_of",
-]  # fmt: skip
+]
 
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line
@@ -115,10 +122,7 @@ def fragments(
 
 
 def in_place(
-    product: Product,
-    arch: str,
-    maps: FragmentMaps,
-    uses: Sequence[tuple[Array, Array, Array, Array]],
+    product: Product, arch: str, maps: FragmentMaps, uses: Sequence[tuple[Array, Array, Array, Array]]
 ) -> Uses:
     """Products that are computed again and again, of (a, b, c, d) as in `fragments`: contiguous
     images that stay where they are. One that occurs more than once is decoded once."""
@@ -154,9 +158,7 @@ def _by_thread(maps: FragmentMaps, operands: tuple[Array, Array, Array]) -> bool
     return all(x.T.flags.c_contiguous for x, lies in pairs if lies is not None)
 
 
-def _flipped(
-    maps: FragmentMaps, operands: tuple[Array, Array, Array]
-) -> tuple[Array, Array, Array]:
+def _flipped(maps: FragmentMaps, operands: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
     """Register images as (T, registers)."""
     a, b, c = operands
     return (a if maps.a is None else a.T), (b if maps.b is None else b.T), c.T
@@ -181,11 +183,7 @@ class Uses:
     """
 
     def __init__(
-        self,
-        product: Product,
-        plan: Plan,
-        uses: Sequence[tuple[Array, Array, Array, Array]],
-        warps: int,
+        self, product: Product, plan: Plan, uses: Sequence[tuple[Array, Array, Array, Array]], warps: int
     ) -> None:
         self.product, self.plan, self.uses = product, plan, uses
         self.warps = warps
@@ -232,9 +230,8 @@ class Uses:
         self._run_loops(left, NOTHING)
 
     def run(
-        self, active: Array | None, extra: Array = NOTHING, share: Share | None = None,
-        number: int = 0,
-    ) -> None:  # fmt: skip
+        self, active: Array | None, extra: Array = NOTHING, share: Share | None = None, number: int = 0
+    ) -> None:
         """Compute them for the `active` warps (bool, all if None).
 
         extra: what `plans.extra_operands` returns. share: divides the work among threads; without
@@ -262,23 +259,25 @@ class Uses:
             needed_a, given[:, 0] = np.unique(given[:, 0], return_inverse=True)
             needed_b, given[:, 1] = np.unique(given[:, 1], return_inverse=True)
             loops.products(
-                self.first[needed_a], self.second[needed_b], given, extra,
-                np.ascontiguousarray(left[some[0]]), plan.places, plan.tables, plan.settings,
-            )  # fmt: skip
+                self.first[needed_a],
+                self.second[needed_b],
+                given,
+                extra,
+                np.ascontiguousarray(left[some[0]]),
+                plan.places,
+                plan.tables,
+                plan.settings,
+            )
 
 
-def _in_blocks(
-    uses: Uses, active: Array, extra: Array, share: Share | None, number: int
-) -> Array:
+def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None, number: int) -> Array:
     """Compute what blocks can; (uses, warps) bool of what remains."""
     plan, product = uses.plan.blocks, uses.product
     assert plan is not None
     left = np.zeros((len(uses.uses), active.size), np.bool_)
     if product.sparse:
         places, steps, settings, _ = uses.plan.spread
-        sparse_lines.spread(
-            int(uses.first[0]), places, extra, active, steps, settings, uses.lines, left[0]
-        )
+        sparse_lines.spread(int(uses.first[0]), places, extra, active, steps, settings, uses.lines, left[0])
         active = active & ~left[0]
 
     def part(some: Array, number: int) -> None:
@@ -335,9 +334,7 @@ class _Images:
         return np.array(self.addresses, np.int64)
 
 
-def _double(
-    product: Product, plan: Plan, use: tuple[Array, Array, Array, Array], active: Array
-) -> None:
+def _double(product: Product, plan: Plan, use: tuple[Array, Array, Array, Array], active: Array) -> None:
     a, b, c = (np.require(_words(x, np.uint64), None, "W").reshape(-1) for x in use[:3])
     shape = product.m, product.n, product.k
     steps = plan.a.step, plan.b.step, plan.c.step, plan.d.step

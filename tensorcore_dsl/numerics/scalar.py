@@ -109,12 +109,7 @@ _EXTREMES = ("min", "max")
 _OOB_NAN = np.uint16(0x7FF7)  # as measured on sm_90, f16 and bf16 alike; the manual has no number
 _MIXED = {"add": 1, "sub": 1, "fma": 2}
 TYPES: dict[str, FloatFormat] = {name: FLOATS[name] for name in ("f16", "bf16", "f32", "f64")}
-_ALLOWED = {
-    "ftz": "f16 bf16 f32 f64",
-    "sat": "f16 f32",
-    "relu": "f16 bf16",
-    "oob": "f16 bf16",
-}
+_ALLOWED = {"ftz": "f16 bf16 f32 f64", "sat": "f16 f32", "relu": "f16 bf16", "oob": "f16 bf16"}
 
 
 def arith(
@@ -214,9 +209,7 @@ def _modified(op: str, type: str, rounding: str | None, m: Modifiers) -> Core:
     return arity, run
 
 
-def _core(
-    op: str, type: str, rounding: str | None, m: Modifiers
-) -> tuple[int, Callable[..., Any], bool]:
+def _core(op: str, type: str, rounding: str | None, m: Modifiers) -> tuple[int, Callable[..., Any], bool]:
     """Number of operands, function, and whether the function handles .ftz itself."""
     if op in _EXTREMES:
         return 0, partial(_min_max, op, type, nan=m.nan, abs=m.abs, xorsign=m.xorsign), False

@@ -29,9 +29,12 @@ def selected(
     active = np.ones(len(words), np.bool_) if active is None else np.ascontiguousarray(active)
     (rows, nibbles), each = places.shape, columns.shape[-1]
     if (
-        words.shape != (len(active), 32) or columns.shape != (nibbles, 16, each)
-        or undefined.shape != (16,) or places.min() < 0 or places.max() > 32 * 32 - 4
-    ):  # fmt: skip
+        words.shape != (len(active), 32)
+        or columns.shape != (nibbles, 16, each)
+        or undefined.shape != (16,)
+        or places.min() < 0
+        or places.max() > 32 * 32 - 4
+    ):
         raise ValueError(
             f"metadata {words.shape} of {len(active)} warps, places {places.shape} up to "
             f"{places.max()}, columns {columns.shape}, undefined {undefined.shape}"
@@ -43,9 +46,7 @@ def selected(
 
 
 @compiled
-def _select(
-    words: Any, places: Any, columns: Any, undefined: Any, active: Any, found: Any
-) -> int:  # fmt: skip
+def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, found: Any) -> int:
     """`selected`, whose columns go to `found`, (warps, elements); -1 for None."""
     rows, nibbles, each = places.shape[0], places.shape[1], columns.shape[2]
     wrong = -1
@@ -67,9 +68,8 @@ def _select(
 
 @compiled
 def spread(
-    address: int, places: Any, selection: Any, active: Any, steps: Any, settings: Any, lines: Any,
-    left: Any,
-) -> None:  # fmt: skip
+    address: int, places: Any, selection: Any, active: Any, steps: Any, settings: Any, lines: Any, left: Any
+) -> None:
     """Fill lines (warps, rows, words), zeros at first, whose elements are packed along K.
 
     address: of the words of A. places: of its elements (row, stored), 32 * word + lowest bit;

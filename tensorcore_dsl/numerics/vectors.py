@@ -18,9 +18,7 @@ F32, F64 = ir.FloatType(), ir.DoubleType()
 
 # Instructions that LLVM does not find by itself: a feature of the processor, their function, and
 # how many of them a vector takes.
-PAIRS = (
-    ("avx512bw", "llvm.x86.avx512.pmaddw.d.512", 1), ("avx2", "llvm.x86.avx2.pmadd.wd", 2),
-)  # fmt: skip
+PAIRS = (("avx512bw", "llvm.x86.avx512.pmaddw.d.512", 1), ("avx2", "llvm.x86.avx2.pmadd.wd", 2))
 
 TO_ZERO = 8 | 3  # rounding of one instruction of AVX-512
 

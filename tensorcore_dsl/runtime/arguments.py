@@ -73,9 +73,7 @@ class ArrayType:
     def __post_init__(self) -> None:
         _name_type(self, "ArrayType")
         if type(self.ndim) is not int or self.ndim < 0:
-            raise ArgumentError(
-                f"ArrayType: ndim is the number of dimensions, 0 or more, not {self.ndim!r}"
-            )
+            raise ArgumentError(f"ArrayType: ndim is the number of dimensions, 0 or more, not {self.ndim!r}")
         unit = self.unit
         flags = isinstance(unit, tuple) and all(isinstance(one, bool) for one in unit)
         if not flags or len(unit) != self.ndim:
@@ -85,9 +83,7 @@ class ArrayType:
                 f"{unit!r}"
             )
         if type(self.align) is not int or self.align not in ALIGNMENTS:
-            raise ArgumentError(
-                f"ArrayType: align is {listing(ALIGNMENTS)} (bytes), not {self.align!r}"
-            )
+            raise ArgumentError(f"ArrayType: align is {listing(ALIGNMENTS)} (bytes), not {self.align!r}")
 
     def __str__(self) -> str:
         strides = ", ".join("1" if one else "?" for one in self.unit)
@@ -176,10 +172,17 @@ NO_ARGUMENT = Description(None, None)  # of a parameter that is None
 def arguments_key(args: Sequence[Any], arguments: Sequence[Description]) -> Hashable:
     """Equal for launches that differ only in pointers, at the same alignment, and in numbers."""
     return tuple(
-        (type(arg), a.type, a.shape, a.strides, a.device, a.stream,
-         a.pointer % MAX_ALIGNMENT if isinstance(a.type, ArrayType) else 0)
+        (
+            type(arg),
+            a.type,
+            a.shape,
+            a.strides,
+            a.device,
+            a.stream,
+            a.pointer % MAX_ALIGNMENT if isinstance(a.type, ArrayType) else 0,
+        )
         for arg, a in zip(args, arguments, strict=True)
-    )  # fmt: skip
+    )
 
 
 def describe(obj: Any, name: str = "argument", declared: DType | None = None) -> Description:
@@ -243,9 +246,7 @@ def _scalar(obj: Any, name: str) -> Description | None:
 def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
     """The value to store into a parameter of type `dtype`. Raises ArgumentError."""
     if not isinstance(value, (bool, int, float, np.generic)) or np.iscomplexobj(value):
-        raise ArgumentError(
-            f"{name} is a {class_name(value)}; the parameter takes a {dtype} number"
-        )
+        raise ArgumentError(f"{name} is a {class_name(value)}; the parameter takes a {dtype} number")
     if dtype.kind == "p":
         return int(bool(value))
     if dtype.is_float:
@@ -278,9 +279,7 @@ def integer_type(value: int, name: str = "argument") -> DType:
         return dtypes.s32
     if -(2**63) <= value < 2**63:
         return dtypes.s64
-    raise ArgumentError(
-        f"{name} is {value}, which does not fit 64 signed bits; pass np.uint64(...)"
-    )
+    raise ArgumentError(f"{name} is {value}, which does not fit 64 signed bits; pass np.uint64(...)")
 
 
 def checked_f32(value: float, name: str = "argument") -> float:
@@ -433,8 +432,7 @@ class Packer:
                     self._add(index, f"_stride{axis}", "s64")
         if self.size > MAX_PARAMETER_BYTES:
             raise ArgumentError(
-                f"the arguments take {self.size} bytes of parameters; a kernel has "
-                f"{MAX_PARAMETER_BYTES}"
+                f"the arguments take {self.size} bytes of parameters; a kernel has {MAX_PARAMETER_BYTES}"
             )
 
     def _add(self, index: int, suffix: str, ptx: str) -> None:

@@ -86,16 +86,28 @@ def _numpy(array: np.ndarray[Any, Any]) -> Raw:
 
 
 TORCH_DTYPES = (  # NumPy and ml_dtypes have the same names
-    "bool", "float64", "float32", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16",
-    "uint32", "uint64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
-)  # fmt: skip
+    "bool",
+    "float64",
+    "float32",
+    "float16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e8m0fnu",
+)
 
 
 def is_torch(cls: type) -> bool:
     """Whether `cls` is torch's tensor class or a subclass."""
-    return any(
-        c.__module__ in ("torch", "torch._tensor") and c.__name__ == "Tensor" for c in cls.__mro__
-    )
+    return any(c.__module__ in ("torch", "torch._tensor") and c.__name__ == "Tensor" for c in cls.__mro__)
 
 
 def grad_mode(cls: type) -> Callable[[], bool] | None:
@@ -151,13 +163,9 @@ def _torch(tensor: Any) -> Raw:
     _refuse_recorded(tensor)
     where = tensor.device
     if where.type not in ("cpu", "cuda"):
-        raise ArgumentError(
-            f"a torch tensor on {where} has no memory that a kernel reaches; use cpu or cuda"
-        )
+        raise ArgumentError(f"a torch tensor on {where} has no memory that a kernel reaches; use cpu or cuda")
     if tensor.is_sparse or str(tensor.layout) != "torch.strided":
-        raise ArgumentError(
-            f"a torch tensor of layout {tensor.layout} has no strides; use tensor.to_dense()"
-        )
+        raise ArgumentError(f"a torch tensor of layout {tensor.layout} has no strides; use tensor.to_dense()")
     if tensor.is_neg() or tensor.is_conj():
         raise ArgumentError(
             "a lazily negated or conjugated torch tensor; call resolve_neg() and resolve_conj()"
@@ -186,10 +194,14 @@ def _cuda_array_interface(obj: Any) -> Raw:
     pointer, readonly = interface["data"]
     device = getattr(getattr(obj, "device", None), "id", CURRENT_DEVICE)  # CuPy says
     return Raw(
-        _interface_dtype(obj, interface["typestr"]), pointer or 0, tuple(interface["shape"]),
-        interface.get("strides"), bool(readonly),
-        device if isinstance(device, int) else CURRENT_DEVICE, interface.get("stream"),
-    )  # fmt: skip
+        _interface_dtype(obj, interface["typestr"]),
+        pointer or 0,
+        tuple(interface["shape"]),
+        interface.get("strides"),
+        bool(readonly),
+        device if isinstance(device, int) else CURRENT_DEVICE,
+        interface.get("stream"),
+    )
 
 
 def _interface_dtype(obj: Any, typestr: str) -> Any:
@@ -235,9 +247,13 @@ class DLManagedTensorVersioned(ctypes.Structure):
     """DLManagedTensorVersioned of DLPack 1.0 and later."""
 
     _fields_ = (
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", DLTensor),
-    )  # fmt: skip
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
+    )
 
 
 capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -270,12 +286,14 @@ def _dlpack(obj: Any) -> Raw:
     strides = [s * size for s in tensor.strides[:rank]] if tensor.strides else None
     library = type(obj).__module__.partition(".")[0]
     return Raw(
-        np.dtype(dtype), (tensor.data or 0) + tensor.byte_offset,
-        tuple(tensor.shape[:rank]) if rank else (), strides,
+        np.dtype(dtype),
+        (tensor.data or 0) + tensor.byte_offset,
+        tuple(tensor.shape[:rank]) if rank else (),
+        strides,
         # JAX exports its arrays, which are immutable, without a flag that says so.
         bool(flags & _READ_ONLY) or library in ("jax", "jaxlib"),
         tensor.device_id if on_gpu else None,
-    )  # fmt: skip
+    )
 
 
 def _capsule(obj: Any, stream: dict[str, Any]) -> Any:

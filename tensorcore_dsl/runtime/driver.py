@@ -159,13 +159,16 @@ class NumbaDriver:
         attribute = self._binding.CUdevice_attribute
         limit = attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         return Loaded(
-            name=cubin.name, function=int(function), device=int(context.device.id),
-            static_shared=kernel.attrs.shared, registers=kernel.attrs.regs,
+            name=cubin.name,
+            function=int(function),
+            device=int(context.device.id),
+            static_shared=kernel.attrs.shared,
+            registers=kernel.attrs.regs,
             max_threads=kernel.attrs.maxthreads,
             allowed=STATIC_SHARED_LIMIT - kernel.attrs.shared,
             most_shared=self._driver.cuDeviceGetAttribute(limit, context.device.id),
             keep=(cubin, module, kernel, function),
-        )  # fmt: skip
+        )
 
     def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
         """Allow a kernel more than 48 KiB of shared memory, and more than 8 blocks a cluster."""

@@ -39,6 +39,7 @@ from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 MAX_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
 MAX_MAPS = 4096  # encoded tensor maps of one plan
 
+
 @dataclass
 class Loaded:
     """A kernel in one GPU's context. `function` is its CUfunction, `keep` owns it."""
@@ -111,9 +112,15 @@ class Plan:
     """
 
     def __init__(
-        self, cubin: Cubin, device: int, config: LaunchConfig, arguments: Sequence[Description],
-        driver: Driver, stream: Callable[[], int], tiles: Sequence[Tiled] = (),
-    ) -> None:  # fmt: skip
+        self,
+        cubin: Cubin,
+        device: int,
+        config: LaunchConfig,
+        arguments: Sequence[Description],
+        driver: Driver,
+        stream: Callable[[], int],
+        tiles: Sequence[Tiled] = (),
+    ) -> None:
         self.stream = stream
         self.map_arguments = [tensor_map.argument for tensor_map in cubin.tensor_maps]
         self._cubin, self._config, self._tiles = cubin, config, tiles
@@ -265,10 +272,14 @@ class Launcher:
     """
 
     def __init__(
-        self, specialise: Callable[[tuple[ArgumentType, ...]], Cubin], config: LaunchConfig,
-        driver: Driver, stream: Any = None, names: Sequence[str] = (),
+        self,
+        specialise: Callable[[tuple[ArgumentType, ...]], Cubin],
+        config: LaunchConfig,
+        driver: Driver,
+        stream: Any = None,
+        names: Sequence[str] = (),
         declared: Sequence[DType | None] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._specialise, self._config, self._driver = specialise, config, driver
         self._stream_object = stream  # keeps the stream alive
         self._handle = None if stream is None else array_interop.stream_handle(stream)
@@ -323,9 +334,7 @@ class Launcher:
         fixed_stream = self._handle is not None
         return FastPath(self._driver.launch, fallback, self._declared_for, fixed_stream, keep)
 
-    def _new_plan(
-        self, args: Sequence[Any], arguments: Sequence[Description], key: Hashable
-    ) -> Plan:
+    def _new_plan(self, args: Sequence[Any], arguments: Sequence[Description], key: Hashable) -> Plan:
         """The plan for these arguments, cached under `key`; the oldest of too many is dropped."""
         device = self._device(arguments, args)
         cubin = self._specialise(tuple(argument.type for argument in arguments))

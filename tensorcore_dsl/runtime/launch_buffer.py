@@ -41,15 +41,22 @@ class LaunchBuffer:
     """
 
     def __init__(
-        self, config: LaunchConfig, packer: Packer, arguments: Sequence[Description],
+        self,
+        config: LaunchConfig,
+        packer: Packer,
+        arguments: Sequence[Description],
         maps: Sequence[ctypes.Array[ctypes.c_char]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         attributes = [_Attribute(i, 0, values) for i, values in _attributes(config)]
         self._attributes = (_Attribute * len(attributes))(*attributes)
         self._config = _Config(
-            config.grid, config.block, config.shared_bytes, 0,
-            ctypes.addressof(self._attributes) if attributes else 0, len(attributes),
-        )  # fmt: skip
+            config.grid,
+            config.block,
+            config.shared_bytes,
+            0,
+            ctypes.addressof(self._attributes) if attributes else 0,
+            len(attributes),
+        )
         self.config = ctypes.addressof(self._config)
         self.stream_at = self.config + _Config.stream.offset
         self._values = ctypes.create_string_buffer(max(packer.size, 1))

@@ -40,9 +40,14 @@ class LaunchConfig:
 
     @classmethod
     def of(
-        cls, grid: Dims, block: Dims, shared_bytes: SupportsIndex = 0,
-        cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
-    ) -> LaunchConfig:  # fmt: skip
+        cls,
+        grid: Dims,
+        block: Dims,
+        shared_bytes: SupportsIndex = 0,
+        cluster: Dims | None = None,
+        cooperative: bool = False,
+        pdl: bool = False,
+    ) -> LaunchConfig:
         """A checked configuration; ints and short tuples are padded with ones."""
         config = cls(
             _dims("grid", grid, (2**31 - 1, 65535, 65535), least=0),
@@ -65,9 +70,7 @@ class LaunchConfig:
         if cluster is None:
             return config
         if self.cluster not in (None, cluster):
-            raise LaunchError(
-                f"cluster {self.cluster} was asked for; the kernel is compiled for {cluster}"
-            )
+            raise LaunchError(f"cluster {self.cluster} was asked for; the kernel is compiled for {cluster}")
         config = replace(config, cluster=cluster, cluster_in_code=True)
         config._check()
         return config
@@ -143,8 +146,7 @@ def configuration(name: str, key: Any) -> tuple[LaunchConfig, Any]:
     """The configuration and the stream of `kernel[key]`."""
     if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
         raise ArgumentError(
-            f"{name}[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, {key!r} was "
-            "given"
+            f"{name}[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, {key!r} was given"
         )
     grid, block, *more = key
     shared_bytes = more[1] if len(more) == 2 else 0
@@ -153,9 +155,15 @@ def configuration(name: str, key: Any) -> tuple[LaunchConfig, Any]:
 
 
 def configured(
-    grid: Dims, block: Dims, *, stream: Any = None, shared_bytes: SupportsIndex = 0,
-    cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
-) -> tuple[LaunchConfig, Any]:  # fmt: skip
+    grid: Dims,
+    block: Dims,
+    *,
+    stream: Any = None,
+    shared_bytes: SupportsIndex = 0,
+    cluster: Dims | None = None,
+    cooperative: bool = False,
+    pdl: bool = False,
+) -> tuple[LaunchConfig, Any]:
     """The configuration and the stream of `kernel.configured(...)`, both checked."""
     check_stream(stream)
     return LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative, pdl), stream
@@ -176,6 +184,4 @@ def launch_text(kernel: Any, options: Mapping[str, Any], stream: Any) -> str:
 
 def refuse_call(name: str, subscripted: str) -> NoReturn:
     """The error of a launch without grid and block; `subscripted` is what takes them."""
-    raise ArgumentError(
-        f"kernel {name} is launched with a grid and a block: {subscripted}[grid, block](...)"
-    )
+    raise ArgumentError(f"kernel {name} is launched with a grid and a block: {subscripted}[grid, block](...)")

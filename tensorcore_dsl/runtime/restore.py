@@ -35,9 +35,7 @@ def on_cpu(args: Sequence[Any], kept: Collection[int], zeroed: Collection[int]) 
 
 
 @contextmanager
-def on_gpu(
-    launch: Repeatable, kept: Collection[int], zeroed: Collection[int]
-) -> Iterator[Reset]:
+def on_gpu(launch: Repeatable, kept: Collection[int], zeroed: Collection[int]) -> Iterator[Reset]:
     """A function that resets arrays of a launch on its stream; it runs at the end too."""
     gpu = driver.cuda_driver()
     with gpu.on_device(launch.device):

@@ -87,8 +87,7 @@ def _box_complaints(dtype: DType, tensor_map: TensorMap) -> Iterator[str]:
     if row % ADDRESS_ALIGN:
         yield f"{given}; multiples of {ADDRESS_ALIGN} bytes are allowed"
     if tensor_map.swizzle and row > tensor_map.swizzle:
-        yield f"{given} with a swizzle of {tensor_map.swizzle} bytes; rows of at most so many " \
-            f"are allowed"
+        yield f"{given} with a swizzle of {tensor_map.swizzle} bytes; rows of at most so many are allowed"
 
 
 def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
@@ -97,15 +96,21 @@ def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[st
     if 0 in array.shape:
         yield f"shape {array.shape} has no elements; TMA needs at least one along each axis"
     if array.pointer % ADDRESS_ALIGN:
-        yield f"it starts at address {array.pointer:#x}; TMA reads arrays from multiples of " \
+        yield (
+            f"it starts at address {array.pointer:#x}; TMA reads arrays from multiples of "
             f"{ADDRESS_ALIGN} bytes: pass a copy, or a view that starts at one"
+        )
     if array.strides[inner] != 1 and array.shape[inner] > 1:
-        yield f"axis {inner} has a stride of {array.strides[inner]} elements; TMA needs the " \
+        yield (
+            f"axis {inner} has a stride of {array.strides[inner]} elements; TMA needs the "
             f"elements of its innermost axis side by side: pass a contiguous copy"
+        )
     for axis in outer:
         stride = array.strides[axis] * size
         good = stride % ADDRESS_ALIGN == 0 and 0 <= stride < MAX_STRIDE
         if not good and array.shape[axis] > 1:
-            yield f"axis {axis} of shape {array.shape} has a stride of {stride} bytes; TMA " \
-                f"allows multiples of {ADDRESS_ALIGN} from 0 to 2**40: pad the rows, or pass a " \
+            yield (
+                f"axis {axis} of shape {array.shape} has a stride of {stride} bytes; TMA "
+                f"allows multiples of {ADDRESS_ALIGN} from 0 to 2**40: pad the rows, or pass a "
                 f"contiguous copy"
+            )

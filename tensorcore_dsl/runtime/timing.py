@@ -118,9 +118,14 @@ def current_stream(args: Sequence[Any] = (), device: int = CURRENT_DEVICE) -> in
 
 
 def separately(
-    launch: Launch, clock: Clock, warmup: float, least: float, *,
-    setup: Callable[[], Any] | None = None, cold: bool = True,
-) -> list[float]:  # fmt: skip
+    launch: Launch,
+    clock: Clock,
+    warmup: float,
+    least: float,
+    *,
+    setup: Callable[[], Any] | None = None,
+    cold: bool = True,
+) -> list[float]:
     """Seconds of each of many launches.
 
     Parameters

@@ -11,10 +11,17 @@ BLOCK = 128
 
 
 def gemm(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, *, alpha: float = 1,
-    beta: float = 1, out_dtype: torch.dtype | None = None, precision: str | None = None,
-    accumulate: str | None = None, bits: str = "any",
-) -> torch.Tensor:  # fmt: skip
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None = None,
+    *,
+    alpha: float = 1,
+    beta: float = 1,
+    out_dtype: torch.dtype | None = None,
+    precision: str | None = None,
+    accumulate: str | None = None,
+    bits: str = "any",
+) -> torch.Tensor:
     """alpha A B + beta C, the operator `tensorcore_dsl::gemm`; see `kernels.gemm`.
 
     a, b: (M, K) and (K, N), or batches of them in a leading axis; one may be a matrix for all.
@@ -27,14 +34,19 @@ def gemm(
     operand that they belong to. Tensors of fp8 have no gradients: ArgumentError.
     """
     return operators.gemm(
-        a, b, c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
-        accumulate=accumulate, bits=bits,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        alpha=alpha,
+        beta=beta,
+        out_dtype=out_dtype,
+        precision=precision,
+        accumulate=accumulate,
+        bits=bits,
+    )
 
 
-def swiglu(
-    x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, *, bits: str = "any"
-) -> torch.Tensor:
+def swiglu(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, *, bits: str = "any") -> torch.Tensor:
     """silu(x w_gate) * (x w_up), the operator `tensorcore_dsl::swiglu`; see `kernels.swiglu`.
 
     x: (M, K); w_gate, w_up: (K, N) with K contiguous, `w.t()` of weights stored as (N, K); all bf16
@@ -68,10 +80,14 @@ def k_grouped_gemm(
 
 
 def scaled_gemm(
-    a: torch.Tensor, b: torch.Tensor, a_scales: torch.Tensor | None = None,
-    b_scales: torch.Tensor | None = None, *, out_dtype: torch.dtype | None = None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scales: torch.Tensor | None = None,
+    b_scales: torch.Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
     bits: str = "any",
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """The product of fp8 matrices with scales of blocks, `tensorcore_dsl::scaled_gemm`.
 
     a: (M, K), b: (K, N) with K contiguous in both. Either both are fp8 and come with their scales,
@@ -106,9 +122,7 @@ def quantize(
     largest number of `dtype`.
     """
     if x.ndim != 2 or not x.is_floating_point():
-        raise tc.ArgumentError(
-            f"x holds {x.dtype} of shape {tuple(x.shape)}; a float matrix is needed"
-        )
+        raise tc.ArgumentError(f"x holds {x.dtype} of shape {tuple(x.shape)}; a float matrix is needed")
     M, K = x.shape
     high, wide = -(-M // rows), -(-K // BLOCK)
     padded = torch.nn.functional.pad(x.float(), (0, wide * BLOCK - K, 0, high * rows - M))

@@ -24,9 +24,14 @@ CONSTANTS = {bool: "bool", int: "int", float: "float", str: "str"}  # types of C
 
 
 def operator(
-    name: str, *, grid: Any, block: Any, outputs: Mapping[str, Callable[..., Any]] | None = None,
-    mutates: Sequence[str] = (), **launch: Any,
-) -> Callable[[tc.Kernel], Any]:  # fmt: skip
+    name: str,
+    *,
+    grid: Any,
+    block: Any,
+    outputs: Mapping[str, Callable[..., Any]] | None = None,
+    mutates: Sequence[str] = (),
+    **launch: Any,
+) -> Callable[[tc.Kernel], Any]:
     """Decorator that makes a kernel the operator `name`, such as "mylib::scale".
 
     grid, block: as `kernel[grid, block]` takes them, or functions that return them. outputs: for
@@ -51,9 +56,7 @@ def operator(
         if not isinstance(kernel, tc.Kernel):
             raise tc.ArgumentError(f"@operator stands above @tc.kernel, not above {kernel!r}")
         made = KernelOperator(kernel, grid, block, dict(outputs or {}), tuple(mutates), launch)
-        found: Any = torch.library.custom_op(
-            name, made, mutates_args=made.mutates, schema=made.schema()
-        )
+        found: Any = torch.library.custom_op(name, made, mutates_args=made.mutates, schema=made.schema())
         found.register_fake(made.fake)
         reverse = make_autograd_impl(found._opoverload, found)
         autograd = partial(_without_forward_mode, name, reverse)
@@ -66,9 +69,7 @@ def operator(
     return decorate
 
 
-def _without_forward_mode(
-    name: str, reverse: Callable[..., Any], keys: Any, *args: Any, **named: Any
-) -> Any:  # fmt: skip
+def _without_forward_mode(name: str, reverse: Callable[..., Any], keys: Any, *args: Any, **named: Any) -> Any:
     """What torch does where gradients may be recorded; a tangent would be lost there in silence."""
     if has_tangents((*args, *named.values())):
         raise tc.ArgumentError(
@@ -192,8 +193,9 @@ class KernelOperator:
             if name not in self.outputs and name not in self.mutates:
                 raise tc.ArgumentError(
                     f"{self.__name__} writes {name!r} here, which is neither an output of the "
-                    f"operator nor in `mutates`", place,
-                )  # fmt: skip
+                    f"operator nor in `mutates`",
+                    place,
+                )
         self.checked.add(key)
 
 

@@ -17,9 +17,15 @@ class Linear(torch.nn.Linear):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: Any = None,
-        dtype: Any = None, *, precision: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        precision: str | None = None,
+    ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         self.precision = precision
 
@@ -42,9 +48,7 @@ class MLP(torch.nn.Module):
     torch, by default its tanh formula of GELU. bias, device, dtype, precision: see Linear.
     """
 
-    def __init__(
-        self, features: int, hidden: int, activation: Any = None, **options: Any
-    ) -> None:
+    def __init__(self, features: int, hidden: int, activation: Any = None, **options: Any) -> None:
         super().__init__()
         self.up = Linear(features, hidden, **options)
         self.down = Linear(hidden, features, **options)

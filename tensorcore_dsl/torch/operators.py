@@ -124,10 +124,16 @@ def _flops(a: Any, b: Any, *others: Any, out_shape: Any, **options: Any) -> int:
 
 
 def _register(
-    name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any],
-    setup_context: Callable[..., Any], backward: Callable[..., Any], jvp: Callable[..., Any],
-    autocast: bool = True, flops: Callable[..., int] = _flops,
-) -> Callable[..., Any]:  # fmt: skip
+    name: str,
+    schema: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    setup_context: Callable[..., Any],
+    backward: Callable[..., Any],
+    jvp: Callable[..., Any],
+    autocast: bool = True,
+    flops: Callable[..., int] = _flops,
+) -> Callable[..., Any]:
     """Define an operator whose positional arguments are tensors, or None, and the others options.
 
     Returns a function that calls it, past the dispatcher where that changes nothing.
@@ -264,13 +270,28 @@ def _keep_all(ctx: Any, tensors: Any) -> None:
 
 
 def _gemm(
-    a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float = 1, out_dtype: Any = None,
-    precision: str | None = None, accumulate: str | None = None, bits: str = "any",
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1,
+    beta: float = 1,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    accumulate: str | None = None,
+    bits: str = "any",
+) -> Any:
     return kernels.gemm(
-        a, b, c, alpha=alpha, beta=0 if c is None else beta, out_dtype=out_dtype, bits=bits,
-        precision=precision, accumulate=tc.f16 if accumulate == "f16" else accumulate,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        alpha=alpha,
+        beta=0 if c is None else beta,
+        out_dtype=out_dtype,
+        bits=bits,
+        precision=precision,
+        accumulate=tc.f16 if accumulate == "f16" else accumulate,
+    )
 
 
 def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **options: Any) -> Any:
@@ -325,9 +346,7 @@ def _product_gradients(
     return grad_a, grad_b
 
 
-def _product_tangent(
-    operator: Any, tensors: Any, place: int, tangent: Any, options: Any
-) -> Any:  # fmt: skip
+def _product_tangent(operator: Any, tensors: Any, place: int, tangent: Any, options: Any) -> Any:
     """dA B or A dB."""
     return operator(*tensors[:place], tangent, *tensors[place + 1 :], **options)
 
@@ -353,8 +372,12 @@ gemm = _register(
     "(Tensor a, Tensor b, Tensor? c=None, *, float alpha=1, float beta=1, "
     "ScalarType? out_dtype=None, str? precision=None, str? accumulate=None, str bits='any') "
     "-> Tensor",
-    _gemm, _gemm_fake, _gemm_context, _gemm_backward, _gemm_jvp,
-)  # fmt: skip
+    _gemm,
+    _gemm_fake,
+    _gemm_context,
+    _gemm_backward,
+    _gemm_jvp,
+)
 
 
 # -- swiglu -----------------------------------------------------------------------------------
@@ -389,16 +412,20 @@ def _swiglu_backward(ctx: Any, grad: Any, x: Any, w_gate: Any, w_up: Any) -> Any
 
 def _swiglu_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
     raise tc.ArgumentError(
-        "swiglu has no derivative of forward mode; gemm has one: silu(gemm(x, w_gate)) * "
-        "gemm(x, w_up)"
+        "swiglu has no derivative of forward mode; gemm has one: silu(gemm(x, w_gate)) * gemm(x, w_up)"
     )
 
 
 swiglu = _register(
-    "swiglu", "(Tensor x, Tensor w_gate, Tensor w_up, *, str bits='any') -> Tensor",
-    kernels.swiglu, _swiglu_fake, _keep_all, _swiglu_backward, _swiglu_jvp,
+    "swiglu",
+    "(Tensor x, Tensor w_gate, Tensor w_up, *, str bits='any') -> Tensor",
+    kernels.swiglu,
+    _swiglu_fake,
+    _keep_all,
+    _swiglu_backward,
+    _swiglu_jvp,
     flops=lambda *shapes, **named: 2 * _flops(*shapes, **named),
-)  # fmt: skip
+)
 
 
 # -- groups of rows, and of K -----------------------------------------------------------------
@@ -441,32 +468,54 @@ def _k_grouped_backward(ctx: Any, grad: Any, a: Any, b: Any, offsets: Any) -> An
 
 GROUPED = "(Tensor a, Tensor b, Tensor offsets, *, str bits='any') -> Tensor"
 grouped_gemm: Callable[..., Any] = _register(
-    "grouped_gemm", GROUPED,
-    kernels.grouped_gemm, _grouped_fake, _keep_all, _grouped_backward,
+    "grouped_gemm",
+    GROUPED,
+    kernels.grouped_gemm,
+    _grouped_fake,
+    _keep_all,
+    _grouped_backward,
     lambda tensors, *given: _product_tangent(grouped_gemm, tensors, *given),
-)  # fmt: skip
+)
 k_grouped_gemm: Callable[..., Any] = _register(
-    "k_grouped_gemm", GROUPED,
-    kernels.k_grouped_gemm, _k_grouped_fake, _keep_all, _k_grouped_backward,
+    "k_grouped_gemm",
+    GROUPED,
+    kernels.k_grouped_gemm,
+    _k_grouped_fake,
+    _keep_all,
+    _k_grouped_backward,
     lambda tensors, *given: _product_tangent(k_grouped_gemm, tensors, *given),
     flops=lambda a, b, *others, **named: _flops(a, b, out_shape=(a[0], b[1])),
-)  # fmt: skip
+)
 
 
 # -- scaled_gemm ------------------------------------------------------------------------------
 
 
 def _scaled(
-    a: Any, b: Any, a_scales: Any, b_scales: Any, a_source: Any = None, b_source: Any = None, *,
-    out_dtype: Any = None, bits: str = "any",
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    a_scales: Any,
+    b_scales: Any,
+    a_source: Any = None,
+    b_source: Any = None,
+    *,
+    out_dtype: Any = None,
+    bits: str = "any",
+) -> Any:
     return kernels.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
 
 
 def _scaled_fake(
-    a: Any, b: Any, a_scales: Any, b_scales: Any, a_source: Any = None, b_source: Any = None, *,
-    out_dtype: Any = None, bits: str = "any",
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    a_scales: Any,
+    b_scales: Any,
+    a_source: Any = None,
+    b_source: Any = None,
+    *,
+    out_dtype: Any = None,
+    bits: str = "any",
+) -> Any:
     _rank((2,), a, b)
     _same("K", a.shape[1], b.shape[0])
     return a.new_empty((a.shape[0], b.shape[1]), dtype=_result_dtype(a, out_dtype))
@@ -501,5 +550,10 @@ scaled_gemm = _register(
     "scaled_gemm",
     "(Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? a_source=None, "
     "Tensor? b_source=None, *, ScalarType? out_dtype=None, str bits='any') -> Tensor",
-    _scaled, _scaled_fake, _scaled_context, _scaled_backward, _scaled_jvp, autocast=False,
-)  # fmt: skip
+    _scaled,
+    _scaled_fake,
+    _scaled_context,
+    _scaled_backward,
+    _scaled_jvp,
+    autocast=False,
+)

@@ -93,15 +93,25 @@ class Autotuned(Named):
         return self.configured(grid, block, stream=stream, shared_bytes=shared_bytes)
 
     def configured(
-        self, grid: Grid | None = None, block: Grid | None = None, *, stream: Any = None,
-        shared_bytes: Bytes | None = None, cluster: Dims | None = None,
-        cooperative: bool | None = None, pdl: bool | None = None,
-    ) -> TunedLaunch:  # fmt: skip
+        self,
+        grid: Grid | None = None,
+        block: Grid | None = None,
+        *,
+        stream: Any = None,
+        shared_bytes: Bytes | None = None,
+        cluster: Dims | None = None,
+        cooperative: bool | None = None,
+        pdl: bool | None = None,
+    ) -> TunedLaunch:
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
         given = {
-            "grid": grid, "block": block, "shared_bytes": shared_bytes, "cluster": cluster,
-            "cooperative": cooperative, "pdl": pdl,
-        }  # fmt: skip
+            "grid": grid,
+            "block": block,
+            "shared_bytes": shared_bytes,
+            "cluster": cluster,
+            "cooperative": cooperative,
+            "pdl": pdl,
+        }
         launch = TunedLaunch(self, {n: v for n, v in given.items() if v is not None}, stream)
         launch.check()
         return launch
@@ -117,17 +127,28 @@ class Autotuned(Named):
         return self.emulator()
 
     def emulator(
-        self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: Order | str | None = None, trace: Traced = (),
-    ) -> TunedEmulator:  # fmt: skip
+        self,
+        arch: str | None = None,
+        *,
+        checks: bool | None = None,
+        profile: bool = False,
+        order: Order | str | None = None,
+        trace: Traced = (),
+    ) -> TunedEmulator:
         """An emulator of an architecture, with the options of `Kernel.emulator`."""
         options: dict[str, Any] = dict(checks=checks, profile=profile, order=order, trace=trace)
         return TunedEmulator(self, lambda kernel: kernel.emulator(arch, **options).run)
 
     def check(
-        self, grid: Grid | None = None, block: Grid | None = None, *, arch: str | None = None,
-        order: Order | str | None = None, in_place: bool = False, **options: Any,
-    ) -> Callable[..., CheckResult]:  # fmt: skip
+        self,
+        grid: Grid | None = None,
+        block: Grid | None = None,
+        *,
+        arch: str | None = None,
+        order: Order | str | None = None,
+        in_place: bool = False,
+        **options: Any,
+    ) -> Callable[..., CheckResult]:
         """Like `Kernel.check`; the options are those of `configured`."""
         launch = self.configured(grid, block, **options)
 
@@ -136,9 +157,7 @@ class Autotuned(Named):
 
         return partial(emulated, launch, check)
 
-    def explore(
-        self, n: int = 100, *, arch: str | None = None, checks: bool | None = None
-    ) -> TunedEmulator:
+    def explore(self, n: int = 100, *, arch: str | None = None, checks: bool | None = None) -> TunedEmulator:
         """Many orders of threads, as `Kernel.explore` tries them."""
         return TunedEmulator(self, lambda kernel: kernel.explore(n, arch=arch, checks=checks).run)
 
@@ -218,8 +237,7 @@ class Autotuned(Named):
         if foreign or not left:
             problem = f"returned {foreign[0]!r}, which is not among" if foreign else "left none of"
             raise ArgumentError(
-                f"{self.__name__}: prune {problem} the configurations; it returns a list of those "
-                "to measure"
+                f"{self.__name__}: prune {problem} the configurations; it returns a list of those to measure"
             )
         return left
 
@@ -255,9 +273,13 @@ class Autotuned(Named):
         on_gpu = current_target() == "cuda"
         where = tuple([argument.device for argument in described]) if on_gpu else None
         return (
-            types, constants_key(call.constants), tuple(values), target_arch().name, where,
+            types,
+            constants_key(call.constants),
+            tuple(values),
+            target_arch().name,
+            where,
             constants_key(fixed),
-        )  # fmt: skip
+        )
 
     def measures(self) -> bool:
         """Whether launches measure: on a GPU, or with a timer of the user."""
@@ -310,11 +332,10 @@ class Autotuned(Named):
         first = bench.errors[trials[0].config]
         reasons = [f"  {trial.config}: {trial.failure}" for trial in trials]
         loc = first.loc if isinstance(first, TensorCoreError) else None
-        error = ArgumentError(
-            f"{self.__name__}: no configuration runs:\n" + "\n".join(reasons), loc
-        )
+        error = ArgumentError(f"{self.__name__}: no configuration runs:\n" + "\n".join(reasons), loc)
         error.__cause__ = first
         return error
+
 
 class TunedLaunch:
     """An autotuned kernel with its grid and block; calling it launches, and tunes before."""
@@ -405,16 +426,21 @@ class TunedLaunch:
         """The options of the launch, those that are functions called with the arguments."""
         meta = {**call.arguments, **config.constants}
         merged = {**self.options, **config.launch_options}
-        return {
-            name: value(dict(meta)) if callable(value) else value for name, value in merged.items()
-        }
+        return {name: value(dict(meta)) if callable(value) else value for name, value in merged.items()}
 
 
 def autotune(
-    configs: Sequence[Config], key: Sequence[str] = (), *, prune: Prune | None = None,
-    restore_value: Sequence[str] = (), reset_to_zero: Sequence[str] = (),
-    warmup: float = 25, rep: float = 100, timer: Timer | None = None, remember: bool = True,
-) -> Callable[[Kernel], Autotuned]:  # fmt: skip
+    configs: Sequence[Config],
+    key: Sequence[str] = (),
+    *,
+    prune: Prune | None = None,
+    restore_value: Sequence[str] = (),
+    reset_to_zero: Sequence[str] = (),
+    warmup: float = 25,
+    rep: float = 100,
+    timer: Timer | None = None,
+    remember: bool = True,
+) -> Callable[[Kernel], Autotuned]:
     """Decorator above `@tc.kernel`: measures configurations, and launches the fastest.
 
     Parameters
@@ -483,9 +509,7 @@ def autotune(
     @public
     def decorate(kernel: Kernel) -> Autotuned:
         if not isinstance(kernel, Kernel):
-            raise ArgumentError(
-                f"@tc.autotune decorates kernels, not {kernel!r}; it stands above @tc.kernel"
-            )
+            raise ArgumentError(f"@tc.autotune decorates kernels, not {kernel!r}; it stands above @tc.kernel")
         return Autotuned(kernel, configs, settings)
 
     return decorate
@@ -512,9 +536,7 @@ def _check(tuned: Autotuned) -> None:
     for config in tuned.configs:
         missing = sorted(tuned._names - set(config.constants))
         if missing:
-            raise ArgumentError(
-                f"{what}: {config} lacks {listing(missing)}, which other configurations give"
-            )
+            raise ArgumentError(f"{what}: {config} lacks {listing(missing)}, which other configurations give")
     free = [p.name for p in kernel.parameters if p.name not in tuned._names]
     for title, given, allowed in (
         ("key", tuned.settings.key, free),
@@ -523,9 +545,7 @@ def _check(tuned: Autotuned) -> None:
     ):
         for name in given:
             if name not in allowed:
-                raise ArgumentError(
-                    f"{what}: {title} names {name!r}, which is not among {listing(allowed)}"
-                )
+                raise ArgumentError(f"{what}: {title} names {name!r}, which is not among {listing(allowed)}")
 
 
 def _key_value(value: Any) -> Any:

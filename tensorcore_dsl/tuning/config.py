@@ -15,9 +15,10 @@ Bytes = SupportsIndex | Callable[[Any], SupportsIndex]
 
 # What `tuned[...]` takes; None where every configuration gives the value.
 TunedKey: TypeAlias = (
-    tuple[Grid | None, Grid | None] | tuple[Grid | None, Grid | None, Any]
+    tuple[Grid | None, Grid | None]
+    | tuple[Grid | None, Grid | None, Any]
     | tuple[Grid | None, Grid | None, Any, Bytes | None]
-)  # fmt: skip
+)
 
 LAUNCH = ("grid", "block", "shared_bytes", "cluster")  # options of the launch
 ASSEMBLER = ("max_registers", "min_blocks")  # options of the kernel
@@ -50,11 +51,18 @@ class Config:
 
     @public
     def __init__(
-        self, constants: Mapping[str, Any] | None = None, /, *, grid: Grid | None = None,
-        block: Grid | None = None, shared_bytes: Bytes | None = None,
-        cluster: Dims | None = None, max_registers: int | None = None,
-        min_blocks: int | None = None, **named: Any,
-    ) -> None:  # fmt: skip
+        self,
+        constants: Mapping[str, Any] | None = None,
+        /,
+        *,
+        grid: Grid | None = None,
+        block: Grid | None = None,
+        shared_bytes: Bytes | None = None,
+        cluster: Dims | None = None,
+        max_registers: int | None = None,
+        min_blocks: int | None = None,
+        **named: Any,
+    ) -> None:
         if constants is not None and not isinstance(constants, Mapping):
             raise ArgumentError(
                 f"a configuration takes Const values by name or in a dict; {constants!r} was given"
@@ -64,9 +72,13 @@ class Config:
             raise ArgumentError(f"a configuration gives {listing(twice)} twice")
         self.constants: dict[str, Any] = {**(constants or {}), **named}
         given = dict(
-            grid=grid, block=block, shared_bytes=shared_bytes, cluster=cluster,
-            max_registers=max_registers, min_blocks=min_blocks,
-        )  # fmt: skip
+            grid=grid,
+            block=block,
+            shared_bytes=shared_bytes,
+            cluster=cluster,
+            max_registers=max_registers,
+            min_blocks=min_blocks,
+        )
         self.options = {name: value for name, value in given.items() if value is not None}
 
     def __getitem__(self, name: str) -> Any:

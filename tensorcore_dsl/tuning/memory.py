@@ -43,24 +43,34 @@ def device() -> str:
 
 def remember(name: str, tuning: Tuning, place: str, configs: Sequence[Config]) -> None:
     """Store a tuning of the kernel `place`. Configurations are numbers; the text is for people."""
-    STORE.remember(name, {
-        "kernel": place, "device": device(), "tuned": tuning.key,
-        "trials": [
-            {"config": configs.index(trial.config), "text": str(trial.config),
-             "failure": trial.failure, "seconds": None if trial.failure else trial.seconds}
-            for trial in tuning.trials
-        ],
-    })  # fmt: skip
+    STORE.remember(
+        name,
+        {
+            "kernel": place,
+            "device": device(),
+            "tuned": tuning.key,
+            "trials": [
+                {
+                    "config": configs.index(trial.config),
+                    "text": str(trial.config),
+                    "failure": trial.failure,
+                    "seconds": None if trial.failure else trial.seconds,
+                }
+                for trial in tuning.trials
+            ],
+        },
+    )
 
 
 def recall(name: str, configs: Sequence[Config], title: str) -> Tuning | None:
     """The tuning of an entry; None if there is none, or it is damaged."""
     try:
         trials = [
-            Trial(configs[t["config"]], failure=t["failure"]) if t["failure"]
+            Trial(configs[t["config"]], failure=t["failure"])
+            if t["failure"]
             else Trial(configs[t["config"]], float(t["seconds"]))
             for t in STORE.entries()[name]["trials"]
-        ]  # fmt: skip
+        ]
         return Tuning(title, tuple(trials)) if trials and not trials[0].failure else None
     except (TypeError, KeyError, IndexError, ValueError):
         return None

@@ -132,11 +132,7 @@ def _add(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> An
     if not isinstance(right, Scalar):
         base, offset = builder.split_constant(left)
         total = _wrap(offset + integer(right, dtype), dtype)
-        return (
-            _as(base, dtype)
-            if total == 0
-            else builder.named(names.binary("add", dtype), base, total)
-        )
+        return _as(base, dtype) if total == 0 else builder.named(names.binary("add", dtype), base, total)
     left_base, left_offset = builder.split_constant(left)
     right_base, right_offset = builder.split_constant(right)
     total = builder.named(names.binary("add", dtype), left_base, right_base)
@@ -278,9 +274,16 @@ def _and_constant(builder: InstructionBuilder, left: Any, mask: int, dtype: DTyp
 
 
 _BINARY: dict[str, Any] = {
-    "add": _add, "sub": _sub, "mul": _mul, "truediv": _truediv, "floordiv": _floordiv, "mod": _mod,
-    "and": _bitwise("and"), "or": _bitwise("or"), "xor": _bitwise("xor"),
-}  # fmt: skip
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "truediv": _truediv,
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "and": _bitwise("and"),
+    "or": _bitwise("or"),
+    "xor": _bitwise("xor"),
+}
 
 
 def _shift(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any:
@@ -294,9 +297,7 @@ def _shift(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any
             low = _compare(builder, "lt", right, 0, right.dtype)
             wide = dtypes.s64 if right.dtype.bits == 64 else dtypes.s32
             message = "shift by %lld: counts are %lld or more"
-            builder.check(
-                wide, convert(builder, right, wide), 0, 1, message, low, "InvalidArithmetic"
-            )
+            builder.check(wide, convert(builder, right, wide), 0, 1, message, low, "InvalidArithmetic")
         count = convert(builder, right, dtypes.u32)
     else:
         count = int(right)
@@ -361,11 +362,7 @@ def truth(builder: InstructionBuilder, value: Any) -> Any:
 def logical_not(builder: InstructionBuilder, value: Any) -> Any:
     """`not value`."""
     known = truth(builder, value)
-    return (
-        builder.named(names.bitwise("not", dtypes.pred), known)
-        if isinstance(known, Scalar)
-        else not known
-    )
+    return builder.named(names.bitwise("not", dtypes.pred), known) if isinstance(known, Scalar) else not known
 
 
 def select(builder: InstructionBuilder, condition: Any, yes: Any, no: Any) -> Any:
@@ -376,9 +373,7 @@ def select(builder: InstructionBuilder, condition: Any, yes: Any, no: Any) -> An
     if isinstance(condition, Mask):
         return on_groups(builder, partial(select, builder), "select", (condition, yes, no))
     if isinstance(condition, (list, tuple)):
-        raise OperandError(
-            f"a condition is a predicate, or compares fragments; not {describe(condition)}"
-        )
+        raise OperandError(f"a condition is a predicate, or compares fragments; not {describe(condition)}")
     condition = truth(builder, condition)
     if not isinstance(condition, Scalar):
         return yes if condition else no
@@ -397,10 +392,7 @@ def select(builder: InstructionBuilder, condition: Any, yes: Any, no: Any) -> An
         return _select_predicate(builder, condition, yes, no)
     yes, no = (v if isinstance(v, Scalar) else constant(v, dtype) for v in (yes, no))
     bits = dtypes.named(f"b{dtype.register_bits}")
-    return _as(
-        builder.named(names.select(bits.bits), _plain(yes, bits), _plain(no, bits), condition),
-        dtype,
-    )
+    return _as(builder.named(names.select(bits.bits), _plain(yes, bits), _plain(no, bits), condition), dtype)
 
 
 def _plain(value: Any, bits: DType) -> Any:
@@ -417,9 +409,7 @@ def _select_predicate(builder: InstructionBuilder, condition: Scalar, yes: Any, 
 def _select_groups(builder: InstructionBuilder, condition: Scalar, yes: Any, no: Any) -> Any:
     groups = isinstance(yes, RegisterGroup) and isinstance(no, RegisterGroup)
     if not groups or yes.value.type != no.value.type:
-        raise OperandError(
-            f"a run-time condition cannot choose between {describe(yes)} and {describe(no)}"
-        )
+        raise OperandError(f"a run-time condition cannot choose between {describe(yes)} and {describe(no)}")
     pairs = zip(yes.registers, no.registers, strict=True)
     chosen = [select(builder, condition, y, n) for y, n in pairs]
     return builder.pack(chosen, yes.value.type, yes.operand)
@@ -428,9 +418,7 @@ def _select_groups(builder: InstructionBuilder, condition: Scalar, yes: Any, no:
 # -- functions of numbers --------------------------------------------------------------------
 
 
-def extreme(
-    builder: InstructionBuilder, name: str, left: Any, right: Any, nan: bool = False
-) -> Any:
+def extreme(builder: InstructionBuilder, name: str, left: Any, right: Any, nan: bool = False) -> Any:
     """min or max; if one operand is NaN, the other one, as in PTX, or NaN."""
     if isinstance(left, RegisterGroup) or isinstance(right, RegisterGroup):
         function = partial(extreme, builder, name, nan=nan)

@@ -34,9 +34,7 @@ class Builder(InstructionBuilder):
         """`value` as `dtype`."""
         return conversion.convert(self, value, dtype, **options)
 
-    def convert_pairs(
-        self, elements: list[Any], dtype: DType, **options: Any
-    ) -> list[Scalar] | None:
+    def convert_pairs(self, elements: list[Any], dtype: DType, **options: Any) -> list[Scalar] | None:
         """32-bit registers of elements converted two at a time; None if no instruction does."""
         return conversion.convert_pairs(self, elements, dtype, **options)
 

@@ -18,9 +18,14 @@ _HALVES_LOW = 0x5410  # prmt selector: two low halves side by side
 
 
 def convert(
-    builder: InstructionBuilder, value: Any, dtype: DType, *, rounding: str | None = None,
-    relu: bool = False, satfinite: bool = False,
-) -> Any:  # fmt: skip
+    builder: InstructionBuilder,
+    value: Any,
+    dtype: DType,
+    *,
+    rounding: str | None = None,
+    relu: bool = False,
+    satfinite: bool = False,
+) -> Any:
     """`value` as `dtype`: float to integer truncates, to a narrower float rounds to nearest."""
     dtype = as_dtype(dtype)
     if isinstance(value, RegisterGroup):
@@ -55,10 +60,7 @@ def convert_pairs(
     if any(e.dtype != dtypes.f32 for e in elements) or len(elements) % (2 if halves else 4):
         return None
     name = names.convert(f"{dtype}x2", dtypes.f32, ".rn" if halves else ".rn.satfinite")
-    pairs = [
-        builder.named(name, high, low)
-        for low, high in zip(elements[::2], elements[1::2], strict=True)
-    ]
+    pairs = [builder.named(name, high, low) for low, high in zip(elements[::2], elements[1::2], strict=True)]
     if halves:
         return pairs
     words = zip(pairs[::2], pairs[1::2], strict=True)
@@ -67,9 +69,7 @@ def convert_pairs(
 
 def _from_predicate(builder: InstructionBuilder, value: Scalar, dtype: DType) -> Scalar:
     if dtype.lanes == 2 or dtype == dtypes.ue8m0:
-        raise OperandError(
-            f"a predicate cannot be converted to {dtype}: write tc.select(condition, a, b)"
-        )
+        raise OperandError(f"a predicate cannot be converted to {dtype}: write tc.select(condition, a, b)")
     one, zero = (const_bits(constant(n, dtype)) for n in (1, 0))
     chosen = builder.named(names.select(dtype.register_bits), one, zero, value)
     return Scalar(chosen.value, dtype)
@@ -143,9 +143,7 @@ def _rounded_to_odd(builder: InstructionBuilder, value: Scalar) -> Scalar:
     if source.name == "f16" or (source.is_integer and source.bits < 32):
         return _cvt(builder, value, dtypes.f32, "")  # type: ignore[no-any-return]
     cut = builder.named(names.convert(dtypes.f32, source, ".rz"), value)
-    back = builder.named(
-        names.convert(source, dtypes.f32, _default_rounding(dtypes.f32, source)), cut
-    )
+    back = builder.named(names.convert(source, dtypes.f32, _default_rounding(dtypes.f32, source)), cut)
     sticky = Scalar(cut.value, dtypes.u32) | 1
     inexact = back != value
     if source.is_float:  # infinities and NaN keep their bits
@@ -196,9 +194,7 @@ def pack(builder: InstructionBuilder, elements: list[Any], dtype: DType) -> Scal
     if len(scalars) == 1:
         return builder.named(names.pack(32), scalars[0], zero)  # type: ignore[no-any-return]
     words = [builder.named(names.pack(32), s, zero) for s in scalars]
-    low, high = (
-        builder.named(names.PERMUTE_BYTES, words[i], words[i + 1], _BYTES_LOW) for i in (0, 2)
-    )
+    low, high = (builder.named(names.PERMUTE_BYTES, words[i], words[i + 1], _BYTES_LOW) for i in (0, 2))
     return builder.named(names.PERMUTE_BYTES, low, high, _HALVES_LOW)  # type: ignore[no-any-return]
 
 
@@ -211,7 +207,6 @@ def unpack(builder: InstructionBuilder, register: Scalar, dtype: DType) -> list[
         raise OperandError(f"elements of type {dtype} cannot be taken out of a register")
     word = dtypes.s32 if dtype.kind == "s" else dtypes.u32
     bytes_ = [
-        builder.named(names.extract_field(word), Scalar(register.value, word), 8 * i, 8)
-        for i in range(4)
+        builder.named(names.extract_field(word), Scalar(register.value, word), 8 * i, 8) for i in range(4)
     ]
     return [Scalar(builder.named(names.unpack(32), b)[0].value, dtype) for b in bytes_]

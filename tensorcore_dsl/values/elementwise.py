@@ -40,8 +40,7 @@ def on_groups(
             results = [function(*column) for column in zip(*pairs, strict=True)]  # type: ignore[arg-type]
             return of_registers(operand, group.layout, results)
     columns = [
-        [o] * group.slots if s is None else _elements_at(o, s)
-        for o, s in zip(operands, chosen, strict=True)
+        [o] * group.slots if s is None else _elements_at(o, s) for o, s in zip(operands, chosen, strict=True)
     ]
     return group.rebuild([function(*column) for column in zip(*columns, strict=True)])
 
@@ -51,9 +50,7 @@ def _elements_at(group: RegisterGroup | Mask, slots: Sequence[int]) -> list[Any]
     return [elements[slot] for slot in slots]
 
 
-def _common_slots(
-    given: Sequence[RegisterGroup | Mask],
-) -> tuple[RegisterGroup, list[Sequence[int]]]:
+def _common_slots(given: Sequence[RegisterGroup | Mask]) -> tuple[RegisterGroup, list[Sequence[int]]]:
     """The group whose layout the result has, and for each group its slots in that order."""
     groups = [g.group if isinstance(g, Mask) else g for g in given]
     for group in sorted(groups, key=lambda g: g.operand is None):
@@ -61,9 +58,10 @@ def _common_slots(
         if all(p is not None for p in places):
             return group, places  # type: ignore[return-value]
     first, second = next(
-        (a, b) for a, b in itertools.combinations(groups, 2)
+        (a, b)
+        for a, b in itertools.combinations(groups, 2)
         if _slots_in(a, b) is None and _slots_in(b, a) is None
-    )  # fmt: skip
+    )
     why = ": their slots hold other elements of a matrix" if first.layout and second.layout else ""
     if why and any(1 in (g.layout.rows, g.layout.cols) for g in (first, second) if g.layout):
         why += "; row and column values combine with fragments of the operand `like`"
@@ -102,9 +100,5 @@ def _pairs(
     if isinstance(operand, Scalar):
         both = pack(builder, [operand] * 2, dtype) if operand.dtype == dtype else None
     else:
-        both = (
-            builder.literal(operand, group.register_dtype)
-            if weak(operand, dtype) == dtype
-            else None
-        )
+        both = builder.literal(operand, group.register_dtype) if weak(operand, dtype) == dtype else None
     return None if both is None else [both] * group.value.type.registers

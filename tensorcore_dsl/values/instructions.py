@@ -23,12 +23,34 @@ from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
-    Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
-)  # fmt: skip
+    Address,
+    Assign,
+    Block,
+    Const,
+    Kernel,
+    Node,
+    Op,
+    Part,
+    Type,
+    Value,
+)
 from tensorcore_dsl.values.operands import (  # isort: skip
-    both, check_descriptors, check_register, constant, describe, element_type, filling, guard_of,
-    immediate, is_number, literal, number_type, part_source, type_of, wrong_count,
-)  # fmt: skip
+    both,
+    check_descriptors,
+    check_register,
+    constant,
+    describe,
+    element_type,
+    filling,
+    guard_of,
+    immediate,
+    is_number,
+    literal,
+    number_type,
+    part_source,
+    type_of,
+    wrong_count,
+)
 
 MAX_DIVISOR = 1024
 SHARED_ALIGN = 16  # bytes, of shared memory
@@ -212,9 +234,7 @@ class InstructionBuilder:
         text = "division of %lld by %lld"
         self.check(wide, number, zeros, 1, text, zero, "InvalidArithmetic")
 
-    def _unguarded(
-        self, instr: Instruction, sources: tuple[Any, ...], swizzle: int | None = None
-    ) -> Any:
+    def _unguarded(self, instr: Instruction, sources: tuple[Any, ...], swizzle: int | None = None) -> Any:
         reusable = not instr.effects and bool(instr.results)
         if reusable:
             key = (instr, *map(_key, sources))
@@ -256,9 +276,8 @@ class InstructionBuilder:
         return op is not None and op.instr.opcode == names.SPECIAL_REGISTER
 
     def _guarded(
-        self, instr: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any,
-        swizzle: int | None,
-    ) -> Any:  # fmt: skip
+        self, instr: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any, swizzle: int | None
+    ) -> Any:
         results = tuple(self.new_value(type_of(r)) for r in instr.results)
         for result, operand in zip(results, instr.results, strict=True):
             self.append(Assign(result, (filling(otherwise, operand, instr),)))
@@ -306,8 +325,7 @@ class InstructionBuilder:
     def _mismatch(self, given: Any, wanted: Operand, instr: Instruction) -> OperandError:
         kind = "a fragment " if wanted.is_fragment else ""
         error = OperandError(
-            f"operand {wanted.name} of {instr} must be {kind}{wanted.type_name}, not "
-            f"{describe(given)}"
+            f"operand {wanted.name} of {instr} must be {kind}{wanted.type_name}, not {describe(given)}"
         )
         self.misfit = error, instr.operands.index(wanted)
         return error
@@ -327,9 +345,7 @@ class InstructionBuilder:
             pointer = self.named(names.GENERIC_OF_SHARED, wide)
         if pointer.dtype.bits != wanted.dtype.bits:
             space = "global" if wanted.dtype.bits == 64 else "shared"
-            raise OperandError(
-                f"a {space} address ({wanted.dtype}) is needed, not {describe(pointer)}"
-            )
+            raise OperandError(f"a {space} address ({wanted.dtype}) is needed, not {describe(pointer)}")
         base, offset = self.split_constant(pointer)
         if base is not None and -MAX_OFFSET <= offset <= MAX_OFFSET:
             return Address(base.value, offset)
@@ -411,9 +427,15 @@ class InstructionBuilder:
         return known
 
     def check(
-        self, dtype: DType, index: Any, extent: Any, count: int, message: str, pred: Any = None,
+        self,
+        dtype: DType,
+        index: Any,
+        extent: Any,
+        count: int,
+        message: str,
+        pred: Any = None,
         error: str = "OutOfBounds",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """In a checked build: stop unless `count` numbers from `index` on lie in [0, extent).
 
         message: a format for index and extent. error: the name of the class of the error. Emits
@@ -462,16 +484,12 @@ class InstructionBuilder:
     def zeros(self, operand: Operand) -> RegisterGroup:
         """A fragment of zeros."""
         if operand.layout is None:
-            raise OperandError(
-                f"operand {operand.name} is no fragment: only fragments have zeros()"
-            )
+            raise OperandError(f"operand {operand.name} is no fragment: only fragments have zeros()")
         register = self.new_value(type_of(operand))
         self.append(Assign(register, (Const(0, element_type(operand)),)))
         return RegisterGroup(register, operand)
 
-    def pack(
-        self, parts: Sequence[Any], type: Type, operand: Operand | None = None
-    ) -> RegisterGroup:
+    def pack(self, parts: Sequence[Any], type: Type, operand: Operand | None = None) -> RegisterGroup:
         """A group made of one scalar for each register."""
         if len(parts) != type.registers:
             raise OperandError(f"{type} has {type.registers} registers, {len(parts)} were given")
@@ -490,7 +508,6 @@ class InstructionBuilder:
             part = Scalar(register, dtype)
             self._remember(key, part)
         return part
-
 
 
 def _box_bytes(instr: Instruction, maps: Mapping[Any, Any], address: Any, place: Any) -> int:

@@ -172,6 +172,7 @@ def guard_of(instr: Instruction, options: Mapping[str, Any]) -> Any:
         raise OperandError(f"{instr} takes no option {min(unknown)!r}; allowed are pred, otherwise")
     return both(options.get("pred"), True)
 
+
 def both(pred: Any, other: Any) -> Any:
     """`pred and other`: a predicate or, known at compile time, a bool.
 
@@ -183,6 +184,7 @@ def both(pred: Any, other: Any) -> Any:
         return bool(pred) & other
     return (pred if pred.dtype.kind == "p" else pred != 0) & other
 
+
 def filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Const:
     """The result of a guarded instruction where its guard fails."""
     if not isinstance(otherwise, RuntimeValue):
@@ -190,33 +192,31 @@ def filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Cons
     if otherwise.value.type.registers != result.registers or (
         otherwise.value.type.register_bits != type_of(result).register_bits
     ):
-        raise OperandError(
-            f"otherwise= of {instr} must be {result.type_name}, not {describe(otherwise)}"
-        )
+        raise OperandError(f"otherwise= of {instr} must be {result.type_name}, not {describe(otherwise)}")
     return otherwise.value
+
 
 def immediate(given: Any, wanted: Operand, instr: Instruction) -> Const:
     if not isinstance(given, (bool, int, np.integer)):
         raise OperandError(
-            f"operand {wanted.name} of {instr} must be a compile-time integer, "
-            f"not {describe(given)}"
+            f"operand {wanted.name} of {instr} must be a compile-time integer, not {describe(given)}"
         )
     if wanted.values is not None and int(given) not in wanted.values:
         allowed = ", ".join(map(str, wanted.values))
         raise OperandError(f"operand {wanted.name} of {instr} may be {allowed}; {given} was given")
     return Const(int(given), wanted.dtype)
 
+
 def part_source(part: Any, type: Type) -> Value | Const:
     if isinstance(part, Scalar):
         if part.dtype.register_bits != type.register_bits:
-            raise OperandError(
-                f"a register of {type} holds {type.register_bits} bits, not {describe(part)}"
-            )
+            raise OperandError(f"a register of {type} holds {type.register_bits} bits, not {describe(part)}")
         return part.value
     if not is_number(part):
         raise OperandError(f"a register of {type} is needed, not {describe(part)}")
     wide = type.dtype.storage_bits >= 32 or type.layout is None
     return constant(part, type.dtype if wide else dtypes.b32)
+
 
 def wrong_count(instr: Instruction, given: int) -> OperandError:
     names = ", ".join(o.name for o in instr.operands)

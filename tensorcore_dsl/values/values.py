@@ -82,8 +82,9 @@ class RuntimeValue(Operators):
     def __hash__(self) -> int:
         raise NeedsConstant(
             "the keys of a dict and the items of a set are known at compile time, to compare them; "
-            f"{self.described} is not", self,
-        )  # fmt: skip
+            f"{self.described} is not",
+            self,
+        )
 
     def __pos__(self) -> Any:
         return self
@@ -102,8 +103,9 @@ class RuntimeValue(Operators):
     def __bool__(self) -> bool:
         raise NeedsConstant(
             "a run-time value has no truth while the kernel is compiled: `if`, `while`, `and`, "
-            "`or` and `not` inside the kernel test it at run time, Python's own code cannot", self,
-        )  # fmt: skip
+            "`or` and `not` inside the kernel test it at run time, Python's own code cannot",
+            self,
+        )
 
     def __index__(self) -> int:
         raise NeedsConstant(f"a compile-time integer is needed here, not {self.described}", self)
@@ -148,9 +150,8 @@ class Scalar(RuntimeValue, Element):
         self.dtype = dtype or value.type.dtype
 
     def to(
-        self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False,
-        satfinite: bool = False,
-    ) -> Any:  # fmt: skip
+        self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False, satfinite: bool = False
+    ) -> Any:
         """Convert to another type.
 
         Parameters
@@ -181,9 +182,7 @@ class Scalar(RuntimeValue, Element):
         -----
         `cvt`, section 9.7.9.21 of the PTX manual.
         """
-        return emitter().convert(
-            self, dtype, rounding=rounding, relu=relu, satfinite=satfinite
-        )
+        return emitter().convert(self, dtype, rounding=rounding, relu=relu, satfinite=satfinite)
 
     def bits(self, dtype: DTypeLike) -> Scalar:  # type: ignore[override]
         """The same register read as another type of the same size.
@@ -210,11 +209,7 @@ class Scalar(RuntimeValue, Element):
                 f"{dtype.register_bits}; .bits() keeps the size, .to() converts"
             )
         have = self.value.type.dtype
-        if (
-            have == dtype
-            or "b" in (have.kind, dtype.kind)
-            or (have.is_integer and dtype.is_integer)
-        ):
+        if have == dtype or "b" in (have.kind, dtype.kind) or (have.is_integer and dtype.is_integer):
             return Scalar(self.value, dtype)
         plain = emitter().named(names.move(have), Scalar(self.value))
         return Scalar(plain.value, dtype)
@@ -236,7 +231,6 @@ class Place(Scalar):
     __slots__ = ("swizzle",)
 
     swizzle: int
-
 
 
 class RegisterGroup(RuntimeValue):
@@ -379,9 +373,8 @@ class RegisterGroup(RuntimeValue):
         )
 
     def to(
-        self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False,
-        satfinite: bool = False,
-    ) -> RegisterGroup:  # fmt: skip
+        self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False, satfinite: bool = False
+    ) -> RegisterGroup:
         """Each element converted to `dtype`; the layout stays.
 
         Parameters
@@ -441,12 +434,11 @@ class RegisterGroup(RuntimeValue):
             range(self.slots)[index]
         except (IndexError, TypeError):
             text = getattr(index, "described", repr(index))
-            raise OperandError(
-                f"{self.described} has elements 0 to {self.slots - 1}, not {text}"
-            ) from None
+            raise OperandError(f"{self.described} has elements 0 to {self.slots - 1}, not {text}") from None
         return index
 
     if TYPE_CHECKING:  # the frontend gives the variable a new value
+
         def __setitem__(self, index: Any, value: Any) -> None: ...
 
     def __getitem__(self, index: Any) -> Any:
@@ -547,9 +539,7 @@ def of_elements(operand: Operand, layout: Layout, elements: Sequence[Any]) -> Re
     return of_registers(operand, layout, elements)
 
 
-def of_converted(
-    operand: Operand, layout: Layout, elements: list[Scalar], **options: Any
-) -> RegisterGroup:
+def of_converted(operand: Operand, layout: Layout, elements: list[Scalar], **options: Any) -> RegisterGroup:
     """The same of elements of another type, converted in pairs where an instruction does."""
     if layout.per_register > 1:
         packed = emitter().convert_pairs(elements, layout.dtype, **options)

@@ -65,10 +65,7 @@ def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7)
     bright = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 0.5
     corner = (col - 0.5, row - 0.5)
     axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor="white", linewidth=0.5))
-    axis.text(
-        col, row, text, ha="center", va="center", fontsize=size,
-        color="black" if bright else "white",
-    )  # fmt: skip
+    axis.text(col, row, text, ha="center", va="center", fontsize=size, color="black" if bright else "white")
 
 
 # -- fragments -----------------------------------------------------------------------------------
@@ -198,9 +195,7 @@ def thread_colors(colormap: Any, threads: int) -> Any:
 
 
 def _title(layout: Layout, shown: tuple[int, int]) -> str:
-    text = (
-        f"{layout.name}: {layout.rows}x{layout.cols} {layout.dtype}, {layout.registers} registers"
-    )
+    text = f"{layout.name}: {layout.rows}x{layout.cols} {layout.dtype}, {layout.registers} registers"
     text += f" in each of {layout.threads} threads"
     if shown != (layout.rows, layout.cols):
         text += f"\nthe first {shown[0]} rows and {shown[1]} columns"
@@ -288,9 +283,7 @@ def passes(rows: int, row_bytes: int, swizzle: int) -> list[int]:
     places = {(int(row), int(chunk)): place for place, (row, chunk) in enumerate(table)}
     columns = range(row_bytes // CHUNK)
     groups = [range(r, min(r + 8, rows)) for r in range(0, rows, 8)]
-    return [
-        max(_collisions([places[row, c] for row in group]) for group in groups) for c in columns
-    ]
+    return [max(_collisions([places[row, c] for row in group]) for group in groups) for c in columns]
 
 
 def _collisions(where: list[int]) -> int:
@@ -332,13 +325,8 @@ def draw_swizzle(rows: int, row_bytes: int, swizzle: int) -> str:
     names = [["-" if r < 0 else f"r{r}.c{c}" for r, c in line] for line in table]
     width = max(7, 2 + max(len(n) for line in names for n in line))
     banks = [f"{4 * i}-{4 * i + 3}" for i in range(LINE // CHUNK)]
-    out = [
-        _swizzle_title(rows, row_bytes, swizzle),
-        f"{'bank':>6}" + "".join(f"{b:>{width}}" for b in banks),
-    ]
-    out += [
-        f"{LINE * i:>6}" + "".join(f"{n:>{width}}" for n in line) for i, line in enumerate(names)
-    ]
+    out = [_swizzle_title(rows, row_bytes, swizzle), f"{'bank':>6}" + "".join(f"{b:>{width}}" for b in banks)]
+    out += [f"{LINE * i:>6}" + "".join(f"{n:>{width}}" for n in line) for i, line in enumerate(names)]
     return "\n".join(out)
 
 
@@ -346,9 +334,7 @@ def _swizzle_title(rows: int, row_bytes: int, swizzle: int) -> str:
     worst = max(passes(rows, row_bytes, swizzle))
     cost = "no bank conflicts" if worst == 1 else f"{worst} passes"
     how = f"{swizzle}-byte swizzle" if swizzle else "no swizzle"
-    return (
-        f"{rows} rows of {row_bytes} bytes, {how}: a column of chunks in 8 rows is read with {cost}"
-    )
+    return f"{rows} rows of {row_bytes} bytes, {how}: a column of chunks in 8 rows is read with {cost}"
 
 
 def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | None = None) -> Any:
@@ -390,9 +376,13 @@ def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | Non
         row, chunk = table[line, place]
         if row >= 0:
             _cell(
-                axis, line, place, colormaps["viridis"](chunk / max(1, per_row - 1)),
-                f"row {row} chunk {chunk}", 6,
-            )  # fmt: skip
+                axis,
+                line,
+                place,
+                colormaps["viridis"](chunk / max(1, per_row - 1)),
+                f"row {row} chunk {chunk}",
+                6,
+            )
     axis.set_xticks(range(8), [f"banks {4 * i}-{4 * i + 3}" for i in range(8)])
     axis.set_yticks(range(len(table)), [f"byte {LINE * i}" for i in range(len(table))])
     return saved(figure, path)

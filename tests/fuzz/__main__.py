@@ -14,7 +14,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="time in all, shared by the families")
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--family", choices=FAMILIES, help="only this one")
-    parser.add_argument("--cases", type=int, help="run so many cases in this process, without a limit of time")
+    parser.add_argument(
+        "--cases", type=int, help="run so many cases in this process, without a limit of time"
+    )
     parser.add_argument("--limit", type=float, default=2, help="seconds that a case may take")
     given = parser.parse_args()
     families = (given.family,) if given.family else FAMILIES

@@ -45,7 +45,14 @@ def answering(answer: Any) -> Any:
     return method
 
 
-ERRORS = (ValueError("no"), KeyError("no"), RuntimeError("no"), AssertionError(), AttributeError("x"), OSError(5, "x"))
+ERRORS = (
+    ValueError("no"),
+    KeyError("no"),
+    RuntimeError("no"),
+    AssertionError(),
+    AttributeError("x"),
+    OSError(5, "x"),
+)
 
 
 def capsule(draw: random.Random) -> Any:
@@ -72,7 +79,9 @@ def capsule(draw: random.Random) -> Any:
 
 
 def dlpack(draw: random.Random) -> Any:
-    device: Any = draw.choice(((1, 0), (1, 0), (1, 0), (2, 0), (1,), (), None, "cpu", (1.5, 0), (None, 0), *ERRORS, *THINGS))
+    device: Any = draw.choice(
+        ((1, 0), (1, 0), (1, 0), (2, 0), (1,), (), None, "cpu", (1.5, 0), (None, 0), *ERRORS, *THINGS)
+    )
     given = capsule(draw) if draw.random() < 0.8 else draw.choice((*THINGS, *ERRORS))
     methods = {"__dlpack__": answering(given), "__dlpack_device__": answering(device)}
     if draw.random() < 0.1:
@@ -82,8 +91,11 @@ def dlpack(draw: random.Random) -> Any:
 
 def interface(draw: random.Random) -> Any:
     fields: Any = {
-        "shape": (256,), "typestr": "<f4", "data": (np.zeros(256, np.float32).ctypes.data, False), "version": 3,
-    }  # fmt: skip
+        "shape": (256,),
+        "typestr": "<f4",
+        "data": (np.zeros(256, np.float32).ctypes.data, False),
+        "version": 3,
+    }
     for name in ("shape", "typestr", "data", "strides", "mask", "stream"):
         if draw.random() < 0.3:
             fields[name] = draw.choice((*THINGS, (-1,), (2**70,), ("a", 1), (None, False), (4, 4)))
@@ -96,8 +108,14 @@ def interface(draw: random.Random) -> Any:
 def case(draw: random.Random) -> None:
     if draw.random() < 0.15:
         array_interop.stream_handle(
-            Broken(**{draw.choice(("cuda_stream", "ptr", "__cuda_stream__")): draw.choice((*THINGS, *ERRORS, answering(draw.choice((*THINGS, *ERRORS)))))})
-        )  # fmt: skip
+            Broken(
+                **{
+                    draw.choice(("cuda_stream", "ptr", "__cuda_stream__")): draw.choice(
+                        (*THINGS, *ERRORS, answering(draw.choice((*THINGS, *ERRORS))))
+                    )
+                }
+            )
+        )
         return
     array = dlpack(draw) if draw.random() < 0.6 else interface(draw)
     raw = array_interop.read_array(array)

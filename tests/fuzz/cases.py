@@ -51,9 +51,7 @@ def run_case(family: str, seed: int, seconds: float) -> str:
         return ""
 
 
-def _run_timed(
-    case: Callable[[random.Random], None], family: str, seed: int, seconds: float
-) -> str:
+def _run_timed(case: Callable[[random.Random], None], family: str, seed: int, seconds: float) -> str:
     signal.signal(signal.SIGPROF, _ring)
     signal.setitimer(signal.ITIMER_PROF, seconds, 5)  # again, should one be lost
     try:

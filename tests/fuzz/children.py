@@ -48,8 +48,11 @@ def _child(
     """Run a child until it or the time is over; the next case, and the seconds that it took."""
     process = subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.cases", family, str(seed), str(limit)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_bound_memory, bufsize=0,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=_bound_memory,
+        bufsize=0,
+    )
     assert process.stdout is not None
     selector, rest, heard = selectors.DefaultSelector(), b"", time.monotonic()
     selector.register(process.stdout, selectors.EVENT_READ)

@@ -99,6 +99,12 @@ def bits(draw: random.Random, shape: tuple[int, ...], o: Operand, size: int) -> 
         return array
     if style == 1:
         return array.view(f"i{kind.itemsize}")
-    odd = [0, (1 << 8 * kind.itemsize) - 1, 1 << (8 * kind.itemsize - 1), 1, 0x7F80 << 8 * (kind.itemsize - 2)]
+    odd = [
+        0,
+        (1 << 8 * kind.itemsize) - 1,
+        1 << (8 * kind.itemsize - 1),
+        1,
+        0x7F80 << 8 * (kind.itemsize - 2),
+    ]
     chosen = np.array([v % (1 << 8 * kind.itemsize) for v in odd], kind)[array % 5]
     return chosen[..., ::-1] if style == 3 and shape else np.asfortranarray(chosen)

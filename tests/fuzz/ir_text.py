@@ -47,10 +47,18 @@ def case(draw: random.Random) -> None:
     cluster = draw.choice((None, None, None, (2, 1, 1), (1, 1, 1)))
     dynamic = draw.choice((0, 128, 1000)) if kernel.dynamic else 0
     run(
-        kernel, (draw.choice((2, 4)), 1, 1), (threads, 1, 1), values(draw, kernel), arch=target.name,
-        dynamic_shared=dynamic, cluster=cluster, checks=draw.random() < 0.7, profile=draw.random() < 0.3,
-        order=draw.choice((None, None, 0, 5)), workers=draw.choice((None, 1, 2)),
-    )  # fmt: skip
+        kernel,
+        (draw.choice((2, 4)), 1, 1),
+        (threads, 1, 1),
+        values(draw, kernel),
+        arch=target.name,
+        dynamic_shared=dynamic,
+        cluster=cluster,
+        checks=draw.random() < 0.7,
+        profile=draw.random() < 0.3,
+        order=draw.choice((None, None, 0, 5)),
+        workers=draw.choice((None, 1, 2)),
+    )
 
 
 def values(draw: random.Random, kernel: Kernel) -> list[Any]:

@@ -29,14 +29,34 @@ NUMPY = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }  # fmt: skip
 OUTPUTS = {
-    "f16": ("f16", "f32"), "bf16": ("bf16", "f32"), "tf32": ("f32",), "f32": ("f32",),
-    "f64": ("f64",), "s8": ("s32",), "e4m3": ("bf16", "f16", "f32"), "e5m2": ("bf16", "f16", "f32"),
-}  # fmt: skip
+    "f16": ("f16", "f32"),
+    "bf16": ("bf16", "f32"),
+    "tf32": ("f32",),
+    "f32": ("f32",),
+    "f64": ("f64",),
+    "s8": ("s32",),
+    "e4m3": ("bf16", "f16", "f32"),
+    "e5m2": ("bf16", "f16", "f32"),
+}
 FP8 = ("e4m3", "e5m2")
 KINDS = (
-    "gemm", "gemm", "gemm", "gemm", "gemm", "gemm", "gemm", "gemm", "epilogue", "rows", "batch",
-    "sparse", "scaled", "requantised", "grouped", "swiglu",
-)  # fmt: skip
+    "gemm",
+    "gemm",
+    "gemm",
+    "gemm",
+    "gemm",
+    "gemm",
+    "gemm",
+    "gemm",
+    "epilogue",
+    "rows",
+    "batch",
+    "sparse",
+    "scaled",
+    "requantised",
+    "grouped",
+    "swiglu",
+)
 DTYPES = {
     "gemm": ("f16", "f16", "bf16", "bf16", "bf16", "tf32", "f32", "f32", "s8", "f64", *FP8),
     "epilogue": ("f16", "bf16", "tf32", "f32", "s8", "f64", *FP8),
@@ -129,9 +149,11 @@ def product(seed: int, index: int) -> Product:
     aligned = unit > 1 and not draw.chance(4 if wgmma else 20)
     columns = "n" if wgmma and not draw.chance(5) else "nnt"  # orders of the result
     given: dict[str, Any] = {
-        "a": _place(draw, layouts[0], aligned), "b": _place(draw, layouts[1], aligned),
-        "style": draw.choice(STYLES), "out_dtype": draw.choice(OUTPUTS[dtype]),
-    }  # fmt: skip
+        "a": _place(draw, layouts[0], aligned),
+        "b": _place(draw, layouts[1], aligned),
+        "style": draw.choice(STYLES),
+        "out_dtype": draw.choice(OUTPUTS[dtype]),
+    }
     if kind == "requantised":
         given["out_dtype"] = "s8"
     if kind in ("grouped", "swiglu"):

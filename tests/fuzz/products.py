@@ -146,9 +146,10 @@ def _first(rest: Any, count: int) -> list[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzz.products", description=__doc__,
+        prog="python -m tests.fuzz.products",
+        description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--run", choices=("gpu", "cpu"), help="cpu emulates sm_90a")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")

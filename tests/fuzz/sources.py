@@ -45,7 +45,16 @@ def case(draw: random.Random) -> None:
     try:
         source = ast.unparse(ast.fix_missing_locations(tree))
         kernel = corpus.load(source)
-    except (SyntaxError, ValueError, RecursionError, AttributeError, TypeError, KeyError, NameError, ImportError) as error:
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        AttributeError,
+        TypeError,
+        KeyError,
+        NameError,
+        ImportError,
+    ) as error:
         if isinstance(error, tc.TensorCoreError):
             raise
         return  # Python itself refuses it
@@ -53,7 +62,11 @@ def case(draw: random.Random) -> None:
     arch = draw.choice(("sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_100a"))
     if draw.random() < 0.5:
         kernel.ptx(*given, arch=arch, lineinfo=draw.random() < 0.3)
-    options: dict[str, Any] = {"arch": arch, "order": draw.choice((None, None, 1)), "profile": draw.random() < 0.2}
+    options: dict[str, Any] = {
+        "arch": arch,
+        "order": draw.choice((None, None, 1)),
+        "profile": draw.random() < 0.2,
+    }
     options["checks"] = draw.choice((None, True, False))
     kernel.emulator(**options)[draw.choice((1, 2)), draw.choice((corpus.BLOCK, 1, 40))](*given)
 
@@ -61,7 +74,9 @@ def case(draw: random.Random) -> None:
 def change(draw: random.Random, tree: ast.Module) -> None:
     """One change of a statement or of an expression."""
     nodes = list(ast.walk(tree))
-    bodies = [getattr(n, f) for n in nodes for f in ("body", "orelse") if isinstance(getattr(n, f, None), list)]
+    bodies = [
+        getattr(n, f) for n in nodes for f in ("body", "orelse") if isinstance(getattr(n, f, None), list)
+    ]
     bodies = [body for body in bodies if body is not tree.body and body]
     if draw.random() < 0.5 and bodies:
         change_statements(draw, draw.choice(bodies), draw.choice(bodies))
@@ -97,7 +112,15 @@ def change_statements(draw: random.Random, body: list[ast.stmt], other: list[ast
     elif kind == 2:
         body[at], other[-1] = other[-1], body[at]
     elif kind == 3:
-        heads = ("if i == 3:", "if n:", "for w in range(n):", "while n < 3:", "if True:", "for w in range(3):", "with tc:")
+        heads = (
+            "if i == 3:",
+            "if n:",
+            "for w in range(n):",
+            "while n < 3:",
+            "if True:",
+            "for w in range(3):",
+            "with tc:",
+        )
         outer: Any = ast.parse(draw.choice(heads) + "\n    pass").body[0]
         outer.body = [body[at]]
         body[at] = outer

@@ -57,9 +57,10 @@ def small_chunks() -> Iterator[None]:
 def apart() -> Iterator[None]:
     """All launches that may run in processes do, three of them; those of other ways do not."""
     with (
-        patch.dict(os.environ), patch.object(launch, "cores", lambda: 3),
+        patch.dict(os.environ),
+        patch.object(launch, "cores", lambda: 3),
         patch.object(launch, "_is_long", lambda *_: True),
-    ):  # fmt: skip
+    ):
         os.environ.pop(processes.VARIABLE, None)
         yield
 
@@ -68,9 +69,10 @@ def apart() -> Iterator[None]:
 def helped() -> Iterator[None]:
     """The same, and in each process three threads share all steps that can be shared."""
     with (
-        apart(), patch.object(processes, "_helpers", lambda *_: 2),
+        apart(),
+        patch.object(processes, "_helpers", lambda *_: 2),
         patch.object(processes._Threads, "part", 1),
-    ):  # fmt: skip
+    ):
         processes.shutdown()  # those that there are know another part
         try:
             yield
@@ -148,9 +150,11 @@ def differences(seed: int, index: int, names: Sequence[str]) -> list[str]:
         if name in SLOW and given.M * given.N * given.K > BIG:
             continue
         with (
-            tc.target("cpu", arch), np.errstate(all="ignore"),
-            patch.dict(os.environ, {processes.VARIABLE: "off"}), WAYS[name](1 + draw.below(1 << 20)),
-        ):  # fmt: skip
+            tc.target("cpu", arch),
+            np.errstate(all="ignore"),
+            patch.dict(os.environ, {processes.VARIABLE: "off"}),
+            WAYS[name](1 + draw.below(1 << 20)),
+        ):
             try:
                 results, choice = product_cases.run(given, seed, index, **more)
                 one: Any = [np.ascontiguousarray(x).tobytes() for x in results]
@@ -169,9 +173,8 @@ def differences(seed: int, index: int, names: Sequence[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzz.ways", description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )  # fmt: skip
+        prog="python -m tests.fuzz.ways", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--count", type=int, default=100)

@@ -43,7 +43,14 @@ def main() -> int:
             print("    " + result.bug.report.replace("\n", "\n    "), flush=True)
 
     start = time.perf_counter()
-    found = examine(given.kinds or CLASSES, given.only, given.orders, given.limit, progress, HUNG if given.skip_hung else frozenset())
+    found = examine(
+        given.kinds or CLASSES,
+        given.only,
+        given.orders,
+        given.limit,
+        progress,
+        HUNG if given.skip_hung else frozenset(),
+    )
     for kind, results in found.items():
         for result in results:
             if result.missed:

@@ -122,7 +122,9 @@ def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
             store(".release.gpu", flags.at(0), 1)  # race 3: first
     elif b == 1:
         if t == 0:
-            wait_until({1: ".relaxed.gpu", 3: ".acquire.cta"}.get(bug, ".acquire.gpu"), flags.at(0), 1)  # race 3: second
+            wait_until(
+                {1: ".relaxed.gpu", 3: ".acquire.cta"}.get(bug, ".acquire.gpu"), flags.at(0), 1
+            )  # race 3: second
             store(".relaxed.cta", flags.at(2), 1)
         if bug != 4:
             tc.barrier()
@@ -142,7 +144,9 @@ def relayed(draw):
 
 
 @tc.kernel
-def atomics_continue_a_release(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1):
+def atomics_continue_a_release(
+    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1
+):
     """Block 1 adds to the flag that block 0 has released, by a relaxed atomic: whoever acquires
     the sum is behind block 0, too. A store in its place ends that."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
@@ -185,11 +189,15 @@ def last_warp_adds(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         tc.syncwarp()
         before = tc.shfl(before, 0)
         if before == 3:
-            out[lane] = rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]  # race: second
+            out[lane] = (
+                rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
+            )  # race: second
     else:
         wait_until(".relaxed.cta", count.at(0), 4)
         if warp == 3:
-            out[lane] = rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]  # race: second
+            out[lane] = (
+                rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
+            )  # race: second
 
 
 @tc.kernel
@@ -260,7 +268,9 @@ def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc
         if t == 0:
             taken = tc.s32(0)
             while taken == 0:
-                taken = tc.emit(f"atom.{'relaxed' if bug == 2 else 'acquire'}.gpu.global.exch.b32", flags.at(0), 0).bits(tc.s32)
+                taken = tc.emit(
+                    f"atom.{'relaxed' if bug == 2 else 'acquire'}.gpu.global.exch.b32", flags.at(0), 0
+                ).bits(tc.s32)
             got[0] = taken
         tc.barrier()
         out[t] = data[got[0], 31 - t]  # race: second
@@ -268,7 +278,12 @@ def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc
 
 def mailed(draw):
     x = draw.integers(1, 1000, 32).astype(np.int32)
-    arrays = {"x": x, "out": np.zeros_like(x), "data": np.zeros((3, 32), np.int32), "flags": np.zeros(1, np.int32)}
+    arrays = {
+        "x": x,
+        "out": np.zeros_like(x),
+        "data": np.zeros((3, 32), np.int32),
+        "flags": np.zeros(1, np.int32),
+    }
     return arrays, {"out": x[::-1].copy()}
 
 
@@ -321,7 +336,12 @@ def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
 
 def recorded(draw):
     x = draw.integers(1, 1000, 1).astype(np.int32)
-    arrays = {"x": x, "out": np.zeros(1, np.int32), "data": np.zeros(2, np.int32), "flags": np.zeros(2, np.int32)}
+    arrays = {
+        "x": x,
+        "out": np.zeros(1, np.int32),
+        "data": np.zeros(2, np.int32),
+        "flags": np.zeros(2, np.int32),
+    }
     return arrays, {"out": x.copy()}
 
 
@@ -395,12 +415,38 @@ CASES = [
     case(barrier_of_others, 1, 128, mapped(128, lambda x: x[:32]), Race),
     *(case(relay_of_flags, 3, 64, relayed, Race, bug=bug) for bug in (1, 2, 3, 4)),
     case(atomics_continue_a_release, 3, 64, relayed, Race),
-    *(case(last_warp_adds, 1, 128, mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Race, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(
+            last_warp_adds,
+            1,
+            128,
+            mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+            Race,
+            bug=bug,
+        )
+        for bug in (1, 2, 3)
+    ),
     *(case(fences_around_atomics, 1, 64, _reverse32, Race, bug=bug) for bug in (1, 2, 3)),
-    *(case(turns_by_a_flag, 1, 64, mapped(4, lambda x: x.sum(keepdims=True).astype(np.int32)), Race, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(
+            turns_by_a_flag, 1, 64, mapped(4, lambda x: x.sum(keepdims=True).astype(np.int32)), Race, bug=bug
+        )
+        for bug in (1, 2, 3)
+    ),
     *(case(mailbox, 2, 32, mailed, Race, bug=bug) for bug in (1, 2)),
     case(one_lane_waits, 1, 64, _reverse32, Race),
     case(versions_of_a_record, 2, 32, recorded, Race),
     *(case(mbarrier_by_one_lane, 1, 64, _reverse32, Race, bug=bug) for bug in (1, 2, 3)),
-    *(case(mbarrier_is_not_waited_for_again, 1, 64, mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Race, EmulationError, bug=bug) for bug in (1, 2)),
+    *(
+        case(
+            mbarrier_is_not_waited_for_again,
+            1,
+            64,
+            mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+            Race,
+            EmulationError,
+            bug=bug,
+        )
+        for bug in (1, 2)
+    ),
 ]

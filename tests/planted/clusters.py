@@ -105,6 +105,7 @@ EXCHANGE = (
     "adds to a peer at the end",  # 20
 )
 
+
 @tc.kernel
 def pushed(out: tc.Array, bug: tc.Const = ()):
     """CTAs in a ring hand numbers on: each stores to a slot of the next one, which then reads it."""
@@ -161,6 +162,7 @@ PUSHED = (
     "a barrier of the CTA alone",  # 11
     "atomics beside a store",  # 12
 )
+
 
 @tc.kernel
 def handed_over(out: tc.Array, bug: tc.Const = ()):
@@ -242,6 +244,7 @@ HANDED_OVER = (
     "may have ended",  # 16
 )
 
+
 @tc.kernel
 def flagged(out: tc.Array, bug: tc.Const = ()):
     """CTA 0 stores a line to CTA 1 and raises a flag there, which CTA 1 polls."""
@@ -295,6 +298,7 @@ FLAGGED = (
     "flag not set to zero",  # 10
 )
 
+
 @tc.kernel
 def counted(out: tc.Array, bug: tc.Const = ()):
     """All threads of the cluster count in a word of CTA 0."""
@@ -340,6 +344,7 @@ COUNTED = (
     "added to behind the loads",  # 7
 )
 
+
 @tc.kernel
 def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
     """Two CTAs load half a line each, into both; two warps of each add them up, and release both."""
@@ -379,7 +384,9 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                     mask = tc.u32(2) >> rank
                 if bug == 18:
                     mask = tc.u32(7)
-                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19,22
+                tc.tma_load(
+                    tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask
+                )  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19,22
     else:
         total, other = tc.s32(0), tc.s32(0)
         for k in range(a.shape[0]):
@@ -449,6 +456,7 @@ MULTICAST = (
     "loads not fenced before the release",  # 22
 )
 
+
 @tc.kernel
 def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
     """Each of four CTAs copies its line to the next one's shared memory in bulk, twice."""
@@ -481,19 +489,39 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
             else:
                 bar.arrive_expect_tx(size)  # error 8,9,10
             if bug == 10:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address)  # error 10
+                tc.emit(
+                    COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address
+                )  # error 10
             elif bug == 11:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote((rank + 2) % 4).address)  # error 11
+                tc.emit(
+                    COPY,
+                    inbox.at(0).remote(to).address,
+                    line.at(0).address,
+                    256,
+                    bar.remote((rank + 2) % 4).address,
+                )  # error 11
             elif bug == 12:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address)  # error 12
+                tc.emit(
+                    COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address
+                )  # error 12
             elif bug == 13:
-                tc.emit(COPY, inbox.at(0).remote(rank + 1).address, line.at(0).address, 256, bar.remote(rank + 1).address)  # error 13
+                tc.emit(
+                    COPY,
+                    inbox.at(0).remote(rank + 1).address,
+                    line.at(0).address,
+                    256,
+                    bar.remote(rank + 1).address,
+                )  # error 13
             elif bug == 6:
                 tc.bulk_copy(line.remote(to), line, bar.remote(to))  # race 6: both; error 6
             elif bug == 14:
-                tc.bulk_copy(inbox.remote((rank | 1) ^ 2), line, bar.remote((rank | 1) ^ 2))  # race 14: both; error 14
+                tc.bulk_copy(
+                    inbox.remote((rank | 1) ^ 2), line, bar.remote((rank | 1) ^ 2)
+                )  # race 14: both; error 14
             else:
-                tc.bulk_copy(inbox.remote(to), line, bar.remote(to))  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,7,9,15,16,20
+                tc.bulk_copy(
+                    inbox.remote(to), line, bar.remote(to)
+                )  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,7,9,15,16,20
         if bug == 5:
             line[63 - t] = 0  # race 5: second; error 5
         if bug == 17:

@@ -99,7 +99,9 @@ def ring(x: tc.Array, out: tc.Array, bug: tc.Const = 1, stages: tc.Const = 3):
         if bug != 3:
             if ahead < rows:
                 slot = (i if bug == 4 else ahead) % stages
-                tc.cp_async(tile.at(slot, 4 * t), x.at(ahead, 4 * t), 16)  # race 1,2,4,5,6,7: first; error 2,4
+                tc.cp_async(
+                    tile.at(slot, 4 * t), x.at(ahead, 4 * t), 16
+                )  # race 1,2,4,5,6,7: first; error 2,4
             if bug == 5:
                 if ahead < rows:
                     tc.cp_async_commit()
@@ -373,19 +375,41 @@ _rows = mapped((5, 256), lambda x: x[:, :191:-1].sum(axis=0).astype(np.int32))
 CASES = [
     *(case(one_tile, 1, 64, _reverse, *IN_FLIGHT, bug=bug) for bug in range(1, 7)),
     case(own_copies, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT),
-    *(case(two_groups, 1, 64, mapped((2, 256), lambda x: x[:, :191:-1]), *IN_FLIGHT, bug=bug) for bug in (1, 2)),
+    *(
+        case(two_groups, 1, 64, mapped((2, 256), lambda x: x[:, :191:-1]), *IN_FLIGHT, bug=bug)
+        for bug in (1, 2)
+    ),
     *(case(ring, 1, 64, _rows, *IN_FLIGHT, bug=bug) for bug in (1, 2, 3, 4, 5, 6, 7)),
     *(case(two_buffers, 1, 64, _rows, *IN_FLIGHT, bug=bug) for bug in (1, 2, 3)),
-    case(copies_run_into_the_epilogue, 1, 64, mapped((5, 256), lambda x: x[:, 192:].sum(axis=0).astype(np.int32)), *IN_FLIGHT),
+    case(
+        copies_run_into_the_epilogue,
+        1,
+        64,
+        mapped((5, 256), lambda x: x[:, 192:].sum(axis=0).astype(np.int32)),
+        *IN_FLIGHT,
+    ),
     case(producer_warp, 1, 64, mapped(128, lambda x: x), *IN_FLIGHT),
     *(case(only_some_wait, 1, 64, _reverse, *IN_FLIGHT, bug=bug) for bug in (1, 2)),
     *(case(source_is_overwritten, 1, 64, cleared, *IN_FLIGHT, bug=bug) for bug in (1, 2)),
-    *(case(target_is_written, 1, 64, mapped(256, lambda x: np.full(64, 2, np.int32)), *IN_FLIGHT, bug=bug) for bug in (1, 2)),
+    *(
+        case(target_is_written, 1, 64, mapped(256, lambda x: np.full(64, 2, np.int32)), *IN_FLIGHT, bug=bug)
+        for bug in (1, 2)
+    ),
     case(target_is_still_read, 1, 32, mapped((2, 128), lambda x: 1000 * x[0] + x[1]), *IN_FLIGHT),
     case(target_of_two_threads, 1, 64, mapped(256, lambda x: x[:64]), *IN_FLIGHT),
     case(source_is_not_ready, 1, 64, through_data, *IN_FLIGHT),
     case(fewer_bytes_than_are_read, 1, 32, mapped(128, lambda x: x), *IN_FLIGHT),
     case(matrix_in_flight, 1, 32, sum_of_two, *IN_FLIGHT),
     case(arrives_at_an_mbarrier, 1, 64, _reverse, *IN_FLIGHT),
-    *(case(copies_of_tiles, 1, 64, mapped((3, 16, 16), lambda x: x[:, 15:11:-1].sum(axis=0).ravel().astype(np.int32)), *IN_FLIGHT, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(
+            copies_of_tiles,
+            1,
+            64,
+            mapped((3, 16, 16), lambda x: x[:, 15:11:-1].sum(axis=0).ravel().astype(np.int32)),
+            *IN_FLIGHT,
+            bug=bug,
+        )
+        for bug in (1, 2, 3)
+    ),
 ]

@@ -218,7 +218,9 @@ def lock_is_kept(x: tc.Array, out: tc.Array, flags: tc.Array, bug: tc.Const = 1)
 
 def locked(draw):
     x = draw.integers(1, 1000, 4).astype(np.int32)
-    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(1, np.int32)}, {"out": x.sum(keepdims=True).astype(np.int32)}
+    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(1, np.int32)}, {
+        "out": x.sum(keepdims=True).astype(np.int32)
+    }
 
 
 @tc.kernel
@@ -235,7 +237,9 @@ def two_locks_in_two_orders(x: tc.Array, out: tc.Array, flags: tc.Array, bug: tc
                 tc.emit("nanosleep.u32", 20)
         taken = tc.s32(1)
         while taken != 0:  # error
-            taken = tc.emit("atom.acquire.gpu.global.cas.b32", flags.at(1 - first), 0, 1).bits(tc.s32)  # error
+            taken = tc.emit("atom.acquire.gpu.global.cas.b32", flags.at(1 - first), 0, 1).bits(
+                tc.s32
+            )  # error
         out[0] += x[tc.blockIdx.x]
         signal(flags.at(1 - first), 0)
         signal(flags.at(first), 0)
@@ -243,7 +247,9 @@ def two_locks_in_two_orders(x: tc.Array, out: tc.Array, flags: tc.Array, bug: tc
 
 def two_locks(draw):
     x = draw.integers(1, 1000, 2).astype(np.int32)
-    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(3, np.int32)}, {"out": x.sum(keepdims=True).astype(np.int32)}
+    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(3, np.int32)}, {
+        "out": x.sum(keepdims=True).astype(np.int32)
+    }
 
 
 @tc.kernel
@@ -410,8 +416,24 @@ _reverse = mapped(64, lambda x: x[::-1])
 CASES = [
     case(barriers_of_different_names, 1, 64, _reverse, Deadlock),
     *(case(barrier_for_too_many, 1, 64, _reverse, *ENDLESS, bug=bug) for bug in (1, 2, 3, 4)),
-    *(case(rings_that_turn_unevenly, 1, 64, mapped((5, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Deadlock, bug=bug) for bug in (1, 2, 3)),
-    case(warps_that_turn_unevenly, 1, 64, mapped((4, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Deadlock),
+    *(
+        case(
+            rings_that_turn_unevenly,
+            1,
+            64,
+            mapped((5, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+            Deadlock,
+            bug=bug,
+        )
+        for bug in (1, 2, 3)
+    ),
+    case(
+        warps_that_turn_unevenly,
+        1,
+        64,
+        mapped((4, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+        Deadlock,
+    ),
     *(case(mbarrier_is_not_completed, 1, 64, _reverse, Deadlock, bug=bug) for bug in (1, 2, 3, 4)),
     *(case(flag_that_nobody_raises, 2, 32, rows_and_flags, *ENDLESS, bug=bug) for bug in (1, 2, 3, 4)),
     case(flag_is_reset_too_early, 3, 32, three_rows, *ENDLESS),
@@ -422,8 +444,24 @@ CASES = [
     case(shared_flag_of_a_lane, 1, 32, mapped(32, lambda x: x), *ENDLESS),
     case(barrier_inside_a_wait, 1, 64, mapped(64, lambda x: x), *ENDLESS),
     *(case(loop_of_registers, 1, 32, mapped(32, _halvings), *ENDLESS, bug=bug) for bug in (1, 2, 3, 4)),
-    *(case(end_is_stepped_over, 1, 32, mapped(5, lambda x: np.full(32, x[::2].sum(), np.int32)), *ENDLESS, bug=bug) for bug in (1, 2)),
+    *(
+        case(
+            end_is_stepped_over,
+            1,
+            32,
+            mapped(5, lambda x: np.full(32, x[::2].sum(), np.int32)),
+            *ENDLESS,
+            bug=bug,
+        )
+        for bug in (1, 2)
+    ),
     *(case(queue_without_an_end, 2, 64, queue_of_rows, *ENDLESS, bug=bug) for bug in (1, 2)),
-    case(arrival_of_a_smaller_count, 1, 128, mapped((3, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Deadlock),
+    case(
+        arrival_of_a_smaller_count,
+        1,
+        128,
+        mapped((3, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+        Deadlock,
+    ),
     case(value_that_is_never_reached, 1, 32, mapped(32, _roots), *ENDLESS),
 ]

@@ -314,7 +314,14 @@ def shuffle_after_a_return(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         out[lane] = value
 
 
-_tail = mapped(40, lambda x: (x[:32] + x[:32].reshape(-1, 2)[:, ::-1].ravel() + np.pad(x[32:] + x[32:].reshape(-1, 2)[:, ::-1].ravel(), (0, 24))).astype(np.int32))
+_tail = mapped(
+    40,
+    lambda x: (
+        x[:32]
+        + x[:32].reshape(-1, 2)[:, ::-1].ravel()
+        + np.pad(x[32:] + x[32:].reshape(-1, 2)[:, ::-1].ravel(), (0, 24))
+    ).astype(np.int32),
+)
 _arms = mapped(32, lambda x: np.concatenate([x[np.arange(16) ^ 3], x[np.arange(16, 32) ^ 5]]))
 
 
@@ -323,11 +330,20 @@ def _next_large(x):
 
 
 CASES = [
-    *(case(barrier_in_a_branch, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(barrier_in_a_branch, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug)
+        for bug in (1, 2, 3)
+    ),
     case(barrier_in_both_arms, 1, 64, mapped(64, lambda x: np.concatenate([-x[32:], x[:32]])), Divergence),
-    *(case(barrier_in_a_loop_of_lanes, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug) for bug in (1, 2)),
+    *(
+        case(barrier_in_a_loop_of_lanes, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug)
+        for bug in (1, 2)
+    ),
     case(barrier_behind_and, 1, 64, mapped(64, lambda x: x % 2), Divergence),
-    *(case(barrier_by_predicate, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(barrier_by_predicate, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug)
+        for bug in (1, 2, 3)
+    ),
     case(barrier_by_some_after_ragged_work, 1, 64, mapped(50, lambda x: x[::-1]), Divergence),
     case(shuffle_of_half_a_warp, 1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), Divergence),
     case(shuffle_in_the_tail, 1, 32, _tail, Divergence),
@@ -337,8 +353,29 @@ CASES = [
     case(shuffle_without_oneself, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
     case(shuffle_from_a_lane_outside, 1, 32, mapped(32, lambda x: x[15::-1]), *PARTIAL),
     case(shuffle_with_an_old_mask, 1, 32, mapped(32, lambda x: np.where(x % 4 == 0, x, 0)), Divergence),
-    *(case(reduction_of_those_that_are_left, 1, 32, mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)), Divergence, bug=bug) for bug in (1, 2, 3)),
-    *(case(syncwarp_in_a_branch, 1, 32, mapped(32, lambda x: np.concatenate([x[15::-1], x[16:]])), Deadlock, *PARTIAL, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(
+            reduction_of_those_that_are_left,
+            1,
+            32,
+            mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)),
+            Divergence,
+            bug=bug,
+        )
+        for bug in (1, 2, 3)
+    ),
+    *(
+        case(
+            syncwarp_in_a_branch,
+            1,
+            32,
+            mapped(32, lambda x: np.concatenate([x[15::-1], x[16:]])),
+            Deadlock,
+            *PARTIAL,
+            bug=bug,
+        )
+        for bug in (1, 2, 3)
+    ),
     case(elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence),
     *(case(product_of_half_a_warp, 1, 32, left_half, Divergence, bug=bug) for bug in (1, 2, 3, 4)),
     case(product_in_a_loop_of_lanes, 1, 32, left_half, Divergence),

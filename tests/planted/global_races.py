@@ -51,7 +51,9 @@ def borders_of_tiles_overlap(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 def vectors_cross_the_border(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     """Blocks own 30 elements; vectors of two fit into them, vectors of four do not."""
     width = 4 if bug else 2
-    for i in tc.range(tc.blockIdx.x * 30 // width * width + width * tc.threadIdx.x, tc.blockIdx.x * 30 + 30, width * 32):
+    for i in tc.range(
+        tc.blockIdx.x * 30 // width * width + width * tc.threadIdx.x, tc.blockIdx.x * 30 + 30, width * 32
+    ):
         out.at(i).store([x[i + j] + tc.blockIdx.x for j in range(width)])  # race: both
 
 
@@ -141,7 +143,9 @@ def bytes_in_words(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     words = out.at(tc.threadIdx.x)
     value = (x[tc.blockIdx.x, tc.threadIdx.x] % 256).to(tc.u32)
     if bug:
-        words.store((words.load().to(tc.u32) | value << (8 * tc.blockIdx.x).to(tc.u32)).bits(tc.s32))  # race: both
+        words.store(
+            (words.load().to(tc.u32) | value << (8 * tc.blockIdx.x).to(tc.u32)).bits(tc.s32)
+        )  # race: both
     else:
         words.as_type(tc.u8)[tc.blockIdx.x] = value.to(tc.u8)
 
@@ -315,7 +319,12 @@ def chain_with_a_wrong_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: t
 def chained(draw):
     x = draw.integers(1, 1000, (4, 32)).astype(np.int32)
     right = x.sum(axis=0).astype(np.int32)
-    arrays = {"x": x, "out": np.zeros(32, np.int32), "data": np.zeros((4, 32), np.int32), "flags": np.zeros(4, np.int32)}
+    arrays = {
+        "x": x,
+        "out": np.zeros(32, np.int32),
+        "data": np.zeros((4, 32), np.int32),
+        "flags": np.zeros(4, np.int32),
+    }
     return arrays, {"out": right}
 
 
@@ -373,7 +382,12 @@ def last_block_adds(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array,
 
 def added_by_the_last(draw):
     x = draw.integers(1, 1000, (4, 64)).astype(np.int32)
-    arrays = {"x": x, "out": np.zeros(64, np.int32), "data": np.zeros((4, 64), np.int32), "flags": np.zeros(4, np.int32)}
+    arrays = {
+        "x": x,
+        "out": np.zeros(64, np.int32),
+        "data": np.zeros((4, 64), np.int32),
+        "flags": np.zeros(4, np.int32),
+    }
     return arrays, {"out": (2 * x.sum(axis=0)[::-1]).astype(np.int32)}
 
 
@@ -399,7 +413,12 @@ def barrier_of_the_grid(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Ar
 
 def exchanged(draw):
     x = draw.integers(1, 1000, (4, 64)).astype(np.int32)
-    arrays = {"x": x, "out": np.zeros((4, 64), np.int32), "data": np.zeros((4, 64), np.int32), "flags": np.zeros(4, np.int32)}
+    arrays = {
+        "x": x,
+        "out": np.zeros((4, 64), np.int32),
+        "data": np.zeros((4, 64), np.int32),
+        "flags": np.zeros(4, np.int32),
+    }
     return arrays, {"out": np.roll(5 * x, -1, axis=0)[:, ::-1]}
 
 
@@ -439,17 +458,23 @@ def lock_between_blocks(x: tc.Array, out: tc.Array, lock: tc.Array, bug: tc.Cons
     if tc.threadIdx.x == 0:
         taken = tc.u32(1)
         while taken != 0:
-            taken = tc.emit(f"atom.{take}.global.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(tc.u32)  # race 3,4: both
+            taken = tc.emit(f"atom.{take}.global.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(
+                tc.u32
+            )  # race 3,4: both
         out[0] += x[tc.blockIdx.x]  # race: both
         if bug == 3:
             lock[0] = 0  # race 3: first; race 3: second
         else:
-            tc.emit(f"st.{'relaxed' if bug == 2 else 'release'}.{scope}.global.b32", lock.at(0), tc.u32(0))  # race 4: both
+            tc.emit(
+                f"st.{'relaxed' if bug == 2 else 'release'}.{scope}.global.b32", lock.at(0), tc.u32(0)
+            )  # race 4: both
 
 
 def locked_sum(draw):
     x = draw.integers(1, 1000, 4).astype(np.int32)
-    return {"x": x, "out": np.zeros(1, np.int32), "lock": np.zeros(1, np.int32)}, {"out": x.sum(keepdims=True).astype(np.int32)}
+    return {"x": x, "out": np.zeros(1, np.int32), "lock": np.zeros(1, np.int32)}, {
+        "out": x.sum(keepdims=True).astype(np.int32)
+    }
 
 
 @tc.kernel
@@ -478,7 +503,12 @@ def queue_of_slots(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
 
 def queued(draw):
     x = draw.integers(1, 1000, 3).astype(np.int32)
-    arrays = {"x": x, "out": np.zeros(1, np.int32), "data": np.zeros((4, 1), np.int32), "flags": np.zeros(4, np.int32)}
+    arrays = {
+        "x": x,
+        "out": np.zeros(1, np.int32),
+        "data": np.zeros((4, 1), np.int32),
+        "flags": np.zeros(4, np.int32),
+    }
     return arrays, {"out": 7 * x.sum(keepdims=True).astype(np.int32)}
 
 
@@ -504,7 +534,9 @@ def torn_words(x: tc.Array, out: tc.Array, data: tc.Array, bug: tc.Const = 1):
 
 def published(draw):
     x = draw.integers(1, 1000, 1).astype(np.int32)
-    return {"x": x, "out": np.zeros(32, np.int32), "data": np.zeros(1, np.int64)}, {"out": np.full(32, x[0], np.int32)}
+    return {"x": x, "out": np.zeros(32, np.int32), "data": np.zeros(1, np.int64)}, {
+        "out": np.full(32, x[0], np.int32)
+    }
 
 
 # -- other ways to memory ------------------------------------------------------------------------
@@ -525,7 +557,9 @@ def read_back(draw):
 
 
 @tc.kernel
-def read_only_path_after_a_flag(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1):
+def read_only_path_after_a_flag(
+    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1
+):
     t = tc.threadIdx.x
     if tc.blockIdx.x == 0:
         data[t] = 3 * x[t]  # race: first
@@ -585,22 +619,55 @@ _RACE_OF_PROXIES = (Race, EmulationError)
 CASES = [
     case(two_blocks_write_one_element, 4, 32, mapped(128, lambda x: x), Race),
     case(two_blocks_write_one_value, 4, 32, mapped((4, 32), lambda x: np.ones(4, np.int32)), RaceWarning),
-    case(borders_of_tiles_overlap, 4, 16, mapped(128, lambda x: x + np.arange(128, dtype=np.int32) // 32), Race),
-    case(vectors_cross_the_border, 2, 32, mapped(60, lambda x: x + np.arange(60, dtype=np.int32) // 30), Race),
-    case(wrong_block_index, (2, 2), (8, 4), mapped((8, 16), lambda x: x + np.arange(16, dtype=np.int32) // 8), Race),
-    case(first_values_agree, 4, 32, mapped(32, lambda x: np.stack([x + b * (np.arange(32) >= 16) for b in range(4)]).astype(np.int32)), Race),
+    case(
+        borders_of_tiles_overlap, 4, 16, mapped(128, lambda x: x + np.arange(128, dtype=np.int32) // 32), Race
+    ),
+    case(
+        vectors_cross_the_border, 2, 32, mapped(60, lambda x: x + np.arange(60, dtype=np.int32) // 30), Race
+    ),
+    case(
+        wrong_block_index,
+        (2, 2),
+        (8, 4),
+        mapped((8, 16), lambda x: x + np.arange(16, dtype=np.int32) // 8),
+        Race,
+    ),
+    case(
+        first_values_agree,
+        4,
+        32,
+        mapped(32, lambda x: np.stack([x + b * (np.arange(32) >= 16) for b in range(4)]).astype(np.int32)),
+        Race,
+    ),
     case(stencil_in_place, 1, 64, smoothed, Race),
     case(stencil_over_blocks, 3, 32, mapped(96, lambda x: x + np.roll(x, -1)), Race),
-    case(halo_of_the_neighbour_block, 3, 32, mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])), Race),
+    case(
+        halo_of_the_neighbour_block, 3, 32, mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])), Race
+    ),
     case(exchange_inside_a_block, 1, 64, mapped(64, lambda x: np.stack([x, x[::-1]])), Race),
     case(exchange_inside_a_block, 1, 64, mapped(64, lambda x: np.stack([x, x[::-1]])), Race, bug=2),
     case(exchange_inside_a_warp, 1, 32, mapped(32, lambda x: np.stack([x, x[np.arange(32) ^ 1]])), Race),
     case(bytes_in_words, 4, 32, mapped((4, 32), packed), Race),
     case(split_k_without_atomics, 4, 32, mapped((4, 32), lambda x: x.sum(axis=0).astype(np.int32)), Race),
-    case(histogram_without_atomics, 4, 32, mapped((4, 32), lambda x: np.bincount(x.ravel() % 8, minlength=8).astype(np.int32)), Race, name="global_histogram"),
-    case(first_block_zeroes, 4, 32, mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)), Race),
+    case(
+        histogram_without_atomics,
+        4,
+        32,
+        mapped((4, 32), lambda x: np.bincount(x.ravel() % 8, minlength=8).astype(np.int32)),
+        Race,
+        name="global_histogram",
+    ),
+    case(
+        first_block_zeroes, 4, 32, mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)), Race
+    ),
     case(sum_is_read_too_early, 4, 64, sums_of_blocks, Race),
-    case(atomics_of_narrow_scope, 4, 32, mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)), Race),
+    case(
+        atomics_of_narrow_scope,
+        4,
+        32,
+        mapped((4, 32), lambda x: x.sum(keepdims=True)[0].astype(np.int32)),
+        Race,
+    ),
     case(plain_tickets, 4, 32, drawn_rows, Race),
     case(plain_maximum_among_atomics, 4, 32, mapped((4, 32), lambda x: x.max(keepdims=True)[0]), Race),
     *(case(flag_between_blocks, 2, 64, handed_over, Race, bug=bug) for bug in range(1, 10)),

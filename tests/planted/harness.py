@@ -64,9 +64,15 @@ class Case:
 
 
 def case(
-    kernel: Any, grid: Any, block: Any, make: Callable[[np.random.Generator], Arguments],
-    *errors: type[Exception], name: str = "", bug: int = 1, **more: Any,
-) -> Case:  # fmt: skip
+    kernel: Any,
+    grid: Any,
+    block: Any,
+    make: Callable[[np.random.Generator], Arguments],
+    *errors: type[Exception],
+    name: str = "",
+    bug: int = 1,
+    **more: Any,
+) -> Case:
     """A case with the name of its kernel, and the number of the bug where that is not 1."""
     name = name or kernel.__name__ + (f"_{bug}" if bug != 1 else "")
     return Case(name, kernel, grid, block, make, errors, bug, **more)
@@ -102,8 +108,7 @@ class Marks:
         if not self.first:
             return bool((places | others) & self.error)
         return bool(
-            (places & self.first and others & self.second)
-            or (places & self.second and others & self.first)
+            (places & self.first and others & self.second) or (places & self.second and others & self.first)
         )
 
 
@@ -275,9 +280,14 @@ def _serve(pipe: Connection) -> None:
 
 
 def examine(
-    kinds: Sequence[str] = CLASSES, only: Sequence[str] = (), orders: int = 2, limit: float = 20.0,
-    progress: Callable[[str, Result], None] = lambda kind, result: None, hung: Set[str] = frozenset(), every: int = 1,
-) -> dict[str, list[Result]]:  # fmt: skip
+    kinds: Sequence[str] = CLASSES,
+    only: Sequence[str] = (),
+    orders: int = 2,
+    limit: float = 20.0,
+    progress: Callable[[str, Result], None] = lambda kind, result: None,
+    hung: Set[str] = frozenset(),
+    every: int = 1,
+) -> dict[str, list[Result]]:
     """Results of the cases of classes: each bug in the default order, each twin in 1 + `orders`.
 
     every: only one of so many twins runs in the drawn orders, the others in the default one alone.

@@ -16,9 +16,8 @@ ANY = (EmulationError, RaceWarning)  # and what derives from them
 
 
 def numbered(
-    names: Sequence[str], kernel: Any, grid: Any, block: Any,
-    make: Callable[[np.random.Generator], Arguments],
-) -> list[Case]:  # fmt: skip
+    names: Sequence[str], kernel: Any, grid: Any, block: Any, make: Callable[[np.random.Generator], Arguments]
+) -> list[Case]:
     """A case for each bug of a kernel: bug=1 is the first of `names`."""
     return [
         Case(f"{kernel.__name__}: {name}", kernel, grid, block, make, ANY, bug)

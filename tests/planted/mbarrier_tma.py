@@ -56,7 +56,9 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 if bug == 20:
                     full[slot].arrive_expect_tx(size)  # error 20
                 done = full[to] if bug == 11 else full[slot]
-                tc.tma_load(tile[slot], map, (k, 0), done)  # race 3,6,17,18,21,22,23,24,25,26,27: first; error 4,5,6,11,16,17,19,20,33,34,35
+                tc.tma_load(
+                    tile[slot], map, (k, 0), done
+                )  # race 3,6,17,18,21,22,23,24,25,26,27: first; error 4,5,6,11,16,17,19,20,33,34,35
                 flip = slot == stages - 1
                 if bug == 6:
                     flip = k % 2 == 1
@@ -84,7 +86,9 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             if bug != 28:
-                total += tile[slot, 0, lane]  # race 3,17,18,21,23,24,25,26: second; error 4,7,8,9,10,11,12,16,20,29,30,31,32
+                total += tile[
+                    slot, 0, lane
+                ]  # race 3,17,18,21,23,24,25,26: second; error 4,7,8,9,10,11,12,16,20,29,30,31,32
             if bug == 22:
                 tc.fence_proxy_async()
                 tc.syncwarp()
@@ -157,6 +161,7 @@ RING = (
     "loads fenced for global memory",  # 35
 )
 
+
 @tc.kernel
 def ring_of_threads(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
     """Warps 0 and 1 store lines to a ring, warps 2 and 3 add them up; every thread arrives."""
@@ -197,7 +202,9 @@ def ring_of_threads(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 full[slot].wait(phase)  # error 2,3
             if bug == 7:
                 empty[slot].arrive()
-            total += tile[slot, 0, 63 - t64]  # race 15: first; race 1,4,5,6,7,8,9,10,11: second; error 1,4,6,8,11
+            total += tile[
+                slot, 0, 63 - t64
+            ]  # race 15: first; race 1,4,5,6,7,8,9,10,11: second; error 1,4,6,8,11
             if bug == 15:
                 tile[slot, 0, t64] = 0  # race 15: second
             if bug == 13:
@@ -230,6 +237,7 @@ RING_OF_THREADS = (
     "added up in place",  # 15
 )
 
+
 @tc.kernel
 def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
     """Bulk copies bring lines; warps 1 to 4 read them, meet, and one thread releases for all."""
@@ -250,7 +258,9 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 slot, phase = k % stages, k // stages & 1
                 empty[slot].wait(phase ^ 1)
                 full[slot].arrive_expect_tx(2048)
-                tc.emit(BULK_LOAD, tile.at(slot, 0).address, a.at(k, 0).address, 2048, full[slot].address)  # race 1,2,3,4,5,6,7: first; error 3,5,8
+                tc.emit(
+                    BULK_LOAD, tile.at(slot, 0).address, a.at(k, 0).address, 2048, full[slot].address
+                )  # race 1,2,3,4,5,6,7: first; error 3,5,8
     else:
         totals = [tc.s32(0)] * 4
         me = t - 32
@@ -265,9 +275,13 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 tc.fence_proxy_async()
                 tc.barrier(1, 128)
                 empty[slot].arrive(pred=me == 0)
-                totals = totals[:2] + [x + y for x, y in zip(totals[2:], tile.at(slot, 4 * me + 2).load(2))]  # race 6: second
+                totals = totals[:2] + [
+                    x + y for x, y in zip(totals[2:], tile.at(slot, 4 * me + 2).load(2))
+                ]  # race 6: second
             else:
-                totals = [x + y for x, y in zip(totals, tile.at(slot, 4 * me).load(4))]  # race 1,2,3,4,5: second
+                totals = [
+                    x + y for x, y in zip(totals, tile.at(slot, 4 * me).load(4))
+                ]  # race 1,2,3,4,5: second
             if bug != 8:
                 tc.fence_proxy_async()
             if bug == 4:
@@ -296,6 +310,7 @@ RING_OF_A_GROUP = (
     "a word read after the release",  # 7
     "loads not fenced before the release",  # 8
 )
+
 
 @tc.kernel
 def ring_of_named_barriers(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
@@ -352,6 +367,7 @@ RING_OF_NAMED_BARRIERS = (
     "loads not fenced before they arrive",  # 6
 )
 
+
 @tc.kernel
 def ring_of_matrices(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
     """Warps 1 and 2 read 16 x 8 matrices by ldmatrix; the producer loads the next ones."""
@@ -380,13 +396,17 @@ def ring_of_matrices(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             full[slot].wait(phase)
             if bug == 1:
                 empty[slot].arrive(pred=lane == 0)
-            word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, lane % 8, 0).address)  # race 1: second
+            word = tc.emit(
+                "ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, lane % 8, 0).address
+            )  # race 1: second
             sums[0] += word.bits(tc.u32)
             if bug == 2:
                 tc.fence_proxy_async()
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
-            word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, 8 + lane % 8, 0).address)  # race 1,2: second
+            word = tc.emit(
+                "ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, 8 + lane % 8, 0).address
+            )  # race 1,2: second
             sums[1] += word.bits(tc.u32)
             if bug != 4:
                 tc.fence_proxy_async()
@@ -394,7 +414,9 @@ def ring_of_matrices(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             if bug not in (1, 2):
                 empty[slot].arrive(pred=lane == 0)
             if bug == 3:
-                sums[0] += tc.emit("ld.shared.b32", tile.at(slot, lane % 16, 0).address).bits(tc.u32) & 0  # race 3: second
+                sums[0] += (
+                    tc.emit("ld.shared.b32", tile.at(slot, lane % 16, 0).address).bits(tc.u32) & 0
+                )  # race 3: second
         for half in tc.static_range(2):
             out[warp - 1, half, lane] = sums[half]
 
@@ -428,7 +450,9 @@ def bulk_stores(d: tc.Array, bug: tc.Const = ()):
             tc.barrier()
         if bug == 2:
             tc.fence_proxy_async()
-        buffer[0, 63 - t] = 100 * i - t  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14: first; race 15: second; error 9,10,13,14,15
+        buffer[0, 63 - t] = (
+            100 * i - t
+        )  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14: first; race 15: second; error 9,10,13,14,15
         if bug not in (1, 2, 3, 4):
             tc.fence_proxy_async()
         if bug == 4:
@@ -451,7 +475,9 @@ def bulk_stores(d: tc.Array, bug: tc.Const = ()):
             if t == 0:
                 if bug == 13:
                     tc.tma_store_commit()
-                tc.tma_store(map, (i, 0), buffer)  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14,16,17,18: second; error 9,13,14,19
+                tc.tma_store(
+                    map, (i, 0), buffer
+                )  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14,16,17,18: second; error 9,13,14,19
                 if bug not in (9, 13, 14):
                     tc.tma_store_commit()
             if bug == 14:
@@ -485,6 +511,7 @@ BULK_STORES = (
     "overwritten behind the copy",  # 18
     "no last wait",  # 19
 )
+
 
 @tc.kernel
 def read_back(d: tc.Array, out: tc.Array, bug: tc.Const = ()):
@@ -555,6 +582,7 @@ READ_BACK = (
     "added atomically",  # 10
 )
 
+
 @tc.kernel
 def written_then_loaded(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
     """All threads write a line of global memory, and a bulk copy or TMA brings it back."""
@@ -612,6 +640,7 @@ WRITTEN_THEN_LOADED = (
     "overwritten in flight",  # 10
 )
 
+
 @tc.kernel
 def sums_in_bulk(d: tc.Array, bug: tc.Const = ()):
     """Two warps of each block add a line of 32 words to the same line of global memory, in bulk."""
@@ -637,7 +666,9 @@ def sums_in_bulk(d: tc.Array, bug: tc.Const = ()):
             else:
                 tc.emit(BULK_ADD, d.at(0, 0).address, tile.at(1, 0).address, 128)  # race 4: second
         else:
-            tc.emit(BULK_ADD, d.at(0, 0).address, tile.at(warp, 0).address, 128)  # race 1,2,3,5: first; error 6
+            tc.emit(
+                BULK_ADD, d.at(0, 0).address, tile.at(warp, 0).address, 128
+            )  # race 1,2,3,5: first; error 6
         tc.tma_store_commit()
         if bug != 6:
             tc.tma_store_wait(0)
@@ -752,6 +783,7 @@ INITIALISED = (
     "its memory used as data",  # 21
 )
 
+
 @tc.kernel
 def places(a: tc.Array, out: tc.Array, d: tc.Array, bug: tc.Const = ()):
     """Loads a box of 4 x 32 of a, and stores it to d."""
@@ -815,7 +847,12 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, bug: tc.Const = ()):
         elif bug == 15:
             tc.tma_store(map_d, (0, 0), tile[2])  # error 15
         else:
-            tc.emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", map_d.address, *map_d.coordinates((row, 0)), source)  # error 16,17,18
+            tc.emit(
+                "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group",
+                map_d.address,
+                *map_d.coordinates((row, 0)),
+                source,
+            )  # error 16,17,18
         tc.tma_store_commit()
         tc.tma_store_wait(0)
 
@@ -840,6 +877,7 @@ PLACES = (
     "store outside",  # 17
     "store from 16 bytes on",  # 18
 )
+
 
 @tc.kernel
 def passed_by(out: tc.Array, bug: tc.Const = ()):
@@ -995,7 +1033,6 @@ def sums(draw: np.random.Generator) -> Arguments:
     out = np.zeros((2, 64), np.int32)
     total = a.sum(axis=0)
     return {"a": a, "out": out}, {"out": np.stack([total, 2 * total])}
-
 
 
 def two_sums(draw: np.random.Generator) -> Arguments:

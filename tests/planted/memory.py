@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import (
-    ArgumentError,
-    EmulationError,
-    Misaligned,
-    OutOfBounds,
-    Uninitialised,
-)
+from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tests.planted.harness import case, mapped
 
 OUTSIDE = (OutOfBounds, EmulationError)
@@ -260,7 +254,9 @@ def histogram_bin_outside(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 def seventeens(draw):
     x = np.arange(32, dtype=np.int32)
-    return {"x": x, "out": np.zeros(16, np.int32)}, {"out": np.bincount(x % 16, minlength=16).astype(np.int32)}
+    return {"x": x, "out": np.zeros(16, np.int32)}, {
+        "out": np.bincount(x % 16, minlength=16).astype(np.int32)
+    }
 
 
 @tc.kernel
@@ -324,7 +320,9 @@ def wmma_with_a_wrong_stride(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     tc.syncwarp()
     stride = {1: 24, 3: 15}.get(bug, 16)
     values = tc.emit("wmma.load.c.sync.aligned.row.m16n16k16.shared.f32", tile.at(0, 0), stride)  # error 1,3
-    tc.emit("wmma.store.d.sync.aligned.row.m16n16k16.global.f32", out.at(0, 0), values, 24 if bug == 2 else 16)  # error 2
+    tc.emit(
+        "wmma.store.d.sync.aligned.row.m16n16k16.global.f32", out.at(0, 0), values, 24 if bug == 2 else 16
+    )  # error 2
 
 
 def square(draw):
@@ -532,13 +530,27 @@ def _halo(x):
 _same = mapped(32, lambda x: x)
 CASES = [
     *(case(off_by_one, 1, 32, mapped(32, lambda x: np.roll(x, -1)), OutOfBounds, bug=bug) for bug in (1, 2)),
-    *(case(grid_larger_than_the_array, 4, 32, mapped(100, lambda x: x), OutOfBounds, bug=bug) for bug in (1, 2)),
-    case(column_runs_into_the_next_row, 1, 64, mapped((2, 32), lambda x: np.roll(x, -1, axis=1)), OutOfBounds),
+    *(
+        case(grid_larger_than_the_array, 4, 32, mapped(100, lambda x: x), OutOfBounds, bug=bug)
+        for bug in (1, 2)
+    ),
+    case(
+        column_runs_into_the_next_row, 1, 64, mapped((2, 32), lambda x: np.roll(x, -1, axis=1)), OutOfBounds
+    ),
     case(swapped_indices, 1, 128, mapped((8, 16), lambda x: x), OutOfBounds),
     case(view_is_left, 4, 32, mapped(64, lambda x: x.reshape(4, 16)), OutOfBounds),
-    *(case(pointer_walks_away, 1, 64, mapped((8, 8), lambda x: x.ravel()), OutOfBounds, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(pointer_walks_away, 1, 64, mapped((8, 8), lambda x: x.ravel()), OutOfBounds, bug=bug)
+        for bug in (1, 2, 3)
+    ),
     case(vector_over_the_end, 1, 32, mapped(30, lambda x: x), OutOfBounds),
-    case(vector_over_the_end_of_a_row, 1, 4, mapped((8, 18), lambda x: (x[::2, 16] + x[::2, 17]).astype(np.int32)), OutOfBounds),
+    case(
+        vector_over_the_end_of_a_row,
+        1,
+        4,
+        mapped((8, 18), lambda x: (x[::2, 16] + x[::2, 17]).astype(np.int32)),
+        OutOfBounds,
+    ),
     case(wider_type, 1, 32, _same, OutOfBounds),
     case(product_wraps, 1, 32, mapped(64, _wrapped), OutOfBounds),
     case(scan_without_a_sentinel, 1, 32, zeros_among_ones, OutOfBounds),
@@ -546,13 +558,28 @@ CASES = [
     case(read_only_array, 1, 32, fixed, ArgumentError),
     *(case(fragment_hangs_over, 1, 32, twelve_rows, OutOfBounds, bug=bug) for bug in (1, 2)),
     *(case(tile_hangs_over, 2, 32, mapped((8, 40), lambda x: x), OutOfBounds, bug=bug) for bug in (1, 2)),
-    *(case(tile_axis_is_left, 1, 32, mapped((2, 32), lambda x: x[1]), OutOfBounds, bug=bug) for bug in (1, 2, 3, 4)),
+    *(
+        case(tile_axis_is_left, 1, 32, mapped((2, 32), lambda x: x[1]), OutOfBounds, bug=bug)
+        for bug in (1, 2, 3, 4)
+    ),
     case(write_into_the_next_tile, 1, 64, mapped(64, lambda x: x[:32]), OutOfBounds),
     case(histogram_bin_outside, 1, 32, seventeens, OutOfBounds),
-    *(case(view_of_a_tile_is_left, 1, 32, mapped((4, 32), lambda x: x[2]), OutOfBounds, bug=bug) for bug in (1, 2)),
-    *(case(matrix_beyond_the_tile, 1, 32, last_rows, *errors, bug=bug) for bug, errors in ((1, OUTSIDE), (2, OUTSIDE), (3, (Misaligned,)), (4, (Uninitialised,)))),
-    *(case(wmma_with_a_wrong_stride, 1, 32, square, *errors, bug=bug) for bug, errors in ((1, OUTSIDE), (2, OUTSIDE), (3, (EmulationError,)))),
-    *(case(dynamic_tile_is_too_large, 1, 64, mapped(64, np.ones_like), *OUTSIDE, bug=bug, shared_bytes=512) for bug in (1, 2)),
+    *(
+        case(view_of_a_tile_is_left, 1, 32, mapped((4, 32), lambda x: x[2]), OutOfBounds, bug=bug)
+        for bug in (1, 2)
+    ),
+    *(
+        case(matrix_beyond_the_tile, 1, 32, last_rows, *errors, bug=bug)
+        for bug, errors in ((1, OUTSIDE), (2, OUTSIDE), (3, (Misaligned,)), (4, (Uninitialised,)))
+    ),
+    *(
+        case(wmma_with_a_wrong_stride, 1, 32, square, *errors, bug=bug)
+        for bug, errors in ((1, OUTSIDE), (2, OUTSIDE), (3, (EmulationError,)))
+    ),
+    *(
+        case(dynamic_tile_is_too_large, 1, 64, mapped(64, np.ones_like), *OUTSIDE, bug=bug, shared_bytes=512)
+        for bug in (1, 2)
+    ),
     case(dynamic_tiles_overlap, 1, 64, mapped(64, lambda x: x[::-1]), EmulationError, shared_bytes=512),
     *(case(never_written, 1, 64, mapped(64, _halo), Uninitialised, bug=bug) for bug in range(1, 7)),
     case(launched_with_fewer_threads, 1, 64, mapped(128, lambda x: x[:63:-1]), Uninitialised),
@@ -560,8 +587,21 @@ CASES = [
     *(case(misaligned, 1, 32, mapped(64, lambda x: x[:32]), Misaligned, bug=bug) for bug in range(1, 6)),
     case(slice_moves_the_alignment, 1, 32, mapped(140, lambda x: x[4:132:4]), Misaligned),
     case(rows_of_odd_length, 1, 8, mapped((8, 10), lambda x: x[:, 1]), Misaligned),
-    *(case(local_array_is_left, 1, 32, mapped(32, lambda x: 2 * x), OutOfBounds, bug=bug) for bug in (1, 2, 3, 4)),
-    *(case(division_by_zero, 1, 32, mapped(32, lambda x: (1000 // np.maximum(x % 4, 1)).astype(np.int32)), EmulationError, bug=bug) for bug in (1, 2, 3)),
+    *(
+        case(local_array_is_left, 1, 32, mapped(32, lambda x: 2 * x), OutOfBounds, bug=bug)
+        for bug in (1, 2, 3, 4)
+    ),
+    *(
+        case(
+            division_by_zero,
+            1,
+            32,
+            mapped(32, lambda x: (1000 // np.maximum(x % 4, 1)).astype(np.int32)),
+            EmulationError,
+            bug=bug,
+        )
+        for bug in (1, 2, 3)
+    ),
     case(copy_reads_more_than_its_size, 1, 32, mapped(128, lambda x: x), *OUTSIDE),
     *(case(copy_outside, 1, 32, mapped(128, lambda x: x), *OUTSIDE, bug=bug) for bug in (1, 2)),
 ]

@@ -85,7 +85,9 @@ def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, bug: tc.Const
 
 def locked(draw):
     x = draw.integers(1, 100, 3).astype(np.int32)
-    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(1, np.int32)}, {"out": x.sum(keepdims=True)}
+    return {"x": x, "out": np.zeros(1, np.int32), "flags": np.zeros(1, np.int32)}, {
+        "out": x.sum(keepdims=True)
+    }
 
 
 # -- blocks ---------------------------------------------------------------------------------------
@@ -263,7 +265,9 @@ def swizzled_tile(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     t = tc.threadIdx.x
     row, col = t // 2, t % 2 * 32
     for i in tc.static_range(4):
-        tile.at(row + 1 if bug == 2 else row, col + 8 * i).store(x.at(row, col + 8 * i).load(8))  # race 1: first; error 2
+        tile.at(row + 1 if bug == 2 else row, col + 8 * i).store(
+            x.at(row, col + 8 * i).load(8)
+        )  # race 1: first; error 2
     if bug != 1:
         tc.barrier()
     for i in tc.static_range(4):
@@ -419,7 +423,9 @@ def line_of_rank_one(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     if bug != 4:
         tc.barrier()
     if t == 0:
-        tc.tma_store(map, (0,), tile, reduce=None if bug == 3 else "add")  # race 1,4,5: second; race 3: both; race 2: first
+        tc.tma_store(
+            map, (0,), tile, reduce=None if bug == 3 else "add"
+        )  # race 1,4,5: second; race 3: both; race 2: first
         tc.tma_store_commit()
     if bug == 5:
         tile[63 - t] = 0  # race 5: first
@@ -520,7 +526,9 @@ def histogram(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     if bug == 3:
         bins[which] = bins[which] + 1  # race 3: both
     else:
-        tc.reduce("inc", bins.at(which + 1 if bug == 4 else which), tc.u32(1000))  # race 1: second; race 2: first; error 4
+        tc.reduce(
+            "inc", bins.at(which + 1 if bug == 4 else which), tc.u32(1000)
+        )  # race 1: second; race 2: first; error 4
     if bug != 2:
         tc.barrier()
     if t < 8:
@@ -575,7 +583,9 @@ def waits_for_a_word(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
             tc.barrier(1, 64)  # error 1
         tc.emit("red.release.cta.shared.add.s32", flags.at(1 if bug == 2 else 0), 1)
     else:
-        while tc.emit("ld.acquire.cta.shared.b32", flags.at(0)).bits(tc.s32) < (33 if bug == 3 else 32):  # error
+        while tc.emit("ld.acquire.cta.shared.b32", flags.at(0)).bits(tc.s32) < (
+            33 if bug == 3 else 32
+        ):  # error
             tc.emit("nanosleep.u32", 20)
         if bug == 1:
             tc.barrier(1, 64)  # error 1
@@ -589,13 +599,22 @@ def numbered(kernel, bugs, block, make, errors=ANY, grid=1, **more):
 same = lambda x: x.copy()  # noqa: E731
 
 CASES = [
-    *numbered(sums_by_a_library, 3, 64, mapped((2, 64), lambda x: np.repeat(x.sum(1, keepdims=True), 64, 1).astype(np.int32))),
+    *numbered(
+        sums_by_a_library,
+        3,
+        64,
+        mapped((2, 64), lambda x: np.repeat(x.sum(1, keepdims=True), 64, 1).astype(np.int32)),
+    ),
     *numbered(helpers_of_its_own, 2, 64, mapped(64, lambda x: x[::-1].copy())),
-    *numbered(lane_of_a_library, 1, 32, mapped(32, lambda x: np.concatenate((np.repeat(x[3:4], 16), x[16:])))),
+    *numbered(
+        lane_of_a_library, 1, 32, mapped(32, lambda x: np.concatenate((np.repeat(x[3:4], 16), x[16:])))
+    ),
     *numbered(guarded_by_a_lock, 3, 32, locked, grid=3),
     *numbered(square_block, 4, (16, 16), mapped((16, 16), lambda x: x.T.copy())),
     *numbered(odd_block, 4, 48, mapped(96, lambda x: x[:48] + x[:47:-1])),
-    *numbered(turns_known_at_compile_time, 2, 64, mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32))),
+    *numbered(
+        turns_known_at_compile_time, 2, 64, mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32))
+    ),
     *numbered(bytes_of_a_word, 3, 64, some_bytes),
     *numbered(small_floats, 3, 32, small),
     *numbered(vectors_of_sixteen_bytes, 4, 64, mapped(256, lambda x: x[::-1].copy())),

@@ -400,7 +400,9 @@ def spin_lock(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     if tc.lane_id() == 0:
         taken = tc.u32(1)
         while taken != 0:
-            taken = tc.emit(f"{take}.shared.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(tc.u32)  # race 3: first
+            taken = tc.emit(f"{take}.shared.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(
+                tc.u32
+            )  # race 3: first
         total[0] += x[tc.threadIdx.x]  # race: both
         if bug == 3:
             lock[0] = 0  # race 3: second
@@ -449,7 +451,10 @@ def work_queue(x: tc.Array, out: tc.Array, counter: tc.Array, bug: tc.Const = 1)
 def rows_of_a_queue(draw):
     x = draw.integers(1, 1000, (5, 64)).astype(np.int32)
     counter = np.zeros(1, np.int32)
-    return {"x": x, "out": np.zeros_like(x), "counter": counter}, {"out": 2 * x, "counter": np.array([6], np.int32)}
+    return {"x": x, "out": np.zeros_like(x), "counter": counter}, {
+        "out": 2 * x,
+        "counter": np.array([6], np.int32),
+    }
 
 
 @tc.kernel
@@ -592,12 +597,18 @@ def matrix_read_before_it_is_stored(x: tc.Array, out: tc.Array, bug: tc.Const = 
     for i in tc.range(x.shape[0]):
         if tc.warp_id() == 0:
             for j in tc.static_range(8):
-                tile[2 * j + tc.lane_id() // 16, tc.lane_id() % 16] = x[i, 2 * j + tc.lane_id() // 16, tc.lane_id() % 16]  # race 1: first; race 2: second
+                tile[2 * j + tc.lane_id() // 16, tc.lane_id() % 16] = x[
+                    i, 2 * j + tc.lane_id() // 16, tc.lane_id() % 16
+                ]  # race 1: first; race 2: second
         if bug != 1:
             tc.barrier()
         if tc.warp_id() == 1:
             fragment = tc.ldmatrix(tile, mma.a)  # race 1: second; race 2: first
-            acc = mma(fragment, tc.fragment(mma.b, lambda row, col: tc.select(row == col, tc.f16(1), tc.f16(0))), acc)
+            acc = mma(
+                fragment,
+                tc.fragment(mma.b, lambda row, col: tc.select(row == col, tc.f16(1), tc.f16(0))),
+                acc,
+            )
         if bug != 2:
             tc.barrier()
     if tc.warp_id() == 1:
@@ -616,7 +627,9 @@ def matrix_stored_without_barrier(x: tc.Array, out: tc.Array, bug: tc.Const = 1)
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
     if tc.warp_id() == 0:
-        tc.emit("stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32))  # race: first
+        tc.emit(
+            "stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32)
+        )  # race: first
     if not bug:
         tc.barrier()
     if tc.warp_id() == 1:
@@ -755,14 +768,23 @@ def _signed_turns(x):
     return reverse.sum(axis=0) - reverse[:-1].sum(axis=0)
 
 
-_reverse, _total = mapped(64, lambda x: x[::-1]), mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32))
+_reverse, _total = (
+    mapped(64, lambda x: x[::-1]),
+    mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+)
 _reverse32 = mapped(32, lambda x: x[::-1])
 CASES = [
     case(missing_barrier, 1, 64, _reverse, Race),
     case(barrier_in_the_wrong_place, 1, 64, mapped(64, lambda x: np.roll(x, 32)), Race),
     case(barrier_in_the_wrong_place, 1, 64, mapped(64, lambda x: np.roll(x, 32)), Race, bug=2),
     case(overwrites_in_the_next_turn, 1, 64, _total, Race),
-    case(last_turn_lacks_the_barrier, 1, 64, mapped((3, 64), lambda x: (x.sum(axis=0) + x[-1, ::-1]).astype(np.int32)), Race),
+    case(
+        last_turn_lacks_the_barrier,
+        1,
+        64,
+        mapped((3, 64), lambda x: (x.sum(axis=0) + x[-1, ::-1]).astype(np.int32)),
+        Race,
+    ),
     case(one_arm_writes_behind_the_barrier, 1, 64, _reverse, Race),
     case(barrier_under_a_condition_of_the_data, 1, 64, _total, Race),
     case(barrier_under_a_condition_of_the_data, 1, 64, _total, Race, bug=2),
@@ -771,33 +793,92 @@ CASES = [
     case(named_barriers_by_parity, 1, 128, mapped(128, lambda x: x.reshape(2, 2, 32)[:, ::-1].ravel()), Race),
     case(arrive_instead_of_sync, 1, 64, _reverse32, Race),
     case(arrive_instead_of_sync, 1, 64, _reverse32, Race, bug=2),
-    case(ring_of_named_barriers, 1, 64, mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)), Race),
-    case(ring_of_named_barriers, 1, 64, mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)), Race, bug=2),
-    case(ring_of_named_barriers, 1, 64, mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)), Race, bug=3),
+    case(
+        ring_of_named_barriers,
+        1,
+        64,
+        mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)),
+        Race,
+    ),
+    case(
+        ring_of_named_barriers,
+        1,
+        64,
+        mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)),
+        Race,
+        bug=2,
+    ),
+    case(
+        ring_of_named_barriers,
+        1,
+        64,
+        mapped((6, 32), lambda x: (x[:, ::-1] * np.arange(1, 7)[:, None]).sum(axis=0).astype(np.int32)),
+        Race,
+        bug=3,
+    ),
     case(one_buffer_where_two_are_needed, 1, 64, _total, Race),
     case(reads_both_buffers, 1, 64, mapped((4, 64), lambda x: _signed_turns(x).astype(np.int32)), Race),
-    case(tree_with_barriers_missing, 1, 128, mapped(128, lambda x: x.sum(keepdims=True).astype(np.int32)), Race),
-    case(tree_with_barriers_missing, 1, 128, mapped(128, lambda x: x.sum(keepdims=True).astype(np.int32)), Race, bug=2),
+    case(
+        tree_with_barriers_missing, 1, 128, mapped(128, lambda x: x.sum(keepdims=True).astype(np.int32)), Race
+    ),
+    case(
+        tree_with_barriers_missing,
+        1,
+        128,
+        mapped(128, lambda x: x.sum(keepdims=True).astype(np.int32)),
+        Race,
+        bug=2,
+    ),
     case(scan_in_place, 1, 64, mapped(64, lambda x: np.cumsum(x).astype(np.int32)), Race),
     case(scan_in_place, 1, 64, mapped(64, lambda x: np.cumsum(x).astype(np.int32)), Race, bug=2),
-    case(histogram_without_atomics, 1, 64, mapped(64, lambda x: np.bincount(x % 16, minlength=16).astype(np.int32)), Race),
+    case(
+        histogram_without_atomics,
+        1,
+        64,
+        mapped(64, lambda x: np.bincount(x % 16, minlength=16).astype(np.int32)),
+        Race,
+    ),
     case(counter_without_barriers, 1, 64, mapped(64, lambda x: np.full(64, (x % 2).sum(), np.int32)), Race),
-    case(counter_without_barriers, 1, 64, mapped(64, lambda x: np.full(64, (x % 2).sum(), np.int32)), Race, bug=2),
+    case(
+        counter_without_barriers,
+        1,
+        64,
+        mapped(64, lambda x: np.full(64, (x % 2).sum(), np.int32)),
+        Race,
+        bug=2,
+    ),
     case(counter_is_reset_too_early, 1, 64, mapped((3, 64), _odd_counts), Race),
     case(plain_store_among_atomics, 1, 64, mapped(64, lambda x: np.full(64, x.max(), np.int32)), Race),
     *(case(flag_without_release, 1, 64, _reverse32, Race, bug=bug) for bug in (1, 2, 3, 4)),
     *(case(flag_without_fence, 1, 64, _reverse32, Race, bug=bug) for bug in (1, 2)),
     case(plain_flag, 1, 64, mapped(32, lambda x: np.full(32, x[0], np.int32)), Race),
-    *(case(spin_lock, 1, 128, mapped(128, lambda x: np.full(128, x[::32].sum(), np.int32)), Race, bug=bug) for bug in (1, 2, 3)),
-    case(broadcast_is_overwritten, 1, 64, mapped(64, lambda x: np.full(64, 1000 * x[0] + x[1], np.int32)), Race),
+    *(
+        case(spin_lock, 1, 128, mapped(128, lambda x: np.full(128, x[::32].sum(), np.int32)), Race, bug=bug)
+        for bug in (1, 2, 3)
+    ),
+    case(
+        broadcast_is_overwritten, 1, 64, mapped(64, lambda x: np.full(64, 1000 * x[0] + x[1], np.int32)), Race
+    ),
     case(work_queue, 1, 64, rows_of_a_queue, Race),
     case(work_queue, 1, 64, rows_of_a_queue, Race, bug=2),
     case(transpose_with_wrong_padding, 1, 128, mapped((32, 32), lambda x: x.T), Race),
     case(writes_of_different_values, 1, 128, mapped(128, lambda x: np.full(128, x.sum(), np.int32)), Race),
     case(writes_of_the_same_value, 1, 128, mapped(128, lambda x: x), RaceWarning),
     case(all_write_a_constant, 1, 64, mapped(64, lambda x: np.ones(64, np.int32)), RaceWarning),
-    case(pairs_of_halves, 1, 64, mapped(64, lambda x: np.repeat(x[::-1][::2] + x[::-1][1::2], 2).astype(np.int32)), Race),
-    case(halves_of_words, 1, 64, mapped(64, lambda x: np.tile(x[:32] + (x[32:] << 16), 2).astype(np.int32)), Race),
+    case(
+        pairs_of_halves,
+        1,
+        64,
+        mapped(64, lambda x: np.repeat(x[::-1][::2] + x[::-1][1::2], 2).astype(np.int32)),
+        Race,
+    ),
+    case(
+        halves_of_words,
+        1,
+        64,
+        mapped(64, lambda x: np.tile(x[:32] + (x[32:] << 16), 2).astype(np.int32)),
+        Race,
+    ),
     case(bytes_beside_each_other, 1, 128, mapped(128, lambda x: x % 256), Race),
     case(vectors_overlap_in_part, 1, 64, mapped(128, _overlapped), Race),
     case(vector_reads_one_too_many, 1, 64, mapped(64, np.ones_like), Race),
@@ -807,9 +888,27 @@ CASES = [
     case(neighbour_rows_of_a_plane, 1, (16, 8), mapped((8, 16), lambda x: np.roll(x, -1, axis=0)), Race),
     case(vote_instead_of_a_barrier, 1, 64, _reverse, Race),
     case(fence_instead_of_a_barrier, 1, 64, _reverse, Race),
-    case(two_reductions_share_a_word, 1, 128, mapped((2, 128), lambda x: np.full(128, x[0].sum() - x[1].sum(), np.int32)), Race),
-    case(predicated_store, 1, 64, mapped(64, lambda x: np.where(np.arange(64) < 32, 0, 5).astype(np.int32)), Race),
-    case(tile_of_the_epilogue, 1, 64, mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0)[np.arange(64) ^ 33].astype(np.int32)), Race),
+    case(
+        two_reductions_share_a_word,
+        1,
+        128,
+        mapped((2, 128), lambda x: np.full(128, x[0].sum() - x[1].sum(), np.int32)),
+        Race,
+    ),
+    case(
+        predicated_store,
+        1,
+        64,
+        mapped(64, lambda x: np.where(np.arange(64) < 32, 0, 5).astype(np.int32)),
+        Race,
+    ),
+    case(
+        tile_of_the_epilogue,
+        1,
+        64,
+        mapped((5, 64), lambda x: x[:, ::-1].sum(axis=0)[np.arange(64) ^ 33].astype(np.int32)),
+        Race,
+    ),
     case(specialised_warps, 1, 128, mapped(32, lambda x: np.tile(x[::-1], (3, 1))), Race),
     case(wide_values_in_halves, 1, 64, _reverse32, Race),
 ]

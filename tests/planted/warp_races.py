@@ -266,7 +266,9 @@ def matrix_after_plain_stores(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 def plain_loads_after_stmatrix(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
-    tc.emit("stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32))  # race: first
+    tc.emit(
+        "stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32)
+    )  # race: first
     if not bug:
         tc.syncwarp()
     out[lane] = tile.at(7 - lane // 4, lane % 4 * 2).as_type(tc.s32).load()  # race: second
@@ -325,7 +327,6 @@ def _signed_pairs(x):
     return swapped.astype(np.int32)
 
 
-
 _reverse_total = mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32))
 _sum = mapped(64, lambda x: x.sum(keepdims=True).astype(np.int32))
 _leader = mapped(5, lambda x: np.full(32, x.sum(), np.int32))
@@ -336,7 +337,13 @@ CASES = [
         case(neighbour_after_a_collective, 1, 32, mapped(32, lambda x: np.roll(x, -1)), Race, bug=i)
         for i in range(1, 6)
     ),
-    case(overwritten_before_the_neighbour_has_read, 1, 32, mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]), Race),
+    case(
+        overwritten_before_the_neighbour_has_read,
+        1,
+        32,
+        mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]),
+        Race,
+    ),
     case(turns_without_syncwarp, 1, 32, _reverse_total, Race),
     case(turns_without_syncwarp, 1, 32, _reverse_total, Race, bug=2),
     case(two_lanes_write_one_place, 1, 32, mapped(32, lambda x: x), Race),
@@ -357,5 +364,11 @@ CASES = [
     case(plain_loads_after_stmatrix, 1, 32, _matrix, Race),
     case(atomic_and_a_plain_load, 1, 32, mapped(32, lambda x: np.full(32, x.sum(), np.int32)), Race),
     case(vectors_of_neighbours, 1, 32, mapped(32, lambda x: x), Race),
-    case(early_lanes_in_a_loop, 1, 32, mapped(32, lambda x: np.array([int(v).bit_length() - 1 for v in x[::-1]], np.int32)), Race),
+    case(
+        early_lanes_in_a_loop,
+        1,
+        32,
+        mapped(32, lambda x: np.array([int(v).bit_length() - 1 for v in x[::-1]], np.int32)),
+        Race,
+    ),
 ]

@@ -125,6 +125,7 @@ PRODUCT = (
     "commit behind the wait",  # 25
 )
 
+
 @tc.kernel
 def described(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     """D = A B of 64 x 16 x 16 with descriptors by hand: A K-major, B MN-major in atoms of 64."""
@@ -175,10 +176,14 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     low = (start >> 4 & 0x3FFF) + (leading // 16 << 16)
     right = tc.emit("mov.b64.pack", low.bits(tc.b32), tc.u32(stride // 16 | swizzle << 30))
     if bug == 15:
-        right = tc.emit("mov.b64.pack", (low + tc.u32(t // 64)).bits(tc.b32), tc.u32(stride // 16 | swizzle << 30))
+        right = tc.emit(
+            "mov.b64.pack", (low + tc.u32(t // 64)).bits(tc.b32), tc.u32(stride // 16 | swizzle << 30)
+        )
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = mma(acc, left, right, True, 1, 1, 0, 0 if bug == 16 else 1)  # error 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16
+    acc = mma(
+        acc, left, right, True, 1, 1, 0, 0 if bug == 16 else 1
+    )  # error 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16
     tc.wgmma_commit()
     tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
@@ -204,6 +209,7 @@ DESCRIBED = (
     "descriptors differ in a warp",  # 15
     "B not transposed",  # 16
 )
+
 
 @tc.kernel
 def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Const = ()):
@@ -239,7 +245,9 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 full[slot].arrive_expect_tx(size)  # error 2,3
                 tc.tma_load(tile_a[slot], map_a, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2
                 tc.tma_load(tile_b[slot], map_b, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2,3
-                tc.emit(BULK_LOAD, tile_s.at(slot, 0).address, scales.at(k, 0).address, 64, full[slot].address)  # race 1,4,7,8: first; error 2,3,16
+                tc.emit(
+                    BULK_LOAD, tile_s.at(slot, 0).address, scales.at(k, 0).address, 64, full[slot].address
+                )  # race 1,4,7,8: first; error 2,3,16
     else:
         group, lane = t // 128, t % 32
         total, acc = mma.d.zeros(), mma.d.zeros()
@@ -261,7 +269,9 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 tc.wgmma_fence()
             if bug != 9:
                 left = tile_a[1 - slot, group] if bug == 14 else tile_a[slot, group]
-                acc = tc.wgmma_async(mma, acc, left, tile_b[slot], accumulate=False)  # race 1,4,5,6: second; error 2,3,10,11,12,13,14
+                acc = tc.wgmma_async(
+                    mma, acc, left, tile_b[slot], accumulate=False
+                )  # race 1,4,5,6: second; error 2,3,10,11,12,13,14
             if bug == 4:
                 empty[slot].arrive(pred=lane == 0)
             tc.wgmma_commit()
@@ -277,7 +287,9 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             for i in tc.static_range(len(acc)):
-                total[i] = total[i] + acc[i] * tile_s[slot, acc.coordinates(i)[1]]  # race 1,4,7,8: second; error 3,9,11,12,13
+                total[i] = (
+                    total[i] + acc[i] * tile_s[slot, acc.coordinates(i)[1]]
+                )  # race 1,4,7,8: second; error 3,9,11,12,13
             if bug != 16:
                 tc.fence_proxy_async()
             tc.syncwarp()
@@ -313,6 +325,7 @@ PIPELINE = (
     "scales not fenced before the release",  # 16
 )
 
+
 @tc.kernel
 def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     """Two warpgroups share B, whose next half overwrites the first one; D goes out by way of A."""
@@ -327,9 +340,13 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     for half in tc.static_range(2):
         for i in tc.static_range(4):
             row, col = i * 16 + u // 8, u % 8 * 8
-            tile_a.at(group, row, col).store(a.at(64 * group + row, 64 * half + col).load(8))  # race 1,2: first
+            tile_a.at(group, row, col).store(
+                a.at(64 * group + row, 64 * half + col).load(8)
+            )  # race 1,2: first
         if group == 0:
-            tile_b.at(u // 8, u % 8 * 8).store(b.at(u // 8, 64 * half + u % 8 * 8).load(8))  # race 1,2,3,4: first
+            tile_b.at(u // 8, u % 8 * 8).store(
+                b.at(u // 8, 64 * half + u % 8 * 8).load(8)
+            )  # race 1,2,3,4: first
         tc.fence_proxy_async()
         if bug == 4:
             tc.barrier(1 + group, 128)
@@ -367,6 +384,7 @@ SHARED_BY_GROUPS = (
     "staged without a barrier",  # 5
     "staged over what others read",  # 6
 )
+
 
 @tc.kernel
 def in_place(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
@@ -429,6 +447,7 @@ IN_PLACE = (
     "fenced before it is doubled",  # 6
 )
 
+
 @tc.kernel
 def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, bug: tc.Const = ()):
     """D = A B^T in steps of 16 of K, A from registers."""
@@ -438,7 +457,9 @@ def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, bug: tc
     t = tc.threadIdx.x
     for i in tc.static_range(8):
         place = t + 128 * i
-        tile_b[place // 256, place // 16 % 16, place % 16] = b[place // 16 % 16, place // 256 * 16 + place % 16]
+        tile_b[place // 256, place // 16 % 16, place % 16] = b[
+            place // 16 % 16, place // 256 * 16 + place % 16
+        ]
     tc.fence_proxy_async()
     tc.barrier()
     acc = mma.d.zeros()
@@ -476,6 +497,7 @@ FROM_REGISTERS = (
     "A set in part in flight",  # 5
     "accumulators read in the loop",  # 6
 )
+
 
 @tc.kernel
 def sparse(out: tc.Array, turns: tc.s32, bug: tc.Const = ()):

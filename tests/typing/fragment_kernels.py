@@ -58,9 +58,7 @@ def layer(activation: Activation, tile: int = 64) -> tc.Kernel:
 
 
 @tc.kernel(threads=128)
-def w4a16(
-    a: tc.Array, packed: tc.Array, scales: tc.Array, d: tc.Array, group: tc.Const[int] = 64
-) -> None:
+def w4a16(a: tc.Array, packed: tc.Array, scales: tc.Array, d: tc.Array, group: tc.Const[int] = 64) -> None:
     """D = A W for w[k, n] = scales[k // group, n] (q[k, n] - 8), two q along K in a byte."""
     tile_a = tc.shared((2, 64, 64), tc.f16, swizzle=128)
     tile_w = tc.shared((2, 64, 32), tc.u8)
@@ -131,10 +129,7 @@ def attention(
         weights, shrink = [tc.exp2(s - grown) for s in scores], tc.exp2(best - grown)
         best, total = grown, total * shrink + tc.row_sum(weights)
         out = tc.tiled_mma(
-            mma,
-            [x * shrink for x in out],
-            tc.as_operand(weights, mma.a),
-            tc.ldmatrix(tile_v, mma.b),
+            mma, [x * shrink for x in out], tc.as_operand(weights, mma.a), tc.ldmatrix(tile_v, mma.b)
         )
         tc.barrier()
     for n, x in enumerate(out):

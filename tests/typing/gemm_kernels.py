@@ -9,9 +9,7 @@ BM, BN, BK, STAGES = 128, 128, 64, 3
 
 
 @tc.kernel(threads=128)
-def ampere(
-    a: tc.Array, b: tc.Array, d: tc.Array, alpha: float = 1.0, stages: tc.Const[int] = 3
-) -> None:
+def ampere(a: tc.Array, b: tc.Array, d: tc.Array, alpha: float = 1.0, stages: tc.Const[int] = 3) -> None:
     """D = alpha A B: 64 x 64 of D in a block, cp.async into stages, ldmatrix and mma."""
     mma = tc.mma.m16n8k16(a.dtype, b.dtype, tc.f32)
     rows, columns, depth = mma.shape

@@ -37,9 +37,7 @@ def worth(configs: list[tc.Config], arguments: Mapping[str, Any]) -> list[tc.Con
     rep=2,
 )
 @tc.kernel
-def scale(
-    x: tc.Array, factor: tc.f32, n: tc.s32, BLOCK: tc.Const[int], PER_THREAD: tc.Const[int]
-) -> None:
+def scale(x: tc.Array, factor: tc.f32, n: tc.s32, BLOCK: tc.Const[int], PER_THREAD: tc.Const[int]) -> None:
     first = (tc.blockIdx.x * BLOCK + tc.threadIdx.x) * PER_THREAD
     for k in tc.static_range(PER_THREAD):
         if first + k < n:
@@ -90,9 +88,13 @@ def products(a: Matrix, b: Matrix) -> None:
     d = kernels.gemm(a, b, out_dtype="float32", epilogue=clipped, epilogue_args=arguments)
     assert d.min() >= 0 and d.max() <= 6
     d, (squares, most) = kernels.gemm(
-        a, b, row_reductions=(kernels.RowReduction("sum", transform=lambda v: v * v),
-                              kernels.RowReduction("max", transform=abs)),
-    )  # fmt: skip
+        a,
+        b,
+        row_reductions=(
+            kernels.RowReduction("sum", transform=lambda v: v * v),
+            kernels.RowReduction("max", transform=abs),
+        ),
+    )
     assert squares.shape == most.shape == (len(a),)
     config = HopperConfig(BM=64, BN=64, stages=3)
     kernels.gemm(a, b, config=config)

@@ -30,9 +30,7 @@ def block_sum(value: tc.f32, parts: tc.Tile) -> tc.f32:
 
 
 @tc.kernel(threads=THREADS)
-def layer_norm(
-    x: tc.Array, weight: tc.Array, bias: tc.Array, y: tc.Array, eps: float = 1e-5
-) -> None:
+def layer_norm(x: tc.Array, weight: tc.Array, bias: tc.Array, y: tc.Array, eps: float = 1e-5) -> None:
     row, columns = tc.blockIdx.x, x.shape[1]
     parts = tc.shared(WARPS, tc.f32)
     total = tc.f32(0)

@@ -113,9 +113,7 @@ class Chunk(Positions):
 
     unusual = False
 
-    def __init__(
-        self, program: Program, geometry: Geometry, checks: bool, profile: bool = False
-    ) -> None:
+    def __init__(self, program: Program, geometry: Geometry, checks: bool, profile: bool = False) -> None:
         super().__init__(program, geometry)
         self.checks = checks
         self.threads = geometry.threads
@@ -173,9 +171,7 @@ class Chunk(Positions):
         """End the time slice of the running cohort, so that others see what it has just done."""
         self.aside, self.limit = 1, 0
 
-    def account(
-        self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
-    ) -> None:
+    def account(self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int) -> None:
         """Count an access of `size` bytes by each thread of `mask`."""
         self.reads += verb == "load"
         self.writes += verb == "store"
@@ -185,23 +181,22 @@ class Chunk(Positions):
         """The warps of some threads, by number; CTAs with the same warps are named together."""
         lanes = mask.reshape(self.geometry.ctas, self.group // WARP, WARP)
         per_cta: np.ndarray = np.any(lanes, axis=2)
-        return listing(self.folded(
-            (int(cta), f"{{}} warps {ranges(np.flatnonzero(per_cta[cta]))}")
-            for cta in np.flatnonzero(per_cta.any(axis=1))
-        ), 4)  # fmt: skip
+        return listing(
+            self.folded(
+                (int(cta), f"{{}} warps {ranges(np.flatnonzero(per_cta[cta]))}")
+                for cta in np.flatnonzero(per_cta.any(axis=1))
+            ),
+            4,
+        )
 
-    def refuse_divergence(
-        self, first: int, unit: int, mask: np.ndarray, at: int | None = None
-    ) -> NoReturn:
+    def refuse_divergence(self, first: int, unit: int, mask: np.ndarray, at: int | None = None) -> NoReturn:
         """Raise Divergence: only a part of the unit that starts at thread `first` is in `mask`.
 
         at: the step where they are, if it is not the running one.
         """
         part = slice(first, first + unit)
         lanes, name = mask[part], "lanes" if unit == WARP else "threads"
-        lines = [
-            f"{name} {ranges(np.flatnonzero(lanes))} of {self.unit_name(first, unit)} are here"
-        ]
+        lines = [f"{name} {ranges(np.flatnonzero(lanes))} of {self.unit_name(first, unit)} are here"]
         rest = self.alive[part] & ~lanes
         for ended, what in (
             (self.finished[part], "have run to the end of the kernel"),

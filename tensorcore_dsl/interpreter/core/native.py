@@ -87,8 +87,10 @@ def _vector(builder: Any, bits: int, address: Any) -> Any:
 
 
 def _splat(builder: Any, bits: int, x: Any) -> Any:
-    word = builder.trunc(cast(builder, COUNT, x).value, ir.IntType(bits)) if bits < 64 else (
-        cast(builder, COUNT, x).value
+    word = (
+        builder.trunc(cast(builder, COUNT, x).value, ir.IntType(bits))
+        if bits < 64
+        else (cast(builder, COUNT, x).value)
     )
     kind = ir.VectorType(word.type, LANES)
     nothing, index = ir.Constant(kind, ir.Undefined), ir.IntType(32)
@@ -101,9 +103,7 @@ def _splat(builder: Any, bits: int, x: Any) -> Any:
 def fill32(builder: Any, address: Any, first: Any, step: Any) -> None:
     """Set the word of each of a warp's lanes, at a real address, to `first` + lane * `step`."""
     lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(range(LANES)))
-    words = builder.add(
-        _splat(builder, 32, first), builder.mul(lanes, _splat(builder, 32, step))
-    )
+    words = builder.add(_splat(builder, 32, first), builder.mul(lanes, _splat(builder, 32, step)))
     builder.store(words, _vector(builder, 32, address), align=4)
 
 
@@ -116,8 +116,7 @@ def _has_stride(bits: int) -> Any:
         first = builder.extract_element(words, ir.Constant(ir.IntType(32), 0))
         first = builder.zext(first, ir.IntType(64)) if bits < 64 else first
         wanted = builder.add(
-            _splat(builder, bits, Number(COUNT, first)),
-            builder.mul(lanes, _splat(builder, bits, step)),
+            _splat(builder, bits, Number(COUNT, first)), builder.mul(lanes, _splat(builder, bits, step))
         )
         same = builder.icmp_unsigned("==", words, wanted)
         every = builder.bitcast(same, ir.IntType(LANES))
@@ -139,9 +138,7 @@ def _of_lanes(name: str) -> Any:
 
 
 LANES = 32
-min32, max32, or32 = map(
-    _of_lanes, ("vector.reduce.umin", "vector.reduce.umax", "vector.reduce.or")
-)
+min32, max32, or32 = map(_of_lanes, ("vector.reduce.umin", "vector.reduce.umax", "vector.reduce.or"))
 has_stride32, has_stride64 = map(_has_stride, (32, 64))
 
 

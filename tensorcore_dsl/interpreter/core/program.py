@@ -30,9 +30,7 @@ Run = Callable[[Any], "int | None"]
 STOP, AFTER = -1, -2
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _TRACKED = Effect.TRACKED | Effect.BULK | Effect.CLUSTER
-_CHANGING = (
-    Effect.BLOCKING | Effect.ASYNC | Effect.BULK | Effect.CLUSTER | Effect.TRACKED | Effect.PRINT
-)
+_CHANGING = Effect.BLOCKING | Effect.ASYNC | Effect.BULK | Effect.CLUSTER | Effect.TRACKED | Effect.PRINT
 
 
 def word(bits: int) -> Any:
@@ -193,10 +191,13 @@ class Program:
     def sum_bytes(self) -> int:
         """Bytes of a thread's registers to which products of warps add."""
         sums = {
-            self.values[node.results[0]] for node in walk(self.kernel.body)
-            if isinstance(node, Op) and node.instr.threads == 32
-            and node.instr.shape and "d" in node.instr.params
-        }  # fmt: skip
+            self.values[node.results[0]]
+            for node in walk(self.kernel.body)
+            if isinstance(node, Op)
+            and node.instr.threads == 32
+            and node.instr.shape
+            and "d" in node.instr.params
+        }
         return int(self.sizes[[*sums]].sum())
 
     @property

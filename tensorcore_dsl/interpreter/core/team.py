@@ -107,9 +107,7 @@ class Team:
         finally:
             self._used.release()
 
-    def _divided(
-        self, count: int, parts: int, work: Callable[[int, int, int], Any]
-    ) -> list[Any]:
+    def _divided(self, count: int, parts: int, work: Callable[[int, int, int], Any]) -> list[Any]:
         try:
             while len(self._helpers) < parts - 1:
                 self._helpers.append(_Helper())
@@ -134,9 +132,7 @@ class Team:
             found.append(job.found)
         return found
 
-    def share_mask(
-        self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]
-    ) -> list[Any]:
+    def share_mask(self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]) -> list[Any]:
         """The same for `work(part of the mask, number)`."""
         if self.size == 1:
             return [work(mask, 0)]

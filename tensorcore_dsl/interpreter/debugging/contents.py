@@ -196,9 +196,8 @@ class Contents:
     """
 
     def __init__(
-        self, ctx: Any, registers: Registers, threads: np.ndarray, here: np.ndarray,
-        single: bool = False,
-    ) -> None:  # fmt: skip
+        self, ctx: Any, registers: Registers, threads: np.ndarray, here: np.ndarray, single: bool = False
+    ) -> None:
         self.ctx, self.registers, self.threads, self.here = ctx, registers, threads, here
         self.single = single
 
@@ -353,9 +352,7 @@ class Contents:
     # -- containers ----------------------------------------------------------------------------
 
     def _read_localview(self, view: views.LocalView) -> Any:
-        at = view.offset + sum(
-            i * step for i, step in zip(np.indices(view.shape), view.strides, strict=True)
-        )
+        at = view.offset + sum(i * step for i, step in zip(np.indices(view.shape), view.strides, strict=True))
         items = [self.read(view.items[int(i)]) for i in np.ravel(at)]
         if self.single:
             return np.array(items).reshape(view.shape)

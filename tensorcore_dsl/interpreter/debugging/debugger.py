@@ -61,8 +61,10 @@ class Debugger:
         if mark.kind != "stop" or before is None or before.kind != "line":
             return False
         here, there = mark.loc, before.loc
-        return here is not None and there is not None and (
-            (here.filename, here.line) == (there.filename, there.line)
+        return (
+            here is not None
+            and there is not None
+            and ((here.filename, here.line) == (there.filename, there.line))
         )
 
     def _stops(self, mark: Mark, focused: bool) -> bool:
@@ -75,9 +77,12 @@ class Debugger:
             return False
         calls = len(loc.chain())
         return {
-            "step": True, "next": calls <= plan.depth, "return": calls < plan.depth,
-            "until": calls <= plan.depth and loc.line >= plan.until, "": False,
-        }[plan.wanted]  # fmt: skip
+            "step": True,
+            "next": calls <= plan.depth,
+            "return": calls < plan.depth,
+            "until": calls <= plan.depth and loc.line >= plan.until,
+            "": False,
+        }[plan.wanted]
 
     def _stop(self, machine: Machine, mark: Mark) -> None:
         mask = machine.ctx.mask

@@ -37,9 +37,13 @@ class HangReport:
     """
 
     def __init__(
-        self, ctx: ExecutionContext, registers: list[Any], groups: list[Group],
-        iterations: Mapping[int, int], pending: str,
-    ) -> None:  # fmt: skip
+        self,
+        ctx: ExecutionContext,
+        registers: list[Any],
+        groups: list[Group],
+        iterations: Mapping[int, int],
+        pending: str,
+    ) -> None:
         self.ctx, self.registers, self.iterations = ctx, registers, iterations
         self.groups, self.pending = groups, pending
 
@@ -331,9 +335,7 @@ def _cycle(targets: Mapping[int, list[int]]) -> list[int]:
     return []
 
 
-def _search(
-    at: int, targets: Mapping[int, list[int]], path: list[int], seen: set[int]
-) -> list[int]:
+def _search(at: int, targets: Mapping[int, list[int]], path: list[int], seen: set[int]) -> list[int]:
     """A cycle that a search from `at` on meets; path: how it came here; seen: ends of searches."""
     if at in path:
         return path[path.index(at) :]

@@ -27,8 +27,9 @@ def print_matrices(ctx: Any, parts: Sequence[Any], values: Sequence[np.ndarray])
 
     parts: views, and (format, first operand) of text with scalars; values: the (T,) operands.
     """
-    layouts = [p.view.layout for p in parts if isinstance(p, views.Printed)
-               and isinstance(p.view, views.Matrix)]
+    layouts = [
+        p.view.layout for p in parts if isinstance(p, views.Printed) and isinstance(p.view, views.Matrix)
+    ]
     unit = max([WARP, *(layout.threads for layout in layouts)])
     active = ctx.mask.reshape(-1, unit)
     for first in unit * np.flatnonzero(active.any(axis=1)):

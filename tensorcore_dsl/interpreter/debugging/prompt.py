@@ -144,9 +144,9 @@ class Prompt(cmd.Cmd):
                 self._say("\n(quit stops the emulation)")
             except OSError as error:  # such as pytest's, which captures the input
                 raise DebuggerQuit(
-                    f"the debugger cannot read commands: {error} tc.debugger.script(...) "
-                    "gives it some", self.view.loc,
-                ) from None  # fmt: skip
+                    f"the debugger cannot read commands: {error} tc.debugger.script(...) gives it some",
+                    self.view.loc,
+                ) from None
 
     def _say(self, text: str) -> None:
         self.stdout.write(text + "\n")
@@ -242,13 +242,16 @@ class Prompt(cmd.Cmd):
         if found is None:
             return
         lines = {
-            (m.loc.filename, m.loc.line) for m in self.ctx.program.marks.values()
+            (m.loc.filename, m.loc.line)
+            for m in self.ctx.program.marks.values()
             if m.loc is not None and m.kind == "line"
-        }  # fmt: skip
+        }
         if found not in lines:
             near = sorted(line for name, line in lines if name == found[0])
-            self._say(f"*** no statement of the kernel starts at {found[0]}:{found[1]}; "
-                      f"lines {ranges(np.array(near, int)) or 'of this file: none'}")
+            self._say(
+                f"*** no statement of the kernel starts at {found[0]}:{found[1]}; "
+                f"lines {ranges(np.array(near, int)) or 'of this file: none'}"
+            )
             return
         self.plan.breaks.append(found)
         self._say(f"breakpoint at {found[0]}:{found[1]}")
@@ -385,8 +388,7 @@ class Prompt(cmd.Cmd):
         if len(indices) == 2:
             ctas = [geometry.cta(c * self.ctx.group) for c in range(geometry.ctas)]
             if indices[0] not in ctas:
-                self._say(f"*** block {indices[0]} does not run now: blocks {ctas[0]} to "
-                          f"{ctas[-1]} do")
+                self._say(f"*** block {indices[0]} does not run now: blocks {ctas[0]} to {ctas[-1]} do")
                 return
             cta = ctas.index(indices[0])
         (x, y, z), (nx, ny, _) = indices[-1], geometry.block

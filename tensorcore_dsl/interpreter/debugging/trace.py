@@ -54,15 +54,12 @@ class Trace:
 
     records: list[TraceRecord] = field(default_factory=list)
 
-    def of(
-        self, name: str, *, block: Dim3 | int | None = None, warp: int | None = None
-    ) -> list[TraceRecord]:
+    def of(self, name: str, *, block: Dim3 | int | None = None, warp: int | None = None) -> list[TraceRecord]:
         """The records of one variable, of one block or warp."""
         block = (block, 0, 0) if isinstance(block, int) else block
         return [
-            r for r in self.records
-            if r.name == name and block in (None, r.block) and warp in (None, r.warp)
-        ]  # fmt: skip
+            r for r in self.records if r.name == name and block in (None, r.block) and warp in (None, r.warp)
+        ]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -82,8 +79,7 @@ class Trace:
             return "no variable of the trace was assigned"
         head = ("line", "block", "warp", "lanes", "variable")
         rows = [
-            (str(r.line), r.block_name, str(r.warp), ranges(r.threads % WARP), r.name)
-            for r in self.records
+            (str(r.line), r.block_name, str(r.warp), ranges(r.threads % WARP), r.name) for r in self.records
         ]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = [_row(head, widths, "value")]
@@ -125,16 +121,14 @@ class Recorder:
             outside = numbers[(numbers < 0) | (numbers >= prod(block))]
             if len(outside):
                 raise ArgumentError(
-                    f"trace={{{name!r}: ...}}: a block has threads 0 to {prod(block) - 1}, not "
-                    f"{outside[0]}"
+                    f"trace={{{name!r}: ...}}: a block has threads 0 to {prod(block) - 1}, not {outside[0]}"
                 )
         marks = [n for n in walk(kernel.body) if isinstance(n, Mark) and n.kind == "assigned"]
         names = frozenset().union(*(mark.names for mark in marks))
         for name in self.wanted:
             if name not in names:
                 raise ArgumentError(
-                    f"trace: {kernel.name} has no variable {name!r}; it has "
-                    f"{listing(sorted(names))}"
+                    f"trace: {kernel.name} has no variable {name!r}; it has {listing(sorted(names))}"
                 )
 
     def _record(self, machine: Machine, mark: Mark, name: str, threads: np.ndarray) -> None:
@@ -153,11 +147,18 @@ class Recorder:
         first = int(threads[0])
         self.trace.records.append(
             TraceRecord(
-                len(self.trace.records), name, loc.line if loc else 0, loc.filename if loc else "",
-                scope.function, ctx.geometry.cta(first), ctx.block_name(first // ctx.group),
-                first % ctx.group // WARP, threads % ctx.group, value,
+                len(self.trace.records),
+                name,
+                loc.line if loc else 0,
+                loc.filename if loc else "",
+                scope.function,
+                ctx.geometry.cta(first),
+                ctx.block_name(first // ctx.group),
+                first % ctx.group // WARP,
+                threads % ctx.group,
+                value,
             )
-        )  # fmt: skip
+        )
 
 
 def _wanted(traced: Traced) -> dict[str, np.ndarray | None]:
@@ -168,9 +169,7 @@ def _wanted(traced: Traced) -> dict[str, np.ndarray | None]:
         try:
             traced = dict.fromkeys(traced)
         except TypeError:
-            raise ArgumentError(
-                f"trace takes names of variables of the kernel, not {traced!r}"
-            ) from None
+            raise ArgumentError(f"trace takes names of variables of the kernel, not {traced!r}") from None
     wanted: dict[str, np.ndarray | None] = {}
     for name, threads in traced.items():
         if not isinstance(name, str) or not name.isidentifier():

@@ -20,14 +20,7 @@ from tensorcore_dsl.interpreter.core.threads import BoundedCache
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.execution.steps import Fetch
 from tensorcore_dsl.interpreter.regions.code import Code
-from tensorcore_dsl.interpreter.regions.plan import (
-    NONE,
-    Flow,
-    Region,
-    needs_warps,
-    straight,
-    uses_of,
-)
+from tensorcore_dsl.interpreter.regions.plan import NONE, Flow, Region, needs_warps, straight, uses_of
 from tensorcore_dsl.interpreter.regions.run import cost_of, execute
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse
 from tensorcore_dsl.isa.descriptor import Chunks, SharedTiles
@@ -85,9 +78,13 @@ class Chain:
     """
 
     def __init__(
-        self, make: Callable[[], list[Multiplication]], of_results: Sequence[Sequence[int]],
-        positions: Sequence[int], together: Together | None = None, reads: Reads = (),
-    ) -> None:  # fmt: skip
+        self,
+        make: Callable[[], list[Multiplication]],
+        of_results: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        together: Together | None = None,
+        reads: Reads = (),
+    ) -> None:
         self.of_results, self.positions, self.reads = of_results, positions, reads
         self._make, self._together = make, together
         self._steps: list[Multiplication] = []
@@ -189,8 +186,7 @@ class Chains:
             np.shape(x) == (threads,) and x.flags.c_contiguous for x in (*words, *keeps)
         )
         self._words, self._flags = (
-            np.array([x.ctypes.data if self._stay else 0 for x in some], np.int64)
-            for some in (words, keeps)
+            np.array([x.ctypes.data if self._stay else 0 for x in some], np.int64) for some in (words, keeps)
         )
 
     def run(self, machine: Machine) -> bool:
@@ -223,9 +219,13 @@ class Chains:
         return Chain(make, self.of_results, self.positions, *known)
 
     def _kept(
-        self, make: Callable[[], list[Multiplication]], key: Any, whole: np.ndarray, keeps: bool,
+        self,
+        make: Callable[[], list[Multiplication]],
+        key: Any,
+        whole: np.ndarray,
+        keeps: bool,
         tiles: SharedTiles,
-    ) -> Chain:  # fmt: skip
+    ) -> Chain:
         """A chain; with what is kept of it from other launches, if all products keep C."""
         kept = tiles.kept(key)
         if self._first is not None and keeps and kept is not None:
@@ -282,9 +282,7 @@ def _held(descriptors: Any, flags: Any, whole: Any, words: Any) -> int:
     return ALL_KEEP
 
 
-def chain(
-    program: Program, flow: Flow, products: Sequence[AsyncProduct], heads: Collection[int]
-) -> None:
+def chain(program: Program, flow: Flow, products: Sequence[AsyncProduct], heads: Collection[int]) -> None:
     """Let `products` that only steps of single threads part execute at once.
 
     products: those without a guard, in order. heads: positions where jumps may lead.
@@ -299,9 +297,8 @@ def chain(
 
 
 def _follows(
-    program: Program, before: Sequence[AsyncProduct], product: AsyncProduct,
-    heads: Collection[int],
-) -> bool:  # fmt: skip
+    program: Program, before: Sequence[AsyncProduct], product: AsyncProduct, heads: Collection[int]
+) -> bool:
     """May a product execute at once with those before it?"""
     last = before[-1]
     between = range(last.at + 1, product.at)
@@ -324,9 +321,7 @@ def _is_alone(program: Program, at: int) -> bool:
     return alone and not needs_warps(program.steps[at])
 
 
-def _execute_at_once(
-    program: Program, flow: Flow, products: Sequence[AsyncProduct]
-) -> None:
+def _execute_at_once(program: Program, flow: Flow, products: Sequence[AsyncProduct]) -> None:
     """Let the step of the first product execute all of them."""
     if len(products) < 2:
         return
@@ -336,15 +331,22 @@ def _execute_at_once(
     region = straight(program, flow, between) if between else None
     first = program.steps[start]
     first.run = _chained(
-        first.run, products, region, Code(program, [region] if region else []),
+        first.run,
+        products,
+        region,
+        Code(program, [region] if region else []),
         *uses_of(program.steps[start:end]),
-    )  # fmt: skip
+    )
 
 
 def _chained(
-    alone: Run, products: Sequence[AsyncProduct], between: Region | None, code: Code,
-    reads: frozenset[int], writes: frozenset[int],
-) -> Run:  # fmt: skip
+    alone: Run,
+    products: Sequence[AsyncProduct],
+    between: Region | None,
+    code: Code,
+    reads: frozenset[int],
+    writes: frozenset[int],
+) -> Run:
     """Products that follow each other, and the steps `between` them, none of which writes what a
     product before it reads.
 
@@ -362,9 +364,12 @@ def _chained(
     def run(machine: Machine) -> int | None:
         ctx, registers = machine.ctx, machine.registers
         if (
-            ctx.limit < end or machine.level == NONE or ctx.sanitizer.detector is not None
-            or registers.lacks(reads) or (ctx.proxies.tracked and not ctx.async_mma.allows(use))
-        ):  # fmt: skip
+            ctx.limit < end
+            or machine.level == NONE
+            or ctx.sanitizer.detector is not None
+            or registers.lacks(reads)
+            or (ctx.proxies.tracked and not ctx.async_mma.allows(use))
+        ):
             return alone(machine)
         if ctx.active is not None and machine.park(start, unit):
             return STOP
@@ -388,4 +393,3 @@ def _chained(
         return end
 
     return run
-

@@ -25,15 +25,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.effects import Effect
-from tensorcore_dsl.isa.lanes import (
-    ADD,
-    ALL_LANES,
-    COPY,
-    Access,
-    access,
-    operations,
-    special_register,
-)
+from tensorcore_dsl.isa.lanes import ADD, ALL_LANES, COPY, Access, access, operations, special_register
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
@@ -86,9 +78,8 @@ class _Compiler:
         self.program.fixed = frozenset(
             place
             for place, param in zip(self.program.params, kernel.params, strict=True)
-            if place not in written and not param.value.type.is_group
-            and param.value.type.registers == 1
-        )  # fmt: skip
+            if place not in written and not param.value.type.is_group and param.value.type.registers == 1
+        )
         self.program.shown = self._shown()
         flow = Flow(self.program.steps, self.jumps, self._watched())
         edges = {at for at in range(self.here) if (at in self.checks) != (at - 1 in self.checks)}
@@ -196,15 +187,10 @@ class _Compiler:
 
     def _fuse_products(self, products: steps.Products, ops: list[nodes.Op]) -> None:
         """Note the compiled form of products."""
-        read = [
-            slot
-            for op in ops for source in op.operands for slot in self._slots_of(source)
-        ]  # fmt: skip
+        read = [slot for op in ops for source in op.operands for slot in self._slots_of(source)]
         written = [slot for op in ops for slot in self.slots(op.results[0])]
         self.multiplied[products.start] = products
-        self.rows[products.start] = [
-            plan.products_row(products.instr, len(ops), written, read)
-        ]
+        self.rows[products.start] = [plan.products_row(products.instr, len(ops), written, read)]
 
     def _slots_of(self, source: Any) -> list[plan.Slot]:
         """The registers of a value, a part of one; none of a constant."""
@@ -254,13 +240,9 @@ class _Compiler:
             self.program.ops[self.here] = op
         writes = tuple(place for place, _ in results)
         meets = fetch if mask is not None and guard is None else None
-        self.add(
-            Step(run, op.loc, op.instr, reads, guard, writes, fetch=meets, swizzle=op.swizzle)
-        )
+        self.add(Step(run, op.loc, op.instr, reads, guard, writes, fetch=meets, swizzle=op.swizzle))
 
-    def _async_product(
-        self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], place: int
-    ) -> Run:
+    def _async_product(self, op: nodes.Op, fetch: steps.Fetch, reads: tuple[int, ...], place: int) -> Run:
         use = mma_hazards.product_use(op.instr, reads)
         assert use is not None
         product = AsyncProduct(op.instr, fetch, place, self.here, op.loc, use)
@@ -271,10 +253,9 @@ class _Compiler:
     def _takes_all(self, op: nodes.Op, mask: int | None) -> bool:
         """Do all lanes take part in an instruction that names those which do?"""
         return mask is None or any(
-            operand.name == "mask" and isinstance(source, nodes.Const)
-            and const_bits(source) == ALL_LANES
+            operand.name == "mask" and isinstance(source, nodes.Const) and const_bits(source) == ALL_LANES
             for source, operand in zip(op.operands, op.instr.operands, strict=True)
-        )  # fmt: skip
+        )
 
     def _fuse_op(self, op: nodes.Op, guard: tuple[int, bool] | None) -> None:
         """Note the compiled form of an instruction, if it has one; with a guard, accesses have."""
@@ -294,9 +275,7 @@ class _Compiler:
         for i, (source, o) in enumerate(zip(op.operands, op.instr.operands, strict=True)):
             if o.kind == "imm":
                 immediate[i] = const_int(source)  # type: ignore[arg-type]
-            operands.append(
-                plan.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits)
-            )
+            operands.append(plan.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits))
         self._fuse(plan.instruction_rows(op.instr, results, operands, immediate))
 
     def _access(self, op: nodes.Op, move: Access) -> list[plan.Row]:
@@ -377,9 +356,7 @@ class _Compiler:
         only, is_group = sources[0], target.type.is_group
         if len(sources) == 1 and isinstance(only, nodes.Const):
             run = steps.copy(place, self.constant(kind(const_bits(only))))
-        elif len(sources) == 1 and isinstance(only, nodes.Value) and (
-            only.type.is_group == is_group
-        ):
+        elif len(sources) == 1 and isinstance(only, nodes.Value) and (only.type.is_group == is_group):
             run = steps.copy(place, self.value(only))
         else:
             run = steps.gather(place, [self._row(s, kind) for s in sources], kind, is_group)
@@ -390,9 +367,13 @@ class _Compiler:
         self.made[target] = made = made or node.loc
         own = self.watched.isdisjoint(values)  # else it is the copy that is to blame
         use = mma_hazards.register_use(
-            "a copy of registers", reads, writes, self.watched,
-            copies=len(sources) == 1 and is_group, loc=made if own else node.loc,
-        )  # fmt: skip
+            "a copy of registers",
+            reads,
+            writes,
+            self.watched,
+            copies=len(sources) == 1 and is_group,
+            loc=made if own else node.loc,
+        )
         if use is not None:
             self.checks[self.here] = use
         self._fuse(plan.copy_rows(self.slots(target), self._copied(node)))

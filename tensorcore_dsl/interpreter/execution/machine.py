@@ -62,9 +62,14 @@ class Machine:
     stop: Stop | None = None
 
     def __init__(
-        self, ctx: ExecutionContext, parameters: list[Any], scheduler: Scheduler | None = None,
-        observers: Sequence[Observer] = (), limit: int | None = None, resident: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        ctx: ExecutionContext,
+        parameters: list[Any],
+        scheduler: Scheduler | None = None,
+        observers: Sequence[Observer] = (),
+        limit: int | None = None,
+        resident: int | None = None,
+    ) -> None:
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
         self.memory = memory.record(ctx)
@@ -133,9 +138,7 @@ class Machine:
         cohort.events = events
         return False
 
-    def missing(
-        self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False
-    ) -> Mask:
+    def missing(self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False) -> Mask:
         """The threads of `mask` that lack others: those of their `named` (T,) masks, or of their
         unit.
 
@@ -313,7 +316,7 @@ class Machine:
         ctx.tally.counts[at] += ctx.masks.find(cohort.mask).warps
         ctx.reads += ctx.program.steps[at].uses_mbarrier
 
-    def _run_cohort(self, start: int) -> None:
+    def _run_cohort(self, start: int) -> None:  # noqa: PLR0915
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
         ctx, registers, runs, at = self.ctx, self.registers, self.runs, start
         counts, steps, loops = ctx.tally.counts, ctx.program.steps, ctx.program.loops
@@ -473,9 +476,7 @@ class Machine:
                 inside = any(p <= at < loop.end for p, loop in ctx.program.loops.items())
                 state = "repeats" if inside else "waits"
             groups.append(Group(at, cohort.mask, state))
-        return HangReport(
-            ctx, self.registers.values, groups, watchdog.iterations, self._pending()
-        ).text()
+        return HangReport(ctx, self.registers.values, groups, watchdog.iterations, self._pending()).text()
 
     def _pending(self) -> str:
         """What is known of blocks that have not started."""

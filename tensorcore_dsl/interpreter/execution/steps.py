@@ -360,9 +360,11 @@ def entered(index: int, stop: int, step: int, kind: Any, to_end: bool) -> Run:
             if not limits.min <= behind <= limits.max:
                 total = f"{counted[-1]} + {counted.step}"
                 refuse(
-                    machine, thread, f"the index has {limits.bits} bits, in which {total} wraps "
-                    "around, so the range does not end there"
-                )  # fmt: skip
+                    machine,
+                    thread,
+                    f"the index has {limits.bits} bits, in which {total} wraps "
+                    "around, so the range does not end there",
+                )
 
     return run
 

@@ -374,9 +374,19 @@ def _barriers(ctx: ExecutionContext) -> list[np.ndarray]:
     behind = own[np.arange(ctx.threads), np.maximum(b.waits_at, 0)] - waits
     phase, seen = m.state[..., mbarriers.PHASE], m.state[..., mbarriers.SEEN]
     return [
-        b.arrived, b.expected, b.lanes, b.counted, b.votes, b.waits_at,
-        np.where(b.waits_at < 0, 0, behind), m.index,
-        m.state[..., [mbarriers.COUNT, mbarriers.PENDING, mbarriers.MISSING]], phase & 1,
-        phase - seen, phase == m.state[..., mbarriers.LANDED], c.arrivals - c.waits,
-        np.repeat(c.phase, c.size * ctx.group) - c.waits, ctx.alive,
-    ]  # fmt: skip
+        b.arrived,
+        b.expected,
+        b.lanes,
+        b.counted,
+        b.votes,
+        b.waits_at,
+        np.where(b.waits_at < 0, 0, behind),
+        m.index,
+        m.state[..., [mbarriers.COUNT, mbarriers.PENDING, mbarriers.MISSING]],
+        phase & 1,
+        phase - seen,
+        phase == m.state[..., mbarriers.LANDED],
+        c.arrivals - c.waits,
+        np.repeat(c.phase, c.size * ctx.group) - c.waits,
+        ctx.alive,
+    ]

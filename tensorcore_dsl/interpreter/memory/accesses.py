@@ -45,9 +45,7 @@ class WordMemory(ABC):
         self.quiet = False  # the accesses are parts of an atomic
 
     @abstractmethod
-    def load_words(
-        self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
-    ) -> np.ndarray:
+    def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         """(count, T) words of `width` bytes for the threads of `mask`."""
 
     @abstractmethod
@@ -55,9 +53,8 @@ class WordMemory(ABC):
         """Store (count, T) words of the threads of `mask`."""
 
     def note(
-        self, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int,
-        values: np.ndarray | None = None,
-    ) -> Callable[[], None] | None:  # fmt: skip
+        self, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int, values: np.ndarray | None = None
+    ) -> Callable[[], None] | None:
         """Show an access to the detector of races; the result raises what it has found.
 
         values: (count, T) words, of a store.
@@ -68,9 +65,7 @@ class WordMemory(ABC):
         instr = self.chunk.instruction(self.chunk.at_step)
         strong = instr is not None and instr.strong
         same = None if values is None else partial(self._same, addresses, mask, values)
-        return detector.words(
-            _MEMORIES[self.space], verb, addresses, mask, size, same, strong=strong
-        )
+        return detector.words(_MEMORIES[self.space], verb, addresses, mask, size, same, strong=strong)
 
     def _same(
         self, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
@@ -115,9 +110,7 @@ class WordMemory(ABC):
         """Store (count, T) words."""
         self.store_words(self.active(ctx), addresses, values)
 
-    def real_addresses(
-        self, addresses: np.ndarray, mask: np.ndarray, size: int
-    ) -> np.ndarray | None:
+    def real_addresses(self, addresses: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray | None:
         """(T,) for words that the threads of `mask` may change if they may load them.
 
         None where this is not known.
@@ -189,9 +182,7 @@ def locate(address: int, size: int, table: Any) -> int:
 
 
 @native.compiled
-def change_words(
-    code: int, addresses: Any, operands: Any, old: Any, active: Any, width: int
-) -> bool:
+def change_words(code: int, addresses: Any, operands: Any, old: Any, active: Any, width: int) -> bool:
     """Update words of 4 or 8 bytes at real addresses, in the order of threads; does any change?
 
     code: one of `isa.reductions`. operands, old: (T * width,) bytes; `old` gets what was there.
@@ -235,17 +226,31 @@ def change_words(
 
 @native.compiled
 def global_move(
-    addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
-    stores: bool, first: int, last: int,
-) -> int:  # fmt: skip
+    addresses: Any,
+    active: Any,
+    table: Any,
+    words: Any,
+    width: int,
+    count: int,
+    aligned: bool,
+    stores: bool,
+    first: int,
+    last: int,
+) -> int:
     """Load `words`, (count, T * width) bytes, or store them."""
     step = addresses.size * width
     for thread in range(first, last):
         if active[thread]:
             wrong = global_word(
-                int(addresses[thread]), words.ctypes.data + thread * width, step, table, width,
-                count, aligned, stores,
-            )  # fmt: skip
+                int(addresses[thread]),
+                words.ctypes.data + thread * width,
+                step,
+                table,
+                width,
+                count,
+                aligned,
+                stores,
+            )
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
@@ -253,9 +258,8 @@ def global_move(
 
 @native.inlined
 def global_word(
-    address: int, register: int, step: int, table: Any, width: int, count: int, aligned: bool,
-    stores: bool,
-) -> int:  # fmt: skip
+    address: int, register: int, step: int, table: Any, width: int, count: int, aligned: bool, stores: bool
+) -> int:
     """`global_move` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
     size = width * count
     real = locate(address, size, table)
@@ -275,18 +279,25 @@ def global_word(
 
 @native.compiled
 def shared_load(
-    addresses: Any, active: Any, data: Any, states: Any, out: Any, width: int, count: int,
-    checked: bool, first: int, last: int,
-) -> int:  # fmt: skip
+    addresses: Any,
+    active: Any,
+    data: Any,
+    states: Any,
+    out: Any,
+    width: int,
+    count: int,
+    checked: bool,
+    first: int,
+    last: int,
+) -> int:
     """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
     group, step = addresses.size // data.shape[0], addresses.size * width
     for thread in range(first, last):
         if active[thread]:
             register = out.ctypes.data + thread * width
             wrong = shared_word_loaded(
-                int(addresses[thread]), thread // group, register, step, data, states, width,
-                count, checked,
-            )  # fmt: skip
+                int(addresses[thread]), thread // group, register, step, data, states, width, count, checked
+            )
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
@@ -294,9 +305,16 @@ def shared_load(
 
 @native.inlined
 def shared_word_loaded(
-    address: int, cta: int, register: int, step: int, data: Any, states: Any, width: int,
-    count: int, checked: bool,
-) -> int:  # fmt: skip
+    address: int,
+    cta: int,
+    register: int,
+    step: int,
+    data: Any,
+    states: Any,
+    width: int,
+    count: int,
+    checked: bool,
+) -> int:
     """`shared_load` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
     size, limit = width * count, data.shape[1]
     if address + size > limit:
@@ -314,29 +332,62 @@ def shared_word_loaded(
 
 
 @native.compiled
-def shared_store(
-    addresses: Any, active: Any, data: Any, states: Any, values: Any, width: int, count: int,
-    checked: bool, stamps: Any, readers: Any, epochs: Any, first: int, last: int,
-) -> int:  # fmt: skip
+def shared_store(  # noqa: PLR0913
+    addresses: Any,
+    active: Any,
+    data: Any,
+    states: Any,
+    values: Any,
+    width: int,
+    count: int,
+    checked: bool,
+    stamps: Any,
+    readers: Any,
+    epochs: Any,
+    first: int,
+    last: int,
+) -> int:
     """data, states: (CTAs, bytes); values: (count, T * width) bytes."""
     group, step = addresses.size // data.shape[0], addresses.size * width
     for thread in range(first, last):
         if active[thread]:
             register = values.ctypes.data + thread * width
             wrong = shared_word_stored(
-                int(addresses[thread]), thread, thread // group, register, step, data, states,
-                width, count, checked, stamps, readers, epochs,
-            )  # fmt: skip
+                int(addresses[thread]),
+                thread,
+                thread // group,
+                register,
+                step,
+                data,
+                states,
+                width,
+                count,
+                checked,
+                stamps,
+                readers,
+                epochs,
+            )
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
 
 
 @native.inlined
-def shared_word_stored(
-    address: int, thread: int, cta: int, register: int, step: int, data: Any, states: Any,
-    width: int, count: int, checked: bool, stamps: Any, readers: Any, epochs: Any,
-) -> int:  # fmt: skip
+def shared_word_stored(  # noqa: PLR0913
+    address: int,
+    thread: int,
+    cta: int,
+    register: int,
+    step: int,
+    data: Any,
+    states: Any,
+    width: int,
+    count: int,
+    checked: bool,
+    stamps: Any,
+    readers: Any,
+    epochs: Any,
+) -> int:
     """`shared_store` for one thread, whose registers lie `step` bytes apart; 0, or an error."""
     size, limit = width * count, data.shape[1]
     if address + size > limit:
@@ -360,9 +411,17 @@ def shared_word_stored(
 
 @native.compiled
 def matrix_load(
-    addresses: Any, active: Any, data: Any, states: Any, out: Any, matrices: int, transposed: bool,
-    checked: bool, first: int, last: int,
-) -> int:  # fmt: skip
+    addresses: Any,
+    active: Any,
+    data: Any,
+    states: Any,
+    out: Any,
+    matrices: int,
+    transposed: bool,
+    checked: bool,
+    first: int,
+    last: int,
+) -> int:
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
 
     out: (matrices, T) words. A row of 16 bytes goes to four neighbouring lanes; if transposed, a
@@ -375,9 +434,16 @@ def matrix_load(
             lane = thread % 32
             register = out.ctypes.data + 4 * (thread - lane)
             wrong = matrix_row(
-                int(addresses[thread]), thread // group, lane, register, 4 * threads, data, states,
-                transposed, checked,
-            )  # fmt: skip
+                int(addresses[thread]),
+                thread // group,
+                lane,
+                register,
+                4 * threads,
+                data,
+                states,
+                transposed,
+                checked,
+            )
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
@@ -385,9 +451,16 @@ def matrix_load(
 
 @native.inlined
 def matrix_row(
-    address: int, cta: int, lane: int, register: int, step: int, data: Any, states: Any,
-    transposed: bool, checked: bool,
-) -> int:  # fmt: skip
+    address: int,
+    cta: int,
+    lane: int,
+    register: int,
+    step: int,
+    data: Any,
+    states: Any,
+    transposed: bool,
+    checked: bool,
+) -> int:
     """`matrix_load` of a lane's row; register: that of lane 0, others lie `step` bytes apart."""
     if address + 16 > data.shape[1]:
         return shadow.OUTSIDE
@@ -409,17 +482,35 @@ def matrix_row(
 
 @native.compiled
 def copy_check(
-    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
-    size: int, checked: bool, readers: Any, first: int, last: int,
-) -> int:  # fmt: skip
+    targets: Any,
+    sources: Any,
+    valid: Any,
+    active: Any,
+    table: Any,
+    data: Any,
+    states: Any,
+    size: int,
+    checked: bool,
+    readers: Any,
+    first: int,
+    last: int,
+) -> int:
     """Check asynchronous copies and mark their targets as pending."""
     group = targets.size // data.shape[0]
     for thread in range(first, last):
         if active[thread]:
             wrong = copy_begun(
-                int(targets[thread]), int(sources[thread]), int(valid[thread]), thread // group,
-                table, data, states, size, checked, readers,
-            )  # fmt: skip
+                int(targets[thread]),
+                int(sources[thread]),
+                int(valid[thread]),
+                thread // group,
+                table,
+                data,
+                states,
+                size,
+                checked,
+                readers,
+            )
             if wrong:
                 return native.error_at(wrong, thread)
     return 0
@@ -427,9 +518,17 @@ def copy_check(
 
 @native.inlined
 def copy_begun(
-    target: int, source: int, valid: int, cta: int, table: Any, data: Any, states: Any, size: int,
-    checked: bool, readers: Any,
-) -> int:  # fmt: skip
+    target: int,
+    source: int,
+    valid: int,
+    cta: int,
+    table: Any,
+    data: Any,
+    states: Any,
+    size: int,
+    checked: bool,
+    readers: Any,
+) -> int:
     """`copy_check` of one thread's copy; 0, or an error."""
     if valid > size:
         return TOO_MANY
@@ -453,9 +552,18 @@ def copy_begun(
 
 @native.compiled
 def copies_finish(
-    addresses: Any, active: Any, table: Any, data: Any, states: Any, size: int, checked: bool,
-    stamps: Any, epochs: Any, first: int, last: int,
-) -> None:  # fmt: skip
+    addresses: Any,
+    active: Any,
+    table: Any,
+    data: Any,
+    states: Any,
+    size: int,
+    checked: bool,
+    stamps: Any,
+    epochs: Any,
+    first: int,
+    last: int,
+) -> None:
     """Carry out copies that `copy_check` has checked.
 
     addresses: of each copy, the real ones of its (T,) targets, sources and bytes to read.
@@ -466,16 +574,26 @@ def copies_finish(
         sources = native.array_at(addresses[copy, 1], (threads,), np.uint64)
         valid = native.array_at(addresses[copy, 2], (threads,), np.uint32)
         _finish_copy(
-            targets, sources, valid, active, table, data, states, size, checked, stamps, epochs,
-            first, last,
-        )  # fmt: skip
+            targets, sources, valid, active, table, data, states, size, checked, stamps, epochs, first, last
+        )
 
 
 @native.compiled
-def _finish_copy(
-    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
-    size: int, checked: bool, stamps: Any, epochs: Any, first: int, last: int,
-) -> None:  # fmt: skip
+def _finish_copy(  # noqa: PLR0913
+    targets: Any,
+    sources: Any,
+    valid: Any,
+    active: Any,
+    table: Any,
+    data: Any,
+    states: Any,
+    size: int,
+    checked: bool,
+    stamps: Any,
+    epochs: Any,
+    first: int,
+    last: int,
+) -> None:
     """Carry out the copies of threads `first` to `last`."""
     threads = targets.size
     ctas, limit = data.shape

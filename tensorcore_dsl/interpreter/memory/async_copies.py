@@ -15,12 +15,7 @@ from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.team import ACCESS_COST
 from tensorcore_dsl.interpreter.core.threads import PerThread, words
-from tensorcore_dsl.interpreter.memory.accesses import (
-    GLOBAL_SIDE,
-    TOO_MANY,
-    copies_finish,
-    copy_check,
-)
+from tensorcore_dsl.interpreter.memory.accesses import GLOBAL_SIDE, TOO_MANY, copies_finish, copy_check
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
@@ -86,10 +81,19 @@ class AsyncCopies:
         copy = self.blank(mask, size, self.chunk.at_step)
         copy.target[:], copy.source[:], copy.valid[:] = target, source, valid
         wrong = copy_check(
-            copy.target, copy.source, copy.valid, mask, table, storage.data,
-            storage.changing_shadow, size, storage.checks, self.shared.sanitizer.proxies.readers,
-            0, mask.size,
-        )  # fmt: skip
+            copy.target,
+            copy.source,
+            copy.valid,
+            mask,
+            table,
+            storage.data,
+            storage.changing_shadow,
+            size,
+            storage.checks,
+            self.shared.sanitizer.proxies.readers,
+            0,
+            mask.size,
+        )
         if wrong:
             self.refuse(wrong, copy)
         self._note(copy, mask, CHECK)
@@ -150,9 +154,7 @@ class AsyncCopies:
             copy.since = detector.now
         since = copy.since if todo & NOTE else ALWAYS
         found = [
-            detector.words(
-                GLOBAL, "load", copy.source, whole, copy.size, since=since, **options
-            ),
+            detector.words(GLOBAL, "load", copy.source, whole, copy.size, since=since, **options),
             detector.words(OWN, "store", copy.target, mask, copy.size, **options),
         ]
         for tell in found:
@@ -226,9 +228,18 @@ class AsyncCopies:
 
         def finish(first: int, last: int, _: int) -> None:
             copies_finish(
-                addresses, due, self.globals.table, storage.data, states, size, storage.checks,
-                proxies.stamps, proxies.epochs, first, last,
-            )  # fmt: skip
+                addresses,
+                due,
+                self.globals.table,
+                storage.data,
+                states,
+                size,
+                storage.checks,
+                proxies.stamps,
+                proxies.epochs,
+                first,
+                last,
+            )
 
         cost = ACCESS_COST * len(copies)
         self.shared.team.share_blocks(due.size, self.chunk.group, cost, finish)

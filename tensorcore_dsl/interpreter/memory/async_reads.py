@@ -38,9 +38,8 @@ def _are_plain(
 
 @native.inlined
 def _chunk_error(
-    at: int, limit: int, states: int, pages: int, checked: bool, stamps: Any, epochs: Any,
-    first: int,
-) -> int:  # fmt: skip
+    at: int, limit: int, states: int, pages: int, checked: bool, stamps: Any, epochs: Any, first: int
+) -> int:
     """The code of the check that a read of a chunk through the async proxy fails, or 0."""
     if at + CHUNK > limit:
         return shadow.OUTSIDE
@@ -67,10 +66,21 @@ def _chunk_loaded(source: int, to: int, size: int, step: int) -> None:
 
 
 @vectorised
-def async_load(
-    addresses: Any, own: Any, whole: Any, data: Any, states: Any, pages: Any, checked: bool,
-    stamps: Any, epochs: Any, cluster: int, out: Any, size: int, across: bool,
-) -> int:  # fmt: skip
+def async_load(  # noqa: PLR0913
+    addresses: Any,
+    own: Any,
+    whole: Any,
+    data: Any,
+    states: Any,
+    pages: Any,
+    checked: bool,
+    stamps: Any,
+    epochs: Any,
+    cluster: int,
+    out: Any,
+    size: int,
+    across: bool,
+) -> int:
     """Load elements of `size` bytes in 16-byte chunks of shared memory through the async proxy.
 
     addresses, own: see `isa.descriptor.Chunks`; out: see `isa.context`; whole: (warpgroups,), those
@@ -92,9 +102,7 @@ def async_load(
             first = cta // cluster * cluster * threads
             for i in range(count):
                 at = int(native.peek64(chunks + 8 * i))
-                code = _chunk_error(
-                    at, limit, states_of, known, checked, stamps[cta], epochs, first
-                )  # fmt: skip
+                code = _chunk_error(at, limit, states_of, known, checked, stamps[cta], epochs, first)
                 if code:
                     return native.error_at(code, group * count + i)
         to = out.ctypes.data + 4 * (group * lines * per_line)

@@ -33,13 +33,7 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
     store_box,
     store_boxes,
 )
-from tensorcore_dsl.interpreter.sanitizer.async_proxy import (
-    CHUNK,
-    SHARE,
-    STORE,
-    Read,
-    add_flights,
-)
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Read, add_flights
 from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
 from tensorcore_dsl.interpreter.sync.barrier_phases import complete_all
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
@@ -55,9 +49,7 @@ class BulkCopies:
 
     commits = PerThread()
 
-    def __init__(
-        self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory, clusters: Clusters
-    ) -> None:
+    def __init__(self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory, clusters: Clusters) -> None:
         self.chunk, self.shared, self.storage = chunk, shared, shared.storage
         self.sanitizer = shared.sanitizer
         self.mbarriers = shared.mbarriers
@@ -93,12 +85,39 @@ class BulkCopies:
         found, copies = np.empty(FOUND, np.int64), np.empty((4, most), np.int64)
         useful = self.outside.useful[LOADS, box.name]
         done = _load_all(
-            threads, *named, starts, touching, useful, dst, bar, masks, mask is not None,
-            chunk.group, clusters.size, clusters.gone, copies, box.real, box.plan, box.element,
-            box.mask, box.pitch, storage.data, storage.states, storage.pages,
-            storage.checks, proxies.stamps, proxies.readers, bars.index, bars.state, box.size,
-            flights.room(most), flights.count, chunk.at_step, box.reach, found,
-        )  # fmt: skip
+            threads,
+            *named,
+            starts,
+            touching,
+            useful,
+            dst,
+            bar,
+            masks,
+            mask is not None,
+            chunk.group,
+            clusters.size,
+            clusters.gone,
+            copies,
+            box.real,
+            box.plan,
+            box.element,
+            box.mask,
+            box.pitch,
+            storage.data,
+            storage.states,
+            storage.pages,
+            storage.checks,
+            proxies.stamps,
+            proxies.readers,
+            bars.index,
+            bars.state,
+            box.size,
+            flights.room(most),
+            flights.count,
+            chunk.at_step,
+            box.reach,
+            found,
+        )
         if done < 0:
             return False
         wrong, uncounted, inside, idle = found.tolist()
@@ -136,9 +155,7 @@ class BulkCopies:
         named, starts = (handles, a, b, c, d, e), np.empty((len(threads), RANK), np.int64)
         return self.boxes[index], named, starts, np.empty(len(threads), np.bool_)
 
-    def _alike(
-        self, tensor: Any, coordinates: Any
-    ) -> tuple[TensorBox, np.ndarray, np.ndarray, int] | None:
+    def _alike(self, tensor: Any, coordinates: Any) -> tuple[TensorBox, np.ndarray, np.ndarray, int] | None:
         """The box that all active threads name, their coordinates, which of them touch the array,
         and all bytes inside it; None where a copy is refused, or shown to the detector."""
         given = self._given(tensor, coordinates)
@@ -162,10 +179,22 @@ class BulkCopies:
         ctas, failed = threads // chunk.group, np.zeros(1, np.int64)
         first = ctas // self.clusters.size * self.clusters.size * chunk.group
         wrong = store_boxes(
-            box.real, box.plan, box.element, box.mask, box.pitch, starts, ctas, sources,
-            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.judged, first,
+            box.real,
+            box.plan,
+            box.element,
+            box.mask,
+            box.pitch,
+            starts,
+            ctas,
+            sources,
+            storage.data,
+            storage.shadow,
+            storage.checks,
+            proxies.stamps,
+            proxies.judged,
+            first,
             failed,
-        )  # fmt: skip
+        )
         if wrong:
             where = int(ctas[failed[0]]), int(threads[failed[0]])
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "store")
@@ -187,8 +216,7 @@ class BulkCopies:
             box = self._box(thread, tensor, coordinates, "store")
             if not box.writable:
                 raise EmulationError(
-                    f"{box.name} is read-only; a tensor copy of "
-                    f"{self.chunk.describe(int(thread))} writes it"
+                    f"{box.name} is read-only; a tensor copy of {self.chunk.describe(int(thread))} writes it"
                 )
             if (box.plan[START] < 0).any():
                 where = tuple(int(c) for c in box.plan[START, : len(coordinates)])
@@ -299,9 +327,15 @@ class BulkCopies:
         return TensorBox.contiguous(name, real, size, dtype)
 
     def _load(
-        self, thread: int, box: TensorBox, dst: Any, bar: Any, mask: Any, align: int,
+        self,
+        thread: int,
+        box: TensorBox,
+        dst: Any,
+        bar: Any,
+        mask: Any,
+        align: int,
         source: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Carry out a load; `source` is where it reads shared memory, if it does."""
         chunk = self.chunk
         chunk.writes += 1
@@ -309,10 +343,19 @@ class BulkCopies:
         for cta, target, barrier in self._targets(thread, dst, bar, mask):
             self._aligned(target, align, thread)
             wrong = load_box(
-                box.real, box.plan, box.element, box.mask, box.pitch, target, storage.data[cta],
-                storage.states[cta], storage.pages[cta], storage.checks, proxies.stamps[cta],
+                box.real,
+                box.plan,
+                box.element,
+                box.mask,
+                box.pitch,
+                target,
+                storage.data[cta],
+                storage.states[cta],
+                storage.pages[cta],
+                storage.checks,
+                proxies.stamps[cta],
                 proxies.readers[cta],
-            )  # fmt: skip
+            )
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
             found = self._note_load(thread, box, cta, target, barrier, source)
@@ -321,9 +364,7 @@ class BulkCopies:
                 found()
         chunk.tally.bytes["global", "load"] += box.inside
 
-    def _arrived(
-        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int
-    ) -> None:
+    def _arrived(self, thread: int, box: TensorBox, cta: int, target: int, barrier: int) -> None:
         """Count the bytes of a box that have come to a CTA; they are in flight until seen."""
         slot, phase = self.mbarriers.complete(cta, barrier, box.size, thread)
         threads, *where = np.array([[thread], [cta], [target], [slot], [phase]])
@@ -335,9 +376,8 @@ class BulkCopies:
         self.chunk.tally.bytes["shared", "store"] += len(threads) * box.size
 
     def _note_load(
-        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int,
-        source: int | None,
-    ) -> Callable[[], None] | None:  # fmt: skip
+        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int, source: int | None
+    ) -> Callable[[], None] | None:
         """Show a load to the detector of races: what it reads, and its write to a CTA."""
         detector = self.sanitizer.detector
         if detector is None:
@@ -415,10 +455,20 @@ class BulkCopies:
         self._aligned(src, align, thread)
         cta, storage, proxies = thread // chunk.group, self.storage, self.sanitizer.proxies
         wrong = store_box(
-            box.real, box.plan, box.element, box.mask, box.pitch, src, storage.data[cta],
-            storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.judged,
-            chunk.geometry.first_thread(cta), copies,
-        )  # fmt: skip
+            box.real,
+            box.plan,
+            box.element,
+            box.mask,
+            box.pitch,
+            src,
+            storage.data[cta],
+            storage.shadow[cta],
+            storage.checks,
+            proxies.stamps[cta],
+            proxies.judged,
+            chunk.geometry.first_thread(cta),
+            copies,
+        )
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
 
@@ -432,9 +482,7 @@ class BulkCopies:
                 f"is no multiple of {align}{advised}"
             )
 
-    def _refuse(
-        self, code: int, address: int, cta: int, thread: int, box: TensorBox, verb: str
-    ) -> NoReturn:
+    def _refuse(self, code: int, address: int, cta: int, thread: int, box: TensorBox, verb: str) -> NoReturn:
         chunk, proxies = self.chunk, self.sanitizer.proxies
         what = f"a bulk {verb} of {box.name} by {chunk.describe(thread)}"
         if code == shadow.OUTSIDE:
@@ -443,9 +491,7 @@ class BulkCopies:
                 f"{chunk.block_name(cta)} has {self.storage.size:#x} bytes"
             )
         if code == shadow.UNFENCED:
-            raise EmulationError(
-                f"{what} reads shared {address:#x}, " + proxies.unfenced_store(cta, address)
-            )
+            raise EmulationError(f"{what} reads shared {address:#x}, " + proxies.unfenced_store(cta, address))
         if code == shadow.STILL_READ:
             raise EmulationError(
                 f"{what} overwrites shared {address:#x}, which is still read by "
@@ -465,9 +511,16 @@ class BulkCopies:
 
 @compiled
 def _copies(
-    threads: Any, targets: Any, barriers: Any, masks: Any, multicast: bool, group: int, size: int,
-    gone: Any, copies: Any,
-) -> int:  # fmt: skip
+    threads: Any,
+    targets: Any,
+    barriers: Any,
+    masks: Any,
+    multicast: bool,
+    group: int,
+    size: int,
+    gone: Any,
+    copies: Any,
+) -> int:
     """The copies of a tensor load to CTAs, for some threads; how many, -1 where one is refused.
 
     targets, barriers: (T,). masks: the CTAs of a cluster of `size` that receive them, in a
@@ -495,14 +548,45 @@ def _copies(
 
 
 @compiled
-def _load_all(
-    threads: Any, handles: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any,
-    starts: Any, touching: Any, useful: Any, targets: Any, barriers: Any, masks: Any,
-    multicast: bool, group: int, size: int, gone: Any, copies: Any, real: int, plan: Any,
-    element: int, mask: int, pitch: int, data: Any, states: Any, pages: Any, checked: bool,
-    stamps: Any, readers: Any, index: Any, state: Any, bytes: int, flights: Any, flying: int,
-    step: int, reach: int, found: Any,
-) -> int:  # fmt: skip
+def _load_all(  # noqa: PLR0913
+    threads: Any,
+    handles: Any,
+    first: Any,
+    second: Any,
+    third: Any,
+    fourth: Any,
+    fifth: Any,
+    starts: Any,
+    touching: Any,
+    useful: Any,
+    targets: Any,
+    barriers: Any,
+    masks: Any,
+    multicast: bool,
+    group: int,
+    size: int,
+    gone: Any,
+    copies: Any,
+    real: int,
+    plan: Any,
+    element: int,
+    mask: int,
+    pitch: int,
+    data: Any,
+    states: Any,
+    pages: Any,
+    checked: bool,
+    stamps: Any,
+    readers: Any,
+    index: Any,
+    state: Any,
+    bytes: int,
+    flights: Any,
+    flying: int,
+    step: int,
+    reach: int,
+    found: Any,
+) -> int:
     """Carry out tensor loads of one array; how many copies, -1 where one is refused before.
 
     See `place_boxes`, `_copies`, `load_boxes`, `complete_all` and `add_flights`. found: the error
@@ -520,9 +604,23 @@ def _load_all(
     found[0], found[1], found[2], found[3] = 0, 0, inside, 0
     failed = np.zeros(1, np.int64)
     wrong = load_boxes(
-        real, plan, element, mask, pitch, starts, copies[0, :count], copies[1, :count],
-        copies[2, :count], data, states, pages, checked, stamps, readers, failed,
-    )  # fmt: skip
+        real,
+        plan,
+        element,
+        mask,
+        pitch,
+        starts,
+        copies[0, :count],
+        copies[1, :count],
+        copies[2, :count],
+        data,
+        states,
+        pages,
+        checked,
+        stamps,
+        readers,
+        failed,
+    )
     if wrong:
         found[0], count = wrong, failed[0]
     else:
@@ -535,7 +633,6 @@ def _load_all(
     found[1] = complete_all(ctas, copies[3, :count], bytes, index, state, phases)
     if found[1] == 0:
         add_flights(
-            flights, flying, threads, own, step, reach, ctas, copies[2, :count], copies[3, :count],
-            phases,
-        )  # fmt: skip
+            flights, flying, threads, own, step, reach, ctas, copies[2, :count], copies[3, :count], phases
+        )
     return count

@@ -98,9 +98,7 @@ def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]
     """(virtual start, bytes, real start, writable); keeps the alignment within the base array."""
     array = pointer.array
     if not isinstance(array, np.ndarray):
-        raise ArgumentError(
-            f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array"
-        )
+        raise ArgumentError(f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array")
     low, high = span(array)
     owner = array
     while isinstance(owner.base, np.ndarray):
@@ -131,9 +129,7 @@ class GlobalMemory(accesses.WordMemory):
         self.arguments = arguments
         self.table = arguments.table
 
-    def load_words(
-        self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
-    ) -> np.ndarray:
+    def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         out = np.empty((count, addresses.size), f"u{width}")
         found = self.note("load", addresses, mask, width * count)
         self._move(mask, addresses, out, "load", found)
@@ -147,24 +143,34 @@ class GlobalMemory(accesses.WordMemory):
             self._move(mask, addresses, np.ascontiguousarray(values), "store", found)
 
     def _move(
-        self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, verb: str,
+        self,
+        mask: np.ndarray,
+        addresses: np.ndarray,
+        words: np.ndarray,
+        verb: str,
         found: Callable[[], None] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         count, width = words.shape[0], words.dtype.itemsize
         self.chunk.account(self.space, verb, addresses, mask, width * count)
         wrong = accesses.global_move(
-            addresses, mask, self.table, words.view(np.uint8), width, count, self.chunk.checks,
-            verb == "store", 0, mask.size,
-        )  # fmt: skip
+            addresses,
+            mask,
+            self.table,
+            words.view(np.uint8),
+            width,
+            count,
+            self.chunk.checks,
+            verb == "store",
+            0,
+            mask.size,
+        )
         if wrong:
             self.refuse(wrong, addresses, width * count, verb)
         if found is not None:
             found()
         self.signal(addresses, mask)
 
-    def real_addresses(
-        self, addresses: np.ndarray, mask: np.ndarray, size: int
-    ) -> np.ndarray | None:
+    def real_addresses(self, addresses: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray | None:
         last = len(self.table) - 1
         which = np.clip((addresses >> accesses.SPACE_BITS).astype(np.int64) - 1, 0, last)
         rows = self.table[which]

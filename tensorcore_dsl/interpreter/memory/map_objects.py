@@ -51,9 +51,11 @@ class MapObjects:
     def released(self, ctx: Context, addresses: Any = None) -> None:
         """The active threads release maps; None: those that they have changed."""
         active = self._each(ctx, 0 if addresses is None else addresses)
-        gone = {address for _, address in active} if addresses is not None else {
-            address for address, thread in self.changed.items() if (thread, 0) in active
-        }  # fmt: skip
+        gone = (
+            {address for _, address in active}
+            if addresses is not None
+            else {address for address, thread in self.changed.items() if (thread, 0) in active}
+        )
         self.changed = {k: thread for k, thread in self.changed.items() if k not in gone}
 
     def acquired(self, ctx: Context, addresses: Any) -> None:
@@ -78,8 +80,7 @@ class MapObjects:
             return self.boxes[index]
         if index >= 0:
             raise EmulationError(
-                f"{address:#x} is no address of a tensor map of this launch "
-                f"({self.chunk.describe(thread)})"
+                f"{address:#x} is no address of a tensor map of this launch ({self.chunk.describe(thread)})"
             )
         data, who = self._read(thread, address), self.chunk.describe(thread)
         if self.known.get((thread // self.chunk.group, address)) != data:

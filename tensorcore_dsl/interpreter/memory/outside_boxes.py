@@ -28,9 +28,14 @@ class OutsideBoxes:
         self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}
 
     def note(
-        self, what: str, box: TensorBox, threads: np.ndarray, starts: np.ndarray, rank: int,
+        self,
+        what: str,
+        box: TensorBox,
+        threads: np.ndarray,
+        starts: np.ndarray,
+        rank: int,
         touching: np.ndarray,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Boxes of an array at coordinates `starts`, of `rank` axes, each of a thread."""
         clusters = threads // self.chunk.group // self.clusters.size
         self.useful[what, box.name][clusters[touching]] = True

@@ -35,25 +35,35 @@ class SharedMemory(accesses.WordMemory):
     space = "shared"
 
     def __init__(
-        self, chunk: Chunk, storage: SharedStorage, sanitizer: Sanitizer, mbarriers: Mbarriers,
+        self,
+        chunk: Chunk,
+        storage: SharedStorage,
+        sanitizer: Sanitizer,
+        mbarriers: Mbarriers,
         team: Team = ALONE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(chunk, sanitizer)
         self.storage = storage
         self.mbarriers = mbarriers
         self.team = team
 
-    def load_words(
-        self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
-    ) -> np.ndarray:
+    def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         out = np.empty((count, addresses.size), f"u{width}")
         self.chunk.account(self.space, "load", addresses, mask, width * count)
         storage = self.storage
         found = self.note("load", addresses, mask, width * count)
         wrong = accesses.shared_load(
-            addresses, mask, storage.data, storage.shadow, out.view(np.uint8), width, count,
-            storage.checks, 0, mask.size,
-        )  # fmt: skip
+            addresses,
+            mask,
+            storage.data,
+            storage.shadow,
+            out.view(np.uint8),
+            width,
+            count,
+            storage.checks,
+            0,
+            mask.size,
+        )
         self._check(wrong, mask, addresses, width * count, "load", found)
         return out
 
@@ -67,9 +77,17 @@ class SharedMemory(accesses.WordMemory):
         storage = self.storage
         found = self.note("load", addresses, mask, 16)
         wrong = accesses.matrix_load(
-            addresses, mask, storage.data, storage.shadow, out, matrices, transposed,
-            storage.checks, 0, mask.size,
-        )  # fmt: skip
+            addresses,
+            mask,
+            storage.data,
+            storage.shadow,
+            out,
+            matrices,
+            transposed,
+            storage.checks,
+            0,
+            mask.size,
+        )
         self._check(wrong, mask, addresses, 16, "load", found)
         return out
 
@@ -80,19 +98,27 @@ class SharedMemory(accesses.WordMemory):
         storage, proxies = self.storage, self.sanitizer.proxies
         found = self.note("store", addresses, mask, width * count, values)
         wrong = accesses.shared_store(
-            addresses, mask, storage.data, storage.shadow, values.view(np.uint8), width, count,
-            storage.checks, proxies.stamps, proxies.readers, proxies.epochs, 0,
+            addresses,
+            mask,
+            storage.data,
+            storage.shadow,
+            values.view(np.uint8),
+            width,
+            count,
+            storage.checks,
+            proxies.stamps,
+            proxies.readers,
+            proxies.epochs,
+            0,
             mask.size,
-        )  # fmt: skip
+        )
         self._check(wrong, mask, addresses, width * count, "store", found)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         ctas = np.arange(addresses.size, dtype=np.uint64) // self.chunk.group
         return np.asarray(addresses + (ctas << np.uint64(32)))
 
-    def real_addresses(
-        self, addresses: np.ndarray, mask: np.ndarray, size: int
-    ) -> np.ndarray | None:
+    def real_addresses(self, addresses: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray | None:
         if self.sanitizer.proxies.epochs.size:  # each store leaves a stamp
             return None
         ctas = np.arange(addresses.size) // self.chunk.group
@@ -100,25 +126,38 @@ class SharedMemory(accesses.WordMemory):
         return np.asarray(addresses.astype(np.int64) + (first + ctas * self.storage.size))
 
     def read_chunks(
-        self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray, size: int,
-        across: bool,
-    ) -> None:  # fmt: skip
+        self, instr: Instruction, chunks: Chunks, whole: np.ndarray, out: np.ndarray, size: int, across: bool
+    ) -> None:
         """Read elements through the async proxy, as `isa.context` says."""
         addresses, own = chunks.addresses, chunks.own
         if size not in (1, 2, 4) or out[0].size * size != addresses.shape[1] * CHUNK:
             raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
         storage, proxies = self.storage, self.sanitizer.proxies
         wrong: int = async_load(
-            addresses, own, whole, storage.data, storage.states, storage.pages, storage.checks,
-            proxies.stamps, proxies.judged, self.chunk.geometry.cluster_ctas, out, size, across,
-        )  # fmt: skip
+            addresses,
+            own,
+            whole,
+            storage.data,
+            storage.states,
+            storage.pages,
+            storage.checks,
+            proxies.stamps,
+            proxies.judged,
+            self.chunk.geometry.cluster_ctas,
+            out,
+            size,
+            across,
+        )
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)
 
     def note_chunks(
-        self, instr: Instruction, chunks: Chunks, whole: np.ndarray,
+        self,
+        instr: Instruction,
+        chunks: Chunks,
+        whole: np.ndarray,
         parts: Sequence[tuple[int, np.ndarray]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Show a read through the async proxy to the checks, as `isa.context` says.
 
         parts: see `Read`; with them, no detector looks for races.
@@ -147,9 +186,14 @@ class SharedMemory(accesses.WordMemory):
             proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, *reads))
 
     def _check(
-        self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str,
+        self,
+        wrong: int,
+        mask: np.ndarray,
+        addresses: np.ndarray,
+        size: int,
+        verb: str,
         found: Callable[[], None] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raise the error of a failed check, or what the detector has `found`."""
         if wrong:
             self.refuse(wrong, addresses, size, verb)
@@ -185,9 +229,7 @@ class SharedMemory(accesses.WordMemory):
         byte = address + int(np.argmax(bad))
         raise Uninitialised(f"{what}: nothing has written byte {byte:#x}")
 
-    def _refuse_chunk(
-        self, instr: Instruction, code: int, index: int, chunks: Chunks
-    ) -> NoReturn:
+    def _refuse_chunk(self, instr: Instruction, code: int, index: int, chunks: Chunks) -> NoReturn:
         group, number = divmod(index, chunks.addresses.shape[1])
         address = int(chunks.addresses[chunks.own[group], number])
         cta = group * WARPGROUP // self.chunk.group
@@ -241,14 +283,20 @@ class ClusterMemory(accesses.WordMemory):
         self.storage = shared.storage
         self.clusters = clusters
 
-    def load_words(
-        self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
-    ) -> np.ndarray:
+    def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         storage, out = self.storage, np.zeros((count, addresses.size), f"u{width}")
         if self.sanitizer.detector is None and _load(
-            addresses, mask, self.clusters.size, self.clusters.gone, storage.data, storage.shadow,
-            storage.checks, out, width, count,
-        ):  # fmt: skip
+            addresses,
+            mask,
+            self.clusters.size,
+            self.clusters.gone,
+            storage.data,
+            storage.shadow,
+            storage.checks,
+            out,
+            width,
+            count,
+        ):
             self.chunk.account(self.space, "load", addresses, mask, width * count)
             return out
         access = self._access(mask, addresses, width * count, "load")
@@ -267,10 +315,20 @@ class ClusterMemory(accesses.WordMemory):
         count, width = values.shape[0], values.dtype.itemsize
         storage, proxies = self.storage, self.sanitizer.proxies
         if self.sanitizer.detector is None and _store(
-            addresses, mask, self.clusters.size, self.clusters.gone, storage.data, storage.shadow,
-            storage.checks, proxies.stamps, proxies.readers, proxies.epochs,
-            np.ascontiguousarray(values), width, count,
-        ):  # fmt: skip
+            addresses,
+            mask,
+            self.clusters.size,
+            self.clusters.gone,
+            storage.data,
+            storage.shadow,
+            storage.checks,
+            proxies.stamps,
+            proxies.readers,
+            proxies.epochs,
+            np.ascontiguousarray(values),
+            width,
+            count,
+        ):
             self.chunk.account(self.space, "store", addresses, mask, width * count)
             return
         access = self._access(mask, addresses, width * count, "store")
@@ -344,16 +402,18 @@ class ClusterMemory(accesses.WordMemory):
         if bad.any():
             row = int(np.argmax(bad))
             self.shared.refuse_access(
-                code, int(access.ctas[row]), int(access.starts[row]), access.size,
+                code,
+                int(access.ctas[row]),
+                int(access.starts[row]),
+                access.size,
                 access.describe(self.chunk, row),
-            )  # fmt: skip
+            )
 
 
 @native.inlined
 def _place(
-    addresses: Any, thread: int, group: int, cluster: int, gone: Any, limit: int, size: int,
-    checked: bool,
-) -> int:  # fmt: skip
+    addresses: Any, thread: int, group: int, cluster: int, gone: Any, limit: int, size: int, checked: bool
+) -> int:
     """Where `size` bytes at the address of a thread lie in the memory of the CTAs, `limit` bytes of
     each; -1 where the access is refused whatever is there."""
     address = int(addresses[thread])
@@ -367,9 +427,17 @@ def _place(
 
 @native.compiled
 def _load(
-    addresses: Any, active: Any, cluster: int, gone: Any, data: Any, states: Any, checked: bool,
-    out: Any, width: int, count: int,
-) -> bool:  # fmt: skip
+    addresses: Any,
+    active: Any,
+    cluster: int,
+    gone: Any,
+    data: Any,
+    states: Any,
+    checked: bool,
+    out: Any,
+    width: int,
+    count: int,
+) -> bool:
     """Load `count` words of `width` bytes of a cluster's memory; False if a load is refused."""
     size, limit, threads = width * count, data.shape[1], addresses.size
     group = threads // data.shape[0]
@@ -387,10 +455,21 @@ def _load(
 
 
 @native.compiled
-def _store(
-    addresses: Any, active: Any, cluster: int, gone: Any, data: Any, states: Any, checked: bool,
-    stamps: Any, readers: Any, epochs: Any, values: Any, width: int, count: int,
-) -> bool:  # fmt: skip
+def _store(  # noqa: PLR0913
+    addresses: Any,
+    active: Any,
+    cluster: int,
+    gone: Any,
+    data: Any,
+    states: Any,
+    checked: bool,
+    stamps: Any,
+    readers: Any,
+    epochs: Any,
+    values: Any,
+    width: int,
+    count: int,
+) -> bool:
     """Store words in the same way; False, and nothing stored, if a store is refused."""
     size, limit, threads = width * count, data.shape[1], addresses.size
     group = threads // data.shape[0]

@@ -216,9 +216,8 @@ def _takes_pages(target: int, end: int, states: Any, pages: Any, readers: Any) -
 
 @native.inlined
 def _load_line(
-    source: int, line: int, length: int, mask: int, data: Any, states: Any, checked: bool,
-    stamps: Any,
-) -> None:  # fmt: skip
+    source: int, line: int, length: int, mask: int, data: Any, states: Any, checked: bool, stamps: Any
+) -> None:
     """Copy a row of a box that fills `length` bytes from `line` on, in swizzled order."""
     stamped = False
     for page in range(line // shadow.PAGE, (line + length - 1) // shadow.PAGE + 1):
@@ -235,10 +234,20 @@ def _load_line(
 
 
 @compiled
-def load_box(
-    real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, states: Any,
-    pages: Any, checked: bool, stamps: Any, readers: Any,
-) -> int:  # fmt: skip
+def load_box(  # noqa: PLR0915
+    real: int,
+    plan: Any,
+    element: int,
+    mask: int,
+    pitch: int,
+    target: int,
+    data: Any,
+    states: Any,
+    pages: Any,
+    checked: bool,
+    stamps: Any,
+    readers: Any,
+) -> int:
     """Copy a box to shared `target`, zeros outside of the array, and mark it as in flight."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
     length, first = plan[BOX, 0] * element, plan[START, 0]
@@ -299,11 +308,24 @@ def load_box(
 
 
 @compiled
-def load_boxes(
-    real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, own: Any, ctas: Any,
-    targets: Any, data: Any, states: Any, pages: Any, checked: bool, stamps: Any, readers: Any,
+def load_boxes(  # noqa: PLR0913
+    real: int,
+    plan: Any,
+    element: int,
+    mask: int,
+    pitch: int,
+    starts: Any,
+    own: Any,
+    ctas: Any,
+    targets: Any,
+    data: Any,
+    states: Any,
+    pages: Any,
+    checked: bool,
+    stamps: Any,
+    readers: Any,
     failed: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Copy boxes at coordinates `starts`, (threads, RANK), each to shared memory of one of `ctas`.
 
     own: the rows of `starts`. The arrays are those of the chunk. failed: (1,), the box that fails a
@@ -316,9 +338,19 @@ def load_boxes(
         for axis in range(RANK):
             box[START, axis] = starts[own[i], axis]
         wrong = load_box(
-            real, box, element, mask, pitch, targets[i], data[cta], states[cta], pages[cta],
-            checked, stamps[cta], readers[cta],
-        )  # fmt: skip
+            real,
+            box,
+            element,
+            mask,
+            pitch,
+            targets[i],
+            data[cta],
+            states[cta],
+            pages[cta],
+            checked,
+            stamps[cta],
+            readers[cta],
+        )
         if wrong:
             failed[0] = i
             return wrong
@@ -326,10 +358,21 @@ def load_boxes(
 
 
 @compiled
-def store_box(
-    real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, states: Any,
-    checked: bool, stamps: Any, epochs: Any, first_thread: int, copies: bool,
-) -> int:  # fmt: skip
+def store_box(  # noqa: PLR0913
+    real: int,
+    plan: Any,
+    element: int,
+    mask: int,
+    pitch: int,
+    source: int,
+    data: Any,
+    states: Any,
+    checked: bool,
+    stamps: Any,
+    epochs: Any,
+    first_thread: int,
+    copies: bool,
+) -> int:
     """Copy the part of a box inside the array from shared `source`; without `copies` only check.
 
     Whole units of 16 bytes are written, as on an H200: where a row of the array ends within one,
@@ -369,10 +412,23 @@ def store_box(
 
 
 @compiled
-def store_boxes(
-    real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, sources: Any,
-    data: Any, states: Any, checked: bool, stamps: Any, epochs: Any, first: Any, failed: Any,
-) -> int:  # fmt: skip
+def store_boxes(  # noqa: PLR0913
+    real: int,
+    plan: Any,
+    element: int,
+    mask: int,
+    pitch: int,
+    starts: Any,
+    ctas: Any,
+    sources: Any,
+    data: Any,
+    states: Any,
+    checked: bool,
+    stamps: Any,
+    epochs: Any,
+    first: Any,
+    failed: Any,
+) -> int:
     """Copy boxes at coordinates `starts`, (boxes, RANK), each from shared memory of one of `ctas`.
 
     first: of each box the first thread of the cluster. failed: (1,), the box that fails a check.
@@ -384,9 +440,20 @@ def store_boxes(
         for axis in range(RANK):
             box[START, axis] = starts[i, axis]
         wrong = store_box(
-            real, box, element, mask, pitch, sources[i], data[cta], states[cta], checked,
-            stamps[cta], epochs, first[i], True,
-        )  # fmt: skip
+            real,
+            box,
+            element,
+            mask,
+            pitch,
+            sources[i],
+            data[cta],
+            states[cta],
+            checked,
+            stamps[cta],
+            epochs,
+            first[i],
+            True,
+        )
         if wrong:
             failed[0] = i
             return wrong
@@ -395,9 +462,18 @@ def store_boxes(
 
 @compiled
 def place_boxes(
-    threads: Any, handles: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any,
-    plan: Any, element: int, starts: Any, touching: Any,
-) -> int:  # fmt: skip
+    threads: Any,
+    handles: Any,
+    first: Any,
+    second: Any,
+    third: Any,
+    fourth: Any,
+    fifth: Any,
+    plan: Any,
+    element: int,
+    starts: Any,
+    touching: Any,
+) -> int:
     """The bytes inside the array of the boxes of some threads, and the coordinates of each.
 
     handles: (T,), those of the array. first to fifth: (T,) uint32 coordinates. starts: becomes

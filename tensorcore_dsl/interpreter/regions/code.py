@@ -30,10 +30,12 @@ _KEY = FunctionKey(lanes.vector, *map(str, sorted(Path(__file__).parent.glob("*.
 def helper(number: int) -> int:
     """The address of a function of `memory`, by the word of a frame for it."""
     function: Any = {
-        layout.GLOBAL: memory.global_access, layout.SHARED: memory.shared_access,
-        layout.MATRIX: memory.matrix_access, layout.ASYNC: memory.async_copy,
+        layout.GLOBAL: memory.global_access,
+        layout.SHARED: memory.shared_access,
+        layout.MATRIX: memory.matrix_access,
+        layout.ASYNC: memory.async_copy,
         layout.MERGE: memory.merge,
-    }[number]  # fmt: skip
+    }[number]
     return int(function.address())
 
 
@@ -43,9 +45,7 @@ class Code:
     def __init__(self, program: Program, regions: Sequence[Region]) -> None:
         self.regions = tuple(regions)
         self.constants, self.fixed = program.numbers, program.fixed
-        self.layouts = [
-            layout.Layout(region, self.constants, self.fixed) for region in self.regions
-        ]
+        self.layouts = [layout.Layout(region, self.constants, self.fixed) for region in self.regions]
         self._numbers = {region: i for i, region in enumerate(self.regions)}
         self._name = ""
         self._rows = sum(region.count for region in self.regions)
@@ -83,20 +83,27 @@ class Code:
         """The name of the code: what it is made from."""
         described = [
             (
-                region.start, region.end, region.exits, sorted(region.kept), sorted(region.passed),
-                sorted(region.loaded), [*region.reads],
+                region.start,
+                region.end,
+                region.exits,
+                sorted(region.kept),
+                sorted(region.passed),
+                sorted(region.loaded),
+                [*region.reads],
                 [(b.start, b.end, b.jump, b.whole, b.rows) for b in region.blocks],
             )
             for region in self.regions
-        ]  # fmt: skip
+        ]
         used = {
             slot[0]: self.constants[slot[0]]
-            for region in self.regions for block in region.blocks
-            for _, row in block.rows for slot in row.slots if slot[0] in self.constants
-        }  # fmt: skip
+            for region in self.regions
+            for block in region.blocks
+            for _, row in block.rows
+            for slot in row.slots
+            if slot[0] in self.constants
+        }
         return disk_cache.entry_name(
-            "regions", described, sorted(used.items()), sorted(self.fixed),
-            machine.processor(),
+            "regions", described, sorted(used.items()), sorted(self.fixed), machine.processor()
         )
 
     def _loaded(self, name: str) -> str | None:

@@ -63,9 +63,7 @@ class Module:
             function.attributes.add("alwaysinline" if short else "noinline")
         return found
 
-    def add(
-        self, name: str, region: Region, constants: dict[int, int], fixed: frozenset[int]
-    ) -> None:
+    def add(self, name: str, region: Region, constants: dict[int, int], fixed: frozenset[int]) -> None:
         self._functions.append(_Function(self.operation, name, region, constants, fixed).text())
 
     def __str__(self) -> str:
@@ -78,7 +76,7 @@ class _Function(Rows):
 
     # -- blocks ------------------------------------------------------------------------------------
 
-    def text(self) -> str:
+    def text(self) -> str:  # noqa: PLR0915
         self.put("%mistakes = alloca i64, align 8")
         for name in ("wrong", "position", "left"):
             self.put(f"%{name} = alloca i64, align 8")
@@ -158,12 +156,13 @@ class _Function(Rows):
     @cached_property
     def heads(self) -> list[int]:
         """The blocks to which others jump back."""
-        return sorted({
-            self.numbers[block.jump[0]]
-            for block in self.region.blocks
-            if block.jump is not None and block.jump[0] in self.numbers
-            and block.jump[0] < block.end
-        })  # fmt: skip
+        return sorted(
+            {
+                self.numbers[block.jump[0]]
+                for block in self.region.blocks
+                if block.jump is not None and block.jump[0] in self.numbers and block.jump[0] < block.end
+            }
+        )
 
     def body(self, block: Block) -> None:
         for at, row in block.rows:
@@ -261,7 +260,7 @@ class _Function(Rows):
         self.put(f"br label %{end}")
         self.label(end)
 
-    def block(self, number: int, block: Block, following: str) -> None:
+    def block(self, number: int, block: Block, following: str) -> None:  # noqa: PLR0915
         own = f"%stop{self.stops[block.start]}"
         self.label(f"block{number}")
         lanes = self.mask = self.let(f"load i32, ptr {own}, align 4")
@@ -335,9 +334,10 @@ class _Function(Rows):
         self.label("note")
         there = self.let("load i32, ptr %there, align 4")
         for number, value in (
-            (POSITION, at), (WRONG, self.let("load i64, ptr %wrong, align 8")),
+            (POSITION, at),
+            (WRONG, self.let("load i64, ptr %wrong, align 8")),
             (LANES_THERE, self.let(f"zext i32 {there} to i64")),
-        ):  # fmt: skip
+        ):
             place = self.let(f"getelementptr i64, ptr {noted}, i64 {number}")
             self.put(f"store i64 {value}, ptr {place}, align 8")
         self.put("br label %next")

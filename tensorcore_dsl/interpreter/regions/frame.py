@@ -57,9 +57,18 @@ class Witness:
 
 
 def _show(
-    to: Any, told: list[tuple[int, Callable[[], None]]], step: int, is_global: int, verb: int,
-    addresses: int, lanes: int, words: int, width: int, count: int, first: int,
-) -> None:  # fmt: skip
+    to: Any,
+    told: list[tuple[int, Callable[[], None]]],
+    step: int,
+    is_global: int,
+    verb: int,
+    addresses: int,
+    lanes: int,
+    words: int,
+    width: int,
+    count: int,
+    first: int,
+) -> None:
     """Note an access of the lanes of a warp to `count` words of `width` bytes; `words`: of a store.
 
     to: a reference to the context; told: what is found.
@@ -106,9 +115,8 @@ class Rest:
 
 
 def _finish(
-    uses: dict[int, tuple[RegisterProducts, np.ndarray]], errors: list[BaseException], at: int,
-    warp: int,
-) -> None:  # fmt: skip
+    uses: dict[int, tuple[RegisterProducts, np.ndarray]], errors: list[BaseException], at: int, warp: int
+) -> None:
     products, left = uses[at]
     own = np.zeros_like(left)
     own[:, warp] = left[:, warp]
@@ -138,9 +146,15 @@ class Frame:
     """
 
     def __init__(
-        self, registers: RegisterFile, special: SpecialRegisters, memory: np.ndarray, rest: Rest,
-        code: Code, region: Region, parts: Mapping[int, Part],
-    ) -> None:  # fmt: skip
+        self,
+        registers: RegisterFile,
+        special: SpecialRegisters,
+        memory: np.ndarray,
+        rest: Rest,
+        code: Code,
+        region: Region,
+        parts: Mapping[int, Part],
+    ) -> None:
         layout, threads = code.layout(region), registers.chunk.threads
         self.region, self.layout, self.function = region, layout, code.address(region)
         self.call = _SIGNATURE(self.function)
@@ -152,11 +166,14 @@ class Frame:
         tables = {register: special.table(register) for register, _ in layout.inputs}
         self.held = memory, rows, tables, rest, parts  # others have their addresses alone
         for number, value in (
-            (layouts.MEMORY, address_of(memory)), (layouts.COUNTERS, address_of(self.counters)),
-            (layouts.LEAVING, address_of(rows)), (layouts.MISTAKE, address_of(self.mistake)),
-            (layouts.WARPS, special.geometry.group // WARP), (layouts.FINISH, rest.function),
+            (layouts.MEMORY, address_of(memory)),
+            (layouts.COUNTERS, address_of(self.counters)),
+            (layouts.LEAVING, address_of(rows)),
+            (layouts.MISTAKE, address_of(self.mistake)),
+            (layouts.WARPS, special.geometry.group // WARP),
+            (layouts.FINISH, rest.function),
             *((n, helper(n)) for n in {layouts.MERGE, *map(layouts.helper, region.accesses)}),
-        ):  # fmt: skip
+        ):
             self.words[number] = value
         for word, number in layout.units:
             self.words[number] = for_lanes(word[1])[word[2]]

@@ -6,22 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.regions.plan import (
-    INPUT,
-    NOTHING,
-    PRODUCTS,
-    Region,
-    Row,
-    Slot,
-)
-from tensorcore_dsl.isa.lanes import (
-    COPY,
-    LOAD_GLOBAL,
-    LOAD_SHARED,
-    STORE_GLOBAL,
-    STORE_SHARED,
-    Access,
-)
+from tensorcore_dsl.interpreter.regions.plan import INPUT, NOTHING, PRODUCTS, Region, Row, Slot
+from tensorcore_dsl.isa.lanes import COPY, LOAD_GLOBAL, LOAD_SHARED, STORE_GLOBAL, STORE_SHARED, Access
 
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
 # memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
@@ -29,9 +15,23 @@ from tensorcore_dsl.isa.lanes import (
 # until others are asked, the warps of a CTA, the functions of `memory`, and the one that finishes
 # products. Behind these lie those of `Layout.words`.
 (
-    ACTIVE, ENTRY, MEMORY, COUNTERS, LEAVING, MISTAKE, KEPT, BUDGET, WARPS, GLOBAL, SHARED, MATRIX,
-    ASYNC, MERGE, FINISH, FIRST,
-) = range(16)  # fmt: skip
+    ACTIVE,
+    ENTRY,
+    MEMORY,
+    COUNTERS,
+    LEAVING,
+    MISTAKE,
+    KEPT,
+    BUDGET,
+    WARPS,
+    GLOBAL,
+    SHARED,
+    MATRIX,
+    ASYNC,
+    MERGE,
+    FINISH,
+    FIRST,
+) = range(16)
 # What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
@@ -87,9 +87,7 @@ class Layout:
     those that it stores.
     """
 
-    def __init__(
-        self, region: Region, constants: dict[int, int], fixed: frozenset[int]
-    ) -> None:
+    def __init__(self, region: Region, constants: dict[int, int], fixed: frozenset[int]) -> None:
         self.words: dict[Any, int] = {}
         self.written: set[Slot] = set()
         guarded: list[int] = []
@@ -124,10 +122,8 @@ class Layout:
         self.units = [(w, n) for w, n in self.words.items() if w[0] == "unit"]
         self.registers = tuple(
             np.array(column, np.int64)
-            for column in (
-                [w[0] for w, _ in slots], [w[1] * w[2] for w, _ in slots], [n for _, n in slots]
-            )
-        )  # fmt: skip
+            for column in ([w[0] for w, _ in slots], [w[1] * w[2] for w, _ in slots], [n for _, n in slots])
+        )
         kept = [(n, w[2]) for w, n in slots if w[0] in region.kept and w in self.written]
         self.kept = [n for n, _ in kept], [size for _, size in kept]
         blocks = region.blocks if region.stops else ()

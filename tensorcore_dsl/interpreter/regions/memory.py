@@ -48,10 +48,30 @@ from tensorcore_dsl.isa.lanes import LOAD_TRANSPOSED, STORE_GLOBAL, STORE_SHARED
 
 # Words of the record of a chunk's memories: addresses of arrays, and their sizes.
 (
-    TABLE, ARRAYS, DATA, STATES, PAGES, CTAS, LIMIT, PAGES_OF_CTA, GROUP, CHECKED, STAMPS,
-    STAMP_WORDS, READERS, CHUNKS, EPOCHS, EPOCHS_SIZE, BOOK, OWN_PLACES, GLOBAL_PLACES, PEERS,
-    WITNESS, SHOW, WORDS,
-) = range(23)  # fmt: skip
+    TABLE,
+    ARRAYS,
+    DATA,
+    STATES,
+    PAGES,
+    CTAS,
+    LIMIT,
+    PAGES_OF_CTA,
+    GROUP,
+    CHECKED,
+    STAMPS,
+    STAMP_WORDS,
+    READERS,
+    CHUNKS,
+    EPOCHS,
+    EPOCHS_SIZE,
+    BOOK,
+    OWN_PLACES,
+    GLOBAL_PLACES,
+    PEERS,
+    WITNESS,
+    SHOW,
+    WORDS,
+) = range(23)
 EVERY_LANE = 0xFFFFFFFF
 NODES_OF_A_WARP = 1 << 10  # of the history of accesses
 
@@ -61,16 +81,26 @@ def record(ctx: Any) -> np.ndarray:
     storage, proxies, table = ctx.shared.storage, ctx.proxies, ctx.globals.table
     found = np.zeros(WORDS, np.int64)
     for place, array in (
-        (TABLE, table), (DATA, storage.data), (STATES, storage.states), (PAGES, storage.pages),
-        (STAMPS, proxies.stamps), (READERS, proxies.readers), (EPOCHS, proxies.epochs),
-    ):  # fmt: skip
+        (TABLE, table),
+        (DATA, storage.data),
+        (STATES, storage.states),
+        (PAGES, storage.pages),
+        (STAMPS, proxies.stamps),
+        (READERS, proxies.readers),
+        (EPOCHS, proxies.epochs),
+    ):
         found[place] = address_of(array)
     for place, number in (
-        (ARRAYS, len(table)), (CTAS, len(storage.data)), (LIMIT, storage.size),
-        (PAGES_OF_CTA, storage.pages.shape[1]), (GROUP, ctx.group), (CHECKED, storage.checks),
-        (STAMP_WORDS, proxies.stamps.shape[1]), (CHUNKS, proxies.readers.shape[1]),
+        (ARRAYS, len(table)),
+        (CTAS, len(storage.data)),
+        (LIMIT, storage.size),
+        (PAGES_OF_CTA, storage.pages.shape[1]),
+        (GROUP, ctx.group),
+        (CHECKED, storage.checks),
+        (STAMP_WORDS, proxies.stamps.shape[1]),
+        (CHUNKS, proxies.readers.shape[1]),
         (EPOCHS_SIZE, proxies.epochs.size),
-    ):  # fmt: skip
+    ):
         found[place] = number
     detector = ctx.sanitizer.detector
     if detector is not None:
@@ -89,25 +119,38 @@ def address_of(array: np.ndarray) -> int:
 
 @native.compiled
 def show(
-    memory: int, which: int, stores: int, addresses: int, lanes: int, words: int, width: int,
-    count: int, step: int, first: int,
-) -> None:  # fmt: skip
+    memory: int,
+    which: int,
+    stores: int,
+    addresses: int,
+    lanes: int,
+    words: int,
+    width: int,
+    count: int,
+    step: int,
+    first: int,
+) -> None:
     """Show an access to the detector of races. Without one, this is not even compiled."""
     quiet = _is_quiet(
         memory, which, stores != 0, addresses, which == GLOBAL, lanes, width * count, step, first
     )
     if not quiet:
         witness = int(peek64(memory + 8 * WITNESS))
-        native.call(
-            witness, step, which == GLOBAL, stores, addresses, lanes, words, width, count, first
-        )
+        native.call(witness, step, which == GLOBAL, stores, addresses, lanes, words, width, count, first)
 
 
 @native.compiled
 def _is_quiet(
-    memory: int, which: int, stores: bool, addresses: int, wide: bool, lanes: int, size: int,
-    step: int, first: int,
-) -> bool:  # fmt: skip
+    memory: int,
+    which: int,
+    stores: bool,
+    addresses: int,
+    wide: bool,
+    lanes: int,
+    size: int,
+    step: int,
+    first: int,
+) -> bool:
     """Note an access of a warp in the history; False where something may be in conflict with it.
 
     which: OWN or GLOBAL memory, by addresses that are `wide`.
@@ -129,9 +172,7 @@ def _is_quiet(
         even = native.has_stride32(addresses, size)
         if wide:
             address, even = int(peek64(addresses)), native.has_stride64(addresses, size)
-        if even and touches_line(
-            h, kind, which, step, address, first, size, places, table, memories[GROUP]
-        ):  # fmt: skip
+        if even and touches_line(h, kind, which, step, address, first, size, places, table, memories[GROUP]):
             return True
     words, flags = np.empty(32, np.uint64), np.empty(32, np.bool_)
     there = 0
@@ -149,9 +190,21 @@ def _is_quiet(
     quiet, todo = True, CHECK if stores else CHECK | NOTE
     while quiet and todo != 0:
         conflict = touch_warp(
-            h, kind, todo, which, step, by_thread, active, first, there, size, places, table,
-            memories[PEERS], memories[GROUP],
-        )  # fmt: skip
+            h,
+            kind,
+            todo,
+            which,
+            step,
+            by_thread,
+            active,
+            first,
+            there,
+            size,
+            places,
+            table,
+            memories[PEERS],
+            memories[GROUP],
+        )
         quiet = conflict == 0 and h[FOUNDS] == 0
         todo = CHECK | NOTE if todo == CHECK else 0
     h[FOUNDS] = 0
@@ -160,9 +213,16 @@ def _is_quiet(
 
 @native.compiled
 def global_access(
-    memory: int, addresses: int, lanes: int, words: int, width: int, count: int, kind: int,
-    first: int, step: int,
-) -> int:  # fmt: skip
+    memory: int,
+    addresses: int,
+    lanes: int,
+    words: int,
+    width: int,
+    count: int,
+    kind: int,
+    first: int,
+    step: int,
+) -> int:
     """Load or store `count` words of `width` bytes each.
 
     first: the thread that is lane 0; step: the position.
@@ -173,9 +233,8 @@ def global_access(
     size, address = width * count, int(peek64(addresses))
     if memories[SHOW]:
         native.call(
-            memories[SHOW], memory, GLOBAL, stores, addresses, lanes, words, width, count, step,
-            first,
-        )  # fmt: skip
+            memories[SHOW], memory, GLOBAL, stores, addresses, lanes, words, width, count, step, first
+        )
     if lanes == EVERY_LANE:
         step = int(peek64(addresses + 8)) - address
         aside = checked and address & (size - 1) != 0
@@ -190,19 +249,32 @@ def global_access(
     for lane in range(32):
         if lanes >> lane & 1:
             wrong = global_word(
-                int(peek64(addresses + 8 * lane)), words + lane * width, 32 * width, table, width,
-                count, checked, stores,
-            )  # fmt: skip
+                int(peek64(addresses + 8 * lane)),
+                words + lane * width,
+                32 * width,
+                table,
+                width,
+                count,
+                checked,
+                stores,
+            )
             if wrong:
                 return native.error_at(wrong, lane)
     return 0
 
 
 @native.compiled
-def shared_access(
-    memory: int, addresses: int, lanes: int, words: int, width: int, count: int, kind: int,
-    first: int, step: int,
-) -> int:  # fmt: skip
+def shared_access(  # noqa: PLR0915
+    memory: int,
+    addresses: int,
+    lanes: int,
+    words: int,
+    width: int,
+    count: int,
+    kind: int,
+    first: int,
+    step: int,
+) -> int:
     """`global_access` for the memory of the threads' CTA; before stores the states must speak for
     all pages."""
     memories = native.array_at(memory, (WORDS,), np.int64)
@@ -214,9 +286,7 @@ def shared_access(
     known = memories[PAGES] + cta * memories[PAGES_OF_CTA]
     size, address = width * count, int(peek32(addresses))
     if memories[SHOW]:
-        native.call(
-            memories[SHOW], memory, OWN, stores, addresses, lanes, words, width, count, step, first
-        )
+        native.call(memories[SHOW], memory, OWN, stores, addresses, lanes, words, width, count, step, first)
     if checked and stores:
         shadow.disclose(states_of, known, memories[PAGES_OF_CTA], False)
     if lanes == EVERY_LANE:
@@ -254,13 +324,22 @@ def shared_access(
             at, register, wrong = int(peek32(addresses + 4 * lane)), words + lane * width, 0
             if stores:
                 wrong = shared_word_stored(
-                    at, first + lane, cta, register, 32 * width, data, states, width, count,
-                    checked, stamps, readers, epochs,
-                )  # fmt: skip
-            else:
-                wrong = shared_word_loaded(
-                    at, cta, register, 32 * width, data, states, width, count, checked
+                    at,
+                    first + lane,
+                    cta,
+                    register,
+                    32 * width,
+                    data,
+                    states,
+                    width,
+                    count,
+                    checked,
+                    stamps,
+                    readers,
+                    epochs,
                 )
+            else:
+                wrong = shared_word_loaded(at, cta, register, 32 * width, data, states, width, count, checked)
             if wrong:
                 return native.error_at(wrong, lane)
     return 0
@@ -268,9 +347,16 @@ def shared_access(
 
 @native.compiled
 def matrix_access(
-    memory: int, addresses: int, lanes: int, words: int, width: int, count: int, kind: int,
-    first: int, step: int,
-) -> int:  # fmt: skip
+    memory: int,
+    addresses: int,
+    lanes: int,
+    words: int,
+    width: int,
+    count: int,
+    kind: int,
+    first: int,
+    step: int,
+) -> int:
     """Load four 8x8 matrices of 16-bit elements."""
     memories = native.array_at(memory, (WORDS,), np.int64)
     ctas, limit, cta = memories[CTAS], memories[LIMIT], first // memories[GROUP]
@@ -278,19 +364,26 @@ def matrix_access(
     data = native.array_at(memories[DATA], (ctas, limit), np.uint8)
     states = native.array_at(memories[STATES], (ctas, limit), np.uint8)
     if memories[SHOW]:
-        native.call(
-            memories[SHOW], memory, OWN, False, addresses, lanes, words, 16, 1, step, first
-        )
+        native.call(memories[SHOW], memory, OWN, False, addresses, lanes, words, 16, 1, step, first)
     if checked:
         shadow.disclose(
-            memories[STATES] + cta * limit, memories[PAGES] + cta * memories[PAGES_OF_CTA],
-            memories[PAGES_OF_CTA], False,
-        )  # fmt: skip
+            memories[STATES] + cta * limit,
+            memories[PAGES] + cta * memories[PAGES_OF_CTA],
+            memories[PAGES_OF_CTA],
+            False,
+        )
     for lane in range(32):
         wrong = matrix_row(
-            int(peek32(addresses + 4 * lane)), cta, lane, words, 128, data, states,
-            kind == LOAD_TRANSPOSED, checked,
-        )  # fmt: skip
+            int(peek32(addresses + 4 * lane)),
+            cta,
+            lane,
+            words,
+            128,
+            data,
+            states,
+            kind == LOAD_TRANSPOSED,
+            checked,
+        )
         if wrong:
             return native.error_at(wrong, lane)
     return 0
@@ -298,9 +391,18 @@ def matrix_access(
 
 @native.compiled
 def async_copy(
-    memory: int, targets: int, sources: int, valid: int, lanes: int, size: int, all_targets: int,
-    all_sources: int, all_valid: int, flags: int, first: int,
-) -> int:  # fmt: skip
+    memory: int,
+    targets: int,
+    sources: int,
+    valid: int,
+    lanes: int,
+    size: int,
+    all_targets: int,
+    all_sources: int,
+    all_valid: int,
+    flags: int,
+    first: int,
+) -> int:
     """Begin asynchronous copies, and note those of each thread in the arrays of the chunk."""
     memories = native.array_at(memory, (WORDS,), np.int64)
     table = native.array_at(memories[TABLE], (memories[ARRAYS], COLUMNS), np.int64)
@@ -311,9 +413,11 @@ def async_copy(
     readers = native.array_at(memories[READERS], (ctas, memories[CHUNKS]), np.uint16)
     if checked:
         shadow.disclose(
-            memories[STATES] + cta * limit, memories[PAGES] + cta * memories[PAGES_OF_CTA],
-            memories[PAGES_OF_CTA], True,
-        )  # fmt: skip
+            memories[STATES] + cta * limit,
+            memories[PAGES] + cta * memories[PAGES_OF_CTA],
+            memories[PAGES_OF_CTA],
+            True,
+        )
     for lane in range(32):
         if lanes >> lane & 1:
             to, of = int(peek32(targets + 4 * lane)), int(peek64(sources + 8 * lane))
@@ -350,18 +454,14 @@ def merge(kept: int, warp: int, lanes: int, back: bool) -> None:
 
 
 @native.inlined
-def _words_are_plain(
-    addresses: int, size: int, limit: int, states: int, pages: int, checked: bool
-) -> bool:
+def _words_are_plain(addresses: int, size: int, limit: int, states: int, pages: int, checked: bool) -> bool:
     """Do `size` bytes at the 32-bit addresses of all lanes of a warp lie in a CTA, aligned and
     written?"""
     high = int(native.max32(addresses))
     if high + size > limit:
         return False
     wrong = np.uint64(0)
-    filled = checked and shadow.are_filled(
-        states, pages, int(native.min32(addresses)), high + size
-    )
+    filled = checked and shadow.are_filled(states, pages, int(native.min32(addresses)), high + size)
     if filled:
         wrong |= np.uint64(native.or32(addresses) & (size - 1))
     elif checked and size == 4:
@@ -394,9 +494,7 @@ def _gather(words: int, addresses: int, place: int, width: int, count: int) -> N
 
 
 @native.inlined
-def _move_row(
-    words: int, place: int, step: int, width: int, count: int, stores: bool
-) -> None:
+def _move_row(words: int, place: int, step: int, width: int, count: int, stores: bool) -> None:
     """Load or store `count` words of all lanes, `step` bytes apart from `place` on."""
     if count == 1 and step == width:
         for byte in range(0, 32 * width, 8):

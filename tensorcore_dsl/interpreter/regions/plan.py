@@ -115,8 +115,7 @@ class Region:
     def turns(self) -> bool:
         """Has it loops?"""
         return any(
-            block.jump is not None and self.start <= block.jump[0] < block.end
-            for block in self.blocks
+            block.jump is not None and self.start <= block.jump[0] < block.end for block in self.blocks
         )
 
     @property
@@ -151,9 +150,11 @@ def input_row(register: str, target: Slot) -> Row:
 
 
 def instruction_rows(
-    instr: Instruction, results: Sequence[Slot], operands: Sequence[Slot],
+    instr: Instruction,
+    results: Sequence[Slot],
+    operands: Sequence[Slot],
     immediate: Mapping[int, int] | None = None,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """The rows of an instruction; none if it has no compiled form.
 
     immediate: the numbers of immediate operands, whose slots are `NOTHING`.
@@ -187,9 +188,7 @@ def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset(reads), frozenset(writes)
 
 
-def products_row(
-    instr: Instruction, count: int, results: Iterable[Slot], operands: Iterable[Slot]
-) -> Row:
+def products_row(instr: Instruction, count: int, results: Iterable[Slot], operands: Iterable[Slot]) -> Row:
     """The row of `count` matrix products of a warp; registers may be named more than once."""
     written, read, work = dict.fromkeys(results), dict.fromkeys(operands), count
     for size in fragments.size(instr.params["shape"]):
@@ -216,8 +215,7 @@ class Flow:
     def __post_init__(self) -> None:
         count = len(self.steps)
         self.uses = [
-            _bits(reads_of(step)) | _bits(self.watched.get(at, ()))
-            for at, step in enumerate(self.steps)
+            _bits(reads_of(step)) | _bits(self.watched.get(at, ())) for at, step in enumerate(self.steps)
         ]
         self.kills = [0 if step.guard else _bits(step.writes) for step in self.steps]
         self.live = self.solve(range(count), [0] * (count + 1))
@@ -278,9 +276,7 @@ def _places(bits: int) -> frozenset[int]:
 # -- regions -------------------------------------------------------------------------------------
 
 
-def regions_of(
-    program: Program, flow: Flow, cuts: Iterable[int], level: int
-) -> list[Region]:
+def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) -> list[Region]:
     """The longest regions of a program for a level of machines, none across one of `cuts`."""
     cuts, steps, found, start = set(cuts), program.steps, list[Region](), 0
 
@@ -314,8 +310,7 @@ def _repeats(program: Program, flow: Flow, at: int) -> bool:
     """Does a loop all of whose steps have rows contain this one?"""
     rows, jumps = program.rows, flow.jumps
     return any(
-        jump.label.at <= at <= place
-        and all(i in rows or i in jumps for i in range(jump.label.at, place))
+        jump.label.at <= at <= place and all(i in rows or i in jumps for i in range(jump.label.at, place))
         for place, jump in jumps.items()
     )
 
@@ -332,13 +327,16 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
     blocks = []
     for first, last in pairwise(sorted(edges | apart)):
         jump = flow.jumps.get(last - 1)
-        blocks.append(Block(
-            first, last,
-            tuple((at, row) for at in range(first, last) for row in program.rows.get(at, ())),
-            None if jump is None else (jump.label.at, jump.condition),
-            first in apart,
-            _union(written[at] for at in range(first, last)),
-        ))  # fmt: skip
+        blocks.append(
+            Block(
+                first,
+                last,
+                tuple((at, row) for at in range(first, last) for row in program.rows.get(at, ())),
+                None if jump is None else (jump.label.at, jump.condition),
+                first in apart,
+                _union(written[at] for at in range(first, last)),
+            )
+        )
     exits = {place for block in blocks for place in flow.next(block.end - 1)} - {*inside}
     everything = _union(written.values())
     local = flow.solve(inside, [0] * (len(steps) + 1))
@@ -353,10 +351,19 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
     kept = outside | (between & everything if stops else 0)
     loaded = _union(_bits(places) for places in reads.values()) | kept
     return Region(
-        start, end, tuple(blocks), tuple(sorted(exits)), reads, _places(outside), _places(kept),
-        _places(between | outside), _places(loaded), stops, bool(needy) and not apart,
+        start,
+        end,
+        tuple(blocks),
+        tuple(sorted(exits)),
+        reads,
+        _places(outside),
+        _places(kept),
+        _places(between | outside),
+        _places(loaded),
+        stops,
+        bool(needy) and not apart,
         any(flow.jumps[at].condition is not None for at in branches),
-    )  # fmt: skip
+    )
 
 
 def _first_of_each(positions: Iterable[int], edges: Iterable[int]) -> set[int]:
@@ -383,9 +390,7 @@ def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
     whole = any(needs_warps(steps[at]) for at in everywhere)
     kept = _places(left)
     first = _places(reads) - program.fixed
-    return Region(
-        start, end, (block,), (end,), {start: first}, kept, kept, kept, first, False, whole
-    )
+    return Region(start, end, (block,), (end,), {start: first}, kept, kept, kept, first, False, whole)
 
 
 def _doubtful(flow: Flow, blocks: Sequence[Block], entry: int, written: int) -> int:

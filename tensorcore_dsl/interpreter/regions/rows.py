@@ -25,21 +25,15 @@ from tensorcore_dsl.interpreter.regions.layout import (
 from tensorcore_dsl.interpreter.regions.plan import INPUT, PRODUCTS, Region, Row, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import COPY
-from tensorcore_dsl.numerics.lanes import (
-    ANY,
-    FLOATS,
-    LANES,
-    NAN,
-    OPERATIONS,
-    WORDS,
-    Operation,
-)
+from tensorcore_dsl.numerics.lanes import ANY, FLOATS, LANES, NAN, OPERATIONS, WORDS, Operation
 
 LIST = ", ".join(f"i32 {i}" for i in range(2 * LANES))
 LOW, HIGH = (", ".join(f"i32 {i}" for i in range(n, n + LANES)) for n in (0, LANES))
 VECTOR = {bits: f"<{LANES} x i{bits}>" for bits in (1, 8, 16, 32, 64)}
 FLOAT = f"<{LANES} x float>"
 WHOLE = {bits: f"<{2 * LANES} x i{bits}>" for bits in (1, 8, 16, 32, 64)}
+
+
 def kinds(op: Operation) -> str:
     return op.kinds or WORDS * (1 + len(op.operands))
 
@@ -52,9 +46,13 @@ class Rows:
     """The code of rows, for one warp: registers are values with names, loaded when first read."""
 
     def __init__(
-        self, operation: Callable[[str, int], str], name: str, region: Region,
-        constants: dict[int, int], fixed: frozenset[int],
-    ) -> None:  # fmt: skip
+        self,
+        operation: Callable[[str, int], str],
+        name: str,
+        region: Region,
+        constants: dict[int, int],
+        fixed: frozenset[int],
+    ) -> None:
         self.operation = operation
         self.name, self.region, self.constants, self.fixed = name, region, constants, fixed
         self.layout = Layout(region, constants, fixed)
@@ -202,9 +200,7 @@ class Rows:
 
     def joined(self, bits: int, value: Pair) -> str:
         kind = VECTOR[bits]
-        return self.let(
-            f"shufflevector {kind} {value[0]}, {kind} {value[1]}, <{2 * LANES} x i32> <{LIST}>"
-        )
+        return self.let(f"shufflevector {kind} {value[0]}, {kind} {value[1]}, <{2 * LANES} x i32> <{LIST}>")
 
     def parted(self, bits: int, whole: str) -> Pair:
         kind = WHOLE[bits]
@@ -250,9 +246,7 @@ class Rows:
         if op.result:
             self.write(row.slots[0], (result[0], result[1]), made)
             return
-        wrong = tuple(
-            self.let(f"and {VECTOR[1]} {x}, {m}") for x, m in zip(result, self.halves)
-        )
+        wrong = tuple(self.let(f"and {VECTOR[1]} {x}, {m}") for x, m in zip(result, self.halves))
         bits = self.bits_of(wrong)  # type: ignore[arg-type]
         lane = self.let(f"call i32 @llvm.cttz.i32(i32 {bits}, i1 false)")
         code = self.let(f"or i64 {self.let(f'zext i32 {lane} to i64')}, {CHECK << 32}")
@@ -324,9 +318,7 @@ class Rows:
                 own = self.let(f"icmp eq {kind} {upper}, splat (i32 {OWN})")
                 lower = self.let(f"and {kind} {value}, splat (i32 {(1 << CLUSTER_SHIFT) - 1})")
                 value = self.select(own, kind, lower, value)
-            at = target if half == 0 else self.let(
-                f"getelementptr i8, ptr {target}, i64 {LANES * slot[2]}"
-            )
+            at = target if half == 0 else self.let(f"getelementptr i8, ptr {target}, i64 {LANES * slot[2]}")
             self.put(f"store {kind} {value}, ptr {at}, align 8")
 
     def counted(self, lanes: str) -> str:
@@ -392,8 +384,6 @@ class Rows:
             kind, size = VECTOR[8 * slot[2]], slot[2]
             halves = []
             for half in range(2):
-                place = self.let(
-                    f"getelementptr i8, ptr %words, i64 {LANES * size * (2 * i + half)}"
-                )
+                place = self.let(f"getelementptr i8, ptr %words, i64 {LANES * size * (2 * i + half)}")
                 halves.append(self.let(f"load {kind}, ptr {place}, align 8"))
             self.write(slot, (halves[0], halves[1]))

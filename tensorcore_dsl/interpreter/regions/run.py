@@ -16,14 +16,7 @@ from tensorcore_dsl.interpreter.regions import layout as layouts
 from tensorcore_dsl.interpreter.regions.code import Code
 from tensorcore_dsl.interpreter.regions.frame import NEVER, Frame
 from tensorcore_dsl.interpreter.regions.memory import address_of
-from tensorcore_dsl.interpreter.regions.plan import (
-    NONE,
-    PRODUCTS,
-    Block,
-    Region,
-    reads_of,
-    regions_of,
-)
+from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS, Block, Region, reads_of, regions_of
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import RegisterUse
 from tensorcore_dsl.isa import fragments, instruction
 from tensorcore_dsl.isa.lanes import COPY, Access
@@ -49,19 +42,16 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
             for at in region.reads:
                 found[at] = _executing(runs[at], code, region, at, uses)
     inside = {at for region in regions for at in range(region.start, region.end)}
-    filled = program.fixed.union(
-        place for place, _, registers in program.constants if registers is not None
-    )
+    filled = program.fixed.union(place for place, _, registers in program.constants if registers is not None)
     program.fills[level] = any(not loop.counted for loop in program.loops.values()) or any(
         not filled.isdisjoint(reads_of(step))
-        for at, step in enumerate(program.steps) if at not in inside or at in program.products
-    )  # fmt: skip
+        for at, step in enumerate(program.steps)
+        if at not in inside or at in program.products
+    )
     return found
 
 
-def _executing(
-    alone: Run, code: Code, region: Region, at: int, uses: Sequence[RegisterUse]
-) -> Run:
+def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[RegisterUse]) -> Run:
     """The steps of `region` for threads that start at one of its positions.
 
     `alone` executes the first of them. It is used where other threads stand at one of the next
@@ -72,10 +62,13 @@ def _executing(
     entry = [block.start for block in region.blocks].index(at)
     whole = region.whole or region.blocks[entry].whole
     finish = _straight_end(region) if region.straight else _end(region, at)
-    copies = [(place, row) for block in region.blocks for place, row in block.rows
-              if row.access is not None and row.access.kind == COPY]  # fmt: skip
-    products = {row.function for block in region.blocks for _, row in block.rows
-                if row.name == PRODUCTS}  # fmt: skip
+    copies = [
+        (place, row)
+        for block in region.blocks
+        for place, row in block.rows
+        if row.access is not None and row.access.kind == COPY
+    ]
+    products = {row.function for block in region.blocks for _, row in block.rows if row.name == PRODUCTS}
     cost, rows = cost_of(region), region.count
 
     def in_blocks(ctx: Any) -> bool:
@@ -86,10 +79,11 @@ def _executing(
         key = region, at, id(ctx.mask)
         new = key not in registers.settled
         if (
-            ctx.limit < end or (whole and ctx.lanes != WARP * ctx.warps)
+            ctx.limit < end
+            or (whole and ctx.lanes != WARP * ctx.warps)
             or (new and (registers.lacks(reads) or not in_blocks(ctx)))
             or not code.is_ready(rows, ctx.threads)
-        ):  # fmt: skip
+        ):
             registers.fill()
             return alone(machine)
         if uses and ctx.proxies.tracked:
@@ -122,17 +116,21 @@ def frame_of(machine: Machine, code: Code, region: Region, number: int) -> Frame
     """The frame of one of the threads of the team that execute a region."""
     rest, steps = machine.rest, machine.ctx.program.products
     parts = {
-        at: rest.bound(at, steps[at].prepared(machine), number)
-        for at, _ in code.layout(region).products
+        at: rest.bound(at, steps[at].prepared(machine), number) for at, _ in code.layout(region).products
     }
     ctx = machine.ctx
     return Frame(machine.registers, ctx.special, machine.memory, rest, code, region, parts)
 
 
 def execute(
-    machine: Machine, frames: dict[int, Frame], code: Code, region: Region, entry: int, cost: float,
+    machine: Machine,
+    frames: dict[int, Frame],
+    code: Code,
+    region: Region,
+    entry: int,
+    cost: float,
     issued: dict[int, Any] | None = None,
-) -> list[Frame]:  # fmt: skip
+) -> list[Frame]:
     """Execute a region, in threads of the team, and raise the error of the first that fails.
 
     Returns the frames that were used, one for each thread of the team.
@@ -193,9 +191,11 @@ def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None
     blocks, exits = region.blocks, set(region.exits)
     accounts = [(i, traffic(some)) for i, some in enumerate(map(_unguarded, blocks)) if some]
     guarded, count = _guarded(region), len(blocks)
-    heads = [i for i, block in enumerate(blocks) if any(
-        other.jump is not None and other.jump[0] == block.start < other.end for other in blocks
-    )]  # fmt: skip
+    heads = [
+        i
+        for i, block in enumerate(blocks)
+        if any(other.jump is not None and other.jump[0] == block.start < other.end for other in blocks)
+    ]
 
     def run(machine: Machine, frames: list[Frame]) -> int | None:
         ctx = machine.ctx
@@ -256,17 +256,12 @@ def cost_of(region: Region) -> float:
     """Nanoseconds of a thread, roughly."""
     rows = region.count
     turns = 1 if region.straight else 16
-    products = sum(
-        row.numbers[1]
-        for block in region.blocks for _, row in block.rows if row.name == PRODUCTS
-    )  # fmt: skip
+    products = sum(row.numbers[1] for block in region.blocks for _, row in block.rows if row.name == PRODUCTS)
     work = OPERATION_COST * rows + ACCESS_COST * len(region.accesses) + PRODUCT_COST * products
     return turns * work
 
 
-def refuse(
-    machine: Machine, mistake: np.ndarray, issued: dict[int, Any] | None = None
-) -> NoReturn:
+def refuse(machine: Machine, mistake: np.ndarray, issued: dict[int, Any] | None = None) -> NoReturn:
     """Raise the error of a thread that failed a check.
 
     Its operands are those of the failed step, which gives the error, executed alone.

@@ -98,7 +98,7 @@ def _node(h: Any, node: int, item: int) -> int:
 @compiled
 def order_of(
     h: Any, serial: int, lanes: int, mine: int, thread: int, row: int, vector: int, local: bool
-) -> int:  # fmt: skip
+) -> int:
     """1: the access happened before what is done now; 0: it did not; 2: ask `foreign`.
 
     lanes: 0 for an asynchronous operation. mine: the lanes that do it, of the warp of `thread`.
@@ -166,9 +166,18 @@ def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
 
 @compiled
 def examine(
-    h: Any, code: int, what: int, mine: int, thread: int, row: int, place: int, strong: int,
-    local: bool, vector: int, reads: int,
-) -> int:  # fmt: skip
+    h: Any,
+    code: int,
+    what: int,
+    mine: int,
+    thread: int,
+    row: int,
+    place: int,
+    strong: int,
+    local: bool,
+    vector: int,
+    reads: int,
+) -> int:
     """Check an access against a code; 1 when something is in conflict, which `found` names.
 
     strong: of the accessing instruction. vector: what must know of accesses through the generic
@@ -190,16 +199,17 @@ def examine(
             report(h, what, thread, place, serial, lanes)
             return 1
         if order != 1:
-            observed = newest and what == WROTE and reads != 0 and _observed(
-                h, serial, step, reads, mine, thread, row, local
-            )  # fmt: skip
+            observed = (
+                newest
+                and what == WROTE
+                and reads != 0
+                and _observed(h, serial, step, reads, mine, thread, row, local)
+            )
             if not observed and not _compatible(h, strong, serial, thread):
                 report(h, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
                 if order == 0:
                     return 1
-        elif vector != 0 and lanes != 0 and order_of(
-            h, serial, lanes, mine, thread, row, vector, local
-        ) == 0:  # fmt: skip
+        elif vector != 0 and lanes != 0 and order_of(h, serial, lanes, mine, thread, row, vector, local) == 0:
             unfenced = UNFENCED_WRITE if what == WROTE else UNFENCED_READ
             report(h, unfenced, thread, place, serial, lanes)
             return 1
@@ -210,7 +220,7 @@ def examine(
 @compiled
 def _observed(
     h: Any, serial: int, step: int, reads: int, mine: int, thread: int, row: int, local: bool
-) -> bool:  # fmt: skip
+) -> bool:
     """Did a read that happened before what is done now observe the last write, a strong one?"""
     if int(peek8(h[STRONG] + step)) == 0:
         return False
@@ -255,9 +265,8 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
 
 @compiled
 def added(
-    h: Any, code: int, serial: int, lanes: int, mine: int, thread: int, row: int, strong: int,
-    local: bool,
-) -> Any:  # fmt: skip
+    h: Any, code: int, serial: int, lanes: int, mine: int, thread: int, row: int, strong: int, local: bool
+) -> Any:
     """The code after an access, without those before it that it stands for.
 
     A strong access stands for strong ones only: with the next strong one it is not in conflict.
@@ -317,11 +326,24 @@ def _elsewhere(h: Any, serial: int, thread: int) -> bool:
 
 
 @compiled
-def touch(
-    h: Any, kind: int, todo: int, writes: int, reads: int, first: int, last: int, shift: int,
-    serial: int, lanes: int, mine: int, thread: int, row: int, strong: int, local: bool,
+def touch(  # noqa: PLR0913
+    h: Any,
+    kind: int,
+    todo: int,
+    writes: int,
+    reads: int,
+    first: int,
+    last: int,
+    shift: int,
+    serial: int,
+    lanes: int,
+    mine: int,
+    thread: int,
+    row: int,
+    strong: int,
+    local: bool,
     vector: int,
-) -> int:  # fmt: skip
+) -> int:
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
     writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation, which the
@@ -341,21 +363,18 @@ def touch(
                     h, wrote, WROTE, mine, thread, row, place, strong, local, vector, read
                 ):
                     return 1
-                if stores and read != 0 and examine(
-                    h, read, READ, mine, thread, row, place, strong, local, vector, 0
+                if (
+                    stores
+                    and read != 0
+                    and examine(h, read, READ, mine, thread, row, place, strong, local, vector, 0)
                 ):
                     return 1
             if stores and todo & NOTE:
                 new_reads = 0
                 if kind == STRONG_STORE:
-                    new_writes = added(
-                        h, wrote, serial, lanes, mine, thread, row, strong, local
-                    )
+                    new_writes = added(h, wrote, serial, lanes, mine, thread, row, strong, local)
                     new_reads = read
-                elif (
-                    wrote >> LANE_BITS == serial and wrote & KIND != CHAIN and lanes != 0
-                    and todo & CHECK
-                ):  # fmt: skip
+                elif wrote >> LANE_BITS == serial and wrote & KIND != CHAIN and lanes != 0 and todo & CHECK:
                     report(h, TOGETHER, thread, place, serial, lanes)
                     return 1
                 else:
@@ -371,10 +390,21 @@ def touch(
 
 
 @compiled
-def touch_ranges(
-    h: Any, kind: int, todo: int, serial: int, mine: int, thread: int, row: int, starts: Any,
-    size: int, place: Any, strong: int, local: bool, vector: int,
-) -> int:  # fmt: skip
+def touch_ranges(  # noqa: PLR0913
+    h: Any,
+    kind: int,
+    todo: int,
+    serial: int,
+    mine: int,
+    thread: int,
+    row: int,
+    starts: Any,
+    size: int,
+    place: Any,
+    strong: int,
+    local: bool,
+    vector: int,
+) -> int:
     """An asynchronous access to `size` bytes at each of `starts`; 1 after a conflict.
 
     place: (ITEMS,). mine, thread: the lanes of a warp that issued it. row: what they know.
@@ -385,10 +415,23 @@ def touch_ranges(
         if start < 0 or start + size > place[LIMIT]:
             continue
         if touch(
-            h, kind, todo, place[POINTER_WRITES], place[POINTER_READS], start >> shift,
-            start + size - 1 >> shift, shift, serial, 0, mine, thread, row, strong, local,
+            h,
+            kind,
+            todo,
+            place[POINTER_WRITES],
+            place[POINTER_READS],
+            start >> shift,
+            start + size - 1 >> shift,
+            shift,
+            serial,
+            0,
+            mine,
+            thread,
+            row,
+            strong,
+            local,
             vector,
-        ):  # fmt: skip
+        ):
             return 1
     return 0
 

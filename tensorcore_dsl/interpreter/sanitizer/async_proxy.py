@@ -70,9 +70,16 @@ class Read:
     def part(self, some: np.ndarray) -> Read:
         """The operation for some of its owners."""
         return Read(
-            self.kind, self.step, self.owners[some], self.groups[some], self.ctas[some],
-            self.chunks, self.rows[some], self.spans, self.parts,
-        )  # fmt: skip
+            self.kind,
+            self.step,
+            self.owners[some],
+            self.groups[some],
+            self.ctas[some],
+            self.chunks,
+            self.rows[some],
+            self.spans,
+            self.parts,
+        )
 
     def places(self, address: int, cta: int) -> np.ndarray:
         """(owners,) bool of those for whom it reads the byte at this address of a CTA."""
@@ -275,14 +282,18 @@ class CopiesInFlight:
         return self._rows[: self.count]
 
     def add(
-        self, threads: np.ndarray, step: int, size: int, ctas: np.ndarray, targets: np.ndarray,
-        slots: np.ndarray, phases: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        threads: np.ndarray,
+        step: int,
+        size: int,
+        ctas: np.ndarray,
+        targets: np.ndarray,
+        slots: np.ndarray,
+        phases: np.ndarray,
+    ) -> None:
         """Note loads of `size` bytes; the arrays have one item for each."""
         own, rows = np.arange(len(threads)), self.room(len(threads))
-        add_flights(
-            rows, self.count, threads, own, step, size, ctas, targets, slots * 8, phases
-        )
+        add_flights(rows, self.count, threads, own, step, size, ctas, targets, slots * 8, phases)
         self.count += len(threads)
 
     def room(self, more: int) -> np.ndarray:
@@ -337,16 +348,23 @@ class CopiesInFlight:
         what = instr.summary if instr and Effect.BULK not in instr.effects else "bulk load"
         return (
             f"the {what} at {self.chunk.loc(step)} (by {self.chunk.describe(thread)}) is in "
-            f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of "
-            + self.name(cta, slot)
+            f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of " + self.name(cta, slot)
         )
 
 
 @compiled
 def add_flights(
-    rows: Any, count: int, threads: Any, own: Any, step: int, size: int, ctas: Any, targets: Any,
-    barriers: Any, phases: Any,
-) -> None:  # fmt: skip
+    rows: Any,
+    count: int,
+    threads: Any,
+    own: Any,
+    step: int,
+    size: int,
+    ctas: Any,
+    targets: Any,
+    barriers: Any,
+    phases: Any,
+) -> None:
     """Write the rows from number `count` on. The bytes are those of whole lines of 128.
 
     own: which of the threads issued each; barriers: addresses.

@@ -14,12 +14,7 @@ import numpy as np
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
-from tensorcore_dsl.interpreter.sanitizer.race_report import (
-    Detector,
-    Finding,
-    RunningDetector,
-    place_text,
-)
+from tensorcore_dsl.interpreter.sanitizer.race_report import Detector, Finding, RunningDetector, place_text
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks
 from tensorcore_dsl.isa import advice
 
@@ -114,9 +109,8 @@ class EarlierLaunches:
         return self._search(threads, starts.astype(np.int64), size, stores, strong, step)
 
     def _search(
-        self, threads: np.ndarray, starts: np.ndarray, size: int, stores: bool, strong: int,
-        step: int,
-    ) -> Finding | None:  # fmt: skip
+        self, threads: np.ndarray, starts: np.ndarray, size: int, stores: bool, strong: int, step: int
+    ) -> Finding | None:
         races = self.races
         knows = self._know(threads)
         for earlier in races.launch.earlier:
@@ -131,9 +125,21 @@ class EarlierLaunches:
                 what = history.WROTE if hit.wrote else history.READ
                 kind = history.STORE if stores else history.LOAD
                 return EarlierFinding(
-                    races, what, history.GLOBAL, kind, step, thread, 0, hit.serial, hit.lanes,
-                    hit.real, 0, False, earlier, footprint,
-                )  # fmt: skip
+                    races,
+                    what,
+                    history.GLOBAL,
+                    kind,
+                    step,
+                    thread,
+                    0,
+                    hit.serial,
+                    hit.lanes,
+                    hit.real,
+                    0,
+                    False,
+                    earlier,
+                    footprint,
+                )
         awaited = all(one.awaited for one in races.launch.earlier)
         if awaited and self._know(np.flatnonzero(races.chunk.alive)).all():
             self.end()

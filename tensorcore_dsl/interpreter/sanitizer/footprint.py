@@ -50,9 +50,7 @@ class Footprint:
     chunks: list[Any]
     arrays: list[tuple[NamedArray, Region, Owner]]
 
-    def find(
-        self, starts: np.ndarray, size: int, reads: bool, strong: int
-    ) -> Hit | None:
+    def find(self, starts: np.ndarray, size: int, reads: bool, strong: int) -> Hit | None:
         """An earlier write, or read if `reads` count, of the `size` bytes at real addresses.
 
         strong: the strength of the later access (`strong_accesses.strength`).

@@ -76,9 +76,7 @@ class HappensBefore:
         self.mark(chunk.mask)
         if not (everybody and again):  # else nobody has accessed memory since they met
             keys = np.full(chunk.threads, -1)
-            keys[chunk.mask] = (
-                0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
-            )
+            keys[chunk.mask] = 0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
             self.clocks.meet(keys, WARP, self.now)
         if everybody:
             self.met = self.now
@@ -95,9 +93,7 @@ class HappensBefore:
         self.mark(mask)
         self.clocks.release(rows, self.now)
 
-    def _messages(
-        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> np.ndarray:
+    def _messages(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> np.ndarray:
         """(T,) rows of messages for the threads of `mask` that arrive, -1 for the others."""
         rows = np.full(self.chunk.threads, -1)
         barriers, which = np.unique(units[mask] << 32 | phases[mask], return_inverse=True)
@@ -106,15 +102,20 @@ class HappensBefore:
         return rows
 
     def count(
-        self, kind: int, mask: np.ndarray, asked: np.ndarray, units: np.ndarray,
-        phases: np.ndarray, describe: Callable[[int], tuple[str, str]],
+        self,
+        kind: int,
+        mask: np.ndarray,
+        asked: np.ndarray,
+        units: np.ndarray,
+        phases: np.ndarray,
+        describe: Callable[[int], tuple[str, str]],
     ) -> None:
         """The threads of `mask` have arrived: doubt which phases count them, where a warp of
         `asked` does not know of all arrivals in the phase before, and may come before one of them.
 
         describe: for a thread, the barrier with what it does, and what another order brings.
         Warps arrive as a whole at a named barrier, single lanes at an mbarrier.
-        """  # fmt: skip
+        """
         arrived, chunk, clocks = ARRIVED + kind, self.chunk, self.clocks
         before = self._collected(arrived, asked, units, phases - 1)
         rows = self._messages(arrived, mask, units, phases)
@@ -134,9 +135,7 @@ class HappensBefore:
             chunk.loc(chunk.at_step),
         )
 
-    def release_fenced(
-        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> None:
+    def release_fenced(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` arrive relaxed: they hand on what a fence has released before."""
         self.mark(mask)
         for thread in np.flatnonzero(mask).tolist():
@@ -154,9 +153,7 @@ class HappensBefore:
         self.mark(mask)
         self.clocks.acquire(rows)
 
-    def _collected(
-        self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray
-    ) -> np.ndarray:
+    def _collected(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> np.ndarray:
         """(T,) rows of what was collected in these phases, -1 for nothing."""
         rows = np.full(self.chunk.threads, -1)
         barriers, which = np.unique(units[mask] << 1 | phases[mask] & 1, return_inverse=True)

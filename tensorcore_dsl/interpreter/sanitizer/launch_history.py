@@ -43,10 +43,14 @@ class LaunchHistory:
     waits = triggers = False
 
     def __init__(
-        self, program: Program, spans: list[tuple[int, int]], coupled: bool,
-        element: Callable[[int, int], str], launched: Launched | None = None,
+        self,
+        program: Program,
+        spans: list[tuple[int, int]],
+        coupled: bool,
+        element: Callable[[int, int], str],
+        launched: Launched | None = None,
         earlier: Sequence[Earlier] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.launched, self.earlier = launched, list(earlier)
         self.program, self.coupled, self.element = program, coupled, element
         self.lock = threading.Lock()

@@ -189,9 +189,7 @@ class Finding:
 
     def _together(self, here: Loc | None) -> str:
         first = self.thread // WARP * WARP
-        lanes = np.array(
-            [i for i in range(WARP) if self.lanes >> i & 1 or first + i == self.thread]
-        )
+        lanes = np.array([i for i in range(WARP) if self.lanes >> i & 1 or first + i == self.thread])
         warp = _warp_name(self.races, self.thread // WARP)
         kind = "the same value" if self.mild else "different values, of which any may stay"
         return (
@@ -220,24 +218,16 @@ class Finding:
             if not mine:
                 return "neither of the two warps has passed a synchronisation in between"
             where = "lies before both" if earlier else f"is what {me} has passed"
-            return (
-                f"the closest synchronisation, {mine}, {where}; {other} has passed none since its "
-                "access"
-            )
+            return f"the closest synchronisation, {mine}, {where}; {other} has passed none since its access"
         theirs = _named(owner, int(who[first]), here)
         if not mine:
             return f"{other} has passed {theirs} since its access, but {me} none before its own"
         if theirs == mine:
             return f"both warps have passed {mine}, which does not connect the two accesses"
         when = "before that access" if earlier else "before its own"
-        return (
-            f"{other} has passed {theirs} since its access, and {me} {mine} {when}; these do not "
-            "connect"
-        )
+        return f"{other} has passed {theirs} since its access, and {me} {mine} {when}; these do not connect"
 
-    def _synchronisation(
-        self, races: Detector, warp: int, start: int, end: int, last: bool
-    ) -> int | None:
+    def _synchronisation(self, races: Detector, warp: int, start: int, end: int, last: bool) -> int | None:
         who = self.races.launch.who[start : end + 1]
         mine = np.flatnonzero((who & history.WARP_MASK) == warp)
         steps = who[mine] >> history.WARP_BITS
@@ -269,10 +259,7 @@ class Finding:
                     "threads must meet"
                 )
         if any(i is not None and i.read_only for i in (theirs, mine)):
-            return (
-                "a read-only load is for memory that nobody writes during the launch; use an "
-                "ordinary load"
-            )
+            return "a read-only load is for memory that nobody writes during the launch; use an ordinary load"
         if self.serial > self.since:
             return (
                 "the copy is in flight until the thread that issued it waits for its group: the "

@@ -90,10 +90,14 @@ class Races(HappensBefore):
     def _book(self, width: int) -> np.ndarray:
         launch, book = self.launch, np.zeros(history.LENGTH, np.int64)
         for item, array in (
-            (history.WHO, launch.who), (history.OWNER, launch.owner), (history.NODES, launch.nodes),
-            (history.MEMORY, self.memo), (history.STRONG, launch.strong),
-            (history.FOUND, self.found), (history.ROW_OF, self.clocks.rows.row_of),
-        ):  # fmt: skip
+            (history.WHO, launch.who),
+            (history.OWNER, launch.owner),
+            (history.NODES, launch.nodes),
+            (history.MEMORY, self.memo),
+            (history.STRONG, launch.strong),
+            (history.FOUND, self.found),
+            (history.ROW_OF, self.clocks.rows.row_of),
+        ):
             book[item] = array.ctypes.data
         book[history.CHUNK], book[history.COUPLED] = self.number, launch.coupled
         book[history.WARPS], book[history.CTA_WARPS] = width // WARP, self.chunk.group // WARP
@@ -150,11 +154,19 @@ class Races(HappensBefore):
     # -- accesses ---------------------------------------------------------------------------------
 
     def words(
-        self, memory: int, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int,
-        same: Same | None = None, *, strong: bool = False,
-        todo: int = history.CHECK | history.NOTE, step: int | None = None,
+        self,
+        memory: int,
+        verb: str,
+        addresses: np.ndarray,
+        mask: np.ndarray,
+        size: int,
+        same: Same | None = None,
+        *,
+        strong: bool = False,
+        todo: int = history.CHECK | history.NOTE,
+        step: int | None = None,
         since: int = ALWAYS,
-    ) -> Callable[[], None] | None:  # fmt: skip
+    ) -> Callable[[], None] | None:
         """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
 
         same: (T,) bool twice: do all threads that store to one place store the same, does memory
@@ -178,18 +190,25 @@ class Races(HappensBefore):
                 book = self._prepare(self.chunk.threads // WARP + 2)
                 book[history.SINCE] = since
                 touch_words(
-                    book, kind, todo, memory, at, addresses, mask, size, self.places[memory],
-                    self.table, self.peers,
-                )  # fmt: skip
+                    book,
+                    kind,
+                    todo,
+                    memory,
+                    at,
+                    addresses,
+                    mask,
+                    size,
+                    self.places[memory],
+                    self.table,
+                    self.peers,
+                )
             return bool(book[history.FOUNDS])
 
         def judge() -> race_report.Finding | None:
             return self._judge(memory, kind, at, same, place, start, since)
 
         def place(thread: int) -> tuple[int, np.ndarray]:
-            return self._base(memory, thread, int(addresses[thread])), mask & (
-                addresses == addresses[thread]
-            )
+            return self._base(memory, thread, int(addresses[thread])), mask & (addresses == addresses[thread])
 
         if not touch(todo, mask, since):
             return None
@@ -223,10 +242,16 @@ class Races(HappensBefore):
         return cta // self.peers * self.peers + rank - 1 if remote else cta
 
     def _judge(
-        self, memory: int, kind: int, step: int, same: Same | None,
-        place: Callable[[int], tuple[int, np.ndarray | None]], start: int = history.SERIALS,
-        since: int = ALWAYS, vector: int = ORDER,
-    ) -> race_report.Finding | None:  # fmt: skip
+        self,
+        memory: int,
+        kind: int,
+        step: int,
+        same: Same | None,
+        place: Callable[[int], tuple[int, np.ndarray | None]],
+        start: int = history.SERIALS,
+        since: int = ALWAYS,
+        vector: int = ORDER,
+    ) -> race_report.Finding | None:
         """The first row of `found` that is a race; the step began with serial number `start`.
 
         place: by thread, where places count from, and the threads that access the same bytes.
@@ -306,10 +331,18 @@ class Races(HappensBefore):
         return serial
 
     def shared_ranges(
-        self, verb: str, serial: int, thread: int, cta: int, starts: np.ndarray, size: int,
-        whole: bool = False, swizzle: int | None = None, vector: int = FENCED_SHARED,
+        self,
+        verb: str,
+        serial: int,
+        thread: int,
+        cta: int,
+        starts: np.ndarray,
+        size: int,
+        whole: bool = False,
+        swizzle: int | None = None,
+        vector: int = FENCED_SHARED,
         strong: int = 0,
-    ) -> Callable[[], None] | None:  # fmt: skip
+    ) -> Callable[[], None] | None:
         """An asynchronous operation accesses `size` bytes at each of `starts` in a CTA.
 
         whole: all warps of the warpgroup of `thread` issue it. swizzle: of the access, where it is
@@ -340,14 +373,32 @@ class Races(HappensBefore):
             if early is not None:
                 return early.tell
         return self._ranges(
-            history.GLOBAL, verb, serial, thread, starts - region.low, size, place, strong,
-            FENCED_GLOBAL, region.low,
-        )  # fmt: skip
+            history.GLOBAL,
+            verb,
+            serial,
+            thread,
+            starts - region.low,
+            size,
+            place,
+            strong,
+            FENCED_GLOBAL,
+            region.low,
+        )
 
     def _ranges(
-        self, memory: int, verb: str, serial: int, thread: int, starts: np.ndarray, size: int,
-        place: np.ndarray, strong: int, vector: int, base: int, whole: bool = False,
-    ) -> Callable[[], None] | None:  # fmt: skip
+        self,
+        memory: int,
+        verb: str,
+        serial: int,
+        thread: int,
+        starts: np.ndarray,
+        size: int,
+        place: np.ndarray,
+        strong: int,
+        vector: int,
+        base: int,
+        whole: bool = False,
+    ) -> Callable[[], None] | None:
         row, mine = int(self.clocks.rows.row_of[thread]), 1 << thread % WARP
         if whole:
             row, mine = self.clocks.common(range(thread, thread + WARPGROUP, WARP)), 0
@@ -360,9 +411,20 @@ class Races(HappensBefore):
         starts = np.ascontiguousarray(starts, np.int64)
         with self.launch.access if memory == history.GLOBAL else nullcontext():
             history.touch_ranges(
-                book, kind, todo, serial, mine, thread, row, starts, size, place, strong,
-                memory == history.OWN, vector,
-            )  # fmt: skip
+                book,
+                kind,
+                todo,
+                serial,
+                mine,
+                thread,
+                row,
+                starts,
+                size,
+                place,
+                strong,
+                memory == history.OWN,
+                vector,
+            )
         if whole:
             self.clocks.free(row)
         if book[history.FOUNDS] == 0:
@@ -395,10 +457,18 @@ class Races(HappensBefore):
         others[threads[away]] = True
         ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)
         touch_words(
-            self._prepare(self.chunk.threads // WARP + 2), history.LOAD, history.NOTE,
-            history.CLUSTER, self.chunk.at_step, ranks, others, LIFE, self.lives, self.table,
+            self._prepare(self.chunk.threads // WARP + 2),
+            history.LOAD,
+            history.NOTE,
+            history.CLUSTER,
+            self.chunk.at_step,
+            ranks,
+            others,
+            LIFE,
+            self.lives,
+            self.table,
             self.peers,
-        )  # fmt: skip
+        )
 
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of what others did to its shared memory."""
@@ -428,9 +498,17 @@ class Races(HappensBefore):
         serial = self.operation(thread, column)
         self.inits[serial], self.unfenced[cta, slot] = thread, thread
         found = self._ranges(
-            history.OWN, "store", serial, thread, np.array([slot * size]), size,
-            self.places[history.OWN][cta], 0, ORDER, cta,
-        )  # fmt: skip
+            history.OWN,
+            "store",
+            serial,
+            thread,
+            np.array([slot * size]),
+            size,
+            self.places[history.OWN][cta],
+            0,
+            ORDER,
+            cta,
+        )
         if self.drawn == self.turn:
             self.observe(np.arange(self.chunk.threads) == thread, column, serial)
         return found

@@ -112,9 +112,10 @@ def launched(kernel: str, queue: Queued) -> tuple[Launched, list[Earlier]]:
         _host.intersection_update(kept)
         earlier = [
             _earlier(launch, new, other is stream and other.launches)
-            for other in _streams.values() for launch in other.launches
+            for other in _streams.values()
+            for launch in other.launches
             if launch.number not in new.before and launch.footprint is not None
-        ]  # fmt: skip
+        ]
         _keep(stream, new)
         return new, sorted(earlier, key=lambda one: -one.launch.number)
 
@@ -134,10 +135,15 @@ def _stream(queue: Queued) -> _Stream:
 def _of_other_streams(queue: Queued) -> frozenset[int]:
     """What the default stream waits for, or what waits for the default stream."""
     default = queue.stream == DEFAULT_STREAM
-    streams = [
-        stream for (handle, blocking), stream in _streams.items()
-        if blocking and queue.blocking and (default or handle == DEFAULT_STREAM)
-    ] if len(_streams) > 1 else []  # fmt: skip
+    streams = (
+        [
+            stream
+            for (handle, blocking), stream in _streams.items()
+            if blocking and queue.blocking and (default or handle == DEFAULT_STREAM)
+        ]
+        if len(_streams) > 1
+        else []
+    )
     return _ended(launch for stream in streams for launch in stream.launches)
 
 

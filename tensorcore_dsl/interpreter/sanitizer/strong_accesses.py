@@ -162,9 +162,11 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
         if releases:
             vectors = races.clocks.snapshot(thread, races.now)
             handed = Message(
-                {**races.clocks.foreign(thread), _cluster(races, thread): vectors}, scope,
-                _cta(races, thread), _cluster(races, thread),
-            )  # fmt: skip
+                {**races.clocks.foreign(thread), _cluster(races, thread): vectors},
+                scope,
+                _cta(races, thread),
+                _cluster(races, thread),
+            )
             signals.released[number, thread, key] = handed
         elif (fenced := fenced_by(races, thread)) is not None:
             handed = fenced if handed is None else _joined(fenced, handed)
@@ -248,5 +250,3 @@ def _includes(races: Detector, thread: int, scope: int, message: Message) -> boo
         return True
     same = _cluster(races, thread) == message.cluster
     return min(scope, message.scope) >= (CLUSTER_SCOPE if same else GPU_SCOPE)
-
-

@@ -43,9 +43,15 @@ class Swizzles:
         self.access(verb, ctas[inside], starts[inside], size, step, threads[inside])
 
     def access(
-        self, verb: str, ctas: np.ndarray, starts: np.ndarray, size: int, step: int,
-        threads: np.ndarray, swizzle: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        verb: str,
+        ctas: np.ndarray,
+        starts: np.ndarray,
+        size: int,
+        step: int,
+        threads: np.ndarray,
+        swizzle: int | None = None,
+    ) -> None:
         """Accesses of `size` bytes at `starts` of `ctas`; swizzle None: that of the step's tile."""
         swizzle = self.chunk.program.steps[step].swizzle if swizzle is None else swizzle
         granules = np.arange(0, size, 1 << self.shift) + starts[:, None] >> self.shift

@@ -93,9 +93,7 @@ class VectorClocks:
         stack[free : free + more] = np.arange(old, old + more)[::-1]
         rows.counts[FREE] = free + more
         floor, users, foreign = grown
-        self.rows = Rows(
-            known, floor, users, foreign, rows.row_of, stack, rows.merges, rows.counts
-        )
+        self.rows = Rows(known, floor, users, foreign, rows.row_of, stack, rows.merges, rows.counts)
 
     def column(self, cluster: int) -> int:
         """A new column of a cluster."""
@@ -250,9 +248,7 @@ class VectorClocks:
         rows.counts[MERGES] = 0
 
 
-def merged(
-    first: dict[int, np.ndarray], second: dict[int, np.ndarray]
-) -> dict[int, np.ndarray]:
+def merged(first: dict[int, np.ndarray], second: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
     """What both know, by cluster."""
     result = dict(first)
     for cluster, vectors in second.items():

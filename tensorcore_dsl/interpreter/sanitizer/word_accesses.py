@@ -49,9 +49,18 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 @compiled
 def touch_words(
-    h: Any, kind: int, todo: int, memory: int, step: int, addresses: Any, active: Any, size: int,
-    places: Any, table: Any, peers: int,
-) -> int:  # fmt: skip
+    h: Any,
+    kind: int,
+    todo: int,
+    memory: int,
+    step: int,
+    addresses: Any,
+    active: Any,
+    size: int,
+    places: Any,
+    table: Any,
+    peers: int,
+) -> int:
     """The accesses of `size` bytes by the active threads; 1 after a conflict.
 
     places: (CTAs or allocations, ITEMS). table: the allocations. peers: CTAs of a cluster.
@@ -62,37 +71,52 @@ def touch_words(
         count = 0
         for thread in range(first, first + 32):
             count += active[thread]
-        if count == 0 or (todo == CHECK | NOTE and touches_row(
-            h, kind, memory, step, addresses, first, count, size, places, table, group
-        )):  # fmt: skip
+        if count == 0 or (
+            todo == CHECK | NOTE
+            and touches_row(h, kind, memory, step, addresses, first, count, size, places, table, group)
+        ):
             continue
         if touch_warp(
-            h, kind, todo, memory, step, addresses, active, first, count, size, places, table,
-            peers, group,
-        ):  # fmt: skip
+            h, kind, todo, memory, step, addresses, active, first, count, size, places, table, peers, group
+        ):
             return 1
     return 0
 
 
 @compiled
 def touches_row(
-    h: Any, kind: int, memory: int, step: int, addresses: Any, first: int, count: int, size: int,
-    places: Any, table: Any, group: int,
-) -> bool:  # fmt: skip
+    h: Any,
+    kind: int,
+    memory: int,
+    step: int,
+    addresses: Any,
+    first: int,
+    count: int,
+    size: int,
+    places: Any,
+    table: Any,
+    group: int,
+) -> bool:
     """`touch_warp` at once, where all lanes access one word behind the other and nothing is in
     conflict with them; else nothing is done."""
     if count != 32 or memory == CLUSTER or not _side_by_side(h, addresses, first, size):
         return False
-    return bool(touches_line(
-        h, kind, memory, step, int(addresses[first]), first, size, places, table, group
-    ))  # fmt: skip
+    return bool(touches_line(h, kind, memory, step, int(addresses[first]), first, size, places, table, group))
 
 
 @compiled
 def touches_line(
-    h: Any, kind: int, memory: int, step: int, address: int, first: int, size: int, places: Any,
-    table: Any, group: int,
-) -> bool:  # fmt: skip
+    h: Any,
+    kind: int,
+    memory: int,
+    step: int,
+    address: int,
+    first: int,
+    size: int,
+    places: Any,
+    table: Any,
+    group: int,
+) -> bool:
     """`touches_row` where the lanes access one word behind the other, from an address on."""
     weak = int(peek8(h[STRONG] + step)) == 0 and kind in (LOAD, STORE)
     if not weak or not _know_the_same(h, first):
@@ -110,20 +134,37 @@ def touches_line(
     serial = h[NEXT]
     poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
     if not _touch_row(
-        h, kind, places[which, POINTER_WRITES] + 4 * (offset >> shift),
-        places[which, POINTER_READS] + 4 * (offset >> shift), size >> shift, serial, first,
+        h,
+        kind,
+        places[which, POINTER_WRITES] + 4 * (offset >> shift),
+        places[which, POINTER_READS] + 4 * (offset >> shift),
+        size >> shift,
+        serial,
+        first,
         memory != GLOBAL,
-    ):  # fmt: skip
+    ):
         return False
     h[NEXT] += 1
     return True
 
 
 @compiled
-def touch_warp(
-    h: Any, kind: int, todo: int, memory: int, step: int, addresses: Any, active: Any, first: int,
-    count: int, size: int, places: Any, table: Any, peers: int, group: int,
-) -> int:  # fmt: skip
+def touch_warp(  # noqa: PLR0913, PLR0915
+    h: Any,
+    kind: int,
+    todo: int,
+    memory: int,
+    step: int,
+    addresses: Any,
+    active: Any,
+    first: int,
+    count: int,
+    size: int,
+    places: Any,
+    table: Any,
+    peers: int,
+    group: int,
+) -> int:
     """`touch_words` of the `count` active threads of the warp that begins with thread `first`.
 
     group: threads of a CTA.
@@ -166,14 +207,26 @@ def touch_warp(
         start, end = offset >> shift, offset + size - 1 >> shift
         writes, reads = places[which, POINTER_WRITES], places[which, POINTER_READS]
         alone = plain and lanes == 1 << lane
-        if alone and _touch_known(
-            h, kind, notes, writes, reads, start, end, serial, thread, here, local
-        ):  # fmt: skip
+        if alone and _touch_known(h, kind, notes, writes, reads, start, end, serial, thread, here, local):
             continue
         if touch(
-            h, kind, todo, writes, reads, start, end, shift, serial, lanes, lanes, thread, here,
-            strong, local, 0,
-        ):  # fmt: skip
+            h,
+            kind,
+            todo,
+            writes,
+            reads,
+            start,
+            end,
+            shift,
+            serial,
+            lanes,
+            lanes,
+            thread,
+            here,
+            strong,
+            local,
+            0,
+        ):
             return 1
     return 0
 
@@ -312,9 +365,18 @@ def _together(h: Any, addresses: Any, active: Any, first: int, lanes_of: Any, sl
 
 @compiled
 def _touch_known(
-    h: Any, kind: int, notes: bool, writes: int, reads: int, first: int, last: int, serial: int,
-    thread: int, row: int, local: bool,
-) -> bool:  # fmt: skip
+    h: Any,
+    kind: int,
+    notes: bool,
+    writes: int,
+    reads: int,
+    first: int,
+    last: int,
+    serial: int,
+    thread: int,
+    row: int,
+    local: bool,
+) -> bool:
     """`touch` for a weak access by one lane that knows of all accesses in conflict with it.
 
     It mostly does; where it does not, nothing is changed.

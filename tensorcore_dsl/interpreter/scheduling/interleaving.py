@@ -87,7 +87,7 @@ class Interleaving:
                 target=contextvars.copy_context().run, args=(self._run, launch, job), daemon=True
             )
             for launch, job in zip(self.launches, jobs, strict=True)
-        ]  # fmt: skip
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -98,8 +98,7 @@ class Interleaving:
     def texts(self, names: Sequence[str]) -> list[str]:
         """The switches in words. names: of the launches."""
         return [
-            f"{names[stopped]} {'has ended' if loc is None else f'stops at {loc}'}; {names[next_]} "
-            "runs"
+            f"{names[stopped]} {'has ended' if loc is None else f'stops at {loc}'}; {names[next_]} runs"
             for stopped, loc, next_ in self.switches
         ]
 

@@ -155,9 +155,7 @@ class Scheduler(Protocol):
 def is_point(step: Step) -> bool:
     """Does a step access memory or synchronise, so that others can tell when it runs?"""
     instr = step.instr
-    return instr is not None and (
-        instr.accesses_memory or instr.synchronises
-    )
+    return instr is not None and (instr.accesses_memory or instr.synchronises)
 
 
 def is_divisible(step: Step) -> bool:

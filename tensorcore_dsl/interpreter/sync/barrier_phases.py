@@ -36,9 +36,16 @@ def _owner(cta: int, rank: int, cluster: int) -> int:
 
 @compiled
 def init_all(
-    addresses: Any, counts: Any, active: Any, valid: bool, step: int, index: Any, state: Any,
-    used: Any, states: Any,
-) -> int:  # fmt: skip
+    addresses: Any,
+    counts: Any,
+    active: Any,
+    valid: bool,
+    step: int,
+    index: Any,
+    state: Any,
+    used: Any,
+    states: Any,
+) -> int:
     """Initialise the barriers of the active threads, or invalidate them; 0 or an error.
 
     active: their numbers. index, state, used: those of `Mbarriers`, whose rows suffice; states: the
@@ -84,9 +91,17 @@ def init_all(
 
 @compiled
 def arrive_all(
-    addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
-    gone: Any, rows: Any, drops: bool,
-) -> int:  # fmt: skip
+    addresses: Any,
+    counts: Any,
+    expected: Any,
+    active: Any,
+    index: Any,
+    state: Any,
+    cluster: int,
+    gone: Any,
+    rows: Any,
+    drops: bool,
+) -> int:
     """Count the arrivals and expected bytes of the active threads; returns 1 where they may release
     a thread, 0 where all phases wait for bytes that are now expected, or an error.
 
@@ -136,9 +151,7 @@ def arrive_all(
 
 
 @compiled
-def complete_all(
-    ctas: Any, addresses: Any, size: int, index: Any, state: Any, phases: Any
-) -> int:  # fmt: skip
+def complete_all(ctas: Any, addresses: Any, size: int, index: Any, state: Any, phases: Any) -> int:
     """Count `size` bytes for each of some copies, in `phases`; 0 or the error of a copy."""
     for i in range(ctas.size):
         cta, address = ctas[i], addresses[i]
@@ -166,9 +179,16 @@ def complete_all(
 
 @compiled
 def ask_all(
-    addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any,
-    unusual: bool, early: Any,
-) -> int:  # fmt: skip
+    addresses: Any,
+    parities: Any,
+    active: Any,
+    index: Any,
+    state: Any,
+    go: Any,
+    asks_for: Any,
+    unusual: bool,
+    early: Any,
+) -> int:
     """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or an error.
 
     active: the numbers of the threads that ask. unusual: those who ask first for a phase that

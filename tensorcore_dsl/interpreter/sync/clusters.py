@@ -61,9 +61,7 @@ class Clusters:
         return self.cta(own, rank)
 
     def refuse_rank(self, rank: int, who: str) -> NoReturn:
-        raise EmulationError(
-            f"CTA {rank} of the cluster does not exist: the cluster has {self.size} ({who})"
-        )
+        raise EmulationError(f"CTA {rank} of the cluster does not exist: the cluster has {self.size} ({who})")
 
     def refuse_gone(self, cta: int, what: str, who: str) -> NoReturn:
         raise EmulationError(
@@ -148,8 +146,9 @@ class Clusters:
                     instr, loc = self.chunk.instruction(change[0]), self.chunk.loc(change[0])
                     raise EmulationError(
                         f"{instr.opcode if instr else ''} at {loc} was executed by a part of a "
-                        "warpgroup: all of its four warps must", loc,
-                    )  # fmt: skip
+                        "warpgroup: all of its four warps must",
+                        loc,
+                    )
 
 
 @vectorised

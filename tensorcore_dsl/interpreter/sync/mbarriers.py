@@ -102,9 +102,16 @@ class Mbarriers:
         while self.state.shape[1] < most:
             self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
         wrong = init_all(
-            addresses, counts, chunk.here.numbers, count is not None, chunk.at_step, self.index,
-            self.state, self.used, self.storage.changing_shadow,
-        )  # fmt: skip
+            addresses,
+            counts,
+            chunk.here.numbers,
+            count is not None,
+            chunk.at_step,
+            self.index,
+            self.state,
+            self.used,
+            self.storage.changing_shadow,
+        )
         if wrong >> 32 == LIVE:
             self._refuse_second(wrong & 0xFFFFFFFF, addresses)
         if wrong:
@@ -153,9 +160,17 @@ class Mbarriers:
         self._release(addresses, counts)
         rows = np.zeros(self.state.shape[1], np.bool_)
         status = arrive_all(
-            addresses, counts, sizes, chunk.here.numbers, self.index, self.state, clusters.size,
-            clusters.gone, rows, drops,
-        )  # fmt: skip
+            addresses,
+            counts,
+            sizes,
+            chunk.here.numbers,
+            self.index,
+            self.state,
+            clusters.size,
+            clusters.gone,
+            rows,
+            drops,
+        )
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, count)
         for row in rows.nonzero()[0].tolist():
@@ -175,9 +190,16 @@ class Mbarriers:
         addresses, parities = words(bar, chunk.threads), words(parity, chunk.threads)
         found = self._note(addresses, chunk.mask)
         status = ask_all(
-            addresses, parities, chunk.here.numbers, self.index, self.state, go, self.asks_for,
-            chunk.unusual, self.early,
-        )  # fmt: skip
+            addresses,
+            parities,
+            chunk.here.numbers,
+            self.index,
+            self.state,
+            go,
+            self.asks_for,
+            chunk.unusual,
+            self.early,
+        )
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
         chunk.writes += bool(self.early.any())
@@ -224,12 +246,19 @@ class Mbarriers:
         detector.release(PHASES, mask, units, phases)
         # A thread of another CTA may know by a peer's bytes that the phase before is over.
         asked = mask & (own == units >> 20)
-        detector.count(PHASES, mask, asked, units, phases, lambda thread: (
-            f"{self.name(int(own[thread]), int(units[thread]) & 0xFFFFF)} counts arrivals in the "
-            "order in which they come",
-            "the one here counts for that phase, which then ends without the other: wait for that "
-            "phase first",
-        ))  # fmt: skip
+        detector.count(
+            PHASES,
+            mask,
+            asked,
+            units,
+            phases,
+            lambda thread: (
+                f"{self.name(int(own[thread]), int(units[thread]) & 0xFFFFF)} counts arrivals in the "
+                "order in which they come",
+                "the one here counts for that phase, which then ends without the other: wait for that "
+                "phase first",
+            ),
+        )
 
     def complete_tx(self, bar: Any, size: Any) -> None:
         """Count `size` bytes as come, without a copy."""
@@ -331,9 +360,7 @@ class Mbarriers:
             lacks.append(f"phase {phase - 1} (parity {phase - 1 & 1}) is over: was it meant?")
         return text + self.name(cta, slot) + ": " + ", ".join(lacks)
 
-    def _refuse(
-        self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None
-    ) -> NoReturn:
+    def _refuse(self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None) -> NoReturn:
         """Raise the error of a thread whose operands failed a check."""
         address, operand = scalar(bar, thread), scalar(count, thread)
         who, at, rank = self.chunk.describe(thread), address & OFFSET, address >> CLUSTER_SHIFT
@@ -350,9 +377,7 @@ class Mbarriers:
         if code == UNALIGNED:
             raise Misaligned(f"{name} ({who}): no multiple of {BYTES}")
         if code == UNINITIALISED:
-            raise EmulationError(
-                f"{name} is not initialised ({who}): it needs {advice.MBARRIER_INIT}"
-            )
+            raise EmulationError(f"{name} is not initialised ({who}): it needs {advice.MBARRIER_INIT}")
         if code == NOT_OWN:
             raise EmulationError(
                 f"{name} of CTA {rank - 1} of the cluster ({who}): only arrivals and bytes reach "
@@ -389,20 +414,22 @@ class Mbarriers:
         new, owner = f"{self.label(at)} is", ""
         if code == OCCUPIED:
             owner = self.sanitizer.in_flight.owner(cta, at)
-        raise EmulationError({
-            BAD_COUNT: f"{new} to expect {operand} arrivals; 1 to {MOST} are allowed",
-            OCCUPIED: f"{new} initialised where a copy is in flight: {owner}",
-            OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
-            f"and {missing} bytes are pending in phase {phase}",
-            UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
-            f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
-            DROPPED: f"{name}: {who} drops all {total} arrivals that a phase expects; one at least "
-            f"must stay (PTX manual, 9.7.13.15.2); {advice.MBARRIER_INVAL} ends a barrier",
-            TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
-            f"most {MOST} can be counted",
-            NOT_ANNOUNCED: f"{name}: phase {phase - 1} ended after {came - operand} of the {came} "
-            f"bytes of its copies, without this copy of {who}: announce the bytes of all, or let a "
-            "thread wait for the phase before more are copied",
-            BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
-            "phase modulo 2",
-        }[code])  # fmt: skip
+        raise EmulationError(
+            {
+                BAD_COUNT: f"{new} to expect {operand} arrivals; 1 to {MOST} are allowed",
+                OCCUPIED: f"{new} initialised where a copy is in flight: {owner}",
+                OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
+                f"and {missing} bytes are pending in phase {phase}",
+                UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
+                f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
+                DROPPED: f"{name}: {who} drops all {total} arrivals that a phase expects; one at least "
+                f"must stay (PTX manual, 9.7.13.15.2); {advice.MBARRIER_INVAL} ends a barrier",
+                TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
+                f"most {MOST} can be counted",
+                NOT_ANNOUNCED: f"{name}: phase {phase - 1} ended after {came - operand} of the {came} "
+                f"bytes of its copies, without this copy of {who}: announce the bytes of all, or let a "
+                "thread wait for the phase before more are copied",
+                BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
+                "phase modulo 2",
+            }[code]
+        )

@@ -48,9 +48,7 @@ class NamedBarriers:
         self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)
         self.idle = True  # no barrier is in use
 
-    def arrive(
-        self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None = None
-    ) -> np.ndarray:
+    def arrive(self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None = None) -> np.ndarray:
         """(T,) bool: who may go on after arriving at a barrier."""
         chunk, go = self.chunk, self.chunk.mask
         everybody = self.idle and wait and count is None and chunk.active is None
@@ -61,11 +59,26 @@ class NamedBarriers:
             counts = words(0 if count is None else count, chunk.threads)
             self._arrives(barrier)
             wrong = _arrive(
-                words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
-                chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
-                self.phase, self.last, self.lanes, self.counted, self.waits_at, self.waits_for,
-                self.votes, self.true, self.voters, self.full,
-            )  # fmt: skip
+                words(barrier, chunk.threads),
+                counts,
+                wait,
+                chunk.mask,
+                chunk.alive,
+                chunk.mask if predicate is None else predicate,
+                go,
+                self.arrived,
+                self.expected,
+                self.phase,
+                self.last,
+                self.lanes,
+                self.counted,
+                self.waits_at,
+                self.waits_for,
+                self.votes,
+                self.true,
+                self.voters,
+                self.full,
+            )
             if wrong:
                 self._refuse(wrong, barrier, counts)
             if self.detector is not None and wait and go.any():
@@ -90,11 +103,17 @@ class NamedBarriers:
             return
         units, phases = self._units(barrier), self.phase[ctas, which]
         self.detector.release(NAMED, new, units, phases)
-        self.detector.count(NAMED, new, new, units, phases, lambda thread: (
-            f"barrier {which[thread]} pairs warps in the order in which they come",
-            "these warps meet, and others go on too early: give each group of warps a barrier of "
-            "its own",
-        ))  # fmt: skip
+        self.detector.count(
+            NAMED,
+            new,
+            new,
+            units,
+            phases,
+            lambda thread: (
+                f"barrier {which[thread]} pairs warps in the order in which they come",
+                "these warps meet, and others go on too early: give each group of warps a barrier of its own",
+            ),
+        )
 
     def waited_for(self, mask: np.ndarray) -> list[tuple[int, int]]:
         """CTA and number of the barriers that threads of `mask` wait at."""
@@ -116,23 +135,41 @@ class NamedBarriers:
         code, thread = wrong >> 32, wrong & 0xFFFFFFFF
         which, count = int(np.broadcast_to(barrier, counts.shape)[thread]), int(counts[thread])
         who = self.chunk.describe(thread)
-        raise EmulationError({
-            BAD_ID: f"barrier {which} does not exist: a CTA has barriers 0 to 15 ({who})",
-            BAD_COUNT: f"barrier {which}: the thread count {count} is no positive multiple of 32 "
-            f"of at most {self.full} ({who})",
-            MISMATCH: f"barrier {which}: {who} expects {count or 'all'} threads, those before it "
-            "expected another number",
-            OVERRUN: f"barrier {which}: more threads arrive than were expected ({who})",
-            TWICE: f"barrier {which}: {who} arrives a second time before the barrier completes",
-        }[code])  # fmt: skip
+        raise EmulationError(
+            {
+                BAD_ID: f"barrier {which} does not exist: a CTA has barriers 0 to 15 ({who})",
+                BAD_COUNT: f"barrier {which}: the thread count {count} is no positive multiple of 32 "
+                f"of at most {self.full} ({who})",
+                MISMATCH: f"barrier {which}: {who} expects {count or 'all'} threads, those before it "
+                "expected another number",
+                OVERRUN: f"barrier {which}: more threads arrive than were expected ({who})",
+                TWICE: f"barrier {which}: {who} arrives a second time before the barrier completes",
+            }[code]
+        )
 
 
 @compiled
-def _arrive(
-    barrier: Any, counts: Any, wait: bool, active: Any, alive: Any, predicate: Any, go: Any,
-    arrived: Any, expected: Any, phase: Any, last: Any, lanes: Any, counted: Any, waits_at: Any,
-    waits_for: Any, votes: Any, true: Any, voters: Any, full: int,
-) -> int:  # fmt: skip
+def _arrive(  # noqa: PLR0913
+    barrier: Any,
+    counts: Any,
+    wait: bool,
+    active: Any,
+    alive: Any,
+    predicate: Any,
+    go: Any,
+    arrived: Any,
+    expected: Any,
+    phase: Any,
+    last: Any,
+    lanes: Any,
+    counted: Any,
+    waits_at: Any,
+    waits_for: Any,
+    votes: Any,
+    true: Any,
+    voters: Any,
+    full: int,
+) -> int:
     """Let the active threads arrive; sets `go`. 0, or the error of a thread."""
     ctas = arrived.shape[0]
     group = active.size // ctas
@@ -168,9 +205,23 @@ def _arrive(
         for which in range(BARRIERS):
             if expected[cta, which]:
                 wrong = _settle(
-                    cta, which, alive, arrived, expected, phase, last, lanes, counted, waits_at,
-                    waits_for, votes, true, voters, group, full,
-                )  # fmt: skip
+                    cta,
+                    which,
+                    alive,
+                    arrived,
+                    expected,
+                    phase,
+                    last,
+                    lanes,
+                    counted,
+                    waits_at,
+                    waits_for,
+                    votes,
+                    true,
+                    voters,
+                    group,
+                    full,
+                )
                 if wrong:
                     return wrong
     for thread in range(active.size):
@@ -182,11 +233,24 @@ def _arrive(
 
 
 @compiled
-def _settle(
-    cta: int, which: int, alive: Any, arrived: Any, expected: Any, phase: Any, last: Any,
-    lanes: Any, counted: Any, waits_at: Any, waits_for: Any, votes: Any, true: Any, voters: Any,
-    group: int, full: int,
-) -> int:  # fmt: skip
+def _settle(  # noqa: PLR0913
+    cta: int,
+    which: int,
+    alive: Any,
+    arrived: Any,
+    expected: Any,
+    phase: Any,
+    last: Any,
+    lanes: Any,
+    counted: Any,
+    waits_at: Any,
+    waits_for: Any,
+    votes: Any,
+    true: Any,
+    voters: Any,
+    group: int,
+    full: int,
+) -> int:
     """Count the warps whose threads have all arrived; complete the barrier when all warps have."""
     exited, elsewhere = 0, False
     for warp in range(cta * group // 32, (cta * group + full) // 32):

@@ -11,9 +11,15 @@ from tensorcore_dsl.interpreter.timeline.trace import merged, occupancy
 from tensorcore_dsl.viz.plot import matplotlib_parts, saved
 
 COLORS = {
-    "issue": "#2f7ed8", "registers": "#f2c14e", "unit": "#e8833a", "tensor": "#8e5ea2",
-    "groups": "#9aa7b2", "wait": "#d9dee2", "multiply": "#4c9f70", "copy": "#b0603c",
-}  # fmt: skip
+    "issue": "#2f7ed8",
+    "registers": "#f2c14e",
+    "unit": "#e8833a",
+    "tensor": "#8e5ea2",
+    "groups": "#9aa7b2",
+    "wait": "#d9dee2",
+    "multiply": "#4c9f70",
+    "copy": "#b0603c",
+}
 WIDTH, ROW = 12.0, 0.22  # inches of the picture, of a row
 LANES = 8  # rows for copies in flight
 
@@ -33,9 +39,7 @@ def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any
             if spans:
                 above.broken_barh(spans, (row - 0.4, 0.8), color=COLORS[state], linewidth=0)
     labels.append("tensor cores")
-    spans = [
-        (m.start, m.end - m.start) for m in merged(replay.multiplications) if m.block == block
-    ]
+    spans = [(m.start, m.end - m.start) for m in merged(replay.multiplications) if m.block == block]
     above.broken_barh(spans, (len(warps) - 0.4, 0.8), color=COLORS["multiply"], linewidth=0)
     _copies(replay, block, above, len(warps) + 1)
     labels += ["copies"] + [""] * (LANES - 1)
@@ -47,8 +51,13 @@ def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any
     figure.legend(handles=patches, fontsize=7, ncols=4, loc="outside lower center")
     counts = occupancy(replay).get(block, [])
     for name, place, color in (("full", 1, COLORS["multiply"]), ("loading", 0, COLORS["copy"])):
-        below.step([0.0, *(at for at, _ in counts)], [0, *(n[place] for _, n in counts)],
-                   where="post", label=f"stages {name}", color=color)  # fmt: skip
+        below.step(
+            [0.0, *(at for at, _ in counts)],
+            [0, *(n[place] for _, n in counts)],
+            where="post",
+            label=f"stages {name}",
+            color=color,
+        )
     below.legend(fontsize=7)
     below.set_xlabel("estimated cycles", fontsize=8)
     below.set_xlim(0, max(replay.end, 1.0))
@@ -61,8 +70,13 @@ def _copies(replay: Replay, block: int, axis: Any, first: int) -> None:
     for found in sorted(t for t in replay.transfers if t.block == block):
         lane = next((i for i in range(LANES) if free[i] <= found.start), free.index(min(free)))
         free[lane] = found.end
-        axis.broken_barh([(found.start, found.end - found.start)], (first + lane - 0.35, 0.7),
-                         color=COLORS["copy"], alpha=0.6, linewidth=0)  # fmt: skip
+        axis.broken_barh(
+            [(found.start, found.end - found.start)],
+            (first + lane - 0.35, 0.7),
+            color=COLORS["copy"],
+            alpha=0.6,
+            linewidth=0,
+        )
 
 
 def _patch(color: str, label: str) -> Any:

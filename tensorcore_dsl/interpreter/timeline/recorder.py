@@ -88,11 +88,15 @@ class _Hooks:
         self.warps = blocks * self.per_block
         self.threads = self.warps * WARP
         self.recording = Recording(
-            ctx.program.steps, blocks, self.per_block, cluster, grid,
+            ctx.program.steps,
+            blocks,
+            self.per_block,
+            cluster,
+            grid,
             ctx.program.kernel.shared_bytes + geometry.dynamic_shared,
             _argument_bytes(ctx.globals.arguments),
             [ctx.block_name(cta) for cta in range(blocks)],
-        )  # fmt: skip
+        )
         self.details: list[Detail] = []
         self.counted: dict[tuple[str, str], int] = {}  # bytes that `access` has seen in this step
         self._mask: Any = None  # the mask whose bits were computed last
@@ -109,9 +113,11 @@ class _Hooks:
         ctx = self.ctx
         ctx.tally = _Tally(ctx.tally, self)
         for owner, name, hook in (
-            (ctx.mbarriers, "arrive", self.arrive), (ctx.mbarriers, "done", self.done),
+            (ctx.mbarriers, "arrive", self.arrive),
+            (ctx.mbarriers, "done", self.done),
             (ctx.mbarriers, "complete", self.complete),
-            (ctx.sanitizer.in_flight, "begin", self.begin), (ctx.barriers, "arrive", self.meet),
+            (ctx.sanitizer.in_flight, "begin", self.begin),
+            (ctx.barriers, "arrive", self.meet),
             (ctx.clusters, "arrive", self.cluster_arrive),
             (ctx.clusters, "done", self.cluster_done),
             (ctx.async_copies, "commit", partial(self.commit, "copies")),
@@ -120,7 +126,7 @@ class _Hooks:
             (ctx.bulk, "wait", partial(self.group_wait, "bulk")),
             (ctx.async_mma, "commit", partial(self.commit, "products")),
             (ctx.async_mma, "wait", partial(self.group_wait, "products")),
-        ):  # fmt: skip
+        ):
             setattr(owner, name, partial(hook, getattr(owner, name)))
 
     # -- steps ---------------------------------------------------------------------------------
@@ -184,9 +190,7 @@ class _Hooks:
 
     # -- what steps ask for ----------------------------------------------------------------------
 
-    def access(
-        self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
-    ) -> None:
+    def access(self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int) -> None:
         measure = sectors if space == "global" else bank_passes
         addresses = np.broadcast_to(addresses, mask.shape).astype(np.uint64)
         key = space, verb

@@ -45,9 +45,7 @@ PIECE = 2048  # bytes of a bulk copy that are written to shared memory at a time
 QUEUE = 64  # cycles of requests to shared memory that may wait before a warp stalls
 GLOBAL_QUEUE = 1024  # the same for global memory
 # The cost of going on after a phase of each kind of barrier.
-WAKING = {
-    MBARRIER: "mbarrier_latency", NAMED: "barrier_latency", CLUSTER: "remote_latency",
-}  # fmt: skip
+WAKING = {MBARRIER: "mbarrier_latency", NAMED: "barrier_latency", CLUSTER: "remote_latency"}
 SHORT = 12  # cycles: shorter stalls are part of an issuing segment
 
 
@@ -100,9 +98,7 @@ class Track:
     groups: dict[str, Groups] = field(default_factory=lambda: defaultdict(Groups))
     products: Counter[int] = field(default_factory=Counter)  # issued so far, by step
     segments: list[Segment] = field(default_factory=list)
-    spent: dict[tuple[str, int, Phase | None], float] = field(
-        default_factory=lambda: defaultdict(float)
-    )
+    spent: dict[tuple[str, int, Phase | None], float] = field(default_factory=lambda: defaultdict(float))
 
 
 class Replay:
@@ -114,9 +110,15 @@ class Replay:
     """
 
     def __init__(
-        self, recording: Recording, costs: dict[str, Figure], *, resident: int = 1,
-        sms: int | None = None, from_dram: float = 1.0, cold: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        recording: Recording,
+        costs: dict[str, Figure],
+        *,
+        resident: int = 1,
+        sms: int | None = None,
+        from_dram: float = 1.0,
+        cold: float = 1.0,
+    ) -> None:
         self.recording = recording
         self.costs = {name: figure.value for name, figure in costs.items()}
         self.from_dram = from_dram
@@ -201,9 +203,7 @@ class Replay:
             self._issue(warp, at, details)
             warp.place += 1
 
-    def _start(
-        self, warp: Track, at: int, details: list[Detail]
-    ) -> tuple[float | None, str, Phase | None]:
+    def _start(self, warp: Track, at: int, details: list[Detail]) -> tuple[float | None, str, Phase | None]:
         """When the step can issue, and what it waits for; None: that has no time yet."""
         cost = self.static[at]
         best, state = warp.time, "issue"
@@ -345,9 +345,7 @@ class Replay:
                 landed = partial(self._land, warp, at, copy, piece, now if not left else None)
                 self._later(ended + delay, landed)
 
-    def _land(
-        self, warp: Track, at: int, copy: Copy, piece: int, issued: float | None, now: float
-    ) -> None:
+    def _land(self, warp: Track, at: int, copy: Copy, piece: int, issued: float | None, now: float) -> None:
         """A piece of a copy arrives at the SM; with `issued`, the last one."""
         own = warp.block - warp.block % self.recording.blocks  # the resident copy
         block = copy.block + own
@@ -355,9 +353,7 @@ class Replay:
         if issued is None:
             return
         phase = self._own(warp, copy.phase)
-        self.transfers.append(
-            Transfer(issued, ended, block, warp.number, at, copy.bytes, "load", phase)
-        )
+        self.transfers.append(Transfer(issued, ended, block, warp.number, at, copy.bytes, "load", phase))
         self.phases[phase].part_ends(ended)
 
     def _store(self, warp: Track, at: int, moved: Bytes, now: float) -> None:
@@ -369,9 +365,7 @@ class Replay:
         sm.dram.serve(begin, moved.bytes / self.dram_rate)
         group = warp.groups["bulk"].open
         group.time = max(group.time, ended)
-        self.transfers.append(
-            Transfer(now, ended, warp.block, warp.number, at, moved.bytes, "store", None)
-        )
+        self.transfers.append(Transfer(now, ended, warp.block, warp.number, at, moved.bytes, "store", None))
 
     def _arrive(self, warp: Track, arrive: Arrive, now: float) -> None:
         kind, place, *_ = arrive.phase

@@ -45,9 +45,8 @@ def _role(replay: Replay, warps: list[Track]) -> Iterator[str]:
             if state != "issue":
                 places[state, place(replay, at), awaited(replay, phase)] += cycles
     shares = ", ".join(
-        f"{text} {states[state] / end:.0%}" for state, text in STATES.items()
-        if states[state] / end >= LEAST
-    )  # fmt: skip
+        f"{text} {states[state] / end:.0%}" for state, text in STATES.items() if states[state] / end >= LEAST
+    )
     numbers = np.array([warp.number % replay.recording.warps for warp in warps])
     name = "warp" if len(warps) == 1 else "warps"
     yield f"{name} {ranges(numbers)}: {shares}"

@@ -39,9 +39,13 @@ class Timeline:
     """
 
     def __init__(
-        self, recording: Recording, kernel: str, threads: int, registers: Callable[[], int | None],
+        self,
+        recording: Recording,
+        kernel: str,
+        threads: int,
+        registers: Callable[[], int | None],
         **given: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.recording, self.kernel, self.threads = recording, kernel, threads
         self._registers, self._given = registers, given
 
@@ -56,9 +60,13 @@ class Timeline:
 
     @public
     def assuming(
-        self, *, resident: int | None = None, sms: int | None = None,
-        from_dram: float | None = None, cold: float | None = None,
-    ) -> Timeline:  # fmt: skip
+        self,
+        *,
+        resident: int | None = None,
+        sms: int | None = None,
+        from_dram: float | None = None,
+        cold: float | None = None,
+    ) -> Timeline:
         """The estimate of the same run under other assumptions.
 
         Parameters
@@ -188,8 +196,7 @@ class Timeline:
         rest = ", ".join(f"{name} {part:.0%}" for name, part in others)
         return [
             f"{self.kernel}: an estimate for sm_90a, not a measurement",
-            f"block {blocks} of {grid}: {self.block_cycles:,.0f} cycles, {self.resident} resident "
-            "on an SM",
+            f"block {blocks} of {grid}: {self.block_cycles:,.0f} cycles, {self.resident} resident on an SM",
             f"launch: {self.cycles:,.0f} cycles, {waves}, {self.seconds * 1e6:,.1f} us",
             f"busiest unit: {first} {share:.0%}; {rest}",
         ]

@@ -87,9 +87,7 @@ _ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "torch.Tensor": _TORCH,
     "torch.nn.parameter.Parameter": _TORCH,
     "cupy.ndarray": (("data", "ptr"), "strides", ("data", "device_id"), True),
-    "numba.cuda.cudadrv.devicearray.DeviceNDArray": (
-        ("gpu_data", "device_ctypes_pointer", "value"),
-    ),
+    "numba.cuda.cudadrv.devicearray.DeviceNDArray": (("gpu_data", "device_ctypes_pointer", "value"),),
 }
 
 

@@ -31,9 +31,7 @@ class Reader(Code):
     address, `end` the address behind it. written: see plans.key_function.
     """
 
-    def __init__(
-        self, kinds: Sequence[argument_kinds.Kind], name: str, written: int = 0
-    ) -> None:
+    def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str, written: int = 0) -> None:
         super().__init__(name)
         self.kinds = kinds
         self.tensor = self._alloca(ctypes.sizeof(DLTensor))
@@ -139,8 +137,7 @@ class Reader(Code):
         assert self.spans is not None
         (low, high), (other_low, other_high) = self.spans[i], self.spans[j]
         near = self.builder.and_(
-            self.builder.icmp_unsigned("<", low, other_high),
-            self.builder.icmp_unsigned("<", other_low, high),
+            self.builder.icmp_unsigned("<", low, other_high), self.builder.icmp_unsigned("<", other_low, high)
         )
         distance = self.builder.sub(self.values[j], self.values[i])
         return self.builder.select(near, distance, I64(1 << 63))
@@ -260,9 +257,7 @@ class Reader(Code):
 class Key(Reader):
     """Returns the key of the arguments as bytes."""
 
-    def __init__(
-        self, kinds: Sequence[argument_kinds.Kind], written: int, name: str
-    ) -> None:
+    def __init__(self, kinds: Sequence[argument_kinds.Kind], written: int, name: str) -> None:
         super().__init__(kinds, name, written)
         self.builder.ret(self._python("PyBytes_FromStringAndSize", self.key, self.key_bytes))
         self._return_fallback()
@@ -304,9 +299,7 @@ class Launch(Reader):
         """The plan with the key of the arguments; `miss` if there is none."""
         first, key_bytes = self._load(self.table, layout.Table.first_plan), self.key_bytes
         before = self.builder.block
-        plans, size, words, word, following, found = (
-            self.builder.append_basic_block() for _ in range(6)
-        )
+        plans, size, words, word, following, found = (self.builder.append_basic_block() for _ in range(6))
         self.builder.branch(plans)
         self.builder.position_at_end(plans)
         plan = self.builder.phi(I64)

@@ -35,9 +35,12 @@ Plan = words(
     "key_bytes",
     "stream_at",  # address of the stream in CUlaunchConfig
     "stream_function",  # Python function that returns the current stream
-    "config", "function", "parameters", "extra",  # arguments of cuLaunchKernelEx
+    "config",
+    "function",
+    "parameters",
+    "extra",  # arguments of cuLaunchKernelEx
     "on_error",  # Python function that takes the driver's error code
-)  # fmt: skip
+)
 Argument = words(
     "value_at",  # address of the parameter that holds the pointer or number
     "maps",  # address of a Maps structure, or 0
@@ -66,9 +69,12 @@ class Getter(ctypes.Structure):
     """CPython's PyGetSetDef: the C function get(object, closure) of an attribute."""
 
     _fields_ = (
-        ("name", ctypes.c_void_p), ("get", ctypes.c_uint64), ("set", ctypes.c_uint64),
-        ("doc", ctypes.c_void_p), ("closure", ctypes.c_uint64),
-    )  # fmt: skip
+        ("name", ctypes.c_void_p),
+        ("get", ctypes.c_uint64),
+        ("set", ctypes.c_uint64),
+        ("doc", ctypes.c_void_p),
+        ("closure", ctypes.c_uint64),
+    )
 
 
 def getter_of(cls: type, name: str) -> Getter | None:

@@ -91,10 +91,13 @@ class FastPath:
     """
 
     def __init__(
-        self, driver: Any, fallback: Callable[..., None],
-        declared: Callable[[Sequence[Any]], Sequence[DType | None]], fixed_stream: bool,
+        self,
+        driver: Any,
+        fallback: Callable[..., None],
+        declared: Callable[[Sequence[Any]], Sequence[DType | None]],
+        fixed_stream: bool,
         keep: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._driver, self._fallback, self._keep = driver, fallback, keep
         self._declared, self._fixed_stream = declared, fixed_stream
         self._chains: dict[tuple[argument_kinds.Kind, ...], _Chain] = {}
@@ -123,18 +126,20 @@ class _Chain:
     """One launch function and its plans, the newest first."""
 
     def __init__(
-        self, kinds: tuple[argument_kinds.Kind, ...], own_stream: bool, driver: Any,
-        fallback: Callable[..., None], keep: Any,
-    ) -> None:  # fmt: skip
+        self,
+        kinds: tuple[argument_kinds.Kind, ...],
+        own_stream: bool,
+        driver: Any,
+        fallback: Callable[..., None],
+        keep: Any,
+    ) -> None:
         self._kinds = kinds
         self._plans: dict[bytes, _PlanMemory] = {}
         self._key = native_function.key_function(kinds, lambda *args: None, optimise=False)
         self._table = native_function.FunctionTable(fallback, (self._plans, keep))
         self.launch = native_function.launch_function(kinds, own_stream, driver, self._table)
 
-    def add(
-        self, plan: LaunchPlan, args: Sequence[Any], arguments: Sequence[Description]
-    ) -> None:
+    def add(self, plan: LaunchPlan, args: Sequence[Any], arguments: Sequence[Description]) -> None:
         """Make `plan`, and the tensor maps of these arrays, known to the launch function."""
         key = self._key(*args) if self._key else None
         if key is None:
