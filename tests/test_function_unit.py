@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -99,23 +96,3 @@ def test_shapes() -> None:
     np.testing.assert_array_equal(quotient, full)
     np.testing.assert_array_equal(arith("ex2", "f32", a.T), arith("ex2", "f32", a).T)
     assert int(arith("rcp", "f32", np.uint32(0x40000000), rounding="approx")) == 0x3F000000
-
-
-def test_tables_that_threads_make_at_the_same_time_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs have their addresses, and programs of two threads may begin together."""
-    squares, together, made = function_unit.squares, Barrier(2, timeout=60), []
-
-    def at_once() -> Any:
-        together.wait()
-        table = squares()
-        made.append(weakref.ref(table))
-        together.wait()
-        return table
-
-    monkeypatch.setattr(function_unit, "squares", at_once)
-    monkeypatch.setattr(function_unit, "_squares", [])
-    with ThreadPoolExecutor(2) as pool:
-        found = [pool.submit(function_unit.for_lanes, "rcp") for _ in range(2)]
-        addresses = {future.result()[-1] for future in found}
-    there = {table.ctypes.data for ref in made if (table := ref()) is not None}
-    assert len(made) == 2 and addresses <= there

@@ -27,6 +27,7 @@ OF_THREADS = [instr for instr in COMPILED if Effect.CONVERGENT not in instr.effe
 OF_WARPS = [instr for instr in COMPILED if Effect.CONVERGENT in instr.effects]
 CHECKS = [bounds.instruction(f"check.index.{name}") for name in bounds.TYPES]
 THREADS = 4096
+EVERY = Mask(np.ones(THREADS, bool))
 CORNERS = {
     16: [0, 1, 0x7FFF, 0x8000, 0xFFFF, 15, 16, 17],
     32: [
@@ -70,30 +71,85 @@ def run_rows(rows: list[plan.Row], arrays: list[np.ndarray], mask: np.ndarray) -
     return frame.mistake.tolist()
 
 
-def execute(instr: Instruction, operands: list[np.ndarray], mask: np.ndarray) -> list[np.ndarray]:
-    """The results of the compiled form, zero where `mask` is not set."""
-    results = [np.zeros(THREADS, word(o.register_bits)) for o in instr.results]
-    arrays = [*results, *operands]
-    slots = [(place, 0, array.itemsize) for place, array in enumerate(arrays)]
-    rows = plan.instruction_rows(instr, slots[: len(results)], slots[len(results) :])
-    assert rows, "it has no compiled form for its own registers"
+def execute(
+    cases: list[tuple[Instruction, list[np.ndarray], dict[int, int]]], mask: np.ndarray
+) -> list[list[np.ndarray]]:
+    """The results of the compiled forms of instructions, zero where `mask` is not set."""
+    rows: list[plan.Row] = []
+    arrays: list[np.ndarray] = []
+    found = []
+    for instr, operands, immediate in cases:
+        results = [np.zeros(THREADS, word(o.register_bits)) for o in instr.results]
+        slots = []
+        for array in (*results, *operands):
+            slots.append((len(arrays), 0, array.itemsize))
+            arrays.append(array)
+        given = iter(slots[len(results) :])
+        sides = [plan.NOTHING if i in immediate else next(given) for i in range(len(instr.operands))]
+        made = plan.instruction_rows(instr, slots[: len(results)], sides, immediate)
+        assert made, f"{instr.mnemonic} has no compiled form for its own registers"
+        rows += made
+        found.append(results)
     assert run_rows(rows, arrays, mask)[layout.POSITION] == NEVER
-    return results
+    return found
 
 
-@pytest.mark.parametrize("instr", OF_THREADS, ids=lambda instr: instr.mnemonic)
-def test_an_instruction(instr: Instruction) -> None:
-    rng = np.random.default_rng(len(instr.mnemonic))
-    operands = [values(o.register_bits, rng) for o in instr.operands]
-    context: Any = None
-    with np.errstate(all="ignore"):
-        wanted = instr.execute(context, instr, *operands)
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    some = rng.random(THREADS) < 0.7
-    some[:512], some[512:1024] = False, True
-    for mask in (np.ones(THREADS, bool), some):
-        for found, result in zip(execute(instr, operands, mask), wanted, strict=True):
-            np.testing.assert_array_equal(found, np.where(mask, result, found.dtype.type(0)))
+def check(cases: list[tuple[Instruction, list[np.ndarray], dict[int, int]]], masks: list[np.ndarray]) -> None:
+    context: Any = SimpleNamespace(threads=THREADS, active=None, exited=None, units=EVERY.units)
+    wanted = []
+    for instr, operands, immediate in cases:
+        given = iter(operands)
+        sides = [immediate[i] if i in immediate else next(given) for i in range(len(instr.operands))]
+        with np.errstate(all="ignore"):
+            answer = instr.execute(context, instr, *sides)
+        wanted.append(answer if isinstance(answer, tuple) else (answer,))
+    for mask in masks:
+        for (instr, *_), found, results in zip(cases, execute(cases, mask), wanted, strict=True):
+            for one, result in zip(found, results, strict=True):
+                bits = np.asarray(result).view(one.dtype)
+                np.testing.assert_array_equal(one, np.where(mask, bits, one.dtype.type(0)), instr.mnemonic)
+
+
+def in_parts(instructions: list[Instruction], size: int = 32) -> list[Any]:
+    """Instructions of one opcode, a few at a time."""
+    of: dict[str, list[Instruction]] = {}
+    for instr in instructions:
+        of.setdefault(instr.opcode, []).append(instr)
+    return [
+        pytest.param(some[at : at + size], id=f"{opcode}-{at}")
+        for opcode, some in of.items()
+        for at in range(0, len(some), size)
+    ]
+
+
+@pytest.mark.parametrize("some", in_parts(OF_THREADS))
+def test_instructions(some: list[Instruction]) -> None:
+    rng = np.random.default_rng(len(some[0].mnemonic))
+    cases = [(instr, [values(o.register_bits, rng) for o in instr.operands], {}) for instr in some]
+    lanes = rng.random(THREADS) < 0.7
+    lanes[:512], lanes[512:1024] = False, True
+    check(cases, [EVERY.threads, lanes])
+
+
+@pytest.mark.parametrize("mnemonic", ["lop3.b32", "lop3.or.b32", "lop3.and.b32"])
+def test_an_instruction_with_an_immediate_operand(mnemonic: str) -> None:
+    rng, instr = np.random.default_rng(1), isa.instruction(mnemonic)
+    kinds = [o.register_bits for o in instr.operands if o.kind != "imm"]
+    cases = [
+        (instr, [values(bits, rng) for bits in kinds], {3: table}) for table in (0, 0x96, 0xE8, 0x1B, 255)
+    ]
+    check(cases, [EVERY.threads])
+
+
+def test_what_computes_with_registers_alone_has_a_compiled_form() -> None:
+    """But for special registers, and what refers to the memory of a machine."""
+    missing = {
+        instr.opcode
+        for instr in isa.instructions()
+        if not instr.effects and instr not in COMPILED and "s2f6" not in instr.mnemonic
+        if not any(o.kind == "imm" for o in instr.operands)
+    }
+    assert missing == {"mov", "createpolicy", "cvta", "shared"}
 
 
 @pytest.mark.parametrize("instr", OF_WARPS, ids=lambda instr: instr.mnemonic)
@@ -104,13 +160,8 @@ def test_an_instruction_of_warps(instr: Instruction) -> None:
         operands[0][1024:2048] = True
         operands[0][2048:3072] = False
     operands[-1][:] = 0xFFFFFFFF
-    units = Mask(np.ones(THREADS, bool)).units
-    context: Any = SimpleNamespace(threads=THREADS, active=None, exited=None, units=units)
-    wanted = instr.execute(context, instr, *operands)
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    for mask in (np.ones(THREADS, bool), np.repeat(rng.random(THREADS // 32) < 0.5, 32)):
-        for found, result in zip(execute(instr, operands, mask), wanted, strict=True):
-            np.testing.assert_array_equal(found, np.where(mask, result, found.dtype.type(0)))
+    masks = [EVERY.threads, np.repeat(rng.random(THREADS // 32) < 0.5, 32)]
+    check([(instr, operands, {})], masks)
 
 
 @pytest.mark.parametrize("instr", CHECKS, ids=lambda instr: instr.mnemonic)
@@ -168,5 +219,6 @@ def test_the_first_row_that_fails_counts() -> None:
 
 
 def test_every_operation_belongs_to_an_instruction() -> None:
-    used = {(op.name, op.bits) for instr in COMPILED + CHECKS for op in operations(instr)}
-    assert used == set(OPERATIONS)
+    used = {(op.name, op.bits) for instr in COMPILED + CHECKS for op in operations(instr) if op.bits}
+    of_loops = {(name, bits) for name in ("add", "lt.s", "lt.u") for bits in (16, 32, 64)}
+    assert used | of_loops == set(OPERATIONS) and used.isdisjoint(of_loops)

@@ -6,21 +6,25 @@ an operation computes is in `numerics/lanes.py`.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
-from tensorcore_dsl.dtypes import named
+from llvmlite import ir
+
 from tensorcore_dsl.isa import bounds, bulk, convert, matrix, memory, semantics, special, warp
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.numerics import symbols
+from tensorcore_dsl.numerics.lanes import OPERATIONS, Operation, vector
 
 
 class Elementary(NamedTuple):
     """An operation on words of `bits` bits: the numbers of its operands, and that of its result.
 
-    result: -1 for none. function: of the function unit, for the operation "unit". literals: the
-    numbers of operands that are immediate. constants: what the operation takes behind these.
+    bits: 0 for an operation that semantics themselves emit. result: -1 for none. function: the name
+    of an operation that refers to something by address. literals: the numbers of operands that are
+    immediate. constants: what the operation takes behind these.
     """
 
     name: str
@@ -60,19 +64,71 @@ Operations = tuple[Elementary, ...]
 ADD = "add"
 ALL_LANES = 0xFFFFFFFF  # the mask with which instructions of warps have operations
 
-_INTEGER = {"add": 2, "sub": 2, "mul.lo": 2, "mad.lo": 3, "and": 2, "or": 2, "xor": 2, "not": 1}
-_BY_SIGN = {"min": 2, "max": 2, "shr": 2, "mul.wide": 2, "mad.wide": 3}
 _FLOAT = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2, "div": 2, "sqrt": 1}
 _MODIFIERS = ("sat", "relu", "ftz", "satfinite", "nan", "oob", "x", "cls", "u")
 
 
 @cache
-def operations(instr: Instruction) -> Operations:
-    """The operations that give the results of an instruction; none where that is not known."""
+def operations(instr: Instruction, immediate: tuple[tuple[int, int], ...] = ()) -> Operations:
+    """The operations that give the results of an instruction; none where that is not known.
+
+    immediate: the numbers of its immediate operands, by their positions.
+    """
     rule = _RULES.get(instr.execute)
-    if rule is None or any(instr.params.get(name) for name in _MODIFIERS):
+    if rule is not None and not any(instr.params.get(name) for name in _MODIFIERS):
+        found = rule(instr)
+        if found:
+            return found
+    return _traced(instr, dict(immediate))
+
+
+def operation(name: str, bits: int) -> Operation:
+    """What an elementary operation computes."""
+    return OPERATIONS[name, bits] if bits else _TRACED[name][0]
+
+
+def references(name: str) -> tuple[int, ...]:
+    """The addresses that the code of an operation takes behind its operands."""
+    return tuple(map(symbols.address_of, _TRACED[name][1]))
+
+
+_TRACED: dict[str, tuple[Operation, list[Any]]] = {}  # those that semantics themselves emit
+
+
+def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:
+    """An operation for each result of an instruction that computes with registers alone."""
+    named_ = {i for i, o in enumerate(instr.operands) if o.kind == "imm"}
+    registers = [i for i in range(len(instr.operands)) if i not in named_]
+    sides = (*instr.results, *(instr.operands[i] for i in registers))
+    if instr.effects or named_ != immediate.keys() or any(o.registers != 1 for o in sides):
         return ()
-    return rule(instr)
+    bits = [max(instr.operands[i].register_bits, 8) for i in registers]
+
+    def execute(context: Any, *given: Any) -> Any:
+        left = iter(given)
+        operands = [immediate[i] if i in immediate else next(left) for i in range(len(instr.operands))]
+        return instr.execute(context, instr, *operands)
+
+    found = []
+    for i, result in enumerate(instr.results):
+        name = f"{instr.mnemonic} {i} {sorted(immediate.items())}"
+        function = ir.Function(
+            ir.Module(), ir.FunctionType(ir.VoidType(), list(map(vector, bits))), "scratch"
+        )
+        builder = ir.IRBuilder(function.append_basic_block())
+        try:
+            _, used = symbols.emit(execute, bits, i, builder, function.args)
+        except symbols.Untraceable:
+            return ()
+        emit = partial(_emit_traced, execute, bits, i)
+        _TRACED[name] = Operation(max(result.register_bits, 8), tuple(bits), emit, len(used)), used
+        found.append(Elementary(name, 0, tuple(registers), i, name if used else ""))
+    return tuple(found)
+
+
+def _emit_traced(execute: Any, bits: list[int], number: int, builder: Any, *given: Any) -> Any:
+    count = len(bits)
+    return symbols.emit(execute, bits, number, builder, given[:count], given[count:])[0]
 
 
 def access(instr: Instruction) -> Access | None:
@@ -102,35 +158,8 @@ def special_register(instr: Instruction) -> str:
     return str(instr.params["s"]) if instr.execute is special.read else ""
 
 
-def _integer(instr: Instruction) -> Operations:
-    p = instr.params
-    kind = p["t"]
-    op = f"{instr.opcode}.{p['m'].lstrip('.')}" if p.get("m") else instr.opcode
-    if kind[1:] not in ("16", "32", "64"):
-        return ()
-    bits, sign = int(kind[1:]), "s" if kind[0] == "s" else "u"
-    if op == "shl":
-        return (Elementary("shl", bits, (0, 1)),)
-    if op == "neg":
-        return (Elementary("neg", bits, (0,)),)
-    if op == "bfe" and kind == "u32":
-        return (Elementary("field", bits, (0, 1, 2)),)
-    if op in _INTEGER:
-        return (Elementary(op, bits, tuple(range(_INTEGER[op]))),)
-    if op in _BY_SIGN and not (bits == 64 and "wide" in op):
-        return (Elementary(f"{op}.{sign}", bits, tuple(range(_BY_SIGN[op]))),)
-    return ()
-
-
-def _boolean(instr: Instruction) -> Operations:
-    name = "flip" if instr.opcode == "not" else instr.opcode
-    return (Elementary(name, 8, tuple(range(len(instr.operands)))),)
-
-
 def _floating(instr: Instruction) -> Operations:
     p = instr.params
-    if p["t"] == "f32" and p.get("rnd") == ".approx" and len(instr.operands) == 1:
-        return (Elementary("unit", 32, (0,), function=instr.opcode),)
     count = _FLOAT.get(instr.opcode)
     if p["t"] != "f32" or count is None or p.get("rnd", "") not in ("", ".rn"):
         return ()
@@ -139,62 +168,24 @@ def _floating(instr: Instruction) -> Operations:
 
 # Comparison -> the same of swapped operands, for those that need it.
 _SWAPPED = {"gt": "lt", "ge": "le", "gtu": "ltu", "geu": "leu"}
-_ALIKE = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
 
 def _compare(instr: Instruction) -> Operations:
     p = instr.params
-    kind, test = p["t"], _ALIKE.get(p["cmp"], p["cmp"])
-    if "bool" in p or len(instr.results) != 1 or named(kind).bits < 16:
+    if "bool" in p or p["t"] != "f32":
         return ()
-    if kind[0] == "f" and kind != "f32":
-        return ()
-    if kind[0] not in "fsub" or kind == "bf16":
-        return ()
-    operands = (1, 0) if test in _SWAPPED else (0, 1)
-    test = _SWAPPED.get(test, test)
-    sign = kind[0] if kind[0] in "fs" else "u"
-    if test in ("eq", "ne") and sign == "s":
-        sign = "u"
-    return (Elementary(f"{test}.{sign}", int(kind[1:]), operands),)
-
-
-def _select(instr: Instruction) -> Operations:
-    bits = instr.results[0].register_bits
-    return () if "by" in instr.params else (Elementary("select", bits, (2, 0, 1)),)
+    test = _SWAPPED.get(p["cmp"], p["cmp"])
+    return (Elementary(f"{test}.f", 32, (1, 0) if p["cmp"] in _SWAPPED else (0, 1)),)
 
 
 def _copy(instr: Instruction) -> Operations:
     return (Elementary("copy", max(instr.results[0].register_bits, 8), (0,)),)
 
 
-def _pack(instr: Instruction) -> Operations:
-    bits = instr.results[0].register_bits
-    return (Elementary("join", bits, (0, 1)),) if len(instr.operands) == 2 else ()
-
-
-def _unpack(instr: Instruction) -> Operations:
-    if len(instr.results) != 2:
-        return ()
-    bits = instr.operands[0].register_bits
-    return Elementary("low half", bits, (0,)), Elementary("high half", bits, (0,), 1)
-
-
 def _convert(instr: Instruction) -> Operations:
     p = instr.params
-    source, target = p["a"], p["d"]
-    name, nearest = _FLOAT_CONVERSIONS.get((source, target)), p.get("rnd", "") in ("", ".rn")
-    if name is not None and nearest:
-        return (Elementary(name, instr.operands[0].register_bits, (0,)),)
-    if source in ("s8", "u8") and target[1:] in ("16", "32") and target[0] in "su":
-        return (Elementary(f"byte to {target[1:]}.{source[0]}", 16, (0,)),)
-    widths = [kind[1:] for kind in (source, target) if kind[0] in "su"]
-    if len(widths) < 2 or not set(widths) <= {"16", "32", "64"}:
-        return ()
-    before, after = map(int, widths)
-    if before >= after:
-        return (Elementary(f"cut to {after}", before, (0,)),)
-    return (Elementary(f"extend to {after}.{source[0]}", before, (0,)),)
+    name, nearest = _FLOAT_CONVERSIONS.get((p["a"], p["d"])), p.get("rnd", "") in ("", ".rn")
+    return (Elementary(name, instr.operands[0].register_bits, (0,)),) if name and nearest else ()
 
 
 _FLOAT_CONVERSIONS = {
@@ -242,9 +233,7 @@ def _map_address(instr: Instruction) -> Operations:
 
 
 _RULES = {
-    semantics.integer: _integer, semantics.boolean: _boolean, semantics.floating: _floating,
-    semantics.compare: _compare, semantics.select: _select, semantics.copy: _copy,
-    semantics.pack: _pack, semantics.unpack: _unpack, convert.single: _convert, convert.pair: _convert_pair,
+    semantics.floating: _floating, semantics.compare: _compare, semantics.copy: _copy, convert.single: _convert, convert.pair: _convert_pair,
     bounds.execute: _check, warp.shuffle: _shuffle, warp.vote: _vote, warp.reduce: _reduce,
     bulk.map_address: _map_address,
 }  # fmt: skip

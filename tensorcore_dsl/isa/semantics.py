@@ -65,7 +65,8 @@ def carrying(ctx: Context, instr: Instruction, a: Bits, b: Bits, *c: Bits) -> Bi
 
 def boolean(ctx: Context, instr: Instruction, *operands: Any) -> Bits:
     """Logic on predicates."""
-    return np.asarray(_COMBINE[instr.opcode](*operands))
+    result: Bits = _COMBINE[instr.opcode](*operands)
+    return result
 
 
 def floating(ctx: Context, instr: Instruction, *operands: Any) -> Bits:
@@ -94,11 +95,11 @@ def select(ctx: Context, instr: Instruction, a: Bits, b: Bits, c: Bits) -> Bits:
     """selp by a predicate, slct by a sign; -0.0 and flushed numbers count as >= 0."""
     by = instr.params.get("by")
     if by == "s32":
-        c = np.asarray(c, np.uint32) >> 31 == 0
+        c = c >> np.uint32(31) == 0
     elif by == "f32":
-        magnitude = np.asarray(c, np.uint32) & 0x7FFFFFFF
+        magnitude = c & np.uint32(0x7FFFFFFF)
         zero = magnitude < 0x00800000 if instr.params["ftz"] else magnitude == 0
-        negative = np.asarray(c, np.uint32) >> 31 == 1
+        negative = c >> np.uint32(31) == 1
         c = (zero | ~negative) & (magnitude <= 0x7F800000)
     return np.where(c, a, b)
 
@@ -122,12 +123,12 @@ def pack(ctx: Context, instr: Instruction, *parts: Bits) -> Bits:
     bits = instr.results[0].register_bits
     result: Any = WORDS[bits](0)
     for i, part in enumerate(parts):
-        result = result | np.asarray(part, WORDS[bits]) << WORDS[bits](i * (bits // len(parts)))
-    return np.asarray(result)
+        result = result | part.astype(WORDS[bits]) << WORDS[bits](i * (bits // len(parts)))
+    return result  # type: ignore[no-any-return]
 
 
 def unpack(ctx: Context, instr: Instruction, a: Bits) -> tuple[Bits, ...]:
     """Scalar to vector, the lowest part first."""
-    a, count = np.asarray(a), len(instr.results)
+    count = len(instr.results)
     width = a.dtype.itemsize * 8 // count
     return tuple((a >> a.dtype.type(width * i)).astype(WORDS[width]) for i in range(count))

@@ -86,9 +86,12 @@ class Compiled:
             raise TypeError(f"{self.__name__} is given numbers beyond 64 bits")
         return found
 
-    def address(self) -> int:
-        """Where the machine code of a function of numbers alone is, to be called from others."""
-        kinds = tuple(self.lowered.parameter_kinds)
+    def address(self, kinds: tuple[Any, ...] | None = None) -> int:
+        """Where the machine code for arguments of these kinds is, to be called from others.
+
+        It takes their parts (see `values.llvm_types`). Without kinds: of a function of numbers alone.
+        """
+        kinds = tuple(self.lowered.parameter_kinds) if kinds is None else kinds
         found = self._bodies.get(kinds)
         if found is None:
             with COMPILING:

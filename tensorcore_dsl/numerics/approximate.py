@@ -16,6 +16,7 @@ from . import function_unit
 from .approximate_sm90 import lower
 from .convert import convert
 from .number_formats import FLOATS, Bits, find, values
+from .symbols import look_up
 
 Function = Callable[..., Any]
 
@@ -48,4 +49,4 @@ def instruction(op: str, type: str, full: bool, ftz: bool) -> tuple[int, Functio
         raise ValueError(f"{op}.approx is for {types}, not {type}")
     if type == "f32":
         return 2 if op == "div" else 1, function_unit.function(name, ftz)
-    return 1, lambda a: _table16(op, type)[a]
+    return 1, lambda a: look_up(_table16(op, type), a)

@@ -26,6 +26,7 @@ from .encode import FTZ, KEEP_NAN, NO_RANDOM, RELU, SAT, SATFINITE, nearest, par
 from .number_formats import FLOATS, INTS, Bits, IntFormat, find, packed, register_dtype, values
 from .registers import flush, is_nan, registers
 from .softfloat import INTEGRAL, ROUNDINGS
+from .symbols import as_array, look_up
 
 Converter = Callable[..., Bits]
 
@@ -65,7 +66,7 @@ def _float_to_float(
         return lambda bits, random: bits.astype(np.uint32) << np.uint32(16)
     if source == "f32" and f.bits <= 16 and rounding == "rn" and not (sat or ftz):
         top = f.max_finite if satfinite or f.inf is None else f.inf
-        return lambda bits, random: np.asarray(nearest(f, top, relu)(bits))
+        return lambda bits, random: as_array(nearest(f, top, relu)(bits))
     chosen = _flags(sat, satfinite, relu, _keeps_nan(source, to), ftz and to == "f32")
     dtype = register_dtype(f.bits)
     if rounding in INTEGRAL:
@@ -88,7 +89,7 @@ def _to_tf32_away(bits: Bits, satfinite: bool) -> Bits:
     inf = np.uint32(FLOATS["f32"].inf or 0)
     magnitude = bits & np.uint32(FLOATS["f32"].magnitude)
     d = np.where(magnitude < inf, magnitude + (step >> np.uint32(1)), magnitude)
-    d &= ~(step - np.uint32(1))
+    d = d & ~(step - np.uint32(1))
     if satfinite:
         d = np.where(d >= inf, d - step, d)
     return d | (bits ^ magnitude)
@@ -101,7 +102,7 @@ def _to_ue8m0(wide: Bits, rounding: str, satfinite: bool) -> Bits:
     magnitude = (wide & np.uint64((1 << 63) - 1)).astype(np.int64)
     code = (magnitude >> 52) - (1023 - FLOATS["ue8m0"].bias)
     if rounding == "rp":
-        code += (magnitude & ((1 << 52) - 1)) != 0
+        code = code + ((magnitude & ((1 << 52) - 1)) != 0)
     code = np.clip(code, 0, 0xFE if satfinite else 0xFF)
     return np.where(magnitude > 0x7FF << 52, FLOATS["ue8m0"].nan, code).astype(np.uint16)
 
@@ -193,12 +194,12 @@ def _tabulated(convert_one: Converter, bits: int) -> Converter:
     """The same conversion through a table of all results, created at first use."""
     table: list[Bits] = []
 
-    def look_up(x: Bits, random: Any) -> Bits:
+    def through_table(x: Bits, random: Any) -> Bits:
         if not table:
             table.append(convert_one(np.arange(1 << bits, dtype=np.uint16), random))
-        return np.asarray(table[0][x if bits == 16 else x & np.uint16(0xFF)])
+        return as_array(look_up(table[0], x if bits == 16 else x & np.uint16(0xFF)))
 
-    return look_up
+    return through_table
 
 
 # --- packed registers -------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import numpy as np
 
 from tensorcore_dsl.lowering import inlined, vectorised
 
+from .symbols import OUT, symbol_in
+
 
 def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
     """A function of arrays from one of scalars, e.g. ``uint32(uint32,uint32)``.
@@ -20,6 +22,10 @@ def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[
     given, made = [np.dtype(name) for name in names], np.dtype(result)
 
     def call(*operands: Any) -> Any:
+        symbol = symbol_in(*operands)
+        if symbol is not None:
+            symbols = [symbol.like(x, dtype) for x, dtype in zip(operands, given, strict=True)]
+            return symbol.call(loop, *symbols, OUT, dtype=made)
         shape = np.broadcast_shapes(*map(np.shape, operands))
         flat = [_flat(x, dtype, shape) for x, dtype in zip(operands, given, strict=True)]
         out = np.empty(shape, made)

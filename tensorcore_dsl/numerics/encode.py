@@ -29,6 +29,7 @@ from .softfloat import (
     stochastic_code,
     unpack64,
 )
+from .symbols import OUT, Symbol, as_array, look_up
 
 _SIGN = np.uint64(1 << 63)
 _MAGNITUDE = np.uint64((1 << 63) - 1)
@@ -161,6 +162,8 @@ _LOOPS: dict[str, Callable[..., None]] = {
 
 def run(name: str, x: Bits, p: Bits, *random: Bits) -> Bits:
     """Run a loop of `_LOOPS` over an array of any shape."""
+    if isinstance(x, Symbol):
+        return x.call(_LOOPS[name], x, *random, p, OUT, dtype=np.uint64)
     out = np.empty(x.shape, np.uint64)
     more = [r if r is NO_RANDOM else np.broadcast_to(r, x.shape) for r in random]
     flat = [np.require(v, requirements=["C", "W"]).reshape(-1) for v in (x, *more)]
@@ -212,11 +215,11 @@ def _widen_loop() -> Callable[..., Any]:
     return compile_elementwise(_widen32, "uint64(uint32)")
 
 
-def to_f64(bits: Bits, source: str) -> Bits:
+def to_f64(bits: Any, source: str) -> Any:
     """Register bits of a float type to the bits of its value in float64."""
     if source == "f64":
         return bits
     if FLOATS[source].bits == 32:
-        return np.asarray(_widen_loop()(bits))
+        return as_array(_widen_loop()(bits))
     table = values(source).view(np.uint64)
-    return np.asarray(table[bits & np.uint16(len(table) - 1)])
+    return as_array(look_up(table, bits & np.uint16(len(table) - 1)))

@@ -12,17 +12,18 @@ Numbers are represented by their bits in 64-bit integers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from tensorcore_dsl.lowering import arrays, compiled, inlined, primitive, vectorised
+from tensorcore_dsl.lowering import arrays, inlined, primitive, vectorised
 from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 from .function_unit_sm90 import COEFFICIENTS, FIRST
+from .symbols import OUT, Symbol
 
 SIGN, INF, NAN, ONE = 1 << 31, 0x7F800000, 0x7FFFFFFF, 0x3F800000
 LEAST = 1 << 23  # smallest normal number; also the hidden bit
@@ -323,36 +324,15 @@ def _evaluate(op: int, ftz: bool, x: Any, y: Any, out: Any, table: Any, square: 
         out[i] = _one(op, table, square, x[i], y[i], ftz)
 
 
-@compiled
-def _of_lanes(given: int, made: int, op: int, table: int, square: int) -> None:
-    """`_one` without .ftz for 32 words. All but `op` are addresses."""
-    rows = array_at(table, (SEGMENTS, 3), np.int64)
-    squares_at = array_at(square, (1 << KEPT,), np.uint16)
-    x, out = array_at(given, (LANES,), np.uint32), array_at(made, (LANES,), np.uint32)
-    for lane in range(LANES):
-        out[lane] = _one(op, rows, squares_at, x[lane], 0, False)
-
-
-def for_lanes(op: str) -> tuple[int, ...]:
-    """What calls one of `OPS`, of one operand, for the 32 lanes of a warp: the address of a
-    function, and its operands behind the addresses of the given words and of the results."""
-    function: Any = _of_lanes
-    table, square = _tables()
-    return function.address(), OPS.index(op), table.ctypes.data, square.ctypes.data
-
-
-_squares: list[npt.NDArray[np.uint16]] = []  # several, where threads make them at the same time
-
-
+@cache
 def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
-    """Both live as long as the process, whose programs have their addresses."""
-    if not _squares:
-        _squares.append(squares())
-    return COEFFICIENTS, _squares[0]
+    return COEFFICIENTS, squares()
 
 
 def _apply(op: int, ftz: bool, x: npt.NDArray[np.uint32], *more: npt.NDArray[np.uint32]) -> Any:
     y = more[0] if more else x
+    if isinstance(x, Symbol):
+        return x.call(_evaluate, op, ftz, x, y, OUT, *_tables(), dtype=_WORD)
     if x.shape != y.shape:
         x, y = np.broadcast_arrays(x, y)
     out = np.empty(x.size, np.uint32)

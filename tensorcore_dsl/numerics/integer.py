@@ -22,6 +22,7 @@ from .elementwise import compile_elementwise
 from .number_formats import INTS, Bits, IntFormat, find, packed, register_dtype
 from .registers import halves, registers
 from .softfloat import bit_reverse, clz, high_product
+from .symbols import as_array, look_up
 
 Ufunc = Callable[..., Any]
 _NONE = np.uint32(0xFFFFFFFF)
@@ -142,7 +143,7 @@ def _mul(mode: str) -> Callable[..., Bits]:
         if mode == "lo":
             return np.multiply(a, b)
         if mode == "hi":
-            return np.asarray(_loop("high", a.dtype)(a, b))
+            return as_array(_loop("high", a.dtype)(a, b))
         return np.multiply(a, b, dtype=f"{a.dtype.kind}{2 * a.dtype.itemsize}")
 
     return product
@@ -172,7 +173,7 @@ def _sad(f: IntFormat, a: Bits, b: Bits, c: Bits) -> Bits:
 
 def _quotient(name: str) -> Callable[..., Bits]:
     def divide(f: IntFormat, a: Bits, b: Bits) -> Bits:
-        return np.asarray(_loop(name if f.signed else f"{name} unsigned", a.dtype)(a, b))
+        return as_array(_loop(name if f.signed else f"{name} unsigned", a.dtype)(a, b))
 
     return divide
 
@@ -209,7 +210,7 @@ def _dot_loop(mode: str, first: str, second: str) -> Ufunc:
 
 def _dot(mode: str) -> Callable[..., Bits]:
     def dot(kinds: str, a: Bits, b: Bits, c: Bits) -> Bits:
-        return np.asarray(_dot_loop(mode, *kinds.split("."))(a, b, c))
+        return as_array(_dot_loop(mode, *kinds.split("."))(a, b, c))
 
     return dot
 
@@ -264,25 +265,28 @@ def _lop3(f: IntFormat, a: Bits, b: Bits, c: Bits, table: Any) -> Bits:
         factors = [x for bit, x in ((4, a), (2, b), (1, c)) if term & bit]
         d = d ^ (reduce(np.bitwise_and, factors) if factors else np.uint32(0xFFFFFFFF))
     shape = np.broadcast_shapes(a.shape, b.shape, c.shape)
-    return np.asarray(d if d.shape == shape else np.broadcast_to(d, shape))
+    return as_array(d if d.shape == shape else np.broadcast_to(d, shape))
 
 
 # Byte indices, highest first, for values 0 to 3 of the two selector bits (9.7.9.7).
 _PRMT_MODES = {
-    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
-    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
-    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
-    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
-    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
-    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+    mode: np.array(indices, np.uint32)
+    for mode, indices in {
+        "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+        "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+        "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+        "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+        "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+        "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+    }.items()
 }
 
 
 def _prmt(mode: str | None) -> Callable[..., Bits]:
     def permute(f: IntFormat, a: Bits, b: Bits, c: Bits) -> Bits:
         if mode:
-            c = np.array(_PRMT_MODES[mode], np.uint32)[c & np.uint32(3)]
-        return np.asarray(_loop("prmt", a.dtype)(a, b, c))
+            c = look_up(_PRMT_MODES[mode], c & np.uint32(3))
+        return as_array(_loop("prmt", a.dtype)(a, b, c))
 
     return permute
 
@@ -318,7 +322,7 @@ def _bfind(shift_amount: bool) -> Callable[..., Bits]:
     def find_bit(f: IntFormat, a: Bits) -> Bits:
         if f.signed:
             a = a ^ (a.view(f"i{a.dtype.itemsize}") >> (f.bits - 1)).view(a.dtype)
-        zeros = np.asarray(_loop("clz", a.dtype)(a))
+        zeros = as_array(_loop("clz", a.dtype)(a))
         if shift_amount:
             return np.where(zeros == f.bits, _NONE, zeros)
         return np.subtract(np.uint32(f.bits - 1), zeros)
@@ -404,11 +408,11 @@ OPERATIONS: dict[str, _Operation] = {
     "prmt": _Operation(_prmt(None), "rrr", "b32"),
     **{f"prmt.{m}": _Operation(_prmt(m), "rrr", "b32") for m in _PRMT_MODES},
     "popc": _Operation(lambda f, a: np.bitwise_count(a).astype(np.uint32), "r", _WORDS),
-    "clz": _Operation(lambda f, a: np.asarray(_loop("clz", a.dtype)(a)), "r", _WORDS),
-    "brev": _Operation(lambda f, a: np.asarray(_loop("brev", a.dtype)(a)), "r", _WORDS),
+    "clz": _Operation(lambda f, a: as_array(_loop("clz", a.dtype)(a)), "r", _WORDS),
+    "brev": _Operation(lambda f, a: as_array(_loop("brev", a.dtype)(a)), "r", _WORDS),
     "bfind": _Operation(_bfind(False), "r", _FIELD),
     "bfind.shiftamt": _Operation(_bfind(True), "r", _FIELD),
-    "fns": _Operation(lambda f, m, b, n: np.asarray(_loop("fns", m.dtype)(m, b, n)), "rus", "b32"),
+    "fns": _Operation(lambda f, m, b, n: as_array(_loop("fns", m.dtype)(m, b, n)), "rus", "b32"),
     "bfe": _Operation(_bfe, "ruu", _FIELD),
     "bfi": _Operation(_bfi, "rruu", _WORDS),
     **{f"szext.{m}": _Operation(_szext(m == "wrap"), "ru", _WORD) for m in ("clamp", "wrap")},
@@ -469,7 +473,7 @@ def instruction(op: str, type: str, sat: bool = False, relu: bool = False) -> Ca
         if len(operands) != len(types):
             raise ValueError(f"{op}.{type} takes {len(types)} operands, not {len(operands)}")
         x = [v if t is None else registers(v, t[0]).view(t[1]) for v, t in zip(operands, types, strict=True)]
-        d = np.asarray(function(numbers, *x, **modifiers))
+        d = as_array(function(numbers, *x, **modifiers))
         return d if d.dtype == np.bool_ else d.view(register_dtype(8 * d.dtype.itemsize))
 
     return run

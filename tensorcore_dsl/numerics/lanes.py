@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from tensorcore_dsl.lowering.arrays import declared, variable
-from tensorcore_dsl.lowering.values import WORD
 
 LANES = 16  # of a vector: half a warp, which compiles and runs faster than a whole one
 WARP = 2 * LANES
@@ -54,37 +53,10 @@ def constant(bits: int, value: int, lanes: int = LANES) -> ir.Constant:
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-def _shift(way: str, bits: int) -> Emit:
-    """Shift counts above the width act as the width."""
-
-    def emit(builder: Any, a: Any, count: Any) -> Any:
-        most = bits - 1 if way == "ashr" else bits
-        far = builder.icmp_unsigned(">", count, constant(32, bits - 1))
-        near = builder.and_(count, constant(32, bits - 1))
-        if bits != 32:
-            near = (builder.zext if bits > 32 else builder.trunc)(near, vector(bits))
-        if way == "ashr":
-            return builder.ashr(a, builder.select(far, constant(bits, most), near))
-        return builder.select(far, constant(bits, 0), getattr(builder, way)(a, near))
-
-    return emit
-
-
 def _extreme(test: str, sign: str) -> Emit:
     def emit(builder: Any, a: Any, b: Any) -> Any:
         compare = builder.icmp_signed if sign == "s" else builder.icmp_unsigned
         return builder.select(compare(test, a, b), a, b)
-
-    return emit
-
-
-def _wide(sign: str, bits: int) -> Emit:
-    """The whole product, plus what is given of its width."""
-
-    def emit(builder: Any, a: Any, b: Any, *c: Any) -> Any:
-        extend = builder.sext if sign == "s" else builder.zext
-        product = builder.mul(extend(a, vector(2 * bits)), extend(b, vector(2 * bits)))
-        return builder.add(product, c[0]) if c else product
 
     return emit
 
@@ -98,28 +70,12 @@ def _test(way: str, test: str) -> Emit:
     return emit
 
 
-def _select(builder: Any, chosen: Any, a: Any, b: Any) -> Any:
-    return builder.select(builder.icmp_unsigned("!=", chosen, constant(8, 0)), a, b)
-
-
 def _join(bits: int) -> Emit:
     def emit(builder: Any, low: Any, high: Any) -> Any:
         low, high = (builder.zext(part, vector(bits)) for part in (low, high))
         return builder.or_(low, builder.shl(high, constant(bits, bits // 2)))
 
     return emit
-
-
-def _half(bits: int, high: bool) -> Emit:
-    def emit(builder: Any, a: Any) -> Any:
-        part = builder.lshr(a, constant(bits, bits // 2)) if high else a
-        return builder.trunc(part, vector(bits // 2))
-
-    return emit
-
-
-def _resize(way: str, bits: int) -> Emit:
-    return lambda builder, a: getattr(builder, way)(a, vector(bits))
 
 
 # -- f32, to nearest ---------------------------------------------------------------------------
@@ -135,17 +91,6 @@ def _intrinsic(name: str) -> Emit:
         return builder.call(declared(builder, kind, f"llvm.{name}.v{LANES}f32"), operands)
 
     return emit
-
-
-def _unit(builder: Any, a: Any, function: Any, *more: Any) -> Any:
-    """A function of the function unit: see `function_unit.for_lanes`."""
-    kind = vector(32, WARP)
-    given, made = variable(builder, kind), variable(builder, kind)
-    builder.store(a, given)
-    numbers = [*(builder.ptrtoint(end, WORD) for end in (given, made)), *more]
-    kind = ir.FunctionType(ir.VoidType(), [WORD] * len(numbers))
-    builder.call(builder.inttoptr(function, kind.as_pointer()), numbers)
-    return builder.load(made)
 
 
 def _is_nan(builder: Any, a: Any) -> Any:
@@ -230,24 +175,6 @@ def _to_float(way: str) -> Emit:
     return lambda builder, a: getattr(builder, way)(a, _FLOATS)
 
 
-def _byte(bits: int, sign: str) -> Emit:
-    """The low byte of 16 bits."""
-
-    def emit(builder: Any, a: Any) -> Any:
-        low = builder.trunc(a, vector(8))
-        return (builder.sext if sign == "s" else builder.zext)(low, vector(bits))
-
-    return emit
-
-
-def _field(builder: Any, a: Any, position: Any, length: Any) -> Any:
-    """Bits of a word from a position on; both numbers have 8 bits."""
-    position, length = (builder.and_(x, constant(32, 255)) for x in (position, length))
-    moved = _shift("lshr", 32)(builder, a, position)
-    ones = _shift("shl", 32)(builder, constant(32, 0xFFFFFFFF), length)
-    return builder.and_(moved, builder.not_(ones))
-
-
 def _of_conversions() -> dict[tuple[str, int], Operation]:
     found = {
         ("to f16", 32): Operation(16, (32,), _to_half, kinds="wn"),
@@ -258,12 +185,8 @@ def _of_conversions() -> dict[tuple[str, int], Operation]:
         ("bf16 to f32", 16): Operation(32, (16,), _from_bfloat),
         ("s32 to f32", 32): Operation(32, (32,), _to_float("sitofp"), kinds="fw"),
         ("u32 to f32", 32): Operation(32, (32,), _to_float("uitofp"), kinds="fw"),
-        ("field", 32): Operation(32, (32, 32, 32), _field),
         ("map address", 32): Operation(32, (32, 32), _map_address, literals=2),
     }
-    for sign in "su":
-        for bits in (16, 32):
-            found[f"byte to {bits}.{sign}", 16] = Operation(bits, (16,), _byte(bits, sign))
     return found
 
 
@@ -398,57 +321,16 @@ _TESTS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 
 
 def _of_width(bits: int) -> dict[tuple[str, int], Operation]:
-    """Integer operations, and those for any word."""
-    one, two = (bits,), (bits, bits)
-    found: dict[str, Operation] = {
-        "add": Operation(bits, two, lambda builder, a, b: builder.add(a, b)),
-        "sub": Operation(bits, two, lambda builder, a, b: builder.sub(a, b)),
-        "mul.lo": Operation(bits, two, lambda builder, a, b: builder.mul(a, b)),
-        "mad.lo": Operation(bits, (bits,) * 3, lambda builder, a, b, c: builder.add(builder.mul(a, b), c)),
-        "and": Operation(bits, two, lambda builder, a, b: builder.and_(a, b)),
-        "or": Operation(bits, two, lambda builder, a, b: builder.or_(a, b)),
-        "xor": Operation(bits, two, lambda builder, a, b: builder.xor(a, b)),
-        "not": Operation(bits, one, lambda builder, a: builder.not_(a)),
-        "neg": Operation(bits, one, lambda builder, a: builder.sub(constant(bits, 0), a)),
-        "shl": Operation(bits, (bits, 32), _shift("shl", bits)),
-        "shr.u": Operation(bits, (bits, 32), _shift("lshr", bits)),
-        "shr.s": Operation(bits, (bits, 32), _shift("ashr", bits)),
-        "select": Operation(bits, (8, bits, bits), _select),
-    }
+    """What loops count with, checks, and copies."""
+    two = (bits, bits)
+    found: dict[str, Operation] = {"copy": Operation(bits, (bits,), lambda builder, a: a)}
+    if bits > 8:
+        found["add"] = Operation(bits, two, lambda builder, a, b: builder.add(a, b))
+        found["lt.s"] = Operation(8, two, _test("icmp_signed", "<"))
+        found["lt.u"] = Operation(8, two, _test("icmp_unsigned", "<"))
     if bits > 16:
         found["check"] = Operation(0, two, _outside(bits), literals=1)
-    for sign, way in (("s", "icmp_signed"), ("u", "icmp_unsigned")):
-        found[f"min.{sign}"] = Operation(bits, two, _extreme("<", sign))
-        found[f"max.{sign}"] = Operation(bits, two, _extreme(">", sign))
-        for name, test in _TESTS.items():
-            if sign == "u" or test in ("<", "<="):
-                found[f"{name}.{sign}"] = Operation(8, two, _test(way, test))
-    if bits < 64:
-        for sign, extend in (("s", "sext"), ("u", "zext")):
-            found[f"mul.wide.{sign}"] = Operation(2 * bits, two, _wide(sign, bits))
-            found[f"mad.wide.{sign}"] = Operation(2 * bits, (*two, 2 * bits), _wide(sign, bits))
-            for wider in (w for w in (32, 64) if w > bits):
-                found[f"extend to {wider}.{sign}"] = Operation(wider, one, _resize(extend, wider))
-    if bits > 16:
-        half = bits // 2
-        found["join"] = Operation(bits, (half, half), _join(bits))
-        found["low half"] = Operation(half, one, _half(bits, False))
-        found["high half"] = Operation(half, one, _half(bits, True))
-        for narrower in (w for w in (16, 32) if w < bits):
-            found[f"cut to {narrower}"] = Operation(narrower, one, _resize("trunc", narrower))
-    found["copy"] = found[f"cut to {bits}"] = Operation(bits, one, lambda builder, a: a)
     return {(name, bits): operation for name, operation in found.items()}
-
-
-def _of_predicates() -> dict[tuple[str, int], Operation]:
-    found = {
-        "and": Operation(8, (8, 8), lambda builder, a, b: builder.and_(a, b)),
-        "or": Operation(8, (8, 8), lambda builder, a, b: builder.or_(a, b)),
-        "xor": Operation(8, (8, 8), lambda builder, a, b: builder.xor(a, b)),
-        "flip": Operation(8, (8,), lambda builder, a: builder.xor(a, constant(8, 1))),
-        "copy": Operation(8, (8,), lambda builder, a: a),
-    }
-    return {(name, 8): operation for name, operation in found.items()}
 
 
 def _of_floats() -> dict[tuple[str, int], Operation]:
@@ -467,7 +349,6 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
             ("max", 2, _float_extreme(True)),
         )
     }
-    found["unit"] = Operation(32, (32,), _unit, literals=4, whole=True, kinds=WORDS + ANY)
     tests = {"num": ("fcmp_ordered", "ord"), "nan": ("fcmp_unordered", "uno")}
     for name, test in _TESTS.items():
         tests[name] = "fcmp_ordered", test
@@ -478,10 +359,10 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
 
 
 OPERATIONS: dict[tuple[str, int], Operation] = {
+    **_of_width(8),
     **_of_width(16),
     **_of_width(32),
     **_of_width(64),
-    **_of_predicates(),
     **_of_floats(),
     **_of_conversions(),
     **_of_warps(),

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from .number_formats import FLOATS, Bits, register_dtype
+from .symbols import Symbol, as_array, flat
 
 
 def registers(x: Any, dtype: np.dtype[Any]) -> Bits:
     """An operand as an array of registers; Python integers are taken modulo the width."""
-    if isinstance(x, np.ndarray) and x.dtype == dtype:
-        return x
+    if isinstance(x, (np.ndarray, Symbol)) and x.dtype == dtype:
+        return x  # type: ignore[return-value]
     if isinstance(x, int):
         x &= (1 << 8 * dtype.itemsize) - 1
-    return np.asarray(x).astype(dtype)
+    return as_array(x).astype(dtype)
 
 
 def halves(function: Callable[..., Any], element_bits: int, *operands: Any) -> Bits:
@@ -28,8 +29,8 @@ def halves(function: Callable[..., Any], element_bits: int, *operands: Any) -> B
     arrays = [registers(x, whole) for x in operands]
     if any(x.shape != arrays[0].shape for x in arrays):
         arrays = list(np.broadcast_arrays(*arrays))
-    parts = [np.ascontiguousarray(x).reshape(-1).view(part) for x in arrays]
-    return np.asarray(function(*parts)).view(whole).reshape(arrays[0].shape)
+    parts = [flat(x).view(part) for x in arrays]
+    return as_array(function(*parts)).view(whole).reshape(arrays[0].shape)
 
 
 @cache

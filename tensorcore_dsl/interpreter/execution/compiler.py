@@ -268,15 +268,18 @@ class _Compiler:
         register = special_register(op.instr)
         if register and stays(register):
             self._fuse([plan.input_row(register, self.slot(op.results[0], 0))])
-        if not operations(op.instr):
-            return
-        results = [self.slot(value, 0) for value in op.results]
-        operands, immediate = [], {}
-        for i, (source, o) in enumerate(zip(op.operands, op.instr.operands, strict=True)):
-            if o.kind == "imm":
-                immediate[i] = const_int(source)  # type: ignore[arg-type]
-            operands.append(plan.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits))
-        self._fuse(plan.instruction_rows(op.instr, results, operands, immediate))
+        sides = list(zip(op.operands, op.instr.operands, strict=True))
+        immediate = {
+            i: const_int(source)
+            for i, (source, o) in enumerate(sides)
+            if o.kind == "imm" and isinstance(source, nodes.Const)
+        }
+        if operations(op.instr, tuple(immediate.items())):
+            results = [self.slot(value, 0) for value in op.results]
+            operands = [
+                plan.NOTHING if o.kind == "imm" else self.slot(source, o.register_bits) for source, o in sides
+            ]
+            self._fuse(plan.instruction_rows(op.instr, results, operands, immediate))
 
     def _access(self, op: nodes.Op, move: Access) -> list[plan.Row]:
         """The row of an access to memory; none if compiled code does not know its operands."""

@@ -23,7 +23,12 @@ from tensorcore_dsl.numerics import lanes
 # Nanoseconds, roughly: of a step, and of each of its threads, without compiled code; of the
 # compilation of a row.
 STEP_COST, THREAD_COST, COMPILE_COST = 10_000, 3, 700_000
-_KEY = FunctionKey(lanes.vector, *map(str, sorted(Path(__file__).parent.glob("*.py"))))
+_PACKAGE = Path(__file__).parents[2]
+# Files from which code is made: regions, and the semantics that they contain.
+_SOURCES = [
+    f for folder in ("interpreter/regions", "numerics", "isa") for f in (_PACKAGE / folder).glob("*.py")
+]
+_KEY = FunctionKey(lanes.vector, *map(str, sorted(_SOURCES)))
 
 
 @cache

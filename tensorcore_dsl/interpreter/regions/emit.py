@@ -29,7 +29,8 @@ from tensorcore_dsl.interpreter.regions.layout import (
 )
 from tensorcore_dsl.interpreter.regions.plan import PRODUCTS, Block, Region, Slot
 from tensorcore_dsl.interpreter.regions.rows import VECTOR, WHOLE, Pair, Rows, kinds
-from tensorcore_dsl.numerics.lanes import FLOATS, LANES, OPERATIONS
+from tensorcore_dsl.isa.lanes import operation
+from tensorcore_dsl.numerics.lanes import FLOATS, LANES
 
 INLINED = 5  # instructions of an operation, at most; more would be compiled once for each row
 
@@ -47,7 +48,7 @@ class Module:
         found = self._names.get((name, bits))
         if found is None:
             found = self._names[name, bits] = f"operation{len(self._names)}"
-            op = OPERATIONS[name, bits]
+            op = operation(name, bits)
             lanes = 2 * LANES if op.whole else LANES
             result, *given = (
                 ir.VectorType(ir.FloatType() if kind == FLOATS else ir.IntType(width), lanes)

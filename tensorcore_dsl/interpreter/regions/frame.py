@@ -21,8 +21,8 @@ from tensorcore_dsl.interpreter.regions.code import Code, helper
 from tensorcore_dsl.interpreter.regions.memory import address_of
 from tensorcore_dsl.interpreter.regions.plan import Region
 from tensorcore_dsl.isa.fragments import RegisterProducts
+from tensorcore_dsl.isa.lanes import references
 from tensorcore_dsl.lowering.forms import Part
-from tensorcore_dsl.numerics.function_unit import for_lanes
 
 NEVER = 1 << 62  # the position of no mistake
 # (address of a frame, low, high) -> has a thread failed? It runs without the interpreter's lock.
@@ -175,8 +175,8 @@ class Frame:
             *((n, helper(n)) for n in {layouts.MERGE, *map(layouts.helper, region.accesses)}),
         ):
             self.words[number] = value
-        for word, number in layout.units:
-            self.words[number] = for_lanes(word[1])[word[2]]
+        for word, number in layout.references:
+            self.words[number] = references(word[1])[word[2]]
         for register, number in layout.inputs:
             table = tables[register]
             by_cta = table.ndim and len(table) > 1

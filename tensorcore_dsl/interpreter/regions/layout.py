@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.interpreter.regions.plan import INPUT, NOTHING, PRODUCTS, Region, Row, Slot
-from tensorcore_dsl.isa.lanes import COPY, LOAD_GLOBAL, LOAD_SHARED, STORE_GLOBAL, STORE_SHARED, Access
+from tensorcore_dsl.isa.lanes import (
+    COPY,
+    LOAD_GLOBAL,
+    LOAD_SHARED,
+    STORE_GLOBAL,
+    STORE_SHARED,
+    Access,
+    operation,
+)
 
 # Words of a frame: the flags of the active threads, the number of the block where they start, what
 # memory there is, counters (see `Layout`), the flags of those that leave at each exit, where a
@@ -34,6 +42,7 @@ from tensorcore_dsl.isa.lanes import COPY, LOAD_GLOBAL, LOAD_SHARED, STORE_GLOBA
 ) = range(16)
 # What is noted of the first mistake: its position, its code and thread, and the lanes of its warp.
 POSITION, WRONG, LANES_THERE, NOTED = range(4)
+REFERENCE = "reference"  # of a word: what the code of an operation refers to by address
 CHECK = 63  # code of a failed check of an operation; accesses have other codes
 Key = tuple[int, int, int]  # a slot: place, register, bytes
 
@@ -76,7 +85,7 @@ def operands(row: Row) -> tuple[Slot, ...]:
 class Layout:
     """What the words of a region's frame from FIRST on, and its counters, stand for.
 
-    words: a slot, ("unit", function, number), ("copy", row, number), (INPUT, register, number), or
+    words: a slot, (REFERENCE, function, number), ("copy", row, number), (INPUT, register, number), or
     (PRODUCTS, row, number): the function that computes products, and its words.
     fixed: slots of parameters, whose values are their words; inputs: special registers, with the
     first of two words, which say where the values are, and their distance by CTA. Counters, for
@@ -107,8 +116,8 @@ class Layout:
                     for number in range(2):
                         self._add((PRODUCTS, at, number))
                 elif row.function:
-                    for number in range(4):
-                        self._add(("unit", row.function, number))
+                    for number in range(operation(row.name, row.bits).literals):
+                        self._add((REFERENCE, row.function, number))
                 if row.access is not None and row.access.kind == COPY:
                     for number in range(4):
                         self._add(("copy", at, number))
@@ -119,7 +128,7 @@ class Layout:
         slots = [(w, n) for w, n in numbers if w[0] not in fixed]
         self.inputs = [(w[1], n) for w, n in self.words.items() if w[0] == INPUT and w[2] == 0]
         self.products = [(w[1], n) for w, n in self.words.items() if w[0] == PRODUCTS and w[2] == 0]
-        self.units = [(w, n) for w, n in self.words.items() if w[0] == "unit"]
+        self.references = [(w, n) for w, n in self.words.items() if w[0] == REFERENCE]
         self.registers = tuple(
             np.array(column, np.int64)
             for column in ([w[0] for w, _ in slots], [w[1] * w[2] for w, _ in slots], [n for _, n in slots])

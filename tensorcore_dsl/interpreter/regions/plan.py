@@ -20,9 +20,8 @@ from tensorcore_dsl.interpreter.core.geometry import varies
 from tensorcore_dsl.interpreter.core.program import Program, Step
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.effects import Effect
-from tensorcore_dsl.isa.lanes import COPY, Access, operations
+from tensorcore_dsl.isa.lanes import COPY, Access, operation, operations
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.numerics.lanes import OPERATIONS
 
 # Which regions a machine executes: none, those that access no memory, all, or all that access it
 # with the detector of races as a witness.
@@ -138,8 +137,8 @@ class Region:
 
 def row(name: str, bits: int, slots: Sequence[Slot], numbers: Sequence[int] = ()) -> Row | None:
     """The row of an operation on these registers; None where their sizes differ from its own."""
-    operation = OPERATIONS[name, bits]
-    widths = [bits // 8 for bits in (operation.result, *operation.operands)]
+    what = operation(name, bits)
+    widths = [bits // 8 for bits in (what.result, *what.operands)]
     fits = [width for _, _, width in slots] == widths
     return Row(name, bits, tuple(slots), tuple(numbers)) if fits else None
 
@@ -160,13 +159,13 @@ def instruction_rows(
     immediate: the numbers of immediate operands, whose slots are `NOTHING`.
     """
     found = []
-    for op in operations(instr):
+    for op in operations(instr, tuple(sorted((immediate or {}).items()))):
         target = NOTHING if op.result < 0 else results[op.result]
         numbers = [*((immediate or {})[i] for i in op.literals), *op.constants]
         made = row(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
         found.append(made and made._replace(function=op.function))
     rows = [r for r in found if r is not None]
-    alone = len(found) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands)
+    alone = len(found) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands if s != NOTHING)
     return rows if len(rows) == len(found) and alone else []
 
 

@@ -14,6 +14,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
     MEMORY,
     OFFSET,
     RANKED,
+    REFERENCE,
     SIZE,
     TO_OFFSET,
     Key,
@@ -24,8 +25,8 @@ from tensorcore_dsl.interpreter.regions.layout import (
 )
 from tensorcore_dsl.interpreter.regions.plan import INPUT, PRODUCTS, Region, Row, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
-from tensorcore_dsl.isa.lanes import COPY
-from tensorcore_dsl.numerics.lanes import ANY, FLOATS, LANES, NAN, OPERATIONS, WORDS, Operation
+from tensorcore_dsl.isa.lanes import COPY, operation
+from tensorcore_dsl.numerics.lanes import ANY, FLOATS, LANES, NAN, WORDS, Operation
 
 LIST = ", ".join(f"i32 {i}" for i in range(2 * LANES))
 LOW, HIGH = (", ".join(f"i32 {i}" for i in range(n, n + LANES)) for n in (0, LANES))
@@ -219,11 +220,12 @@ class Rows:
         if row.name == INPUT:
             self.write(row.slots[0], self.input(row))
             return
-        op, name = OPERATIONS[row.name, row.bits], self.operation(row.name, row.bits)
+        op, name = operation(row.name, row.bits), self.operation(row.name, row.bits)
         made, *taken = tuple(kinds(op))
         values = [self.read(slot, kind) for slot, kind in zip(row.slots[1:], taken, strict=True)]
         if row.function:
-            numbers = [self.word(self.layout.words["unit", row.function, i]) for i in range(4)]
+            places = [self.layout.words[REFERENCE, row.function, i] for i in range(op.literals)]
+            numbers = list(map(self.word, places))
         else:
             numbers = [str(number) for number in row.numbers]
         given = [f"i64 {number}" for number in numbers]
