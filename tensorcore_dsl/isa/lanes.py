@@ -118,7 +118,7 @@ def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:
         builder = ir.IRBuilder(function.append_basic_block())
         try:
             _, used = symbols.emit(execute, bits, i, builder, function.args)
-        except symbols.Untraceable:
+        except Exception:  # what also fails with values says so there, at the user's line
             return ()
         emit = partial(_emit_traced, execute, bits, i)
         _TRACED[name] = Operation(max(result.register_bits, 8), tuple(bits), emit, len(used)), used
