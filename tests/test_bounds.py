@@ -86,9 +86,9 @@ def thread_and_block(x: tc.Array):
     block=(1, 2, 2),
 )
 def three_axes(x: tc.Array):
-    x[
+    x[  # here
         tc.blockIdx.x, tc.blockIdx.y, tc.threadIdx.y + tc.threadIdx.z * (tc.blockIdx.x * tc.blockIdx.y // 2)
-    ] = 1.0  # here
+    ] = 1.0
 
 
 @caught("index 3 leaves axis 1 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (2, 3, 4))

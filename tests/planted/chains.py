@@ -122,9 +122,9 @@ def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
             store(".release.gpu", flags.at(0), 1)  # race 3: first
     elif b == 1:
         if t == 0:
-            wait_until(
+            wait_until(  # race 3: second
                 {1: ".relaxed.gpu", 3: ".acquire.cta"}.get(bug, ".acquire.gpu"), flags.at(0), 1
-            )  # race 3: second
+            )
             store(".relaxed.cta", flags.at(2), 1)
         if bug != 4:
             tc.barrier()

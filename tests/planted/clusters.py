@@ -384,9 +384,9 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                     mask = tc.u32(2) >> rank
                 if bug == 18:
                     mask = tc.u32(7)
-                tc.tma_load(
+                tc.tma_load(  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19,22
                     tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask
-                )  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19,22
+                )
     else:
         total, other = tc.s32(0), tc.s32(0)
         for k in range(a.shape[0]):
@@ -489,39 +489,39 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
             else:
                 bar.arrive_expect_tx(size)  # error 8,9,10
             if bug == 10:
-                tc.emit(
+                tc.emit(  # error 10
                     COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address
-                )  # error 10
+                )
             elif bug == 11:
-                tc.emit(
+                tc.emit(  # error 11
                     COPY,
                     inbox.at(0).remote(to).address,
                     line.at(0).address,
                     256,
                     bar.remote((rank + 2) % 4).address,
-                )  # error 11
+                )
             elif bug == 12:
-                tc.emit(
+                tc.emit(  # error 12
                     COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address
-                )  # error 12
+                )
             elif bug == 13:
-                tc.emit(
+                tc.emit(  # error 13
                     COPY,
                     inbox.at(0).remote(rank + 1).address,
                     line.at(0).address,
                     256,
                     bar.remote(rank + 1).address,
-                )  # error 13
+                )
             elif bug == 6:
                 tc.bulk_copy(line.remote(to), line, bar.remote(to))  # race 6: both; error 6
             elif bug == 14:
-                tc.bulk_copy(
+                tc.bulk_copy(  # race 14: both; error 14
                     inbox.remote((rank | 1) ^ 2), line, bar.remote((rank | 1) ^ 2)
-                )  # race 14: both; error 14
+                )
             else:
-                tc.bulk_copy(
+                tc.bulk_copy(  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,7,9,15,16,20
                     inbox.remote(to), line, bar.remote(to)
-                )  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,7,9,15,16,20
+                )
         if bug == 5:
             line[63 - t] = 0  # race 5: second; error 5
         if bug == 17:

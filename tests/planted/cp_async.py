@@ -99,9 +99,9 @@ def ring(x: tc.Array, out: tc.Array, bug: tc.Const = 1, stages: tc.Const = 3):
         if bug != 3:
             if ahead < rows:
                 slot = (i if bug == 4 else ahead) % stages
-                tc.cp_async(
+                tc.cp_async(  # race 1,2,4,5,6,7: first; error 2,4
                     tile.at(slot, 4 * t), x.at(ahead, 4 * t), 16
-                )  # race 1,2,4,5,6,7: first; error 2,4
+                )
             if bug == 5:
                 if ahead < rows:
                     tc.cp_async_commit()

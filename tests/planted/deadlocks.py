@@ -237,9 +237,9 @@ def two_locks_in_two_orders(x: tc.Array, out: tc.Array, flags: tc.Array, bug: tc
                 tc.emit("nanosleep.u32", 20)
         taken = tc.s32(1)
         while taken != 0:  # error
-            taken = tc.emit("atom.acquire.gpu.global.cas.b32", flags.at(1 - first), 0, 1).bits(
+            taken = tc.emit("atom.acquire.gpu.global.cas.b32", flags.at(1 - first), 0, 1).bits(  # error
                 tc.s32
-            )  # error
+            )
         out[0] += x[tc.blockIdx.x]
         signal(flags.at(1 - first), 0)
         signal(flags.at(first), 0)

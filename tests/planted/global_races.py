@@ -143,9 +143,9 @@ def bytes_in_words(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     words = out.at(tc.threadIdx.x)
     value = (x[tc.blockIdx.x, tc.threadIdx.x] % 256).to(tc.u32)
     if bug:
-        words.store(
+        words.store(  # race: both
             (words.load().to(tc.u32) | value << (8 * tc.blockIdx.x).to(tc.u32)).bits(tc.s32)
-        )  # race: both
+        )
     else:
         words.as_type(tc.u8)[tc.blockIdx.x] = value.to(tc.u8)
 
@@ -458,16 +458,18 @@ def lock_between_blocks(x: tc.Array, out: tc.Array, lock: tc.Array, bug: tc.Cons
     if tc.threadIdx.x == 0:
         taken = tc.u32(1)
         while taken != 0:
-            taken = tc.emit(f"atom.{take}.global.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(
+            taken = tc.emit(
+                f"atom.{take}.global.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)
+            ).bits(  # race 3,4: both
                 tc.u32
-            )  # race 3,4: both
+            )
         out[0] += x[tc.blockIdx.x]  # race: both
         if bug == 3:
             lock[0] = 0  # race 3: first; race 3: second
         else:
-            tc.emit(
+            tc.emit(  # race 4: both
                 f"st.{'relaxed' if bug == 2 else 'release'}.{scope}.global.b32", lock.at(0), tc.u32(0)
-            )  # race 4: both
+            )
 
 
 def locked_sum(draw):

@@ -15,10 +15,12 @@ Where several lines are marked alike, a report of any of them is right.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import multiprocessing
 import re
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Sequence, Set
@@ -147,17 +149,28 @@ def marks(kernel: Any, bug: int) -> Marks:
     """The lines that are marked for this bug in the source of a kernel."""
     found: dict[str, set[int]] = {"first": set(), "second": set(), "error": set()}
     lines, start = inspect.getsourcelines(kernel.function)
+    whole = _statements(lines, start)
     for number, line in enumerate(lines, start):
         comment = line.partition("#")[2]
         for what, bugs, which in _MARK.findall(comment):
             if bugs and bug not in map(int, bugs.split(",")):
                 continue
             if what == "error":
-                found["error"].add(number)
+                found["error"] |= whole.get(number, {number})
             elif which:
                 for each in ("first", "second") if which == "both" else (which,):
-                    found[each].add(number)
+                    found[each] |= whole.get(number, {number})
     return Marks(**{key: frozenset(value) for key, value in found.items()})
+
+
+def _statements(lines: Sequence[str], start: int) -> dict[int, set[int]]:
+    """By line, the lines of the statement there, if it has no others inside: a mark is for all."""
+    found = {}
+    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            inside = set(range(start + node.lineno - 1, start + (node.end_lineno or node.lineno)))
+            found |= dict.fromkeys(inside, inside)
+    return found
 
 
 def cases(kind: str) -> list[Case]:

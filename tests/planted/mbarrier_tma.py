@@ -56,9 +56,9 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 if bug == 20:
                     full[slot].arrive_expect_tx(size)  # error 20
                 done = full[to] if bug == 11 else full[slot]
-                tc.tma_load(
+                tc.tma_load(  # race 3,6,17,18,21,22,23,24,25,26,27: first; error 4,5,6,11,16,17,19,20,33,34,35
                     tile[slot], map, (k, 0), done
-                )  # race 3,6,17,18,21,22,23,24,25,26,27: first; error 4,5,6,11,16,17,19,20,33,34,35
+                )
                 flip = slot == stages - 1
                 if bug == 6:
                     flip = k % 2 == 1
@@ -86,9 +86,11 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             if bug != 28:
-                total += tile[
-                    slot, 0, lane
-                ]  # race 3,17,18,21,23,24,25,26: second; error 4,7,8,9,10,11,12,16,20,29,30,31,32
+                total += (
+                    tile[  # race 3,17,18,21,23,24,25,26: second; error 4,7,8,9,10,11,12,16,20,29,30,31,32
+                        slot, 0, lane
+                    ]
+                )
             if bug == 22:
                 tc.fence_proxy_async()
                 tc.syncwarp()
@@ -202,9 +204,9 @@ def ring_of_threads(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 full[slot].wait(phase)  # error 2,3
             if bug == 7:
                 empty[slot].arrive()
-            total += tile[
+            total += tile[  # race 15: first; race 1,4,5,6,7,8,9,10,11: second; error 1,4,6,8,11
                 slot, 0, 63 - t64
-            ]  # race 15: first; race 1,4,5,6,7,8,9,10,11: second; error 1,4,6,8,11
+            ]
             if bug == 15:
                 tile[slot, 0, t64] = 0  # race 15: second
             if bug == 13:
@@ -258,9 +260,9 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 slot, phase = k % stages, k // stages & 1
                 empty[slot].wait(phase ^ 1)
                 full[slot].arrive_expect_tx(2048)
-                tc.emit(
+                tc.emit(  # race 1,2,3,4,5,6,7: first; error 3,5,8
                     BULK_LOAD, tile.at(slot, 0).address, a.at(k, 0).address, 2048, full[slot].address
-                )  # race 1,2,3,4,5,6,7: first; error 3,5,8
+                )
     else:
         totals = [tc.s32(0)] * 4
         me = t - 32
@@ -275,13 +277,16 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 tc.fence_proxy_async()
                 tc.barrier(1, 128)
                 empty[slot].arrive(pred=me == 0)
-                totals = totals[:2] + [
-                    x + y for x, y in zip(totals[2:], tile.at(slot, 4 * me + 2).load(2))
-                ]  # race 6: second
+                totals = (
+                    totals[:2]
+                    + [  # race 6: second
+                        x + y for x, y in zip(totals[2:], tile.at(slot, 4 * me + 2).load(2))
+                    ]
+                )
             else:
-                totals = [
+                totals = [  # race 1,2,3,4,5: second
                     x + y for x, y in zip(totals, tile.at(slot, 4 * me).load(4))
-                ]  # race 1,2,3,4,5: second
+                ]
             if bug != 8:
                 tc.fence_proxy_async()
             if bug == 4:
@@ -396,17 +401,17 @@ def ring_of_matrices(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             full[slot].wait(phase)
             if bug == 1:
                 empty[slot].arrive(pred=lane == 0)
-            word = tc.emit(
+            word = tc.emit(  # race 1: second
                 "ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, lane % 8, 0).address
-            )  # race 1: second
+            )
             sums[0] += word.bits(tc.u32)
             if bug == 2:
                 tc.fence_proxy_async()
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
-            word = tc.emit(
+            word = tc.emit(  # race 1,2: second
                 "ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(slot, 8 + lane % 8, 0).address
-            )  # race 1,2: second
+            )
             sums[1] += word.bits(tc.u32)
             if bug != 4:
                 tc.fence_proxy_async()
@@ -475,9 +480,9 @@ def bulk_stores(d: tc.Array, bug: tc.Const = ()):
             if t == 0:
                 if bug == 13:
                     tc.tma_store_commit()
-                tc.tma_store(
+                tc.tma_store(  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14,16,17,18: second; error 9,13,14,19
                     map, (i, 0), buffer
-                )  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14,16,17,18: second; error 9,13,14,19
+                )
                 if bug not in (9, 13, 14):
                     tc.tma_store_commit()
             if bug == 14:
@@ -666,9 +671,9 @@ def sums_in_bulk(d: tc.Array, bug: tc.Const = ()):
             else:
                 tc.emit(BULK_ADD, d.at(0, 0).address, tile.at(1, 0).address, 128)  # race 4: second
         else:
-            tc.emit(
+            tc.emit(  # race 1,2,3,5: first; error 6
                 BULK_ADD, d.at(0, 0).address, tile.at(warp, 0).address, 128
-            )  # race 1,2,3,5: first; error 6
+            )
         tc.tma_store_commit()
         if bug != 6:
             tc.tma_store_wait(0)
@@ -847,12 +852,12 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, bug: tc.Const = ()):
         elif bug == 15:
             tc.tma_store(map_d, (0, 0), tile[2])  # error 15
         else:
-            tc.emit(
+            tc.emit(  # error 16,17,18
                 "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group",
                 map_d.address,
                 *map_d.coordinates((row, 0)),
                 source,
-            )  # error 16,17,18
+            )
         tc.tma_store_commit()
         tc.tma_store_wait(0)
 

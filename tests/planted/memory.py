@@ -320,9 +320,9 @@ def wmma_with_a_wrong_stride(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     tc.syncwarp()
     stride = {1: 24, 3: 15}.get(bug, 16)
     values = tc.emit("wmma.load.c.sync.aligned.row.m16n16k16.shared.f32", tile.at(0, 0), stride)  # error 1,3
-    tc.emit(
+    tc.emit(  # error 2
         "wmma.store.d.sync.aligned.row.m16n16k16.global.f32", out.at(0, 0), values, 24 if bug == 2 else 16
-    )  # error 2
+    )
 
 
 def square(draw):

@@ -265,9 +265,9 @@ def swizzled_tile(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     t = tc.threadIdx.x
     row, col = t // 2, t % 2 * 32
     for i in tc.static_range(4):
-        tile.at(row + 1 if bug == 2 else row, col + 8 * i).store(
+        tile.at(row + 1 if bug == 2 else row, col + 8 * i).store(  # race 1: first; error 2
             x.at(row, col + 8 * i).load(8)
-        )  # race 1: first; error 2
+        )
     if bug != 1:
         tc.barrier()
     for i in tc.static_range(4):
@@ -423,9 +423,9 @@ def line_of_rank_one(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     if bug != 4:
         tc.barrier()
     if t == 0:
-        tc.tma_store(
+        tc.tma_store(  # race 1,4,5: second; race 3: both; race 2: first
             map, (0,), tile, reduce=None if bug == 3 else "add"
-        )  # race 1,4,5: second; race 3: both; race 2: first
+        )
         tc.tma_store_commit()
     if bug == 5:
         tile[63 - t] = 0  # race 5: first
@@ -526,9 +526,9 @@ def histogram(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     if bug == 3:
         bins[which] = bins[which] + 1  # race 3: both
     else:
-        tc.reduce(
+        tc.reduce(  # race 1: second; race 2: first; error 4
             "inc", bins.at(which + 1 if bug == 4 else which), tc.u32(1000)
-        )  # race 1: second; race 2: first; error 4
+        )
     if bug != 2:
         tc.barrier()
     if t < 8:

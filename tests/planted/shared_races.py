@@ -400,9 +400,9 @@ def spin_lock(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     if tc.lane_id() == 0:
         taken = tc.u32(1)
         while taken != 0:
-            taken = tc.emit(f"{take}.shared.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(
+            taken = tc.emit(f"{take}.shared.cas.b32", lock.at(0), tc.u32(0), tc.u32(1)).bits(  # race 3: first
                 tc.u32
-            )  # race 3: first
+            )
         total[0] += x[tc.threadIdx.x]  # race: both
         if bug == 3:
             lock[0] = 0  # race 3: second
@@ -597,9 +597,9 @@ def matrix_read_before_it_is_stored(x: tc.Array, out: tc.Array, bug: tc.Const = 
     for i in tc.range(x.shape[0]):
         if tc.warp_id() == 0:
             for j in tc.static_range(8):
-                tile[2 * j + tc.lane_id() // 16, tc.lane_id() % 16] = x[
+                tile[2 * j + tc.lane_id() // 16, tc.lane_id() % 16] = x[  # race 1: first; race 2: second
                     i, 2 * j + tc.lane_id() // 16, tc.lane_id() % 16
-                ]  # race 1: first; race 2: second
+                ]
         if bug != 1:
             tc.barrier()
         if tc.warp_id() == 1:
@@ -627,9 +627,9 @@ def matrix_stored_without_barrier(x: tc.Array, out: tc.Array, bug: tc.Const = 1)
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
     if tc.warp_id() == 0:
-        tc.emit(
+        tc.emit(  # race: first
             "stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32)
-        )  # race: first
+        )
     if not bug:
         tc.barrier()
     if tc.warp_id() == 1:

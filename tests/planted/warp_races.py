@@ -266,9 +266,9 @@ def matrix_after_plain_stores(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 def plain_loads_after_stmatrix(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
-    tc.emit(
+    tc.emit(  # race: first
         "stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32)
-    )  # race: first
+    )
     if not bug:
         tc.syncwarp()
     out[lane] = tile.at(7 - lane // 4, lane % 4 * 2).as_type(tc.s32).load()  # race: second

@@ -181,9 +181,9 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
         )
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = mma(
+    acc = mma(  # error 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16
         acc, left, right, True, 1, 1, 0, 0 if bug == 16 else 1
-    )  # error 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16
+    )
     tc.wgmma_commit()
     tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
@@ -245,9 +245,9 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 full[slot].arrive_expect_tx(size)  # error 2,3
                 tc.tma_load(tile_a[slot], map_a, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2
                 tc.tma_load(tile_b[slot], map_b, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2,3
-                tc.emit(
+                tc.emit(  # race 1,4,7,8: first; error 2,3,16
                     BULK_LOAD, tile_s.at(slot, 0).address, scales.at(k, 0).address, 64, full[slot].address
-                )  # race 1,4,7,8: first; error 2,3,16
+                )
     else:
         group, lane = t // 128, t % 32
         total, acc = mma.d.zeros(), mma.d.zeros()
@@ -269,9 +269,9 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 tc.wgmma_fence()
             if bug != 9:
                 left = tile_a[1 - slot, group] if bug == 14 else tile_a[slot, group]
-                acc = tc.wgmma_async(
+                acc = tc.wgmma_async(  # race 1,4,5,6: second; error 2,3,10,11,12,13,14
                     mma, acc, left, tile_b[slot], accumulate=False
-                )  # race 1,4,5,6: second; error 2,3,10,11,12,13,14
+                )
             if bug == 4:
                 empty[slot].arrive(pred=lane == 0)
             tc.wgmma_commit()
@@ -340,13 +340,13 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     for half in tc.static_range(2):
         for i in tc.static_range(4):
             row, col = i * 16 + u // 8, u % 8 * 8
-            tile_a.at(group, row, col).store(
+            tile_a.at(group, row, col).store(  # race 1,2: first
                 a.at(64 * group + row, 64 * half + col).load(8)
-            )  # race 1,2: first
+            )
         if group == 0:
-            tile_b.at(u // 8, u % 8 * 8).store(
+            tile_b.at(u // 8, u % 8 * 8).store(  # race 1,2,3,4: first
                 b.at(u // 8, 64 * half + u % 8 * 8).load(8)
-            )  # race 1,2,3,4: first
+            )
         tc.fence_proxy_async()
         if bug == 4:
             tc.barrier(1 + group, 128)
