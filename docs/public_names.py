@@ -25,6 +25,7 @@ from tensorcore_dsl.isa.reference import braces
 MODULES = {
     "tensorcore_dsl.kernels": "Finished kernels",
     "tensorcore_dsl.numba": "Instructions for Numba kernels",
+    "tensorcore_dsl.ptx": "PTX of other compilers",
     "tensorcore_dsl.testing": "Timing",
     "tensorcore_dsl.debugger": "The debugger",
     "tensorcore_dsl.viz.plot": "Pictures",

@@ -37,6 +37,8 @@ Debugging and checks
     breakpoint, assert_, debugger, CheckResult, Finding, Exploration, Difference, explore
 Tuning and timing
     autotune, Autotuned, Config, Trial, Tuning, testing
+PTX of other compilers
+    ptx
 Errors
     TensorCoreError and what derives from it: CompileError, UnsupportedSyntax, OperandError,
     VerifyError, UnknownInstruction, UnknownName, ArchError, LayoutError, ArgumentError,
@@ -149,7 +151,7 @@ from tensorcore_dsl.runtime.targets import current_target, target
 from tensorcore_dsl.runtime.trials import Trial, Tuning
 from tensorcore_dsl.tuning.autotune import Autotuned, autotune
 from tensorcore_dsl.tuning.config import Config
-from tensorcore_dsl import testing
+from tensorcore_dsl import ptx, testing
 
 if TYPE_CHECKING:  # annotations and completion: see isa/stubs.py
     from tensorcore_dsl._typing import (
@@ -191,7 +193,7 @@ __all__ = [
     "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",
     "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows", "local",
     "log", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pack",
-    "pred", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
+    "pred", "ptx", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
     "row_min", "row_sum", "row_values", "rsqrt", "s4", "s8", "s16", "s32", "s64", "select",
     "setmaxnreg", "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "sin", "special", "sqrt",
     "static_range", "stmatrix", "store", "store_columns", "store_elements", "store_rows",

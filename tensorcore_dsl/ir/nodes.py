@@ -161,6 +161,26 @@ class Jump:
 
 
 @dataclass(eq=False)
+class Label:
+    """A place where a `Goto` leads; only kernels that were read from PTX have these."""
+
+    name: str
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
+class Goto:
+    """Threads where `condition` does not hold, all without one, go to a label of the same block.
+
+    Only a Goto without a condition may lead back.
+    """
+
+    target: str
+    condition: Value | None = None
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
 class Keep:
     """Copy `source` to `target`, registers that only the debugger reads.
 
@@ -187,7 +207,7 @@ class Mark:
     loc: Loc | None = None
 
 
-Node = Union[Op, Assign, For, While, If, Jump, Keep, Mark]
+Node = Union[Op, Assign, For, While, If, Jump, Label, Goto, Keep, Mark]
 
 
 @dataclass(eq=False)
@@ -302,6 +322,8 @@ def reads(node: Node) -> tuple[Value, ...]:
         return (node.condition,) if isinstance(node.condition, Value) else ()
     if isinstance(node, If):
         return (node.condition,)
+    if isinstance(node, Goto):
+        return () if node.condition is None else (node.condition,)
     return ()
 
 

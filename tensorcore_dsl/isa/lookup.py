@@ -140,20 +140,20 @@ def _in_other_words(text: str) -> Instruction | None:
     known = _by_modifiers(text.split(".", 1)[0])
     short = text.replace(".shared::cta", ".shared")
     spellings = text, short, short.replace(".shared.", ".shared::cta.")
-    return next(filter(None, (known.get(_modifiers(spelling)) for spelling in spellings)), None)
+    return next(filter(None, (known.get(modifiers(spelling)) for spelling in spellings)), None)
 
 
 @cache
 def _by_modifiers(opcode: str) -> dict[tuple[str, ...], Instruction | None]:
-    """The instructions of an opcode by `_modifiers`; None where several have the same."""
+    """The instructions of an opcode by `modifiers`; None where several have the same."""
     found: dict[tuple[str, ...], Instruction | None] = {}
     for instr in _family(opcode).values():
-        key = _modifiers(instr.mnemonic)
+        key = modifiers(instr.mnemonic)
         found[key] = None if key in found else instr
     return found
 
 
-def _modifiers(text: str) -> tuple[str, ...]:
+def modifiers(text: str) -> tuple[str, ...]:
     """The words that belong to the opcode, the modifiers with a fixed order, and the others."""
     opcode, *words = text.split(".")
     named = _NAMED_BY.get(opcode, 0)

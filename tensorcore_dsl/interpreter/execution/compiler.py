@@ -38,6 +38,21 @@ def compile_program(kernel: nodes.Kernel) -> Program:
     return program
 
 
+def _loops_of(block: nodes.Block) -> dict[str, int]:
+    """The labels that a `Goto` leads back to, and the end of the nodes between; loops that overlap
+    are made to lie inside each other."""
+    places = {node.name: i for i, node in enumerate(block) if isinstance(node, nodes.Label)}
+    found: dict[str, int] = {}
+    for i, node in enumerate(block):
+        if isinstance(node, nodes.Goto) and places[node.target] < i:
+            found[node.target] = i + 1
+    inner_first = sorted(found, key=lambda name: -places[name])
+    for outer in inner_first:
+        inside = [found[name] for name in found if places[outer] < places[name] < found[outer]]
+        found[outer] = max([found[outer], *inside])
+    return found
+
+
 class _Label:
     """A position that is not known yet; `at` is set when the code gets there. used: by a jump."""
 
@@ -62,6 +77,8 @@ class _Compiler:
         self.rows = self.program.rows
         self.jumps: dict[int, Jump] = {}
         self.multiplied = self.program.products
+        self.labels = {node.name: _Label() for node in kernel.body if isinstance(node, nodes.Label)}
+        self.backward = _loops_of(kernel.body)
         self.products: list[AsyncProduct] = []  # of warpgroups, without a guard
         self.heads: set[int] = set()  # where jumps may lead
         # Of copies of registers that asynchronous products use, and of operations on them, by
@@ -487,6 +504,24 @@ class _Compiler:
         index = self.slot(node.index, bits)
         found = plan.row(ADD, bits, [index, index, self.slot(node.step, bits)])
         return [] if found is None else [found]
+
+    def _label(self, node: nodes.Label) -> None:
+        self.reach(self.labels[node.name])
+        if node.name in self.backward:
+            end = self.backward[node.name]
+            body = nodes.Block(self.program.kernel.body.nodes[self._index(node) + 1 : end])
+            self._enter(nodes.While(body, nodes.Const(True, dtypes.pred), nodes.Block([]), node.loc))
+
+    def _goto(self, node: nodes.Goto) -> None:
+        if node.condition is not None:
+            self.branch(self.value(node.condition), self.labels[node.target], node.loc)
+            return
+        self.goto(self.labels[node.target], node.loc)
+        for _ in range([*self.backward.values()].count(self._index(node) + 1)):
+            self._leave()
+
+    def _index(self, node: nodes.Node) -> int:
+        return self.program.kernel.body.nodes.index(node)
 
     def _keep(self, node: nodes.Keep) -> None:
         target, source = self.value(node.target), self.value(node.source)

@@ -1,0 +1,240 @@
+"""Kernels of a file of PTX, to be run in emulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.dtypes import DType, named
+from tensorcore_dsl.errors import ArgumentError, public
+from tensorcore_dsl.interpreter import Report, compile_program, run
+from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
+from tensorcore_dsl.ir.nodes import Kernel
+from tensorcore_dsl.ptx import syntax
+from tensorcore_dsl.ptx.reader import LOCAL, kernel_of
+from tensorcore_dsl.runtime.arguments import describe
+from tensorcore_dsl.runtime.host_arrays import on_host
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
+
+
+@public
+def load(source: str | Path) -> Module:
+    """Kernels in PTX, of any compiler, to run and check them on the CPU.
+
+    Parameters
+    ----------
+    source : str or Path
+        The text of PTX, or the path of a file with it.
+
+    Returns
+    -------
+    Module
+        Its kernels by name, as attributes and items.
+
+    Raises
+    ------
+    UnsupportedSyntax
+        What is not read: calls of functions, variables of other spaces than shared memory, initial
+        values, parameters that are arrays; with the line in the source that `.loc` names.
+    UnknownInstruction
+        An instruction that the table lacks.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def twice(x: tc.Array):
+    ...     x[tc.threadIdx.x] *= 2
+    >>> text = twice.ptx("u32[?]", arch="sm_80")
+    >>> x = np.arange(32, dtype=np.uint32)
+    >>> report = tc.ptx.load(text)["twice"][1, 32](x)
+    >>> x[:4]
+    array([0, 2, 4, 6], dtype=uint32)
+    """
+    path = Path(source) if isinstance(source, Path) or "\n" not in source else None
+    text = path.read_text(encoding="utf-8") if path else str(source)
+    return Module(syntax.parse(text, str(path or "<ptx>")))
+
+
+class Module:
+    """Kernels of a file of PTX, by name.
+
+    Attributes
+    ----------
+    version : str
+        Of PTX.
+    target : str
+        The architecture that it was written for.
+    """
+
+    def __init__(self, text: syntax.Text) -> None:
+        self.version, self.target = text.version, text.target
+        self._text, self._kernels = text, dict[str, PtxKernel]()
+        self._functions = {function.name: function for function in text.kernels}
+        self._variables = {v.name: v for v in text.variables if v.space in ("global", "const")}
+        self._memory: dict[str, np.ndarray] = {}
+
+    @public
+    def __getitem__(self, name: str) -> PtxKernel:
+        if name not in self._functions:
+            raise ArgumentError(f"no kernel is called {name!r}; there are {', '.join(self)}")
+        if name not in self._kernels:
+            function = self._functions[name]
+            ir, local = kernel_of(function, self._text)
+            self._kernels[name] = PtxKernel(name, ir, self.target, function.params, self, local)
+        return self._kernels[name]
+
+    def __getattr__(self, name: str) -> PtxKernel:
+        if name.startswith("_") or name not in self._functions:
+            raise AttributeError(f"no kernel is called {name!r}")
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def memory(self, name: str) -> np.ndarray:
+        """The bytes of a variable in global or constant memory, which launches share.
+
+        Parameters
+        ----------
+        name : str
+            Of the variable.
+
+        Returns
+        -------
+        ndarray
+            Of uint8; `.view()` gives other types.
+        """
+        if name not in self._variables:
+            raise ArgumentError(f"no variable is called {name!r}; there are {', '.join(self._variables)}")
+        if name not in self._memory:
+            self._memory[name] = _initial(self._variables[name])
+        return self._memory[name]
+
+
+@dataclass(frozen=True)
+class PtxKernel:
+    """A kernel in PTX: `kernel[grid, block](*arguments)` runs it on the CPU, with all checks.
+
+    Attributes
+    ----------
+    name : str
+        As in PTX.
+    ir : Kernel
+        Its instructions.
+    arch : str
+        The architecture whose bits it gives.
+    checks : bool
+        All of them, those of races included; else those of bounds alone.
+    """
+
+    name: str
+    ir: Kernel = field(repr=False)
+    arch: str
+    declared: Sequence[syntax.Variable] = field(repr=False)
+    module: Module = field(repr=False)
+    local_bytes: int = 0
+    checks: bool = True
+
+    @cached_property
+    def program(self) -> Program:
+        return compile_program(self.ir)
+
+    @public
+    def emulator(self, arch: str | None = None, *, checks: bool = True) -> PtxKernel:
+        """The kernel for another architecture, or with fewer checks.
+
+        Parameters
+        ----------
+        arch : str, optional
+            "sm_90a" and others; None: the target of the file.
+        checks : bool
+            All checks, those of races included; else those of bounds alone.
+
+        Returns
+        -------
+        PtxKernel
+            To be launched.
+        """
+        return replace(self, arch=arch or self.arch, checks=checks)
+
+    @public
+    def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
+        config, _ = configuration(self.name, key)
+        return partial(self._run, config)
+
+    def _run(self, config: LaunchConfig, *arguments: Any) -> Report:
+        config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
+        if len(arguments) != len(self.declared):
+            raise ArgumentError(
+                f"{self.name} takes {len(self.declared)} arguments, {len(arguments)} were given"
+            )
+        given: dict[str, Any] = {}
+        for param, x in zip(self.declared, arguments, strict=True):
+            given |= _parts(param, x) if param.array else {param.name: x}
+        if self.local_bytes:
+            threads = prod(config.grid) * prod(config.block)
+            given[LOCAL] = np.zeros(threads * self.local_bytes, np.uint8)
+        names = [param.name for param in self.ir.params]
+        missing = [name for name in names if name not in given and name not in self.module._variables]
+        if missing:
+            raise ArgumentError(f"{self.name} reads {', '.join(missing)}, of which no value was given")
+        found = [given[name] if name in given else self.module.memory(name) for name in names]
+        with on_host(found) as arrays:
+            values = [
+                _value(x, param.value.type.dtype, param.name)
+                for x, param in zip(arrays, self.ir.params, strict=True)
+            ]
+            return run(
+                self.ir,
+                config.grid,
+                config.block,
+                values,
+                arch=self.arch,
+                dynamic_shared=config.shared_bytes,
+                checks=self.checks,
+                program=self.program,
+                cluster=config.cluster,
+                races=self.checks,
+            )
+
+
+def _parts(param: syntax.Variable, x: Any) -> dict[str, Any]:
+    """The parts of a parameter that is an array of bytes, by their names in the IR."""
+    if not isinstance(x, dict) or not all(isinstance(offset, int) for offset in x):
+        raise ArgumentError(
+            f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass a dict with the "
+            "value of each field by its offset, {0: 1.5, 8: array}"
+        )
+    return {f"{param.name}+{offset}" if offset else param.name: value for offset, value in x.items()}
+
+
+def _initial(variable: syntax.Variable) -> np.ndarray:
+    """The bytes of a variable when its module is loaded."""
+    width = max(named(variable.type).bits // 8, 1)
+    numbers = []
+    for item in variable.initial:
+        if item[0] != "number":
+            raise ArgumentError(
+                f"variable {variable.name} is initialised with {item[1]}; numbers are supported"
+            )
+        text = item[1]
+        numbers.append(int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0))
+    data = b"".join((number % (1 << 8 * width)).to_bytes(width, "little") for number in numbers)
+    return np.frombuffer(bytearray(data.ljust(variable.size, b"\0")), np.uint8)
+
+
+def _value(x: Any, dtype: DType, name: str) -> Any:
+    """An argument as the emulator takes it."""
+    if isinstance(x, np.ndarray):
+        if dtype.bits != 64:
+            raise ArgumentError(f"parameter {name} has {dtype.bits} bits, and the address of an array 64")
+        return GlobalPointer(x, name, x.flags.writeable)
+    kind = named(f"u{dtype.bits}") if dtype.kind == "b" else dtype
+    return describe(x, name, kind).value

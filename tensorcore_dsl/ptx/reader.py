@@ -1,0 +1,350 @@
+"""Kernels in PTX as IR: registers, shared memory, instructions of the table, labels and jumps."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import NoReturn
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import Loc, UnknownInstruction, UnsupportedSyntax
+from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.isa import instruction, names, reading
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, operands_of
+
+_CALLS = ("call", "brx")
+_LEAVES = ("ret", "exit")
+BRANCH = "bra"
+LOCAL = "local memory"  # the name of the parameter for it
+
+
+def kernel_of(function: Function, text: Text) -> tuple[nodes.Kernel, int]:
+    """The IR of a kernel, and the bytes that each thread has in its parameter LOCAL."""
+    reader = _Reader(function, text)
+    return reader.kernel, reader.local_bytes
+
+
+class _Reader:
+    """Reads one kernel.
+
+    declared: the parameters by name; params: their values, and those of parts of them, by name and
+    offset. values: by the name of a register. addresses: of variables in shared memory; globals and
+    locals: of those in other spaces. others: has the kernel generic addresses of shared memory?
+    local_bytes: what a thread has in local memory.
+    """
+
+    local_bytes = 0
+
+    def __init__(self, function: Function, text: Text) -> None:
+        self.function, self.text = function, text
+        self.numbers = count()
+        self.values = {name: self.value(kind, function.loc) for name, kind in function.registers.items()}
+        self.declared = {param.name: param for param in function.params}
+        self.params = {
+            (param.name, 0): self.value(param.type, function.loc)
+            for param in function.params
+            if not param.array
+        }
+        self.addresses: dict[str, int] = {}
+        self.globals: dict[str, nodes.Value] = {}
+        self.others = any(isinstance(s, Statement) and reading.makes_generic(s.opcode) for s in function.body)
+        size, align = self.shared(text.variables + function.variables)
+        dynamic = [v for v in text.variables if v.space == "shared" and v.external]
+        self.body: list[nodes.Node] = []
+        self.locals = self.local_memory(function)
+        self.places = {node.name: i for i, node in enumerate(function.body) if isinstance(node, Label)}
+        for at, node in enumerate(function.body):
+            if isinstance(node, Label):
+                self.body.append(nodes.Label(node.name, node.loc))
+            else:
+                self.statement(node, at)
+        threads = function.directives.get(".reqntid", ())
+        cluster = function.directives.get(".reqnctapercluster", ())
+        self.kernel = nodes.Kernel(
+            function.name,
+            [
+                *(nodes.Param(_field(name, offset), value) for (name, offset), value in self.ordered()),
+                *(nodes.Param(name, value) for name, value in self.globals.items()),
+            ],
+            nodes.Block(self.body),
+            shared_bytes=size,
+            shared_align=align,
+            dynamic=max((v.align for v in dynamic), default=0),
+            threads=_product(threads) if threads else None,
+            cluster=(*cluster, 1, 1)[:3] if cluster else None,  # type: ignore[arg-type]
+        )
+
+    def refuse(self, text: str, loc: Loc) -> NoReturn:
+        raise UnsupportedSyntax(text, loc)
+
+    def value(self, kind: str, loc: Loc) -> nodes.Value:
+        """A new register of a type."""
+        if kind not in dtypes.ALL:
+            self.refuse(f"registers of type .{kind} are not supported", loc)
+        return nodes.Value(next(self.numbers), nodes.Type(dtypes.named(kind)))
+
+    def shared(self, variables: list[Variable]) -> tuple[int, int]:
+        """Place variables in shared memory; its bytes and its alignment."""
+        size, align = 0, 16
+        for variable in sorted(variables, key=lambda v: v.external):
+            if variable.space != "shared":
+                continue
+            align = max(align, variable.align)
+            size = -(-size // variable.align) * variable.align
+            self.addresses[variable.name] = size
+            size += variable.size
+        return size, align
+
+    def local_memory(self, function: Function) -> dict[str, nodes.Value]:
+        """The addresses of the variables of this thread: they lie behind each other for each thread,
+        in an array that the launch brings along."""
+        own, size, found = [v for v in function.variables if v.space == "local"], 0, dict[str, nodes.Value]()
+        if not own:
+            return found
+        thread = self.thread_number(function.loc)
+        base = self.globals[LOCAL] = self.value("u64", function.loc)
+        offsets = {}
+        for variable in own:
+            offsets[variable.name] = size = -(-size // variable.align) * variable.align
+            size += variable.size
+        self.local_bytes = -(-size // 16) * 16
+        first = self.value("u64", function.loc)
+        scaled = nodes.Const(self.local_bytes, dtypes.u64)
+        self.emit(names.multiply_add(dtypes.u64), first, thread, scaled, base)
+        for name, offset in offsets.items():
+            found[name] = self.value("u64", function.loc)
+            self.emit(names.binary("add", dtypes.u64), found[name], first, nodes.Const(offset, dtypes.u64))
+        return found
+
+    def thread_number(self, loc: Loc) -> nodes.Value:
+        """The number of the thread in the grid."""
+        number: nodes.Source = nodes.Const(0, dtypes.u32)
+        for what, extents in (("ctaid", "nctaid"), ("tid", "ntid")):
+            for axis in "zyx":
+                own, extent, sum_ = (self.value("u32", loc) for _ in range(3))
+                self.emit(names.special(f"{what}.{axis}"), own)
+                self.emit(names.special(f"{extents}.{axis}"), extent)
+                self.emit(names.multiply_add(dtypes.u32), sum_, number, extent, own)
+                number = sum_
+        wide = self.value("u64", loc)
+        self.emit(names.convert("u64", "u32"), wide, number)
+        return wide
+
+    def emit(self, mnemonic: str, result: nodes.Value, *operands: nodes.Source) -> None:
+        self.body.append(nodes.Op(instruction(mnemonic), (result,), operands, loc=self.function.loc))
+
+    # -- statements --------------------------------------------------------------------------------
+
+    def statement(self, s: Statement, at: int) -> None:
+        head = s.opcode.split(".", 1)[0]
+        guard, negated = self.guard(s)
+        if head == BRANCH:
+            self.branch(s, at)
+        elif head in _LEAVES:
+            self.around(s, [nodes.Jump("return", s.loc)])
+        elif head in _CALLS:
+            self.refuse(f"{s.opcode}: calls of functions and tables of jumps are not supported", s.loc)
+        elif reading.loads_parameter(s.opcode):
+            self.load_parameter(s)
+        else:
+            self.instruction(s, guard, negated)
+
+    def guard(self, s: Statement) -> tuple[nodes.Value | None, bool]:
+        if s.guard is None:
+            return None, False
+        return self.register(s.guard[0], s), s.guard[1]
+
+    def register(self, name: str, s: Statement) -> nodes.Value:
+        if name not in self.values:
+            self.refuse(f"{s.opcode}: {name} is no register of {self.function.name}", s.loc)
+        return self.values[name]
+
+    def opposite(self, value: nodes.Value, loc: Loc) -> nodes.Value:
+        """A new register with the opposite of a predicate."""
+        found = self.value("pred", loc)
+        self.body.append(
+            nodes.Op(instruction(names.bitwise("not", dtypes.pred)), (found,), (value,), loc=loc)
+        )
+        return found
+
+    def branch(self, s: Statement, at: int) -> None:
+        target = s.operands[0][1]
+        if target not in self.places:
+            self.refuse(f"{s.opcode}: {target} is no label of {self.function.name}", s.loc)
+        if self.places[target] < at:
+            self.around(s, [nodes.Goto(target, None, s.loc)])
+            return
+        guard, negated = self.guard(s)
+        if guard is not None and not negated:
+            guard = self.opposite(guard, s.loc)
+        self.body.append(nodes.Goto(target, guard, s.loc))
+
+    def around(self, s: Statement, some: list[nodes.Node]) -> None:
+        """Nodes that only the threads of the guard execute."""
+        guard, negated = self.guard(s)
+        if guard is None or not some:
+            self.body += some
+            return
+        label = f"{next(self.numbers)} behind"
+        stay = self.opposite(guard, s.loc) if negated else guard
+        self.body += [nodes.Goto(label, stay, s.loc), *some, nodes.Label(label, s.loc)]
+
+    def load_parameter(self, s: Statement) -> None:
+        target, (_, place) = s.operands
+        (_, name), offset = (place[1], place[2]) if place[0] == "sum" else (place, 0)
+        kind = s.opcode.rpartition(".")[2]
+        if name not in self.declared:
+            self.refuse(f"{s.opcode}: {name} is no parameter of {self.function.name}", s.loc)
+        into = [self.register(item[1], s) for item in (target[1:] if target[0] == "group" else [target])]
+        for i, register in enumerate(into):
+            key = name, offset + i * dtypes.named(kind).bits // 8
+            if self.declared[name].array:
+                self.params.setdefault(key, self.value(kind, s.loc))
+            if key not in self.params or self.params[key].type.register_bits != register.type.register_bits:
+                self.refuse(f"{s.opcode}: a part of parameter {name}, or a register of another size", s.loc)
+            self.around(s, [nodes.Assign(register, (self.params[key],), s.loc)])
+
+    def ordered(self) -> list[tuple[tuple[str, int], nodes.Value]]:
+        """The parameters, and the parts of those that are arrays, in their order."""
+        places = list(self.declared)
+        return sorted(self.params.items(), key=lambda item: (places.index(item[0][0]), item[0][1]))
+
+    def instruction(self, s: Statement, guard: nodes.Value | None, negated: bool) -> None:
+        try:
+            opcode = reading.in_space(s.opcode, self.others)
+            if opcode is None:
+                self.refuse(
+                    f"{s.opcode}: a generic address that may be one of shared or local memory; the access "
+                    "needs a state space",
+                    s.loc,
+                )
+            found = reading.find(opcode, s.operands, operands_of)
+            if found is None:
+                instruction(opcode)  # says what is near
+                self.refuse(f"{s.opcode} does not take these operands", s.loc)
+        except UnknownInstruction as error:
+            error.loc = error.loc or s.loc
+            raise
+        instr, given = found
+        items = [item for item in given if item is not None]
+        if len(items) < len(given):
+            self.refuse(f"{s.opcode}: asynchronous matrix products are not supported yet", s.loc)
+        results, after = [], list[nodes.Node]()
+        for o, item in zip(instr.results, items, strict=False):
+            results.append(self.result(s, o, item, after))
+        operands = [
+            self.operand(s, instr, o, item)
+            for o, item in zip(instr.operands, items[len(results) :], strict=True)
+        ]
+        self.body.append(nodes.Op(instr, tuple(results), tuple(operands), guard, negated, s.loc))
+        self.around(s, after)
+
+    def resized(self, into: nodes.Value, source: nodes.Value, signed: bool, s: Statement) -> nodes.Node:
+        bits, to = source.type.dtype.bits, into.type.dtype.bits
+        if 1 in (source.type.register_bits, into.type.register_bits):
+            self.refuse(f"{s.opcode}: a predicate is in the place of a number, or the reverse", s.loc)
+        sign = "s" if signed else "u"
+        instr = instruction(names.convert(f"{sign}{to}", f"{sign}{bits}"))
+        return nodes.Op(instr, (into,), (source,), loc=s.loc)
+
+    def result(self, s: Statement, o: Operand, item: Item, after: list[nodes.Node]) -> nodes.Value:
+        """The registers of a result; `after`: what moves it to those that PTX names."""
+        if item[0] == "group":
+            whole = self.group(s, o, item)
+            parts = [(self.register(each[1], s), nodes.Part(whole, i)) for i, each in enumerate(item[1:])]
+            after += [nodes.Assign(into, (part,), s.loc) for into, part in parts]
+            return whole
+        if item[0] != "name":
+            self.refuse(f"{s.opcode}: {o.name} must be a register", s.loc)
+        into, signed = self.register(item[1], s), reading.extends_sign(s.opcode)
+        if into.type.register_bits == (o.dtype.bits if signed else o.register_bits):
+            return into
+        narrow = self.value(o.dtype.name if o.dtype.bits == 8 else f"b{o.register_bits}", s.loc)
+        after.append(self.resized(into, narrow, signed, s))
+        return narrow
+
+    def group(self, s: Statement, o: Operand, item: Item) -> nodes.Value:
+        """New registers for a vector or a fragment."""
+        if len(item) - 1 != o.registers:
+            self.refuse(f"{s.opcode}: {o.name} has {o.registers} registers, not {len(item) - 1}", s.loc)
+        for each in item[1:]:
+            own = self.register(each[1], s).type.register_bits if each[0] == "name" else o.register_bits
+            if own != o.register_bits:
+                self.refuse(
+                    f"{s.opcode}: the registers of {o.name} have {o.register_bits} bits, not {own}", s.loc
+                )
+        layout = o.layout.name if o.layout else None
+        return nodes.Value(next(self.numbers), nodes.Type(o.dtype, o.registers, layout))
+
+    def operand(self, s: Statement, instr: Instruction, o: Operand, item: Item) -> nodes.Source:
+        if o.kind == "addr":
+            return self.address(s, o, item)
+        if item[0] == "group":
+            whole = self.group(s, o, item)
+            sources = tuple(
+                self.values[each[1]] if each[0] == "name" else nodes.Const(self.number(s, each, o), _bits(o))
+                for each in item[1:]
+            )
+            self.body.append(nodes.Assign(whole, sources, s.loc))
+            return whole
+        value = self.register_of(item[1]) if item[0] == "name" else None
+        if value is not None:
+            if value.type.register_bits == o.register_bits:
+                return value
+            narrow = self.value(f"b{o.register_bits}", s.loc)
+            self.body.append(self.resized(narrow, value, False, s))
+            return narrow
+        return nodes.Const(self.number(s, item, o), o.dtype if o.kind == "imm" else _bits(o))
+
+    def register_of(self, name: str) -> nodes.Value | None:
+        """A register, or the address of a variable in global, constant or local memory."""
+        found = self.values.get(name) or self.locals.get(name) or self.address_of_global(name)
+        if found is None and name in self.declared and self.declared[name].array:  # a tensor map
+            found = self.params.setdefault((name, 0), self.value("u64", self.function.loc))
+        return found
+
+    def address_of_global(self, name: str) -> nodes.Value | None:
+        """A further parameter."""
+        for variable in self.text.variables:
+            if variable.name == name and variable.space in ("global", "const"):
+                return self.globals.setdefault(name, self.value("u64", self.function.loc))
+        return None
+
+    def number(self, s: Statement, item: Item, o: Operand) -> int:
+        if item[0] == "sum":
+            return self.number(s, item[1], o) + int(item[2])
+        kind, text = item[:2]
+        if kind == "name" and text in self.addresses:
+            return self.addresses[text]
+        if kind != "number":
+            self.refuse(f"{s.opcode}: {text} is no register, number or variable in shared memory", s.loc)
+        if text[:2].lower() in ("0f", "0d"):
+            return int(text[2:], 16)
+        return int(text.rstrip("U"), 0)
+
+    def address(self, s: Statement, o: Operand, item: Item) -> nodes.Address:
+        base, offset = (item[1], int(item[2])) if item[0] == "sum" else (item, 0)
+        value = self.register_of(base[1]) if base[0] == "name" else None
+        if value is not None:
+            if value.type.register_bits > o.register_bits:
+                narrow = self.value(f"b{o.register_bits}", s.loc)
+                self.body.append(self.resized(narrow, value, False, s))
+                value = narrow
+            return nodes.Address(value, offset)
+        return nodes.Address(nodes.Const(self.number(s, base, o), _bits(o)), offset)
+
+
+def _field(name: str, offset: int) -> str:
+    return f"{name}+{offset}" if offset else name
+
+
+def _bits(o: Operand) -> dtypes.DType:
+    """The type of the raw bits of an operand's registers."""
+    return dtypes.pred if o.register_bits == 1 else dtypes.named(f"b{o.register_bits}")
+
+
+def _product(numbers: tuple[int, ...]) -> int:
+    found = 1
+    for number in numbers:
+        found *= number
+    return found

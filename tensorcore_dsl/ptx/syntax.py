@@ -1,0 +1,362 @@
+"""PTX text as functions of statements, without what instructions mean.
+
+Operands are trees of tuples: ("name", text), ("number", text), ("group", *items) for `{a, b}`,
+("address", *items) for `[a, {b, c}]`, ("sum", item, offset) for `a+4`, ("pair", item, item) for
+`p|q`, ("not", item) for `!p`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from tensorcore_dsl.errors import Loc, UnsupportedSyntax
+
+Item = tuple[Any, ...]
+
+_TOKEN = re.compile(
+    r"""(?P<space>(?:\s+|//[^\n]*|/\*.*?\*/)+)|(?P<string>"[^"]*")
+    |(?P<name>[A-Za-z_$%.][\w$.]*(?:::[\w$.]+)*)|(?P<number>0[xX][0-9A-Fa-f]+U?|0[fFdD][0-9A-Fa-f]+|\d+(?:\.\d+)?U?)
+    |(?P<sign>[{}()\[\],;:+\-*=@!|<>])""",
+    re.VERBOSE | re.DOTALL,
+)
+_SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg"}
+_LINKING = {".visible", ".extern", ".weak", ".common"}
+
+
+@dataclass(frozen=True)
+class Token:
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a state space, or a parameter.
+
+    size: bytes, 0 for an array without a size. initial: its elements, as PTX writes them; those
+    behind them are 0.
+    """
+
+    name: str
+    space: str
+    type: str
+    size: int
+    align: int
+    external: bool = False
+    array: bool = False
+    initial: tuple[Item, ...] = ()
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An instruction. guard: a predicate, and whether it is negated."""
+
+    opcode: str
+    operands: tuple[Item, ...]
+    guard: tuple[str, bool] | None
+    loc: Loc
+
+
+@dataclass(frozen=True)
+class Label:
+    name: str
+    loc: Loc
+
+
+@dataclass
+class Function:
+    """A kernel. registers: the type of each; directives: `.maxntid` and others, with their numbers."""
+
+    name: str
+    loc: Loc
+    params: list[Variable] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    body: list[Statement | Label] = field(default_factory=list)
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass
+class Text:
+    """What a file of PTX declares. refused: functions that are no kernels, by name."""
+
+    version: str = ""
+    target: str = ""
+    kernels: list[Function] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    refused: dict[str, Loc] = field(default_factory=dict)
+
+
+def parse(text: str, filename: str) -> Text:
+    """The contents of a file of PTX."""
+    return _Parser(text, filename).module()
+
+
+class _Parser:
+    """files: of `.file`, by number; loc: the place that `.loc` named last, in the source of PTX."""
+
+    def __init__(self, text: str, filename: str) -> None:
+        self.filename = filename
+        self.files: dict[str, str] = {}
+        self.source: Loc | None = None
+        self.at = 0
+        self.tokens: list[Token] = []
+        place, line = 0, 1
+        while place < len(text):
+            found = _TOKEN.match(text, place)
+            if found is None:
+                self.refuse(f"{text[place]!r} is no part of PTX", Loc(filename, line))
+            if found.lastgroup != "space":
+                self.tokens.append(Token(found[0], line))
+            line += found[0].count("\n")
+            place = found.end()
+        for at, token in enumerate(self.tokens[:-2]):  # the compiler writes some behind their uses
+            if token.text == ".file":
+                self.files[self.tokens[at + 1].text] = self.tokens[at + 2].text.strip('"')
+
+    # -- tokens ------------------------------------------------------------------------------------
+
+    def refuse(self, text: str, loc: Loc | None = None) -> NoReturn:
+        raise UnsupportedSyntax(text, loc or self.here)
+
+    @property
+    def here(self) -> Loc:
+        token = self.tokens[min(self.at, len(self.tokens) - 1)] if self.tokens else Token("", 1)
+        return Loc(self.filename, token.line)
+
+    @property
+    def next(self) -> str:
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        text = self.next
+        if not text or (expected and text != expected):
+            self.refuse(f"{expected!r} is expected here, not {text or 'the end of the file'!r}")
+        self.at += 1
+        return text
+
+    def accepts(self, text: str) -> bool:
+        found = self.next == text
+        self.at += found
+        return found
+
+    def number(self) -> int:
+        return int(self.take().rstrip("U"), 0)
+
+    def skip_braces(self) -> None:
+        depth = 0
+        while True:
+            text = self.take()
+            depth += (text == "{") - (text == "}")
+            if depth == 0 and text == "}":
+                return
+
+    # -- declarations ------------------------------------------------------------------------------
+
+    def module(self) -> Text:
+        found = Text()
+        while self.next:
+            external = False
+            while self.next in _LINKING:
+                external |= self.take() == ".extern"
+            word = self.next
+            if word in (".version", ".target"):
+                self.take()
+                setattr(found, word[1:], self.take())
+                while self.accepts(","):
+                    self.take()
+            elif word == ".address_size":
+                self.take()
+                self.number()
+            elif word == ".file":
+                self.file()
+            elif word == ".section":
+                self.take()
+                self.take()
+                self.skip_braces()
+            elif word == ".entry":
+                found.kernels.append(self.function())
+            elif word == ".func":
+                self.other_function(found)
+            elif word in _SPACES:
+                found.variables += self.variables(external)
+            else:
+                self.refuse(f"{word!r} outside of functions is not supported")
+        return found
+
+    def file(self) -> None:
+        for _ in range(3):
+            self.take()
+        while self.accepts(","):
+            self.take()
+
+    def other_function(self, found: Text) -> None:
+        """A function that is no kernel: its name is kept for the error of a call."""
+        loc = self.here
+        self.take()
+        if self.next == "(":
+            while self.take() != ")":
+                pass
+        found.refused[self.take()] = loc
+        while self.next not in ("{", ";"):
+            self.take()
+        if not self.accepts(";"):
+            self.skip_braces()
+
+    def variables(self, external: bool = False) -> list[Variable]:
+        """A declaration up to its semicolon."""
+        space = self.take()[1:]
+        found = [self.variable(space, external)]
+        while True:
+            if self.accepts("="):
+                item = self.item()
+                found[-1] = replace(found[-1], initial=item[1:] if item[0] == "group" else (item,))
+            if not self.accepts(","):
+                self.take(";")
+                return found
+            found.append(self.variable(space, external, found[0]))
+
+    def variable(self, space: str, external: bool, like: Variable | None = None) -> Variable:
+        """`[.align N] .type name[sizes]`; of a list, all but the first have the name alone."""
+        align, kind, count = 0, "" if like is None else like.type, 1
+        while self.next.startswith("."):
+            word = self.take()
+            if word == ".align":
+                align = self.number()
+            elif word == ".ptr":
+                while self.next.startswith("."):
+                    if self.take() == ".align":
+                        self.number()
+            elif word in (".v2", ".v4"):
+                count *= int(word[2:])
+            else:
+                kind = word[1:]
+        name, array = self.take(), False
+        while self.accepts("["):
+            array = True
+            count *= 0 if self.next == "]" else self.number()
+            self.take("]")
+        width = 1 if kind == "pred" else int(re.sub(r"\D", "", kind) or "8") // 8
+        return Variable(name, space, kind, count * width, align or width, external, array)
+
+    def function(self) -> Function:
+        self.take(".entry")
+        found = Function(self.take(), self.here)
+        if self.accepts("("):
+            while not self.accepts(")"):
+                self.take(".param")
+                found.params.append(self.variable("param", False))
+                self.accepts(",")
+        while self.next != "{":
+            word, numbers = self.take(), []
+            while self.next[:1].isdigit():
+                numbers.append(self.number())
+                self.accepts(",")
+            found.directives[word] = tuple(numbers)
+        self.take("{")
+        self.block(found)
+        return found
+
+    # -- statements --------------------------------------------------------------------------------
+
+    def block(self, found: Function) -> None:
+        """Statements up to the brace that closes them."""
+        while not self.accepts("}"):
+            word = self.next
+            if word == "{":
+                self.take()
+                self.block(found)
+            elif word == ".reg":
+                self.registers(found)
+            elif word == ".loc":
+                self.location()
+            elif word == ".pragma":
+                while self.take() != ";":
+                    pass
+            elif word in _SPACES:
+                found.variables += self.variables()
+            elif self.tokens[self.at + 1].text == ":":
+                found.body.append(Label(self.take(), self.here))
+                self.take(":")
+            else:
+                found.body.append(self.statement())
+
+    def registers(self, found: Function) -> None:
+        self.take(".reg")
+        kind = self.take()[1:]
+        while True:
+            name = self.take()
+            if self.accepts("<"):
+                names = [f"{name}{i}" for i in range(self.number())]
+                self.take(">")
+            else:
+                names = [name]
+            for each in names:
+                if found.registers.setdefault(each, kind) != kind:
+                    self.refuse(f"{each} is declared as .{kind} here, and as .{found.registers[each]} before")
+            if not self.accepts(","):
+                break
+        self.take(";")
+
+    def location(self) -> None:
+        """`.loc file line column` with what follows on its line."""
+        line = self.tokens[self.at].line
+        self.take()
+        file, row, column = self.take(), self.number(), self.number()
+        while self.at < len(self.tokens) and self.tokens[self.at].line == line:
+            self.take()
+        self.source = Loc(self.files.get(file, f"file {file}"), row, max(column - 1, 0))
+
+    def statement(self) -> Statement:
+        loc, guard = self.source or self.here, None
+        if self.accepts("@"):
+            negated = self.accepts("!")
+            guard = self.take(), negated
+        opcode, operands = self.take(), list[Item]()
+        while not self.accepts(";"):
+            operands.append(self.item())
+            self.accepts(",")
+        return Statement(opcode, tuple(operands), guard, loc)
+
+    def item(self) -> Item:
+        return operand(self)
+
+    def items(self, end: str) -> tuple[Item, ...]:
+        found = []
+        while not self.accepts(end):
+            found.append(self.item())
+            self.accepts(",")
+        return tuple(found)
+
+
+def operand(parser: _Parser) -> Item:
+    """The tree of one operand."""
+    text = parser.take()
+    if text == "{":
+        found: Item = ("group", *parser.items("}"))
+    elif text == "[":
+        found = ("address", *parser.items("]"))
+    elif text == "(":
+        found = ("list", *parser.items(")"))
+    elif text == "!":
+        return ("not", operand(parser))
+    elif text == "-":
+        found = ("number", f"-{parser.take()}")
+    else:
+        found = ("number" if text[0].isdigit() else "name", text)
+    if parser.accepts("+"):
+        sign = "-" if parser.accepts("-") else ""
+        found = ("sum", found, int(sign + parser.take().rstrip("U"), 0))
+    elif parser.next == "-" and found[0] == "name":
+        parser.take()
+        found = ("sum", found, -int(parser.take().rstrip("U"), 0))
+    if parser.accepts("|"):
+        found = ("pair", found, operand(parser))
+    return found
+
+
+def operands_of(text: str) -> tuple[Item, ...]:
+    """The trees of the operands in a text."""
+    return _Parser(f"{text};", "").statement().operands
