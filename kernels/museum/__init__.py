@@ -1,7 +1,8 @@
 """Public bugs of asynchronous kernels, each as a small kernel in two forms, broken and fixed.
 
-docs/museum.md tells their stories, and `tensorcore-dsl museum` runs them. A module is one exhibit: its docstring
-is the story, SOURCE names the public thread, KIND the class of bugs, and `launches(fixed)` makes the launches.
+docs/museum.md tells their stories, and `tensorcore-dsl museum` runs them. A module is one exhibit: its
+docstring is the story, SOURCE names the public thread, KIND the class of bugs, and `launches(fixed)` makes
+the launches. Comments mark the lines that the report must name: `# error`, or `# race: first` and `second`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from types import ModuleType
 import tensorcore_dsl as tc
 
 KINDS = (
-    "dependent launch", "proxy fence", "asynchronous store", "tensor map", "wgmma", "mbarrier", "named barrier",
-    "cluster", "shared memory", "global flag", "cp.async", "bounds and alignment",
+    "dependent launch", "proxy fence", "asynchronous store", "tensor map", "wgmma", "mbarrier",
+    "named barrier", "cluster", "shared memory", "global flag", "cp.async", "bounds and alignment",
 )  # fmt: skip
 ORDERS = 5  # of launches that may overlap
 

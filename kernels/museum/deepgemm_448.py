@@ -1,13 +1,13 @@
 """Registers that a product still reads.
 
-DeepGEMM's tf32 GEMM for Hopper takes A from registers. Each iteration loaded its fragment of A before it waited for
-the product of the iteration before, which reads the same registers while it runs. Equal inputs gave unequal results.
-The report and its fix, which waits directly behind the commit, were open in September 2026: waiting earlier costs
-speed, and a second set of registers would cost registers.
+DeepGEMM's tf32 GEMM for Hopper takes A from registers. Each iteration loaded its fragment of A before it
+waited for the product of the iteration before, which reads the same registers while it runs. Equal inputs
+gave unequal results. The report and its fix, which waits directly behind the commit, were open in September
+2026: waiting earlier costs speed, and a second set of registers would cost registers.
 
-`wgmma` with A in registers reads them asynchronously, until somebody waits for its group. The emulator reports the
-instruction that writes such a register, and the product that still reads it. The cure in this small form is the
-earlier wait.
+`wgmma` with A in registers reads them asynchronously, until somebody waits for its group. The emulator
+reports the instruction that writes such a register, and the product that still reads it. The cure in this
+small form is the earlier wait.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Gradients from a half-written tensor.
 
-The backward pass of FlashAttention starts with a small kernel that sums O * dO along each row. On sm_90 and later it
-is launched as a programmatic dependent launch, so that its prologue overlaps with the kernel in front. It never
-waited for that kernel, which may be the one that writes dO. dQ and dK became silently wrong, dV stayed right. On
-a GB200 the mistake showed within the first steps of training; on Hopper it was seen once, after more than 3000 steps.
+The backward pass of FlashAttention starts with a small kernel that sums O * dO along each row. On sm_90 and
+later it is launched as a programmatic dependent launch, so that its prologue overlaps with the kernel in
+front. It never waited for that kernel, which may be the one that writes dO. dQ and dK became silently wrong,
+dV stayed right. On a GB200 the mistake showed within the first steps of training; on Hopper it was seen once,
+after more than 3000 steps.
 
 The emulator runs the two launches one after the other, and still knows that nothing orders them: only
-`griddep_wait` makes the writes of the launch in front visible. The report names the read, the write in the other
-launch, and the rule. The cure is one line before the first read.
+`griddep_wait` makes the writes of the launch in front visible. The report names the read, the write in the
+other launch, and the rule. The cure is one line before the first read.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The path that forgot to wait.
 
-The backward kernel of FlashAttention for Hopper is a dependent launch. Its dense path waits for the preprocessing
-kernel in front, which writes the row sums and zeroes the buffer that dQ is added to. The block-sparse path loads
-the same arrays without the wait. With block sparsity, dQ, dK and dV got NaN from time to time.
+The backward kernel of FlashAttention for Hopper is a dependent launch. Its dense path waits for the
+preprocessing kernel in front, which writes the row sums and zeroes the buffer that dQ is added to. The
+block-sparse path loads the same arrays without the wait. With block sparsity, dQ, dK and dV got NaN from time
+to time.
 
-A branch that is not taken has no races, so the emulator has to run the sparse path: a test with block sparsity is
-enough, and one run of it. The report names the load of the sparse path and the store of the kernel in front. The
-cure is the wait, before the loop of loads.
+A branch that is not taken has no races, so the emulator has to run the sparse path: a test with block
+sparsity is enough, and one run of it. The report names the load of the sparse path and the store of the
+kernel in front. The cure is the wait, before the loop of loads.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """One tile for the input and the output.
 
-A fused all-gather and GEMM of mKernel keeps the output of a task in the shared memory of an input stage. Before the
-next task loads into that stage, the store of the output must have read it. The wait stood at a fixed iteration of
-the pipeline, the right one only where K is a multiple of the pipeline's depth. Large problems came out wrong; small
-ones passed by coincidence. The fix moves the wait to the start of each task.
+A fused all-gather and GEMM of mKernel keeps the output of a task in the shared memory of an input stage.
+Before the next task loads into that stage, the store of the output must have read it. The wait stood at a
+fixed iteration of the pipeline, the right one only where K is a multiple of the pipeline's depth. Large
+problems came out wrong; small ones passed by coincidence. The fix moves the wait to the start of each task.
 
-A bulk store reads its source until somebody waits for its group. The emulator reports the TMA load that writes such
-bytes. In this small form the task has three slices and the pipeline two stages.
+A bulk store reads its source until somebody waits for its group. The emulator reports the TMA load that
+writes such bytes. In this small form the task has three slices and the pipeline two stages.
 """
 
 from __future__ import annotations

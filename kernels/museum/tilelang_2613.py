@@ -1,13 +1,14 @@
 """The loop goes round, the barrier does not.
 
-A fuzzer of TileLang's compiler found a warp-specialised GEMM whose operand is staged by all threads and read by the
-products of two warpgroups. The compiler put a barrier behind the copy and none at the end of the loop. The first
-warpgroup that has finished its product starts to copy the next slice, under the other one that still multiplies. On
-an older GPU with synchronous products the same code was right, and in the pipelined form as well.
+A fuzzer of TileLang's compiler found a warp-specialised GEMM whose operand is staged by all threads and read
+by the products of two warpgroups. The compiler put a barrier behind the copy and none at the end of the loop.
+The first warpgroup that has finished its product starts to copy the next slice, under the other one that
+still multiplies. On an older GPU with synchronous products the same code was right, and in the pipelined form
+as well.
 
-Each warpgroup has waited for its own product, not for that of the other one. The emulator reports the store over
-bytes that a product in flight still reads, or the store and the product as a race. The cure: one barrier behind the
-waits.
+Each warpgroup has waited for its own product, not for that of the other one. The emulator reports the store
+over bytes that a product in flight still reads, or the store and the product as a race. The cure: one barrier
+behind the waits.
 """
 
 from __future__ import annotations

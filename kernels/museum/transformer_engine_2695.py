@@ -1,12 +1,13 @@
 """The next box arrives while the last one is read.
 
-Kernels of TransformerEngine that look for the largest value of a transformed tensor load a stage by TMA, read it
-with ordinary loads, meet, and let TMA overwrite it with the next stage. Between the loads and the copy a proxy fence
-was missing. A reviewer called it a tough bug: the barrier is there, and the values are read before it.
+Kernels of TransformerEngine that look for the largest value of a transformed tensor load a stage by TMA, read
+it with ordinary loads, meet, and let TMA overwrite it with the next stage. Between the loads and the copy a
+proxy fence was missing. A reviewer called it a tough bug: the barrier is there, and the values are read
+before it.
 
-A load that is late may return what TMA brings next, because a barrier orders only accesses through one proxy. The
-emulator applies the rule to reads as well as to writes and names both. The cure: each reader fences behind its
-loads, before the threads meet.
+A load that is late may return what TMA brings next, because a barrier orders only accesses through one proxy.
+The emulator applies the rule to reads as well as to writes and names both. The cure: each reader fences
+behind its loads, before the threads meet.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Only the thread that stored can wait.
 
-Quantisation kernels of TransformerEngine write tiles to a ring in shared memory; one thread stores each by TMA and
-waits until the store has read its source. Groups of bulk copies belong to the thread that commits them: the same
-wait in any other thread returns at once. The other threads went on to overwrite the slot, because nothing told them
-that the leader had waited. The pull request, opened in August 2026, adds the missing meeting in 13 files.
+Quantisation kernels of TransformerEngine write tiles to a ring in shared memory; one thread stores each by
+TMA and waits until the store has read its source. Groups of bulk copies belong to the thread that commits
+them: the same wait in any other thread returns at once. The other threads went on to overwrite the slot,
+because nothing told them that the leader had waited. The pull request, opened in August 2026, adds the
+missing meeting in 13 files.
 
-The emulator keeps bulk groups by thread, and the bytes that a copy still reads. It reports the ordinary store over
-such bytes, with the copy that reads them. The cure: the leader waits, then all threads meet, then they write.
+The emulator keeps bulk groups by thread, and the bytes that a copy still reads. It reports the ordinary store
+over such bytes, with the copy that reads them. The cure: the leader waits, then all threads meet, then they
+write.
 """
 
 from __future__ import annotations

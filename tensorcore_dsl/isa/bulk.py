@@ -51,6 +51,7 @@ def invalidate(ctx: Context, instr: Instruction, bar: Any) -> None:
 
 def arrive(ctx: Context, instr: Instruction, bar: Any, *number: Any) -> None:
     """mbarrier.arrive and arrive_drop; `number` is of arrivals, or of the bytes that one announces."""
+    _check_own(ctx, instr, bar)
     count, expected = (*number, np.uint32(0)) if number else (np.uint32(1), np.uint32(0))
     if instr.params["tx"]:
         count, expected = np.uint32(1), count
@@ -59,6 +60,7 @@ def arrive(ctx: Context, instr: Instruction, bar: Any, *number: Any) -> None:
 
 def count_bytes(ctx: Context, instr: Instruction, bar: Any, size: Any) -> None:
     """mbarrier.expect_tx and complete_tx."""
+    _check_own(ctx, instr, bar)
     if instr.params["op"] == "complete_tx":
         ctx.mbarriers.complete_tx(bar, size)
     else:

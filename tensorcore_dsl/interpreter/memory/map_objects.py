@@ -112,4 +112,5 @@ class MapObjects:
         start = int(found["global_address"])
         name, real = self.memory.locate(start, reach, f"tensor {verb}", thread)
         mask = SWIZZLES[int(found["swizzle_mode"])]
-        return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind])
+        _, map_at = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
+        return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind], map_at)

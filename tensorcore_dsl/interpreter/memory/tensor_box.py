@@ -35,7 +35,8 @@ class TensorBox:
 
     real: real address of the array's first element. plan: (4, RANK). element: bytes of an element.
     mask: address bits that the swizzle changes, 0 for none. dtype: NumPy type of the elements; for
-    contiguous bytes the name of an element type, or None.
+    contiguous bytes the name of an element type, or None. map_at: real address of its tensor map, 0 for
+    none in global memory.
     """
 
     name: str
@@ -45,6 +46,7 @@ class TensorBox:
     mask: int
     writable: bool
     dtype: Any = None
+    map_at: int = 0
 
     @classmethod
     def of(cls, argument: TensorMapArgument) -> TensorBox:

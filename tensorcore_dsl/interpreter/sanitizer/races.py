@@ -359,7 +359,14 @@ class Races(HappensBefore):
         )
 
     def global_ranges(
-        self, verb: str, serial: int, thread: int, starts: np.ndarray, size: int, reduces: bool
+        self,
+        verb: str,
+        serial: int,
+        thread: int,
+        starts: np.ndarray,
+        size: int,
+        reduces: bool,
+        vector: int = FENCED_GLOBAL,
     ) -> Callable[[], None] | None:
         """The same for bytes at real addresses of global memory."""
         region = self.launch.region(int(starts[0])) if len(starts) and size else None
@@ -381,7 +388,7 @@ class Races(HappensBefore):
             size,
             place,
             strong,
-            FENCED_GLOBAL,
+            vector,
             region.low,
         )
 

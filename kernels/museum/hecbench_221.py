@@ -1,0 +1,33 @@
+"""The warp is not in step.
+
+A program of HeCBench lets lane 0 of each warp allocate a buffer and store its address in shared memory; the
+other lanes read it on the next line. The `__syncwarp()` between the two had been commented out. Since Volta,
+lanes of a warp run independently: the compiler and the scheduler may let the other lanes read first, and they
+would follow a stale address.
+
+The emulator has no warp-synchronous luck: lanes are ordered by what they execute together for that purpose,
+which is `syncwarp`. The report says so. A barrier of the block would do as well, and cost more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tensorcore_dsl as tc
+
+SOURCE = "ORNL/HeCBench#221"
+KIND = "shared memory"
+
+
+@tc.kernel
+def truth_tables(scratch: tc.Array, out: tc.Array, fixed: tc.Const):
+    offsets, warp, lane = tc.shared(2, tc.s32), tc.warp_id(), tc.lane_id()
+    if lane == 0:
+        offsets[warp] = 32 * (1 - warp)  # race: first
+    if fixed:
+        tc.syncwarp()
+    out[tc.threadIdx.x] = scratch[offsets[warp] + lane]  # race: second
+
+
+def launches(fixed):
+    truth_tables[1, 64](np.arange(64, dtype=np.int32), np.zeros(64, np.int32), fixed=fixed)
