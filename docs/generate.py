@@ -23,9 +23,11 @@ from unittest import mock
 
 from tensorcore_dsl.isa import stubs
 from tensorcore_dsl.isa.reference import page as reference
+from tensorcore_dsl.kernels import museum
 
 ROOT = Path(__file__).parent.parent
 INSTRUCTIONS = "docs/instructions.md"
+MUSEUM, EXHIBITS = "docs/museum.md", "## The exhibits\n"  # a page, and where its written part ends
 STUB = "tensorcore_dsl/_typing.pyi"
 PAGES = (
     "README.md",
@@ -133,9 +135,34 @@ def _emulation_inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+def museum_page() -> str:
+    """The page of the museum: its written part as it is, and the exhibits behind it."""
+    parts = [(ROOT / MUSEUM).read_text().partition(EXHIBITS)[0] + EXHIBITS]
+    for kind in museum.KINDS:
+        parts += [f"### {kind[0].upper()}{kind[1:]}\n"]
+        parts += [_exhibit(each) for each in museum.exhibits() if each.kind == kind]
+    return "\n".join(parts)
+
+
+def _exhibit(exhibit: museum.Exhibit) -> str:
+    """An exhibit as a section: the story, the code behind its constants, the report, the cure."""
+    path = Path(exhibit.module.__file__ or "")
+    code = re.split(r"^KIND = .*\n", path.read_text(), flags=re.M)[1].strip()
+    broken, fixed = exhibit.reports()
+    if fixed or not broken:
+        raise ValueError(f"{exhibit.name}: the broken form must be reported, and the fixed one not: {fixed}")
+    thread = "https://github.com/{}/issues/{}".format(*exhibit.source.split("#"))
+    names = f"[{exhibit.source}]({thread}), [{path.name}](../kernels/museum/{path.name})"
+    *story, cure = exhibit.story[1:]
+    report = broken.replace(f"{path.parent}/", "kernels/museum/")
+    fences = [f"```py\n{code}\n```", f"```text\n{report}\n```"]
+    return "\n\n".join([f"#### {exhibit.title}", names, *story, *fences, cure]) + "\n"
+
+
 def current() -> Iterator[tuple[str, str]]:
     """Every page with the text it should have."""
     yield INSTRUCTIONS, reference()
+    yield MUSEUM, museum_page()
     yield STUB, stubs.page()
     for name in (*PAGES, *NOTEBOOKS):
         if lacks := missing(name):

@@ -17,7 +17,7 @@ from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
-from tensorcore_dsl.kernels import bench, demo
+from tensorcore_dsl.kernels import bench, demo, museum
 
 PROGRAM = "tensorcore-dsl"
 MANY = 60  # lines that `list` prints without --all
@@ -76,6 +76,9 @@ def parser() -> argparse.ArgumentParser:
     checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
     checked.add_argument("script", help="path of a Python script")
     checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    visited = command("museum", visit, "public bugs of asynchronous kernels: list them, or run them")
+    visited.add_argument("name", nargs="?", help="run this one: its broken form, and its fixed form")
+    visited.add_argument("--all", action="store_true", help="run all of them")
     cache = command("cache", show_cache, "say where the caches are and how large, or clear them")
     cache.add_argument(
         "--clear",
@@ -155,6 +158,15 @@ def check(options: argparse.Namespace) -> int:
     )
 
 
+def visit(options: argparse.Namespace) -> int:
+    """The exit status: 1 if a broken form is not reported, or a fixed form is."""
+    if options.name is None and not options.all:
+        museum.print_list()
+        return 0
+    chosen = museum.exhibits() if options.all else [museum.exhibit(options.name)]
+    return int(not all([museum.tell(each) for each in chosen]))
+
+
 def show_cache(options: argparse.Namespace) -> int:
     root = cache_directory()
     if root is None:
@@ -187,7 +199,8 @@ def _size(number: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 for an error; of `check` 1 for findings, else that of the script."""
+    """The exit status: 0, or 1 for an error; of `check` 1 for findings, else that of the script; of `museum`
+    1 if a broken form is not reported, or a fixed one is."""
     options = parser().parse_args(arguments)
     try:
         status: int = options.run(options) or 0

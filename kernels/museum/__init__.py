@@ -8,6 +8,7 @@ the launches. Comments mark the lines that the report must name: `# error`, or `
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -65,6 +66,36 @@ class Exhibit:
             raise found.error
         if not found:
             raise tc.EmulationError(str(found))
+
+    def reports(self) -> list[str]:
+        """What the emulator reports of the broken and of the fixed form; "" for nothing."""
+        return [_report(form) for form in (self.broken, self.fixed)]
+
+
+def _report(form: Callable[[], None]) -> str:
+    try:
+        form()
+    except tc.EmulationError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def tell(exhibit: Exhibit) -> bool:
+    """Print the reports of both forms; is the broken one reported, and the fixed one clean?"""
+    broken, fixed = exhibit.reports()
+    print(f"{exhibit.name}: {exhibit.title} ({exhibit.kind}, {exhibit.source})")
+    print(f"broken: {broken or 'NOTHING IS REPORTED'}")
+    print(f"fixed: {fixed or 'clean'}")
+    return bool(broken) and not fixed
+
+
+def print_list() -> None:
+    """Print name, source and title of each exhibit, by kind."""
+    for kind in KINDS:
+        print(kind)
+        for each in exhibits():
+            if each.kind == kind:
+                print(f"  {each.name:<24} {each.title} ({each.source})")
 
 
 def exhibits() -> list[Exhibit]:

@@ -1,9 +1,9 @@
-"""Waiting just behind the first read.
+"""The wait stands behind the first read.
 
 cub::DeviceMergeSort launches its merge as a dependent launch of the kernel that computes where each tile's
 partition begins and ends. The merge waited before it loaded keys, but after it had loaded the two bounds.
-Stale bounds lead to indices outside of shared memory: users saw cudaErrorIllegalAddress, rarely. An earlier
-issue (#3131) had suspected a race in this overlap; the fix came eight months later.
+Stale bounds lead to indices outside of shared memory: users saw cudaErrorIllegalAddress from time to time. An
+earlier issue (#3131) had suspected a race in this overlap; the fix came eight months later.
 
 The emulator reports the load of the bounds itself, not the wild access that it leads to on a bad day. An
 explicit trigger in the kernel in front is not needed for the race; it only makes it more likely. The cure

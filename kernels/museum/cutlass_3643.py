@@ -1,4 +1,4 @@
-"""Nobody waits for the other half.
+"""Nobody waits for the other CTA's half.
 
 An example of CuTe's own primitives multiplies with two CTAs. Each loads its half of the scales by TMA and
 counts the bytes at a barrier of its own. Only the leader multiplies, and it waits only for its own barrier

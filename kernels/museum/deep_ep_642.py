@@ -1,9 +1,9 @@
-"""Waited for, not fenced.
+"""A slot that was waited for, and not fenced.
 
 In the low-latency combine of DeepEP, consumers read a slot of shared memory with ordinary loads and arrive at
 an mbarrier; the producer waits for it and lets TMA overwrite the slot. Repeated runs with more than 256
-tokens gave different results on an NVL72. A first fix fenced at the scope of the whole system and cost speed;
-the one that was merged puts a proxy fence for shared memory between the producer's wait and its TMA load.
+tokens gave different results on an NVL72. A first fix (#632) fenced all memory and cost speed. The one that
+was merged puts a proxy fence for shared memory between the producer's wait and its TMA load.
 
 An arrival says that a load was issued before it, not that the async proxy comes after it. The emulator
 reports the TMA load and the ordinary load whose bytes it overwrites. One fence on the path is enough: here it
@@ -42,7 +42,7 @@ def combine(x: tc.Array, out: tc.Array, fixed: tc.Const):
     else:
         for token in range(x.shape[0]):
             full.wait(token & 1)
-            total += slot[0, lane]  # race: first
+            total += slot[0, lane]
             empty.arrive()
         out[lane] = total
 

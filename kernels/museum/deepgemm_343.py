@@ -1,4 +1,4 @@
-"""Redirecting a map that is in use.
+"""A tensor map changes while a copy uses it.
 
 DeepGEMM's weight-gradient kernel for Hopper keeps one tensor map for A and one for B in global memory. When
 the scheduler goes on to the next group, one warp writes the group's address into them, with all the fences
@@ -43,9 +43,8 @@ def groups(x: tc.Array, maps: tc.Array, out: tc.Array, fixed: tc.Const):
             full[stage].init(1)
         tc.fence_mbarrier_init()
     for group in tc.static_range(4):
-        if fixed:
-            if group > 0:
-                full[group - 1].wait(0)
+        if fixed and group > 0:
+            full[group - 1].wait(0)
         if lane == 0:
             tc.emit(FIELD.format("global_address", 64), words, x.at(group, 0).address)
         tc.syncwarp()

@@ -1,9 +1,9 @@
-"""Registers that a product still reads.
+"""A product still reads the registers that are loaded anew.
 
 DeepGEMM's tf32 GEMM for Hopper takes A from registers. Each iteration loaded its fragment of A before it
 waited for the product of the iteration before, which reads the same registers while it runs. Equal inputs
-gave unequal results. The report and its fix, which waits directly behind the commit, were open in September
-2026: waiting earlier costs speed, and a second set of registers would cost registers.
+gave unequal results. The report (#449) and its fix were open in September 2026. The fix waits directly behind
+the commit, which costs speed.
 
 `wgmma` with A in registers reads them asynchronously, until somebody waits for its group. The emulator
 reports the instruction that writes such a register, and the product that still reads it. The cure in this
@@ -35,7 +35,7 @@ def gemm(a: tc.Array, b: tc.Array, d: tc.Array, fixed: tc.Const):
         if not fixed:
             tc.wgmma_wait(0)  # for the product of the iteration before
         tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, [left], tile_b[k])  # race: second
+        acc = tc.wgmma_async(mma, acc, [left], tile_b[k])
         tc.wgmma_commit()
         if fixed:
             tc.wgmma_wait(0)

@@ -1,4 +1,4 @@
-"""Gradients from a half-written tensor.
+"""A dependent launch that never waits.
 
 The backward pass of FlashAttention starts with a small kernel that sums O * dO along each row. On sm_90 and
 later it is launched as a programmatic dependent launch, so that its prologue overlaps with the kernel in

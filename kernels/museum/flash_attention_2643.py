@@ -1,4 +1,4 @@
-"""The path that forgot to wait.
+"""One path of the kernel has no wait.
 
 The backward kernel of FlashAttention for Hopper is a dependent launch. Its dense path waits for the
 preprocessing kernel in front, which writes the row sums and zeroes the buffer that dQ is added to. The

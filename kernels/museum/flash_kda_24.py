@@ -1,4 +1,4 @@
-"""A barrier does not bridge proxies.
+"""A barrier where a proxy fence is needed.
 
 FlashKDA converts its state to f32 in shared memory with ordinary stores; the threads meet, and one thread
 stores the tile by TMA. A careful reading of the kernels against the memory model found that the proxy fence
@@ -24,12 +24,12 @@ KIND = "proxy fence"
 def store_state(state: tc.Array, out: tc.Array, fixed: tc.Const):
     box = tc.tensor_map(out, (4, 32))
     buffer, t = tc.shared((4, 32), tc.f32, align=128), tc.threadIdx.x
-    buffer[t // 32, t % 32] = state[t // 32, t % 32].to(tc.f32)  # race: first
+    buffer[t // 32, t % 32] = state[t // 32, t % 32].to(tc.f32)
     if fixed:
         tc.fence_proxy_async()
     tc.barrier()
     if t == 0:
-        tc.tma_store(box, (0, 0), buffer)  # error; race: second
+        tc.tma_store(box, (0, 0), buffer)  # error
         tc.tma_store_commit()
         tc.tma_store_wait(0)
 

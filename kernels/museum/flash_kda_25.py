@@ -1,4 +1,4 @@
-"""A barrier that TMA has not seen.
+"""An mbarrier that TMA has not seen.
 
 The audit of FlashKDA found three mbarriers that were initialised, and then used by bulk copies, without the
 fence that makes the initialisation visible to the async proxy. `mbarrier.init` is an ordinary write; the copy

@@ -1,4 +1,4 @@
-"""The best expert of none.
+"""The best expert of a row of NaN.
 
 A routing kernel of FlashInfer keeps the largest score and the expert that it belongs to, starting from minus
 infinity and expert 65535. If all scores are NaN, or minus infinity, no comparison is true and 65535 is the

@@ -3,7 +3,7 @@
 CUTLASS has functions for the wait and the trigger of dependent launches. They are empty unless a macro for
 the architecture is defined. FlashInfer's build of its fp4, fp8 and mxfp8 GEMMs launched them with the
 dependent-launch attribute and did not define the macro. The source had the wait, the binary did not. Under
-load, tiles of 128 rows came out as NaN.
+load, blocks of 128 came out as NaN or garbage.
 
 Reading the source does not help here; what runs has to be checked. In this language the switch is a
 compile-time constant, the emulator runs the compiled IR, and the race is in it. The cure is to turn the wait

@@ -1,4 +1,4 @@
-"""Cleared for the next round, read in this one.
+"""A histogram is cleared while it is still read.
 
 FlashInfer's top-k refines a threshold in rounds over a histogram in shared memory. At the end of a round all
 threads read one of its counts; at the start of the next one they clear it. No barrier stands between the two.

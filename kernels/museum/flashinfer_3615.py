@@ -1,4 +1,4 @@
-"""The door is reset while somebody is still in it.
+"""A counter is reset while a CTA still polls it.
 
 FlashInfer's top-k for long rows has a barrier of its own for a group of CTAs: each adds to a counter in
 global memory and polls until all have come. Behind the last barrier the leading CTA sets the counter back to

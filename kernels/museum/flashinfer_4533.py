@@ -1,10 +1,10 @@
-"""Two reductions, one number.
+"""Two groups of warps share one barrier number.
 
-In a block-sparse attention kernel of FlashInfer, two pairs of warps reduce at the same time, each pair with a
-named barrier. Both used the same number. As long as the pairs come one after the other, each barrier collects
-the right two warps; when they interleave, a warp of one pair is released by a warp of the other. A server
-hung about once in 25 requests. The cause was found on the second attempt; the first version of the fix had
-left it open.
+A warpgroup of a block-sparse attention kernel in FlashInfer reduces with named barriers, and one number
+served two groups of warps at a time. As long as the groups come one after the other, each phase collects the
+right warps. When they interleave, a warp is released by a warp of the other group. In the reported setup a
+single CTA hung about once in 25 requests. The first version of the pull request had left this hang open. The
+small form has two pairs of warps.
 
 The hardware has 16 barriers for each block and no idea which warps belong together. The emulator reports the
 arrival that is not ordered behind the phase before, or the data that were read too early. The cure: a number

@@ -1,4 +1,4 @@
-"""One barrier for two tiles in flight.
+"""One named barrier for two tiles in flight.
 
 The prefill kernel of sparse MLA in FlashInfer hands tiles from math warps to I/O warps: the former arrive at
 named barrier 1 and go on, the latter wait there. The math warps may finish the next tile first and arrive

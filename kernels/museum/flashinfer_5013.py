@@ -1,4 +1,4 @@
-"""Sixteen bytes at byte eight.
+"""A vector of 16 bytes at a multiple of 8.
 
 The activation kernel of FlashInfer reads each row as two halves, x and y, in vectors of eight 16-bit
 elements. A vision model has halves of 3420 elements: y begins at byte 6840, which 8 divides and 16 does not.

@@ -1,4 +1,4 @@
-"""The constructor reads first.
+"""A constructor reads before the wait.
 
 An all-reduce that is fused with a normalisation keeps its operands in a small object. The object's
 constructor loads the first row of the residual; it stands before the wait for the launch in front. Each

@@ -3,8 +3,8 @@
 FlashInfer's top-k for long rows lets several CTAs add to one histogram in global memory and then meet at a
 counter. Thread 0 of each CTA arrives there with a release. The release covers what thread 0 has done and what
 it knows of; the other threads had just made their additions, and no `__syncthreads` stood between. A peer
-could read a histogram that lacked some of them, and keep the wrong tokens. Scheduling delays at single
-instructions made it show.
+could read a histogram that lacked some of them, and top-k sampling was silently wrong. Scheduling delays at
+single instructions made it show.
 
 The emulator follows what thread 0 knows. The additions of the other threads are not among it, so the peer's
 read races with one of them, whatever the counter says. The cure: the CTA meets before thread 0 arrives.

@@ -1,12 +1,12 @@
-"""The warp is not in step.
+"""Lanes of a warp do not run in step.
 
 A program of HeCBench lets lane 0 of each warp allocate a buffer and store its address in shared memory; the
 other lanes read it on the next line. The `__syncwarp()` between the two had been commented out. Since Volta,
 lanes of a warp run independently: the compiler and the scheduler may let the other lanes read first, and they
 would follow a stale address.
 
-The emulator has no warp-synchronous luck: lanes are ordered by what they execute together for that purpose,
-which is `syncwarp`. The report says so. A barrier of the block would do as well, and cost more.
+In emulation, only `syncwarp` orders memory accesses of lanes of one warp, and the report says so. A barrier
+of the block would do as well, and cost more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sixteen numbers, thirty-two lanes.
+"""Thirty-two lanes store sixteen words.
 
 A helper in llama.cpp's vector FlashAttention quantises a row into shared memory: all 32 lanes store a word,
 and the caller puts the row's scales directly behind. For heads of 64 elements the row has 16 words. Lanes 16
@@ -26,9 +26,8 @@ def quantise(values, scales, x, words, fixed):
         values[lane] = packed  # error
     elif lane < words:
         values[lane] = packed
-    if lane % 8 == 0:
-        if lane < words:
-            scales[lane // 8] = 1.0 / 127.0
+    if (lane % 8 == 0) & (lane < words):
+        scales[lane // 8] = 1.0 / 127.0
 
 
 @tc.kernel(threads=32)

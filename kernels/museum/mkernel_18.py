@@ -1,4 +1,4 @@
-"""One tile for the input and the output.
+"""A store still reads the stage that the next load overwrites.
 
 A fused all-gather and GEMM of mKernel keeps the output of a task in the shared memory of an input stage.
 Before the next task loads into that stage, the store of the output must have read it. The wait stood at a
@@ -40,7 +40,7 @@ def tasks(x: tc.Array, out: tc.Array, slices: tc.Const, fixed: tc.Const):
                 if k == 1:
                     tc.tma_store_wait(0, read=True)  # one slice too late where the output lies in stage 1
                 full[stage].arrive_expect_tx(load.bytes)
-                tc.tma_load(stages[stage], load, (step, 0), full[stage])  # error; race: first
+                tc.tma_load(stages[stage], load, (step, 0), full[stage])  # error
             full[stage].wait(step // 2 & 1)
             total += stages[stage, 0, lane]
             tc.fence_proxy_async()
@@ -49,7 +49,7 @@ def tasks(x: tc.Array, out: tc.Array, slices: tc.Const, fixed: tc.Const):
         tc.fence_proxy_async()
         tc.syncwarp()
         if lane == 0:
-            tc.tma_store(store, (task, 0), stages[1])  # race: second
+            tc.tma_store(store, (task, 0), stages[1])
             tc.tma_store_commit()
     tc.tma_store_wait(0)
 

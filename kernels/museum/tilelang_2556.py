@@ -1,4 +1,4 @@
-"""Forty-eight threads need no barrier?
+"""A barrier dropped for 48 threads.
 
 TileLang's compiler inserts barriers where threads read what others have written. It had decided that a
 barrier was needed inside `if tx < 48`, and could not name one: barriers count whole warps. The pass then

@@ -1,10 +1,9 @@
-"""The loop goes round, the barrier does not.
+"""One warpgroup stages the next slice under the product of the other one.
 
 A fuzzer of TileLang's compiler found a warp-specialised GEMM whose operand is staged by all threads and read
 by the products of two warpgroups. The compiler put a barrier behind the copy and none at the end of the loop.
 The first warpgroup that has finished its product starts to copy the next slice, under the other one that
-still multiplies. On an older GPU with synchronous products the same code was right, and in the pipelined form
-as well.
+still multiplies. On a GPU with synchronous products the same code was right, and so is the pipelined form.
 
 Each warpgroup has waited for its own product, not for that of the other one. The emulator reports the store
 over bytes that a product in flight still reads, or the store and the product as a race. The cure: one barrier
@@ -30,9 +29,9 @@ def gemm(a: tc.Array, b: tc.Array, d: tc.Array, fixed: tc.Const):
     acc = mma.d.zeros()
     for k in range(a.shape[1] // 16):
         for i in tc.static_range(4):
-            tile_a[16 * i + t // 16, t % 16] = a[16 * i + t // 16, 16 * k + t % 16]  # error; race: first
+            tile_a[16 * i + t // 16, t % 16] = a[16 * i + t // 16, 16 * k + t % 16]  # race: first
         for i in tc.static_range(2):
-            tile_b[i, t // 16, t % 16] = b[16 * i + t // 16, 16 * k + t % 16]  # error; race: first
+            tile_b[i, t // 16, t % 16] = b[16 * i + t // 16, 16 * k + t % 16]
         tc.fence_proxy_async()
         tc.barrier()
         tc.wgmma_fence()

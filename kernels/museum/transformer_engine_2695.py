@@ -1,9 +1,9 @@
-"""The next box arrives while the last one is read.
+"""TMA overwrites what ordinary loads have just read.
 
 Kernels of TransformerEngine that look for the largest value of a transformed tensor load a stage by TMA, read
 it with ordinary loads, meet, and let TMA overwrite it with the next stage. Between the loads and the copy a
-proxy fence was missing. A reviewer called it a tough bug: the barrier is there, and the values are read
-before it.
+proxy fence was missing. The barrier is there, and the values are read before it: a reviewer called it a tough
+bug.
 
 A load that is late may return what TMA brings next, because a barrier orders only accesses through one proxy.
 The emulator applies the rule to reads as well as to writes and names both. The cure: each reader fences
@@ -32,9 +32,9 @@ def largest(x: tc.Array, out: tc.Array, fixed: tc.Const):
     for i in range(x.shape[0] // 4):
         if t == 0:
             full.arrive_expect_tx(box.bytes)
-            tc.tma_load(stage, box, (4 * i, 0), full)  # error; race: second
+            tc.tma_load(stage, box, (4 * i, 0), full)  # error
         full.wait(i & 1)
-        result = tc.maximum(result, stage[t // 32, t % 32])  # race: first
+        result = tc.maximum(result, stage[t // 32, t % 32])
         if fixed:
             tc.fence_proxy_async()
         tc.barrier()

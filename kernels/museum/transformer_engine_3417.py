@@ -28,7 +28,7 @@ def quantise(x: tc.Array, out: tc.Array, fixed: tc.Const):
     for i in range(x.shape[0] // 4):
         if fixed:
             tc.barrier()  # behind the leader's wait below
-        tile[t // 32, t % 32] = 2 * x[4 * i + t // 32, t % 32]  # error; race: first
+        tile[t // 32, t % 32] = 2 * x[4 * i + t // 32, t % 32]  # race: first
         tc.fence_proxy_async()
         tc.barrier()
         if t == 0:

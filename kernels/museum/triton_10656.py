@@ -1,4 +1,4 @@
-"""Left while others were reading.
+"""A CTA ends while its peers read its shared memory.
 
 Kernels that Triton compiles for several CTAs exchange values through each other's shared memory. When one CTA
 has returned, its shared memory may be given to another one, while its peers still read there. Triton 3.8.0

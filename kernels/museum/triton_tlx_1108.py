@@ -1,4 +1,4 @@
-"""Thank you to a CTA that has gone home.
+"""An arrival at a CTA that has ended.
 
 In kernels of TLX, Meta's extension of Triton, CTA 0 fetches work for its cluster; CTA 1 reads it and arrives
 at a barrier of CTA 0, which may then fetch more. When the work is at an end there is no further fetch. CTA 1
