@@ -107,8 +107,15 @@ def boxes_by_maps(
         bar.arrive_expect_tx(size)
         where = [tc.s32(corner[block, rank - 1 - axis]) for axis in range(rank)]
         source, target = maps.at(block, 0, 0).address, maps.at(block, 1, 0).address
-        tc.emit(LOAD.format(rank), tile.at(0).address, source, *where, bar.address)
+        tc.emit(LOAD.format(rank), tile.at(0).address, source, *where, bar.address)  # load
+        if mistake == "loading":
+            maps[block, 0, 15] = 1  # too early for the load
         bar.wait(0)
-        tc.emit(STORE.format(rank), target, *where, tile.at(0).address)
+        maps[block, 0, 15] = 1
+        tc.emit(STORE.format(rank), target, *where, tile.at(0).address)  # store
         tc.tma_store_commit()
+        if mistake == "storing":
+            maps[block, 1, 15] = 1  # too early for the store
+        tc.tma_store_wait(0, read=True)
+        maps[block, 1, 15] = 1
         tc.tma_store_wait(0)

@@ -470,6 +470,9 @@ def meeting(out: tc.Array, mistake: tc.Const = ""):
         if mistake == "peer gone":
             while tc.atomic("or", out.at(63), 0) == 0:
                 tc.emit("nanosleep.u32", 10)
+        if mistake in ("local arrive", "local bytes"):
+            operation = "arrive" if mistake == "local arrive" else "expect_tx"
+            emit_own(operation, bar.remote(0).address)
         if t == 0:
             bar.remote(rank + 1 if mistake == "no such rank" else 0).arrive()
     else:
@@ -480,6 +483,12 @@ def meeting(out: tc.Array, mistake: tc.Const = ""):
     if mistake not in ("peer gone", "may be gone"):
         tc.cluster_sync()
     tc.atomic("exch", out.at(t), 1)
+
+
+def emit_own(operation, address):
+    """By the instruction for barriers of the own CTA."""
+    bytes = [16] if operation == "expect_tx" else []
+    tc.emit(f"mbarrier.{operation}.shared::cta.b64", address, *bytes)
 
 
 def emit_wait(address):
@@ -546,6 +555,8 @@ class TestBarriers:
         ("peer gone", EmulationError, "peer CTA gone: thread 0 of block 1 .* of block 0"),
         ("may be gone", EmulationError, "block 0 may end before block 1 accesses its shared memory here"),
         ("not open", EmulationError, "before the cluster has met .* block 0 may not have started"),
+        ("local arrive", EmulationError, "mbarrier.arrive to shared::cta was given .* another CTA"),
+        ("local bytes", EmulationError, "mbarrier.expect_tx to shared::cta was given .* another CTA"),
         ("no such rank", OutOfBounds, "rank 2 leaves the cluster, which has 2 CTAs"),
         ("remote wait", EmulationError, "only arrivals and bytes reach the barriers of other CTAs"),
         ("arrive twice", EmulationError, "arrives at the cluster's barrier twice"),

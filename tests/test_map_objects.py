@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import map_kernels as kernels
 import numpy as np
 import pytest
 
-from tensorcore_dsl.errors import EmulationError, OutOfBounds
+from tensorcore_dsl.errors import EmulationError, OutOfBounds, Race
 
 RNG = np.random.default_rng(3)
 
@@ -52,6 +53,19 @@ def test_mistakes(mistake: str, through: str, error: Any, words: str) -> None:
     x, y = np.zeros((2, 16, 32), np.float32)
     with pytest.raises(error, match=words):
         run(x, y, [(0, 0)], (8, 32), through=through, mistake=mistake)
+
+
+@pytest.mark.parametrize("mistake, copy", [("loading", "load"), ("storing", "store")])
+def test_a_map_that_changes_in_flight_is_a_race_with_the_copy(mistake: str, copy: str) -> None:
+    """A load reads its map until its bytes have come, a store until `wait_group.read` (9.7.9.25)."""
+    x, y = np.zeros((2, 16, 32), np.float32)
+    with pytest.raises(Race, match="the cp.async.bulk.tensor of warp 0 of block 0 read it") as raised:
+        run(x, y, [(0, 0)], (8, 32), mistake=mistake)
+    lines = Path(kernels.__file__).read_text().splitlines()
+    here, there = raised.value.loc, raised.value.first
+    assert here is not None and there is not None
+    assert lines[here.line - 1].endswith(f"# too early for the {copy}")
+    assert lines[there.line - 1].endswith(f"# {copy}")
 
 
 def test_the_assembler_takes_the_kernel() -> None:

@@ -380,16 +380,7 @@ class Races(HappensBefore):
             if early is not None:
                 return early.tell
         return self._ranges(
-            history.GLOBAL,
-            verb,
-            serial,
-            thread,
-            starts - region.low,
-            size,
-            place,
-            strong,
-            vector,
-            region.low,
+            history.GLOBAL, verb, serial, thread, starts - region.low, size, place, strong, vector, region.low
         )
 
     def _ranges(
