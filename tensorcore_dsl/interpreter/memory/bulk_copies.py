@@ -35,11 +35,9 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
 )
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Read, add_flights
 from tensorcore_dsl.interpreter.sanitizer.happens_before import PHASES
-from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.interpreter.sync.barrier_phases import complete_all
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
-from tensorcore_dsl.isa.tensormap import OBJECT
 
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
 MBARRIER = 8  # bytes
@@ -387,7 +385,7 @@ class BulkCopies:
         column = detector.column(cta, PHASES, barrier // MBARRIER)
         serial = detector.operation(thread, column)
         starts = np.unique(box.chunks(target)) * CHUNK
-        if (changed := self._note_map(thread, box, serial)) is not None:
+        if (changed := self.maps.read(thread, box, serial)) is not None:
             return changed
         if source is None:
             found = detector.global_ranges("load", serial, thread, *box.rows_inside(), False)
@@ -395,19 +393,6 @@ class BulkCopies:
             own, read = thread // self.chunk.group, np.array([source])
             found = detector.shared_ranges("load", serial, thread, own, read, box.size)
         return found or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
-
-    def _note_map(self, thread: int, box: TensorBox, serial: int) -> Callable[[], None] | None:
-        """Show the detector that a copy reads its tensor map in global memory until it is over.
-
-        `MapObjects` checks the fences of the map's proxy.
-        """
-        if not box.map_at:
-            return None
-        assert self.sanitizer.detector is not None
-        place = np.array([box.map_at])
-        return self.sanitizer.detector.global_ranges(
-            "load", serial, thread, place, OBJECT.itemsize, False, ORDER
-        )
 
     def _targets(self, thread: int, dst: Any, bar: Any, mask: Any) -> list[tuple[int, int, int]]:
         """(CTA, address there, address of its barrier) for each CTA that receives a copy."""
@@ -457,7 +442,7 @@ class BulkCopies:
             serial = detector.operation(thread, detector.column(cta, *key))
             detector.issued(key, int(self.commits[thread]), serial)
             if verb == "load":
-                found.append(self._note_map(thread, box, serial))
+                found.append(self.maps.read(thread, box, serial))
                 starts = np.unique(box.chunks(src)) * CHUNK
                 found.append(detector.shared_ranges(verb, serial, thread, cta, starts, CHUNK))
             else:

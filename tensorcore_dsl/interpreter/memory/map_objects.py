@@ -8,6 +8,7 @@ release.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.tensormap import OBJECT
@@ -114,3 +116,14 @@ class MapObjects:
         mask = SWIZZLES[int(found["swizzle_mode"])]
         _, map_at = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
         return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind], map_at)
+
+    def read(self, thread: int, box: TensorBox, serial: int) -> Callable[[], None] | None:
+        """Show the detector of races that the copy `serial` reads its map until it is over (9.7.9.25).
+
+        The fences of the map's proxy are checked where it is acquired.
+        """
+        detector = self.memory.sanitizer.detector
+        if detector is None or not box.map_at:
+            return None
+        place = np.array([box.map_at])
+        return detector.global_ranges("load", serial, thread, place, OBJECT.itemsize, False, ORDER)
