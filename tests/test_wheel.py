@@ -217,6 +217,7 @@ def test_install_run_uninstall(wheel, tmp_path):
     assert run_installed(program, "--help") == run_installed("-m", "tensorcore_dsl", "--help")
     demo = run_installed("-c", SHORT_DEMO)
     assert " ok" in demo and "WRONG" not in demo
+    assert run_installed(program, "museum", "flashinfer_1351").endswith("\nfixed: clean\n")
 
     with_pip("uninstall", "--yes", "tensorcore-dsl")
     assert (site / "kernels" / "__init__.py").read_text() == OTHER
