@@ -137,11 +137,19 @@ def _emulation_inside(folder: Path) -> Iterator[None]:
 
 def museum_page() -> str:
     """The page of the museum: its written part as it is, and the exhibits behind it."""
-    parts = [(ROOT / MUSEUM).read_text().partition(EXHIBITS)[0] + EXHIBITS]
+    exhibits = museum.exhibits()
+    rows = [f"| {each.kind} | [{each.title}](#{_anchor(each.title)}) | {each.source} |" for each in exhibits]
+    table = ["| kind | exhibit | thread |", "|---|---|---|", *rows, ""]
+    parts = [(ROOT / MUSEUM).read_text().partition(EXHIBITS)[0] + EXHIBITS, *table]
     for kind in museum.KINDS:
-        parts += [f"### {kind[0].upper()}{kind[1:]}\n"]
-        parts += [_exhibit(each) for each in museum.exhibits() if each.kind == kind]
+        parts += [f"## {kind[0].upper()}{kind[1:]}\n"]
+        parts += [_exhibit(each) for each in exhibits if each.kind == kind]
     return "\n".join(parts)
+
+
+def _anchor(title: str) -> str:
+    """The anchor of a heading, as viewers of repositories make it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _exhibit(exhibit: museum.Exhibit) -> str:
@@ -156,7 +164,7 @@ def _exhibit(exhibit: museum.Exhibit) -> str:
     *story, cure = exhibit.story[1:]
     report = broken.replace(f"{path.parent}/", "kernels/museum/")
     fences = [f"```py\n{code}\n```", f"```text\n{report}\n```"]
-    return "\n\n".join([f"#### {exhibit.title}", names, *story, *fences, cure]) + "\n"
+    return "\n\n".join([f"### {exhibit.title}", names, *story, *fences, cure]) + "\n"
 
 
 def current() -> Iterator[tuple[str, str]]:

@@ -99,9 +99,11 @@ def print_list() -> None:
 
 
 def exhibits() -> list[Exhibit]:
-    """All exhibits, by their kinds in the order of KINDS."""
+    """All exhibits, by their kinds in the order of KINDS, and by their sources."""
     names = (path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
-    return sorted(map(Exhibit, names), key=lambda exhibit: (KINDS.index(exhibit.kind), exhibit.name))
+    return sorted(
+        map(Exhibit, names), key=lambda exhibit: (KINDS.index(exhibit.kind), exhibit.source.casefold())
+    )
 
 
 def exhibit(name: str) -> Exhibit:

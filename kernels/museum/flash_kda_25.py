@@ -23,17 +23,17 @@ KIND = "proxy fence"
 @tc.kernel
 def load_tile(x: tc.Array, out: tc.Array, fixed: tc.Const):
     box = tc.tensor_map(x, (4, 32))
-    tile, loaded = tc.shared((4, 32), tc.f32, align=128), tc.mbarriers(1)[0]
+    tile, full = tc.shared((4, 32), tc.f32, align=128), tc.mbarriers(1)[0]
     t = tc.threadIdx.x
     if t == 0:
-        loaded.init(1)
+        full.init(1)
         if fixed:
             tc.fence_mbarrier_init()
     tc.barrier()
     if t == 0:
-        loaded.arrive_expect_tx(box.bytes)
-        tc.tma_load(tile, box, (0, 0), loaded)  # error
-    loaded.wait(0)
+        full.arrive_expect_tx(box.bytes)
+        tc.tma_load(tile, box, (0, 0), full)  # error
+    full.wait(0)
     out[t] = tile[t // 32, t % 32]
 
 
