@@ -133,6 +133,38 @@ def relaxed_arrival_behind_init(out: tc.Array, store: tc.Const, fence: tc.Const)
 
 
 @tc.kernel
+def sends(x: tc.Array, out: tc.Array, how: tc.Const, waits: tc.Const = True):
+    """CTA 0 sends 32 words to CTA 1, which waits for them and ends. The cluster does not meet again."""
+    tc.launch_bounds(32)
+    tc.cluster_size(2)
+    inbox, map = tc.shared((1, 32), tc.u32, align=128), tc.tensor_map(x, (1, 32))
+    bar, t, rank = tc.mbarriers(1)[0], tc.threadIdx.x, tc.cluster_rank()
+    if t == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        if rank == 1:
+            bar.arrive_expect_tx(inbox.bytes)
+    tc.cluster_sync()
+    if rank == 0:
+        if how == "store":
+            tc.store(inbox.at(0, t).remote(1), x[0, t], barrier=bar.remote(1))
+        elif t == 0:
+            tc.tma_load(inbox, map, (0, 0), bar, multicast=0b10)
+    elif waits:
+        bar.wait(0)
+        out[t] = inbox[0, t]
+
+
+@pytest.mark.parametrize("how", ["store", "multicast"])
+def test_a_cta_may_end_behind_the_wait_for_what_is_sent_to_it(how: str) -> None:
+    x, out = np.arange(32, dtype=np.uint32)[None], np.zeros(32, np.uint32)
+    run(sends, 2, 32, x, out, how=how)
+    assert np.array_equal(out, x[0])
+    with pytest.raises(EmulationError, match="ends while|has ended"):
+        run(sends, 2, 32, x, out, how=how, waits=False)
+
+
+@tc.kernel
 def leaves(out: tc.Array, arrives: tc.Const):
     """Rank 0 stores to its peer and exits; threads that have exited are not waited for."""
     tc.launch_bounds(32)

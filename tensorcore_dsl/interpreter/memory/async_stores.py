@@ -91,7 +91,10 @@ class AsyncStores:
     def _count(
         self, ctas: np.ndarray, starts: np.ndarray, size: int, bar: Any, strong: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Let mbarriers count the bytes; slot and phase of each active thread."""
+        """Let mbarriers count the bytes; slot and phase of each active thread.
+
+        strong: of a reduction, which is not in flight.
+        """
         chunk, mbarriers = self.chunk, self.cluster.shared.mbarriers
         detector, counted, tell = self.sanitizer.detector, [], None
         bars = words(bar, chunk.threads) & np.uint32(OFFSET)
@@ -104,7 +107,7 @@ class AsyncStores:
                     "store", serial, thread, cta, start[None], size, vector=ORDER, strong=strong
                 )
                 tell = tell or found
-            counted.append(mbarriers.complete(cta, int(bars[thread]), size, thread))
+            counted.append(mbarriers.complete(cta, int(bars[thread]), size, thread, flies=not strong))
         if tell is not None:
             tell()
         return tuple(np.array(counted).T)  # type: ignore[return-value]

@@ -384,7 +384,7 @@ class ClusterMemory(accesses.WordMemory):
             self._refuse_any(access, access.starts % access.size != 0, shadow.MISALIGNED)
         detector = self.sanitizer.detector
         if detector is not None and not self.quiet:
-            detector.reach(access.threads, access.ctas, addresses)
+            detector.reach(access.threads, access.ctas, addresses, flies=False)
         return access
 
     def _check_states(self, access: Access, good: np.ndarray, owned: np.ndarray) -> None:

@@ -433,10 +433,11 @@ class Races(HappensBefore):
 
     # -- other CTAs, mbarriers --------------------------------------------------------------------
 
-    def reach(self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray) -> None:
+    def reach(self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, flies: bool) -> None:
         """`threads` access the memory of `ctas`, which must exist.
 
-        addresses: (T,) addresses of shared::cluster.
+        addresses: (T,) addresses of shared::cluster. flies: a copy does, which `CopiesInFlight` knows
+        until it has landed.
         """
         away = ctas != threads // self.chunk.group
         if not away.any():
@@ -451,6 +452,8 @@ class Races(HappensBefore):
                     f"cluster has met ({advice.CLUSTER_BARRIER}): block "
                     f"{self.chunk.block_name(cta)} may not have started"
                 )
+        if flies:
+            return
         others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
         ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)

@@ -123,8 +123,13 @@ class Mbarriers:
         if found is not None:
             found()
 
-    def _note(self, addresses: np.ndarray, mask: np.ndarray) -> Callable[[], None] | None:
-        """Show a use of barriers to the detector of races, which tells what it has found."""
+    def _note(
+        self, addresses: np.ndarray, mask: np.ndarray, flies: bool = False
+    ) -> Callable[[], None] | None:
+        """Show a use of barriers to the detector of races, which tells what it has found.
+
+        flies: see `reach`.
+        """
         detector = self.sanitizer.detector
         if detector is None or not mask.any():
             return None
@@ -133,7 +138,7 @@ class Mbarriers:
         abroad = mask & (addresses >> CLUSTER_SHIFT != 0)
         threads = np.flatnonzero(abroad & (addresses >> CLUSTER_SHIFT <= self.clusters.size))
         if len(threads):
-            detector.reach(threads, self.clusters.ctas(addresses)[threads], addresses)
+            detector.reach(threads, self.clusters.ctas(addresses)[threads], addresses, flies)
         if instr is not None and instr.counts_bytes and instr.accesses[0].order:
             return None  # the strength of the instruction is that of its reduction
         return detector.words(CLUSTER, "store", addresses, mask, BYTES, strong=strong)
@@ -279,8 +284,11 @@ class Mbarriers:
         if found is not None:
             found()
 
-    def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
-        """Count `size` bytes that have come; returns the slot and the phase that counts them."""
+    def complete(self, cta: int, address: int, size: int, thread: int, flies: bool = True) -> tuple[int, int]:
+        """Count `size` bytes that have come; returns the slot and the phase that counts them.
+
+        flies: `CopiesInFlight` knows them.
+        """
         slot = self._slot(thread, address)
         state = self.at(cta, slot)
         if state[COUNT] == 0:
@@ -290,7 +298,7 @@ class Mbarriers:
             name = self.name(cta, slot)
             alone = np.arange(self.chunk.threads) == thread
             rank = np.uint32(cta % self.clusters.size + 1 << CLUSTER_SHIFT)
-            found = self._note(np.full(alone.size, rank | address, np.uint32), alone)
+            found = self._note(np.full(alone.size, rank | address, np.uint32), alone, flies)
             if found is not None:
                 found()
             self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
