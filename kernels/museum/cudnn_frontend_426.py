@@ -1,9 +1,9 @@
 """Thirty-two lanes store, one arrives.
 
-In a backward kernel of cuDNN's open-source front end a whole warp writes weights to shared memory, fences,
-and one elected lane arrives at the mbarrier for which the compute warps wait. An arrival releases what its
-own thread did. The other 31 lanes may still be storing. compute-sanitizer's racecheck pointed at the loads;
-the pull request lets all lanes arrive and initialises the barrier with 32.
+In a backward kernel of cuDNN's open-source front end, a whole warp writes weights to shared memory. One
+elected lane arrives at the mbarrier for which the compute warps wait. An arrival releases what its own thread
+did. The other 31 lanes may still be storing. compute-sanitizer's racecheck pointed at the loads; the pull
+request lets all lanes arrive and initialises the barrier with 32.
 
 The proxy fence orders proxies, not threads. The emulator treats lanes as the independent threads that they
 are, and names the store of a lane that did not arrive. Another cure would be `tc.syncwarp()` in front of the

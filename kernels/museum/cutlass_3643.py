@@ -5,9 +5,9 @@ counts the bytes at a barrier of its own. Only the leader multiplies, and it wai
 before it reads both halves. Results were wrong for large problems, and synccheck said that a wait was
 missing. In the same example, arrivals across CTAs had been narrowed to the scope of one CTA by hand.
 
-The emulator keeps the bytes of a bulk load in flight until somebody has waited for the phase that counts
-them, in whichever CTA they land. It reports the leader's read of its peer's shared memory. The cure: the peer
-waits for its own half, and arrives at a barrier of the leader.
+In emulation, the bytes of a bulk load are in flight until somebody has waited for the phase that counts them.
+It reports the leader's read of its peer's shared memory. The cure: the peer waits for its own half, and
+arrives at a barrier of the leader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A slot that was waited for, and not fenced.
 
 In the low-latency combine of DeepEP, consumers read a slot of shared memory with ordinary loads and arrive at
-an mbarrier; the producer waits for it and lets TMA overwrite the slot. Repeated runs with more than 256
+an mbarrier. The producer waits for it and lets TMA overwrite the slot. Repeated runs with more than 256
 tokens gave different results on an NVL72. A first fix (#632) fenced all memory and cost speed. The one that
 was merged puts a proxy fence for shared memory between the producer's wait and its TMA load.
 

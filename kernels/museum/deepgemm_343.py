@@ -1,10 +1,10 @@
 """A tensor map changes while a copy uses it.
 
-DeepGEMM's weight-gradient kernel for Hopper keeps one tensor map for A and one for B in global memory. When
-the scheduler goes on to the next group, one warp writes the group's address into them, with all the fences
-that a changed map needs. TMA loads of the group before may not have read their map yet: they then load from
-the next group. On an H200 a new test shape showed it after a few runs, as errors just above the tolerance.
-Three months later the same gap was found in the copy of the kernel for sm_120 (#430).
+DeepGEMM's weight-gradient kernel for Hopper keeps one tensor map for A and one for B in global memory. For
+the next group, one warp writes the group's address into them, with all the fences that a changed map needs.
+TMA loads of the group before may not have read their map yet: they then load from the next group. On an H200
+a new test shape showed it after a few runs, as errors just above the tolerance. Three months later the same
+gap was found in the copy of the kernel for sm_120 (#430).
 
 A tensor copy reads its map until the copy is over; changing the map before is undefined (PTX manual,
 9.7.9.25). The emulator counts the 128 bytes of the map among what a copy reads, and reports the write. The

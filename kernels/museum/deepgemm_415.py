@@ -2,13 +2,13 @@
 
 DeepGEMM's k-grouped GEMM lays the tiles of all groups one behind the other, and pairs of neighbouring CTAs
 form a cluster. A group with an odd number of tiles leaves a pair whose two CTAs work on different groups. One
-of them concludes that the multicast is not valid and loads for itself alone; the other one waits for bytes
+of them concludes that the multicast is not valid and loads for itself alone. The other one waits for bytes
 that only its neighbour would send. The kernel hangs; where it does not, it multiplies the wrong tile. Two
 pull requests of August and September 2026 mend it.
 
-A hang in emulation ends with a picture: who waits, for which phase of which mbarrier, how many bytes are
-missing, and where the arrivals so far came from. The cure: both CTAs decide by the same number, that of the
-cluster.
+A hang in emulation ends with a picture of who waits for which phase of which mbarrier. It says how many bytes
+are missing, and where the arrivals so far came from. The cure: both CTAs decide by the same number, that of
+the cluster.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ front. It never waited for that kernel, which may be the one that writes dO. dQ 
 dV stayed right. On a GB200 the mistake showed within the first steps of training; on Hopper it was seen once,
 after more than 3000 steps.
 
-The emulator runs the two launches one after the other, and still knows that nothing orders them: only
+The emulator runs the two launches one after the other, and still knows that nothing orders them. Only
 `griddep_wait` makes the writes of the launch in front visible. The report names the read, the write in the
 other launch, and the rule. The cure is one line before the first read.
 """

@@ -5,9 +5,9 @@ preprocessing kernel in front, which writes the row sums and zeroes the buffer t
 block-sparse path loads the same arrays without the wait. With block sparsity, dQ, dK and dV got NaN from time
 to time.
 
-A branch that is not taken has no races, so the emulator has to run the sparse path: a test with block
-sparsity is enough, and one run of it. The report names the load of the sparse path and the store of the
-kernel in front. The cure is the wait, before the loop of loads.
+A branch that is not taken has no races, so the emulator has to run the sparse path. One run of a test with
+block sparsity is enough. The report names the load of the sparse path and the store of the kernel in front.
+The cure is the wait, before the loop of loads.
 """
 
 from __future__ import annotations

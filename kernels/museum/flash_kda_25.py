@@ -1,9 +1,9 @@
 """An mbarrier that TMA has not seen.
 
-The audit of FlashKDA found three mbarriers that were initialised, and then used by bulk copies, without the
-fence that makes the initialisation visible to the async proxy. `mbarrier.init` is an ordinary write; the copy
-that counts its bytes there updates the barrier through the other proxy. It can hang, or count into garbage.
-The pull request adds the fence in three places.
+The audit of FlashKDA found three mbarriers that bulk copies used without the fence that makes the
+initialisation visible to the async proxy. `mbarrier.init` is an ordinary write; the copy that counts its
+bytes there updates the barrier through the other proxy. It can hang, or count into garbage. The pull request
+adds the fence in three places.
 
 The emulator knows which mbarriers were fenced since their initialisation, and reports the first copy that
 counts bytes on one that was not. The cure is `tc.fence_mbarrier_init()` behind `init`, by the same thread,

@@ -5,8 +5,7 @@ threads read one of its counts; at the start of the next one they clear it. No b
 Inputs with many ties take this path. racecheck flagged it, the pull request has a script that makes it show,
 and the cure is one barrier after the read.
 
-Two rounds are needed to see it: the emulator reports the store of the second round and the load of the first,
-and how often each line had been reached.
+Two rounds are needed to see it. The emulator reports the store of the second round and the load of the first.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """A counter is reset while a CTA still polls it.
 
-FlashInfer's top-k for long rows has a barrier of its own for a group of CTAs: each adds to a counter in
+FlashInfer's top-k for long rows has a barrier of its own for a group of CTAs. Each adds to a counter in
 global memory and polls until all have come. Behind the last barrier the leading CTA sets the counter back to
 0 for the next launch. A peer that has not looked yet polls a counter that starts again from 0, for ever. GPUs
-spun at 96 % without a token; it took 3400 calls on one GPU, hours on another one, and the fix lets the last
-CTA that leaves reset the counter.
+spun at 96 % without a token, on one of them within 3400 calls. The fix lets the last CTA that leaves reset
+the counter.
 
-All accesses are strong, so this is no race. It is a hang in some orders, and the exhibit names one of them:
-CTA 1 comes first, and looks again only when CTA 0 has ended. `kernel.explore(n)` finds this order by itself,
-in its third attempt. The report shows what is polled, and that nobody is left to change it.
+All accesses are strong, so this is no race. It is a hang in some orders. The exhibit names one of them, in
+which CTA 1 comes first and looks again only when CTA 0 has ended. `kernel.explore(n)` finds this order by
+itself, in its third attempt. The report shows what is polled, and that nobody is left to change it.
 """
 
 from __future__ import annotations

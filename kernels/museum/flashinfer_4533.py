@@ -3,7 +3,7 @@
 A warpgroup of a block-sparse attention kernel in FlashInfer reduces with named barriers, and one number
 served two groups of warps at a time. As long as the groups come one after the other, each phase collects the
 right warps. When they interleave, a warp is released by a warp of the other group. In the reported setup a
-single CTA hung about once in 25 requests. The first version of the pull request had left this hang open. The
+single CTA hung about once in 25 requests, and the first version of the pull request had left this open. The
 small form has two pairs of warps.
 
 The hardware has 16 barriers for each block and no idea which warps belong together. The emulator reports the

@@ -1,12 +1,12 @@
 """One named barrier for two tiles in flight.
 
-The prefill kernel of sparse MLA in FlashInfer hands tiles from math warps to I/O warps: the former arrive at
-named barrier 1 and go on, the latter wait there. The math warps may finish the next tile first and arrive
-again. The surplus arrival completes a phase without the I/O warps; a later phase starves. On a GB10 the tests
-timed out now and then, and a debugger showed I/O warps parked at the barrier after the math warps had ended.
+In FlashInfer's prefill kernel of sparse MLA, math warps arrive at named barrier 1 and go on, and I/O warps
+wait there. The math warps may finish the next tile first and arrive again. The surplus arrival completes a
+phase without the I/O warps; a later phase starves. On a GB10 the tests timed out now and then. A debugger
+showed I/O warps at the barrier after the math warps had ended.
 
 At most one arrival may be outstanding at a barrier. The emulator reports the arrival that nothing orders
-behind the phase before. The cure alternates between two barriers by the parity of the tile: a warp that runs
+behind the phase before. The cure alternates between two barriers by the parity of the tile. A warp that runs
 ahead lands at the other one, and it cannot run two tiles ahead.
 """
 

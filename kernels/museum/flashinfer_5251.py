@@ -2,7 +2,7 @@
 
 FlashInfer's top-k for long rows lets several CTAs add to one histogram in global memory and then meet at a
 counter. Thread 0 of each CTA arrives there with a release. The release covers what thread 0 has done and what
-it knows of; the other threads had just made their additions, and no `__syncthreads` stood between. A peer
+it knows of. The other threads had just made their additions, and no `__syncthreads` stood between. A peer
 could read a histogram that lacked some of them, and top-k sampling was silently wrong. Scheduling delays at
 single instructions made it show.
 

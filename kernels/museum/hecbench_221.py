@@ -1,9 +1,8 @@
 """Lanes of a warp do not run in step.
 
-A program of HeCBench lets lane 0 of each warp allocate a buffer and store its address in shared memory; the
+In a program of HeCBench, lane 0 of each warp allocates a buffer and stores its address in shared memory. The
 other lanes read it on the next line. The `__syncwarp()` between the two had been commented out. Since Volta,
-lanes of a warp run independently: the compiler and the scheduler may let the other lanes read first, and they
-would follow a stale address.
+lanes of a warp run independently. The other lanes may read first, and follow a stale address.
 
 In emulation, only `syncwarp` orders memory accesses of lanes of one warp, and the report says so. A barrier
 of the block would do as well, and cost more.

@@ -6,7 +6,7 @@ of the others then counts as theirs: from there on the warps meet at different p
 fail on long contexts, two days after the change.
 
 On the GPU a barrier is a number and a count, not a line of the source. The emulator lets different warps meet
-at different lines, as PTX does, and finds what follows: here the next row is written under a warp that still
+at different lines, as PTX does, and finds what follows. Here the next row is written under a warp that still
 reads. The cure: every warp takes every barrier.
 """
 

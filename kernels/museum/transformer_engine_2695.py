@@ -1,9 +1,8 @@
 """TMA overwrites what ordinary loads have just read.
 
-Kernels of TransformerEngine that look for the largest value of a transformed tensor load a stage by TMA, read
-it with ordinary loads, meet, and let TMA overwrite it with the next stage. Between the loads and the copy a
-proxy fence was missing. The barrier is there, and the values are read before it: a reviewer called it a tough
-bug.
+Kernels of TransformerEngine look for the largest value of a transformed tensor. They load a stage by TMA,
+read it with ordinary loads, meet, and let TMA overwrite it. Between the loads and the copy a proxy fence was
+missing. The barrier is there, and the values are read before it: a reviewer called it a tough bug.
 
 A load that is late may return what TMA brings next, because a barrier orders only accesses through one proxy.
 The emulator applies the rule to reads as well as to writes and names both. The cure: each reader fences

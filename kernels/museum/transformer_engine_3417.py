@@ -1,7 +1,7 @@
 """Only the thread that stored can wait.
 
-Quantisation kernels of TransformerEngine write tiles to a ring in shared memory; one thread stores each by
-TMA and waits until the store has read its source. Groups of bulk copies belong to the thread that commits
+Quantisation kernels of TransformerEngine write tiles to a ring in shared memory. One thread stores each tile
+by TMA and waits until the store has read its source. Groups of bulk copies belong to the thread that commits
 them: the same wait in any other thread returns at once. The other threads went on to overwrite the slot,
 because nothing told them that the leader had waited. The pull request, opened in August 2026, adds the
 missing meeting in 13 files.

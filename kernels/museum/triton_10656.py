@@ -2,12 +2,12 @@
 
 Kernels that Triton compiles for several CTAs exchange values through each other's shared memory. When one CTA
 has returned, its shared memory may be given to another one, while its peers still read there. Triton 3.8.0
-emitted no barrier of the cluster at the end; on an sm_120 a launch failed with an unspecified error that
+emitted no barrier of the cluster at the end. On an sm_120 a launch failed with an unspecified error that
 stuck to the process (#11731). The change inserts a barrier before every return of such a kernel.
 
-The emulator knows which CTAs have ended. Its report is the access to a CTA that is gone, or that may be gone:
-an access that nothing orders before the other CTA's end is a mistake in every run, also where it comes in
-time. The cure is one `tc.cluster_sync()` at the end.
+The emulator knows which CTAs have ended. It reports an access to a CTA that is gone, or that may be gone
+because nothing orders the access before its end. The second is a mistake also where the access comes in time.
+The cure is one `tc.cluster_sync()` at the end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """An arrival at a CTA that has ended.
 
-In kernels of TLX, Meta's extension of Triton, CTA 0 fetches work for its cluster; CTA 1 reads it and arrives
+In kernels of TLX, Meta's extension of Triton, CTA 0 fetches work for its cluster. CTA 1 reads it and arrives
 at a barrier of CTA 0, which may then fetch more. When the work is at an end there is no further fetch. CTA 1
-arrived all the same, and CTA 0 could have returned by then: an access to shared memory of a block that is not
-there. A unit test and synccheck confirmed it; the last arrival is now left out.
+arrived all the same, at a barrier in the shared memory of a CTA that could have returned by then. A unit test
+and synccheck confirmed it; the last arrival is now left out.
 
 CTA 0 waits for no answer to its last message, so nothing keeps it alive. The emulator reports the arrival
 that nothing orders before the end of the CTA that it reaches.

@@ -1,9 +1,9 @@
 """A remote barrier, a local instruction.
 
 TVM's TIRx has a view of an mbarrier of another CTA. The view kept an address that points there, and `arrive`
-went on to emit the instruction for the own CTA. Its operand is an address in the own window of shared memory;
-the mapped address lies elsewhere. synccheck reported a local arrival at a remote barrier. The change routes
-arrivals of such views through the form for clusters.
+went on to emit the instruction for the own CTA. Its operand is an address in the own window of shared memory,
+and the mapped address lies elsewhere. compute-sanitizer's synccheck reported a local arrival at a remote
+barrier. The change routes arrivals of such views through the form for clusters.
 
 Both forms take a 32-bit address, so nothing in the types is wrong. The emulator checks which window an
 address belongs to and refuses the arrival. In this language `barrier.remote(rank).arrive()` chooses the form;

@@ -1,13 +1,13 @@
 """An arrival that laps its barrier.
 
 In vLLM's MLA kernel, compute warps arrive at a named barrier and go on; load warps arrive there and wait. A
-tile without work takes a short cut that only arrives. Two such tiles in a row, and the compute warps arrive a
-second time before the load warps have come for the first: the barrier counts both as one phase, and later the
-load warps wait for arrivals that were used up. Servers hung under load. The fix turns the arrival of the
-short cut into a wait.
+tile without work takes a short cut that only arrives. With two such tiles in a row, the compute warps arrive
+a second time before the load warps have come for the first. The barrier counts both arrivals in one phase,
+and the load warps later wait for ever. Servers hung under load. The fix turns the arrival of the short cut
+into a wait.
 
 A named barrier counts threads and does not know who they are. The emulator therefore demands that an arrival
-is ordered behind the phase before, and reports one that is not even where its own run goes well.
+is ordered behind the phase before. It reports one that is not, also where its own run goes well.
 """
 
 from __future__ import annotations
