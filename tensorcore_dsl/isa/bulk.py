@@ -83,7 +83,7 @@ def test(ctx: Context, instr: Instruction, bar: Any, parity: Any) -> Any:
 
 def _check_own(ctx: Context, instr: Instruction, dst: Any) -> None:
     """EmulationError for an address of another CTA where the row says `shared::cta`."""
-    if instr.space == "shared::cta":
+    if instr.space == "shared::cta" and dst.max() >> CLUSTER_SHIFT:
         abroad = np.broadcast_to(dst >> np.uint32(CLUSTER_SHIFT) != 0, (ctx.threads,))
         if (abroad if ctx.active is None else abroad & ctx.active).any():
             raise EmulationError(
