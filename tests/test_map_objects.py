@@ -57,7 +57,7 @@ def test_mistakes(mistake: str, through: str, error: Any, words: str) -> None:
 
 @pytest.mark.parametrize("mistake, copy", [("loading", "load"), ("storing", "store")])
 def test_a_map_that_changes_in_flight_is_a_race_with_the_copy(mistake: str, copy: str) -> None:
-    """A load reads its map until its bytes have come, a store until `wait_group.read` (9.7.9.25)."""
+    """A load reads its map until its bytes have come, a store until `wait_group.read` (9.7.9.25.3.2)."""
     x, y = np.zeros((2, 16, 32), np.float32)
     with pytest.raises(Race, match="the cp.async.bulk.tensor of warp 0 of block 0 read it") as raised:
         run(x, y, [(0, 0)], (8, 32), mistake=mistake)

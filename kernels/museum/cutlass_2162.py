@@ -7,7 +7,7 @@ the situation is worth a kernel either way.
 
 The emulator counts the map among what a store reads, until the thread that issued it has waited for its
 group. The wait for the reads is enough (`read=True`): it covers the map and the source (PTX manual,
-9.7.9.25).
+9.7.9.25.3.2).
 """
 
 from __future__ import annotations

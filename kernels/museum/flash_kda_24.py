@@ -2,8 +2,8 @@
 
 FlashKDA converts its state to f32 in shared memory with ordinary stores; the threads meet, and one thread
 stores the tile by TMA. TMA reads through the async proxy, and `__syncthreads` orders threads, not proxies: a
-proxy fence was missing. It had mostly worked, until somebody read the kernels against the memory model. The
-audit found the same gap on a second path, which only empty sequences take.
+proxy fence was missing. It had mostly worked. An audit of the kernels against the memory model found it, and
+the same gap on a second path, which only empty sequences take.
 
 The emulator notes through which proxy each byte was written, and whether a proxy fence stands on the path to
 the reader. The report names the ordinary store and the TMA store. The cure: each writing thread fences behind
