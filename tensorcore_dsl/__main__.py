@@ -11,7 +11,8 @@ from contextlib import nullcontext
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa
-from tensorcore_dsl.checking.script import check_script
+from tensorcore_dsl.checking.formats import FORMATS
+from tensorcore_dsl.checking.script import USAGE, check_script
 from tensorcore_dsl.environment import cache_contents as caches
 from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError
@@ -71,9 +72,12 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--arch", help="the architecture that the CPU emulates, as sm_80")
     checked = command("check", check, "run a script with every launch emulated, with all checks")
     checked.add_argument("--first", action="store_true", help="stop at the first finding")
-    checked.add_argument("--json", metavar="FILE", help="also write the findings; - prints them")
+    checked.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
+    checked.add_argument("--json", action="store_const", dest="format", const="json", help="as --format json")
+    checked.add_argument("--output", metavar="FILE", help="write the report to a file")
     checked.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
     checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
+    checked.set_defaults(status_of_errors=USAGE)
     checked.add_argument("script", help="path of a Python script")
     checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     visited = command("museum", visit, "public bugs of asynchronous kernels: list them, or run them")
@@ -151,7 +155,8 @@ def check(options: argparse.Namespace) -> int:
     return check_script(
         options.script,
         options.arguments,
-        json=options.json,
+        form=options.format,
+        output=options.output,
         first=options.first,
         order=order,
         arch=options.arch,
@@ -199,15 +204,15 @@ def _size(number: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 for an error; of `check` 1 for findings, else that of the script; of `museum`
-    1 if a broken form is not reported, or a fixed one is."""
+    """The exit status: 0, or 1 for an error; `check` has those of `checking.script`, and `museum` gives 1
+    where a broken form is not reported, or a fixed one is."""
     options = parser().parse_args(arguments)
     try:
         status: int = options.run(options) or 0
         sys.stdout.flush()
     except TensorCoreError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return int(getattr(options, "status_of_errors", 1))
     except BrokenPipeError:  # the reader has closed the pipe: `list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -195,7 +195,19 @@ class LaunchError(TensorCoreError):
     """The driver rejected a launch."""
 
 
-class EmulationError(TensorCoreError):
+class Meeting:
+    """What a report of two accesses to the same bytes says.
+
+    message: the text without the places. first: where the other access is. memory: the bytes. cure:
+    what would order the accesses. other_kernel: the kernel of the other access, if an earlier launch
+    has made it.
+    """
+
+    first: Loc | None = None
+    message = memory = cure = other_kernel = ""
+
+
+class EmulationError(TensorCoreError, Meeting):
     """The interpreter detected a mistake of the kernel at run time."""
 
 
@@ -230,12 +242,8 @@ class Divergence(EmulationError):
 class Race(EmulationError):
     """Two threads access the same bytes, at least one writes, and nothing orders the accesses.
 
-    loc: the access that was found second. first: where the other one is.
+    loc: the access that was found second.
     """
-
-    def __init__(self, message: str, loc: Loc | None = None, first: Loc | None = None) -> None:
-        super().__init__(message, loc)
-        self.first = first
 
 
 class Deadlock(EmulationError):
@@ -254,12 +262,12 @@ class PerformanceWarning(UserWarning):
     """The assembler spilled registers, serialised `wgmma`, or ignored `setmaxnreg`."""
 
 
-class RaceWarning(UserWarning):
+class RaceWarning(UserWarning, Meeting):
     """Threads write the same value to the same bytes, and nothing orders them; see Race."""
 
-    def __init__(self, message: str, loc: Loc | None = None, first: Loc | None = None) -> None:
+    def __init__(self, message: str, loc: Loc | None = None) -> None:
         super().__init__(message)
-        self.loc, self.first = loc, first
+        self.loc = loc
 
 
 def listing(items: object, limit: int = 24) -> str:

@@ -83,7 +83,8 @@ def test_a_finding_has_its_place() -> None:
         HERE,
         UNWRITTEN,
     )
-    assert (found.other_file, found.other_line, found.times) == (None, None, 1)
+    assert (found.other, found.calls, found.launch, found.times) == (None, [], 1, 1)
+    assert found.memory == "shared load of 4 bytes at 0xa0" and found.cure == ""
     assert found.who.endswith(" of block 0") and found.who in found.message
     assert "out[tc.threadIdx.x] = tile[tc.threadIdx.x]" in str(result)  # the quoted line
     assert str(result).endswith("1 launch checked: 1 finding, no warnings")
@@ -98,22 +99,12 @@ def test_indices_are_checked_whatever_the_kernel_says() -> None:
 
 
 def test_json() -> None:
-    said = json.loads(unwritten.check(1, 64)(zeros()).json())
-    assert not said["ok"] and said["launches"] == 1 and said["warnings"] == []
+    result = unwritten.check(1, 64)(zeros())
+    said = json.loads(result.json())
+    assert said == result.as_dict() and not said["ok"] and said["launches"] == 1 and said["warnings"] == []
     (found,) = said["findings"]
     assert found["kind"] == "Uninitialised" and found["line"] == UNWRITTEN and found["file"] == HERE
-    assert set(found) == {
-        "kind",
-        "message",
-        "file",
-        "line",
-        "other_file",
-        "other_line",
-        "who",
-        "other_who",
-        "kernel",
-        "times",
-    }
+    assert (found["thread"], found["block"]) == ([40, 0, 0], [0, 0, 0])
 
 
 def test_in_place() -> None:
@@ -164,17 +155,20 @@ def alike(out: tc.Array):
 def test_a_race_has_two_places() -> None:
     found = hurried.check(1, 64)(zeros(), zeros()).findings[0]
     first = hurried.function.__code__.co_firstlineno
-    assert (found.kind, found.file, found.other_file) == ("Race", HERE, HERE)
-    assert (found.line, found.other_line) == (first + 4, first + 3)
-    assert (found.who, found.other_who) == ("thread 0 of block 0", "thread 32 of block 0")
+    assert found.other is not None and (found.kind, found.file, found.other.file) == ("Race", HERE, HERE)
+    assert (found.line, found.other.line) == (first + 4, first + 3)
+    assert (found.who, found.other.who) == ("thread 0 of block 0", "thread 32 of block 0")
+    assert found.memory.startswith("element [32] of a shared s32 tile of 64")
+    assert found.cure == "tc.barrier() between the two would order them"
 
 
 def test_a_race_of_equal_values_is_a_warning() -> None:
     result = alike.check(1, 64)(zeros())
     assert result and [found.kind for found in result.warnings] == ["RaceWarning"]
     found = result.warnings[0]
-    assert found.file == HERE and found.line == found.other_line is not None
-    assert {found.who, found.other_who} == {"thread 0 of block 0", "thread 32 of block 0"}
+    assert found.other is not None and found.file == HERE and found.line == found.other.line
+    assert {found.who, found.other.who} == {"thread 0 of block 0", "thread 32 of block 0"}
+    assert found.severity == "warning" and HERE not in found.message and f"at {HERE}:" in str(found)
 
 
 def test_warnings_do_not_make_a_launch_wrong(recwarn: Any) -> None:
@@ -338,26 +332,17 @@ def test_a_script_stops_at_the_first_finding(script: str, capsys: Any) -> None:
 
 
 def test_the_status_of_a_script(script: str, capsys: Any) -> None:
-    assert checked(capsys, script, "3", "20")[0] == 3
-    assert checked(capsys, script, "3", "32")[0] == 1
+    status, out, _ = checked(capsys, script, "5", "20")
+    assert status == 3 and "the script failed (exit status 5)" in out
+    assert checked(capsys, script, "5", "32")[0] == 1
     status, out, err = checked(capsys, script, "fails", "20")
-    assert status == 1
+    assert status == 3
     assert out.endswith(
         "1 launch checked: no findings, no warnings\n"
         "the script failed (ZeroDivisionError): what comes after that was not checked\n"
     )
     assert err.startswith(f'Traceback (most recent call last):\n  File "{script}", line 20')
     assert err.endswith("ZeroDivisionError: division by zero\n")
-
-
-def test_json_of_a_script(script: str, capsys: Any, tmp_path: Path) -> None:
-    status, out, err = checked(capsys, "--json", "-", script, "0", "32")
-    said = json.loads(out)
-    assert status == 1 and said["launches"] == 1 and said["findings"][0]["line"] == 9
-    assert "words" in err and "1 launch checked" in err
-    file = tmp_path / "found.json"
-    assert checked(capsys, "--json", str(file), script, "0", "20")[0] == 0
-    assert json.loads(file.read_text()) == {"ok": True, "launches": 1, "findings": [], "warnings": []}
 
 
 @pytest.mark.parametrize("order", ["3", "down", "up b0w0@2"])
@@ -371,13 +356,13 @@ def test_orders_of_a_script(script: str, capsys: Any, order: str) -> None:
         (["missing.py"], "error: cannot read 'missing.py': No such file"),
         (["--order", "x", HERE], "error: order 'x' is no seed"),
         (["--arch", "sm_1", HERE], "sm_1"),
-        (["--json", "/no/such/folder", "SCRIPT", "0"], "error: cannot write '/no/such/folder'"),
+        (["--output", "/no/such/folder/x", "SCRIPT", "0"], "error: cannot write '/no/such/folder/x'"),
         ([str(Path(HERE).parent.parent / "README.md")], "is no Python"),
     ],
 )
 def test_mistakes_on_the_command_line(script: str, capsys: Any, arguments: Any, message: str) -> None:
     status, _, err = checked(capsys, *(script if a == "SCRIPT" else a for a in arguments))
-    assert status == 1 and message in err
+    assert status == 2 and message in err
 
 
 def test_on_a_terminal(script: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,10 +21,64 @@ from tensorcore_dsl.errors import (
 )
 from tensorcore_dsl.interpreter import Report
 
+SCHEMA_VERSION = 1  # of `CheckResult.as_dict`; docs/static/check.schema.json describes it
+
 # as Chunk.describe and Chunk.unit_name name who made a mistake, and as checks of indices do
 _INDEX = r"(?:\d+|\([\d, ]+\))"
 _WHO = re.compile(rf"(?:thread|warp|warpgroup) {_INDEX} of block {_INDEX}|block {_INDEX}, thread {_INDEX}")
+_BYTES = re.compile(r"(?:global|shared) [\w. ]+ of \d+ bytes at 0x[0-9a-f]+")
 _WARNINGS = (RaceWarning, PerformanceWarning)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something happens: a place in the user's source, and who does it.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    file, line, column : str and int, or None
+        In the source; None if unknown. Lines and columns count from 1, columns in characters.
+    who : str
+        "thread 3 of block 0"; "" if the message names nobody.
+    """
+
+    kernel: str
+    file: str | None
+    line: int | None
+    column: int | None
+    who: str
+
+    @classmethod
+    def of(cls, kernel: str, loc: Loc | None, who: str = "") -> Place:
+        """The place of a location, whose column counts bytes from 0."""
+        if loc is None:
+            return cls(kernel, None, None, None, who)
+        column = None
+        if loc.end_column > loc.column:
+            line = linecache.getline(loc.filename, loc.line).encode()
+            column = 1 + len(line[: loc.column].decode(errors="ignore"))
+        return cls(kernel, loc.filename, loc.line, column, who)
+
+    @property
+    def block(self) -> list[int] | None:
+        """The index (x, y, z) of the block; None if the message names none."""
+        return self._index("block")
+
+    @property
+    def thread(self) -> list[int] | None:
+        """The index (x, y, z) of the thread in its block; None if the message names none."""
+        return self._index("thread")
+
+    def _index(self, what: str) -> list[int] | None:
+        found = re.search(rf"\b{what} ({_INDEX})", self.who)
+        numbers = re.findall(r"\d+", found[1]) if found else []
+        return [int(n) for n in [*numbers, 0, 0][:3]] if numbers else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The attributes, the block and the thread."""
+        return {**vars(self), "block": self.block, "thread": self.thread}
 
 
 @dataclass
@@ -36,16 +91,20 @@ class Finding:
         The name of its class, such as "Race".
     message : str
         Its text, without the place.
-    file, line : str and int, or None
-        In the user's source; None if unknown.
-    other_file, other_line : str and int, or None
-        Of the other access of a race.
-    who, other_who : str
-        "thread 3 of block 0", and who made the other access; "" if the message names nobody.
-    kernel : str
-        Its name.
+    place : Place
+        Where it was found. The finding has its `kernel`, `file`, `line` and `who`, too.
+    other : Place or None
+        The other access of a race.
+    calls : list of Place
+        The call sites of an inlined function, the innermost one first.
+    memory : str
+        The bytes; "" if the message names none.
+    cure : str
+        What would order the accesses of a race; "" for other kinds.
     error : Exception
         What was raised, or the warning.
+    launch : int
+        The number of the first launch that found it; 1 is the first launch of the result.
     times : int
         Launches that found the same.
 
@@ -56,49 +115,84 @@ class Finding:
 
     kind: str
     message: str
-    file: str | None
-    line: int | None
-    other_file: str | None
-    other_line: int | None
-    who: str
-    other_who: str
-    kernel: str
+    place: Place
+    other: Place | None
+    calls: list[Place]
+    memory: str
+    cure: str
     error: Exception = field(repr=False)
+    launch: int = 1
     times: int = 1
 
     @classmethod
-    def of(cls, error: Exception, kernel: str, place: Loc | None = None) -> Finding:
+    def of(cls, error: Exception, kernel: str, place: Loc | None = None, launch: int = 1) -> Finding:
         """place: where a warning was issued that has no location of its own."""
-        message = str(getattr(error, "message", error))
+        message = str(getattr(error, "message", "") or error)
         loc, first = getattr(error, "loc", None) or place, getattr(error, "first", None)
         sentence = message.split("\n")[0] if first is not None else message
-        who, other = [*_WHO.findall(sentence), "", ""][:2]
-        other = other if first is not None else ""
-        kind = type(error).__name__
-        return cls(kind, message, *_place(loc), *_place(first), who, other, kernel, error)
+        who, other_who = [*_WHO.findall(sentence), "", ""][:2]
+        other_kernel = getattr(error, "other_kernel", "") or kernel
+        access = _BYTES.search(message)
+        return cls(
+            type(error).__name__,
+            message,
+            Place.of(kernel, loc, who),
+            None if first is None else Place.of(other_kernel, first, other_who),
+            [Place.of(kernel, call) for call in loc.chain()[1:]] if loc is not None else [],
+            getattr(error, "memory", "") or (access[0] if access else ""),
+            getattr(error, "cure", ""),
+            error,
+            launch,
+        )
+
+    @property
+    def kernel(self) -> str:
+        return self.place.kernel
+
+    @property
+    def file(self) -> str | None:
+        return self.place.file
+
+    @property
+    def line(self) -> int | None:
+        return self.place.line
+
+    @property
+    def who(self) -> str:
+        return self.place.who
+
+    @property
+    def severity(self) -> str:
+        """The word "error" or "warning"."""
+        return "warning" if isinstance(self.error, Warning) else "error"
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for findings at the same lines of a kernel."""
-        places = self.file, self.line, self.other_file, self.other_line
-        return self.kind, self.kernel, places, self.message if self.line is None else ""
+        places = [(p.kernel, p.file, p.line) for p in (self.place, self.other) if p is not None]
+        return self.kind, *places, self.message if self.line is None else ""
 
     def __str__(self) -> str:
         again = f" (found in {self.times} launches)" if self.times > 1 else ""
-        shown = self.file is None or isinstance(self.error, TensorCoreError)
-        place = (
-            "" if shown or f"{self.file}:{self.line}" in self.message else (f"\n  at {self.file}:{self.line}")
-        )
-        return f"{self.kind} in kernel {self.kernel}{again}: {self.error}{place}"
+        text, at = str(self.error), f"{self.file}:{self.line}"
+        if self.file is not None and not isinstance(self.error, TensorCoreError) and at not in text:
+            text += f"\n  at {at}"
+        return f"{self.kind} in kernel {self.kernel}{again}: {text}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As `json` writes it."""
-        names = "kind message file line other_file other_line who other_who kernel times"
-        return {name: getattr(self, name) for name in names.split()}
-
-
-def _place(loc: Loc | None) -> tuple[str | None, int | None]:
-    return (None, None) if loc is None else (loc.filename, loc.line)
+        """The attributes in plain values, as `CheckResult.as_dict` has them."""
+        return {
+            "kind": self.kind,
+            "severity": self.severity,
+            "message": self.message,
+            **self.place.as_dict(),
+            "bytes": self.memory,
+            "other": None if self.other is None else self.other.as_dict(),
+            "calls": [call.as_dict() for call in self.calls],
+            "cure": self.cure,
+            "launch": self.launch,
+            "times": self.times,
+        }
 
 
 @dataclass
@@ -113,6 +207,8 @@ class CheckResult:
         RaceWarning and PerformanceWarning; they do not make the result false.
     launches : int
         How many there were.
+    failure : str
+        Of a script, what ended it early: the name of an exception, or "exit status 3"; else "".
     report : Report or None
         Of `kernel.check`, the counts of the launch; None if it did not come to its end.
     arguments : dict
@@ -131,6 +227,7 @@ class CheckResult:
     findings: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     launches: int = 0
+    failure: str = ""
     report: Report | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -144,7 +241,10 @@ class CheckResult:
 
     def __str__(self) -> str:
         parts = [str(found) for found in (*self.findings, *self.warnings)]
-        return "\n\n".join([*parts, self.summary()])
+        text = "\n\n".join([*parts, self.summary()])
+        if self.failure:
+            text += f"\nthe script failed ({self.failure}): what comes after that was not checked"
+        return text
 
     __repr__ = __str__  # what a failed assertion shows
 
@@ -154,13 +254,20 @@ class CheckResult:
         found, warned = (_count(n, what) for n, what in zip(counts, ("finding", "warning")))
         return f"{_count(self.launches, 'launch')} checked: {found}, {warned}"
 
-    def json(self) -> str:
-        """{"ok", "launches", "findings": [...], "warnings": [...]}, indented."""
-        lists = {
+    def as_dict(self) -> dict[str, Any]:
+        """All but `report` and `arguments`, in plain values, as the JSON schema of check describes."""
+        return {
+            "version": SCHEMA_VERSION,
+            "ok": self.ok,
+            "launches": self.launches,
+            "failure": self.failure,
             "findings": [found.as_dict() for found in self.findings],
             "warnings": [found.as_dict() for found in self.warnings],
         }
-        return json.dumps({"ok": self.ok, "launches": self.launches, **lists}, indent=2)
+
+    def json(self) -> str:
+        """`as_dict` as JSON, indented."""
+        return json.dumps(self.as_dict(), indent=2)
 
     def raise_first(self) -> None:
         """Raise the error of the first finding, if there is one."""
@@ -176,7 +283,7 @@ class CheckResult:
         except DebuggerQuit:
             raise
         except EmulationError as error:
-            _add(self.findings, Finding.of(error, kernel))
+            _add(self.findings, Finding.of(error, kernel, None, self.launches))
             return None
 
     @contextmanager
@@ -193,7 +300,7 @@ class CheckResult:
                     given = one.message
                     warning = given if isinstance(given, Exception) else one.category(given)
                     place = Loc(one.filename, one.lineno)
-                    _add(self.warnings, Finding.of(warning, kernel, place))
+                    _add(self.warnings, Finding.of(warning, kernel, place, self.launches))
         for one in caught:
             if one not in noted:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)

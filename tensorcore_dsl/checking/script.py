@@ -9,35 +9,63 @@ import traceback
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from tensorcore_dsl.checking.findings import CheckResult
+from tensorcore_dsl.checking.formats import FORMATS
 from tensorcore_dsl.checking.session import Stopped, checking
 from tensorcore_dsl.errors import ArgumentError
 
+CLEAN, FINDINGS, USAGE, FAILED = range(4)  # exit statuses of `check`; argparse has 2 for wrong usage
+
 
 def check_script(
-    script: str, arguments: Sequence[str] = (), *, json: str | None = None, **options: Any
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    form: str = "text",
+    output: str | None = None,
+    **options: Any,
 ) -> int:
-    """Run a script as `python script.py arguments` does; its exit status, 1 if there are findings.
+    """Run a script as `python script.py arguments` does, and report what its launches have found.
 
-    json: the file that the findings are written to, "-" for the standard output, where what the
-    script prints then goes to the standard error. options: arch, first, order, of `checking`.
+    form: a key of `FORMATS`. output: the file that the report is written to; None for the standard
+    output, which then has the report alone unless it is text. options: arch, first, order, of
+    `checking`. Returns CLEAN, FINDINGS, or FAILED if the script fails by itself without findings.
     """
     source = _source(script)
-    to_stdout = json == "-"
-    output = contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext()
-    with output, checking(**options) as session, _as_main(script, arguments) as module:
-        status, failure = _execute(source, module)
+    alone = form != "text" and output is None
+    prints = _to_stderr() if alone else contextlib.nullcontext()
+    with prints, checking(**options) as session, _as_main(script, arguments) as module:
+        failure = _execute(source, module)
     result = session.result
-    if json is not None:
-        _write(result, None if to_stdout else json)
-    out = sys.stderr if to_stdout else sys.stdout
-    encoding = out.encoding or "utf-8"  # which may lack what the user's lines contain
-    print(str(result).encode(encoding, "backslashreplace").decode(encoding), file=out)
-    if failure:
-        print(f"the script failed ({failure}): what comes after that was not checked", file=out)
-    return status if result.ok else 1
+    result.failure = failure
+    if output is not None:
+        _write(FORMATS[form](result), output)
+    elif alone:
+        _print(FORMATS[form](result), sys.stdout)
+    _print(str(result), sys.stderr if alone else sys.stdout)
+    return FINDINGS if not result.ok else FAILED if failure else CLEAN
+
+
+@contextlib.contextmanager
+def _to_stderr() -> Iterator[None]:
+    """Inside, what the script and the processes that it starts print goes to the standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _print(text: str, file: TextIO) -> None:
+    encoding = file.encoding or "utf-8"  # which may lack what the user's lines contain
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=file)
 
 
 def _source(script: str) -> types.CodeType:
@@ -71,29 +99,26 @@ def _first_is_added() -> bool:
     return not getattr(sys.flags, "safe_path", False) and sys.path[:1] in ([""], [os.getcwd()])
 
 
-def _execute(source: types.CodeType, module: types.ModuleType) -> tuple[int, str]:
-    """Run a script to its end; its exit status, and the name of the error that ended it."""
+def _execute(source: types.CodeType, module: types.ModuleType) -> str:
+    """Run a script to its end; what made it fail: the name of an error, "exit status 3", or ""."""
     try:
         exec(source, module.__dict__)
     except Stopped:
-        return 1, ""
+        return ""
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
-            return error.code or 0, ""
+            return f"exit status {int(error.code)}" if error.code else ""
         print(error.code, file=sys.stderr)
-        return 1, ""
+        return "exit status 1"
     except Exception as error:
         trace = error.__traceback__
         traceback.print_exception(type(error), error, trace and trace.tb_next)
-        return 1, type(error).__name__
-    return 0, ""
+        return type(error).__name__
+    return ""
 
 
-def _write(result: CheckResult, path: str | None) -> None:
-    if path is None:
-        print(result.json())
-        return
+def _write(text: str, path: str) -> None:
     try:
-        Path(path).write_text(result.json() + "\n")
+        Path(path).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise ArgumentError(f"cannot write {path!r}: {error.strerror or error}") from None

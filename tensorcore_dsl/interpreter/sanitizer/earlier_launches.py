@@ -164,6 +164,10 @@ class EarlierFinding(Finding):
     def _who(self) -> int:
         return int(self.footprint.who[self.serial])
 
+    @property
+    def _other_kernel(self) -> str:
+        return str(self.earlier.launch.kernel)
+
     def _text(self, here: Loc | None, there: Loc | None) -> str:
         earlier, launch = self.earlier, self.races.launch
         first, second = earlier.launch.kernel, launch.launched.kernel

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tensorcore_dsl.errors import EmulationError, Loc, Race, RaceWarning
+from tensorcore_dsl.errors import EmulationError, Loc, Meeting, Race, RaceWarning
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Positions
 from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
@@ -70,21 +70,32 @@ class Finding:
         """Raise or warn."""
         chunk = self.races.names
         here, there = chunk.loc(self.step), self._owner.names.loc(self._step)
-        if self.what in (history.UNFENCED_WRITE, history.UNFENCED_READ):
-            raise EmulationError(self._unfenced(here, there), here)
-        text = self._text(here, there)
+        unfenced = self.what in (history.UNFENCED_WRITE, history.UNFENCED_READ)
+        text = self._unfenced(here, there) if unfenced else self._text(here, there)
+        error = (EmulationError if unfenced else Race)(text, here)
+        self._complete(error, text, there)
         if not self.mild:
-            raise Race(text, here, there)
+            raise error
         key = str(here), str(there)
         if key not in self.races.launch.told:
             self.races.launch.told.add(key)
-            warning = RaceWarning(str(Race(text, here, there)), here, there)
+            warning = RaceWarning(str(error), here)
+            self._complete(warning, text, there)
             if here is None:
                 warnings.warn(warning, stacklevel=2)
             else:
                 warnings.warn_explicit(warning, None, here.filename, here.line)  # type: ignore[arg-type]
 
+    def _complete(self, report: Meeting, text: str, there: Loc | None) -> None:
+        """Give a report the parts of its text, whose last line is the cure."""
+        report.first, report.memory, report.other_kernel = there, self._bytes(), self._other_kernel
+        report.message, report.cure = text, text.rsplit("\n  ", 1)[-1]
+
     # -- the other access -------------------------------------------------------------------------
+
+    @property
+    def _other_kernel(self) -> str:
+        return ""
 
     @property
     def _owner(self) -> Detector:
