@@ -42,6 +42,13 @@ class Memory(Protocol):
         """
 
 
+class GlobalMemory(Memory, Protocol):
+    """The arrays of a launch."""
+
+    def location(self, addresses: np.ndarray) -> np.ndarray:
+        """(T,) addresses on the host, which are the same in all launches."""
+
+
 class SharedMemory(Memory, Protocol):
     """Shared memory of the thread's own CTA."""
 
@@ -220,7 +227,7 @@ class Context(Protocol):
     carry: np.ndarray  # (T,) uint8, the carry of each thread; `semantics.UNSET` before the first
     shared: SharedMemory
     cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank
-    globals: Memory
+    globals: GlobalMemory
     tiles: SharedTiles
     async_copies: AsyncCopies
     async_stores: AsyncStores

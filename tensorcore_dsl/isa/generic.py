@@ -52,7 +52,7 @@ def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tupl
     shared = in_shared(address)
     peers = active & ~shared & in_shared(address, 32)
     _refuse(instr, peers, address, "global memory or of the CTA's own shared memory")
-    found = [(ctx.globals, Lanes(ctx, active & ~shared), address)]
+    found: list[tuple[Any, Any, Any]] = [(ctx.globals, Lanes(ctx, active & ~shared), address)]
     if (active & shared).any():
         found.append((ctx.shared, Lanes(ctx, active & shared), shared_address(address)))
     return found if (active & ~shared).any() else found[-1:]

@@ -261,10 +261,14 @@ class Instruction:
         return self.opcode == "ld" and "nc" in self.mnemonic.split(".")
 
     @property
+    def fences_proxies(self) -> bool:
+        """Does it connect the generic and the async proxy?"""
+        return self.opcode == "fence" and "space" in self.params
+
+    @property
     def fences_init(self) -> bool:
         """Does it make initialised mbarriers visible to the async proxy and to the cluster?"""
-        proxies = self.opcode == "fence" and "space" in self.params
-        proxies = proxies and self.params["space"] != ".global"
+        proxies = self.fences_proxies and self.params["space"] != ".global"
         return "mbarrier_init" in self.mnemonic.split(".") or proxies
 
     @property

@@ -15,9 +15,10 @@ from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.effects import VOLATILE, WARP
 from tensorcore_dsl.isa.spec import Instruction, row
 
-# rank: one less than the number of axes; strides: bytes, of all axes but the innermost.
+ADDRESS = "global_address"
+# An address is that of the array on the host. rank: one less than the number of axes; strides: bytes, of all axes but the innermost.
 OBJECT = np.dtype(
-    [("global_address", "u8"), ("global_stride", "u8", 4), ("box_dim", "u4", 5),
+    [(ADDRESS, "u8"), ("global_stride", "u8", 4), ("box_dim", "u4", 5),
      ("global_dim", "u4", 5), ("element_stride", "u4", 5), ("rank", "u4"), ("elemtype", "u4"),
      ("interleave_layout", "u4"), ("swizzle_mode", "u4"), ("swizzle_atomicity", "u4"),
      ("fill_mode", "u4"), ("unused", "V4")]
@@ -31,7 +32,10 @@ def replace(ctx: Context, instr: Instruction, p: Any, *rest: Any) -> None:
     halves = [memory.load(ctx, p + p.dtype.type(at), 8, 8) for at in PARTS]
     maps = np.ascontiguousarray(np.concatenate(halves).T).view(OBJECT)[:, 0]
     field = maps[instr.params["field"]]
-    field[(slice(None), *rest[:-1])] = rest[-1]
+    value = rest[-1]
+    if instr.params["field"] == ADDRESS:  # other launches may have another one for the array
+        value = ctx.globals.location(np.broadcast_to(value, len(maps)))
+    field[(slice(None), *rest[:-1])] = value
     words = np.ascontiguousarray(maps.view(np.uint64).reshape(len(maps), 16).T)
     for at in PARTS:
         memory.store(ctx, p + p.dtype.type(at), words[at // 8 : at // 8 + 8])
@@ -73,7 +77,7 @@ SCOPE = "cta cluster gpu sys"
 
 # fmt: off
 ROWS = (
-    row(TEXT, "p:[{a}], value:{t}",                          REPLACE, replace, field_t="global_address/b64 rank/b32", **TARGETS),
+    row(TEXT, "p:[{a}], value:{t}",                          REPLACE, replace, field_t=f"{ADDRESS}/b64 rank/b32", **TARGETS),
     row(TEXT, f"p:[{{a}}], ord:{AXES}, value:b32",           REPLACE, replace, field="box_dim global_dim element_stride", t="b32", **TARGETS),
     row(TEXT, "p:[{a}], ord:#u32(0|1|2|3), value:b64",       REPLACE, replace, field="global_stride", t="b64", **TARGETS),
     row(TEXT, "p:[{a}], value:#u32(0|1|2|3|4|5|6|7|8|9|10|11|12)", REPLACE, replace, field="elemtype", t="b32", **TARGETS),

@@ -67,6 +67,13 @@ class Arguments:
         row = self.table[index]
         return int(row[accesses.VIRTUAL] + start - row[accesses.REAL])
 
+    def virtual(self, real: int) -> int | None:
+        """The virtual address for an address in an array, None if it is in none."""
+        for start, size, low, _ in self.table.tolist():
+            if low <= real < low + size:
+                return int(start + real - low)
+        return None
+
     def describe(self, address: int) -> str:
         """What lies at or near a virtual address, for messages."""
         index = (address >> accesses.SPACE_BITS) - 1
@@ -171,13 +178,19 @@ class GlobalMemory(accesses.WordMemory):
         self.signal(addresses, mask)
 
     def real_addresses(self, addresses: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray | None:
-        last = len(self.table) - 1
-        which = np.clip((addresses >> accesses.SPACE_BITS).astype(np.int64) - 1, 0, last)
-        rows = self.table[which]
-        if not (rows[:, accesses.WRITABLE] > 0)[mask].all():
+        if not (self._rows(addresses)[:, accesses.WRITABLE] > 0)[mask].all():
             return None
+        return self.location(addresses)
+
+    def location(self, addresses: np.ndarray) -> np.ndarray:
+        rows = self._rows(addresses)
         start = rows[:, accesses.REAL] - rows[:, accesses.VIRTUAL]
         return np.asarray(addresses.astype(np.int64) + start)
+
+    def _rows(self, addresses: np.ndarray) -> np.ndarray:
+        """The rows of the table for virtual addresses; any row for an address outside of all arrays."""
+        last = len(self.table) - 1
+        return self.table[np.clip((addresses >> accesses.SPACE_BITS).astype(np.int64) - 1, 0, last)]
 
     def locate(self, address: int, size: int, verb: str, thread: int) -> tuple[str, int]:
         """The argument that `size` bytes at a virtual address belong to, and their real address."""

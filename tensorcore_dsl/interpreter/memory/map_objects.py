@@ -17,6 +17,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox
+from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
@@ -72,7 +73,14 @@ class MapObjects:
             self.known[thread // self.chunk.group, address] = self._read(thread, address)
 
     def _read(self, thread: int, address: int) -> bytes:
+        """The bytes of a map. Its thread must know of the last change, in an earlier launch too."""
         _, real = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
+        detector, threads = self.memory.sanitizer.detector, np.arange(self.chunk.threads)
+        if detector is not None:
+            places = np.full(threads.shape, address, np.uint64)
+            found = detector.words(history.GLOBAL, "load", places, threads == thread, OBJECT.itemsize)
+            if found is not None:
+                found()
         return ctypes.string_at(real, OBJECT.itemsize)
 
     def box(self, thread: int, address: int, rank: int, verb: str) -> TensorBox:
@@ -111,7 +119,12 @@ class MapObjects:
         plan[EXTENT, :axes], plan[BOX, :axes] = found["global_dim"][:axes], found["box_dim"][:axes]
         plan[STRIDE, 0], plan[STRIDE, 1:axes] = BYTES[kind], found["global_stride"][: axes - 1]
         reach = int((plan[EXTENT] - 1) @ plan[STRIDE]) + BYTES[kind]
-        start = int(found["global_address"])
+        start = self.memory.arguments.virtual(int(found["global_address"]))
+        if start is None:
+            raise EmulationError(
+                f"the tensor map at {address:#x} ({who}): its array is no argument of this launch; pass "
+                "the array, which the emulator needs to see, to the kernel that copies"
+            )
         name, real = self.memory.locate(start, reach, f"tensor {verb}", thread)
         mask = SWIZZLES[int(found["swizzle_mode"])]
         _, map_at = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)

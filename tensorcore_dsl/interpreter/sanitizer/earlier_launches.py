@@ -2,7 +2,8 @@
 
 `EarlierLaunches` belongs to the detector of one chunk (`races.Races`). A column of the vector
 clocks says which threads know that the launch has waited for the one in front of it: a thread that
-has waited itself, and all threads that have met it since.
+has waited itself, and all threads that have met it since. What a thread has acquired from an earlier
+launch is in its clock, as that of another cluster (`strong_accesses.foreign_key`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import numpy as np
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
+from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint, Hit
 from tensorcore_dsl.interpreter.sanitizer.race_report import Detector, Finding, RunningDetector, place_text
-from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks
+from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, ORDER, VectorClocks
 from tensorcore_dsl.isa import advice
 
 VIRTUAL, REAL = 0, 2  # columns of the table of allocations
@@ -99,47 +102,51 @@ class EarlierLaunches:
         threads, rows = threads[inside], races.table[which[inside]]
         starts = addresses[threads].astype(np.int64) - rows[:, VIRTUAL] + rows[:, REAL]
         strong = int(races.launch.strong[step])
-        return self._search(threads, starts, size, stores, strong, step)
+        return self._search(threads, starts, size, stores, strong, step, ORDER)
 
     def ranges(
-        self, stores: bool, thread: int, starts: np.ndarray, size: int, strong: int, step: int
+        self,
+        stores: bool,
+        thread: int,
+        starts: np.ndarray,
+        size: int,
+        strong: int,
+        step: int,
+        vector: int = FENCED_GLOBAL,
     ) -> Finding | None:
-        """An operation that `thread` issues accesses `size` bytes at each real address."""
+        """An operation that `thread` issues accesses `size` bytes at each real address.
+
+        vector: what must know of earlier accesses through the generic proxy.
+        """
         threads = np.full(len(starts), thread)
-        return self._search(threads, starts.astype(np.int64), size, stores, strong, step)
+        return self._search(threads, starts.astype(np.int64), size, stores, strong, step, vector)
 
     def _search(
-        self, threads: np.ndarray, starts: np.ndarray, size: int, stores: bool, strong: int, step: int
+        self,
+        threads: np.ndarray,
+        starts: np.ndarray,
+        size: int,
+        stores: bool,
+        strong: int,
+        step: int,
+        vector: int,
     ) -> Finding | None:
-        races = self.races
+        races, rows = self.races, self.races.clocks.rows
         knows = self._know(threads)
+        acquired = rows.foreign[rows.row_of[threads]]
         for earlier in races.launch.earlier:
             asked = ~knows if earlier.awaited else np.ones_like(knows)
             footprint = earlier.launch.footprint
             if not asked.any() or footprint is None:
                 continue
             reads = stores and earlier.may_read
-            hit = footprint.find(starts[asked], size, reads, strong)
-            if hit is not None:
-                thread = int(threads[asked][hit.which])
-                what = history.WROTE if hit.wrote else history.READ
-                kind = history.STORE if stores else history.LOAD
-                return EarlierFinding(
-                    races,
-                    what,
-                    history.GLOBAL,
-                    kind,
-                    step,
-                    thread,
-                    0,
-                    hit.serial,
-                    hit.lanes,
-                    hit.real,
-                    0,
-                    False,
-                    earlier,
-                    footprint,
-                )
+            for number in np.unique(acquired[asked]).tolist():  # threads that have acquired the same
+                which = np.flatnonzero(asked & (acquired == number))
+                known = races.clocks.sets[number]
+                hit = footprint.find(starts[which], size, reads, strong, known, vector)
+                if hit is not None:
+                    thread = int(threads[which[hit.which]])
+                    return EarlierFinding.of(races, earlier, hit, stores, step, thread)
         awaited = all(one.awaited for one in races.launch.earlier)
         if awaited and self._know(np.flatnonzero(races.chunk.alive)).all():
             self.end()
@@ -151,9 +158,23 @@ class EarlierFinding(Finding):
 
     races: ClockedDetector
 
-    def __init__(self, *fields: Any) -> None:
-        *own, self.earlier, self.footprint = fields
-        super().__init__(*own)
+    def __init__(self, earlier: Earlier, footprint: Footprint, *fields: Any) -> None:
+        self.earlier, self.footprint = earlier, footprint
+        super().__init__(*fields)
+
+    @classmethod
+    def of(
+        cls, races: ClockedDetector, earlier: Earlier, hit: Hit, stores: bool, step: int, thread: int
+    ) -> EarlierFinding:
+        """The finding of an access of `thread` in `step`."""
+        footprint = earlier.launch.footprint
+        assert footprint is not None
+        what = history.WROTE if hit.wrote else history.READ
+        if hit.unfenced:
+            what = history.UNFENCED_WRITE if hit.wrote else history.UNFENCED_READ
+        kind = history.STORE if stores else history.LOAD
+        access = what, history.GLOBAL, kind, step, thread, 0, hit.serial, hit.lanes, hit.real, 0, False
+        return cls(earlier, footprint, races, *access)
 
     @property
     def _owner(self) -> Detector:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.regions import Region
-from tensorcore_dsl.interpreter.sanitizer.strong_accesses import compatible_abroad
+from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Message, compatible_abroad, foreign_key
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 
 Owner = Callable[[], Any]
 
@@ -25,7 +27,8 @@ Owner = Callable[[], Any]
 class Hit(NamedTuple):
     """A conflict. which: the access that was looked up; real: the address of the granule.
 
-    serial, lanes: of the earlier access; wrote: it is a write.
+    serial, lanes: of the earlier access; wrote: it is a write. unfenced: the later access, through
+    the async proxy, is ordered behind it, but without a fence of proxies.
     """
 
     which: int
@@ -33,27 +36,47 @@ class Hit(NamedTuple):
     serial: int
     lanes: int
     wrote: bool
+    unfenced: bool
 
 
 @dataclass(frozen=True)
 class Footprint:
     """The accesses of a launch that has ended.
 
-    who, owner, nodes, strong, chunks: those of `LaunchHistory`. arrays: the arguments, each with
-    its region and with what tells whether its memory is still there.
+    number: of the launch. who, owner, nodes, strong, chunks: those of `LaunchHistory`. arrays: the
+    arguments, each with its region and with what tells whether its memory is still there. messages:
+    what was released, by real address.
     """
 
+    number: int
     who: np.ndarray
     owner: np.ndarray
     nodes: np.ndarray
     strong: np.ndarray
     chunks: list[Any]
     arrays: list[tuple[NamedArray, Region, Owner]]
+    messages: dict[int, Message]
 
-    def find(self, starts: np.ndarray, size: int, reads: bool, strong: int) -> Hit | None:
+    def released(self) -> Iterator[tuple[int, Message]]:
+        """The messages in memory that is still there."""
+        alive = [named for named, _, owner in self.arrays if owner() is not None]
+        for real, message in self.messages.items():
+            if any(named.low <= real < named.high for named in alive):
+                yield real, message
+
+    def find(
+        self,
+        starts: np.ndarray,
+        size: int,
+        reads: bool,
+        strong: int,
+        acquired: dict[int, np.ndarray],
+        vector: int,
+    ) -> Hit | None:
         """An earlier write, or read if `reads` count, of the `size` bytes at real addresses.
 
-        strong: the strength of the later access (`strong_accesses.strength`).
+        strong: the strength of the later access (`strong_accesses.strength`). acquired: what its
+        thread knows by releases and acquires, by cluster. vector: what must know of the access.
         """
         for named, region, owner in self.arrays:
             inside = (starts + size > named.low) & (starts < named.high)
@@ -67,21 +90,42 @@ class Footprint:
                 for codes, wrote in ((region.writes, True), (region.reads, False)):
                     if not (wrote or reads):
                         continue
-                    for i, serial, lanes in self._conflicts(codes[granules], strong):
+                    for i, serial, lanes, unfenced in self._conflicts(
+                        codes[granules], strong, acquired, vector
+                    ):
                         real = region.low + (int(granules[i]) << shift)
-                        return Hit(int(which[i]), real, serial, lanes, wrote)
+                        return Hit(int(which[i]), real, serial, lanes, wrote, unfenced)
         return None
 
-    def _conflicts(self, codes: np.ndarray, strong: int) -> Iterator[tuple[int, int, int]]:
-        """The position, serial number and lanes of accesses that are not compatible."""
+    def _conflicts(
+        self, codes: np.ndarray, strong: int, acquired: dict[int, np.ndarray], vector: int
+    ) -> Iterator[tuple[int, int, int, bool]]:
+        """The position, serial number and lanes of accesses that are not compatible and not known,
+        and whether only a fence of proxies is missing."""
         book = np.zeros(history.LENGTH, np.int64)  # what reads chains of accesses
         book[history.NODES] = self.nodes.ctypes.data
         for code in np.unique(codes[codes != 0]).tolist():
             many = code & history.KIND == history.MANY
             for serial, lanes in history.entries(book, code):
                 step = int(self.who[serial]) >> history.WARP_BITS
-                if not compatible_abroad(strong, int(self.strong[step])):
-                    yield int(np.argmax(codes == code)), serial, 0 if many else lanes
+                known = not many and acquired and self._known(serial, lanes, acquired, ORDER)
+                if known and (lanes == 0 or self._known(serial, lanes, acquired, vector)):
+                    continue
+                if known or not compatible_abroad(strong, int(self.strong[step])):
+                    yield int(np.argmax(codes == code)), serial, 0 if many else lanes, bool(known)
+
+    def _known(self, serial: int, lanes: int, acquired: dict[int, np.ndarray], vector: int) -> bool:
+        """Is an access known to a thread that has acquired these vectors?
+
+        lanes: 0 for an asynchronous operation, which has a column of its own.
+        """
+        chunk = self.detector(serial)
+        cluster, first = divmod((int(self.who[serial]) & history.WARP_MASK) * WARP, chunk.width)
+        vectors = acquired.get(foreign_key(self.number, chunk.first_cluster + cluster))
+        columns = [first + lane for lane in range(WARP) if lanes >> lane & 1] or [int(self.who[serial + 1])]
+        if vectors is None or columns[-1] >= vectors.shape[1]:
+            return False
+        return bool((vectors[vector, columns] >= serial).all())
 
     def detector(self, serial: int) -> Any:
         """What is left of the detector of the chunk that made an access."""

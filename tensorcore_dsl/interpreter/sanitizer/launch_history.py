@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,13 @@ from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint, owner_of
 from tensorcore_dsl.interpreter.sanitizer.regions import Region, granule_bits, regions_of
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier, Launched
-from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
+from tensorcore_dsl.interpreter.sanitizer.strong_accesses import (
+    Message,
+    Signals,
+    for_later_launches,
+    strength,
+)
+from tensorcore_dsl.isa.spec import Instruction
 
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
@@ -28,6 +34,10 @@ class PastChunk:
         self.names = races.names
         self.number, self.peers, self.now = races.number, races.peers, races.now
         self.first_cluster, self.width = races.first_cluster, races.width
+
+
+def _instructions(program: Program) -> Iterator[Instruction]:
+    return (step.instr for step in program.steps if step.instr is not None)
 
 
 class LaunchHistory:
@@ -52,7 +62,9 @@ class LaunchHistory:
         earlier: Sequence[Earlier] = (),
     ) -> None:
         self.launched, self.earlier = launched, list(earlier)
-        self.program, self.coupled, self.element = program, coupled, element
+        releases = (i.releases and i.scope in ("gpu", "sys") for i in _instructions(program))
+        self.program, self.element = program, element
+        self.coupled = coupled or any(releases)  # whose reads a later launch may have to know
         self.lock = threading.Lock()
         # Chunks that run at once access global memory one after the other, each with its codes.
         # A thread that needs both locks takes this one first.
@@ -62,12 +74,18 @@ class LaunchHistory:
         self.nodes = np.zeros((history.NODE_ROOM, 3), np.uint32)
         self.pages, self.used_nodes, self.turn = 1, 1, 0
         self.chunks: list[Any] = [None]
-        self.signals = Signals()
+        self.signals = Signals({(0, at): message for at, message in self._acquirable()})
         self.told: set[Any] = set()  # the warnings that were given
         self.shared_shift = granule_bits(program, shared=True)
         self.regions = regions_of(spans, granule_bits(program, shared=False))
         self.lows = [region.low for region in self.regions]
         self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
+
+    def _acquirable(self) -> Iterator[tuple[int, Message]]:
+        """What earlier launches have released, by real address; the last release comes last."""
+        for one in reversed(self.earlier):
+            if one.launch.footprint is not None:
+                yield from one.launch.footprint.released()
 
     def retire(self, races: Any) -> None:
         """A chunk has ended."""
@@ -82,7 +100,9 @@ class LaunchHistory:
             region = self.region(named.low)
             if region is not None:
                 found.append((named, region, owner_of(array)))
-        return Footprint(self.who, self.owner, self.nodes, self.strong, self.chunks, found)
+        number = 0 if self.launched is None else self.launched.number
+        messages = for_later_launches(self.signals, number)
+        return Footprint(number, self.who, self.owner, self.nodes, self.strong, self.chunks, found, messages)
 
     def region(self, real: int) -> Region | None:
         """The region of a real address."""

@@ -25,7 +25,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     NON_COHERENT,
     SIZE_BITS,
 )
-from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER, VectorClocks, merged
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, ORDER, VectorClocks, merged
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -45,6 +45,8 @@ class Detector(Protocol):
 
 _SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE, "sys": GPU_SCOPE}
 MBARRIER = 8  # bytes of an mbarrier
+LAUNCH_BITS = 32  # of a number of a cluster, below the number of its launch
+NOWHERE = -1
 
 
 def strength(instr: Instruction | None) -> int:
@@ -105,6 +107,34 @@ class Signals:
     released: dict[tuple[Any, ...], Message] = field(default_factory=dict)
     learned: dict[tuple[Any, ...], Message] = field(default_factory=dict)
     waiting: dict[tuple[int, int], dict[Any, list[Message]]] = field(default_factory=dict)
+
+
+def foreign_key(launch: int, cluster: int) -> int:
+    """The number that stands for a cluster of an earlier launch among the clusters of a launch."""
+    return cluster if cluster >> LAUNCH_BITS else launch << LAUNCH_BITS | cluster
+
+
+def for_later_launches(signals: Signals, launch: int) -> dict[int, Message]:
+    """What a launch has released in global memory, by address, for launches that may overlap with it.
+
+    Only the gpu scope includes the threads of other grids (PTX manual, 8.5): no block or cluster of a
+    later launch has made the messages.
+    """
+    return {
+        location: Message(
+            {foreign_key(launch, key): _of_all_proxies(item) for key, item in message.vectors.items()},
+            message.scope,
+            NOWHERE,
+            NOWHERE,
+        )
+        for (memory, location), message in signals.locations.items()
+        if memory == 0
+    }
+
+
+def _of_all_proxies(vectors: np.ndarray) -> np.ndarray:
+    """The vectors of a thread, with those of the async proxy, which are 0 for a kernel without it."""
+    return np.pad(vectors, ((0, FENCED_GLOBAL + 1 - len(vectors)), (0, 0)))
 
 
 def fence(races: Detector, instr: Instruction) -> None:
