@@ -192,13 +192,18 @@ def cp_async(cache: str, zero_fill: bool) -> str:
     return f"cp.async.{cache}.shared.global{'.zfill' if zero_fill else ''}"
 
 
-def atomic(space: str, operation: str, dtype: DType) -> str:
-    return f"atom.{space}.{_atomic_operation(operation, dtype)}"
+def atomic(space: str, operation: str, dtype: DType, order: str, scope: str) -> str:
+    return f"atom{_semantics(order, scope)}.{space}.{_atomic_operation(operation, dtype)}"
 
 
-def reduction(space: str, operation: str, dtype: DType) -> str:
+def reduction(space: str, operation: str, dtype: DType, order: str, scope: str) -> str:
     """An atomic operation without its old value."""
-    return f"red.{space}.{_atomic_operation(operation, dtype)}"
+    return f"red{_semantics(order, scope)}.{space}.{_atomic_operation(operation, dtype)}"
+
+
+def _semantics(order: str, scope: str) -> str:
+    """The modifiers of an order and a scope; PTX leaves out those of relaxed operations of gpu scope."""
+    return "" if (order, scope) == ("relaxed", "gpu") else f".{order}.{scope}"
 
 
 def _atomic_operation(operation: str, dtype: DType) -> str:

@@ -17,10 +17,13 @@ from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import Element, Scalar
 
+ORDERS, SCOPES = ("relaxed", "acquire", "release", "acq_rel"), ("cta", "cluster", "gpu", "sys")
 ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas")
 
 
-def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
+def atomic(
+    operation: str, pointer: Pointer, *values: Any, order: str = "relaxed", scope: str = "gpu"
+) -> Element:
     """An atomic operation on one element of global or shared memory.
 
     Parameters
@@ -32,6 +35,12 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
         `array.at(...)` or `tile.at(...)`.
     *values : number or scalar
         One value, for "cas" two; converted to the type of the element.
+    order : {"relaxed", "acquire", "release", "acq_rel"}
+        A release hands on what the thread has done so far; an acquire that reads the value, or a
+        value that atomic operations have made of it, learns it.
+    scope : {"cta", "cluster", "gpu", "sys"}
+        The threads that the operation is atomic and ordered for: of the CTA, of the cluster (from
+        sm_90 on), of the GPU, or also of other GPUs and the host.
 
     Returns
     -------
@@ -41,7 +50,8 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     Raises
     ------
     OperandError
-        Another operation, no pointer, a fraction for integers, bitwise operations on floats.
+        Another operation, order or scope, no pointer, a fraction for integers, bitwise operations on
+        floats.
     UnknownInstruction
         A type of elements that the operation does not have.
     ArchError
@@ -53,7 +63,7 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
 
     Notes
     -----
-    `atom`, section 9.7.13.5 of the PTX manual; relaxed, at the scope of the GPU.
+    `atom`, section 9.7.13.5 of the PTX manual; orders and scopes are those of chapter 8.
 
     The table has no `min` and `max` of single floats, and `add` of bf16 from sm_90 on alone. These
     are loops of `cas`, which repeat while other threads change the element; bf16 needs sm_80.
@@ -71,16 +81,26 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     """
     check_choice("an atomic operation", operation, ATOMICS)
     _check_pointer("tc.atomic", pointer)
+    check_choice("the order of an atomic operation", order, ORDERS)
+    check_choice("the scope of an atomic operation", scope, SCOPES)
     dtype = pointer.dtype
-    name = names.atomic(pointer.space, operation, dtype)
+    name = names.atomic(pointer.space, operation, dtype, order, scope)
     compared = _by_comparison(name, operation, dtype)
     given = [_operand(operation, v, dtype) for v in values]
     if compared:
-        return _exchanged(operation, pointer, *given)
+        return _exchanged(operation, pointer, order, scope, *given)
     return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)
 
 
-def reduce(operation: str, pointer: Pointer, value: Any, *, barrier: Any = None) -> None:
+def reduce(
+    operation: str,
+    pointer: Pointer,
+    value: Any,
+    *,
+    barrier: Any = None,
+    order: str | None = None,
+    scope: str | None = None,
+) -> None:
     """An atomic operation on one element, without its old value.
 
     Parameters
@@ -95,12 +115,16 @@ def reduce(operation: str, pointer: Pointer, value: Any, *, barrier: Any = None)
         Reduce asynchronously in another CTA of the cluster: in `tile.remote(rank).at(...)`, an
         integer of 32 bits, or "add" of u64. `barrier.remote(rank)` counts the bytes. That CTA reads
         the sum when it has waited for the phase.
+    order : {"relaxed", "release"}, optional
+        See `atomic`; None is "relaxed".
+    scope : {"cta", "cluster", "gpu", "sys"}, optional
+        See `atomic`; None is "gpu".
 
     Raises
     ------
     OperandError
-        Another operation, no pointer, a fraction for integers, bitwise operations on floats; with
-        `barrier=`, a pointer or barrier that is not remote.
+        Another operation, order or scope, no pointer, a fraction for integers, bitwise operations on
+        floats; with `barrier=`, a pointer or barrier that is not remote, an order or a scope.
     UnknownInstruction
         A type of elements that the operation does not have.
 
@@ -110,8 +134,8 @@ def reduce(operation: str, pointer: Pointer, value: Any, *, barrier: Any = None)
 
     Notes
     -----
-    `red`, section 9.7.13.6 of the PTX manual; relaxed, at the scope of the GPU. What `atomic` does
-    by a loop is a loop here, too. With `barrier=`, `red.async`, section 9.7.13.7.
+    `red`, section 9.7.13.6 of the PTX manual. What `atomic` does by a loop is a loop here, too. With
+    `barrier=`, `red.async`, section 9.7.13.7, which is relaxed, at the scope of the cluster.
 
     Examples
     --------
@@ -128,15 +152,20 @@ def reduce(operation: str, pointer: Pointer, value: Any, *, barrier: Any = None)
     dtype = pointer.dtype
     if barrier is not None:
         check_async(pointer, barrier, "a reduction")
+        if order is not None or scope is not None:
+            raise OperandError("a reduction with barrier= takes no order= and no scope=")
         operand = _operand(operation, value, dtype)
         name = names.reduction_async(operation, dtype)
         emit(name, pointer.accessed(element_size(dtype)), operand, barrier.accessed())
         return
-    name = names.reduction(pointer.space, operation, dtype)
+    order, scope = order or ORDERS[0], scope or "gpu"
+    check_choice("the order of a reduction", order, ("relaxed", "release"))
+    check_choice("the scope of a reduction", scope, SCOPES)
+    name = names.reduction(pointer.space, operation, dtype, order, scope)
     compared = _by_comparison(name, operation, dtype)  # before the target has to convert the value
     operand = _operand(operation, value, dtype)
     if compared:
-        _exchanged(operation, pointer, operand)
+        _exchanged(operation, pointer, order, scope, operand)
     else:
         emit(name, pointer.accessed(element_size(dtype)), operand)
 
@@ -167,14 +196,17 @@ def _has(name: str) -> bool:
     return True
 
 
-def _exchanged(operation: str, pointer: Pointer, value: Any) -> Element:
+def _exchanged(operation: str, pointer: Pointer, order: str, scope: str, value: Any) -> Element:
     """The operation by a loop that swaps the element while other threads change it; the old one.
 
     The first guess is zero, so the first swap reads the element.
     """
     build, dtype = builder(), pointer.dtype
     bits = dtypes.named(f"b{dtype.bits}")
-    place, swap = pointer.accessed(element_size(dtype)), names.atomic(pointer.space, "cas", dtype)
+    place, swap = (
+        pointer.accessed(element_size(dtype)),
+        names.atomic(pointer.space, "cas", dtype, order, scope),
+    )
     wide = dtypes.f32 if dtype.bits == 16 else dtype  # of which all targets have the operations
     value, guess = build.convert(value, wide), build.literal(0, bits)
     loop = While(Block(), build.scalar(True).value, Block())
