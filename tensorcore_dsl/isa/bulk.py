@@ -53,9 +53,10 @@ def arrive(ctx: Context, instr: Instruction, bar: Any, *number: Any) -> None:
     """mbarrier.arrive and arrive_drop; `number` is of arrivals, or of the bytes that one announces."""
     _check_own(ctx, instr, bar)
     count, expected = (*number, np.uint32(0)) if number else (np.uint32(1), np.uint32(0))
-    if instr.params["tx"]:
+    kind, drops = instr.params["kind"], instr.params["op"] == "arrive_drop"
+    if kind == EXPECT:
         count, expected = np.uint32(1), count
-    ctx.mbarriers.arrive(bar, count, expected, instr.params["op"] == "arrive_drop")
+    ctx.mbarriers.arrive(bar, count, expected, drops, ends=kind != NO_COMPLETE)
 
 
 def count_bytes(ctx: Context, instr: Instruction, bar: Any, size: Any) -> None:
@@ -324,13 +325,15 @@ def _tensor_rows() -> list[Row]:
 
 REGISTERS = f"count:#u32({'|'.join(map(str, range(24, 257, 8)))})"
 
+EXPECT, NO_COMPLETE = ".expect_tx", ".noComplete"
 # Arrivals: one, several (`.count` is the table's own word), or one that announces bytes; target and
 # PTX version where the mbarrier is the CTA's own.
 ARRIVALS = (
     ("-", "", "", "", "80", "7.8"),
     ("-", ", count:u32", ", {count}", ".count", "90", "7.8"),
-    (".expect_tx", ", bytes:u32", ", {bytes}", "", "90", "8.0"),
+    (EXPECT, ", bytes:u32", ", {bytes}", "", "90", "8.0"),
 )
+RELAXED = ".relaxed.cta .relaxed.cluster"
 
 # fmt: off
 MBARRIERS = [
@@ -340,10 +343,13 @@ MBARRIERS = [
     row("cp.async.mbarrier.arrive{noinc}.shared::cta.b64", "bar:[u32]",                         BAR, arrive_behind_copies, noinc="- .noinc", effects=BARRIER, access=ARRIVE, requires="80", ptx="7.8"),
     row("mbarrier.try_wait.parity.shared::cta.b64",     "p:pred = bar:[u32], parity:u32",       BAR, wait,          effects=WAIT, access=OBSERVE, requires="90", ptx="7.8"),
     row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=BARRIER, access=OBSERVE, requires="80", ptx="7.8"),
-    *[row("mbarrier.{op}{tx}{sem}.{s}.b64" + _tail,     "bar:[u32]" + _number,                  BAR, arrive,        tx=_tx, op="arrive arrive_drop", sem=_sem, s=_space, effects=_effects, access="sync bar {s} 8 release.cta{sem}", requires=_sm, ptx=_ptx, template="!mbarrier.{op}{tx}{sem}.{s}.b64 _, {bar}" + _text)
-      for _tx, _number, _text, _tail, _least, _first in ARRIVALS for _sem, _space, _effects, _sm, _ptx in (
+    *[row("mbarrier.{op}{kind}{sem}.{s}.b64",           "bar:[u32], count:u32",                 BAR, arrive,        kind=NO_COMPLETE, op="arrive arrive_drop", sem=_sem, s="shared::cta", effects=BARRIER, access=ARRIVE, requires="80", ptx=_ptx, template="!mbarrier.{op}{kind}{sem}.{s}.b64 _, {bar}, {count}")
+      for _sem, _ptx in (("-", "7.8"), (".release.cta", "8.0"))],
+    *[row("mbarrier.{op}{kind}{sem}.{s}.b64" + _tail,   "bar:[u32]" + _number,                  BAR, arrive,        kind=_kind, op="arrive arrive_drop", sem=_sem, s=_space, effects=_effects, access="sync bar {s} 8 " + ("relaxed.cta{sem}" if _sem == RELAXED else "release.cta{sem}"), requires=_sm, ptx=_ptx, template="!mbarrier.{op}{kind}{sem}.{s}.b64 _, {bar}" + _text)
+      for _kind, _number, _text, _tail, _least, _first in ARRIVALS for _sem, _space, _effects, _sm, _ptx in (
           ("-", "shared::cta", BARRIER, _least, _first), (".release.cta", "shared::cta", BARRIER, _least, "8.0"),
-          (".release.cluster", "shared::cta", BARRIER, "90", "8.0"), ("- .release.cta .release.cluster", "shared::cluster", CLUSTER, "90", "8.0"))],
+          (".release.cluster", "shared::cta", BARRIER, "90", "8.0"), ("- .release.cta .release.cluster", "shared::cluster", CLUSTER, "90", "8.0"),
+          (RELAXED, "shared::cta", BARRIER, "90", "8.6"), (RELAXED, "shared::cluster", CLUSTER, "90", "8.6"))],
 ]
 BULK = [
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk, access=LOAD,  effects=COPY, requires="90", ptx="8.0", multicast="-"),

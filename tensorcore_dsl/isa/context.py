@@ -124,10 +124,12 @@ class Mbarriers(Protocol):
     def init(self, bar: np.ndarray, count: Any) -> None:
         """Expect `count` arrivals a phase; None: invalidate the barrier."""
 
-    def arrive(self, bar: np.ndarray, count: Any, expected: Any, drops: bool = False) -> None:
+    def arrive(
+        self, bar: np.ndarray, count: Any, expected: Any, drops: bool = False, ends: bool = True
+    ) -> None:
         """Let the phase expect `expected` more bytes, then arrive `count` times.
 
-        drops: later phases expect `count` fewer arrivals.
+        drops: later phases expect `count` fewer arrivals. ends: the arrivals may end the phase.
         """
 
     def complete_tx(self, bar: np.ndarray, size: Any) -> None:

@@ -136,12 +136,17 @@ class HappensBefore:
         )
 
     def release_fenced(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
-        """The threads of `mask` arrive relaxed: they hand on what a fence has released before."""
+        """The threads of `mask` arrive relaxed: they hand on what a fence has released before.
+
+        Its scope must include those who wait, which are of the CTA of an mbarrier.
+        """
         self.mark(mask)
         for thread in np.flatnonzero(mask).tolist():
             row = self._message(kind, int(units[thread]), int(phases[thread]))
             fenced = strong_accesses.fenced_by(self, thread)
-            if fenced is not None and fenced.scope >= history.CLUSTER_SCOPE:
+            own = kind == PHASES and int(units[thread]) >> 20 == thread // self.chunk.group
+            least = history.CTA_SCOPE if own else history.CLUSTER_SCOPE
+            if fenced is not None and fenced.scope >= least:
                 self.clocks.add(row, fenced.cluster, fenced.vectors)
             if thread in self.fenced_inits:
                 serial = self.fenced_inits[thread]

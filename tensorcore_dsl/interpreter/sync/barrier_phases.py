@@ -23,7 +23,7 @@ MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 # behind the last one that counted bytes.
 COUNT, PENDING, MISSING, PHASE, SEEN, MADE, CAME, LANDED, COLUMNS = range(9)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
-NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED, DROPPED = range(9, 17)
+NOT_OWN, BAD_PARITY, LOST, LIVE, BAD_COUNT, OCCUPIED, NOT_ANNOUNCED, DROPPED, ENDED = range(9, 18)
 
 
 @inlined
@@ -101,12 +101,13 @@ def arrive_all(
     gone: Any,
     rows: Any,
     drops: bool,
+    ends: bool,
 ) -> int:
     """Count the arrivals and expected bytes of the active threads; returns 1 where they may release
     a thread, 0 where all phases wait for bytes that are now expected, or an error.
 
     active: their numbers. rows: becomes true for the rows of `state` that have arrivals. drops:
-    later phases expect fewer arrivals.
+    later phases expect fewer arrivals. ends: the arrivals may end a phase.
     """
     ctas, slots = index.shape
     group, releases = addresses.size // ctas, 0
@@ -142,6 +143,8 @@ def arrive_all(
         rows[row] = True
         state[cta, row, PENDING] -= count
         ended = state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0
+        if ended and not ends:
+            return error_at(ENDED, thread)
         if ended:
             state[cta, row, PHASE] += 1
             state[cta, row, PENDING] = state[cta, row, COUNT]

@@ -32,6 +32,7 @@ from tensorcore_dsl.interpreter.sync.barrier_phases import (
     COLUMNS,
     COUNT,
     DROPPED,
+    ENDED,
     GONE,
     LIVE,
     LOST,
@@ -155,7 +156,7 @@ class Mbarriers:
             self._refuse(BAD_PLACE, thread, address)
         return address // BYTES
 
-    def arrive(self, bar: Any, count: Any, expected: Any, drops: bool = False) -> None:
+    def arrive(self, bar: Any, count: Any, expected: Any, drops: bool = False, ends: bool = True) -> None:
         """Let the phase expect `expected` more bytes, then arrive `count` times."""
         chunk, clusters = self.chunk, self.clusters
         chunk.writes += 1
@@ -175,6 +176,7 @@ class Mbarriers:
             clusters.gone,
             rows,
             drops,
+            ends,
         )
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, count)
@@ -248,7 +250,9 @@ class Mbarriers:
                 cta, slot = unit >> 20, unit & 0xFFFFF
                 name = self.name(cta, slot)
                 detector.check_init(cta, slot, name, "an arrival from another CTA")
-        detector.release(PHASES, mask, units, phases)
+        instr = self.chunk.instruction(self.chunk.at_step)
+        relaxed = instr is not None and instr.relaxed
+        (detector.release_fenced if relaxed else detector.release)(PHASES, mask, units, phases)
         # A thread of another CTA may know by a peer's bytes that the phase before is over.
         asked = mask & (own == units >> 20)
         detector.count(
@@ -430,6 +434,8 @@ class Mbarriers:
                 f"and {missing} bytes are pending in phase {phase}",
                 UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
                 f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
+                ENDED: f"{name}: {who} ends phase {phase}, with {operand} of {total} arrivals, by an "
+                f"arrival that must not complete it (PTX manual, 9.7.13.15.13)",
                 DROPPED: f"{name}: {who} drops all {total} arrivals that a phase expects; one at least "
                 f"must stay (PTX manual, 9.7.13.15.2); {advice.MBARRIER_INVAL} ends a barrier",
                 TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "

@@ -202,7 +202,13 @@ class _Hooks:
             self.details.append(Access(warp, space, verb, total, units, ideal))
 
     def arrive(
-        self, inner: Callable[..., None], bar: Any, count: Any, expected: Any, drops: bool = False
+        self,
+        inner: Callable[..., None],
+        bar: Any,
+        count: Any,
+        expected: Any,
+        drops: bool = False,
+        ends: bool = True,
     ) -> None:
         mask, mbarriers, ctx = self.ctx.mask, self.ctx.mbarriers, self.ctx
         counts = words(count, ctx.threads)
@@ -215,7 +221,7 @@ class _Hooks:
             if block < ctx.geometry.ctas and slot < mbarriers.index.shape[1]:
                 phase = int(mbarriers.at(block, slot)[PHASE])
                 found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
-        inner(bar, count, expected, drops)
+        inner(bar, count, expected, drops, ends)
         self.details += [Arrive(warp, phase) for warp, phase in found]
 
     def done(self, inner: Callable[..., np.ndarray], bar: Any, parity: Any) -> np.ndarray:
