@@ -49,7 +49,10 @@ def test_bits(names: list[str]) -> None:
 
 
 def test_every_form_was_captured() -> None:
-    assert {p.instr.mnemonic for p in matrix_probes.probes_of(ARCH)} == set(KNOWN)
+    """All but loads of PTX 9.4, whose published measurement `isa/matrix.py` names."""
+    probed = {p.instr.mnemonic for p in matrix_probes.probes_of(ARCH)}
+    published = {name for name in probed if name.endswith(".s8.s4")}
+    assert len(published) == 6 and probed - published == set(KNOWN)
     assert {len(r.chunks) for r in KNOWN.values()} == {CHUNKS}
 
 
