@@ -17,6 +17,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race
+from tensorcore_dsl.interpreter.sanitizer import stream_order
 
 ONE, OTHER = "# one", "# other"
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -331,6 +332,18 @@ def test_flags_in_memory_that_was_freed_order_nothing() -> None:
     same = [array for array in again if array.ctypes.data == address]
     with pytest.raises(Race):
         pdl(consume)(x, same[0] if same else again[0], zeros())
+
+
+def test_a_long_chain_of_signals_keeps_what_may_still_overlap() -> None:
+    x, flags = zeros(), [zeros(2) for _ in range(14)]
+    produce[2, 64](x, flags[0])
+    for before, behind in zip(flags, flags[1:], strict=False):
+        pdl(pass_on)(before, behind)
+    (stream,) = stream_order._streams.values()
+    footprint = stream.launches[-1].footprint
+    assert footprint is not None
+    for message in footprint.messages.values():
+        assert len({key >> 32 for key in message.vectors}) <= stream_order.MAX_LAUNCHES + 1
 
 
 # -- tensor maps ----------------------------------------------------------------------------------

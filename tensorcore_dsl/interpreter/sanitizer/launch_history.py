@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint, owner_of
 from tensorcore_dsl.interpreter.sanitizer.regions import Region, granule_bits, regions_of
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Earlier, Launched
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import (
+    LAUNCH_BITS,
     Message,
     Signals,
     for_later_launches,
@@ -82,10 +84,13 @@ class LaunchHistory:
         self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
 
     def _acquirable(self) -> Iterator[tuple[int, Message]]:
-        """What earlier launches have released, by real address; the last release comes last."""
+        """What earlier launches have released of each other, by real address; the last release comes last."""
+        numbers = {one.launch.number for one in self.earlier}
         for one in reversed(self.earlier):
-            if one.launch.footprint is not None:
-                yield from one.launch.footprint.released()
+            released = one.launch.footprint.released() if one.launch.footprint is not None else ()
+            for real, message in released:
+                known = {key: v for key, v in message.vectors.items() if key >> LAUNCH_BITS in numbers}
+                yield real, replace(message, vectors=known)
 
     def retire(self, races: Any) -> None:
         """A chunk has ended."""

@@ -128,7 +128,7 @@ def for_later_launches(signals: Signals, launch: int) -> dict[int, Message]:
             NOWHERE,
         )
         for (memory, location), message in signals.locations.items()
-        if memory == 0
+        if memory == 0 and message.vectors
     }
 
 
