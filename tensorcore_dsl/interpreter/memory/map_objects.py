@@ -17,7 +17,6 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import BOX, EXTENT, RANK, STRIDE, TensorBox
-from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import ORDER
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import Context
@@ -73,14 +72,14 @@ class MapObjects:
             self.known[thread // self.chunk.group, address] = self._read(thread, address)
 
     def _read(self, thread: int, address: int) -> bytes:
-        """The bytes of a map. Its thread must know of the last change, in an earlier launch too."""
+        """The bytes of a map, of whose last change in an earlier launch its thread must know."""
         _, real = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
         detector, threads = self.memory.sanitizer.detector, np.arange(self.chunk.threads)
-        if detector is not None:
-            places = np.full(threads.shape, address, np.uint64)
-            found = detector.words(history.GLOBAL, "load", places, threads == thread, OBJECT.itemsize)
-            if found is not None:
-                found()
+        if detector is not None and not detector.early.over:
+            places, at = np.full(threads.shape, address, np.uint64), self.chunk.at_step
+            early = detector.early.words(False, places, threads == thread, OBJECT.itemsize, at)
+            if early is not None:
+                early.tell()
         return ctypes.string_at(real, OBJECT.itemsize)
 
     def box(self, thread: int, address: int, rank: int, verb: str) -> TensorBox:

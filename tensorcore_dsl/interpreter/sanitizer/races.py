@@ -369,14 +369,17 @@ class Races(HappensBefore):
         reduces: bool,
         vector: int = FENCED_GLOBAL,
     ) -> Callable[[], None] | None:
-        """The same for bytes at real addresses of global memory."""
+        """The same for bytes at real addresses of global memory.
+
+        vector: ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
+        """
         region = self.launch.region(int(starts[0])) if len(starts) and size else None
         if region is None:
             return None
         place = np.array(region.place(0), np.int64)
         step = int(self.launch.who[serial]) >> history.WARP_BITS
         strong = int(self.launch.strong[step]) if reduces else 0
-        if not self.early.over:
+        if not self.early.over and vector == FENCED_GLOBAL:
             early = self.early.ranges(verb == "store", thread, starts, size, strong, step)
             if early is not None:
                 return early.tell
