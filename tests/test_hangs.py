@@ -564,6 +564,24 @@ def around_a_ring(x: tc.Array, how: tc.Const):
             i = 0
             while i != 129:
                 i += 1
+    elif how == "large steps, in s64":
+        while (i << 18).to(tc.s64) != 100 << 18:
+            i += 1
+    elif how == "multiples":
+        factor = 2**32 // 127 + 1  # 127 turns move by 111
+        i = 0
+        while i * factor != (9_000 * factor + 2**31) % 2**32 - 2**31:
+            i += 1
+    elif how == "doubles":
+        while i != 0:
+            x[0] = i
+            turns += 1
+            if turns % 127 == 0:
+                i = 2 * i
+    elif how == "atomic exchanges":
+        while strong(x.at(0)) != 99:
+            i = (i + 1) % 10_000
+            publish(x.at(0), i)
     elif how == "another end":
         while going:
             i += 1
@@ -597,7 +615,8 @@ def around_a_ring(x: tc.Array, how: tc.Const):
 
 RINGS = (
     *("%", "&", "reset", "select", "back", "stop", "jump", "large steps", "nested", "another end"),
-    *("atomic inc", "atomic exch", "store", "words"),
+    *("atomic inc", "atomic exch", "store", "words", "large steps, in s64", "multiples", "doubles"),
+    "atomic exchanges",
 )
 
 
@@ -646,6 +665,29 @@ def overshoots(x: tc.Array, how: tc.Const, stop: tc.Const):
             x[t] = i
             i += 2
             j += 4
+    elif how == "multiples":
+        while 2 * i + 1 != stop + 1:
+            x[t] = i
+            i += 1
+    elif how == "multiples of a word":
+        if t == 0:
+            while 50 - (word[0] << 1) != 50 - stop:
+                word[0] += 1
+    elif how == "in s64":
+        while tc.s64(-i) != -stop:
+            x[t] = i
+            i += 2
+    elif how == "exchanges":
+        if t == 0:
+            while word[0] != stop:
+                n += 2
+                tc.atomic("exch", word.at(0), n)
+                word[1] = n
+    elif how == "results of exchanges":
+        if t == 0:
+            while tc.atomic("exch", x.at(0), n) != stop:
+                n += 2
+                x[1] = n
     elif how == "in a branch":
         while n != stop:
             x[t] = n
@@ -683,7 +725,8 @@ def overshoots(x: tc.Array, how: tc.Const, stop: tc.Const):
 
 WAYS = (
     *("stride", "nested", "break", "two numbers", "or", "in a branch", "continue", "tickets"),
-    *("a word", "global atomics", "stores"),
+    *("a word", "global atomics", "stores", "multiples", "multiples of a word", "in s64", "exchanges"),
+    "results of exchanges",
 )
 
 

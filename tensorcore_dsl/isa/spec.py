@@ -228,6 +228,17 @@ class Instruction:
         return self.opcode in ("add", "sub") or self.params.get("op") == "add"
 
     @property
+    def scales(self) -> bool:
+        """Does it multiply, shift to the left, negate, or convert between types of integers?"""
+        integers = not any(o.dtype.is_float for o in (*self.results, *self.operands))
+        return integers and self.opcode in ("mul", "mad", "shl", "neg", "cvt")
+
+    @property
+    def exchanges(self) -> bool:
+        """Does it write its operand to the word that it updates, whatever the word holds?"""
+        return self.params.get("op") == "exch"
+
+    @property
     def divides_integers(self) -> bool:
         """Does it divide by an integer, which may not be zero?"""
         return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer

@@ -117,6 +117,12 @@ class Loop:
         return found if found == ends else []
 
     @cached_property
+    def bits(self) -> int:
+        """Bits of the narrowest number that `equalities` compare, or compute these from."""
+        made = [v for op in self.equalities for node in self._changing(op) for v in nodes.writes(node)]
+        return min(value.type.dtype.bits for value in made)
+
+    @cached_property
     def counts_in(self) -> set[str]:
         """The state spaces of the words among the numbers of `equalities`."""
         makers = [node for op in self.equalities for node in self._changing(op)]
@@ -203,7 +209,8 @@ class Loop:
         return _closure([base], self._origins).intersection(pointers)
 
     def _moves_one_way(self, op: nodes.Op) -> bool:
-        """Is each number that `op` compares fixed, or moved by adding a fixed number?
+        """Is each number that `op` compares fixed, or a fixed multiple of one that moves by adding
+        a fixed number?
 
         If both move, registers do so in each iteration. Neither a ring is such a number nor one
         that a second line changes.
@@ -216,14 +223,19 @@ class Loop:
         return (one or steady) and all(map(self._adds, makers))
 
     def _adds(self, node: nodes.Node) -> bool:
-        """Does it add a fixed number, or read or write a word to which one node adds one?"""
+        """Does it add a fixed number, scale a number that does not depend on the result, or read or
+        write a word that one node changes in such a way?"""
         moving = self._moving & {*nodes.reads(node)}
         if isinstance(node, nodes.Assign):
             return len(moving) < 2
-        if not isinstance(node, nodes.Op) or not _access(node):
-            return isinstance(node, nodes.Op) and node.instr.adds and len(moving) < 2
+        if not isinstance(node, nodes.Op):
+            return False
+        if not _access(node):
+            scales = node.instr.scales and node not in self._changing(node)
+            scales = scales and (node.instr.opcode != names.LEFT_SHIFT or node.operands[0] in moving)
+            return (node.instr.adds or scales) and len(moving) < 2
         place: Any = node.operands[0]
-        adds = _access(node) != "update" or (node.instr.adds and not moving)
+        adds = _access(node) != "update" or node.instr.exchanges or (node.instr.adds and not moving)
         same = [op.operands[0] == place for op in self._writers(node)]
         return adds and place.base not in self._moving and same in ([], [True])
 

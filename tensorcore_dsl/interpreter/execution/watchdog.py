@@ -107,7 +107,7 @@ class Watchdog:
         self.digest = _UNKNOWN
         self.probe: _Probe | None = None
         self.left = GAP
-        self.random = random.Random(0)
+        self.random, self.jitter = random.Random(0), random.Random(0)
         self.quiet: dict[int, tuple[list[int], int]] = {}
         self.apart: dict[int, Any] = {}
         self.looked: dict[int, int] = {}
@@ -162,7 +162,8 @@ class Watchdog:
         """Is it time to look at the numbers that a loop compares?"""
         due = self.iterations[head] - self.looked.get(head, 0) >= SAMPLE
         if due:
-            self.looked[head] = self.iterations[head]
+            # Steps that almost wrap around between two looks at a fixed distance would seem short.
+            self.looked[head] = self.iterations[head] + self.jitter.randrange(8)
         return due
 
     def _moves_apart(self, head: int) -> bool:
@@ -178,7 +179,7 @@ class Watchdog:
             if a is None or b is None:
                 return False
             apart = np.asarray(a - b)
-            parts = np.abs(apart.view(f"i{apart.itemsize}") / 256.0**apart.itemsize)
+            parts = np.abs(apart.view(f"i{apart.itemsize}") / 2.0**loop.bits)
             found.append(np.broadcast_to(parts, ctx.mask.shape))
         if not found:
             return False
