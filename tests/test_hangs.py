@@ -573,8 +573,8 @@ def around_a_ring(x: tc.Array, how: tc.Const):
         while i * factor != (9_000 * factor + 2**31) % 2**32 - 2**31:
             i += 1
     elif how == "doubles":
+        i = 1
         while i != 0:
-            x[0] = i
             turns += 1
             if turns % 127 == 0:
                 i = 2 * i
@@ -621,7 +621,8 @@ RINGS = (
 
 
 @pytest.mark.parametrize("how", RINGS)
-def test_rings(how: str) -> None:
+def test_rings(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "TOGETHER", 127)
     x = np.append(np.arange(101, 9_000), 100).astype(np.int32)
     x[1] = 101
     around_a_ring.emulate[1, 1](x, how)

@@ -126,7 +126,7 @@ class Watchdog:
     def budget(self) -> int:
         """Backward jumps that compiled code may make until this is asked again: of a warp."""
         most = max(self.iterations.values(), default=0)
-        return max(min(TOGETHER, self.limit + 1 - most), 1)
+        return max(min(TOGETHER - self.jitter.randrange(8), self.limit + 1 - most), 1)
 
     def add_iterations(self, head: int, count: int) -> str:
         """Count backward jumps; says that they are more than the limit, or ""."""
