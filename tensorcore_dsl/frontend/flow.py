@@ -379,6 +379,8 @@ class Flow(Calls):
         for name in names:
             self.frame.variables[name] = Undefined("it counts a run-time loop that has ended")
         dtype, bounds = items.dtype, items.bounds()
+        for bound in (items.start, items.stop, items.step):
+            self.builder.check_products(bound, what="a range")
 
         def trial(loop: Loop, settle: Callable[[Loop], None]) -> None:
             index = self.builder.new_value(Type(dtype))

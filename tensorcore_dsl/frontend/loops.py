@@ -12,7 +12,7 @@ does not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,6 +128,7 @@ class _Variables:
         self.ordered = False
         self.born: dict[str, Any] = {}
         self.unsettled = False
+        self.later: dict[Slot, list[Any]] = {}  # values of the body that a slot is to follow
         loc = builder.locate()
         self.where = f"the run-time loop at line {loc.line}" if loc else "a run-time loop"
 
@@ -185,23 +186,24 @@ class _Variables:
         entry = self.entry
         for (number, key), plan in self.carried.items():
             value = entry.resolved(entry.copies[number][key], entry.copies)
-            entry.containers[number][key] = self._introduced(value, plan)
+            later = self.later.get((number, key), ())
+            entry.containers[number][key] = self._introduced(value, plan, later)
         self.head = Snapshot(self.frames)
 
-    def _introduced(self, entry: Any, plan: Any) -> Any:
+    def _introduced(self, entry: Any, plan: Any, later: Sequence[Any]) -> Any:
         if isinstance(plan, Carry):
             if plan.like is not None:
                 variable = register_for(self.builder, [plan.like])
                 write(self.builder, [(variable, entry)])
                 return variable
-            return new_variable(self.builder, entry, plan.dtype)
+            return new_variable(self.builder, entry, plan.dtype, later)
         if isinstance(plan, Undefined):
             return plan
         entry = shaped(entry, plan)
         items = columns([entry, plan])
         if items is None:
             return plan if entry is UNSET else entry
-        return rebuilt(entry, [self._introduced(*pair) for pair in items])
+        return rebuilt(entry, [self._introduced(*pair, later) for pair in items])
 
     def try_out(self, trial: Callable[[Loop, Callable[[Loop], None]], None], loop: Loop) -> bool:
         """Evaluate the body. An error of a trial that carried too much does not count."""
@@ -277,7 +279,18 @@ class _Variables:
                 if made or any(after is not head for after in afters):
                     self._compare(slot, head, afters, loop.states)
         self._learn(expected, verdicts)
+        if self.builder.checks and not self.unsettled:
+            self._follow(loop)
         return not self.unsettled
+
+    def _follow(self, loop: Loop) -> None:
+        """Let slots follow, in the next trial, the products and addresses that the body gives them."""
+        for slot in self.carried:
+            copies = [pair for contents in loop.states for pair in self._copies(contents, [slot])]
+            later = [value for head, value in copies if not self.builder.follows(head, value)]
+            if later:
+                self.later[slot] = [*self.later.get(slot, ()), *later]
+                self.unsettled = True
 
     def _compare(self, slot: Slot, head: Any, afters: list[Any], states: list[Contents]) -> None:
         entry = self.entry.resolved(self.entry.copies[slot[0]][slot[1]], self.entry.copies)
@@ -399,10 +412,10 @@ class _Variables:
             place = way.block.nodes.index(way.before) if way.before else len(way.block)
             way.block.nodes[place:place] = tail.nodes
 
-    def _copies(self, contents: Contents) -> Copies:
-        """The copies to the carried registers where the containers hold `contents`."""
+    def _copies(self, contents: Contents, slots: Iterable[Slot] = ()) -> Copies:
+        """The copies to the registers of slots, or of all, where the containers hold `contents`."""
         copies: Copies = []
-        for number, key in self.carried:
+        for number, key in slots or self.carried:
             place = self.head.number(self.entry.containers[number])
             if place is None:
                 continue

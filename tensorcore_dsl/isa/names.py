@@ -21,8 +21,9 @@ INTEGER_ADD = ("add.s", "add.u")  # prefixes of the additions of integers
 PERMUTE_BYTES = "prmt.b32"
 INTEGER_PRODUCTS = tuple(f"mul.{part}.{sign}" for part in ("lo", "wide") for sign in "su")
 INDEX_PRODUCT = "mul.lo.s32"
+INDEX_CHOICE = "selp.b32"
 INDEX_ARITHMETIC = frozenset(
-    {INDEX_PRODUCT, "add.s32", "sub.s32", "neg.s32", "cvt.s64.s32", "add.s64", "sub.s64"}
+    {INDEX_PRODUCT, INDEX_CHOICE, "add.s32", "sub.s32", "neg.s32", "cvt.s64.s32", "add.s64", "sub.s64"}
 )
 SPECIAL_REGISTER = "mov"  # opcode
 LEFT_SHIFT, BITWISE_AND, LOOKUP_LOGIC = "shl", "and", "lop3"  # opcodes

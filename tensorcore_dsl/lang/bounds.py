@@ -256,10 +256,11 @@ class Bounded(Struct):
         """The address, for an access of so many bytes where `pred` holds."""
         self.check_bounds(bytes_, pred)
         swizzle = getattr(self, "swizzle", None)  # of tiles, and of pointers into them
-        if swizzle is None or not builder().checks:
+        if not builder().checks:
             return self.address
         place = Place(self.address.value, self.address.dtype)
-        place.swizzle = swizzle
+        if swizzle is not None:
+            place.swizzle = swizzle
         return place
 
 

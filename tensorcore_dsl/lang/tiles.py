@@ -126,9 +126,9 @@ def shared(
         size = element_size(dtype)
         plane, pitch = ((0, 0, *steps[:-1])[i] * size for i in (-2, -1))
         within, strides = (pitch, plane, swizzle), [step * size for step in steps]
-        kernel.tiles.append(
-            SharedTile(start, elements * size, *within, tile.described, shape, tuple(strides))
-        )
+        whole = SharedTile(start, elements * size, *within, tile.described, shape, tuple(strides))
+        kernel.tiles.append(whole)
+        builder().tiles_of[origin.value] = frozenset([whole])
     return tile
 
 

@@ -73,7 +73,10 @@ def apply(builder: InstructionBuilder, name: str, *operands: Any) -> Any:
         _check_numbers(SIGNS[name], left, right, dtype)
     if name in COMPARISONS:
         return _compare(builder, name, left, right, dtype)
-    return _BINARY[name](builder, left, right, dtype)
+    result = _BINARY[name](builder, left, right, dtype)
+    if builder.tiles_of and name in ("add", "sub"):
+        builder.note_sum(result, left, right if name == "add" else None)
+    return result
 
 
 def _check_numbers(sign: str, left: Any, right: Any, dtype: DType) -> None:

@@ -31,6 +31,7 @@ from tensorcore_dsl.ir.nodes import (  # isort: skip
     Node,
     Op,
     Part,
+    SharedTile,
     Type,
     Value,
 )
@@ -55,6 +56,9 @@ from tensorcore_dsl.values.operands import (  # isort: skip
 MAX_DIVISOR = 1024
 SHARED_ALIGN = 16  # bytes, of shared memory
 MAX_OFFSET = 2**31 - 1  # of `[base + offset]`
+Tiles = frozenset[SharedTile | None]  # that an address may point into; None: it is computed otherwise
+NOWHERE: Tiles = frozenset()
+OTHER: Tiles = frozenset([None])
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,10 @@ class InstructionBuilder:
         self.known: dict[Any, Any] = {}
         self._order: list[Any] = []  # keys of known, oldest first
         self._definitions: dict[Value, Op] = {}
-        self._products: dict[Any, Any] = {}  # see `_note_products`
+        self._products: dict[Any, tuple[Value, ...]] = {}  # see `_note_products`
+        self.carried: dict[Value, Scalar] = {}  # by variable, its product
+        # in a checked build, by address: the static tiles from whose addresses it was computed
+        self.tiles_of: dict[Value, Tiles] = {}
         self._checked: dict[str, Instruction] = {}
         self.checks = False  # a checked build: indices are checked at run time
         self.asserts = True  # assertions are checked at run time
@@ -208,9 +215,31 @@ class InstructionBuilder:
                 bounded.check_bounds(bytes_, where)
 
     def _check_plain(self, address: Scalar, bytes_: Any, pred: Any) -> None:
-        """Check that an access ends in the static tile in which it starts, if that is known."""
-        start = self.static_offset(address)
-        if start is None or bytes_ == "lines":
+        """Check an access at an address without bounds.
+
+        It stays in the static tile from whose address it was computed at run time. If the address
+        is known, it ends in the static tile in which it starts.
+        """
+        self.check_products(address, pred, "an address")
+        start, tiles = self.static_offset(address), self._tiles(address)
+        if bytes_ == "lines":
+            return
+        areas = [tile for tile in tiles if tile is not None]
+        if start is None and areas and None not in tiles:
+            first = min(tile.start for tile in areas)
+            size = max(tile.start + tile.bytes for tile in areas) - first
+            place = self.named(names.binary("sub", dtypes.u32), address, self.named(names.STATIC_SHARED))
+            place = self.named(names.binary("add", dtypes.s32), place, -first)
+            count, name = bytes_, " and ".join(sorted(tile.name for tile in areas))
+            if isinstance(bytes_, Scalar):
+                last = self.named(names.binary("add", dtypes.s32), place, bytes_)
+                pred, count = both(pred, bytes_ != 0), 1
+                self.check(
+                    dtypes.s32, last, size + 1, 1, f"byte %lld leaves {name}, which has %lld bytes", pred
+                )
+            text = f"{count} bytes from byte %lld on leave {name}, which has %lld bytes"
+            self.check(dtypes.s32, place, size, count, text, pred)
+        if start is None:
             return
         for tile in self.kernel.tiles:
             if tile.start <= start < tile.start + tile.bytes:
@@ -248,26 +277,87 @@ class InstructionBuilder:
             self._definitions[result] = op
         if self.checks and instr.mnemonic in names.INDEX_ARITHMETIC:
             self._note_products(op)
+        if self.tiles_of:
+            self._note_other(op)
         wrapped = _wrap(instr, results)
         if reusable:
             self._remember(key, wrapped)
         return wrapped
 
     def _note_products(self, op: Op) -> None:
-        """Remember the products of s32 that a result is a sum of, and whether they wrap.
+        """Remember the whole products of s32 that a result is a sum of, or chosen from.
 
         What is computed for that is dead code unless the result becomes an index. A constant like
         the size of a tile, and an index of a thread or block, is too small for a product to wrap.
         """
-        (result,), wide, sources = op.results, dtypes.s64, list[Any](op.operands)
-        found = [product for source in sources for product in self._products.get(source, ())]
-        if op.instr.mnemonic == names.INDEX_PRODUCT and not any(map(self._is_small, sources)):
+        (result,), sources = op.results, list[Any](op.operands)
+        found = dict.fromkeys(whole for source in sources for whole in self._products.get(source, ()))
+        if found and op.instr.mnemonic == names.INDEX_CHOICE:
+            chosen = self._chosen(*map(self.product, sources[:2]), Scalar(sources[2]))
+            found = {chosen.value: None}
+        elif op.instr.mnemonic == names.INDEX_PRODUCT and not any(map(self._is_small, sources)):
             factors = [s.value if isinstance(s, Const) else Scalar(s) for s in sources]
             whole = self.named(names.multiply_wide(dtypes.s32), *factors)
-            kept = self.named(names.convert(wide, dtypes.s32), Scalar(result))
-            found.append((whole, kept, self.named(names.compare("ne", wide), whole, kept)))
-            self._products[kept.value] = found
-        self._products[result] = found
+            self._wrapped(whole)
+            found[whole.value] = None
+        if found:
+            self._products[result] = tuple(found)
+
+    def _wrapped(self, whole: Scalar) -> tuple[Scalar, Scalar]:
+        """A product in 32 bits, widened again, and whether it differs from the whole one."""
+        wide, narrow = dtypes.s64, dtypes.s32
+        kept = self.named(names.convert(narrow, wide), whole)
+        kept = self.named(names.convert(wide, narrow), kept)
+        return kept, self.named(names.compare("ne", wide), whole, kept)
+
+    def _chosen(self, yes: Any, no: Any, condition: Scalar) -> Scalar:
+        chosen = self.named(names.select(64), yes, no, condition)
+        return Scalar(chosen.value, dtypes.s64)
+
+    def product(self, value: Any) -> Any:
+        """The product in a value that wraps in 32 bits, or any; 0 if there is none."""
+        first, *rest = [Scalar(whole) for whole in self.products(value)] or [0]
+        for other in rest:
+            first = self._chosen(first, other, self._wrapped(first)[1])
+        return first
+
+    def follow(self, variable: Any, values: Sequence[Any]) -> None:
+        """Let a variable carry the product in what is written to it, if one of `values` has any.
+
+        It is an address in static tiles if all values are.
+        """
+        if any(map(self.products, values)):
+            whole = self.new_value(Type(dtypes.s64))
+            self.carried[variable.value] = Scalar(whole)
+            self._products[variable.value] = (whole,)
+        tiles = [*map(self._tiles, values)]
+        if any(tiles):
+            self.tiles_of[variable.value] = frozenset().union(*tiles) if all(tiles) else OTHER
+
+    def follows(self, variable: Any, value: Any) -> bool:
+        """Does a variable follow the products in a value, and the tiles that it points into?"""
+        tiles, more = self._tiles(variable), self._tiles(value)
+        points = tiles >= OTHER or (more <= tiles and bool(more) == bool(tiles))
+        return points and bool(self.products(variable) or not self.products(value))
+
+    def _tiles(self, value: Any) -> Tiles:
+        return self.tiles_of.get(getattr(value, "value", value), NOWHERE)
+
+    def note_sum(self, result: Any, left: Any, right: Any) -> None:
+        """Remember the tiles that a sum or a difference points into: those of an address in it.
+
+        Constants are added last, so two tiles' addresses may give the same register.
+        """
+        one, other = self._tiles(left), self._tiles(right)
+        if one or other:
+            tiles = OTHER if one and other else one | other
+            self.tiles_of[result.value] = self._tiles(result) | tiles
+
+    def _note_other(self, op: Op) -> None:
+        """Remember that a result depends on addresses of tiles, and need not be one."""
+        known = [source for source in op.operands if source in self.tiles_of]
+        if len(known) > (1 if op.instr.adds else 0):
+            self.tiles_of |= dict.fromkeys(op.results, OTHER)
 
     def _is_small(self, source: Any) -> bool:
         if isinstance(source, Const):
@@ -458,14 +548,15 @@ class InstructionBuilder:
         self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
         self.check_products(index, pred)
 
-    def products(self, index: Any) -> Any:
-        """The products that an s32 is a sum of: in 64 bits, in 32 bits, and whether they differ."""
-        return self._products.get(getattr(index, "value", index), ())
+    def products(self, index: Any) -> tuple[Value, ...]:
+        """The products that an s32 is a sum of or chosen from, in 64 bits."""
+        return self._products.get(getattr(index, "value", index), ()) if self._products else ()
 
-    def check_products(self, index: Any, pred: Any = None) -> None:
+    def check_products(self, index: Any, pred: Any = None, what: str = "an index") -> None:
         """In a checked build: stop if a product that the index is a sum of has wrapped."""
-        for whole, kept, wraps in self.products(index):
-            text = "the product %lld in an index is %lld in 32 bits: compute it in s64"
+        for whole in map(Scalar, self.products(index)):
+            text = f"the product %lld in {what} is %lld in 32 bits: compute it in s64"
+            kept, wraps = self._wrapped(whole)
             where = both(pred, wraps)
             self.check(dtypes.s64, whole, kept, MAX_OFFSET, text, where, "InvalidArithmetic")
 

@@ -226,7 +226,7 @@ class Scalar(RuntimeValue, Element):
 
 
 class Place(Scalar):
-    """The address of an access to a tile of shared memory that has this swizzle."""
+    """The address of an access whose bounds have been checked; swizzle: of its shared tile."""
 
     __slots__ = ("swizzle",)
 

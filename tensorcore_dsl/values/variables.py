@@ -28,7 +28,11 @@ def register_for(builder: Builder, values: Sequence[Any]) -> Any:
             return RegisterGroup(builder.new_value(first.value.type), first.operand)
         return None
     dtype = holding_type(values)
-    return None if dtype is None else Scalar(builder.new_value(Type(dtype)), dtype)
+    if dtype is None:
+        return None
+    variable = Scalar(builder.new_value(Type(dtype)), dtype)
+    builder.follow(variable, values)
+    return variable
 
 
 def holding_type(values: Sequence[Any]) -> DType | None:
@@ -42,18 +46,21 @@ def holding_type(values: Sequence[Any]) -> DType | None:
         return None
 
 
-def new_variable(builder: Builder, value: Any, dtype: DType | None = None) -> Any:
-    """A fresh register that starts as `value`."""
+def new_variable(builder: Builder, value: Any, dtype: DType | None = None, later: Sequence[Any] = ()) -> Any:
+    """A fresh register that starts as `value`. later: values that it follows (`follow`)."""
     if isinstance(value, RegisterGroup):
         variable: Any = RegisterGroup(builder.new_value(value.value.type), value.operand)
     else:
         variable = Scalar(builder.new_value(Type(dtype or value.dtype)))
+    builder.follow(variable, [value, *later])
     write(builder, [(variable, value)])
     return variable
 
 
 def write(builder: Builder, copies: Copies) -> None:
     """Assign all values to their variables at once: a value that is overwritten here is saved."""
+    followed = [(to, value) for to, value in copies if to.value in builder.carried]
+    copies = copies + [(builder.carried[to.value], builder.product(value)) for to, value in followed]
     targets = {variable.value for variable, _ in copies}
     ready: Copies = []
     for variable, value in copies:
