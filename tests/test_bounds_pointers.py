@@ -486,6 +486,110 @@ def vector_by_address(bad: tc.Const):
     tc.emit("ld.shared.v4.b32", tile.at(28).address)  # here
 
 
+# -- plain addresses that are known at run time --------------------------------------------------------
+
+STORE = "st.shared.b32"
+
+
+@twin(OutOfBounds, "4 bytes from byte 128 on leave a shared s32 tile of 4x8, which has 128 bytes", 1)
+def word_by_address(i, bad: tc.Const):
+    before, tile, other = (tc.shared(shape, tc.s32) for shape in (32, (4, 8), 32))
+    t = tc.threadIdx.x
+    before[t], other[t] = 0, 0
+    tc.emit(STORE, tile.at(0, 1).address + 4 * (t - (0 if bad else i)), 0)  # here
+
+
+@twin(OutOfBounds, "4 bytes from byte -4 on leave a shared s32 tile of 32, which has 128 bytes", 1)
+def word_before_the_tile(i, bad: tc.Const):
+    before, tile = tc.shared((8, 8), tc.s32), tc.shared(32, tc.s32)
+    before[0, tc.threadIdx.x % 8] = 0
+    tc.emit(STORE, tile.address - 4 * (i if bad else i - 1) + 4 * tc.threadIdx.x, 0)  # here
+
+
+@twin(OutOfBounds, "16 bytes from byte 116 on leave a shared s32 tile of 32, which has 128 bytes", 29)
+def vector_by_run_time_address(i, bad: tc.Const):
+    tile, other = tc.shared(32, tc.s32, align=16), tc.shared(32, tc.s32)
+    other[tc.threadIdx.x] = 0
+    if tc.threadIdx.x == 0:
+        tc.emit("st.shared.v4.b32", tile.address + 4 * (i if bad else i - 1), [tc.u32(0)] * 4)  # here
+
+
+@twin(OutOfBounds, "byte 143 leaves a shared f32 tile of 32, which has 128 bytes", (64,), 1, np.uint32(128))
+def bulk_store_by_run_time_address(x, i, n: tc.u32, bad: tc.Const):
+    tile, other = tc.shared(32, tc.f32, align=128), tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x], other[tc.threadIdx.x] = 1.0, 7.0
+    tc.fence_proxy_async()
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        tc.emit(BULK_STORE, x.address, tile.address + 16 * i, n - (0 if bad else 16))  # here
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+@twin(OutOfBounds, "4 bytes from byte 128 on leave a shared s32 tile of 32, which has 128 bytes", 32)
+def address_in_a_loop(n, bad: tc.Const):
+    tile, other = tc.shared(32, tc.s32), tc.shared(32, tc.s32)
+    other[tc.threadIdx.x] = 0
+    if tc.threadIdx.x == 0:
+        place = tile.address
+        for _ in range(n + (1 if bad else 0)):
+            tc.emit(STORE, place, 0)  # here
+            place += 4
+
+
+@twin(OutOfBounds, "leave a shared s32 tile of 16 and a shared s32 tile of 32, which has 192 bytes", 32)
+def one_of_two_addresses(n, bad: tc.Const):
+    """A register may hold either address; it stays in the bytes from the first tile to the last."""
+    small, tile, other = tc.shared(16, tc.s32), tc.shared(32, tc.s32), tc.shared(32, tc.s32)
+    other[tc.threadIdx.x] = 0
+    if tc.threadIdx.x == 0:
+        place = small.address
+        if n > 3:
+            place = tile.address
+        tc.emit(STORE, place + 4 * (n if bad else n - 1), 0)  # here
+
+
+@tc.kernel
+def reaches_other_tiles(i, n, how: tc.Const):
+    """Addresses that do not stay in a tile of which they are made, and are right."""
+    small, tile, other = tc.shared((8, 4), tc.s32), tc.shared(32, tc.s32), tc.shared(32, tc.s32)
+    apart, place, t = i * 0, small.address, 4 * tc.threadIdx.x
+    if how == "dynamic":
+        pool = tc.dynamic_shared((2, 32), tc.s32)
+        tc.emit(STORE, pool[0].address + 128 * i + t, 0)
+        tc.dynamic_shared(32, tc.s32)
+        tc.emit(STORE, pool[1].address + 128 * i + t, 0)
+    elif how == "difference":
+        tc.emit(STORE, small.address + (tile.address - small.address) * n + t, 0)
+    elif how == "emitted":
+        tc.emit(STORE, small.address + tc.emit("sub.u32", tile.address, small.address) + t, 0)
+    elif how == "carried difference":
+        for _ in range(n):
+            apart = tile.address.bits(tc.s32) - small.address.bits(tc.s32)
+        tc.emit(STORE, small.address + apart + t, 0)
+    elif how == "ring":
+        for turn in range(n + 1):
+            tc.emit(STORE, place + t, 0)
+            tc.syncwarp()
+            place = tile.address if turn == 0 else other.address
+    elif how == "xor":
+        tc.emit(STORE, (small.address ^ 128) + t, 0)
+    elif how == "from the end":
+        tc.emit(STORE, tile.address + 128 - t - 4 * i, 0)
+    else:
+        start, end = tile.address + t, small.address + 128 - t - 4 * i
+        tc.emit(STORE, start, 0)
+        tc.emit(STORE, end, 0)
+
+
+WAYS = "dynamic", "difference", "emitted", "carried difference", "ring", "xor", "from the end", "two ends"
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_addresses_of_several_tiles(how: str) -> None:
+    reaches_other_tiles.emulator("sm_90a")[1, 32, None, 512 if how == "dynamic" else 0](1, 2, how)
+
+
 @pytest.mark.parametrize("case", twin, ids=str)
 def test_bad(case: Twin) -> None:
     case.check_bad()

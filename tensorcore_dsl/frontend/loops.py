@@ -203,7 +203,7 @@ class _Variables:
         items = columns([entry, plan])
         if items is None:
             return plan if entry is UNSET else entry
-        return rebuilt(entry, [self._introduced(*pair, later) for pair in items])
+        return rebuilt(entry, [self._introduced(a, b, later) for a, b in items])
 
     def try_out(self, trial: Callable[[Loop, Callable[[Loop], None]], None], loop: Loop) -> bool:
         """Evaluate the body. An error of a trial that carried too much does not count."""

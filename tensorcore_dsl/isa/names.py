@@ -23,7 +23,8 @@ INTEGER_PRODUCTS = tuple(f"mul.{part}.{sign}" for part in ("lo", "wide") for sig
 INDEX_PRODUCT = "mul.lo.s32"
 INDEX_CHOICE = "selp.b32"
 INDEX_ARITHMETIC = frozenset(
-    {INDEX_PRODUCT, INDEX_CHOICE, "add.s32", "sub.s32", "neg.s32", "cvt.s64.s32", "add.s64", "sub.s64"}
+    {INDEX_PRODUCT, INDEX_CHOICE, "neg.s32", "cvt.s64.s32", "cvt.u64.s32", "mul.wide.s32", "mul.lo.u32"}
+    | {f"{operation}.{sign}{bits}" for operation in ("add", "sub") for sign in "su" for bits in (32, 64)}
 )
 SPECIAL_REGISTER = "mov"  # opcode
 LEFT_SHIFT, BITWISE_AND, LOOKUP_LOGIC = "shl", "and", "lop3"  # opcodes

@@ -19,6 +19,7 @@ from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.access import GENERIC
 from tensorcore_dsl.isa.bounds import format_text
+from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
@@ -31,7 +32,6 @@ from tensorcore_dsl.ir.nodes import (  # isort: skip
     Node,
     Op,
     Part,
-    SharedTile,
     Type,
     Value,
 )
@@ -228,17 +228,15 @@ class InstructionBuilder:
         if start is None and areas and None not in tiles:
             first = min(tile.start for tile in areas)
             size = max(tile.start + tile.bytes for tile in areas) - first
-            place = self.named(names.binary("sub", dtypes.u32), address, self.named(names.STATIC_SHARED))
-            place = self.named(names.binary("add", dtypes.s32), place, -first)
+            add, base = names.binary("add", dtypes.s32), self.named(names.STATIC_SHARED)
+            place = self.named(names.binary("sub", dtypes.u32), address, base)
             count, name = bytes_, " and ".join(sorted(tile.name for tile in areas))
             if isinstance(bytes_, Scalar):
-                last = self.named(names.binary("add", dtypes.s32), place, bytes_)
+                last = self.named(add, self.named(add, place, -first - 1), bytes_)
                 pred, count = both(pred, bytes_ != 0), 1
-                self.check(
-                    dtypes.s32, last, size + 1, 1, f"byte %lld leaves {name}, which has %lld bytes", pred
-                )
+                self.check(dtypes.s32, last, size, 1, f"byte %lld leaves {name}, which has %lld bytes", pred)
             text = f"{count} bytes from byte %lld on leave {name}, which has %lld bytes"
-            self.check(dtypes.s32, place, size, count, text, pred)
+            self.check(dtypes.s32, self.named(add, place, -first), size, count, text, pred)
         if start is None:
             return
         for tile in self.kernel.tiles:
@@ -293,7 +291,8 @@ class InstructionBuilder:
         (result,), sources = op.results, list[Any](op.operands)
         found = dict.fromkeys(whole for source in sources for whole in self._products.get(source, ()))
         if found and op.instr.mnemonic == names.INDEX_CHOICE:
-            chosen = self._chosen(*map(self.product, sources[:2]), Scalar(sources[2]))
+            yes, no, condition = sources
+            chosen = self._chosen(self.product(yes), self.product(no), Scalar(condition))
             found = {chosen.value: None}
         elif op.instr.mnemonic == names.INDEX_PRODUCT and not any(map(self._is_small, sources)):
             factors = [s.value if isinstance(s, Const) else Scalar(s) for s in sources]
@@ -316,10 +315,11 @@ class InstructionBuilder:
 
     def product(self, value: Any) -> Any:
         """The product in a value that wraps in 32 bits, or any; 0 if there is none."""
-        first, *rest = [Scalar(whole) for whole in self.products(value)] or [0]
-        for other in rest:
+        wholes = map(Scalar, self.products(value))
+        first = next(wholes, None)
+        for other in wholes:
             first = self._chosen(first, other, self._wrapped(first)[1])
-        return first
+        return 0 if first is None else first
 
     def follow(self, variable: Any, values: Sequence[Any]) -> None:
         """Let a variable carry the product in what is written to it, if one of `values` has any.
