@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -274,8 +275,9 @@ class InstructionBuilder:
         for result in results:
             self._definitions[result] = op
         if self.checks and instr.mnemonic in names.INDEX_ARITHMETIC:
-            self._note_products(op)
-        if self.tiles_of:
+            if self._products or instr.mnemonic == names.INDEX_PRODUCT:
+                self._note_products(op)
+        if reusable and self.tiles_of:
             self._note_other(op)
         wrapped = _wrap(instr, results)
         if reusable:
@@ -315,11 +317,9 @@ class InstructionBuilder:
 
     def product(self, value: Any) -> Any:
         """The product in a value that wraps in 32 bits, or any; 0 if there is none."""
-        wholes = map(Scalar, self.products(value))
-        first = next(wholes, None)
-        for other in wholes:
-            first = self._chosen(first, other, self._wrapped(first)[1])
-        return 0 if first is None else first
+        if not (wholes := [*map(Scalar, self.products(value))]):
+            return 0
+        return reduce(lambda a, b: self._chosen(a, b, self._wrapped(a)[1]), wholes)
 
     def follow(self, variable: Any, values: Sequence[Any]) -> None:
         """Let a variable carry the product in what is written to it, if one of `values` has any.
@@ -355,8 +355,8 @@ class InstructionBuilder:
 
     def _note_other(self, op: Op) -> None:
         """Remember that a result depends on addresses of tiles, and need not be one."""
-        known = [source for source in op.operands if source in self.tiles_of]
-        if len(known) > (1 if op.instr.adds else 0):
+        known = [s for s in op.operands if type(s) is Value and s in self.tiles_of]
+        if known and (len(known) > 1 or not op.instr.adds):
             self.tiles_of |= dict.fromkeys(op.results, OTHER)
 
     def _is_small(self, source: Any) -> bool:
