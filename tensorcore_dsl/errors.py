@@ -226,8 +226,8 @@ class Uninitialised(EmulationError):
 class InvalidArithmetic(EmulationError):
     """An integer division by zero, a shift by a negative count, a range that does not end.
 
-    The step of such a range is zero, or its index leaves its type before the end. Also an index of
-    an array, inside of it, with a product in it that wraps in 32 bits.
+    The step of such a range is zero, or its index leaves its type before the end. Also an index, an
+    address or a bound of a range with a product in it that wraps in 32 bits.
     """
 
 

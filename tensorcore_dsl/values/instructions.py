@@ -274,9 +274,9 @@ class InstructionBuilder:
         self.append(op)
         for result in results:
             self._definitions[result] = op
-        if self.checks and instr.mnemonic in names.INDEX_ARITHMETIC:
-            if self._products or instr.mnemonic == names.INDEX_PRODUCT:
-                self._note_products(op)
+        starts = instr.mnemonic == names.INDEX_PRODUCT
+        if self.checks and (starts or (self._products and instr.mnemonic in names.INDEX_ARITHMETIC)):
+            self._note_products(op)
         if reusable and self.tiles_of:
             self._note_other(op)
         wrapped = _wrap(instr, results)
