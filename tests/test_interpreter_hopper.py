@@ -419,7 +419,6 @@ class TestProxies:
 def barriers(out: tc.Array, mistake: tc.Const = ""):
     """Warp 1 waits for three arrivals of each lane of warp 0; then the barrier makes room."""
     tc.launch_bounds(64)
-    other = tc.shared(4, tc.u64, align=8)
     bar = tc.mbarriers(1)[0]
     t, warp = tc.threadIdx.x, tc.warp_id()
     if (t == 0) & (mistake != "not initialised"):
@@ -429,7 +428,7 @@ def barriers(out: tc.Array, mistake: tc.Const = ""):
     if mistake != "no barrier":
         tc.barrier()
     if mistake == "overlap":
-        tc.emit("st.shared.b64", other.at(0).address + 8 * (t % 8), tc.u64(1))
+        tc.emit("st.shared.b64", bar.address, tc.u64(1))
     if warp == 0:
         bar.arrive(2)
         out[t] = tc.select(bar.test(0), 1, 0)
@@ -515,7 +514,7 @@ class TestBarriers:
         ("not initialised", EmulationError, "bar is not initialised .thread 0"),
         ("no arrivals", EmulationError, "is to expect 0 arrivals; 1 to 1048575 are allowed"),
         ("twice", EmulationError, "initialised a second time"),
-        ("overlap", Uninitialised, "byte 0x20 belongs to bar .initialised"),
+        ("overlap", Uninitialised, "byte 0x0 belongs to bar .initialised"),
         ("too many", EmulationError, "arrives 3 times when 2 of 96 arrivals"),
         ("parity", EmulationError, "waits for parity 32; parities are 0 and 1"),
         ("no barrier", Race, "thread 0 of block 0 .* wrote it at line .*init.*nothing orders"),
