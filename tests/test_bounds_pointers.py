@@ -559,6 +559,9 @@ def reaches_other_tiles(i, n, how: tc.Const):
         tc.emit(STORE, pool[0].address + 128 * i + t, 0)
         tc.dynamic_shared(32, tc.s32)
         tc.emit(STORE, pool[1].address + 128 * i + t, 0)
+        if n > 1:
+            place = pool.address
+        tc.emit(STORE, place + t, 0)
     elif how == "difference":
         tc.emit(STORE, small.address + (tile.address - small.address) * n + t, 0)
     elif how == "emitted":
@@ -577,9 +580,9 @@ def reaches_other_tiles(i, n, how: tc.Const):
     elif how == "from the end":
         tc.emit(STORE, tile.address + 128 - t - 4 * i, 0)
     else:
-        start, end = tile.address + t, small.address + 128 - t - 4 * i
+        start, end = tile.address + t, small.address + 128 + t  # in the same register
         tc.emit(STORE, start, 0)
-        tc.emit(STORE, end, 0)
+        tc.emit(STORE, end - 8 * tc.threadIdx.x - 4 * i, 0)
 
 
 WAYS = "dynamic", "difference", "emitted", "carried difference", "ring", "xor", "from the end", "two ends"

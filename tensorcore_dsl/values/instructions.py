@@ -348,9 +348,7 @@ class InstructionBuilder:
 
         Constants are added last, so two tiles' addresses may give the same register.
         """
-        one, other = self._tiles(left), self._tiles(right)
-        if one or other:
-            tiles = OTHER if one and other else one | other
+        if tiles := self._tiles(left) | self._tiles(right):
             self.tiles_of[result.value] = self._tiles(result) | tiles
 
     def _note_other(self, op: Op) -> None:
