@@ -873,3 +873,23 @@ def test_keys_of_arrays_that_machine_code_cannot_read():
     arrays = DeviceNDArray(np.zeros(4)), DeviceNDArray(np.zeros(5))
     key = key_function((DeviceNDArray,))
     assert key(arrays[0]) != key(arrays[1])
+
+
+def test_names_and_classes_live_as_long_as_the_code_that_refers_to_them():
+    name = "".join(("only", "_", "here"))
+    address = machine_code.address_of_name(name)
+    del name
+    assert ctypes.cast(address, ctypes.py_object).value == "only_here"
+
+    class Array:
+        pass
+
+    kind = argument_kinds.AttributeArray(Array, ("pointer",), "strides", (), False, ())
+    key, known = native_function.key_function((kind,), lambda x: "fallback"), weakref.ref(Array)
+    del Array, kind
+    native_function._compiled.cache_clear()
+    gc.collect()
+    assert known() is not None and key(0) == "fallback"
+    del key
+    gc.collect()
+    assert known() is None

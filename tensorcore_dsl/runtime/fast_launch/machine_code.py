@@ -24,6 +24,16 @@ _BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64, "
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
 
 
+_names: dict[int, str] = {}  # by address: machine code, which is never freed, refers to them
+
+
+def address_of_name(name: str) -> int:
+    """The address of the interned name of an attribute, which is valid to the end of the process."""
+    name = sys.intern(name)
+    _names[id(name)] = name
+    return id(name)
+
+
 class Reader(Code):
     """Reads arguments of given kinds and writes their key: all facts but pointers and numbers.
 
@@ -88,7 +98,7 @@ class Reader(Code):
 
         CPython has one object for each small integer, so for -1 too.
         """
-        level = self._python("PyDict_GetItem", id(forward), id(sys.intern("_current_level")))
+        level = self._python("PyDict_GetItem", id(forward), address_of_name("_current_level"))
         self._require(self._equal(level, id(-1)))
 
     def _require_no_gradient(self, argument: Any, kind: argument_kinds.Array) -> None:
@@ -186,7 +196,7 @@ class Reader(Code):
         """An attribute of an attribute ..., or a method's result; the caller releases it."""
         value = owner
         for name in path:
-            interned = id(sys.intern(name.removesuffix("()")))
+            interned = address_of_name(name.removesuffix("()"))
             if name.endswith("()"):
                 self._store_at(self.scratch, value)
                 given = (interned, self.scratch, 1, 0)

@@ -26,13 +26,13 @@ _OPTIMISED = 1  # LLVM's level of code generation
 
 
 class FunctionTable(bytearray):
-    """A `Table` that a function reads. `keep` owns the objects that it points to."""
+    """A `Table` that a function reads. `keep` owns the objects that the table and the code point to."""
 
     def __init__(self, fallback: Callable[..., Any], keep: Any = None) -> None:
         super().__init__(ctypes.sizeof(Table))
         self.fields = Table.from_buffer(self)
         self.fields.fallback = id(fallback)
-        self.keep = fallback, keep
+        self.keep: tuple[Any, ...] = fallback, keep
 
 
 @cache
@@ -76,6 +76,7 @@ def key_function(
 def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
     if not available():
         return None
+    table.keep = table.keep, code  # classes, by whose addresses the code knows arguments
     try:
         return _builtin(_compiled(*code), table)
     except RuntimeError:  # LLVM cannot generate code for this processor
