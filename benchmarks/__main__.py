@@ -32,7 +32,7 @@ TOOLS = {
     "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
     "torch-mlp": ("benchmarks.torch_mlp", "training of an MLP in PyTorch, on a GPU"),
     "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer and the emulator on planted bugs"),
-    "report": ("benchmarks.page", "docs/performance.md from the newest recorded results"),
+    "report": ("benchmarks.page", "tables of docs/ from the newest recorded results"),
 }
 EPILOG = """\
 examples:
@@ -45,7 +45,7 @@ examples:
   python -m benchmarks gemm --target cpu --arch sm_80    the emulator, also where there is a GPU
   python -m benchmarks tune --sizes 4096 --dtype bf16    measure tiles; gemm remembers the best
   python -m benchmarks batch-invariant --dtypes bf16     the cost of bits that do not depend on M
-  python -m benchmarks report                            update docs/performance.md
+  python -m benchmarks report                            update docs/performance.md, docs/measurements.md
   python -m benchmarks compile --help                    the options of one benchmark
 
 Each run writes a JSON file, with all samples and the state of the machine, to the working

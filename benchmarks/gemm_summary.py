@@ -104,8 +104,9 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     by = "groups" if "groups" in summary else "dtypes"
     means = [mean_row(name, mean, unit, scale) for name, mean in summary[by].items()]
     if summary.get("suite") == landscape.NAME:
-        for row, mean in zip(means, summary[by].values(), strict=True):
-            row |= spread(mean)
+        for row, (group, mean) in zip(means, summary[by].items(), strict=True):
+            ratios = [r["ratio"] for r in document["results"] if r[by.rstrip("s")] == group and "ratio" in r]
+            row |= spread(mean, ratios)
     yield Table("Geometric means", means)
     if "ceilings" in summary:
         yield Table("Ceilings", list(ceiling_rows(summary["ceilings"], unit, scale)))
@@ -137,10 +138,11 @@ def mean_row(name: str, mean: Result, unit: str, scale: float) -> dict[str, str]
     }
 
 
-def spread(mean: Result) -> dict[str, str]:
-    """How the ratios of random problems lie around their mean."""
+def spread(mean: Result, ratios: Sequence[float]) -> dict[str, str]:
+    """Median and lowest tenth of the ratios of random problems, and the share of them that is behind."""
     share = mean["behind"] / mean["compared"] if mean["compared"] else None
     return {
+        "median": number(float(np.median(ratios)) if ratios else None, ".3f"),
         "lowest tenth below": number(mean["lowest_tenth"], ".3f"),
         f"below {BEHIND}": number(share, ".0%"),
     }

@@ -1,17 +1,20 @@
-"""Rewrites the tables of docs/performance.md from the newest recorded results."""
+"""Rewrites the tables of docs/performance.md and docs/measurements.md from the newest recorded results."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import compile_time, examples, forms, gemm_summary, launch
 from benchmarks.harness import RECORDED
+from benchmarks.tables import Table
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCS = Path(__file__).parent.parent / "docs"
+SUMMARY, DETAILS = DOCS / "performance.md", DOCS / "measurements.md"
+SUMMARY_TITLES = ("Geometric means", "The worst", "")  # of the tables on SUMMARY; all others are on DETAILS
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 EMPTY = "No results are recorded: `python -m benchmarks gemm --suite hopper --record` adds some.\n"
 # First word of a benchmark's name -> module whose `tables(document)` shows its results.
@@ -27,7 +30,12 @@ Document = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to rewrite")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="write all tables to this page (default: docs/performance.md and docs/measurements.md)",
+    )
     parser.add_argument(
         "--results",
         type=Path,
@@ -38,24 +46,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Rewrite the part of the page between the markers."""
-    before = options.page.read_text(encoding="utf-8")
-    after = updated(before, options.results)
-    options.page.write_text(after, encoding="utf-8")
-    print(f"{options.page} {'is unchanged' if before == after else 'is rewritten'}")
+    """Rewrite the part of each page between the markers."""
+    for path in [options.page] if options.page else [SUMMARY, DETAILS]:
+        before = path.read_text(encoding="utf-8")
+        after = updated(before, options.results, TABLES_OF.get(path, any_table))
+        path.write_text(after, encoding="utf-8")
+        print(f"{path} {'is unchanged' if before == after else 'is rewritten'}")
 
 
-def updated(text: str, directory: Path = RECORDED) -> str:
-    """The page with the tables of the newest results between the markers."""
+def any_table(table: Table) -> bool:
+    return True
+
+
+def is_summary(table: Table) -> bool:
+    return table.title in SUMMARY_TITLES
+
+
+def is_detail(table: Table) -> bool:
+    return not is_summary(table)
+
+
+TABLES_OF = {SUMMARY: is_summary, DETAILS: is_detail}
+
+
+def updated(text: str, directory: Path = RECORDED, shown: Callable[[Table], bool] = any_table) -> str:
+    """Replace what is between the markers by those tables of the newest results that are `shown`."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the page needs one {BEGIN} and one {END}")
     before, _, rest = text.partition(BEGIN)
-    sections = [line for document in newest(directory) for line in section(document)]
+    sections = [line for document in newest(directory) for line in section(document, shown)]
     return f"{before}{BEGIN}\n\n{chr(10).join(sections) or EMPTY}\n{END}{rest.partition(END)[2]}"
 
 
 def newest(directory: Path) -> Sequence[Document]:
-    """The last result of each benchmark on each machine."""
+    """Select the last result of each benchmark on each machine."""
     documents = [
         json.loads(path.read_text(encoding="utf-8")) | {"file": path.name}
         for path in directory.glob("*.json")
@@ -76,15 +100,19 @@ def machine(document: Document) -> str:
     return str(document["machine"]["processor"])
 
 
-def section(document: Document) -> Iterator[str]:
+def section(document: Document, shown: Callable[[Table], bool]) -> Iterator[str]:
+    """The lines of a benchmark's heading, facts and `shown` tables; none if no table is shown."""
+    tables = [table for table in MODULES[_module(document)].tables(document) if shown(table)]
+    if not tables:
+        return
     yield f"### {document['benchmark']} on {machine(document)}\n"
     yield facts_of(document) + "\n"
-    for table in MODULES[_module(document)].tables(document):
+    for table in tables:
         yield from table.markdown()
 
 
 def facts_of(document: Document) -> str:
-    """Date, driver, versions and file in one line."""
+    """Join date, driver, versions and file in one line."""
     about, gpu = document["machine"], document["machine"].get("gpu") or {}
     parts = document["summary"].get("parts") or [about]
     commits = list(dict.fromkeys(part["commit"] for part in parts if part.get("commit")))

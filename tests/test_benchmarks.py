@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -224,6 +225,7 @@ def test_a_landscape_says_how_its_ratios_lie(tmp_path):
     found = {table.title: table.rows for table in gemm_summary.tables(report.json())}
     (mean,) = found["Geometric means"]
     assert (mean["lowest"], mean["lowest tenth below"], mean["below 0.97"]) == ("0.900", "0.939", "18%")
+    assert mean["median"] == "1.095"
     assert [row["ratio"] for row in found["The worst"]] == [f"{0.9 + 0.01 * i:.3f}" for i in range(10)]
     assert "Drawn" in gemm_plot.draw(report, tmp_path / "map.png")
 
@@ -573,10 +575,21 @@ def test_a_problem_that_fails_leaves_the_others():
 
 
 @pytest.mark.quick
-def test_page_is_current():
-    """`python -m benchmarks report` brings it up to date."""
-    text = page.PAGE.read_text(encoding="utf-8")
-    assert page.updated(text) == text
+@pytest.mark.parametrize("path", page.TABLES_OF, ids=lambda path: path.stem)
+def test_pages_are_current(path):
+    """`python -m benchmarks report` brings them up to date."""
+    text = path.read_text(encoding="utf-8")
+    assert page.updated(text, shown=page.TABLES_OF[path]) == text
+
+
+def test_every_table_is_on_one_of_the_two_pages(tmp_path):
+    results(tmp_path, datetime(2026, 1, 1, tzinfo=timezone.utc), 2e-3)
+    empty = f"{page.BEGIN}\n{page.END}"
+    everything = page.updated(empty, tmp_path)
+    summary, details = (page.updated(empty, tmp_path, shown) for shown in page.TABLES_OF.values())
+    titles = [re.findall(r"^\*\*(.*)\*\*$", text, re.M) for text in (summary, details, everything)]
+    assert titles[0] == ["Geometric means"] and len(titles[1]) == 2
+    assert sorted(titles[0] + titles[1]) == sorted(titles[2])
 
 
 def results(directory, when, median, name="gemm-hopper"):
