@@ -169,6 +169,31 @@ def test_products_with_a_hole_stay_apart():
     assert len(found) == 2
 
 
+def test_excerpts_of_the_hopper_tutorial_are_its_kernels():
+    """Each block that is only shown stands in the file that its section links to."""
+    sections = (ROOT / "docs/hopper_tutorial.md").read_text().split("\n## ")
+    shown = 0
+    for section in sections:
+        files = re.findall(r"\(\.\./(kernels/tutorial/\w+\.py)\)", section)
+        for excerpt in (block.text for block in generate.blocks(section) if block.language == "py"):
+            assert excerpt in (ROOT / files[0]).read_text(), files[0]
+            shown += 1
+    assert shown >= 8
+
+
+def test_the_hopper_tutorial_has_the_newest_results():
+    recorded = sorted((ROOT / "benchmarks/results").glob("tutorial-*.json"))
+    if not recorded:
+        pytest.skip("an sdist has no recorded results")
+    cells = {}
+    for result in json.loads(recorded[-1].read_text())["results"]:
+        cells.setdefault(result["name"], []).extend([f"{result['tflops']:.0f}", f"{result['share']:.1%}"])
+    text = (ROOT / "docs/hopper_tutorial.md").read_text()
+    assert len(cells) == 10
+    for name, figures in cells.items():
+        assert f"| {name} | {' | '.join(figures)} |" in text
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_links_lead_somewhere(name):
     text = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / name).read_text(), flags=re.S)

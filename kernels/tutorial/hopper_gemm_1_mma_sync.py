@@ -1,9 +1,9 @@
 """Step 1: one tile of D per CTA, synchronous loads, mma.sync.
 
 D = A B with A as M x K and B as N x K, both row-major (K contiguous), bf16 with f32 accumulation.
-The CTA walks along K: all threads copy a slice of A and of B through registers into shared memory,
-wait for each other, multiply, and wait again. Nothing overlaps: while the copies are under way the
-tensor cores are idle, and while these work no copy is under way.
+The CTA walks along K. All threads copy a slice of A and of B through registers into shared memory, wait
+for each other, multiply, and wait again. Nothing overlaps: tensor cores idle during copies, and no
+copy runs during products.
 """
 
 from __future__ import annotations

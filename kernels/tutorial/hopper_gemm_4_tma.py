@@ -1,9 +1,8 @@
 """Step 4: TMA copies whole tiles, mbarriers count their bytes.
 
-One thread asks the tensor memory accelerator for a box of A and one of B; address arithmetic,
-swizzle and bounds are its business. An mbarrier per stage, `full`, tells when the bytes are there.
-TMA fills what lies outside an array with zeros, so M, N and K need no longer be multiples of the
-tile.
+One thread asks the tensor memory accelerator (TMA) for a box of A and one of B. TMA computes
+addresses, applies the swizzle and checks bounds. One mbarrier per stage, `full`, completes when the
+bytes have landed. TMA fills elements outside an array with zeros, so M, N and K may be any numbers.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
     def load_stage(k_tile):
         """Ask for one slice of K; one thread does it."""
         barrier = full[k_tile % STAGES]
-        # This thread's arrival is the only one that the barrier counts. It also announces the
-        # bytes to come: the phase ends when the arrival and all bytes are there. Boxes that lie
-        # partly outside the array count with their full size, because zeros are written, too.
+        # The barrier counts this arrival only. The arrival also announces the bytes to come: the
+        # phase ends when the arrival and all bytes are there. Boxes that lie partly outside the
+        # array count with their full size, because TMA writes zeros, too.
         barrier.arrive_expect_tx(STAGE_BYTES)
         tc.tma_load(tile_a[k_tile % STAGES], map_a, (m, k_tile * BK), barrier)
         tc.tma_load(tile_b[k_tile % STAGES], map_b, (n, k_tile * BK), barrier)
@@ -75,7 +74,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
 
 def store_tile(acc, d, m, n):
-    """Pairs of accumulators; those outside D are left out, which TMA does not do for us here."""
+    """Store pairs of accumulators that lie inside D."""
     M, N = d.shape
     for slot in tc.static_range(0, len(acc), 2):
         row, col = m + acc.coordinates(slot)[0], n + acc.coordinates(slot)[1]

@@ -1,9 +1,9 @@
-"""Step 5: a producer warpgroup and a ring of stages with full and empty barriers.
+"""Step 5: a producer warpgroup and a pipeline of stages with full and empty barriers.
 
 One warpgroup only loads (the producer), two only multiply (the consumers), each at its own pace.
 A stage has two mbarriers: `full` tells the consumers that its tiles have landed, `empty` tells the
-producer that both consumers have read them. No barrier of the whole CTA is left in the loop. The
-tile grows to 128 x 256: per multiplication, fewer bytes come from the L2 cache.
+producer that both consumers have read them. The loop has no barrier of the whole CTA. The tile grows
+to 128 x 256, so that fewer bytes per product come from the L2 cache.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
 
 def advance(stage, phase):
-    """The next stage of the ring; the parity flips when the ring starts again."""
+    """Advance to the next stage; the parity flips behind the last one."""
     last = stage == STAGES - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
 
 def store_tile(acc, d, m, n):
-    """Pairs of accumulators that lie inside D."""
+    """Store pairs of accumulators that lie inside D."""
     M, N = d.shape
     for slot in tc.static_range(0, len(acc), 2):
         row, col = m + acc.coordinates(slot)[0], n + acc.coordinates(slot)[1]

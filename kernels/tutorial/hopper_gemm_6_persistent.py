@@ -1,9 +1,9 @@
 """Step 6: persistent CTAs, a tile scheduler, and an epilogue by TMA stores.
 
-One CTA per SM takes one tile of D after the other. The ring of stages runs on from tile
-to tile: while the consumers store a tile, the producer loads the next one. The scheduler orders
-tiles so that CTAs that run at the same time read the same rows of A and B, which then come from the
-L2 cache. Results go through shared memory, so that TMA writes whole rows of 128 bytes.
+One CTA per SM takes one tile of D after the other. The pipeline runs on from tile to tile: while
+the consumers store a tile, the producer loads the next one. The scheduler orders tiles so that
+resident CTAs read the same rows of A and B from the L2 cache. The epilogue stages results in shared
+memory, so that TMA writes whole rows of 128 bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
     def produce():
         if tc.threadIdx.x == 0:
-            # Stage and phase live outside the loop over tiles: the ring never starts anew.
+            # Stage and phase live outside the loop over tiles: the pipeline never starts anew.
             stage, phase = tc.u32(0), tc.u32(1)
             for tile in tiles():
                 m, n = tile_coord(tile)
@@ -97,7 +97,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
 
 def advance(stage, phase):
-    """The next stage of the ring; the parity flips when the ring starts again."""
+    """Advance to the next stage; the parity flips behind the last one."""
     last = stage == STAGES - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 

@@ -2,8 +2,8 @@
 
 Each consumer computes whole tiles of 128 rows, alternately: one stores its tile while the other
 multiplies, so the tensor cores never wait for an epilogue. An order barrier lets one mainloop run
-at a time. The producer gives registers away (setmaxnreg), because a consumer's thread holds up to
-192 accumulators. Programmatic dependent launch hides the setup behind the previous kernel's end.
+at a time. The producer releases registers (setmaxnreg), because a consumer's thread holds up to 192
+accumulators. Programmatic dependent launch hides the setup behind the previous kernel's end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
     tc.griddep_launch_dependents()
 
     def tiles(first=0, every=1):
-        """Of the cluster's tiles, in the order of step 7, numbers `first`, `first + every`, ..."""
+        """Static schedule of step 7: tiles `first`, `first + every`, ... of the cluster."""
         clusters = tc.gridDim.x // CLUSTER
         start = tc.blockIdx.x // CLUSTER + first * clusters
         return tc.range(start, tiles_m * tiles_n, every * clusters)
@@ -96,7 +96,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
         for tile in tiles(consumer, CONSUMERS):
             m, n = tile_coord(tile)
             # A wait sees the parity of a phase, not its number: a full barrier two fillings behind
-            # looks like the right one. So a consumer must not wait a revolution of the ring ahead.
+            # looks like the right one. So a consumer must not wait a revolution of stages ahead.
             # The order barrier prevents it: this mainloop starts when the other one has ended.
             order[consumer].wait(turn)
             previous = stage
@@ -133,13 +133,13 @@ def release(empty, pred):
 
 
 def advance(stage, phase, stages):
-    """The next stage of the ring; the parity flips when the ring starts again."""
+    """Advance to the next stage; the parity flips behind the last one."""
     last = stage == stages - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
 
 def advance_by(stage, phase, k_tiles, stages):
-    """Stage and parity `k_tiles` further on: one flip for each revolution."""
+    """Advance by `k_tiles` stages: the parity flips once for each revolution."""
     position = stage + tc.u32(k_tiles)
     return position % stages, phase ^ (position // stages & 1)
 
