@@ -1,9 +1,9 @@
 """Step 3: wgmma reads both operands from swizzled shared memory.
 
-The four warps of a warpgroup issue `wgmma` together. It multiplies 64 rows of A by N columns of B
-from shared memory, without ldmatrix and operand registers, and runs asynchronously. Only `wgmma`
-reaches the full rate of Hopper's tensor cores; mma.sync reaches about three quarters of it. Step 2
-explains the copies.
+The four warps of a warpgroup issue `wgmma` together. It multiplies 64 rows of A by N columns of B in
+shared memory, without ldmatrix and operand registers, and runs asynchronously. Only `wgmma` reaches
+the full rate of Hopper's tensor cores; mma.sync reaches about three quarters of it. Step 2 explains
+the copies.
 """
 
 from __future__ import annotations
