@@ -38,7 +38,7 @@ from tensorcore_dsl.kernels.choosing.menu import (
     config_of,
     menu,
 )
-from tensorcore_dsl.kernels.hopper.config import MOST_STAGES
+from tensorcore_dsl.kernels.hopper.config import MAX_STAGES
 from tensorcore_dsl.kernels.host import padding
 from tensorcore_dsl.kernels.host.families import family_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -242,7 +242,7 @@ def _has_few_stages(config: HopperConfig, shape: ProblemShape) -> bool:
     seen = shape.swapped if config.swapped else shape
     columns = config.loaded_columns(seen.b_k_major, seen.itemsize)
     most = config.stages_of(columns, buffers=2)
-    return config.split_k > 1 and config.stages < min(most, MOST_STAGES)
+    return config.split_k > 1 and config.stages < min(most, MAX_STAGES)
 
 
 def _rows(configs: list[Any], kinds: list[int], shapes: list[ProblemShape], memory: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Scores of attention, for both families of kernels: which keys a query sees, and the softmax."""
+"""Masks and online softmax of attention, for both families of kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorcore_dsl as tc
 
 @dataclass(frozen=True)
 class AttentionTraits:
-    """What a problem needs of a kernel, as compile-time constants.
+    """Traits of an attention problem, as compile-time constants of a kernel.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class AttentionTraits:
 
 @dataclass
 class KeyRange:
-    """The keys of a sequence that its queries see.
+    """The range of keys that the queries of a sequence see.
 
     keys: of the sequence. ahead: query i is at the place of key i + ahead, which aligns the last
     query with the last key. left, right: keys that a query sees on either side of its own place.
@@ -54,9 +54,9 @@ class KeyRange:
     right: Any
 
     def bounds(self, first, rows: int):
-        """The first key, and one past the last key, that some of `rows` queries see.
+        """Compute the first key, and one past the last key, that any of `rows` queries sees.
 
-        At least one key is in between, so that each query tile has a key tile.
+        The range has at least one key, so that each query tile has a key tile.
         """
         low, high = tc.s32(0), self.keys
         if self.traits.right:
@@ -67,7 +67,7 @@ class KeyRange:
         return low, high
 
     def needs_mask(self, first, rows: int, key, columns: int):
-        """Whether some of `rows` queries do not see some of the keys of a tile."""
+        """Whether any of `rows` queries does not see all keys of a tile."""
         edge = key + columns > self.keys
         if self.traits.right:
             edge = edge | (key + (columns - 1) > first + self.ahead + self.right)
@@ -76,16 +76,16 @@ class KeyRange:
         return edge
 
     def masked(self, scores, first, key):
-        """Scores with -inf where the query of a row does not see the key of a column."""
+        """Set scores to -inf where the query of a row does not see the key of a column."""
         last, begin = self.keys - key, first + self.ahead - key
 
         def mask(score, i, j):
-            seen = j < last
+            visible = j < last
             if self.traits.right:
-                seen = seen & (j <= begin + i + self.right)
+                visible = visible & (j <= begin + i + self.right)
             if self.traits.left:
-                seen = seen & (j >= begin + i - self.left)
-            return tc.select(seen, score, -math.inf)
+                visible = visible & (j >= begin + i - self.left)
+            return tc.select(visible, score, -math.inf)
 
         return scores.map_coordinates(mask)
 

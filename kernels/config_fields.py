@@ -1,4 +1,4 @@
-"""What the fields of configurations hold: whole numbers, and True or False."""
+"""Checks of the fields of configurations: whole numbers, and True or False."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import tensorcore_dsl as tc
 
 
 def check_fields(config: Any) -> None:
-    """Refuse a configuration with a field that is not of the kind of its default."""
+    """Refuse a configuration with a field whose value is of another class than its default."""
     for field in fields(config):
-        given, of_flag = getattr(config, field.name), isinstance(field.default, bool)
-        is_flag = isinstance(given, (bool, np.bool_))
-        if of_flag is not is_flag or not (is_flag or isinstance(given, (int, np.integer))):
+        value, of_flag = getattr(config, field.name), isinstance(field.default, bool)
+        is_flag = isinstance(value, (bool, np.bool_))
+        if of_flag is not is_flag or not (is_flag or isinstance(value, (int, np.integer))):
             kind = "True or False" if of_flag else "a whole number"
             raise tc.ArgumentError(
-                f"{field.name} of {type(config).__name__} is {brief(given)} "
-                f"({type(given).__name__}); needed is {kind}"
+                f"{field.name} of {type(config).__name__} is {brief(value)} "
+                f"({type(value).__name__}); needed is {kind}"
             )

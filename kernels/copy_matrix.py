@@ -1,8 +1,8 @@
-"""Copy matrices to rows that start at multiples of 16 bytes, transposed where rows do not lie so.
+"""Copy matrices to row-major order with rows at multiples of 16 bytes; transpose column-major sources.
 
-A thread moves 16 bytes at once, whatever the alignment of the source: it loads the two aligned
-vectors that hold them, and shifts. To transpose it takes 16 bytes of as many lines as these have
-elements, and exchanges rows and columns in registers; no shared memory and no barrier is needed.
+A thread moves 16 bytes at once. From a misaligned source it loads the two aligned vectors that hold
+them, and shifts. To transpose n elements of 16 bytes, it loads 16 bytes of n lines and exchanges
+rows and columns in registers. No shared memory and no barrier is needed.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ import tensorcore_dsl as tc
 
 CHUNK = 16  # bytes that a thread loads and stores at once
 WARPS = 4  # of a CTA
-IN_FLIGHT = 4  # chunks of a thread whose loads are issued before the first store
-# How the source and the target of a copy lie: both have contiguous rows; the source has contiguous
-# columns and the target rows; or elements are copied one by one, as one of them has neither.
+IN_FLIGHT = 4  # chunks that a thread loads before its first store
+# ALONG: rows of source and target are contiguous. ACROSS: columns of the source and rows of the
+# target are. ELEMENTS: neither, so threads copy elements one by one.
 ALONG, ACROSS, ELEMENTS = MODES = ("along", "across", "elements")
-# Lanes of a warp along the contiguous axis of a source that is transposed; the others lie along
-# that of the target. So a warp reads 64 bytes of a line, and writes 128 of a row.
+# Lanes of a warp along a line of a transposed source. The other axis has 32 / LANES lanes, so a warp
+# reads 64 bytes of a line and writes 128 bytes of a row.
 LANES = 4
 
 
@@ -24,7 +24,7 @@ LANES = 4
 def copy_kernel(source: tc.Array, target: tc.Array, mode: tc.Const = ALONG):
     """target = source, [batch x] rows x columns; mode: one of MODES.
 
-    The target may have more columns: those that fill a vector may be overwritten. Grid: `ctas`.
+    The target may have more columns. The kernel may overwrite those that fill a vector. Grid: `ctas`.
     """
     tc.launch_bounds(32 * WARPS)
     tc.griddep_wait()
@@ -42,7 +42,7 @@ def copy_two_kernel(
     mode_a: tc.Const = ALONG,
     mode_b: tc.Const = ALONG,
 ):
-    """The same of two matrices by one launch. Grid: the sum of both, those of `a` first."""
+    """Copy two matrices in one launch, see `copy_kernel`. Grid: the CTAs of `a`, then those of `b`."""
     tc.launch_bounds(32 * WARPS)
     tc.griddep_wait()
     tc.griddep_launch_dependents()
@@ -53,7 +53,7 @@ def copy_two_kernel(
 
 
 def ctas(shape, itemsize: int, mode: str):
-    """CTAs that copy [batch x] rows x columns; of integers on the host and in kernels alike."""
+    """Number of CTAs that copy [batch x] rows x columns; integers of the host or of a kernel."""
     *batch, rows, cols = shape
     count = CHUNK // itemsize
     if mode == ACROSS:
@@ -71,7 +71,7 @@ def divided_up(number, divisor):
 
 
 def copy_block(source, target, block, mode: str):
-    """What one CTA copies."""
+    """Copy the elements of CTA `block`."""
     if source.ndim == 3:
         of_a_matrix = ctas(source.shape[1:], source.dtype.itemsize, mode)
         matrix, block = block // of_a_matrix, block % of_a_matrix
@@ -83,7 +83,7 @@ def copy_block(source, target, block, mode: str):
 
 
 def copy_along(source, target, block, mode: str):
-    """Some chunks of a matrix, row after row: thread by thread from `block` on."""
+    """Copy the IN_FLIGHT chunks of each thread; chunks are numbered row by row."""
     rows, cols = source.shape
     count = CHUNK // source.dtype.itemsize
     chunks = divided_up(cols, count)
@@ -96,20 +96,20 @@ def copy_along(source, target, block, mode: str):
             if exists:
                 copy_elements(source, target, row, col, count)
     else:
-        whole = [
+        in_vectors = [
             exists & fits(source, row, col) & (col + count <= target.shape[1])
             for (row, col), exists in zip(places, exist, strict=True)
         ]
-        words = [load_chunk(source, *place, fit) for place, fit in zip(places, whole, strict=True)]
-        for (row, col), fit, vector in zip(places, whole, words, strict=True):
+        words = [load_chunk(source, *place, fit) for place, fit in zip(places, in_vectors, strict=True)]
+        for (row, col), fit, vector in zip(places, in_vectors, words, strict=True):
             target.at(row, col).as_type(tc.b32).store(vector, pred=fit)
-        for (row, col), exists, fit in zip(places, exist, whole, strict=True):
+        for (row, col), exists, fit in zip(places, exist, in_vectors, strict=True):
             if exists & ~fit:
                 copy_elements(source, target, row, col, count)
 
 
 def copy_elements(source, target, row, col, count: int):
-    """Elements of a chunk, one by one, of those that the matrix has."""
+    """Copy `count` elements from (row, col) on one by one, without those outside the source."""
     inside = [col + i < source.shape[1] for i in range(count)]
     values = [source.at(row, col + i).load(pred=inside[i]) for i in range(count)]
     for i, value in enumerate(values):
@@ -117,9 +117,9 @@ def copy_elements(source, target, row, col, count: int):
 
 
 def copy_across(lines, target, unit):
-    """The transpose of some chunks of lines, by a warp.
+    """Transpose the chunks of warp `unit`.
 
-    A chunk has as many elements as a thread takes lines, which are then a chunk of the target.
+    A thread loads one chunk of `count` elements from each of `count` lines, and stores `count` chunks.
     """
     count, length = CHUNK // lines.dtype.itemsize, lines.shape[1]
     across = divided_up(length, LANES * count)
@@ -132,24 +132,24 @@ def copy_across(lines, target, unit):
             load_chunk(lines, *start, (start[0] < lines.shape[0]) & fit)
             for start, fit in zip(starts, readable, strict=True)
         ]
-        whole = (first + count <= target.shape[1]) & (target.align >= CHUNK)
+        in_vectors = (first + count <= target.shape[1]) & (target.align >= CHUNK)
         if target.align >= CHUNK:
             for i, vector in enumerate(transposed(vectors, count)):
                 row = target.at(place + i, first).as_type(tc.b32)
-                row.store(vector, pred=whole & (place + i < length))
-        # Chunks that reach outside the memory of the source were taken as zeros; these stores of
-        # their elements come after those of the same thread above.
+                row.store(vector, pred=in_vectors & (place + i < length))
+        # The vector stores above wrote zeros for chunks that reach outside the memory of the source.
+        # The same thread now overwrites them element by element.
         read = readable[0]
         for fit in readable[1:]:
             read = read & fit
-        if not (read & whole):
+        if not (read & in_vectors):
             for i in tc.range(count):
-                if first + i < lines.shape[0] and not (whole & fits(lines, first + i, place)):
+                if first + i < lines.shape[0] and not (in_vectors & fits(lines, first + i, place)):
                     copy_elements(lines, target.T, first + i, place, count)
 
 
 def fits(matrix, row, col):
-    """Whether the aligned vectors that hold a chunk lie in the memory of a matrix."""
+    """Whether the aligned vectors that hold the chunk at (row, col) lie in the memory of a matrix."""
     rows, cols = matrix.shape
     low = aligned(matrix.at(row, col)).address
     first, past = matrix.at(0, 0).address, matrix.at(rows - 1, cols).address
@@ -159,7 +159,7 @@ def fits(matrix, row, col):
 
 
 def load_chunk(matrix, row, col, pred):
-    """Four words from an element on; zeros where `pred` does not hold."""
+    """Load four words from (row, col) on; zeros where `pred` does not hold."""
     pointer = matrix.at(row, col)
     if matrix.align >= CHUNK:
         return [*pointer.as_type(tc.b32).load(4, pred=pred)]
@@ -167,12 +167,12 @@ def load_chunk(matrix, row, col, pred):
 
 
 def aligned(pointer):
-    """The address rounded down to a multiple of 16 bytes."""
+    """Round the pointer's address down to a multiple of 16 bytes."""
     return pointer.with_parts(address=pointer.address & ~tc.u64(CHUNK - 1)).as_type(tc.b32)
 
 
 def shifted(pointer, pred):
-    """The 16 bytes at an address, as words, from the two aligned vectors that hold them."""
+    """Load 16 bytes at any address: four words, from the two aligned vectors that hold them."""
     low = aligned(pointer)
     words = [*low.load(4, pred=pred), *(low + 4).load(4, pred=pred)]
     place = (pointer.address & (CHUNK - 1)).to(tc.u32)
@@ -186,7 +186,7 @@ def shifted(pointer, pred):
 
 
 def transposed(vectors, count: int):
-    """Chunk i of the result has element i of each chunk; four words make a chunk."""
+    """Transpose chunks of four words: result i holds element i of each of the `count` vectors."""
     if count == 2:
         return [[v[2 * i + half] for v in vectors for half in range(2)] for i in range(2)]
     if count == 4:
@@ -196,21 +196,21 @@ def transposed(vectors, count: int):
             [picked(vectors[w], vectors[w + 1], i // 2, 0x7632 if i % 2 else 0x5410) for w in range(0, 8, 2)]
             for i in range(8)
         ]
-    found: list[list[Any]] = [[] for _ in range(16)]
+    chunks: list[list[Any]] = [[] for _ in range(16)]
     for w in range(0, 16, 4):
         for word in range(4):
-            # Bytes 0 and 1, then 2 and 3, of two lines side by side; then those of all four.
+            # First interleave bytes 0 and 1, then 2 and 3, of two lines; then join all four lines.
             pairs = [
                 [picked(vectors[w + i], vectors[w + i + 1], word, order) for i in (0, 2)]
                 for order in (0x5140, 0x7362)
             ]
             for byte in range(4):
-                one, other = pairs[byte // 2]
+                lower, upper = pairs[byte // 2]
                 order = 0x7632 if byte % 2 else 0x5410
-                found[4 * word + byte].append(tc.emit("prmt.b32", one, other, order))
-    return found
+                chunks[4 * word + byte].append(tc.emit("prmt.b32", lower, upper, order))
+    return chunks
 
 
-def picked(one, other, word: int, order: int):
-    """Four bytes of a word of two chunks; order: their numbers, of 0 to 7, from the lowest on."""
-    return tc.emit("prmt.b32", one[word], other[word], order)
+def picked(lower, upper, word: int, order: int):
+    """Select four bytes of word `word` of two chunks; order: the `prmt` selector."""
+    return tc.emit("prmt.b32", lower[word], upper[word], order)

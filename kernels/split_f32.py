@@ -17,41 +17,41 @@ ROWS = 64  # of a CTA's tile
 WARPS = 8
 
 SIGN, EXPONENT, ONE = 0x80000000, 0x7F800000, 0x3F800000
-HALF_UNIT, KEPT = 0x1000, 0xFFFFE000  # half a unit of a tf32 in its last place, and its bits
+HALF_UNIT, TF32_BITS = 0x1000, 0xFFFFE000  # half a unit in the last place of a tf32, and its bits
 
 
 def split(x):
-    """(high, low) of an f32, as f32 of which the tensor cores ignore the lower 13 bits.
+    """Split an f32 into (high, low), both f32. Tensor cores ignore the lower 13 bits of each.
 
-    Infinities and NaN are all in `low`, and `high` is then 1 with the sign of x: whatever the other
-    operand is, the three products give the infinity or NaN that the f32 product gives. Where
-    rounding would make x infinite, `high` is x cut.
+    For an infinity or NaN x, `low` is x and `high` is 1 with the sign of x. The three products then
+    give the infinity or NaN that the f32 product gives, for every other operand. If rounding would
+    make x infinite, `high` is x truncated.
     """
     bits = x.bits(tc.u32)
-    rounded = bits + HALF_UNIT & KEPT
-    high = tc.select(rounded & EXPONENT == EXPONENT, bits & KEPT, rounded)
+    rounded = bits + HALF_UNIT & TF32_BITS
+    high = tc.select(rounded & EXPONENT == EXPONENT, bits & TF32_BITS, rounded)
     not_finite = bits & EXPONENT == EXPONENT
     high = tc.select(not_finite, bits & SIGN | ONE, high).bits(tc.f32)
     return high, tc.select(not_finite, x, x - high)
 
 
 def split_all(values, again=None):
-    """(all `high`, all `low`) of several f32, with the same bits and fewer instructions.
+    """Split several f32 into (all `high`, all `low`): the bits of `split`, with fewer instructions.
 
-    Where an x is infinite or NaN, or would be infinite when rounded, so is x - high, and with it
-    the sum of these differences, which are too small to overflow: then the warp splits them again.
-    All its lanes call this. again: a function that reads the values once more, so that they need no
-    registers until then.
+    If an x is infinite or NaN, or would round to infinity, x - high is not finite. The sum of these
+    differences is then not finite either, and the warp splits all of them by `split`. Other
+    differences are too small to overflow the sum. All lanes of a warp call this. again: function
+    that reads the values once more, so that they need no registers until then.
     """
-    high = [(x.bits(tc.u32) + HALF_UNIT & KEPT).bits(tc.f32) for x in values]
+    high = [(x.bits(tc.u32) + HALF_UNIT & TF32_BITS).bits(tc.f32) for x in values]
     low = [x - y for x, y in zip(values, high, strict=True)]
     sums = list(low)
     while len(sums) > 1:
         half = len(sums) // 2
         sums = [x + y for x, y in zip(sums[:half], sums[half:])] + sums[2 * half :]
     if tc.vote("any", sums[0].bits(tc.u32) & EXPONENT == EXPONENT):
-        parts = [split(x) for x in (values if again is None else again())]
-        high, low = [part[0] for part in parts], [part[1] for part in parts]
+        pairs = [split(x) for x in (values if again is None else again())]
+        high, low = [part[0] for part in pairs], [part[1] for part in pairs]
     return high, low
 
 
@@ -59,11 +59,11 @@ def split_all(values, again=None):
 def split_kernel(
     a: tc.Array, b: tc.Array, a_parts: tc.Array, b_parts: tc.Array, a_k_major: tc.Const, b_k_major: tc.Const
 ):
-    """Split A, [batch x] M x K, and B, [batch x] K x N, for wgmma, which wants K contiguous.
+    """Split A, [batch x] M x K, and B, [batch x] K x N, into K-major parts for wgmma.
 
     a_parts is [batch x] M x 2K', b_parts [batch x] N x 2K', where K' is K rounded up to whole
-    slabs: 32 `high` and then their 32 `low`, slab by slab, zeros beyond K. Grid: one CTA for each
-    64 rows of A, and columns of B, and slab.
+    slabs. A slab is 32 `high` and then their 32 `low`, zeros beyond K. Grid: one CTA for each slab
+    of 64 rows of A, then of 64 columns of B.
     """
     tc.launch_bounds(32 * WARPS)
     tc.griddep_wait()
@@ -79,7 +79,7 @@ def split_kernel(
 
 
 def tiles(parts):
-    """CTAs that write `parts`."""
+    """Number of CTAs that write `parts`."""
     *batch, rows, depth = parts.shape
     count = (rows + (ROWS - 1)) // ROWS * (depth // (2 * SLAB))
     for matrices in batch:
@@ -88,7 +88,7 @@ def tiles(parts):
 
 
 def transposed(batch):
-    """Every matrix of a batch, transposed."""
+    """View a batch with each matrix transposed."""
     matrix, row, col = batch.strides
     matrices, rows, cols = batch.shape
     return batch.with_parts(shape=(matrices, cols, rows), strides=(matrix, col, row), argument=None)
@@ -124,5 +124,5 @@ def split_tile(x, parts, tile, index, slabs, k_major: bool):
 
 
 def depth_of_parts(K: int) -> int:
-    """Columns of the parts of an operand with this K."""
+    """Number of columns of the parts of an operand with this K."""
     return -(-K // SLAB) * 2 * SLAB

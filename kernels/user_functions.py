@@ -1,7 +1,7 @@
-"""Functions that users pass to kernels (an epilogue, a transform of elements), their arguments.
+"""Functions that users pass to kernels, an epilogue or a transform of elements, and their arguments.
 
-An epilogue f(value, row, col) is called for each element of D. What else it takes, it takes by
-name: `batch`, the number of the matrix, and the arrays and numbers of `epilogue_args`.
+An epilogue f(value, row, col) is called for each element of D. It takes further arguments by name:
+`batch`, the number of the matrix, and the arrays and numbers of `epilogue_args`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,25 @@ from tensorcore_dsl.host import Loc
 
 # Both forms, so that checkers know the parameters of a lambda.
 Epilogue: TypeAlias = Callable[[Any, Any, Any], Any] | Callable[..., Any]
-ELEMENT = ("value", "row", "col")  # what every epilogue takes, by position
+ELEMENT = ("value", "row", "col")  # positional parameters of every epilogue
 
 
 @dataclass(frozen=True)
 class EpilogueCall:
-    """An epilogue that takes more than an element and its place. Methods are inlined into kernels.
+    """An epilogue with further arguments by name. Methods are inlined into kernels.
 
-    names: of its further arguments; takes_batch: also the number of the matrix. values: the
-    arguments, in kernels; last: the last row and column of D.
+    Attributes
+    ----------
+    function : function
+        The user's epilogue.
+    names : tuple of str
+        Names of the arguments of `epilogue_args`.
+    takes_batch : bool
+        The epilogue takes the number of the matrix, too.
+    values : tuple
+        The arguments, in kernels.
+    last : tuple
+        The last row and column of D.
     """
 
     function: Callable[..., Any]
@@ -35,10 +45,10 @@ class EpilogueCall:
     last: tuple[Any, ...] = ()
 
     def apply(self, value, coord):
-        """The function of an element at `coord`: [matrix,] row, column.
+        """Call the function for an element at `coord`: [matrix,] row, column.
 
-        Tiles reach beyond D; what lies there has the place of D's last row or column, so that
-        arrays as large as D are read inside their bounds. It is not stored.
+        Tiles reach beyond D. Elements outside get the coordinates of D's last row or column, so that
+        the function reads arrays as large as D inside their bounds. They are not stored.
         """
         named = dict(zip(self.names, self.values, strict=True))
         if self.takes_batch:
@@ -50,7 +60,7 @@ class EpilogueCall:
 
 
 def apply_epilogue(epilogue, value, coord):
-    """The epilogue's result for an element at `coord`; in kernels."""
+    """Call the epilogue for an element at `coord`, and convert its result; in kernels."""
     if isinstance(epilogue, EpilogueCall):
         function, result = epilogue.function, epilogue.apply(value, coord)
     else:
@@ -63,7 +73,7 @@ def apply_epilogue(epilogue, value, coord):
             f"element of D",
             definition(function),
         )
-    # Accumulators in f32 are packed in pairs as they are stored.
+    # The store packs f32 accumulators in pairs.
     return result.to(tc.f32) if value.dtype == tc.f32 and result.dtype != tc.f32 else result
 
 
@@ -71,9 +81,9 @@ def apply_epilogue(epilogue, value, coord):
 def with_epilogue_args(
     *arguments, kernel: tc.Const, first: tc.Const, result: tc.Const, epilogue: tc.Const, options: tc.Const
 ):
-    """`kernel`, with the arguments of its epilogue behind its own first ones.
+    """Run `kernel` with the arguments of its epilogue inserted behind its `first` arguments.
 
-    result: which argument of the kernel is D. options: its Const values by name; the epilogue is
+    result: number of the argument that is D. options: the Const values by name; the epilogue is
     one of them, or belongs to the traits.
     """
     end = first + len(epilogue.names)
@@ -91,7 +101,7 @@ def with_epilogue_args(
 
 
 def split_args(epilogue_args: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Names and values of `epilogue_args`."""
+    """Split `epilogue_args` into names and values."""
     if epilogue_args is None:
         return (), ()
     if not isinstance(epilogue_args, Mapping) or not all(isinstance(n, str) for n in epilogue_args):
@@ -189,7 +199,7 @@ def _check_call(
 
 
 def name_of(function: Any) -> str:
-    """How messages call a function."""
+    """Name of a function for messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -200,7 +210,7 @@ def definition(function: Any) -> Loc | None:
 
 
 def kind_of(result: Any) -> str:
-    """What an epilogue returned, for messages."""
+    """Describe the result of an epilogue, for messages."""
     if result is None:
         return "None"
     dtype = getattr(result, "dtype", None)

@@ -289,7 +289,7 @@ def test_copies_are_what_was_planned(shape: tuple[int, ...], axis: int) -> None:
     x = np.zeros(shape, np.float16)
     copy, seen = padding.Copy(0, axis, ""), []
     copies.bind_with_copies(lambda given: seen.append(describe(given[0])), (x,), (copy,), None)
-    wanted = padding.seen(describe(x), 0, (copy,))
+    wanted = padding.kernel_argument(describe(x), 0, (copy,))
     assert (seen[0].shape, seen[0].strides) == (wanted.shape, wanted.strides)
     assert seen[0].type.unit == wanted.type.unit
 

@@ -94,7 +94,7 @@ def test_kernels_pack_as_numpy_does(dtype: Any, shape: tuple[int, int]) -> None:
     a = dense(*shape, dtype)
     wanted = kernels.compress(a, prune=True)
     values, metadata = np.empty_like(wanted.values), np.empty_like(wanted.metadata)
-    excess, whole = np.full(1, sparsity.NOTHING, np.int32), np.empty_like(a)
+    excess, whole = np.full(1, sparsity.NO_CHUNK, np.int32), np.empty_like(a)
     blocks = metadata.shape[0] * metadata.shape[1]
     pack.emulate[blocks, THREADS](a, values, metadata, excess, format=wanted.format)
     unpack.emulate[blocks, THREADS](values, metadata, whole, format=wanted.format)

@@ -1,10 +1,10 @@
 """Attention forward by mma.sync, for sm_80 and later: o = softmax(scale q kᵀ) v.
 
-A CTA of four warps has 64 queries of one head, 16 for each warp. Each warp keeps its queries, the
-sums of its outputs and two numbers of each row in registers: the greatest score so far, and the
-sum of the weights. The CTA walks along the keys, one tile at a time. While the warps work on one
-tile of keys and values, cp.async brings the next one. Where the greatest score of a row grows, the
-sum and the output shrink by the same factor (online softmax: Milakov and Gimelshein,
+A CTA of four warps has 64 queries of one head, 16 for each warp. Each warp keeps in registers its
+queries, the sums of its outputs and two numbers of each row: the maximum of the scores so far, and
+the sum of the weights. The CTA walks along the keys, one tile at a time. While the warps work on one
+tile of keys and values, cp.async loads the next one. If the maximum of a row grows, the sum and the
+output shrink by the same factor (online softmax: Milakov and Gimelshein,
 arXiv:1805.02867; FlashAttention: Dao et al., arXiv:2205.14135).
 """
 
@@ -64,13 +64,13 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
     if first < 0:
         return
     row = first + tc.warp_id() * 16
-    seen = KeyRange(traits, keys, keys - queries, left, right)
+    key_range = KeyRange(traits, keys, keys - queries, left, right)
     softmax = Softmax(traits, scale, cap)
-    low, high = seen.bounds(first, ROWS)
+    low, high = key_range.bounds(first, ROWS)
     low = low // size * size
 
     def load(key, stage):
-        """Ask for a tile of keys and values: one group of cp.async, empty behind the last tile."""
+        """Start the copies of a key tile: one group of cp.async, empty behind the last tile."""
         if key < high:
             copy(tile_k[stage, ...], k, key)
             copy(tile_v[stage, ...], v, key)
@@ -79,7 +79,7 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
     def copy(tile, x, key):
         """Copy a tile of k or v.
 
-        What lies behind the last key becomes zero: a weight of zero must not meet NaN bits.
+        Rows behind the last key become zero: a weight of zero must not meet NaN bits.
         """
         if not traits.page:
             of_head = x[batch, kv_head, key_start : key_start + keys, :]
@@ -124,8 +124,8 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
             fk = tc.ldmatrix(tile_k[stage, :, d : d + 16].T, mma.b)
             scores = tc.tiled_mma(mma, scores, [part], fk)
         scores = [softmax.capped(score) for score in scores]
-        if seen.needs_mask(row, 16, key, size):
-            scores = [seen.masked(s, row, key + 8 * n) for n, s in enumerate(scores)]
+        if key_range.needs_mask(row, 16, key, size):
+            scores = [key_range.masked(s, row, key + 8 * n) for n, s in enumerate(scores)]
         weights, shrink, best, total = softmax.step(scores, best, total)
         out = [x * shrink for x in out]
         # Two accumulators side by side lie as the A operand does: no exchange between threads.

@@ -1,4 +1,4 @@
-"""Host-side data of the sm_80 GEMM kernels: tile sizes, and what a kernel may assume."""
+"""Configuration of the sm_80 GEMM kernels, and traits of their operands."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 WARP = 32
 MAX_VECTORS = 4  # rows or columns of a tile of vectors, at most
-ALONG_K = 256  # elements of K in a step of tiles of vectors, at least, whose lanes lie along K
+ALONG_K = 256  # least elements of K in a step of tiles of vectors with lanes along K
 
 
 @dataclass(frozen=True)
 class AmpereConfig:
     """Tile sizes and pipeline depth; all are compile-time constants of a kernel.
 
-    Tiles of up to 4 rows or columns are products of vectors, which use no tensor cores
-    (vector_gemm.py). WM and WN are BM and BN, BK is what all warps of a tile read of K at once: 256
-    elements, by eight warps, where K is contiguous in the larger operand, else 8 in tiles of 32 or
-    64 lines, 16 in those of 16, 32 in those of 8, or twice as many by sixteen warps; stages are
-    elements of a line that a thread loads at once.
+    Tiles of up to 4 rows or columns are products of vectors, without tensor cores (vector_gemm.py).
+    Their WM and WN are BM and BN. BK is the depth that all warps read at once. If K is contiguous in
+    the larger operand, BK is 256, read by eight warps. Else BK is 8 in tiles of 32 or 64 lines, 16 in
+    tiles of 16 lines, 32 in tiles of 8 lines, or twice as much with sixteen warps. `stages` is the
+    number of elements of a line that a thread loads at once.
 
     Attributes
     ----------
@@ -32,18 +32,17 @@ class AmpereConfig:
     BK : int
         K of a step.
     WM, WN : int
-        Rows and columns that a warp computes of that.
+        Rows and columns of the tile that a warp computes.
     stages : int
         Tiles of A and B in shared memory.
     group_m : int
-        Rows of CTA tiles that go through the columns of B together, so that they find B in the L2
-        cache.
+        Rasterisation: rows of CTA tiles that advance through the columns of B together, so that they
+        share B in the L2 cache.
     split_k : int
-        CTAs that share a tile, each with a part of K; they store partial sums, which a second
-        kernel adds up.
+        CTAs that share a tile, each with a part of K. A second kernel adds up their partial sums.
     streamk_units : int
-        CTAs that share the K of tiles that fill no whole wave (stream-K), of f64 on Hopper; 0:
-        none do.
+        Stream-K, for f64 on Hopper: CTAs that share the K of the tiles of an incomplete wave. 0: no
+        stream-K.
 
     Examples
     --------
@@ -84,22 +83,22 @@ class AmpereConfig:
 
     @property
     def is_of_vectors(self) -> bool:
-        """Whether tiles have so few rows or columns that no tensor cores multiply them."""
+        """Whether tiles have at most MAX_VECTORS rows or columns: products without tensor cores."""
         return self.vectors <= MAX_VECTORS
 
     @property
     def vectors(self) -> int:
-        """Rows or columns of a tile, whichever are fewer."""
+        """The smaller of BM and BN."""
         return min(self.BM, self.BN)
 
     @property
     def lines(self) -> int:
-        """Rows or columns of a tile, whichever are more."""
+        """The larger of BM and BN."""
         return max(self.BM, self.BN)
 
     @property
     def of_k_at_once(self) -> int:
-        """Elements of K that a warp reads at once of a line, of tiles of vectors."""
+        """Elements of K of a line that a warp reads at once, in tiles of vectors."""
         return WARP if self.BK >= ALONG_K else WARP // min(self.lines, WARP)
 
     @property
@@ -108,7 +107,7 @@ class AmpereConfig:
         return self.BK // self.of_k_at_once
 
     def rows_at_once(self, extent: int, k_major: bool, itemsize: int, vec: int) -> int:
-        """Rows of a tile in shared memory of which the CTA's threads copy a vector at a time.
+        """Rows of a shared tile that the CTA's threads copy at once, one vector each.
 
         extent: rows of A, or columns of B. k_major: K is contiguous. itemsize, vec: bytes of an
         element and of a vector. Refuses tiles that the threads cannot share evenly.
@@ -116,7 +115,7 @@ class AmpereConfig:
         rows, run = (extent, self.BK) if k_major else (self.BK, extent)
         chunks = run * itemsize // max(vec, 4)
         at_once = self.threads // max(chunks, 1)
-        # 128 bytes of f64 along K are a row of those that lie permuted, in groups of eight.
+        # K-major f64 rows of 128 bytes lie permuted in groups of eight, see mainloop.py.
         group = 8 if k_major and itemsize == 8 and run * itemsize % 128 == 0 else 1
         if not at_once or self.threads % chunks or rows % at_once or at_once % group:
             raise tc.ArgumentError(
@@ -128,13 +127,24 @@ class AmpereConfig:
 
 @dataclass(frozen=True)
 class AmpereTraits:
-    """What the host knows of the operands: layouts, alignment, edges.
+    """Traits of the operands: layouts, alignment, edges. Compile-time constants of a kernel.
 
-    a_k_major, b_k_major: K is contiguous in A, in B. vec_a, vec_b, vec_d: bytes that one access
-    may move. full: M, N and K are multiples of the tile, so that no access needs a bound check.
-    tma_a, tma_b: TMA can read A, B (f64 on Hopper).
-    prefetch: use `mainloop_with_register_prefetch`. scaled: D = alpha A B, else D = A B; has_c:
-    plus beta C. epilogue: as in HopperTraits.
+    Attributes
+    ----------
+    a_k_major, b_k_major : bool
+        K is contiguous in A, in B.
+    vec_a, vec_b, vec_d : int
+        Bytes that one access may move.
+    full : bool
+        M, N and K are multiples of the tile, so that no access needs a bound check.
+    tma_a, tma_b : bool
+        TMA can read A, B (f64 on Hopper).
+    prefetch : bool
+        Use `mainloop_with_register_prefetch`.
+    scaled, has_c : bool
+        The epilogue multiplies by alpha, and adds beta * C.
+    epilogue : function or None
+        As in HopperTraits.
     """
 
     a_k_major: bool = True

@@ -119,7 +119,7 @@ def compute_tile(mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: Amp
     With split-K, d has the partial sums, split_k x M x N, and every CTA multiplies a part of K.
     """
     tc.launch_bounds(config.threads)
-    if tc.arch_number() >= 90:  # it may start before the kernel ahead of it has ended
+    if tc.arch_number() >= 90:  # programmatic dependent launch: the previous kernel may still run
         tc.griddep_wait()
         tc.griddep_launch_dependents()
     if config.split_k > 1:
@@ -134,17 +134,17 @@ def compute_tile(mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: Amp
 def mma_step_of_parts(acc, mma, fa, fb):
     """acc[i][j] += fa[i] fb[j] to f32 accuracy: three tf32 products, small terms first.
 
-    Tensor cores cut what they add, so each K-step starts from zeros, and f32 additions, which round
-    to nearest, add it to the accumulators.
+    Tensor cores truncate their sums. So each K-step starts from zeros, and f32 additions, which
+    round to nearest, add its sum to the accumulators.
     """
     fragments = [*fa, *fb]
     all_parts = split_all([x.bits(tc.f32) for fragment in fragments for x in fragment])
-    found, first = [], 0
+    converted, first = [], 0
     for fragment in fragments:
         end = first + len(fragment)
-        found.append([as_fragment(fragment.operand, part[first:end]) for part in all_parts])
+        converted.append([as_fragment(fragment.operand, part[first:end]) for part in all_parts])
         first = end
-    fa, fb = found[: len(fa)], found[len(fa) :]
+    fa, fb = converted[: len(fa)], converted[len(fa) :]
     for i in tc.static_range(len(acc)):
         for j in tc.static_range(len(acc[0])):
             j = len(acc[0]) - 1 - j if i % 2 else j
@@ -155,5 +155,5 @@ def mma_step_of_parts(acc, mma, fa, fb):
 
 
 def as_fragment(operand, elements):
-    """f32 as a fragment of tf32."""
+    """Convert f32 elements to a fragment of tf32."""
     return tc.fragment(operand, [x.bits(tc.tf32) for x in elements])

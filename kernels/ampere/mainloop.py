@@ -16,7 +16,7 @@ from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 
 
 def k_range(K, part, config: AmpereConfig):
-    """First element of K of a part, and the one past its last: parts have whole tiles of K."""
+    """First and past-the-last element of K of a split-K part; parts have whole tiles of K."""
     tiles = (K + (config.BK - 1)) // config.BK
     first, end = (i * tiles // config.split_k * config.BK for i in (part, part + 1))
     return first, min(end, K)
@@ -46,9 +46,9 @@ def mma_step(acc, mma, fa, fb):
 
 
 def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits, mma_step=mma_step):
-    """acc[i][j] = sum over K of A B for this warp's fragments; and its first row and column of D.
+    """Compute acc[i][j] = sum over K of A B; also returns the warp's first row and column of D.
 
-    mma_step: what multiplies the fragments of one K-step.
+    mma_step: function that multiplies the fragments of one K-step.
     Tile t of K lies in stage t % stages. Each thread closes one group of `cp.async` a tile, also
     for tiles beyond K, which copy nothing: the number of open groups then tells which tile has
     arrived, and `cp_async_wait` needs no other count at the end of K.
@@ -77,7 +77,7 @@ def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits, 
         tc.cp_async_commit()
 
     def load_operands(stage, k):
-        """This warp's fragments of A and of B at depth `k` of a stage."""
+        """Load this warp's fragments of A and of B at depth `k` of a stage."""
         return (
             load_fragments(stages_a[stage], warp_m, k, config.WM, mma.a, traits.a_k_major, False),
             load_fragments(stages_b[stage], warp_n, k, config.WN, mma.b, traits.b_k_major, True),
@@ -111,7 +111,7 @@ def mainloop(acc, mma, tiles, load_stage, load_operands, config: AmpereConfig, m
 def mainloop_with_register_prefetch(
     acc, mma, tiles, load_stage, load_operands, config: AmpereConfig, mma_step
 ):
-    """The same, with the fragments of each K-step loaded one step before they are used.
+    """Mainloop that loads the fragments of each K-step one step before it uses them.
 
     Loads from shared memory then overlap with `mma`, across tiles too. The last step loads from
     the stage behind the last tile, and ignores what it gets; that stage must have been written
@@ -160,7 +160,7 @@ def next_stage(stage, stages: int):
 
 @dataclass
 class TileLoader:
-    """Copies one thread's vectors of an operand's tiles into stages of shared memory.
+    """Copies the vectors of one thread from an operand's tiles into stages of shared memory.
 
     A tile has `rows` rows of `run` contiguous elements. A thread copies one vector of every
     `step`-th row, from `row` on: row `row + i * step` through pointers[i], at `column`.
@@ -168,7 +168,7 @@ class TileLoader:
 
     stages: Any
     pointers: list[Any]
-    row_exists: list[Any]  # for each pointer: is its row inside the operand? None: always
+    row_exists: list[Any]  # for each pointer: whether its row is inside the operand; None: always
     row: Any
     column: Any
     step: int
@@ -184,7 +184,7 @@ class TileLoader:
 def make_tile_loader(
     view, stages, origin, limit, K, along_k: bool, vec_bytes: int, config: AmpereConfig, full: bool
 ):
-    """The loader of the CTA's tiles of `view`, an operand whose last axis is contiguous.
+    """Make the loader of the CTA's tiles of `view`, an operand whose last axis is contiguous.
 
     origin is the CTA's first row of A (column of B), limit the number of them in the operand.
     """
@@ -235,8 +235,8 @@ def load_tile(loader, stage, k0, vec_bytes: int):
         if vec_bytes >= 4:
             tc.cp_async(target, pointer, loader.vec * size, valid=count * size)
         else:
-            # Less than the 4 bytes that `cp.async` takes at least: plain loads and a store, which
-            # the barrier of the mainloop orders as well.
+            # `cp.async` takes at least 4 bytes. Smaller vectors go by plain loads and a store, which
+            # the barrier of the mainloop also orders.
             elements = [(pointer + e).load(pred=count > e) for e in range(loader.vec)]
             target.store(tc.vector(elements))
 
@@ -247,7 +247,7 @@ def advance(loader):
 
 
 def load_fragments(tile, first, k: int, extent: int, operand, k_major: bool, transposed: bool):
-    """The fragments of `extent` rows of A (columns of B: `transposed`) at depth `k` of a tile."""
+    """Load the fragments of `extent` rows of A (columns of B: `transposed`) at depth `k` of a tile."""
     depth = operand.layout.rows if transposed else operand.layout.cols
     if is_permuted(tile, k_major):
         height = operand.layout.cols if transposed else operand.layout.rows
@@ -274,14 +274,14 @@ def is_permuted(tile, k_major: bool):
 
 
 def permuted_row(row, tile, k_major: bool):
-    """Where the tile stores a row of the operand."""
+    """Row of the tile that stores row `row` of the operand."""
     if not is_permuted(tile, k_major):
         return row
     return (row & ~7) + (row % 4 * 2 + row // 4 % 2)
 
 
 def load_permuted_fragment(tile, k: int, operand, transposed: bool):
-    """A fragment of permuted rows, element by element."""
+    """Load a fragment of permuted rows, element by element."""
     fragment, elements = operand.zeros(), []
     for e in tc.static_range(len(fragment)):
         row, step = fragment.coordinates(e)

@@ -1,6 +1,6 @@
-"""Second kernel of split-K, of parts in memory: D = epilogue(alpha (partial sums) + beta C).
+"""Second kernel of split-K in memory: D = epilogue(alpha (sum of partials) + beta C).
 
-There is one for each type of accumulators.
+There is one kernel for each type of accumulators.
 """
 
 import tensorcore_dsl as tc
@@ -8,7 +8,7 @@ from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
 THREADS = 256
-BYTES = 16  # of a thread's neighbouring sums in a row, where rows are multiples of them
+BYTES = 16  # of the neighbouring sums that a thread adds, if rows are multiples of 16 bytes
 
 
 @tc.kernel
@@ -22,7 +22,7 @@ def sum_f32_partials(
     width: tc.Const = 1,
     traits: tc.Const = AmpereTraits(),
 ):
-    """partials is parts x M x N, added up in order, `width` neighbours by a thread.
+    """Add up f32 partials, parts x M x N, in the order of the parts; `width` neighbours a thread.
 
     Grid: N / (256 width) CTAs for each row of D.
     """
@@ -40,7 +40,7 @@ def sum_f64_partials(
     width: tc.Const = 1,
     traits: tc.Const = AmpereTraits(),
 ):
-    """The same in f64."""
+    """Add up f64 partials, see `sum_f32_partials`."""
     add_up(partials, c, d, alpha, beta, parts, width, traits)
 
 
@@ -55,7 +55,7 @@ def sum_s32_partials(
     width: tc.Const = 1,
     traits: tc.Const = AmpereTraits(),
 ):
-    """The same in s32."""
+    """Add up s32 partials, see `sum_f32_partials`."""
     add_up(partials, c, d, alpha, beta, parts, width, traits)
 
 

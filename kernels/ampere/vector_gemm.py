@@ -1,17 +1,18 @@
 """D = alpha A B + beta C of few rows or columns, without tensor cores.
 
-Elements are multiplied in f32, those of f64 in f64. Such a product takes as long as the larger
-operand takes to be read. Plain loads read lines of any alignment at the speed of the memory, where
-copies to shared memory would move single elements. The few rows of A (or columns of B) are called
-vectors here, and the columns of B (rows of A) lines.
+The kernels multiply f64 in f64, all other types in f32. Reading the larger operand sets the time.
+Plain loads read lines of any alignment at the speed of the memory, where copies to shared memory
+would move single elements. *Vectors* are the few rows of A (or columns of B), *lines* are the
+columns of B (or rows of A).
 
-The warps of a CTA have the same lines, and share K. Where K is contiguous in the lines, thread t
-multiplies the elements t, t + BK, t + 2 BK, ... of each; its neighbours read its neighbours. Where
-the lines lie beside each other, so do the lanes that read them: of a tile of 8 or 16 lines, 4 or 2
-elements of K at a time, of more lines one. So an element of D is the sum of `config.BK` chains of
-fused multiply-adds, each in the order of K. The chains of a warp are added in pairs whose lanes are
-16 apart, then 8, and so on, those of the warps from the first one on. A sum of f64 that is no
-number is the canonical NaN.
+All warps of a CTA have the same lines, and share K. If K is contiguous in the lines, thread t
+multiplies the elements t, t + BK, t + 2 BK, ... of each line, so neighbouring threads read
+neighbouring elements. If the lines lie side by side, neighbouring lanes read neighbouring lines. A
+warp then reads 4 elements of K at once in tiles of 8 lines, 2 in tiles of 16, and 1 in larger ones.
+
+An element of D is the sum of `config.BK` chains of fused multiply-adds, each in the order of K. The
+chains of a warp are added in pairs whose lanes are 16 apart, then 8, 4, 2, 1. The sums of the warps
+are added from warp 0 on. An f64 sum that is NaN is the canonical NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tensorcore_dsl.kernels.ampere.config import WARP, AmpereConfig, AmpereTrait
 from tensorcore_dsl.kernels.ampere.mainloop import cta_tile
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
-TF32_BITS = 0xFFFFE000  # of an f32: those that tensor cores read
+TF32_BITS = 0xFFFFE000  # the bits of an f32 that tensor cores read as tf32
 
 
 @tc.kernel
@@ -53,7 +54,7 @@ def f64_vector_gemm(
     config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
     traits: tc.Const = AmpereTraits(),
 ):
-    """The same of f64."""
+    """A is M x K, B is K x N, of f64. Grid: one CTA for each tile of D."""
     multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_f64)
 
 
@@ -68,29 +69,29 @@ def tf32_vector_gemm(
     config: tc.Const = AmpereConfig(1, 4, 256, 1, 4),
     traits: tc.Const = AmpereTraits(),
 ):
-    """The same of the upper 19 bits of each f32, as tensor cores read tf32."""
+    """A is M x K, B is K x N, of f32, read as tf32. Grid: one CTA for each tile of D."""
     multiply_vectors(a, b, c, d, alpha, beta, config, traits, as_tf32)
 
 
 def as_f32(x):
-    """The value of an element, in f32."""
+    """Convert an element to f32."""
     return x.to(tc.f32)
 
 
 def as_f64(x):
-    """An f64 as it is."""
+    """Convert an element to f64."""
     return x.to(tc.f64)
 
 
 def as_tf32(x):
-    """An f32 without the bits that tensor cores do not read."""
+    """Clear the lower 13 bits of an f32, which tensor cores do not read."""
     return (x.bits(tc.u32) & TF32_BITS).bits(tc.f32)
 
 
 def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, operand):
-    """The body of all kernels; operand: what becomes of an element of A or B before it is used."""
+    """Body of all kernels. operand: function that converts an element of A or B."""
     tc.launch_bounds(config.threads)
-    if tc.arch_number() >= 90:  # it may start before the kernel ahead of it has ended
+    if tc.arch_number() >= 90:  # programmatic dependent launch: the previous kernel may still run
         tc.griddep_wait()
         tc.griddep_launch_dependents()
     m0, n0 = cta_tile(a.shape[0], b.shape[1], config)
@@ -107,13 +108,13 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
         chains_of_k(vectors, lines, first, of_warp, config, operand)
     else:
         chains_of_lines(vectors, lines, first, of_warp, config, operand)
-    tc.barrier()  # what a warp has written is read by others
+    tc.barrier()  # read after write: threads add up the sums of other warps
     for at in tc.range(tc.threadIdx.x, count * width, config.threads):
         r, i = at // width, at % width
         total = shared[0, at]
-        for other in tc.static_range(1, warps):
-            total = total + shared[other, at]
-        if of_sums == tc.f64:  # the assembler orders the factors, and so chooses among several NaN
+        for warp in tc.static_range(1, warps):
+            total = total + shared[warp, at]
+        if of_sums == tc.f64:  # the assembler may exchange factors, which changes the bits of a NaN
             total = tc.select(total == total, total, math.nan)
         row, col = (m0 + r, n0 + i) if config.BM < config.BN else (m0 + i, n0 + r)
         if (row < d.shape[0]) & (col < d.shape[1]):
@@ -123,12 +124,12 @@ def multiply_vectors(a, b, c, d, alpha, beta, config: AmpereConfig, traits, oper
 
 
 def sum_type(operand):
-    """The type in which a kernel with such operands sums."""
+    """Type of the sums of a kernel whose operands are converted by `operand`."""
     return tc.f64 if operand is as_f64 else tc.f32
 
 
 def chains_of_k(vectors, lines, first, of_warp, config: AmpereConfig, operand):
-    """Store the sums of this warp where K is contiguous in the lines, vector by vector."""
+    """Store this warp's sums in shared memory, vector by vector; K is contiguous in the lines."""
     limit, K = lines.shape
     k0 = tc.threadIdx.x
     of_lines = [lines.at(min(first + i, limit - 1), k0) for i in range(config.lines)]
@@ -140,10 +141,10 @@ def chains_of_k(vectors, lines, first, of_warp, config: AmpereConfig, operand):
 
 
 def sum_of_lanes(values):
-    """The sums of 1, 2, 4, ... 32 values over all lanes, and how many lanes in a row have each.
+    """Sum each of 1, 2, 4, ... 32 values over all lanes; also returns how many adjacent lanes hold it.
 
-    As long as there are several, a lane keeps one half of them and hands over the other half, so
-    that there are fewer shuffles. Of lanes 16, 8, 4, 2, 1 apart each pair is added once.
+    While a lane has several values, it keeps one half of them and sends the other half, which saves
+    shuffles. The order of the additions is that of lanes 16, 8, 4, 2 and 1 apart.
     """
     lane, distance, lanes = tc.lane_id(), WARP, WARP
     while distance > 1:
@@ -152,22 +153,22 @@ def sum_of_lanes(values):
             half, is_upper = len(values) // 2, lane & distance != 0
             pairs = list(zip(values[:half], values[half:], strict=True))
             kept = [tc.select(is_upper, y, x) for x, y in pairs]
-            given = [tc.select(is_upper, x, y) for x, y in pairs]
+            sent = [tc.select(is_upper, x, y) for x, y in pairs]
             lanes = distance
         else:
-            kept = given = values
-        values = [x + tc.shfl_xor(y, distance) for x, y in zip(kept, given, strict=True)]
+            kept = sent = values
+        values = [x + tc.shfl_xor(y, distance) for x, y in zip(kept, sent, strict=True)]
     return values[0], lanes
 
 
 def chains_of_lines(vectors, lines, first, of_warp, config: AmpereConfig, operand):
-    """The same where the lines lie beside each other: lanes in a row have lines in a row."""
+    """Store this warp's sums in shared memory; lines lie side by side, one lane each."""
     limit, K = lines.shape
     beside = min(config.lines, WARP)
     k0 = tc.warp_id() * (WARP // beside) + tc.lane_id() // beside
     column = tc.lane_id() % beside
-    own = [first + i * beside + column for i in range(config.lines // beside)]
-    of_lines = [lines.at(min(line, limit - 1), k0) for line in own]
+    columns = [first + i * beside + column for i in range(config.lines // beside)]
+    of_lines = [lines.at(min(line, limit - 1), k0) for line in columns]
     of_vectors = pointers_of(vectors, k0, config)
     steps = lines.strides[1], vectors[0].strides[1]
     acc = accumulate(of_lines, of_vectors, *steps, K - k0, config, operand)
@@ -182,7 +183,7 @@ def chains_of_lines(vectors, lines, first, of_warp, config: AmpereConfig, operan
 
 
 def pointers_of(vectors, k0, config: AmpereConfig):
-    """Where each vector of the tile begins for this thread; those beyond the last are it again."""
+    """Pointer to element `k0` of each vector of the tile. Vectors outside the matrix become the last one."""
     matrix, first = vectors
     limit = matrix.shape[0]
     return [matrix.at(min(first + r, limit - 1), k0) for r in range(config.vectors)]
@@ -191,32 +192,32 @@ def pointers_of(vectors, k0, config: AmpereConfig):
 def accumulate(of_lines, of_vectors, line_step, vector_step, left, config: AmpereConfig, operand):
     """acc[r][i] = sum of vector r times line i, over every BK-th of the `left` elements of K.
 
-    A group of `stages` elements of each is loaded while those in front of them are multiplied.
+    A thread loads a group of `stages` elements of each while it multiplies the group before.
     """
     BK, group = config.BK, config.stages
 
     def load(start):
-        """The elements of a group; zeros beyond the end of K."""
-        found: list[list[Any]] = []
+        """Load the elements of a group; zeros beyond the end of K."""
+        elements: list[list[Any]] = []
         for u in range(group):
             k = (start + u) * BK
             inside = k < left
-            found.append(
+            elements.append(
                 [(p + k * line_step).load(pred=inside) for p in of_lines]
                 + [(p + k * vector_step).load(pred=inside) for p in of_vectors]
             )
-        return found
+        return elements
 
     acc = [[sum_type(operand)(0) for _ in of_lines] for _ in of_vectors]
     loaded = load(0)
     for step in tc.range((left + (BK * group - 1)) // (BK * group)):
         later = load((step + 1) * group)
         for raw in loaded:
-            elements = [operand(x) for x in raw]  # only here, so that nothing waits for `later`
-            own, shared = elements[: len(of_lines)], elements[len(of_lines) :]
+            elements = [operand(x) for x in raw]  # converted late: nothing waits for the loads of `later`
+            line_elements, vector_elements = elements[: len(of_lines)], elements[len(of_lines) :]
             acc = [
-                [tc.fma(x, y, total) for x, total in zip(own, sums, strict=True)]
-                for y, sums in zip(shared, acc, strict=True)
+                [tc.fma(x, y, total) for x, total in zip(line_elements, sums, strict=True)]
+                for y, sums in zip(vector_elements, acc, strict=True)
             ]
         loaded = later
     return acc

@@ -26,23 +26,22 @@ from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, cluster_tiles
 from tensorcore_dsl.kernels.host.summation import division
 
-# Microseconds of an SM that the gates of a tile of a gated product take beyond plain results, from
-# 30 timings of five sizes.
+# Microseconds of an SM for the gates of one tile of a gated product (30 timings of five sizes).
 GATED_TILE = 0.9
 
 PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 SPARSE_TILES = ((128, 256), (192, 192), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
 SPARSE_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
-PARTS_COLUMNS = 32, 64, 96, 128, 192, 256  # of tiles of the f32 kernel with operands in parts
+PARTS_COLUMNS = 32, 64, 96, 128, 192, 256  # BN of the f32 kernel with operands in parts
 
 
 def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tuple[str, Any]:
-    """The family that runs a problem, and its configuration if the caller or tuning gives one.
+    """Choose the family for a problem; also returns the configuration that the caller or tuning gives.
 
-    If the caller leaves it open, sm_90a uses wgmma for every problem whose operands TMA can read.
-    For others, for f32, and for 1 to 4 rows or columns, the least expected time decides. Emulation
-    chooses as a GPU does, so that it gives its bits.
+    By default, sm_90a uses wgmma for every problem whose operands TMA can read. The least expected
+    time decides for all other problems, for f32, and for 1 to 4 rows or columns. Emulation chooses
+    like a GPU, so that its bits are the same.
     """
     obstacles = families.obstacles(problem)
     not_sm80, not_sm90 = obstacles["sm80"], obstacles["sm90"]
@@ -53,15 +52,15 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
         raise tc.ArgumentError(f"the mma.sync kernels cannot take this product: {not_sm80}")
     only_sm90 = family == "sm90" or not_sm80
     if only_sm90 and not_sm90:
-        others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
-        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
+        also = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{also}")
     if only_sm90 or (family is None and not not_sm90 and _prefers_sm90(problem.packed)):
         return "sm90", config
     return "sm80", config
 
 
 def _prefers_sm90(problem: GemmProblem) -> bool:
-    """Whether wgmma is the choice; the problem is packed, so strides do not change the bits."""
+    """Whether wgmma is the choice. The caller packs the problem, so strides do not change the bits."""
     if problem.multiplied_as == tc.f32:
         return isinstance(choose_config(problem, "sm90", "sm80"), HopperConfig)
     time = lambda family: _time(problem, family, choose_copies(problem, family))
@@ -78,7 +77,7 @@ def is_open(problem: GemmProblem) -> bool:
 
 
 def _time(problem: GemmProblem, family: str, copies: tuple[padding.Copy, ...]) -> float:
-    """Expected microseconds of copies and of their product by a family."""
+    """Expected microseconds of the copies and of the product by a family."""
     ranked = ranked_configs(problem, kinds_of(problem, family), copies)
     return next((time for time, config in ranked if is_allowed(problem, config)), inf)
 
@@ -86,7 +85,7 @@ def _time(problem: GemmProblem, family: str, copies: tuple[padding.Copy, ...]) -
 def ranked_configs(
     problem: GemmProblem, kinds: tuple[int, ...], copies: tuple[padding.Copy, ...] = ()
 ) -> Iterator[tuple[float, Any]]:
-    """Yield (expected microseconds, configuration) of all that run a problem, the fastest first."""
+    """Yield (expected microseconds, configuration) of feasible configurations, the fastest first."""
     ranked = ranking(shape_of(problem, copies), kinds)
     return (entry for entry in ranked if _is_feasible(problem, entry[1]))
 
@@ -116,23 +115,23 @@ def _is_feasible(problem: GemmProblem, config: Config) -> bool:
 
 def kinds_of(problem: GemmProblem, *names: str) -> tuple[int, ...]:
     """The kinds of kernels of these families that can run a problem."""
-    dtype, found = problem.multiplied_as, list[int]()
+    dtype, kinds = problem.multiplied_as, list[int]()
     if "sm90" in names:
         readable = all(families.is_read_by_tma(x) for x in (problem.a, problem.b))
         of_f32 = [menu.PARTS, menu.FRAGMENTS] if readable else [menu.PARTS]
-        found += of_f32 if dtype == tc.f32 else [menu.WGMMA]
+        kinds += of_f32 if dtype == tc.f32 else [menu.WGMMA]
     if "sm80" in names:
-        found.append(menu.F64 if dtype == tc.f64 and families.has_wgmma() else menu.MMA)
+        kinds.append(menu.F64 if dtype == tc.f64 and families.has_wgmma() else menu.MMA)
         if dtype in families.VECTORS and problem.accumulate != tc.f16:
-            found.append(menu.VECTORS)
-    return tuple(found)
+            kinds.append(menu.VECTORS)
+    return tuple(kinds)
 
 
 def choose_copies(problem: GemmProblem, family: str, config: Any = None) -> tuple[padding.Copy, ...]:
-    """The copies that the kernels of a family get.
+    """Choose the copies of operands for the kernels of a family.
 
-    tf32 operands that are not K-major are also copied where this takes less time, or where `config`
-    cannot load them. Choose for contiguous operands, so that strides do not change the bits.
+    MN-major tf32 operands are also copied if this takes less time, or if `config` cannot load them.
+    The choice is that for contiguous operands, so that strides do not change the bits.
     """
     usual = aligned(problem)
     shape = shape_of(usual)
@@ -150,17 +149,16 @@ def choose_copies(problem: GemmProblem, family: str, config: Any = None) -> tupl
 
 
 def aligned(problem: GemmProblem) -> GemmProblem:
-    """The problem with operands without gaps, as if all their rows or columns were aligned."""
+    """Pack the operands of a problem, with all rows or columns aligned."""
     packed = problem.packed
     a, b = (x._replace(type=replace(x.type, align=16)) for x in (packed.a, packed.b))
     return replace(packed, a=a, b=b)
 
 
 def choose_config(problem: GemmProblem, *names: str) -> Any:
-    """The fastest configuration of these families, for f32 or without wgmma.
+    """Choose the fastest configuration of these families, for f32 or without wgmma.
 
-    Of a family without a configuration that `problem.bits` allows, it is one that the plan then
-    refuses.
+    If `problem.bits` allows no configuration, the result is one that the plan refuses.
     """
     ranked = lambda of, *names: (c for _, c in ranked_configs(of, kinds_of(of, *names)))
     usual = ranked(problem.packed, *names)
@@ -171,18 +169,18 @@ def choose_config(problem: GemmProblem, *names: str) -> Any:
 
 
 def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> Any:
-    """The first configuration that divides sums as the usual one, the choice for packed operands.
+    """Select the first configuration with the division of K of `usual`, the choice for packed operands.
 
-    So neither gaps, alignment nor the layout of C change bits.
+    So gaps, alignment and the layout of C change no bits.
     """
     order = division(problem, usual)
-    found = next((config for config in ranked if division(problem, config) == order), None)
-    assert found is not None, f"nothing divides K of {problem} as {usual} does"
-    return found
+    alike = next((config for config in ranked if division(problem, config) == order), None)
+    assert alike is not None, f"nothing divides K of {problem} as {usual} does"
+    return alike
 
 
 def _tuned_config(problem: GemmProblem, family: str | None, obstacles: dict[str, str]) -> Any:
-    """The configuration that was tuned on this GPU, if its family can run the problem."""
+    """Look up the configuration that was tuned on this GPU, if its family can run the problem."""
     if current_target() != "cuda" or not tuning_cache.entries():
         return None
     config = tuning_cache.recall(tuning_cache.key(problem, tuning_cache.device_name()))
@@ -197,14 +195,14 @@ def _tuned_config(problem: GemmProblem, family: str | None, obstacles: dict[str,
 def choose(
     shape: ProblemShape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True
 ) -> HopperConfig:
-    """The fastest feasible configuration."""
+    """Choose the fastest feasible configuration."""
     return next(config for _, config in ranking(shape) if is_feasible(config))  # type: ignore[return-value,arg-type]
 
 
 def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool, usual: GemmProblem) -> HopperConfig:
-    """The configuration for a problem of `gemm`; needs_registers: see HopperTraits.
+    """Choose the configuration for a problem of `gemm`; needs_registers: see HopperTraits.
 
-    usual: the problem as the kernel gets it of operands without gaps, as which K is divided.
+    usual: the problem with packed operands, whose choice determines the division of K.
     """
     if kernel is f32_gemm:
         return choose_config(problem, "sm90")  # type: ignore[no-any-return]
@@ -223,14 +221,14 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool, usual: 
         return (config for config in allowed if has_registers(config, needs_registers))
 
     first = next(ranked(usual, needs_registers or problem.reads_c))
-    own = chain(ranked(problem, needs_registers), [as_loaded(first, shape)])
-    return _divided_alike(problem, first, own)  # type: ignore[no-any-return]
+    candidates = chain(ranked(problem, needs_registers), [as_loaded(first, shape)])
+    return _divided_alike(problem, first, candidates)  # type: ignore[no-any-return]
 
 
 def choose_promoted(
     shape: ProblemShape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True
 ) -> HopperConfig:
-    """The configuration for promoted fp8 accumulators, which take registers beside wgmma's."""
+    """Choose for promoted fp8, which needs registers for products and accumulators."""
     suits = lambda config: is_feasible(config) and has_promotion_registers(config)
     return choose(replace(shape, promoted=True), suits)
 
@@ -241,21 +239,21 @@ def has_promotion_registers(config: HopperConfig) -> bool:
 
 
 def choose_grouped(rows: int, groups: int) -> HopperConfig:
-    """The configuration for groups of rows: flat tiles where a group has few rows on average."""
+    """Choose for groups of rows: flat tiles if a group has few rows on average."""
     return SKINNY_GROUPS if rows <= 64 * groups else PINGPONG
 
 
 def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
-    """The configuration for gated products: ping-pong; half of a tile's columns are of the gate."""
+    """Choose for gated products: ping-pong; half of a tile's columns belong to the gate."""
     shape = ProblemShape(M, 2 * N, K, has_epilogue=True)
     gates = lambda config: GATED_TILE * cluster_tiles(config, M, 2 * N) * config.cluster_size / SMS
     ranked = sorted(ranking(shape), key=lambda entry: entry[0] + gates(entry[1]))
-    found = (c for _, c in ranked if isinstance(c, HopperConfig) and c.pingpong and c.BN % 32 == 0)
-    return next(filter(families.is_assembled, found), PINGPONG)
+    pingpong = (c for _, c in ranked if isinstance(c, HopperConfig) and c.pingpong and c.BN % 32 == 0)
+    return next(filter(families.is_assembled, pingpong), PINGPONG)
 
 
 def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True) -> HopperConfig:
-    """The configuration for a 2:4 sparse A with the least roofline time; few timings are recorded."""
+    """Choose for a 2:4 sparse A: the least roofline time, since few timings are recorded."""
     configs, itemsize = list[HopperConfig](), format.dtype.itemsize
     for (BM, BN), (cluster_m, cluster_n) in product(SPARSE_TILES, SPARSE_CLUSTERS):
         boxes = b_k_major or BN % (SWIZZLE_BYTES // itemsize * cluster_m) == 0
@@ -271,30 +269,30 @@ def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True
 
 
 def shape_of(problem: GemmProblem, copies: tuple[padding.Copy, ...] = ()) -> ProblemShape:
-    """What decides about the speed of a problem that the kernels get through copies."""
-    seen = padding.with_copies(problem, copies)
+    """Shape of a problem after its copies: sizes and properties that decide about speed."""
+    copied = padding.with_copies(problem, copies)
     return ProblemShape(
-        seen.M,
-        seen.N,
-        seen.K,
-        seen.dtype.itemsize,
-        seen.batch or 1,
-        seen.a_k_major,
-        seen.b_k_major,
-        misaligned=max(misalignment(seen.a), misalignment(seen.b)),
-        store_by_threads=families.stores_without_tma(seen.d),
-        has_epilogue=seen.epilogue is not None or seen.beta != 0,
-        promoted=seen.dtype in (tc.e4m3, tc.e5m2) and seen.accumulate != operands.FAST,
-        out_bytes=seen.d.type.dtype.itemsize,
-        products=3 if seen.multiplied_as == tc.f32 else 1,
-        a_align=seen.a.type.align,
-        b_align=seen.b.type.align,
+        copied.M,
+        copied.N,
+        copied.K,
+        copied.dtype.itemsize,
+        copied.batch or 1,
+        copied.a_k_major,
+        copied.b_k_major,
+        misaligned=max(misalignment(copied.a), misalignment(copied.b)),
+        store_by_threads=families.stores_without_tma(copied.d),
+        has_epilogue=copied.epilogue is not None or copied.beta != 0,
+        promoted=copied.dtype in (tc.e4m3, tc.e5m2) and copied.accumulate != operands.FAST,
+        out_bytes=copied.d.type.dtype.itemsize,
+        products=3 if copied.multiplied_as == tc.f32 else 1,
+        a_align=copied.a.type.align,
+        b_align=copied.b.type.align,
         copies=len({copy.is_result for copy in copies}),
         copied_bytes=padding.copied_bytes(problem, copies),
     )
 
 
 def misalignment(x: Description) -> float:
-    """Part of the pieces of 128 bytes of rows or columns that lie in two lines of the L2 cache."""
+    """Share of the 128-byte pieces of rows or columns that straddle two lines of the L2 cache."""
     steps = [stride * x.type.dtype.itemsize for stride in x.strides[-2:] if stride != 1]
     return 1 - gcd(SWIZZLE_BYTES, *steps) / SWIZZLE_BYTES

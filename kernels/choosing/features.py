@@ -21,14 +21,14 @@ TENSOR = 4096  # multiply-adds of 8-bit elements by wgmma; mma.sync has half of 
 TENSOR_F64, VECTOR, VECTOR_F64 = 128, 128, 64  # multiply-adds
 CACHE, SHARED, STORED = 80, 128, 64  # bytes of the L2 cache, of shared memory, of stores
 DRAM = 4.4e6  # bytes in a microsecond, of the GPU
-# Cycles until a stage that was asked for has arrived, or a load of vectors; of these, many wait.
+# Cycles from the request of a stage, or of a load of vectors, to its arrival.
 LATENCY, VECTOR_LATENCY = 1200, 600
 SPLIT, SPLIT_MMA = 13, 8  # instructions that split an f32 element
-HIDDEN = 0.3  # part of the latency between tiles that ping-pong leaves
+PINGPONG_LATENCY = 0.3  # share of the latency between tiles that ping-pong does not hide
 FULL_SM = 256  # threads that keep the tensor cores of an SM busy with mma.sync
 REGISTERS, THREADS, SHARED_BYTES = 1 << 16, 2048, 227 * 1024  # of an SM
-LAUNCH, NEXT_LAUNCH = 2.0, 0.9  # microseconds of a kernel, and of one more behind it
-EXCHANGE, PEER = 5.0, 1.5  # microseconds of stream-K: to exchange sums; for each unit of a tile
+LAUNCH, NEXT_LAUNCH = 2.0, 0.9  # microseconds of the first kernel, and of each further one
+EXCHANGE, PEER = 5.0, 1.5  # stream-K: microseconds to exchange sums, and for each unit of a tile
 
 
 def ceil(a: Any, b: Any) -> Any:
@@ -36,7 +36,7 @@ def ceil(a: Any, b: Any) -> Any:
 
 
 def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, Any]:  # noqa: PLR0915
-    """The features of each configuration; "time" is the roofline time in microseconds.
+    """Compute the features of each configuration; "time" is the roofline time in microseconds.
 
     memory: bandwidth of the measured GPU's memory over that of an H200.
     """
@@ -90,18 +90,18 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     read = read * depth * where(menu.kind == PARTS, 3, 1)
     shared = where(vectors, 0, read / SHARED)
     latency = where(vectors, VECTOR_LATENCY, LATENCY) / stages
-    # What goes on at a time is not quite hidden: a norm in place of the maximum.
+    # Overlapping costs are not quite hidden: a norm instead of the maximum.
     terms = tensor * idle * together, shared * together, cache, latency
     step = np.sqrt(np.sqrt(sum((x * x) * (x * x) for x in terms)))
 
     # The launch
     epilogue = menu.BM * menu.BN * shape.out_bytes / STORED / where(menu.pingpong, 2, 1)
     turns = where(streamk, work / units, waves)
-    ending = epilogue + LATENCY * where(menu.pingpong, HIDDEN, 1)
+    ending = epilogue + LATENCY * where(menu.pingpong, PINGPONG_LATENCY, 1)
     compute = turns * (steps * step + ending) / CLOCK
     operands, results = batch * K * (M + N) * itemsize, batch * M * N * shape.out_bytes
     dram = (operands + results) / (DRAM * memory)
-    parts = where(hopper, 1, menu.split_k)  # whose sums another kernel adds up
+    parts = where(hopper, 1, menu.split_k)  # a second kernel adds up their sums
     sums = (parts > 1) * (NEXT_LAUNCH + (parts + 1) * batch * M * N * 4 / DRAM)
     sums = sums + where(two_parts > 1, LAUNCH + 3 * operands / (DRAM * memory), 0)
     copies = shape.copies * NEXT_LAUNCH + shape.copied_bytes / (DRAM * memory)
@@ -179,6 +179,6 @@ def features(menu: Menu, problem: ProblemShape, memory: Any = 1.0) -> dict[str, 
     }
 
 
-def rows_of(found: dict[str, Any], count: int) -> Any:
-    """The features as a matrix, one row for each configuration."""
-    return np.array([np.broadcast_to(column, count) for column in found.values()], np.float32).T
+def rows_of(columns: dict[str, Any], count: int) -> Any:
+    """Stack the features to a matrix, one row for each configuration."""
+    return np.array([np.broadcast_to(column, count) for column in columns.values()], np.float32).T

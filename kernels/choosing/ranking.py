@@ -19,35 +19,35 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape, cluster
 # The trees correct this many configurations, those with the least roofline times. All others rank
 # behind them. With 400 the mean loss of the held-out problems is 0.02 % lower.
 CORRECTED = 96
-# Part of the time that the last configuration of the menu has to gain over the first. The menu
-# starts with the most frequent winners. Rare ones are overrated more often, and need own kernels.
+# Share of the time by which the last configuration of the menu must beat the first. The menu starts
+# with the most frequent winners. Rare ones are overrated more often, and need more kernels.
 RARE = 0.03
-INVARIANT_ROWS = tuple(2**i for i in range(14))  # M that count for batch-invariant products
+INVARIANT_ROWS = tuple(2**i for i in range(14))  # M over which batch-invariant choices average
 
 Ranking = tuple[tuple[float, Config], ...]
 
 
 @lru_cache(maxsize=1024)
 def ranking(shape: ProblemShape, kinds: tuple[int, ...] = (menu.WGMMA,)) -> Ranking:
-    """(expected microseconds, configuration) of every candidate of these kinds, fastest first.
+    """Rank the candidates of these kinds: (expected microseconds, configuration), fastest first.
 
     The order counts rare configurations as slower than their expected time, see RARE.
     """
-    found = candidates(shape, kinds)
-    if not found.configs:
+    configs = candidates(shape, kinds)
+    if not configs.configs:
         return ()
-    terms = features(found, shape)
+    terms = features(configs, shape)
     times = np.array(terms["time"])
     near = np.argsort(times, kind="stable")[:CORRECTED]
     factors = stored_trees()(rows_of(terms, len(times))[near])
     corrected = times * factors.max()
     corrected[near] = times[near] * factors
-    order = np.argsort(corrected * (1 + RARE * found.place), kind="stable")
-    return tuple((float(corrected[i]), _as_launched(found.configs[i], shape)) for i in order)
+    order = np.argsort(corrected * (1 + RARE * configs.place), kind="stable")
+    return tuple((float(corrected[i]), _as_launched(configs.configs[i], shape)) for i in order)
 
 
 def _as_launched(config: Config, shape: ProblemShape) -> Config:
-    """The configuration with the stages that fit; small matrices of a batch lie side by side.
+    """Adapt the stages to the shape, and let small matrices of a batch lie side by side.
 
     Tiles that are stored at one time then share pages of memory.
     """

@@ -2,7 +2,7 @@
 
 A CTA has one producer warpgroup and `consumers` consumer warpgroups. It computes tiles of 64 x
 consumers queries of one head; each consumer has 64 of them. One thread of the producer loads the
-queries of a tile, and K and V in tiles of BN keys, into rings of stages.
+queries of a tile, and K and V in tiles of BN keys, into pipelines of stages.
 
     scores      q kᵀ of one key tile: f32, BN / 2 registers of each thread
     weights     exp2 of the scores, 16-bit A operands in registers: BN / 4
@@ -214,31 +214,31 @@ def produce(cta: Cta, tickets, table):
     V follows one tile behind K through the same number of stages.
     """
     config, tiles, drawn = cta.config, cta.tiles, cta.drawn
-    ring, lagging, q_ring = start(1), start(1), start(1)
+    key_state, lagging, query_state = start(1), start(1), start(1)
     line, first, _, sequence, before = tiles.locate(tc.s32(tc.blockIdx.x), tc.s32(0), tc.s32(0))
     while first >= 0:
         tile = tiles.tile_at(line, first)
         key = tile.last
-        load_keys(cta.keys, tile, key, ring, tiles, table)
-        stage, phase = q_ring
+        load_keys(cta.keys, tile, key, key_state, tiles, table)
+        stage, phase = query_state
         cta.queries.empty[stage].wait(phase)
         drawn[stage, 0], drawn[stage, 1] = line, first  # published by the arrival below
         load_queries(cta.queries, tile, stage, -(-cta.traits.depth // SLAB))
         for _ in tc.range(1, tile.count):
-            ring = advance(ring, config.stages)
-            load_keys(cta.keys, tile, key - config.BN, ring, tiles, table)
+            key_state = advance(key_state, config.stages)
+            load_keys(cta.keys, tile, key - config.BN, key_state, tiles, table)
             load_keys(cta.values, tile, key, lagging, tiles, table)
-            lagging, key = ring, key - config.BN
+            lagging, key = key_state, key - config.BN
         load_keys(cta.values, tile, key, lagging, tiles, table)
-        ring, q_ring = advance(ring, config.stages), advance(q_ring, config.q_stages)
-        lagging = ring
+        key_state, query_state = advance(key_state, config.stages), advance(query_state, config.q_stages)
+        lagging = key_state
         # Each CTA draws until it finds no tile, so there are as many tickets as tiles. The last
         # ticket leaves a zero for the next launch.
         ticket = tc.atomic("add", tickets.at(0), 1)
         line, first, count, sequence, before = tiles.locate(tc.gridDim.x + ticket, sequence, before)
         if (first < 0) & (ticket == count - 1):
             tc.atomic("exch", tickets.at(0), 0)
-    stage, phase = q_ring
+    stage, phase = query_state
     cta.queries.empty[stage].wait(phase)
     drawn[stage, 1] = -1
     cta.queries.full[stage].arrive()
@@ -255,9 +255,9 @@ def load_queries(queries: Stages, tile: QueryTile, stage, slabs: int):
             tc.tma_load(queries.smem[stage, part, slab], queries.map, place, full)
 
 
-def load_keys(stages: Stages, tile: QueryTile, key, ring, tiles: TileList, table):
+def load_keys(stages: Stages, tile: QueryTile, key, key_state, tiles: TileList, table):
     """Load a tile of K or V from key `key` on, when its stage is empty."""
-    stage, phase = ring
+    stage, phase = key_state
     traits, rows = tiles.traits, stages.map.box[2]
     stages.empty[stage].wait(phase)
     stages.full[stage].arrive_expect_tx(stages.slabs * (tiles.BN // rows) * stages.map.bytes)
@@ -301,15 +301,17 @@ def consume(cta: Cta, number, o, lse):
     leader = tc.threadIdx.x % WARPGROUP == 0
     consumer = Consumer(number, leader, ORDER_BARRIER + (number + 1) % config.consumers)
     scores, out = cta.qk.d.zeros(), cta.pv.d.zeros()
-    ring, q_ring = start(0), start(0)
+    key_state, query_state = start(0), start(0)
     if number == config.consumers - 1:
         tc.barrier_arrive(ORDER_BARRIER, 2 * WARPGROUP)  # the first turn is consumer 0's
     queries.full[0].wait(0)
-    while drawn[q_ring[0], 1] >= 0:
-        q_stage, _ = q_ring
+    while drawn[query_state[0], 1] >= 0:
+        q_stage, _ = query_state
         tile = cta.tiles.tile_at(drawn[q_stage, 0], drawn[q_stage, 1])
         row = tile.first + 64 * number
-        scores, out, factor, exponent, ring = attend(cta, consumer, tile, row, q_stage, scores, ring)
+        scores, out, factor, exponent, key_state = attend(
+            cta, consumer, tile, row, q_stage, scores, key_state
+        )
         store(out * factor, queries.smem[q_stage, number], tile, row, o, cta.traits.width)
         # Loads by ordinary instructions come before TMA overwrites the queries.
         tc.fence_proxy_async()
@@ -318,14 +320,14 @@ def consume(cta: Cta, number, o, lse):
             batch, start_row = tile.place
             of_head = lse[batch, tile.head, : tile.end]
             tc.store_rows(of_head, exponent, origin=start_row + row, bounded=True)
-        ring, q_ring = advance(ring, config.stages), advance(q_ring, config.q_stages)
-        stage, phase = q_ring
+        key_state, query_state = advance(key_state, config.stages), advance(query_state, config.q_stages)
+        stage, phase = query_state
         queries.full[stage].wait(phase)
     if number == 0:
         tc.barrier(ORDER_BARRIER, 2 * WARPGROUP)  # takes the turn that the last consumer left
 
 
-def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, ring):  # noqa: PLR0915
+def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, key_state):  # noqa: PLR0915
     """The output of 64 queries over all their key tiles, from the last tile to the first.
 
     Returns the registers of the scores, the output, the factor of each row's output, the logarithm
@@ -334,7 +336,7 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
     config, keys, values, pv = cta.config, cta.keys, cta.values, cta.pv
     leader, key = consumer.leader, tile.last
     best, total = tc.row_values(cta.qk.d, -math.inf), tc.row_values(cta.qk.d)
-    stage, phase = ring
+    stage, phase = key_state
     keys.full[stage].wait(phase)
     scores = issue_scores(cta, scores, consumer.number, q_stage, stage)
     tc.wgmma_wait(0)
@@ -347,9 +349,9 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
     if cta.traits.packed and key + config.BN > tile.seen.keys:
         clear(cta, stage, phase, tile.seen.keys - key)
     for _ in tc.range(1, tile.count):
-        stage, phase = ring
-        ring = advance(ring, config.stages)
-        next_stage, next_phase = ring
+        stage, phase = key_state
+        key_state = advance(key_state, config.stages)
+        next_stage, next_phase = key_state
         key = key - config.BN
         keys.full[next_stage].wait(next_phase)
         tc.barrier(ORDER_BARRIER + consumer.number, 2 * WARPGROUP)
@@ -368,13 +370,13 @@ def attend(cta: Cta, consumer: Consumer, tile: QueryTile, row, q_stage, scores, 
         if tc.vote("any", (first_row < 1) | (second_row < 1)):
             out = out * shrink
         weights = tc.as_operand(scores, pv.a)
-    stage, phase = ring
+    stage, phase = key_state
     values.full[stage].wait(phase)
     out = issue_output(cta, out, weights, stage)
     factor, exponent = cta.softmax.finish(best, total)
     tc.wgmma_wait(0)
     values.empty[stage].arrive(pred=leader)
-    return scores, out, factor, exponent, ring
+    return scores, out, factor, exponent, key_state
 
 
 def issue_scores(cta: Cta, scores, consumer, q_stage, stage):
@@ -460,12 +462,12 @@ def store(out, staging, tile: QueryTile, row, o, width: int):
 
 
 def start(parity):
-    """The first stage of a ring, and the parity that a wait there takes."""
+    """The first stage, and the parity for a wait there."""
     return tc.u32(0), tc.u32(parity)
 
 
-def advance(ring, stages):
-    """The next stage of a ring; the parity flips when the ring starts again."""
-    stage, phase = ring
+def advance(key_state, stages):
+    """Advance to the next stage; the parity flips behind the last one."""
+    stage, phase = key_state
     last = stage == stages - 1
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)

@@ -14,15 +14,15 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
 SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
 SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
-MOST_STAGES = 12  # of `with_stages`, unless its caller asks for more
+MAX_STAGES = 12  # default limit of `with_stages`
 WARPGROUP = 128  # threads
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
-FRAGMENT_REGISTERS = 16  # of a thread, for a slab of 64 rows of A in 32 bits (transposition.py)
+FRAGMENT_REGISTERS = 16  # registers of a thread for fragments of 64 rows and one slab of 32-bit A
 # Consumers -> registers for accumulators and fragments, with equal shares of all warpgroups.
 FRAGMENT_ROOM = {1: 192, 2: 136, 3: 88}
-SPLIT_ROOM = 64  # accumulators that leave registers for the epilogue of split-K, with equal shares
+MAX_SPLIT_K_ACCUMULATORS = 64  # that leave registers for the epilogue of split-K, with equal shares
 TRANSPOSER_CONSUMER_REGISTERS = (72, 216)  # if the producer's warps transpose tiles
 
 
@@ -127,7 +127,7 @@ class HopperConfig:
 
     @property
     def multicast_peers(self) -> int:
-        """CTAs that write into a stage of this CTA, or into whose stages it writes, with itself."""
+        """CTAs that share a tile of A or B with this CTA by multicast, itself included."""
         return self.cluster_m + self.cluster_n - 1
 
     @property
@@ -172,7 +172,7 @@ class HopperConfig:
             needed += FRAGMENT_REGISTERS * self.k_slabs * self.rows_per_consumer // 64
         crowded = needed > FRAGMENT_ROOM[2]
         if self.split_k > 1 and (out_bytes == 4 or store_by_threads):
-            crowded |= self.accumulator_registers > SPLIT_ROOM
+            crowded |= self.accumulator_registers > MAX_SPLIT_K_ACCUMULATORS
         return self.consumers == 2 and crowded
 
     @property
@@ -185,8 +185,8 @@ class HopperConfig:
 
         Partials that fit into the stages of one operand lie there.
         """
-        own = self.split_k > 1 and self.partials_over(self.stages) is None
-        return self._staging_bytes(buffers) + self._partial_bytes * own
+        separate = self.split_k > 1 and self.partials_over(self.stages) is None
+        return self._staging_bytes(buffers) + self._partial_bytes * separate
 
     def staging_buffers(self, columns: int) -> int:
         """Staging buffers of a consumer: two, which take turns, or one if two would cost a stage.
@@ -227,7 +227,7 @@ class HopperConfig:
         width = SWIZZLE_BYTES // itemsize
         return self.BN if k_major or itemsize != 2 else -(-self.BN // width) * width
 
-    def with_stages(self, most: int = MOST_STAGES) -> HopperConfig:
+    def with_stages(self, most: int = MAX_STAGES) -> HopperConfig:
         """A copy of the configuration with as many stages as fit, at most `most`."""
         return replace(self, stages=min(most, self.max_stages))
 

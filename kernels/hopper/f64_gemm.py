@@ -1,11 +1,11 @@
-"""D = alpha A B + beta C in f64 on Hopper: TMA or `cp.async`, a ring of stages, `mma.sync`.
+"""D = alpha A B + beta C in f64 on Hopper: TMA or `cp.async`, a pipeline of stages, `mma.sync`.
 
-wgmma has no f64. Every warp multiplies. The first threads of the warps start TMA loads in turns, a
-stage each, so that no warp lags behind the others, which would wait for its loads; all threads copy
-operands that TMA cannot read. Two mbarriers guard a stage, as in pipeline.py:
+wgmma has no f64, so every warp multiplies. The warps take turns at starting the TMA loads of a
+stage, so that no warp lags behind the others. All threads copy operands that TMA cannot read. Two
+mbarriers guard a stage, as in pipeline.py:
 
-    full[stage]   one arrival of the thread that starts TMA, with the bytes of the tiles, and, where
-                  threads copy, one of each warp, after its copies have arrived
+    full[stage]   one arrival of the thread that starts TMA, with the bytes of the tiles; if threads
+                  copy, also one arrival of each warp, after its copies have arrived
     empty[stage]  one arrival of each warp, when it has its last fragments of the stage
 
 Fragments are read through the generic proxy, and TMA writes the stage again through the async
@@ -13,13 +13,13 @@ proxy. An arrival alone does not order the two: loads that are still on their wa
 is performed may read what TMA brings next. Each lane therefore fences its loads before the warp
 arrives, and a warp does so behind the instructions that take what it loaded.
 
-CTAs are persistent: the ring runs on from one tile of D to the next, so that the first stages of a
-tile are loaded while the one before is still multiplied and stored.
+CTAs are persistent. The pipeline runs on from one tile of D to the next: it loads the first stages of
+a tile while the warps still multiply and store the tile before.
 
 With split-K, a CTA stores the sum of its part of K, and another kernel adds up the parts
-(ampere/split_k.py). With stream-K, units (CTAs) share the steps of K of the tiles that fill no
-whole wave (streamk_scheduler.py). An element is a chain of fused multiply-adds in the order of k
-for each part, whatever the tile is.
+(ampere/split_k.py). With stream-K, units (CTAs) share the steps of K of the tiles of an incomplete
+wave (streamk_scheduler.py). For each part, an element is a chain of fused multiply-adds in the order
+of k, for every tile size.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def f64_gemm(
     With split-K, d has the sums of the parts, split_k x M x N.
     """
     tc.launch_bounds(config.threads, resident_ctas(config))
-    work = OwnParts(make_tile_scheduler(d.shape, config), k_tiles_of(a, config))
-    ring = make_ring(a, b, work, config, traits)
-    multiply(ring, Output(c, d, alpha, beta, config, traits))
+    work = StridedParts(make_tile_scheduler(d.shape, config), k_tiles_of(a, config))
+    pipeline = make_f64_pipeline(a, b, work, config, traits)
+    multiply(pipeline, Output(c, d, alpha, beta, config, traits))
 
 
 @tc.kernel
@@ -79,23 +79,23 @@ def f64_streamk_gemm(
     config: tc.Const = AmpereConfig(BK=16, WN=32, streamk_units=132),
     traits: tc.Const = AmpereTraits(),
 ):
-    """The same by stream-K. Grid: the units, none of which is without a step of K.
+    """A is M x K, B is K x N; by stream-K. Grid: the units; each has a step of K or more.
 
-    partials: BM x BN elements for each unit. flags: a word for each, 0 before the launch and after
-    it. Both are the workspace.
+    partials: BM x BN elements for each unit. flags: a word for each unit, 0 before and after the
+    launch. Both are the workspace.
     """
     tc.launch_bounds(config.threads, resident_ctas(config))
     work = make_scheduler(make_tile_scheduler(d.shape, config), k_tiles_of(a, config))
-    ring = make_ring(a, b, work, config, traits)
+    pipeline = make_f64_pipeline(a, b, work, config, traits)
     output = Output(c, d, alpha, beta, config, traits)
-    multiply(ring, FixUp(output, work, partials, flags))
+    multiply(pipeline, FixUp(output, work, partials, flags))
 
 
 def resident_ctas(config: AmpereConfig) -> int:
-    """CTAs of an SM at a time, by registers and shared memory.
+    """CTAs that an SM runs at a time, by registers and shared memory.
 
-    A thread has two registers for each of its accumulators, and others for fragments: large tiles
-    take all that 8 warps of an SM leave to each.
+    A thread has two registers for each of its accumulators, and others for fragments. Large tiles
+    take the whole share of a thread of 8 warps.
     """
     accumulators = config.WM * config.WN // 16
     warps = 8 if accumulators > 64 else 16 if accumulators > 32 else 20
@@ -103,30 +103,30 @@ def resident_ctas(config: AmpereConfig) -> int:
     return max(1, min(warps * 32 // config.threads, SMEM_BYTES // (stages + SMEM_RESERVED)))
 
 
-# -- the parts of tiles that a CTA multiplies --------------------------------------------------
+# -- the tiles and parts of tiles of a CTA --------------------------------------------------
 
 
 def k_tiles_of(a, config: AmpereConfig):
-    """Steps of K of a whole tile."""
+    """Number of steps of K of a tile."""
     return (a.shape[1] + (config.BK - 1)) // config.BK
 
 
 @dataclass
-class OwnParts:
+class StridedParts:
     """Tiles, or parts of K of tiles, number i, i + n, i + 2 n, ... for CTA i of n.
 
-    The axis of the parts is a batch of `tiles`. StreamKScheduler has the same interface.
+    Parts of K are the batch axis of `tiles`. StreamKScheduler has the same interface.
     """
 
     tiles: TileScheduler
     k_tiles: Any
 
     def count(self):
-        """How many this CTA has."""
+        """Number of parts of this CTA."""
         return (self.tiles.count() - tc.blockIdx.x + (tc.gridDim.x - 1)) // tc.gridDim.x
 
     def part_at(self, index):
-        """The index-th of them."""
+        """Part number `index` of this CTA."""
         index = tc.blockIdx.x + index * tc.gridDim.x
         at, first, end = self.tiles.tile_at(index), 0, self.k_tiles
         split_k = self.tiles.config.split_k
@@ -137,14 +137,25 @@ class OwnParts:
         )
 
 
-# -- the ring of stages ------------------------------------------------------------------------
+# -- the pipeline ------------------------------------------------------------------------
 
 
 @dataclass
-class Ring:
-    """Operands and barriers, and the step of K that is loaded next.
+class F64Pipeline:
+    """Operands, barriers, and the next step of K to load.
 
-    index: of the part among the `count` parts of `work`.
+    Attributes
+    ----------
+    a, b : Operand
+        Tiles of A and B.
+    full, empty : mbarriers
+        One for each stage.
+    work : StridedParts or StreamKScheduler
+        The parts that this CTA multiplies, `count` parts.
+    index, part, k_tile : u32, TilePart, u32
+        Number of the part that is loaded next, the part, and its step of K.
+    config : AmpereConfig
+        The configuration.
     """
 
     a: Any
@@ -159,55 +170,54 @@ class Ring:
     config: AmpereConfig
 
     @property
-    def ahead(self) -> int:
-        """How many steps before a step is multiplied its loads start.
+    def prefetched(self) -> int:
+        """Number of steps that are loaded ahead of the one that the warps multiply.
 
-        Of four stages or more two are left to warps: that which they multiply, and, as they do not
-        keep step, that before it. So nobody waits for the slowest warp.
+        With four stages or more, warps keep two stages: the one that they multiply, and the one before
+        for warps that lag behind. So no warp waits for the slowest one.
         """
         return self.config.stages - (2 if self.config.stages > 3 else 1)
 
-    def loads_behind(self, blocks: int) -> int:
-        """Behind which of the blocks of a stage (see `multiply`) the loads of a later one start.
+    def block_of_loads(self, blocks: int) -> int:
+        """Number of the block of a stage (see `multiply`) behind which the next loads start.
 
-        They wait for the slowest warp, which behind the middle of a stage has left the one before.
-        The warp that starts them lags behind then, by 16 boxes where operands are not K-major: two
-        stages leave no time for that.
+        The loads wait for the slowest warp. Behind the middle of a stage, it has left the stage before.
+        The warp that starts the loads then lags behind, by 16 boxes for MN-major operands. Two stages
+        leave no time for that.
         """
         return min(1 if self.config.stages < 3 else 5 * blocks // 8, blocks - 2)
 
     @property
     def by_tma(self):
-        """The operands that TMA loads."""
+        """Operands that TMA loads."""
         return [x for x in (self.a, self.b) if x.map is not None]
 
     @property
     def by_threads(self):
-        """The operands that threads copy."""
+        """Operands that threads copy."""
         return [x for x in (self.a, self.b) if x.map is None]
 
-    def following(self, stage, phase):
-        """The next stage; the phase flips where the ring closes."""
+    def advance(self, stage, phase):
+        """Advance to the next stage; the phase flips behind the last one."""
         last = stage == self.config.stages - 1
         return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
-    def ahead_of(self, read, phase):
-        """The stage that is loaded while `read` is multiplied, and its phase when it is empty.
+    def stage_to_load(self, read, phase):
+        """Stage that is loaded while `read` is multiplied, and the phase in which it is empty.
 
-        phase: of `read` when it is full. Stages are loaded and multiplied in one order, so that
-        threads keep one of the two places: with stream-K they have no register for the other.
+        phase: of `read` when it is full. Loads and products go through the stages in one order. So
+        threads keep one position only; with stream-K they have no register for a second one.
         """
         stages = self.config.stages
-        around = read >= stages - self.ahead
-        stage = read + self.ahead - tc.select(around, tc.u32(stages), tc.u32(0))
+        around = read >= stages - self.prefetched
+        stage = read + self.prefetched - tc.select(around, tc.u32(stages), tc.u32(0))
         return stage, tc.select(around, phase, phase ^ 1)
 
     def load(self, stage, phase):
-        """Start the copies of the next step, if there is one, once all warps have left its stage.
+        """Start the copies of the next step, if any, once all warps have left its stage.
 
-        phase: of the stage when it is empty.
-        Copies of threads are one group, also where there are none: the number of groups then tells
-        which step has arrived.
+        phase: of the stage when it is empty. Each step closes one group of `cp.async`, also an empty
+        one: the number of groups then tells which step has arrived.
         """
         exists = self.index < self.count
         k0, origin = self.k_tile * self.config.BK, (self.part.m, self.part.n)
@@ -227,7 +237,7 @@ class Ring:
                 self.k_tile = self.part.first_k_tile
 
     def load_boxes(self, stage, phase, origin, k0, exists):
-        """The first thread of the warp whose turn it is starts the boxes of TMA."""
+        """Start the boxes of TMA, by the first thread of the warp whose turn it is."""
         warp = self.k_tile % (self.config.threads // 32)
         if (tc.threadIdx.x == 32 * warp) & exists:
             self.empty[stage].wait(phase)
@@ -239,51 +249,52 @@ class Ring:
     def announce(self, stage, exists):
         """Tell all warps that this warp's copies of the step in a stage have arrived.
 
-        All groups but the last ones, which are of later steps, are complete. Each thread waits for
-        its own copies; syncwarp orders those of the warp before the one arrival.
+        The wait leaves the groups of later steps pending. Each thread waits for its own copies;
+        syncwarp orders the copies of the warp before the one arrival.
         """
         if len(self.by_threads) > 0:
-            tc.cp_async_wait(self.ahead - 1)
+            tc.cp_async_wait(self.prefetched - 1)
             tc.syncwarp()
             self.full[stage].arrive(pred=(tc.lane_id() == 0) & exists)
 
 
-def make_ring(a, b, work, config: AmpereConfig, traits: AmpereTraits):
-    """Shared tiles, tensor maps and barriers."""
-    ring_a = make_operand(a, 0, traits.a_k_major, traits.tma_a, traits.vec_a, config)
-    ring_b = make_operand(b, 1, traits.b_k_major, traits.tma_b, traits.vec_b, config)
+def make_f64_pipeline(a, b, work, config: AmpereConfig, traits: AmpereTraits):
+    """Make shared tiles, tensor maps and barriers."""
+    tiles_a = make_operand(a, 0, traits.a_k_major, traits.tma_a, traits.vec_a, config)
+    tiles_b = make_operand(b, 1, traits.b_k_major, traits.tma_b, traits.vec_b, config)
     full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
     part = work.part_at(0)
-    ring = Ring(ring_a, ring_b, full, empty, work, work.count(), 0, part, part.first_k_tile, config)
+    pipeline = F64Pipeline(
+        tiles_a, tiles_b, full, empty, work, work.count(), 0, part, part.first_k_tile, config
+    )
     if tc.threadIdx.x == 0:
-        for operand in ring.by_tma:
+        for operand in pipeline.by_tma:
             operand.map.prefetch()
         warps = config.threads // 32
-        arrivals = (1 if len(ring.by_tma) > 0 else 0) + (warps if len(ring.by_threads) > 0 else 0)
+        arrivals = (1 if len(pipeline.by_tma) > 0 else 0) + (warps if len(pipeline.by_threads) > 0 else 0)
         for stage in tc.static_range(config.stages):
             full[stage].init(arrivals)
             empty[stage].init(warps)
         tc.fence_mbarrier_init()  # TMA must see the initialised barriers
     tc.barrier()
-    return ring
+    return pipeline
 
 
 # -- mainloop ----------------------------------------------------------------------------------
 
 
-def multiply(ring, output):  # noqa: PLR0915
+def multiply(pipeline, output):  # noqa: PLR0915
     """Multiply the parts of this CTA; `output` stores each.
 
-    A warp multiplies a stage in blocks: 16 of its rows by all its columns, over a step of an
-    instruction's depth. While a block multiplies, the rows of the next one are loaded, and during
-    the last block of a step each column of the next step behind the last use of the one before.
-    So it is across stages and tiles, too. Blocks of a step are multiplied in serpentine order, so
-    that neighbouring instructions share a fragment, which takes less power; the next step begins
-    with the columns that were loaded first. What else there is to do for a stage lies between the
-    blocks, and hardly branches: the assembler mixes it with instructions that multiply.
+    A warp multiplies a stage in blocks: 16 of its rows by all its columns, one instruction deep.
+    During a block, the warp loads the rows of the next block. During the last block of a step, it
+    loads each column of the next step behind the last use of that column. Both run on across stages
+    and tiles. The order of a step is serpentine, so that neighbouring instructions share a fragment,
+    which takes less power. Barriers and TMA loads of a stage stand between blocks, almost without
+    branches, so that the assembler mixes them with the products.
     """
-    # Of depth 4, twice as many would read the accumulators; of 16, fragments fill the registers.
-    config, mma = ring.config, tc.mma.m16n8k8(tc.f64, tc.f64, tc.f64)
+    # Depth 4 would read the accumulators twice as often; with depth 16, fragments fill the registers.
+    config, mma = pipeline.config, tc.mma.m16n8k8(tc.f64, tc.f64, tc.f64)
     rows, cols, depth = mma.shape
     steps, high, wide = config.BK // depth, config.WM // rows, config.WN // WIDTH
     blocks = [(step, i) for step in range(steps) for i in range(high)]
@@ -292,45 +303,45 @@ def multiply(ring, output):  # noqa: PLR0915
     warp_m, warp_n = tc.warp_id() % warps_m * config.WM, tc.warp_id() // warps_m * config.WN
 
     def load_rows(stage, step, i):
-        return fragments_of_a(ring.a, mma, stage, warp_m + i * rows, step * depth, 1)[0]
+        return fragments_of_a(pipeline.a, mma, stage, warp_m + i * rows, step * depth, 1)[0]
 
     def load_columns(stage, step, j):
-        return fragments_of_b(ring.b, mma, stage, warp_n + j * WIDTH, step * depth, 2)
+        return fragments_of_b(pipeline.b, mma, stage, warp_n + j * WIDTH, step * depth, 2)
 
-    # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
-    # the stream; what it wrote may be read only from here on.
+    # Programmatic dependent launch: the set-up above may overlap the end of the previous kernel of
+    # the stream. Its results may be read only behind this wait.
     tc.griddep_wait()
     tc.griddep_launch_dependents()
-    for empty in tc.static_range(ring.ahead):
-        ring.load(tc.u32(empty), tc.u32(1))  # phase 1: the stages of a new ring are empty
+    for empty in tc.static_range(pipeline.prefetched):
+        pipeline.load(tc.u32(empty), tc.u32(1))  # phase 1: all stages start out empty
     read, read_phase = tc.u32(0), tc.u32(0)
-    ring.announce(read, True)
-    ring.full[read].wait(read_phase)
+    pipeline.announce(read, True)
+    pipeline.full[read].wait(read_phase)
     fa = load_rows(read, 0, 0)
     fb = [load_columns(read, 0, j) for j in range(wide)]
-    for index in tc.range(ring.count):
-        part = ring.work.part_at(index)
+    for index in tc.range(pipeline.count):
+        part = pipeline.work.part_at(index)
         acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(high)]
         for k_tile in tc.range(part.first_k_tile, part.end_k_tile):
-            # The instructions that take the last fragments of the stage before are issued: these
-            # are in registers.
-            if len(ring.by_tma) > 0:
+            # The products with the last fragments of the stage before are issued, so these loads have
+            # completed.
+            if len(pipeline.by_tma) > 0:
                 tc.fence_proxy_async()
             tc.syncwarp()
-            left = tc.select(read == 0, tc.u32(config.stages - 1), read - 1)
-            begun = (index > 0) | (k_tile > part.first_k_tile)
-            ring.empty[left].arrive(pred=(tc.lane_id() == 0) & begun)
-            # Behind the last step of all, the last block reads this stage again, in vain.
-            more = (k_tile + 1 < part.end_k_tile) | (index + 1 < ring.count)
-            following, following_phase = ring.following(read, read_phase)
-            following = tc.select(more, following, read)
-            following_phase = tc.select(more, following_phase, read_phase)
+            previous = tc.select(read == 0, tc.u32(config.stages - 1), read - 1)
+            has_previous = (index > 0) | (k_tile > part.first_k_tile)
+            pipeline.empty[previous].arrive(pred=(tc.lane_id() == 0) & has_previous)
+            # In the last step of all, the last block loads from this stage again, and no one uses it.
+            has_next = (k_tile + 1 < part.end_k_tile) | (index + 1 < pipeline.count)
+            next_stage, next_phase = pipeline.advance(read, read_phase)
+            next_stage = tc.select(has_next, next_stage, read)
+            next_phase = tc.select(has_next, next_phase, read_phase)
             for number, (_, i) in enumerate(blocks):
                 is_last = number == len(blocks) - 1
                 if is_last:
-                    ring.full[following].wait(following_phase)
+                    pipeline.full[next_stage].wait(next_phase)
                 next_step, next_i = blocks[(number + 1) % len(blocks)]
-                stage = following if is_last else read
+                stage = next_stage if is_last else read
                 next_fa = load_rows(stage, next_step, next_i)
                 order = [(j, side) for j in range(wide) for side in range(2)]
                 if number in backwards:
@@ -341,10 +352,10 @@ def multiply(ring, output):  # noqa: PLR0915
                     if i == high - 1 and place % 2 == 1:
                         fb[j] = load_columns(stage, next_step, j)
                 fa = next_fa
-                if number == ring.loads_behind(len(blocks)):
-                    ring.load(*ring.ahead_of(read, read_phase))
-                    ring.announce(following, more)
-            read, read_phase = following, following_phase
+                if number == pipeline.block_of_loads(len(blocks)):
+                    pipeline.load(*pipeline.stage_to_load(read, read_phase))
+                    pipeline.announce(next_stage, has_next)
+            read, read_phase = next_stage, next_phase
         output.store(mma, acc, part, warp_m, warp_n)
 
 
@@ -353,7 +364,7 @@ def multiply(ring, output):  # noqa: PLR0915
 
 @dataclass
 class FixUp:
-    """Output of units that share tiles.
+    """Stream-K output of units that share tiles.
 
     A unit publishes at most one sum in a launch, since only its first part can start inside a
     tile. The unit with the tile's first step adds them in the order of K; it waits for units with
@@ -382,7 +393,7 @@ class FixUp:
         """Write the sums, then set the flag.
 
         The barrier orders the stores of all threads before thread 0's release; the release makes
-        them visible to who acquires the flag.
+        them visible to a thread that acquires the flag.
         """
         target, step = self.row(self.work.unit)
         for i, pair in enumerate(neighbours(acc)):
@@ -393,7 +404,7 @@ class FixUp:
             tc.emit("st.release.gpu.global.b32", flag.address, tc.u32(1))
 
     def with_partials(self, mma, acc, unit):
-        """acc plus the sums of another unit, once its flag is set; resets the flag.
+        """Wait for another unit's flag, add its sums to `acc`, and reset the flag.
 
         Thread 0 acquires the flag; the barrier orders that before the loads of all threads.
         """
@@ -412,23 +423,23 @@ class FixUp:
         return [fragments[i : i + cols] for i in range(0, len(fragments), cols)]
 
     def row(self, unit):
-        """Where a unit keeps this thread's first two elements, and how far on the next two lie."""
+        """Pointer to this thread's first two elements of a unit, and the distance to the next two."""
         return self.partials.at(unit, 2 * tc.threadIdx.x), 2 * self.output.config.threads
 
 
 def neighbours(acc):
-    """The elements of all fragments in pairs."""
+    """Elements of all fragments in pairs."""
     return [[f[e], f[e + 1]] for row in acc for f in row for e in (0, 2)]
 
 
 # -- epilogue ----------------------------------------------------------------------------------
-# A pair is two neighbouring columns of a row of D, which a lane holds in two fragments. Pair
-# number ((i J + j) 2 + h) 2 + e, where J blocks of 16 columns are beside each other, is that of
-# row 2 F(g) + h of block i and columns 2 F(2 t + e) of block j, and the one right of it.
+# A pair is two neighbouring columns of a row of D, which a lane holds in two fragments. With J blocks
+# of 16 columns side by side, pair number ((i J + j) 2 + h) 2 + e lies in row 2 F(g) + h of row block
+# i, and in columns 2 F(2 t + e) and 2 F(2 t + e) + 1 of column block j.
 
 
 def accumulated(acc, pair: int):
-    """The two sums of a pair."""
+    """Accumulators of a pair."""
     blocks = len(acc[0]) // 2
     block, h, e = pair // 4, pair // 2 % 2, pair % 2
     row = acc[block // blocks]
@@ -437,7 +448,7 @@ def accumulated(acc, pair: int):
 
 @dataclass
 class Output:
-    """Where tiles of D are stored, and what else their elements are made of."""
+    """Output of whole tiles: D, C, alpha, beta, and the traits of the epilogue."""
 
     c: Any
     d: Any
@@ -447,14 +458,14 @@ class Output:
     traits: AmpereTraits
 
     def store(self, mma, acc, part, warp_m, warp_n):
-        """Store the tile of D, or of the sums of a part of K, of a warp."""
+        """Store a warp's tile of D, or its sums of a part of K."""
         d = self.d[part.batch_d] if self.config.split_k > 1 else self.d
         for number in tc.static_range(self.config.WM * self.config.WN // 64):
             pair = accumulated(acc, number)
             self.store_pair(number, pair, part.m + warp_m, part.n + warp_n, d)
 
     def store_pair(self, number, sums, m, n, d):
-        """Store a pair of a warp's tile, which begins at row m and column n; see above."""
+        """Store a pair of the warp's tile at row m and column n."""
         g, t = tc.lane_id() // 4, tc.lane_id() % 4
         blocks = self.config.WN // WIDTH
         block, h, e = number // 4, number // 2 % 2, number % 2
@@ -489,15 +500,15 @@ def store_inside(sums, row, col, e: int, c, d, alpha, beta, traits: AmpereTraits
 
 
 def side_by_side(pair):
-    """One element of each of two groups of four in a row, of which lane t has the t-th.
+    """Exchange pairs so that lane t of four holds element t of each of two groups of four columns.
 
-    Lanes 0 and 1 hold the pairs of one group, lanes 2 and 3 those of the other: so four lanes store
-    32 bytes that lie side by side, where rows are not aligned for pairs.
+    Before, lanes 0 and 1 hold the pairs of one group, lanes 2 and 3 those of the other. Afterwards
+    four lanes store 32 adjacent bytes, also in rows that are not aligned for pairs.
     """
     left, right = pair
     t = tc.lane_id() % 4
     is_odd, is_low = t % 2 == 1, t < 2
-    other = tc.shfl_xor(tc.select(is_odd, left, right), 1)
-    near, far = tc.select(is_odd, other, left), tc.select(is_odd, right, other)
-    other = tc.shfl_xor(tc.select(is_low, far, near), 2)
-    return tc.select(is_low, near, other), tc.select(is_low, other, far)
+    received = tc.shfl_xor(tc.select(is_odd, left, right), 1)
+    near, far = tc.select(is_odd, received, left), tc.select(is_odd, right, received)
+    received = tc.shfl_xor(tc.select(is_low, far, near), 2)
+    return tc.select(is_low, near, received), tc.select(is_low, received, far)

@@ -1,13 +1,13 @@
 """Operands of the f64 GEMM: tiles in shared memory, their copies, and fragments without conflicts.
 
-A tile of a K-major operand is rows of 16 elements of K, 128 bytes; that of an MN-major one is
-blocks of 16 rows of A (columns of B), each a row of 128 bytes for every k. Both have TMA's 128-byte
-swizzle, which XORs the 16-byte chunk with the row modulo 8.
+A K-major tile has rows of 16 elements of K, 128 bytes. An MN-major tile has blocks of 16 rows of A
+(columns of B), one row of 128 bytes for every k. Both have TMA's 128-byte swizzle, which XORs the
+16-byte chunk with the row modulo 8.
 
-A fragment covers 16 rows of A or columns of B, called lines here: m16n8k4 takes 16 rows of A, and
-two instructions take 16 columns of B. Lane 4 g + t holds k = t of two lines, h = 0 and 1. Which
-line of the operand is line (g, h) of the fragment is free, as long as D is stored accordingly. Here
-it is 2 F(g) + h with F = 0 6 1 7 4 2 5 3:
+A fragment covers 16 *lines*: rows of A or columns of B. m16n8k4 takes 16 rows of A, and two
+instructions take 16 columns of B. Lane 4 g + t holds k = t of two lines, h = 0 and 1. A kernel may
+assign any line of the operand to line (g, h) of the fragment, if it stores D accordingly. Here it is
+line 2 F(g) + h with F = 0 6 1 7 4 2 5 3:
 
     K-major      8-byte loads; 16 lanes at a time read four values of g, and the two chunks of K of
                  each line are XORed with 2 F(g) modulo 8: 0 4 2 6, so all 32 banks differ
@@ -47,7 +47,7 @@ class Operand:
 
     @property
     def bytes(self) -> int:
-        """Of a tile."""
+        """Bytes of a tile."""
         return self.extent * self.config.BK * self.smem.dtype.itemsize
 
 
@@ -115,7 +115,7 @@ def load_by_threads(operand: Operand, stage, origin, k0):
 
 
 def corner_of(operand: Operand, origin, k0, row, along):
-    """Pointer to an element of the tile's first block."""
+    """Pointer to an element of the first block of a tile."""
     line, k = (row, along) if operand.k_major else (along, row)
     return operand.array.at(*in_order(operand.axis, origin + line, k0 + k))
 
@@ -124,7 +124,7 @@ def corner_of(operand: Operand, origin, k0, row, along):
 
 
 def line_of(g):
-    """F(g) of this page's table, for g from 0 to 7: 0 6 1 7 4 2 5 3."""
+    """F(g) for g from 0 to 7: 0 6 1 7 4 2 5 3, see the module's docstring."""
     odd = g & 1
     return (g >> 1 & 1) | odd << 1 | ((g >> 2) ^ odd) << 2
 
@@ -155,13 +155,13 @@ def load_lines(operand: Operand, stage, first, k: int, depth: int, count: int):
 
 
 def fragments_of_a(operand: Operand, mma, stage, first, k: int, count: int):
-    """The fragments of 16 rows each."""
+    """Load fragments of 16 rows each."""
     depth = mma.shape[2]
     lines = load_lines(operand, stage, first, k, depth, count)
     return [tc.fragment(mma.a, [of_h[e % 2][e // 2] for e in range(depth // 2)]) for of_h in lines]
 
 
 def fragments_of_b(operand: Operand, mma, stage, first, k: int, count: int):
-    """The fragments of 8 columns each, two of 16 columns after each other."""
+    """Load fragments of 8 columns each, two for 16 columns."""
     lines = load_lines(operand, stage, first, k, mma.shape[2], count // 2)
     return [tc.fragment(mma.b, of_h[h]) for of_h in lines for h in range(2)]

@@ -46,7 +46,7 @@ class StreamKScheduler:
     shared_tiles: Any
 
     def first_step(self, unit):
-        """Where a unit's part of the list of shared steps begins; the first units have one more."""
+        """First shared step of a unit; the first units have one step more than the last ones."""
         steps = self.shared_tiles * self.k_tiles
         return unit * (steps // self.units) + min(unit, steps % self.units)
 

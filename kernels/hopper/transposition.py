@@ -1,10 +1,10 @@
-"""MN-major tiles of 32-bit elements, for wgmma, which reads K-major tiles of them only.
+"""MN-major tiles of 32-bit elements. wgmma reads K-major tiles of this size only.
 
-TMA loads such an operand in blocks of 32 k by 32 rows or columns: 4 KiB, k after k, in its 128-byte
-swizzle. wgmma takes the left operand from registers as well: consumers read its fragments from the
-blocks (`row_fragments`). It takes the right operand from shared memory alone. A K-major tile has,
-in the same 4 KiB, 32 columns of 32 k. So a warp transposes a block of the right operand in place.
-Warps of the producer do it between two barriers:
+TMA loads an MN-major operand in blocks of 32 k by 32 rows or columns: 4 KiB, k after k, in its
+128-byte swizzle. wgmma also takes the left operand from registers, so consumers read its fragments
+from the blocks (`row_fragments`). wgmma takes the right operand from shared memory only. A K-major
+tile has 32 columns of 32 k in the same 4 KiB, so a warp transposes a block in place. Warps of the
+producer do it between two barriers:
 
     full[stage]   the bytes have arrived: the transposing warps wait for it
     ready[stage]  these warps have transposed their blocks: the consumers wait for it
@@ -199,7 +199,7 @@ def row_fragments(landing, mma, slab, block):
 
 
 def place_of_row(row):
-    """Where row `row` of 64 rows of fragments lies in the tile: its bits in another order.
+    """Row of the tile that holds row `row` of 64 rows of fragments: its bits in another order.
 
     The bits of a row are warp (2), half of the fragment, group of four lanes (3): w1 w0 h g2 g1 g0.
     Those of its place are w1 g1 w0 g2 g0 h.

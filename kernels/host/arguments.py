@@ -24,12 +24,12 @@ F32_MAX = float(np.finfo(np.float32).max)
 
 
 def present(**arrays: Any) -> dict[str, Any]:
-    """The optional arrays that are given."""
+    """Select the optional arrays that are not None."""
     return {name: x for name, x in arrays.items() if x is not None}
 
 
 def described(**arrays: Any) -> dict[str, Description]:
-    """Descriptions of arrays by name; refuses other objects.
+    """Describe arrays by name; refuse other objects.
 
     All arrays must lie where kernels run; those of NumPy are copied there.
     """
@@ -45,7 +45,7 @@ def described(**arrays: Any) -> dict[str, Description]:
 
 
 def describe_array(x: Any, name: str) -> Description:
-    """The description of an array; refuses numbers, None, lists and other objects."""
+    """Describe an array; refuse numbers, None, lists and other objects."""
     if is_array(x):
         return describe(x, name)
     as_list = "; np.asarray makes one of a list" if isinstance(x, (list, tuple)) else ""
@@ -63,7 +63,7 @@ def is_array(x: Any) -> bool:
 
 
 def shown(x: Any) -> str:
-    """An object and its class, for messages."""
+    """Show an object and its class, for messages."""
     return f"{brief(x)} ({_class_name(x)})"
 
 
@@ -86,37 +86,37 @@ def _check_place(name: str, x: Description, array: Any) -> None:
         )
 
 
-def element_type(given: Any) -> Any:
-    """The element type that a tc.DType, or NumPy's or torch's dtype stands for.
+def element_type(dtype: Any) -> Any:
+    """Convert a tc.DType, or a dtype of NumPy or torch, to an element type.
 
     Other objects are returned as they are.
     """
-    if isinstance(given, tc.DType) or given is None:
-        return given
-    name = str(given).removeprefix("torch.") if library_of(given) == "torch" else given
+    if isinstance(dtype, tc.DType) or dtype is None:
+        return dtype
+    name = str(dtype).removeprefix("torch.") if library_of(dtype) == "torch" else dtype
     with suppress(TypeError, ValueError):  # also ArgumentError, which is a TypeError
         return from_numpy(name)
-    return given
+    return dtype
 
 
-def number(name: str, given: Any, otherwise: str = "") -> float:
-    """A float of a number; refuses what Python's float() would take as well: text, bool, arrays."""
-    scalar = isinstance(given, (int, float, np.generic)) and not isinstance(given, (bool, np.bool_))
-    if scalar and not np.iscomplexobj(given):
+def number(name: str, value: Any, otherwise: str = "") -> float:
+    """Convert a number to a float; refuse text, bool and arrays, which Python's float() takes."""
+    scalar = isinstance(value, (int, float, np.generic)) and not isinstance(value, (bool, np.bool_))
+    if scalar and not np.iscomplexobj(value):
         with suppress(TypeError, ValueError, OverflowError):
-            return float(given)
-    raise tc.ArgumentError(f"{name} is {shown(given)}; needed is a number{otherwise}")
+            return float(value)
+    raise tc.ArgumentError(f"{name} is {shown(value)}; needed is a number{otherwise}")
 
 
-def f32_number(name: str, given: Any, otherwise: str = "", what: str = "the product") -> float:
-    """A number that f32 holds; refuses what is beyond its range. Infinities and NaN pass."""
-    value = number(name, given, otherwise)
-    if math.isfinite(value) and abs(value) > F32_MAX:
-        raise tc.ArgumentError(f"{name} is {given}, beyond the range of f32, which scales {what}")
-    return value
+def f32_number(name: str, value: Any, otherwise: str = "", what: str = "the product") -> float:
+    """Convert a number that f32 holds; refuse larger finite ones. Infinities and NaN pass."""
+    converted = number(name, value, otherwise)
+    if math.isfinite(converted) and abs(converted) > F32_MAX:
+        raise tc.ArgumentError(f"{name} is {converted}, beyond the range of f32, which scales {what}")
+    return converted
 
 
 def check_stream(stream: Any) -> None:
-    """Refuse what is no stream, on every target; None is the current one."""
+    """Refuse an object that is no stream, on every target; None is the current one."""
     if stream is not None:
         stream_handle(stream)

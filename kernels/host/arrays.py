@@ -1,4 +1,4 @@
-"""New arrays of the same library and on the same device as given ones."""
+"""New arrays in the library and on the device of an existing array."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe, stream_handle
 
-TERMS = 16  # zeros that stand for no terms: lines of 16 bytes of any type, as TMA reads them
+TERMS = 16  # K of zeros for an empty K: rows of 16 bytes or more, as TMA reads them
 
 
 def library_of(array: Any) -> str:
-    """The top-level package of an array's class, such as "torch"; of its base if that is there."""
+    """Name of the top-level package of an array's class, or of its base, such as "torch"."""
     cls: Any = type(array)
     return _library(cls)
 
@@ -29,16 +29,16 @@ def _library(cls: type) -> str:
 
 
 def namespace_of(array: Any) -> Any:
-    """The functions of the array's library, as the array API standard names them; or None."""
-    if library_of(array) == "cupy":  # its arrays name them from version 14 on
+    """Namespace of the array's library by the array API standard, or None."""
+    if library_of(array) == "cupy":  # CuPy arrays have __array_namespace__ from version 14 on
         return sys.modules["cupy"]
     return array.__array_namespace__() if hasattr(array, "__array_namespace__") else None
 
 
 def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An uninitialised array of the library and device that `like` belongs to.
+    """Make an uninitialised array in the library and on the device of `like`.
 
-    An array of NumPy, if the library has none of that element type, or none that can be written.
+    The array is NumPy's if the library lacks the element type, or has no writable arrays.
     """
     library = library_of(like)
     if library == "torch":
@@ -68,7 +68,7 @@ def zero_terms(like: Any, axis: int, count: int = TERMS) -> Any:
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """A view of `x` as an array of this shape, as NumPy broadcasts it."""
+    """View `x` as an array of this shape, broadcast as in NumPy."""
     if library_of(x) == "torch":
         return x.expand(shape)
     namespace = namespace_of(x)
@@ -81,7 +81,7 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def transposed(x: Any) -> Any:
-    """A view with the last two axes exchanged; Numba's own transpose would copy."""
+    """View with the last two axes exchanged; Numba's own transpose would copy."""
     if not hasattr(x, "copy_to_host"):
         return x.swapaxes(-1, -2) if hasattr(x, "swapaxes") else x.mT
     exchanged = lambda axes: (*axes[:-2], axes[-1], axes[-2])
@@ -89,7 +89,7 @@ def transposed(x: Any) -> Any:
 
 
 def restrided(x: Any, strides: tuple[int, ...]) -> Any:
-    """A view with other strides, in elements; `x` itself if its library has no such views."""
+    """View with other strides, in elements; `x` itself if its library has no such views."""
     if hasattr(x, "as_strided"):  # torch
         return x.as_strided(x.shape, strides)
     in_bytes = tuple(stride * x.dtype.itemsize for stride in strides)
@@ -108,7 +108,7 @@ def _view_of_numba(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
 
 
 def astype(x: Any, dtype: Any) -> Any:
-    """A copy with elements of another type."""
+    """Copy with elements of another type."""
     if library_of(x) == "torch":
         return x.to(getattr(sys.modules["torch"], dtype.numpy.name))
     if hasattr(x, "astype"):
@@ -118,9 +118,9 @@ def astype(x: Any, dtype: Any) -> Any:
 
 
 def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
-    """A context in which torch or CuPy works on `stream` and allocates memory for it.
+    """Context in which torch or CuPy works on `stream` and allocates memory for it.
 
-    None, and arrays of other libraries, change nothing.
+    The context is empty for None and for arrays of other libraries.
     """
     library = library_of(like)
     if stream is None or library not in ("torch", "cupy") or not getattr(like, "is_cuda", True):

@@ -1,4 +1,4 @@
-"""`attention(q, k, v, ...)`: softmax(scale q kᵀ) v, by the kernel of the GPU at hand."""
+"""`attention(q, k, v, ...)`: softmax(scale q kᵀ) v by the kernel of the current GPU."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MAX_WINDOW = 2**30  # keys on one side; sums with positions stay within 32 bits
 L2_BYTES = 32 << 20  # of K and V that stay in the L2 cache of an H200, which has 50 MiB
 LOG2_E = math.log2(math.e)
 MAX_KEYS, STAGES = 128, 2  # of a tile; tiles of K and of V in shared memory
-SHORT = 1024  # queries: with so few, a causal mask hides much of a tile of 192 queries
+SHORT = 1024  # queries: up to here, a causal mask hides much of a tile of 192 queries
 PAGE_UNIT = 64  # keys: a tile of paged keys is a multiple
 # Consumers -> registers of a thread for accumulators and weights; with more, ptxas 13.0 spills.
 FRAGMENT_REGISTERS = {2: 192, 3: 128}
-MASK_REGISTERS = 12  # fewer, for a bound on the left or for tanh
+MASK_REGISTERS = 12  # registers that a bound on the left, or tanh, takes
 
 
 def attention(  # noqa: PLR0913
@@ -50,7 +50,7 @@ def attention(  # noqa: PLR0913
     family: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """softmax(scale q kᵀ) v for each head, without the matrix of scores in memory.
+    """Compute softmax(scale q kᵀ) v for each head, without the matrix of scores in memory.
 
     Parameters
     ----------
@@ -217,12 +217,12 @@ def _bind_sm90(
 
 
 def _padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
-    """The two lists of starts and the table, or arrays that kernels without them do not read."""
+    """The two lists of starts and the table; dummy arrays for kernels that do not read them."""
     return *lists, *(stand_in,) * (3 - len(lists))
 
 
 def _check_lists(starts: Any, table: Any) -> dict[str, Description]:
-    """Descriptions of the starts of queries and keys and of the table, as far as they are given."""
+    """Describe and check the starts of queries and keys, and the table, if given."""
     if len(starts) != 2 or (starts[0] is None) != (starts[1] is None):
         raise tc.ArgumentError("cu_seqlens is an array, or a tuple of two: for the queries, and for the keys")
     if table is not None and starts[0] is None:
@@ -250,7 +250,7 @@ def _check_lists(starts: Any, table: Any) -> dict[str, Description]:
 def _result_shape(
     given: dict[str, Description], lists: dict[str, Description], page: int
 ) -> tuple[int, int, int, int]:
-    """(batch, heads, queries, D of v); refuses shapes that do not fit."""
+    """Shape of the result (batch, heads, queries, D of v); refuses shapes that do not fit."""
     q, k, v = (check_rank(name, x, 4) for name, x in given.items())
     if (q[0] != k[0] and not page) or q[3] != k[3] or k[:3] != v[:3]:
         raise tc.ArgumentError(
@@ -276,7 +276,7 @@ def _result_shape(
 
 
 def _check_layout(name: str, x: Description) -> None:
-    """Refuse what TMA, and accesses of 16 bytes, do not reach."""
+    """Refuse layouts that TMA and accesses of 16 bytes cannot read."""
     if 0 in x.shape or (x.type.unit[-1] and x.type.align >= 16 and min(x.strides) >= 0):
         return
     raise tc.ArgumentError(
@@ -286,7 +286,7 @@ def _check_layout(name: str, x: Description) -> None:
 
 
 def _window(causal: Any, window: Any) -> tuple[int | None, int | None]:
-    """How many keys a query sees on either side of its own place; None is all."""
+    """Numbers of keys that a query sees on the left and on the right of its place; None: all."""
     sides = (None, None) if window is None else window
     known = isinstance(sides, tuple) and len(sides) == 2
     if not known or not all(
@@ -307,7 +307,7 @@ def _positive(name: str, given: Any) -> float:
 
 
 def _family(family: Any) -> str:
-    """The family of kernels to run: the caller's, or that of the target."""
+    """Family of kernels to run: the caller's, or that of the target."""
     if family is None:
         family = "sm90" if has_wgmma() and gives_registers() else "sm80"
     if not isinstance(family, str) or family not in FAMILIES:
@@ -320,10 +320,10 @@ def _family(family: Any) -> str:
 
 
 def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
-    """The fastest configuration on an H200, as measured for D of 64, 128 and 256."""
+    """Choose the fastest configuration on an H200, measured for D of 64, 128 and 256."""
     row_q, row_v = (2 * SLAB * -(-n // SLAB) for n in (traits.depth, traits.width))  # bytes
     narrow = max(row_q, row_v) <= 2 * SLAB
-    # Of a higher tile, a causal mask hides more. Pages and tanh take registers.
+    # A causal mask hides more of a higher tile. Pages and tanh take registers.
     short = traits.right and queries <= SHORT
     consumers = 3 if narrow and not (short or traits.softcap or traits.page) else 2
     of_queries = 64 * consumers * max(row_q, row_v)
@@ -341,7 +341,7 @@ def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
 
 
 def _tickets(like: Any, stream: Any) -> Any:
-    """A zero in global memory for the launches on a stream, which leave it zero."""
+    """Zero in global memory that the launches on a stream share; each launch leaves it zero."""
 
     def allocate() -> Any:
         tickets = empty_like(like, (1,), tc.s32)
@@ -352,7 +352,7 @@ def _tickets(like: Any, stream: Any) -> Any:
 
 
 def _fill(stream: Any) -> Callable[..., None]:
-    """The launch where there are no keys: the arrays' library fills the results."""
+    """Bind the launch without keys: the arrays' library fills the results."""
 
     def fill(q: Any, k: Any, v: Any, out: Any, lse: Any, *lists: Any) -> None:
         with on_stream(q, stream):

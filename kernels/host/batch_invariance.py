@@ -1,8 +1,8 @@
 """Batch invariance: the bits of a row of D depend on this row of A, on B and on the options alone.
 
-`gemm(..., bits="batch_invariant")` chooses only among kernels and configurations of one order of
-summation: all of K in one sum; of f32, in as many as suit N and K. M, the batch, the place of a row
-and the layouts of the operands have no part in it.
+`gemm(..., bits="batch_invariant")` chooses among configurations with one order of summation only:
+all of K in one sum, for f32 in a number of sums that N and K determine. M, the batch, the position
+of a row and the layouts of the operands have no influence.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tensorcore_dsl.kernels.host.families import SM90, has_wgmma
 from tensorcore_dsl.kernels.host.operands import ANY, BATCH_INVARIANT, GemmProblem
 from tensorcore_dsl.kernels.host.summation import Config, Summation, summation_of
 
-ROW_PART = 128  # columns of the parts of a row that row reductions add up
+ROW_PART = 128  # columns of a part in row reductions
 
 
 def needed_family(problem: GemmProblem) -> str | None:
-    """The only family whose kernels have the order that `problem.bits` asks for; None: any has."""
+    """Family with the order of `problem.bits`, if only one has it; else None."""
     one_order = problem.bits != ANY and problem.multiplied_as == tc.f32
     return "sm90" if one_order and _uses_wgmma(problem) else None
 
 
 def is_allowed(problem: GemmProblem, config: Config) -> bool:
-    """Whether a configuration sums a problem in an order that its caller accepts."""
+    """Whether a configuration has an order of summation that `problem.bits` accepts."""
     if problem.bits == ANY:
         return True
     return summation_of(problem, config) == invariant_summation(problem)
@@ -50,9 +50,9 @@ def check_config(problem: GemmProblem, config: Config) -> None:
 
 
 def invariant_summation(problem: GemmProblem) -> Summation:
-    """The order of summation of all problems with these options, N and K, whatever M is.
+    """Order of summation of all problems with these options, N and K, for every M.
 
-    It is that of wgmma where a kernel has it. mma.sync has the same, but for f32.
+    It is the order of wgmma if a kernel has it. mma.sync has the same order except for f32.
     """
     config: Config = AmpereConfig()
     if _uses_wgmma(problem):
@@ -63,7 +63,7 @@ def invariant_summation(problem: GemmProblem) -> Summation:
 
 
 def _f32_split(problem: GemmProblem) -> int:
-    """Parts of K; one where rows are added up, in the parts of a whole tile."""
+    """Number of parts of K; one with row reductions, whose parts are whole tiles."""
     return 1 if problem.row_reductions else invariant_split(problem.N, problem.K)
 
 

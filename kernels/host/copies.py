@@ -1,4 +1,4 @@
-"""Launches that copy operands before their product, and its result behind it."""
+"""Launches that copy operands, multiply the copies, and copy the result back."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def bind_with_copies(
     copies: tuple[Copy, ...],
     stream: Any,
 ) -> Launch:
-    """A launch that copies some of its arguments, and then launches the product of the copies.
+    """Bind a launch that copies some arguments, and then launches the product of the copies.
 
-    bind_product: binds the product for arguments like those given. A result that is to be copied
-    back gets an uninitialised array of its own. All of it belongs to `stream`.
+    bind_product: binds the product for its arguments. A result that is copied back gets an
+    uninitialised array. All copies and launches go to `stream`.
     """
-    given = [copy.converted(describe(arguments[copy.place])) for copy in copies]
-    shapes = [padded_shape(x, copy.axis) for x, copy in zip(given, copies, strict=True)]
-    dtypes = [x.type.dtype for x in given]
+    originals = [copy.converted(describe(arguments[copy.place])) for copy in copies]
+    shapes = [padded_shape(x, copy.axis) for x, copy in zip(originals, copies, strict=True)]
+    dtypes = [x.type.dtype for x in originals]
     size = sum(math.prod(s) * t.itemsize for s, t in zip(shapes, dtypes, strict=True))
     kind = "copies", tuple((copy.place, copy.axis) for copy in copies), *shapes, *dtypes
 
@@ -47,25 +47,25 @@ def bind_with_copies(
         return [empty_like(like, shape, t) for shape, t in zip(shapes, dtypes, strict=True)]
 
     def views(memory: list[Any]) -> list[Any]:
-        """What the product takes in place of each argument that has a copy."""
-        found = zip(memory, given, copies, strict=True)
-        return [_view(whole, x.shape, copy.axis) for whole, x, copy in found]
+        """Views of the copies, which the product takes instead of the arguments."""
+        found = zip(memory, originals, copies, strict=True)
+        return [_view(target, x.shape, copy.axis) for target, x, copy in found]
 
     def replaced(arguments: tuple[Any, ...], views: list[Any]) -> list[Any]:
-        others = {copy.place: view for copy, view in zip(copies, views, strict=True)}
-        return [others.get(place, x) for place, x in enumerate(arguments)]
+        by_place = {copy.place: view for copy, view in zip(copies, views, strict=True)}
+        return [by_place.get(place, x) for place, x in enumerate(arguments)]
 
     def before(arguments: tuple[Any, ...], memory: list[Any]) -> Pairs:
-        # Of a single column, the rows would else count as aligned, since both strides are 1.
+        # A single column has two strides of 1, so its rows would count as aligned otherwise.
         return [
-            (_rows_of(with_line_stride(arguments[copy.place], x, copy.axis), copy.axis), whole)
-            for copy, whole, x in zip(copies, memory, given, strict=True)
+            (_rows_of(with_line_stride(arguments[copy.place], x, copy.axis), copy.axis), target)
+            for copy, target, x in zip(copies, memory, originals, strict=True)
             if not copy.is_result
         ]
 
     def behind(arguments: tuple[Any, ...], views: list[Any]) -> Pairs:
         found = []
-        for copy, view, x in zip(copies, views, given, strict=True):
+        for copy, view, x in zip(copies, views, originals, strict=True):
             if copy.is_result:
                 by_columns = not x.type.unit[-1] and x.type.unit[-2]
                 pair = view, arguments[copy.place]
@@ -74,7 +74,7 @@ def bind_with_copies(
 
     memory = allocate(arguments[0])
     found = views(memory)
-    by_kernel = _are_on_gpu(given) and not any(copy.dtype for copy in copies)
+    by_kernel = _are_on_gpu(originals) and not any(copy.dtype for copy in copies)
     copy_in = _bind_pairs(before(arguments, memory), by_kernel, stream)
     product = bind_product(tuple(replaced(arguments, found)))
     copy_out = _bind_pairs(behind(arguments, found), by_kernel, stream)
@@ -91,23 +91,23 @@ def bind_with_copies(
     return launch
 
 
-def _view(whole: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """The matrices of this shape in the memory of a copy."""
-    return _rows_of(whole[..., : shape[axis]], axis)
+def _view(memory: Any, shape: tuple[int, ...], axis: int) -> Any:
+    """View the matrices of this shape in the memory of a copy."""
+    return _rows_of(memory[..., : shape[axis]], axis)
 
 
 def _rows_of(x: Any, axis: int) -> Any:
-    """A view of matrices whose rows are what `axis` calls contiguous."""
+    """View matrices so that the contiguous axis, ROWS or COLUMNS, becomes the rows."""
     return x if axis == ROWS else transposed(x)
 
 
-def _are_on_gpu(given: list[Description]) -> bool:
-    """Whether a kernel copies. Otherwise the arrays' library does, in the memory of the host."""
-    return current_target() == "cuda" and not any(x.on_host for x in given)
+def _are_on_gpu(arrays: list[Description]) -> bool:
+    """Whether a kernel copies. Otherwise the arrays' library copies in host memory."""
+    return current_target() == "cuda" and not any(x.on_host for x in arrays)
 
 
 def _bind_pairs(pairs: Pairs, by_kernel: bool, stream: Any) -> Callable[[Pairs], None]:
-    """A function that copies matrices like these, by kernels two in a launch."""
+    """Bind a function that copies matrices like these, two in a launch."""
     if not by_kernel:
         return launch_nothing if is_recording() else _assign
     firsts = range(0, len(pairs), 2)
@@ -127,7 +127,7 @@ def _assign(pairs: Pairs) -> None:
 
 
 def _bind_two(pairs: Pairs, stream: Any) -> Launch:
-    """The launch that copies one matrix, or two."""
+    """Bind the launch that copies one matrix, or two."""
     described = [(describe(source), describe(target)) for source, target in pairs]
     modes = [_mode(*pair) for pair in described]
     grids = [
@@ -145,7 +145,7 @@ def _bind_two(pairs: Pairs, stream: Any) -> Launch:
 
 
 def _mode(source: Description, target: Description) -> str:
-    """How the copy kernel goes through a matrix."""
+    """Mode of the copy kernel for a matrix."""
     if not target.type.unit[-1] or not any(source.type.unit[-2:]):
         return ELEMENTS
     return ALONG if source.type.unit[-1] else ACROSS

@@ -33,7 +33,7 @@ SM80 = {
     tc.s8: ampere.s8_gemm,
     tc.f64: ampere.f64_gemm,
 }
-# The same of few rows or columns, without tensor cores.
+# Type -> kernel for few rows or columns, without tensor cores.
 VECTORS = {
     tc.f16: vector_gemm,
     tc.bf16: vector_gemm,
@@ -54,12 +54,12 @@ SM90 = {
 
 
 def family_of(config: Any) -> str:
-    """The family that a configuration belongs to."""
+    """Family of a configuration."""
     return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
 
 
 def requested_family(family: str | None, config: Any) -> str | None:
-    """The family that the caller names, or whose configuration the caller gives."""
+    """Family that the caller names, or that of the caller's configuration."""
     if not isinstance(family, (str, type(None))) or family not in (None, *FAMILIES):
         raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
     if config is None:
@@ -92,7 +92,7 @@ def sm80_obstacle(problem: GemmProblem) -> str:
 def sm90_obstacle(dtype: Any, accumulate: Any = None) -> str:
     """Reason why the wgmma kernels cannot run products of a type, or ''.
 
-    Operands that they cannot read as they lie are no such reason: they get copies (padding.py).
+    Layouts and alignment are no such reason: operands get copies (padding.py).
     """
     if not has_wgmma():
         where = "the CPU emulates" if current_target() == "cpu" else "the GPU is"
@@ -110,8 +110,8 @@ def obstacles(problem: GemmProblem) -> dict[str, str]:
 
 
 def stores_without_tma(d: Description) -> bool:
-    """Whether threads store D: TMA writes only rows at ascending multiples of 16 bytes, and of each
-    row whole units of 16 bytes, the last one beyond its end (triton-lang/triton issue 11583)."""
+    """Whether threads store D. TMA writes only rows at ascending multiples of 16 bytes. It also writes
+    whole units of 16 bytes, the last one beyond the row's end (triton-lang/triton issue 11583)."""
     unit = d.type.unit[-2:]
     widths = [n for n, one in zip(d.shape[-2:], unit, strict=True) if one]
     whole = all(n * d.type.dtype.bits % 128 == 0 for n in widths)
@@ -124,7 +124,7 @@ def has_negative_stride(x: Description) -> bool:
 
 
 def is_read_by_tma(x: Description) -> bool:
-    """Whether TMA reads a matrix, or those of a batch: lines start at multiples of 16 bytes."""
+    """Whether TMA reads a matrix or a batch: lines start at multiples of 16 bytes."""
     is_matrix = sorted(x.type.unit[-2:]) == [False, True] and min(x.strides[-2:]) > 0
     return x.type.align >= 16 and is_matrix and not has_negative_stride(x)
 
@@ -141,9 +141,8 @@ def is_assembled(config: HopperConfig, shape: ProblemShape | None = None) -> boo
 def gives_registers() -> bool:
     """Whether `setmaxnreg` works: only a whole-program assembler honours it, on a GPU.
 
-    Emulation needs none, and chooses as a machine does that has one; what `warm` compiles is for a
-    GPU. Where the answer is no, other configurations are chosen, and the first such choice of a
-    process says so.
+    Emulation needs no assembler, and chooses like a machine that has one. `warm` compiles for a GPU.
+    If the answer is no, `gemm` chooses other configurations, and the first choice of a process warns.
     """
     if (current_target() == "cpu" and not is_recording()) or host.has_program_assembler():
         return True

@@ -1,11 +1,11 @@
-"""`gemm(a, b, ...)`: a product of matrices, where they live, by the kernel that suits it.
+"""`gemm(a, b, ...)`: choose a kernel for a product of matrices, and launch it.
 
 A repeated call finds its launch in the dispatch cache. A new call passes through these modules:
 
     operands     describe and check the operands
-    plan         the launch; kernels/choosing chooses family and configuration, or finds what was
-                 tuned in the tuning_cache
-    padding      which operands need copies, as the kernels take other layouts; copies makes them
+    plan         plan the launch; kernels/choosing chooses family and configuration, or takes the
+                 tuned one from tuning_cache
+    padding      find operands whose layout no kernel takes; copies.py copies them
     launch       bind the plan to its kernel, and keep it for the next call
 """
 
@@ -61,7 +61,7 @@ def gemm(  # noqa: PLR0913
     config: Any = None,
     stream: Any = None,
 ) -> Any:
-    """epilogue(alpha A B + beta C) for matrices of NumPy, Numba, torch or CuPy, where they live.
+    """Compute epilogue(alpha A B + beta C) for arrays of NumPy, Numba, torch or CuPy, on their device.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def gemm(  # noqa: PLR0913
         it is rounded to the type of D. It may also take `batch`, the number of the matrix, and what
         `epilogue_args` names.
     epilogue_args : mapping, optional
-        Arrays and numbers by name, which the epilogue reads as it likes: bias[col].
+        Arrays and numbers by name. The epilogue reads any of their elements, as in bias[col].
     row_reductions : tuple of RowReduction
         Sums, maxima or minima over each row of the finished elements; the result of the call is
         then (D, row results) (wgmma kernels).
@@ -140,7 +140,7 @@ def gemm(  # noqa: PLR0913
         beta = 0 if c is None else 1
     extra = NO_ARGS if epilogue_args is None else EpilogueArgs.of(epilogue_args)
     if isinstance(a, SparseMatrix):
-        operands.check_bits(bits)  # they have one order of summation
+        operands.check_bits(bits)  # sparse products have one order of summation
         _check_for_sparse(accumulate, family, row_reductions, row_out)
         sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
         return sparse_gemm(a, b, c, out, extra, *sparse)
@@ -194,7 +194,7 @@ def _prepare(  # noqa: PLR0913
     config: Any,
     stream: Any,
 ) -> PreparedCall:
-    """Take all steps of a new call up to its launch."""
+    """Check the operands, plan and bind the launch of a new call."""
     check_stream(stream)
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     epilogue = check_epilogue(epilogue, extra.names)
@@ -246,7 +246,7 @@ def _prepare(  # noqa: PLR0913
 
 
 def _check_fillable(problem: GemmProblem, c: Any, d: Any) -> None:
-    """Refuse arrays of libraries that cannot fill D with beta C, as no kernel runs."""
+    """Refuse arrays whose library cannot fill D with beta C; no kernel runs here."""
     for name, x, method in (("out", d, "__setitem__"), ("c", c, "__mul__")):
         used = x is not None and 0 not in problem.d.shape and (name == "out" or problem.reads_c)
         if used and not hasattr(type(x), method):
@@ -259,7 +259,7 @@ def _check_fillable(problem: GemmProblem, c: Any, d: Any) -> None:
 def _launch_of_empty(
     problem: GemmProblem, rows: RowReductionResult | None, stream: Any
 ) -> Callable[..., None]:
-    """The launch where D has no elements or K is 0: the arrays' library fills the results."""
+    """Bind the launch for an empty D or K = 0: the arrays' library fills the results."""
     has_elements = 0 not in problem.d.shape
 
     def fill(a: Any, b: Any, c: Any, d: Any, alpha: Any, beta: Any, *others: Any) -> None:
@@ -268,7 +268,7 @@ def _launch_of_empty(
                 rows.fill_identity(others[-1])
             if has_elements and beta == 0:
                 d[...] = 0
-            elif has_elements:  # rounded as kernels round it, to the type of sums first
+            elif has_elements:  # round like the kernels: to the type of the sums first
                 product = astype(c, operands.sum_dtype(problem.dtype)) * beta
                 d[...] = product.astype(d.dtype) if isinstance(c, np.ndarray) else product
 

@@ -1,4 +1,4 @@
-"""`grouped_gemm(a, b, offsets)`: groups of rows, each times a matrix of its own."""
+"""`grouped_gemm(a, b, offsets)`: multiply groups of rows, each by its own matrix."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def grouped_gemm(
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:
-    """Rows offsets[g] to offsets[g + 1] of A times B[g], on sm_90a.
+    """Multiply rows offsets[g] to offsets[g + 1] of A by B[g], on sm_90a.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _prepare_grouped(
         config = choose_grouped(rows, groups)
     unsupported = ("cluster_m", "split_k", "swapped")
     check_supported("groups of rows", config, *unsupported)
-    b_k_major = padding.seen(in_b, 1, copies).type.unit[1]
+    b_k_major = padding.kernel_argument(in_b, 1, copies).type.unit[1]
     traits = HopperTraits(b_k_major=b_k_major, epilogue=epilogue)
     grid = active_clusters(config) * config.cluster_size
     plan = Plan(grouped_gemm_kernel, config, traits, grid, copies=copies)
@@ -145,9 +145,9 @@ def _prepare_grouped(
 
 
 def with_check(launch: Callable[..., None], offsets: Description, rows: int) -> Callable[..., None]:
-    """`launch`, which first checks the order of offsets in host memory.
+    """Wrap `launch` with a check of offsets in host memory.
 
-    Offsets on a GPU are not checked: that would have to wait for them.
+    Offsets on a GPU are not checked, since the check would wait for the GPU.
     """
     if not offsets.on_host:
         return launch

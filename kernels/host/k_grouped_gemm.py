@@ -1,4 +1,4 @@
-"""`k_grouped_gemm(a, b, offsets)`: parts of K, each a product of its own."""
+"""`k_grouped_gemm(a, b, offsets)`: one product for each part of K."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def k_grouped_gemm(
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:
-    """Columns offsets[g] to offsets[g + 1] of A times the same rows of B, for each g, on sm_90a.
+    """Multiply columns offsets[g] to offsets[g + 1] of A by these rows of B, for each g, on sm_90a.
 
-    The gradient of the matrices of `grouped_gemm`.
+    This is the gradient of the matrices of `grouped_gemm`.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def k_grouped_gemm(
     out : array, optional
         groups x M x N. None: a new array.
     bits : {"any", "batch_invariant"}
-        All configurations give the same, and only the group's own part of K counts.
+        All configurations give the same bits. Only the group's own part of K counts.
     config : HopperConfig, optional
         None: tiles of 128 x 192.
     stream : stream, optional
@@ -111,7 +111,7 @@ def _prepare_k_grouped(
         config = DEFAULT
     unsupported = ("pingpong", "split_k", "k_slabs", "mma_in_flight")
     check_supported("groups along K", config, *unsupported, "swapped")
-    # Tiles of groups with a long K take longer: as many CTAs as there are, so that few take two.
+    # Groups with a long K take longer. The largest grid lets few CTAs take two tiles.
     clusters = min(active_clusters(config), cluster_tiles(config, *shape[1:], shape[0]))
     grid = clusters * config.cluster_size
     plan = Plan(k_grouped_gemm_kernel, config, TRAITS, grid, copies=copies)

@@ -27,7 +27,7 @@ _recorder: ContextVar[list[Bound] | None] = ContextVar("_recorder", default=None
 
 @dataclass(frozen=True)
 class Bound:
-    """A kernel for types of arguments and Const values, on an architecture, as it is compiled."""
+    """A compilation: kernel, types of arguments, Const values and architecture."""
 
     kernel: Any
     types: tuple[Any, ...]
@@ -36,27 +36,27 @@ class Bound:
 
     @property
     def key(self) -> Any:
-        """What it is the same for as another one."""
+        """Equal keys mean equal machine code."""
         return self.kernel, self.types, tuple(sorted(self.constants.items())), self.arch
 
     def compile(self) -> None:
-        """Compile it, or find it in the cache on disk."""
+        """Compile the kernel, or find it in the cache on disk."""
         _ = self.kernel.specialised(self.types, self.constants, self.arch).cubin
 
 
 @contextmanager
 def recorded() -> Iterator[list[Bound]]:
-    """What is bound inside is listed, and calls launch nothing."""
-    found: list[Bound] = []
-    token = _recorder.set(found)
+    """Context that lists the kernels that calls bind; calls inside launch nothing."""
+    bound: list[Bound] = []
+    token = _recorder.set(bound)
     try:
-        yield found
+        yield bound
     finally:
         _recorder.reset(token)
 
 
 def is_recording() -> bool:
-    """Whether calls launch nothing, as `recorded` lists what they bind."""
+    """Whether a `recorded` context is active, so that calls launch nothing."""
     return _recorder.get() is not None
 
 
@@ -70,10 +70,10 @@ def bind(
     stream: Any = None,
     pdl: bool = False,
 ) -> Callable[..., None]:
-    """A function that launches `kernel` on operands like these.
+    """Bind a function that launches `kernel` on operands like these.
 
     options: values of the kernel's Const parameters. pdl: programmatic dependent launch, which
-    lets the kernel start before the one ahead of it in the stream has ended.
+    lets the kernel start before the previous kernel of the stream has ended.
     """
     recorder = _recorder.get()
     if recorder is not None:
@@ -90,10 +90,18 @@ def bind(
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """An entry of the cache: the operands are checked, and the kernel is chosen and bound.
+    """An entry of the dispatch cache: the operands are checked, and the kernel is chosen and bound.
 
-    shape, dtype: of the result. scalars: what the launch takes behind the arrays. allocate_rows:
-    makes an array beside a given one for the results of row reductions, if they are asked for.
+    Attributes
+    ----------
+    shape, dtype : tuple, DType
+        Shape and element type of the result.
+    launch : function
+        The bound launch.
+    scalars : tuple
+        Arguments of the launch behind the arrays.
+    allocate_rows : function or None
+        Makes an array like its argument for the results of row reductions. None: there are none.
     """
 
     shape: tuple[int, ...]
@@ -107,10 +115,7 @@ class PreparedCall:
         return empty_like(like, self.shape, self.dtype) if out is None else out
 
     def run(self, out: Any, *operands: Any, values: tuple[Any, ...] = ()) -> Any:
-        """Launch on operands that the kernel takes before its result; returns the result.
-
-        values: what it takes behind the result.
-        """
+        """Launch with `operands` before the result and `values` behind it; returns the result."""
         out = self.result(operands[0], out)
         self.launch(*operands, out, *values)
         return out
@@ -119,9 +124,9 @@ class PreparedCall:
 def launch_with_c(
     launch: Callable[..., None], c: Description | None, shape: tuple[int, ...], place: int
 ) -> Callable[..., None]:
-    """`launch`, whose argument `place` is C, with a view of C as large as the product.
+    """Wrap `launch` so that its argument `place`, C, is broadcast to the shape of the product.
 
-    c: the caller's C; nothing changes if it has that shape.
+    c: the caller's C. A C of that shape needs no wrapper.
     """
     if c is None or c.shape == shape:
         return launch
@@ -143,12 +148,12 @@ def cached_call(
     options: tuple[Any, ...],
     prepare: Callable[[], PreparedCall],
 ) -> PreparedCall:
-    """prepare(), or what it returned before for the same options and arrays alike.
+    """Return the cached result of prepare() for equal options and similar arrays, or call it.
 
-    results: the caller's arrays that the launch writes; arrays: those that it reads. Arrays are
-    alike that have the same class, type, shape, strides, alignment and device, where a result
-    shares memory with another array also the same distance; the target belongs to the key as well.
-    Errors are not cached.
+    results: the caller's arrays that the launch writes. arrays: the arrays that it reads. Similar
+    arrays have the same class, type, shape, strides, alignment and device. If a result shares memory
+    with another array, their distance is the same, too. The target belongs to the key. Errors are
+    not cached.
     """
     key: Any
     given = (*results, *arrays)
@@ -175,10 +180,10 @@ def without_terms(
     operands: tuple[Any, ...],
     stream: Any,
 ) -> PreparedCall:
-    """prepare(*zeros(*operands)), where K is 0: the call of a product whose terms are all zero.
+    """Prepare a product with K = 0: prepare(*zeros(*operands)), whose terms are all zero.
 
-    The kernels then apply epilogues, and whatever else comes behind the sums. operands: those that
-    launches get first; zeros(*operands) are made for each launch.
+    The kernels then apply the epilogue and the row reductions. operands: the first arguments of each
+    launch, for which it makes zeros(*operands).
     """
 
     def replaced(*arguments: Any) -> tuple[Any, ...]:
@@ -196,7 +201,7 @@ def prepared_call(
     epilogue_args: EpilogueArgs,
     *options: Any,
 ) -> PreparedCall:
-    """prepare(*operands, out, epilogue_args, *options), or what it returned before."""
+    """Return the cached result of prepare(*operands, out, epilogue_args, *options), or call it."""
     results = () if out is None else (out,)
     return cached_call(
         results,
@@ -208,10 +213,9 @@ def prepared_call(
 
 @dataclass(frozen=True)
 class EpilogueArgs:
-    """What an epilogue takes by name: arrays and numbers, in the order of the caller's mapping.
+    """Arguments of an epilogue by name, in the order of the caller's mapping.
 
-    arrays: those among the values. key: what distinguishes calls beside them, the names and the
-    types of numbers.
+    arrays: the arrays among the values. key: names, and types of numbers; part of the cache's key.
     """
 
     names: tuple[str, ...] = ()
@@ -221,7 +225,7 @@ class EpilogueArgs:
 
     @classmethod
     def of(cls, given: Any) -> EpilogueArgs:
-        """The arguments of a mapping; none of None."""
+        """Make the arguments of a mapping; None has no arguments."""
         if given is None:
             return NO_ARGS
         names, values = split_args(given)
@@ -231,7 +235,7 @@ class EpilogueArgs:
         return cls(names, values, tuple(arrays), (names, *types))
 
     def described(self) -> dict[str, Description]:
-        """Descriptions of the arrays, by the names that messages give them."""
+        """Describe the arrays, by their names in messages."""
         arrays = {}
         for name, x in zip(self.names, self.values, strict=True):
             label = f"epilogue_args[{name!r}]"

@@ -17,7 +17,7 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 FAST = "fast"  # fp8 accumulation that stays in the tensor cores
 PRECISIONS = ("f32", "tf32")  # of f32 products, the default first
-# Which results are accepted: those of any order of summation, or of one for all M.
+# Accepted orders of summation: any, or one for all M.
 ANY, BATCH_INVARIANT = BITS = ("any", "batch_invariant")
 # Element type of A and B -> element types that D may have, the default first.
 OUTPUTS = {
@@ -30,7 +30,7 @@ OUTPUTS = {
     tc.e4m3: (tc.bf16, tc.f16, tc.f32),
     tc.e5m2: (tc.bf16, tc.f16, tc.f32),
 }
-# Types that are multiplied with each other; all others only with themselves.
+# Groups of types that multiply each other. All other types multiply themselves only.
 MIXED = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
 # Element types of C, besides those of products of integers.
 ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
@@ -59,19 +59,18 @@ class GemmProblem:
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, d: Any, **options: Any) -> GemmProblem:
-        """The problem of these arrays, which are described but not checked."""
+        """Make the problem of these arrays, described but not checked."""
         in_c = None if c is None else describe(c, "c")
         return cls(describe(a, "a"), describe(b, "b"), in_c, describe(d, "d"), **options)
 
     @property
     def dtype(self) -> Any:
-        """Element type of A; that of B is the same, or one of the same row of MIXED."""
+        """Element type of A. B has the same type, or one of the same row of MIXED."""
         return self.a.type.dtype
 
     @property
     def multiplied_as(self) -> Any:
-        """Element type that names the kernel: tf32 for f32 of precision "tf32", s8 for u8, else
-        that of A."""
+        """Element type of the kernel: tf32 for f32 with precision "tf32", s8 for u8, else A's type."""
         return tc.tf32 if self.precision == "tf32" else tc.s8 if self.dtype == tc.u8 else self.dtype
 
     @property
@@ -88,7 +87,7 @@ class GemmProblem:
 
     @property
     def packed(self) -> GemmProblem:
-        """The problem with operands without gaps and a row-major D.
+        """Replace the operands by operands without gaps, and D by a row-major one.
 
         K is contiguous in an operand of a single row or column.
         """
@@ -118,7 +117,7 @@ class GemmProblem:
 def describe_operands(
     a: Any, b: Any, c: Any = None, beta: float = 0
 ) -> tuple[Description, Description, Description | None]:
-    """Descriptions of A, B and C; refuses operands that cannot be multiplied and added."""
+    """Describe A, B and C; refuse operands that cannot be multiplied and added."""
     if isinstance(b, SparseMatrix):
         raise tc.ArgumentError("b is a SparseMatrix; only a may be one")
     found = described(a=a, b=b, **present(c=c))
@@ -174,7 +173,7 @@ def _check_c(c: Description, dtype: Any, shape: tuple[int, ...]) -> None:
 
 
 def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
-    """C as a view of this shape: strides are 0 along the axes that are repeated."""
+    """View C with this shape: strides are 0 along repeated axes."""
     missing = len(shape) - len(c.shape)
     extents, strides = (1,) * missing + c.shape, (0,) * missing + c.strides
     strides = tuple(s if n == wanted else 0 for n, wanted, s in zip(extents, shape, strides, strict=True))
@@ -184,10 +183,10 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
 
 
 def packed(x: Description, axis: int, by_columns: bool) -> Description:
-    """The operand without gaps, at an aligned address.
+    """Describe the operand without gaps, at an aligned address.
 
-    by_columns: whether columns are contiguous rather than rows. axis: which one, -1 or -2, is in a
-    single row or column, and where both are (elements that several rows share).
+    by_columns: whether columns are contiguous instead of rows. axis: the contiguous axis, -1 or -2,
+    of a single row or column, and of an operand whose axes both have stride 1.
     """
     *batch, rows, cols = x.shape
     by_columns = by_columns and (axis == -2 or not x.type.unit[-1])
@@ -213,7 +212,7 @@ def product_shape(a: Description, b: Description) -> tuple[int, ...]:
 
 
 def check_half_precision(**operands: Description) -> Any:
-    """The element type of the operands; refuses any but bf16 for all, or f16 for all."""
+    """Element type of the operands; refuses all but bf16 for all, or f16 for all."""
     types = {name: x.type.dtype for name, x in operands.items()}
     dtype, *others = set(types.values())
     if others or dtype not in (tc.bf16, tc.f16):
@@ -223,14 +222,14 @@ def check_half_precision(**operands: Description) -> Any:
 
 
 def check_rank(name: str, x: Description, axes: int) -> tuple[int, ...]:
-    """The shape of an operand; refuses another number of axes."""
+    """Shape of an operand; refuses another number of axes."""
     if len(x.shape) != axes:
         raise tc.ArgumentError(f"{name} has shape {x.shape}; {axes} axes are needed")
     return x.shape
 
 
 def output_dtype(dtype: Any, out_dtype: Any) -> Any:
-    """The element type of D that the caller asks for, or the default for A's and B's `dtype`."""
+    """Element type of D: the caller's, or the default for operands of `dtype`."""
     if out_dtype is None:
         return OUTPUTS[dtype][0]
     asked = element_type(out_dtype)
@@ -258,7 +257,7 @@ def result_array(
 
 
 def result_array_of_type(like: Any, out: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Description]:
-    """The same for a result that can have only one type."""
+    """Return `out`, or a new array, for a result that can have one type only; and its description."""
     if out is None:
         return _new_result(like, shape, dtype)
     return out, _described_result(out, shape, (dtype,), "the product")
@@ -284,19 +283,19 @@ def _described_result(
 
 
 def accumulator_dtype(dtype: Any) -> Any:
-    """The type in which the epilogue gets accumulators of products of `dtype`."""
+    """Type of the accumulators of products of `dtype` in the epilogue."""
     return tc.s32 if not dtype.is_float else tc.f64 if dtype == tc.f64 else tc.f32
 
 
 def sum_dtype(dtype: Any) -> Any:
-    """The type in which products of `dtype` are summed if nothing else is asked for."""
+    """Default type of the sums of products of `dtype`."""
     return tc.f64 if dtype == tc.f64 else accumulator_dtype(dtype)
 
 
 def check_accumulate(dtype: Any, accumulate: Any) -> None:
-    """Accumulators are f32 (s32 of s8, f64 of f64); f16 products also have f16, fp8 ones FAST."""
+    """Refuse `accumulate` unless it is None, f32 (s32 of s8, f64 of f64), f16 of f16, or FAST of fp8."""
     usual = sum_dtype(dtype)
-    known = isinstance(accumulate, (tc.DType, str, type(None)))  # others may have no one truth
+    known = isinstance(accumulate, (tc.DType, str, type(None)))  # comparisons of arrays give arrays
     if known and (accumulate in (None, usual) or (dtype, accumulate) == (tc.f16, tc.f16)):
         return
     if not known or accumulate not in (FAST, tc.f16, tc.f32):
@@ -313,7 +312,7 @@ def check_accumulate(dtype: Any, accumulate: Any) -> None:
 
 
 def check_precision(dtype: Any, precision: Any) -> None:
-    """Only f32 products have a choice of precision."""
+    """Refuse a precision unless the operands are f32."""
     if precision is not None and dtype != tc.f32:
         raise tc.ArgumentError(
             f"precision is {precision!r}, and a has elements of type {dtype}; only f32 products "
@@ -325,13 +324,13 @@ def check_precision(dtype: Any, precision: Any) -> None:
 
 
 def check_bits(bits: Any) -> None:
-    """Refuse what is none of BITS."""
+    """Refuse a value outside of BITS."""
     if not isinstance(bits, str) or bits not in BITS:
         raise tc.ArgumentError(f"bits is {shown(bits)}; allowed is {' or '.join(map(repr, BITS))}")
 
 
 def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
-    """alpha and beta as kernels for `dtype` take them: integers for s8, else floats."""
+    """Convert alpha and beta to the type of the kernel: integers for s8, else floats."""
     return _scalar("alpha", alpha, dtype), _scalar("beta", beta, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Overlap of arrays in memory, decided exactly for views of any strides."""
+"""Exact tests for overlap of arrays in memory, for views of any strides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 
-# Steps of the search for an address in common; then it counts as found (NumPy's stub knows two).
+# Steps of NumPy's search for a common address. Beyond, arrays count as overlapping.
 MAX_WORK: Any = 1 << 20
 
 
@@ -19,8 +19,8 @@ def check_written(
 ) -> None:
     """Refuse arrays for results that overlap themselves, each other or an operand.
 
-    in_place: the operand that may be `out` itself, as each of its elements is read before the same
-    element is written.
+    in_place: the operand that may be `out` itself: the kernel reads each element before it writes
+    that element.
     """
     others = dict(read)
     for name, x in written.items():
@@ -49,7 +49,7 @@ def is_same(x: Description, y: Description) -> bool:
 
 
 def overlaps_itself(x: np.ndarray) -> bool:
-    """Whether two elements share bytes: the first part along an axis and the others, or within."""
+    """Whether two elements of an array share bytes."""
     if x.ndim == 0 or x.size < 2:
         return False
     return share_memory(x[:1], x[1:]) or overlaps_itself(x[0, ...])  # x[0] may read an element
@@ -64,7 +64,7 @@ def share_memory(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _memory(x: Description) -> np.ndarray:
-    """The addresses of an array as an array of NumPy. They may be a GPU's: no element is read."""
+    """NumPy array with the addresses of an array. No element is read, so a GPU's array is fine."""
     size = x.type.dtype.itemsize
     interface: dict[str, Any] = {
         "data": (x.pointer, True),

@@ -1,8 +1,8 @@
-"""Which operands need copies, as the kernels cannot read them as they lie, and what these cost.
+"""Find operands that need copies because of their layout or alignment, and the bytes of the copies.
 
-TMA, by which the wgmma kernels load operands, reads rows or columns that ascend from multiples of
-16 bytes, and types of 8 bits have to have K contiguous. mma.sync reads all rows or columns that
-ascend. `copies.py` makes the copies.
+The wgmma kernels load operands by TMA, which reads rows or columns at ascending multiples of 16
+bytes. Types of 8 bits must be K-major. The mma.sync kernels read rows or columns at any ascending
+addresses. `copies.py` makes the copies.
 """
 
 from __future__ import annotations
@@ -21,18 +21,28 @@ from tensorcore_dsl.kernels.host.families import has_negative_stride, has_wgmma,
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 
 ROWS, COLUMNS = -1, -2  # the axis that is contiguous
-VECTOR = 16  # bytes, at whose multiples TMA reads
-LINE = 128  # bytes of a line of the L2 cache, at which the rows of a copy start
-PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}  # of the arguments of gemm's kernels
-KERNELS = "tensorcore_dsl"  # the package, whose own frames no warning is about
+VECTOR = 16  # bytes: TMA reads rows that start at multiples
+LINE = 128  # bytes of a line of the L2 cache: rows of a copy start at multiples
+PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}  # positions of the arguments of gemm's kernels
+KERNELS = "tensorcore_dsl"  # the package; warnings point outside of its frames
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the argument `place` of a kernel, of which `axis` is contiguous, ROWS or COLUMNS.
+    """A copy of an argument of a kernel.
 
-    is_result: it receives the result, and is copied to the argument behind the product. why: what
-    the kernels cannot take, and what they can. dtype: of its elements; None: the argument's.
+    Attributes
+    ----------
+    place : int
+        Position of the argument.
+    axis : int
+        The contiguous axis of the copy, ROWS or COLUMNS.
+    why : str
+        The layout that the kernels cannot take, and the one that they take.
+    is_result : bool
+        The copy receives the result, and is copied to the argument after the product.
+    dtype : DType or None
+        Element type of the copy. None: that of the argument.
     """
 
     place: int
@@ -42,15 +52,15 @@ class Copy:
     dtype: Any = None
 
     def converted(self, x: Description) -> Description:
-        """The argument with elements of the copy's type."""
+        """Describe the argument with elements of the copy's type."""
         return x._replace(type=replace(x.type, dtype=self.dtype)) if self.dtype else x
 
 
 def with_line_stride(x: Any, description: Description, axis: int) -> Any:
-    """A single row or column whose axes both have stride 1, with a larger stride for its axis of
-    one element: no access uses it, but kernels take an axis of stride 1 for the contiguous one.
+    """Give the axis of one element of a single row or column a larger stride than 1.
 
-    axis: which one (-1 or -2) to call contiguous where both could be. Others are returned as such.
+    No access uses this stride, but kernels take an axis of stride 1 for the contiguous one. axis: the
+    axis (-1 or -2) to call contiguous if both have one element. Other arrays are returned unchanged.
     """
     if 0 in description.shape or not all(description.type.unit[-2:]):
         return x
@@ -65,32 +75,32 @@ def with_line_stride(x: Any, description: Description, axis: int) -> Any:
 
 
 def with_line_strides(a: Any, b: Any, in_a: Description, in_b: Description) -> tuple[Any, Any]:
-    """A and B as the kernels of `gemm` get them: of each, K is the axis to call contiguous."""
+    """Apply `with_line_stride` to A and B, with K as the contiguous axis."""
     return with_line_stride(a, in_a, ROWS), with_line_stride(b, in_b, COLUMNS)
 
 
-# -- what is needed -----------------------------------------------------------------------------
+# -- necessary copies -----------------------------------------------------------------------------
 
 
 def gemm_copies(problem: GemmProblem, family: str, k_major: Collection[int] = ()) -> tuple[Copy, ...]:
-    """The copies without which the kernels of a family cannot run a problem of `gemm`.
+    """List the copies that the kernels of a family need for a problem of `gemm`.
 
-    k_major: places of operands that are to have K contiguous in any case.
+    k_major: places of operands that must be K-major.
     """
-    if family == "sm80" or problem.multiplied_as == tc.f32:  # whose parts are laid out by a kernel
-        found = [strided_copy(0, "a", problem.a), strided_copy(1, "b", problem.b)]
+    if family == "sm80" or problem.multiplied_as == tc.f32:  # another kernel lays out the f32 parts
+        needed = [strided_copy(0, "a", problem.a), strided_copy(1, "b", problem.b)]
     else:
-        found = [
+        needed = [
             operand_copy(place, name, getattr(problem, name), axis, place in k_major or None)
             for place, name, axis in ((0, "a", ROWS), (1, "b", COLUMNS))
         ]
     if family == "sm90":
-        found.append(result_copy(PLACES["d"], problem.d))
-    return tuple(copy for copy in found if copy)
+        needed.append(result_copy(PLACES["d"], problem.d))
+    return tuple(copy for copy in needed if copy)
 
 
 def strided_copy(place: int, name: str, x: Description) -> Copy | None:
-    """The copy of an operand that has neither contiguous rows nor columns, or reversed ones."""
+    """Copy of an operand without contiguous rows or columns, or with reversed ones; else None."""
     by_columns, by_rows = x.type.unit[-2:]
     if (by_columns or by_rows) and not has_negative_stride(x):
         return None
@@ -104,11 +114,11 @@ def strided_copy(place: int, name: str, x: Description) -> Copy | None:
 def operand_copy(
     place: int, name: str, x: Description, k_axis: int, k_only: bool | None = None, called: str = "K"
 ) -> Copy | None:
-    """The copy of an operand for TMA and wgmma.
+    """Copy of an operand that TMA or wgmma cannot read; else None.
 
-    k_axis: the axis of K. k_only: K is to be contiguous; default: of types of 8 bits, and of single
-    rows or columns. wgmma takes types of 16 bits as they are, and tf32_gemm transposes its tiles.
-    called: the name of that axis, where it is not K that is to be contiguous.
+    k_axis: the axis of K. k_only: the operand must be K-major. By default 8-bit types and single
+    rows or columns must; wgmma reads MN-major 16-bit types, and tf32_gemm transposes tiles. called:
+    name of the axis in messages.
     """
     dtype, unit = x.type.dtype, x.type.unit[-2:]
     k_only = dtype.bits == 8 or 1 in x.shape[-2:] if k_only is None else k_only
@@ -120,11 +130,11 @@ def operand_copy(
     if strided:
         return Copy(place, axis, f"{strided.why}, by {at_multiples}")
     if not unit[axis]:
-        other = "columns" if axis == ROWS else "rows"
+        contiguous = "columns" if axis == ROWS else "rows"
         return Copy(
             place,
             axis,
-            f"{name} has contiguous {other}, and the kernels take {dtype} with {called} "
+            f"{name} has contiguous {contiguous}, and the kernels take {dtype} with {called} "
             f"contiguous: {at_multiples}",
         )
     if x.type.align < VECTOR or all(unit):
@@ -133,9 +143,9 @@ def operand_copy(
 
 
 def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None:
-    """The array for a result that the wgmma kernels cannot store where it goes.
+    """Array for a result that the wgmma kernels cannot store to its destination; else None.
 
-    by_tma: they store it by TMA alone.
+    by_tma: the kernel stores by TMA only.
     """
     unit, why = d.type.unit[-2:], ""
     if not unit[-1]:
@@ -150,9 +160,9 @@ def result_copy(place: int, d: Description, by_tma: bool = False) -> Copy | None
 
 
 def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
-    """The copies of fp8 operands in f16: A and B where the target has no kernels of fp8, and C
-    where it has no instructions that convert fp8."""
-    where, found = target_arch(), []
+    """List f16 copies of fp8 operands: A and B on targets without fp8 kernels, and C on targets
+    without instructions that convert fp8."""
+    where, copies = target_arch(), []
     product, adds = has_wgmma(), where.number >= 89 or not problem.reads_c
     for name, takes, axis in (("a", product, ROWS), ("b", product, COLUMNS), ("c", adds, ROWS)):
         x = getattr(problem, name)
@@ -160,29 +170,29 @@ def conversions(problem: GemmProblem) -> tuple[Copy, ...]:
             as_it_lies = x.type.unit[axis] or not any(x.type.unit[-2:])
             why = f"{where} has no kernels of fp8, so {name} is converted to f16, which is exact"
             axis = axis if as_it_lies else ROWS + COLUMNS - axis
-            found.append(Copy(PLACES[name], axis, why, dtype=tc.f16))
-    return tuple(found)
+            copies.append(Copy(PLACES[name], axis, why, dtype=tc.f16))
+    return tuple(copies)
 
 
 def converted(problem: GemmProblem) -> GemmProblem:
-    """The problem whose operands have types of which the target has kernels."""
+    """Replace operands of types without kernels on the target by their copies."""
     accumulate = None if problem.accumulate == FAST and not has_wgmma() else problem.accumulate
     return replace(with_copies(problem, conversions(problem)), accumulate=accumulate)
 
 
-# -- what it gives, and costs -------------------------------------------------------------------
+# -- copies as arguments, and their bytes -------------------------------------------------------------------
 
 
 def with_copies(problem: GemmProblem, copies: tuple[Copy, ...]) -> GemmProblem:
-    """The problem that the kernels get."""
-    given: dict[str, Any] = {name: getattr(problem, name) for name in PLACES}
-    for name, x in given.items():
-        given[name] = x and seen(x, PLACES[name], copies)
-    return replace(problem, **given)
+    """Replace the arguments of a problem by their copies."""
+    arguments: dict[str, Any] = {name: getattr(problem, name) for name in PLACES}
+    for name, x in arguments.items():
+        arguments[name] = x and kernel_argument(x, PLACES[name], copies)
+    return replace(problem, **arguments)
 
 
-def seen(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
-    """The argument `place` as a kernel gets it: `x`, or its copy."""
+def kernel_argument(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
+    """Describe the argument `place` of a kernel: `x`, or its copy."""
     copy = next((copy for copy in copies if copy.place == place), None)
     if copy is None:
         return x
@@ -196,7 +206,7 @@ def seen(x: Description, place: int, copies: tuple[Copy, ...]) -> Description:
 
 
 def padded_shape(x: Description, axis: int) -> tuple[int, ...]:
-    """Matrices, lines and elements of a line of a copy: lines start at those of the L2 cache."""
+    """Shape of a copy: matrices, lines, elements of a line padded to lines of the L2 cache."""
     *batch, rows, cols = x.shape
     lines, width = (rows, cols) if axis == ROWS else (cols, rows)
     per_line = LINE // x.type.dtype.itemsize
@@ -211,21 +221,21 @@ def copied_bytes(problem: GemmProblem, copies: Iterable[Copy]) -> int:
 
 
 def announced(copies: Iterable[Copy | None]) -> tuple[Copy, ...]:
-    """Those that are needed, of which the user is told.
+    """Select the copies that are not None, and warn of each.
 
-    A PerformanceWarning at the user's line, which Python's usual filter shows once, says which
-    copies each call makes, and which layout needs none.
+    A PerformanceWarning at the user's line says which copies each call makes, and which layout needs
+    none. Python's default filter shows it once.
     """
-    found = tuple(copy for copy in copies if copy)
-    for copy in found:
-        what = "its result" if copy.is_result else "an operand"
-        message = f"each product copies {what}: {copy.why}"
+    needed = tuple(copy for copy in copies if copy)
+    for copy in needed:
+        copied = "its result" if copy.is_result else "an operand"
+        message = f"each product copies {copied}: {copy.why}"
         warnings.warn(message, tc.PerformanceWarning, stacklevel=_users_level())
-    return found
+    return needed
 
 
 def _users_level() -> int:
-    """How many frames above `announced` the code lies that called this package, or an operator."""
+    """Number of frames between `announced` and the user's code that called the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_between(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -233,5 +243,5 @@ def _users_level() -> int:
 
 
 def _is_between(module: str) -> bool:
-    """Is the module of this package, or of PyTorch, which calls its operators?"""
+    """Whether the module belongs to this package, or to PyTorch, which calls its operators."""
     return module.partition(".")[0] in (KERNELS, "torch")

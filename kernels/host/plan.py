@@ -1,4 +1,4 @@
-"""Plan of a launch: kernel, configuration, and all that the kernel may assume of the operands."""
+"""Plan of a launch: kernel, configuration and traits."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Plan:
         return ("config", self.config), ("traits", self.traits), *self.extra
 
     def workspace(self, a: Any, stream: Any = None) -> tuple[Any, ...]:
-        """What the kernel takes behind operands and scalars, for a launch with this A."""
+        """Make the kernel's arguments behind operands and scalars, for a launch with this A."""
         partials = () if self.partials is None else (allocate_partials(a, *self.partials, stream),)
         if self.streamk is None:
             return partials
@@ -108,9 +108,9 @@ class Plan:
         rows: RowReductionResult | None = None,
         row_out: Any = None,
     ) -> Callable[..., None]:
-        """A function that launches the kernel on operands, scalars and epilogue_args like these.
+        """Bind a function that launches the kernel on operands, scalars and epilogue_args like these.
 
-        rows: the result of row reductions; the function takes an array like `row_out` for it last.
+        rows: the result of row reductions. Its array, `row_out`, is the function's last argument.
         """
         if self.copies:
             plan = replace(self, copies=())
@@ -169,7 +169,7 @@ def plan(  # noqa: PLR0913
     family: str | None = None,
     config: Any = None,
 ) -> Plan:
-    """The kernel, configuration and traits that `gemm` takes for these operands.
+    """Plan the launch of `gemm` for these operands: kernel, configuration and traits.
 
     wgmma kernels need sm_90a, and copies of operands that TMA cannot read (rows or columns at
     multiples of 16 bytes); the mma.sync kernels take all rows and columns, but neither
@@ -186,7 +186,7 @@ def plan(  # noqa: PLR0913
     epilogue : function, optional
         As for `gemm`.
     epilogue_args : iterable of str
-        The names of what the epilogue takes.
+        Names of the epilogue's arguments.
     row_reductions : tuple of RowReduction
         As for `gemm`.
 
@@ -209,7 +209,7 @@ def plan(  # noqa: PLR0913
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
     check_row_reductions(row_reductions)
-    if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # as `gemm` does
+    if in_a.shape[-1] == 0 and (epilogue is not None or row_reductions):  # like `gemm`
         a, b = zero_terms(a, -1), zero_terms(b, -2)
         in_a, in_b = describe(a), describe(b)
     names = named_arguments(epilogue_args)
@@ -230,7 +230,7 @@ def plan(  # noqa: PLR0913
 
 
 def make_plan(problem: GemmProblem, family: str | None = None, config: Any = None) -> Plan:
-    """The same for a problem that has been described."""
+    """Plan the launch for a described problem."""
     operands.check_accumulate(problem.dtype, problem.accumulate)
     operands.check_precision(problem.dtype, problem.precision)
     operands.check_bits(problem.bits)
@@ -239,19 +239,19 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     conversions, problem = padding.conversions(problem), padding.converted(problem)
     family, config = choice.choose_family(problem, family, config)
     copies = (*conversions, *choice.choose_copies(problem, family, config))
-    seen = padding.with_copies(problem, copies)
+    copied = padding.with_copies(problem, copies)
     if family == "sm90":
         packed = choice.aligned(problem)
         usual = padding.with_copies(packed, choice.choose_copies(packed, family))
-        plan = _plan_sm90(seen, config, usual)
+        plan = _plan_sm90(copied, config, usual)
     else:
-        plan = _plan_sm80(seen, config)
+        plan = _plan_sm80(copied, config)
     check_config(problem, plan.config)
     return replace(plan, problem=problem, copies=copies)
 
 
 def explain_bits(plan: Plan) -> str:
-    """How an element of D is summed and rounded, line by line.
+    """Explain how an element of D is summed and rounded, line by line.
 
     Plans of one text give equal bits. The text holds for the target that is current.
 
@@ -292,14 +292,14 @@ def plan_hopper(
     copies: tuple[padding.Copy, ...] = (),
     **extra: Any,
 ) -> Plan:
-    """The plan of a kernel whose tiles cover this shape, [batch,] M x N."""
+    """Plan a wgmma kernel whose tiles cover this shape, [batch,] M x N."""
     *batch, M, N = shape
     grid = grid_size(config, M, N, math.prod(batch))
     return Plan(kernel, config, traits, grid, tuple(extra.items()), copies=copies)
 
 
 def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmProblem) -> Plan:
-    """The plan of a wgmma kernel; usual: see `choose_for`."""
+    """Plan a wgmma kernel; usual: see `choose_for`."""
     kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.multiplied_as]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
@@ -309,7 +309,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
         raise tc.ArgumentError(f"s8 products take BN of 24 and multiples of 16: {config}")
     if kernel is f32_gemm:
         kernel = _f32_kernel(problem, config, traits)
-        if kernel is f32_gemm:  # of parts of both operands
+        if kernel is f32_gemm:  # its operands are the parts
             traits = replace(traits, a_k_major=True, b_k_major=True)
     if config.swapped:
         _check_swapped(problem, kernel, config)
@@ -320,7 +320,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None, usual: GemmPro
 
 
 def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits) -> Any:
-    """The kernel of f32 products; refuses configurations that it does not take."""
+    """Choose the kernel of f32 products; refuse configurations that it does not take."""
     if config.k_slabs == 2:
         return f32_gemm
     if config.k_slabs != 1:
@@ -350,7 +350,7 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
 
 
 def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
-    """The epilogue stores transposed tiles of 16-bit elements, and reduces no rows."""
+    """Refuse swap AB for results that are not of 16 bits, and with row reductions."""
     given = ""
     of_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
     if not of_16_bits and kernel not in (SM90[tc.tf32], f32_fragments_gemm):
@@ -384,7 +384,7 @@ def _hopper_traits(problem: GemmProblem) -> HopperTraits:
 
 
 def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
-    """The plan, inside a kernel that also reduces the rows of D."""
+    """Wrap the plan in a kernel that also reduces the rows of D."""
     *batch, M, N = problem.d.shape
     parts = -(-N // plan.config.stored_columns)
     shape = (len(problem.row_reductions), parts, math.prod((*batch, M)))
@@ -407,8 +407,8 @@ def _plan_sm80(problem: GemmProblem, given: AmpereConfig | None) -> Plan:
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
     kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
     streamk = None
-    if takes_ring(problem, config):
-        kernel, traits = f64_gemm, _ring_traits(problem, traits)
+    if is_f64_pipelined(problem, config):
+        kernel, traits = f64_gemm, _f64_pipeline_traits(problem, traits)
         if config.streamk_units:
             kernel, streamk = f64_streamk_gemm, problem.dtype
             grid = min(config.streamk_units, grid * -(-problem.K // config.BK))
@@ -430,7 +430,7 @@ def _plan_sm80(problem: GemmProblem, given: AmpereConfig | None) -> Plan:
 
 
 def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan:
-    """The plan of the kernels without tensor cores."""
+    """Plan a kernel without tensor cores."""
     if problem.multiplied_as not in VECTORS:
         raise tc.ArgumentError(
             f"tiles of up to {MAX_VECTORS} rows or columns are for "
@@ -463,7 +463,7 @@ def _plan_vectors(problem: GemmProblem, config: AmpereConfig, grid: int) -> Plan
     return Plan(VECTORS[problem.multiplied_as], config, traits, grid)
 
 
-def takes_ring(problem: GemmProblem, config: AmpereConfig) -> bool:
+def is_f64_pipelined(problem: GemmProblem, config: AmpereConfig) -> bool:
     """Whether the f64 kernel of Hopper runs a configuration; that of sm_80 runs the others."""
     return (
         problem.multiplied_as == tc.f64
@@ -474,14 +474,14 @@ def takes_ring(problem: GemmProblem, config: AmpereConfig) -> bool:
     )
 
 
-def _ring_traits(problem: GemmProblem, traits: AmpereTraits) -> AmpereTraits:
+def _f64_pipeline_traits(problem: GemmProblem, traits: AmpereTraits) -> AmpereTraits:
     """Traits of the f64 kernel of Hopper, the same for whole tiles and for those at the edge."""
     by_tma = [families.is_read_by_tma(x) for x in (problem.a, problem.b)]
     return replace(traits, full=False, prefetch=False, tma_a=by_tma[0], tma_b=by_tma[1])
 
 
 def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:
-    """Partial sums are not f16, and every part of K has a tile."""
+    """Refuse split-K of f16 sums, and with more parts than tiles along K."""
     if problem.accumulate == tc.f16:
         raise tc.ArgumentError(f"split-K adds up f32 partial sums, and not those of f16: {config}")
     if config.split_k > -(-problem.K // config.BK):
@@ -515,6 +515,6 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
 
 
 def _vector_bytes(x: Description, has_vectors: bool) -> int:
-    """Bytes of one copy: an element where no stride tells where further vectors lie."""
+    """Bytes of one copy: one element if the stride of further vectors is unknown."""
     aligned = has_vectors and not all(x.type.unit)
     return int(x.type.align if aligned else x.type.dtype.itemsize)

@@ -1,4 +1,4 @@
-"""What decides about the speed of a problem, and the grids of configurations for it."""
+"""Sizes and properties that decide about the speed of a problem, and grids of configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
 SMS = 132  # of an H100 SXM or H200; on fewer SMs persistent CTAs just take more turns
 # CTAs of a cluster -> clusters that run at the same time on an H200, by
-# cuOccupancyMaxActiveClusters, where fewer do than SMS allow: a cluster lies in one GPC.
+# cuOccupancyMaxActiveClusters. A cluster lies in one GPC, so fewer run than SMS would allow.
 ACTIVE_CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
@@ -20,14 +20,32 @@ ACTIVE_CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 class ProblemShape:
     """Sizes of a product and the properties of its operands that decide about speed.
 
-    itemsize: bytes of an element of A and B. batch: matrices of a batch. a_k_major, b_k_major: K is
-    contiguous in A, in B. misaligned: part of the pieces of 128 bytes of A or B that lie in two
-    lines of the L2 cache. store_by_threads: TMA cannot write D. has_epilogue: a function is
-    applied to the results, or C is added. promoted: f32 additions take over the sums
-    (promotion.py). out_bytes: of an element of D. products: tensor-core products for one product
-    of two elements: three for f32, half of one for a sparse A. a_align, b_align: bytes that one
-    copy of A, of B, moves. copies, copied_bytes: launches that copy operands or the result, and
-    the bytes that they read and write. For the training of the trees, fields may be arrays.
+    Fields may be arrays, for the training of the trees.
+
+    Attributes
+    ----------
+    M, N, K : int
+        Sizes of the product.
+    itemsize, out_bytes : int
+        Bytes of an element of A and B, and of D.
+    batch : int
+        Matrices of a batch.
+    a_k_major, b_k_major : bool
+        K is contiguous in A, in B.
+    misaligned : float
+        Share of the 128-byte pieces of A or B that straddle two lines of the L2 cache.
+    store_by_threads : bool
+        TMA cannot write D.
+    has_epilogue : bool
+        A function is applied to the results, or C is added.
+    promoted : bool
+        Accumulators are promoted to f32 (promotion.py).
+    products : float
+        Tensor-core products for one product of two elements: 3 for f32, 0.5 for a sparse A.
+    a_align, b_align : int
+        Bytes that one copy of A, of B, moves.
+    copies, copied_bytes : int
+        Launches that copy operands or the result, and the bytes that they read and write.
     """
 
     M: int
@@ -50,7 +68,7 @@ class ProblemShape:
 
     @cached_property
     def swapped(self) -> ProblemShape:
-        """What swapped configurations compute: D^T = B^T A^T."""
+        """Shape of the transposed product of swap AB: D^T = B^T A^T."""
         return replace(
             self,
             M=self.N,
@@ -62,19 +80,19 @@ class ProblemShape:
         )
 
     def seen_by(self, swapped: Any) -> ProblemShape:
-        """What configurations compute that are swapped or not: arrays, an element for each."""
+        """Arrays of the fields for configurations with or without swap AB, an element for each."""
         names = "M", "N", "a_k_major", "b_k_major", "a_align", "b_align"
         fields = {n: np.where(swapped, getattr(self.swapped, n), getattr(self, n)) for n in names}
         return replace(self, **fields)
 
     @property
     def in_fragments(self) -> Any:
-        """Whether consumers read fragments of tiles of A: 32-bit ones that are not K-major."""
+        """Whether consumers read fragments of tiles of A, which are MN-major and of 32 bits."""
         return (self.itemsize == 4) & np.logical_not(self.a_k_major)
 
     @property
     def transposed(self) -> Any:
-        """Whether tiles of B are transposed in shared memory: 32-bit ones that are not K-major."""
+        """Whether warps transpose tiles of B, which are MN-major and of 32 bits."""
         return (self.itemsize == 4) & np.logical_not(self.b_k_major)
 
     @property
@@ -94,10 +112,9 @@ def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
 def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """CTAs of a launch.
 
-    The kernels are persistent: at most one CTA per SM, each of which computes many tiles, which
-    take equal time. There are no more CTAs than as many waves of tiles need: more would only spare
-    some of the others their last tile, and take power and bandwidth from all. Split-K has a cluster
-    for each tile.
+    The kernels are persistent, with at most one CTA per SM. The grid is the smallest one with the
+    same number of waves of tiles. More CTAs would take power and bandwidth and save no wave. Split-K
+    has a cluster for each tile.
     """
     count = cluster_tiles(config, M, N, batch)
     if config.split_k == 1:
@@ -107,5 +124,5 @@ def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
 
 
 def active_clusters(config: HopperConfig) -> int:
-    """Clusters of this size that the GPU runs at the same time."""
+    """Number of clusters of a configuration that run at the same time."""
     return ACTIVE_CLUSTERS.get(config.cluster_size, SMS // config.cluster_size)

@@ -1,7 +1,7 @@
-"""The second result of `gemm(..., row_reductions=...)`: its array, its partials, its second kernel.
+"""Row results of `gemm(..., row_reductions=...)`: array, partials, second kernel.
 
-The GEMM kernel writes one partial result for each part of a row, a tile's width; `combine_parts`
-then combines the partials of a row from the left.
+The GEMM kernel writes one partial result for each tile of a row. `combine_parts` then combines the
+partials of a row from the left.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tensorcore_dsl.kernels.host.launch import bind
 
 @dataclass(frozen=True)
 class RowReductionResult:
-    """An array (reduction, [matrix of a batch,] row)."""
+    """Row results: an array (reduction, [matrix of a batch,] row)."""
 
     reductions: tuple[RowReduction, ...]
     shape: tuple[int, ...]
     dtype: Any
 
     def allocate(self, like: Any) -> Any:
-        """An uninitialised array beside `like`."""
+        """Make an uninitialised array in the library of `like`."""
         return empty_like(like, self.shape, self.dtype)
 
     def fill_identity(self, out: Any) -> None:
-        """Results of rows without elements."""
+        """Fill the results of rows without elements."""
         for i, reduction in enumerate(self.reductions):
             out[i] = reduction.identity(self.dtype)
 
     def bind(self, partials: Any, out: Any, stream: Any) -> Callable[..., None]:
-        """A function that combines arrays like `partials` into arrays like `out`."""
+        """Bind a function that combines arrays like `partials` into arrays like `out`."""
         out = self.allocate(partials) if out is None else out
         grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.reductions))
         # Transforms are applied already; without them, one kernel serves all reductions by `op`.
@@ -49,7 +49,7 @@ class RowReductionResult:
 def make_row_reduction_result(
     row_reductions: Any, row_out: Any, product_shape: tuple[int, ...], dtype: Any
 ) -> RowReductionResult | None:
-    """The result that `row_reductions` ask for, None for none; refuses an unfit `row_out`."""
+    """Describe the result of `row_reductions`, None without any; refuse an unfit `row_out`."""
     check_row_reductions(row_reductions)
     if not row_reductions:
         if row_out is not None:
@@ -69,7 +69,7 @@ def make_row_reduction_result(
 
 
 def check_row_reductions(given: Any) -> None:
-    """Refuse what is no sequence of row reductions."""
+    """Refuse an object that is no sequence of row reductions."""
     if isinstance(given, (tuple, list)) and all(isinstance(r, RowReduction) for r in given):
         return
     raise tc.ArgumentError(f"row_reductions is {brief(given)}; a tuple of kernels.RowReduction is needed")

@@ -1,4 +1,4 @@
-"""Products with scales: block-scaled fp8, and s8 rounded back to s8."""
+"""Products with scales: block-scaled fp8, and s8 with s8 results."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def scaled_gemm(
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:
-    """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.
+    """Multiply A, scaled by 1 x 128 blocks, by B, scaled by 128 x 128 blocks, on sm_90a.
 
     Accumulators of 128 of K are scaled and added up in f32.
 
     Parameters
     ----------
     a, b : array
-        M x K and K x N, e4m3 or e5m2 each: weights that are stored as N x K are passed as `w.T`.
-        Operands of which not K is contiguous cost a copy.
+        M x K and K x N, e4m3 or e5m2 each. Pass weights that are stored as N x K as `w.T`.
+        Operands that are not K-major cost a copy.
     a_scales : array
         f32, M x K/128, rounded up, of any strides.
     b_scales : array
@@ -69,7 +69,7 @@ def scaled_gemm(
     epilogue, epilogue_args : optional
         As for `gemm`.
     bits : {"any", "batch_invariant"}
-        All configurations give the same, whatever M is.
+        All configurations give the same bits, for every M.
     config : HopperConfig, optional
         None: the choice of `kernels.choosing`.
     stream : stream, optional
@@ -144,10 +144,10 @@ def _prepare_scaled(
             stream,
         )
     copies = _copies(in_a, in_b, in_d, place_of_d=4)
-    stored = stores_without_tma(padding.seen(in_d, 4, copies))
+    stored = stores_without_tma(padding.kernel_argument(in_d, 4, copies))
     traits = HopperTraits(epilogue=epilogue, store_by_threads=stored)
     if config is None:
-        # One instruction multiplies the columns of a tile that have one scale: sixteen or more.
+        # One instruction multiplies the columns of a tile that share a scale: at least sixteen.
         suits = lambda config: is_plain(config) and config.k_slabs == 1 and config.BN % 16 == 0
         config = with_scales(choose_promoted(ProblemShape(M, N, K, 1), suits))
     check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
@@ -167,14 +167,14 @@ def _check_scales(name: str, read: Mapping[str, Description], shape: tuple[int, 
 def requantised_gemm(
     a: Any, b: Any, scale: Any, *, zero: float = 0, out: Any = None, config: Any = None, stream: Any = None
 ) -> Any:
-    """round(A B scale + zero) in s8, on sm_90a, saturated to -128 and 127.
+    """Compute round(A B scale + zero) in s8, on sm_90a, saturated to -128 and 127.
 
     Accumulators are s32. The exact A B scale + zero is rounded once, and halves round to even.
 
     Parameters
     ----------
     a, b : array
-        M x K and K x N, s8 or u8 each; one of which not K is contiguous costs a copy.
+        M x K and K x N, s8 or u8 each. An operand that is not K-major costs a copy.
     scale : float or array
         A number of Python or NumPy, taken in f64, or N of them (f32), one for each column.
     zero : float
@@ -217,7 +217,7 @@ def requantised_gemm(
 
 
 def _finite(name: str, given: Any, otherwise: str = "") -> float:
-    """A number that f64 holds; refuses NaN and infinities, which leave nothing to round."""
+    """Convert a number to f64; refuse NaN and infinities, which cannot be rounded to s8."""
     value = number(name, given, otherwise)
     if not math.isfinite(value):
         raise tc.ArgumentError(f"{name} is {given}; needed is a finite number{otherwise}")
@@ -255,7 +255,7 @@ def _prepare_requantised(
             stream,
         )
     copies = _copies(in_a, in_b, in_d, place_of_d=2)
-    traits = HopperTraits(store_by_threads=stores_without_tma(padding.seen(in_d, 2, copies)))
+    traits = HopperTraits(store_by_threads=stores_without_tma(padding.kernel_argument(in_d, 2, copies)))
     if config is None:
         config = choose(ProblemShape(M, N, K, 1, out_bytes=1), is_plain)
     check_supported("requantised products", config, "swapped")
@@ -265,13 +265,13 @@ def _prepare_requantised(
 
 
 def is_plain(config: HopperConfig) -> bool:
-    """Whether a configuration is cooperative, with at most two consumers, split_k=1, no swap AB."""
+    """Whether a configuration is cooperative, with one or two consumers, split_k=1, without swap AB."""
     special = config.pingpong or config.split_k > 1 or config.swapped
     return not special and config.consumers <= 2
 
 
 def _copies(a: Description, b: Description, d: Description, place_of_d: int) -> tuple[padding.Copy, ...]:
-    """Copies of operands that the kernels cannot read as they lie."""
+    """List the copies of operands whose layout the kernels cannot read."""
     check_sm90(a.type.dtype)
     return padding.announced(
         (

@@ -29,7 +29,7 @@ from tensorcore_dsl.kernels.user_functions import check_epilogue
 def sparse_gemm(
     a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float, *others: Any
 ) -> Any:
-    """alpha A B + beta C with wgmma.sp; the arguments are those of `gemm`, see `_prepare`."""
+    """Compute alpha A B + beta C with wgmma.sp; arguments as for `gemm`, see `_prepare`."""
     options = (alpha, beta, *others)
     results = () if out is None else (out,)
     arrays = [x for x in (a.values, a.metadata, b, c) if x is not None]
@@ -94,7 +94,7 @@ def _prepare(
             padding.result_copy(4, in_d),
         )
     )
-    seen_b, seen_d = padding.seen(in_b, 2, copies), padding.seen(in_d, 4, copies)
+    seen_b, seen_d = padding.kernel_argument(in_b, 2, copies), padding.kernel_argument(in_d, 4, copies)
     scalars = operands.convert_scalars(dtype, alpha, beta)
     traits = HopperTraits(
         b_k_major=seen_b.type.unit[0],

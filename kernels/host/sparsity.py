@@ -1,7 +1,7 @@
 """2:4 sparse matrices: `compress` prunes and packs them for `wgmma.sp`, `decompress` unpacks.
 
-Of every four elements of a row two may differ from zero (f32, multiplied as tf32: of every two,
-one). hopper/sparse_packing.py defines the order of the metadata, and does the same work on a GPU.
+At most two of every four elements of a row are nonzero (f32, multiplied as tf32: one of two).
+hopper/sparse_packing.py defines the order of the metadata, and packs on a GPU.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import FORMATS, NIBBLES, ROWS,
 from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import empty_like
 
-NOTHING = 2**31 - 1  # no chunk has too many non-zeros
+NO_CHUNK = 2**31 - 1  # index of the first chunk with too many nonzeros, if there is none
 
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A matrix, half of whose elements are stored.
+    """A 2:4 sparse matrix: half of the elements, and metadata.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class SparseMatrix:
 
     @property
     def format(self) -> Format:
-        """How it is packed."""
+        """Format of the packing."""
         return format_of(self.dtype)
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ def metadata_shape(shape: tuple[int, int], format: Format) -> tuple[int, int, in
 
 
 def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
-    """`a` as a sparse matrix, where it lives.
+    """Pack `a` as a sparse matrix, on its device.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
         return SparseMatrix(values, metadata, kind.shape)
     pack = _pack if isinstance(a, np.ndarray) else _pack_by_kernel
     (values, metadata), excess = pack(a, format)
-    if excess < NOTHING and not prune:
+    if excess < NO_CHUNK and not prune:
         row, chunk = divmod(excess, -(-cols // format.chunk))
         first = chunk * format.chunk
         elements = f"a[{row}, {first}:{first + format.chunk}]"
@@ -150,17 +150,17 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
 
 
 def decompress(sparse: SparseMatrix) -> Any:
-    """The whole matrix, zeros included.
+    """Unpack the matrix, zeros included.
 
     Parameters
     ----------
     sparse : SparseMatrix
-        What `compress` gives.
+        A result of `compress`.
 
     Returns
     -------
     array
-        Where the parts live.
+        On the device of the sparse matrix.
 
     Raises
     ------
@@ -187,12 +187,12 @@ def decompress(sparse: SparseMatrix) -> Any:
 
 
 def _pack_by_kernel(a: Any, format: Format) -> tuple[tuple[Any, Any], int]:
-    """(values, metadata), and the first chunk with too many non-zeros."""
+    """Pack by a kernel: (values, metadata), and the first chunk with too many nonzeros."""
     values = empty_like(a, values_shape(a.shape, format), format.dtype)
     shape = metadata_shape(a.shape, format)
     metadata = empty_like(a, shape, tc.s32)
     excess = empty_like(a, (1,), tc.s32)
-    excess[:] = NOTHING
+    excess[:] = NO_CHUNK
     pack = sparse_packing.pack[shape[0] * shape[1], THREADS]
     pack(a, values, metadata, excess, format=format)
     return (values, metadata), int(excess[0])
@@ -205,7 +205,7 @@ def _pack(a: np.ndarray, format: Format) -> tuple[tuple[np.ndarray, np.ndarray],
     bits = np.ascontiguousarray(a).view(sparse_packing.UNSIGNED[format.dtype.bits].numpy)
     to_whole_stages = (0, -bits.shape[1] % format.depth)
     chunks = np.pad(bits, ((0, 0), to_whole_stages)).reshape(len(a), -1, format.chunk)
-    if format.dtype.is_float:  # without signs, as `magnitude` of the kernel computes them
+    if format.dtype.is_float:  # clear the signs, like `magnitude` of the kernel
         sizes = chunks & chunks.dtype.type((1 << (format.dtype.bits - 1)) - 1)
     else:
         sizes = np.abs(chunks.view(np.int8).astype(np.int16))
@@ -214,7 +214,7 @@ def _pack(a: np.ndarray, format: Format) -> tuple[tuple[np.ndarray, np.ndarray],
     values = np.take_along_axis(chunks, places, 2).reshape(len(a), -1)
     lost: Any = np.take_along_axis(sizes, order[:, :, format.kept :], 2).any(axis=2)
     existing = -(-a.shape[1] // format.chunk)
-    excess = int(np.argmax(lost[:, :existing])) if lost.any() else NOTHING
+    excess = int(np.argmax(lost[:, :existing])) if lost.any() else NO_CHUNK
     wanted = values_shape(a.shape, format)
     values = np.ascontiguousarray(values[:, : wanted[1]]).view(a.dtype)
     return (values, _words(places, metadata_shape(a.shape, format), format)), excess
@@ -235,7 +235,7 @@ def _unpack(sparse: SparseMatrix) -> np.ndarray:
 
 
 def _words(places: np.ndarray, shape: tuple[int, int, int], format: Format) -> np.ndarray:
-    """Metadata for positions (rows, chunks, kept)."""
+    """Pack metadata words from positions (rows, chunks, kept)."""
     if format.kept == 2:
         nibbles = places[..., 0] | places[..., 1] << 2
     else:

@@ -23,10 +23,10 @@ def bind_split_k(
     traits: AmpereTraits,
     stream: Any,
 ) -> Callable[..., None]:
-    """A launch that stores `split_k` partial sums for each element of D, and then adds them up.
+    """Bind a launch that stores `split_k` partial sums of each element of D, and then adds them up.
 
-    bind_product: binds the product for arguments like those given, with the partial sums as D, of
-    `dtype`, that of the accumulators. traits: those of D and C.
+    bind_product: binds the product with the partial sums as D. dtype: type of the partial sums.
+    traits: traits of D and C.
     """
     a, b, c, d, *scalars = arguments
     shape = (split_k, *d.shape)

@@ -17,9 +17,9 @@ from tensorcore_dsl.kernels.split_f32 import ROWS, SLAB, WARPS, depth_of_parts, 
 def bind_split(
     bind_product: Callable[[tuple[Any, ...]], Callable[..., None]], arguments: tuple[Any, ...], stream: Any
 ) -> Callable[..., None]:
-    """A launch that splits its first two arguments, and then launches the product of the parts.
+    """Bind a launch that splits its first two arguments, and then launches the product of the parts.
 
-    bind_product: binds the product for arguments like those given.
+    bind_product: binds the product for its arguments.
     """
     a, b, *others = arguments
     *of_a, M, K = a.shape
@@ -29,7 +29,7 @@ def bind_split(
     kind, size = ("f32", shape_a, shape_b), 4 * (math.prod(shape_a) + math.prod(shape_b))
 
     def parts_like(a: Any) -> tuple[Any, Any, Any]:
-        """Parts of A and of B, and the latter transposed, as the product takes them."""
+        """Allocate the parts of A and of B; also returns the transpose of the latter for the product."""
         parts_a, parts_b = empty_like(a, shape_a, tc.f32), empty_like(a, shape_b, tc.f32)
         return parts_a, parts_b, transposed(parts_b)
 
@@ -48,6 +48,6 @@ def bind_split(
 
 
 def _ctas(parts: tuple[int, ...]) -> int:
-    """CTAs that write parts of this shape."""
+    """Number of CTAs that write parts of this shape."""
     *batch, rows, depth = parts
     return math.prod(batch) * -(-rows // ROWS) * (depth // (2 * SLAB))

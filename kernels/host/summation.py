@@ -1,8 +1,8 @@
-"""Order of summation: what the bits of an element of D depend on, beside the operands.
+"""Order of summation: the properties of a plan that decide about the bits of an element of D.
 
-These are the sums that tensor cores make, where f32 additions take them over, where K is divided,
-and the epilogue. Tiles, stages, clusters, rasterisation and the schedule are not among them: they
-decide which CTA computes an element, and when.
+These are the sums of tensor cores, promotion to f32, the division of K, and the epilogue. Tiles,
+stages, clusters, rasterisation and the schedule change no bits. They decide which CTA computes an
+element, and when.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensorcore_dsl.kernels.split_f32 import SLAB
 from tensorcore_dsl.kernels.user_functions import name_of
 
 Config = HopperConfig | AmpereConfig
-FUSED_MULTIPLY_ADDS = TensorCoreArithmetic("scalar")  # those of f32, without tensor cores
+FUSED_MULTIPLY_ADDS = TensorCoreArithmetic("scalar")  # f32 without tensor cores
 MMA_DEPTHS = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 32, tc.f64: 4}  # K of mma.sync
 
 
@@ -65,7 +65,7 @@ class Summation:
         return "\n".join(f"{name + ':':12}{text}" for name, text in self.aspects().items())
 
     def aspects(self) -> dict[str, str]:
-        """What it is in words: products, sums, order of K, epilogue, row sums."""
+        """Describe the summation in words: products, sums, order of K, epilogue, row sums."""
         text = {
             "products": self._products(),
             "sums": self._sums(),
@@ -137,11 +137,11 @@ class Summation:
 
 
 def summation_of(problem: GemmProblem, config: Config) -> Summation:
-    """The order in which the kernel of a configuration sums a problem, on the current target."""
+    """Order of summation of a problem by a configuration, on the current target."""
     dtype, in_f16 = problem.multiplied_as, problem.accumulate == tc.f16
     hopper, arch = isinstance(config, HopperConfig), target_arch().name
     parts, place, row_parts, chains, warps = division(problem, config)
-    if chains and dtype != tc.f64:  # whose tensor cores do the same
+    if chains and dtype != tc.f64:  # tensor cores of f64 are chains of fused multiply-adds, too
         depth, arithmetic = 1, FUSED_MULTIPLY_ADDS
     else:
         depth, arithmetic = _instruction(dtype, in_f16, hopper, arch)
@@ -167,7 +167,7 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
 
 
 def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
-    """What configurations decide of a Summation: `parts`, `place`, `row_parts`, `chains`, `warps`."""
+    """Fields of a Summation that the configuration decides: parts, place, row_parts, chains, warps."""
     if not problem.dtype.is_float:  # sums are exact modulo 2^32
         return (0,), (), 0, 0, 0
     if isinstance(config, AmpereConfig) and config.is_of_vectors:
@@ -178,7 +178,7 @@ def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
 
 @lru_cache
 def _instruction(dtype: Any, in_f16: bool, hopper: bool, arch: str) -> tuple[int, TensorCoreArithmetic]:
-    """K of the matrix product that a family of kernels is made of, and how it sums."""
+    """K of a family's matrix instruction, and its arithmetic."""
     element = tc.tf32 if dtype == tc.f32 else dtype
     sums_in = tc.f16 if in_f16 else None
     if hopper:
@@ -195,7 +195,7 @@ def _instruction(dtype: Any, in_f16: bool, hopper: bool, arch: str) -> tuple[int
 
 
 def _promoted(config: Config, problem: GemmProblem, depth: int) -> int:
-    """Elements of K that tensor cores sum alone; 0: all."""
+    """Elements of K that tensor cores sum before promotion to f32; 0: all."""
     dtype = problem.multiplied_as
     in_parts, fp8 = dtype == tc.f32, dtype.is_float and dtype.bits == 8
     if isinstance(config, AmpereConfig):
@@ -209,20 +209,20 @@ def _step(config: Config, dtype: Any) -> int:
     """Elements of K in a step of the mainloop."""
     if isinstance(config, AmpereConfig):
         return config.BK
-    if dtype == tc.f32:  # a stage holds two parts of an operand
+    if dtype == tc.f32:  # a stage holds the high and the low part of an operand
         return SLAB
     return int(SWIZZLE_BYTES * config.k_slabs // dtype.itemsize)
 
 
 def _parts(config: Config, dtype: Any, K: int) -> tuple[int, ...]:
-    """Where the parts of split-K begin."""
+    """First elements of the parts of split-K."""
     step, split_k = _step(config, dtype), config.split_k
     steps = -(-K // step)
     return tuple(part * steps // split_k * step for part in range(split_k))
 
 
 def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
-    """What decides where stream-K divides the K of each tile."""
+    """Quantities that decide where stream-K divides the K of each tile."""
     if isinstance(config, HopperConfig) or not config.streamk_units:
         return ()
     sizes = *problem.d.shape, problem.K
@@ -230,7 +230,7 @@ def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
 
 
 def _row_parts(config: Config, problem: GemmProblem) -> int:
-    """Columns of a part of a row, where reductions add up f32, whose sums depend on the order."""
+    """Columns of a part of a row, if reductions add up f32; their sums depend on the order."""
     adds = any(reduction.op == "sum" for reduction in problem.row_reductions)
     if not adds or isinstance(config, AmpereConfig):
         return 0

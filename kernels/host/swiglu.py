@@ -1,4 +1,4 @@
-"""`swiglu(x, w_gate, w_up)`: two products, of which one gates the other, in one kernel."""
+"""`swiglu(x, w_gate, w_up)`: two products in one kernel; one gates the other."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def swiglu(
     config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:
-    """silu(x w_gate) * (x w_up) in one kernel, on sm_90a, where silu(y) = y / (1 + exp(-y)).
+    """Compute silu(x w_gate) * (x w_up) in one kernel, on sm_90a; silu(y) = y / (1 + exp(-y)).
 
     Parameters
     ----------
     x : array
         M x K, bf16 or f16.
     w_gate, w_up : array
-        K x N, of the type of x: weights that are stored as N x K are passed as `w.T`. Operands
-        of which not K is contiguous cost a copy.
+        K x N, of the type of x. Pass weights that are stored as N x K as `w.T`. Operands that are
+        not K-major cost a copy.
     out : array, optional
         M x N. None: a new array.
     epilogue, epilogue_args : optional
         As for `gemm`.
     bits : {"any", "batch_invariant"}
-        All configurations give the same, those of gemm's "batch_invariant" for both products.
+        All configurations give the bits of gemm's "batch_invariant" for both products.
     config : HopperConfig, optional
         None: the choice of `kernels.choosing`.
     stream : stream, optional
@@ -125,7 +125,7 @@ def _prepare_swiglu(
     check_supported("products with a gate", config, *unsupported)
     if config.BN % 16 or config.BN < 32:
         raise tc.ArgumentError(f"half of a tile's columns are of the gate; BN is 32, 48, 64, ...: {config}")
-    # Each column of D takes two columns of a tile: the gate's and the one that it gates.
+    # Each column of D takes two columns of a tile: one of the gate, one of the gated product.
     traits = HopperTraits(epilogue=epilogue)
     plan = plan_hopper(swiglu_kernel, config, traits, (M, 2 * N), copies)
     return PreparedCall((M, N), dtype, plan.bind((x, w_gate, w_up, d, *extra.values), stream))

@@ -1,4 +1,4 @@
-"""`tune(a, b, ...)`: measures configurations of the GEMM kernels, and stores the fastest."""
+"""`tune(a, b, ...)`: measure configurations of the GEMM kernels, and store the fastest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tensorcore_dsl.kernels.host.padding import converted, gemm_copies, with_cop
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
-F32_CANDIDATES = 24  # of both families
+F32_CANDIDATES = 24  # configurations of both families together
 AMPERE_CANDIDATES = 12
 HOPPER_CANDIDATES = 16
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
@@ -60,14 +60,14 @@ def tune(  # noqa: PLR0913
     timer: Timer | None = None,
     device: str | None = None,
 ) -> Tuning:
-    """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
+    """Find the fastest configuration for a product, for later calls of `plan` and `gemm`.
 
     Parameters
     ----------
     a, b, c, alpha, beta, epilogue, epilogue_args, precision, bits : optional
-        As for `gemm`, which finds what was tuned with the same precision and bits.
+        As for `gemm`, which uses a configuration tuned with the same precision and bits.
     out : array, optional
-        Is overwritten. None: a new array.
+        Overwritten. None: a new array.
     candidates : iterable, optional
         HopperConfig and AmpereConfig. None: tiles that suit the operands are tried, then
         rasterisations of the fastest tiles.
@@ -140,62 +140,64 @@ def tune(  # noqa: PLR0913
     return Tuning(key, tuple(trials))
 
 
-def _configurations(given: Any) -> list[Any]:
-    """The caller's candidates; refuses what is no sequence of configurations."""
+def _configurations(candidates: Any) -> list[Any]:
+    """List the caller's candidates; refuse an object that is no sequence of configurations."""
     kinds = tuple(FAMILIES.values())
-    found = list(given) if isinstance(given, Iterable) and not hasattr(given, "shape") else [None]
-    if not all(isinstance(config, kinds) for config in found):
+    configs = (
+        list(candidates) if isinstance(candidates, Iterable) and not hasattr(candidates, "shape") else [None]
+    )
+    if not all(isinstance(config, kinds) for config in configs):
         raise tc.ArgumentError(
-            f"candidates is {brief(given)}; needed are kernels.HopperConfig and AmpereConfig"
+            f"candidates is {brief(candidates)}; needed are kernels.HopperConfig and AmpereConfig"
         )
-    return found
+    return configs
 
 
-def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list[Trial]:
-    """All trials, the fastest first: tiles, rasterisations of the best two, then the finalists."""
-    trials = bench.trials(default_candidates(problem) if given is None else given, "tiles")
-    if given is None:
+def _search(bench: Bench, candidates: list[Any] | None, problem: GemmProblem) -> list[Trial]:
+    """Measure tiles, rasterisations of the best two, then the finalists; the fastest trial first."""
+    trials = bench.trials(default_candidates(problem) if candidates is None else candidates, "tiles")
+    if candidates is None:
         tried = {trial.config for trial in trials}
         best = [trial.config for trial in trials[:2] if not trial.failure]
-        more = [replace(config, group_m=group_m) for config in best for group_m in GROUP_M]
-        more = [config for config in more if config not in tried]
-        trials = fastest_first([*trials, *bench.trials(more, "rasterisations")])
+        rasterisations = [replace(config, group_m=group_m) for config in best for group_m in GROUP_M]
+        rasterisations = [config for config in rasterisations if config not in tried]
+        trials = fastest_first([*trials, *bench.trials(rasterisations, "rasterisations")])
     return bench.finals(trials)
 
 
 def default_candidates(problem: GemmProblem) -> list[Any]:
-    """Configurations of the wgmma kernels where they can run the problem, else of mma.sync.
+    """List configurations of the wgmma kernels, or of mma.sync if those cannot run the problem.
 
-    Of both where either may be faster. All sum in an order that `problem.bits` allows.
+    The list has both families if either may be faster. `problem.bits` allows each configuration.
     """
     choose_family(problem, None, None)  # refuses a problem that no family runs
     allowed = lambda config: is_allowed(problem, config)
     impossible = obstacles(problem)
-    seen = with_copies(problem, gemm_copies(problem, "sm80"))
+    copied = with_copies(problem, gemm_copies(problem, "sm80"))
     if problem.multiplied_as == tc.f32:
         possible = (name for name in ("sm90", "sm80") if not impossible[name])
-        ranked = ranked_configs(seen, kinds_of(seen, *possible))
+        ranked = ranked_configs(copied, kinds_of(copied, *possible))
         return [config for _, config in ranked if allowed(config)][:F32_CANDIDATES]
-    copies, found = gemm_copies(problem, "sm90"), list[Any]()
+    copies, configs = gemm_copies(problem, "sm90"), list[Any]()
     if not impossible["sm90"]:
-        found = hopper_candidates(shape_of(problem, copies), allowed)
-    if not impossible["sm80"] and (not found or is_open(problem)):
-        ranked = ranked_configs(seen, kinds_of(seen, "sm80"))
-        found += [c for _, c in ranked if allowed(c)][:AMPERE_CANDIDATES]
-    return found
+        configs = hopper_candidates(shape_of(problem, copies), allowed)
+    if not impossible["sm80"] and (not configs or is_open(problem)):
+        ranked = ranked_configs(copied, kinds_of(copied, "sm80"))
+        configs += [c for _, c in ranked if allowed(c)][:AMPERE_CANDIDATES]
+    return configs
 
 
 def hopper_candidates(
     shape: ProblemShape, allowed: Callable[[HopperConfig], bool] = lambda config: True
 ) -> list[HopperConfig]:
-    """The configurations that `gemm` ranks highest."""
+    """List the configurations that `gemm` ranks highest."""
     every = (c for _, c in ranking(shape) if isinstance(c, HopperConfig))
     assembled = (c for c in dict.fromkeys(every) if is_assembled(c, shape) and allowed(c))
     return list(islice(assembled, HOPPER_CANDIDATES))
 
 
 def event_timer(a: Any) -> Timer:
-    """A timer that uses events on the stream on which a launch with this operand runs."""
+    """Make a timer that uses events on the stream of launches with this operand."""
     device = describe(a).device
     place = CURRENT_DEVICE if device is None else device
     return partial(in_a_row, clock=DeviceClock(current_stream((a,), place), place))

@@ -1,7 +1,7 @@
 """Tuning cache: the configurations that `kernels.tune` measured as fastest, by problem and GPU.
 
-They are stored as JSON in the cache directory (see TENSORCORE_DSL_CACHE), for later processes as
-well. `kernels.choosing` looks here before it ranks configurations.
+The cache is a JSON file in the cache directory (TENSORCORE_DSL_CACHE), which later processes share.
+`kernels.choosing` looks here before it ranks configurations.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ STORE = JsonStore("gemm-tuning.json")
 
 
 def key(problem: GemmProblem, device: str) -> str:
-    """Element types, size and layouts of a problem, and the name of the GPU.
+    """Key of a problem: element types, size, layouts, and the name of the GPU.
 
-    Operands that TMA cannot read have another key, since other kernels run them, and so have those
-    that are always copied, batch-invariant products, and batches.
+    Operands that TMA cannot read have another key, since other kernels run them. So do operands that
+    are always copied, batch-invariant products, and batches.
     """
     layout = f"{'row' if problem.a_k_major else 'col'}.{'col' if problem.b_k_major else 'row'}"
     marks = {
@@ -48,7 +48,7 @@ def device_name() -> str:
 
 
 def recall(name: str) -> Any:
-    """The configuration stored under a key; None if it is missing, or of another version."""
+    """Look up the configuration of a key; None if it is missing, or of another version."""
     try:
         entry = entries()[name]
         kind, values = FAMILIES[entry["family"]], entry["config"]
@@ -64,16 +64,16 @@ def recall(name: str) -> Any:
 
 
 def remember(name: str, config: Any, seconds: float) -> None:
-    """Store a configuration for this process and, where there is a cache, for later ones."""
+    """Store a configuration for this process and, with a cache directory, for later ones."""
     entry = {"family": family_of(config), "config": asdict(config), "seconds": seconds}
     STORE.remember(name, entry)
 
 
 def forget() -> None:
-    """Forget everything, on disk as well."""
+    """Delete all entries, also on disk."""
     STORE.forget()
 
 
 def entries() -> dict[str, Any]:
-    """All entries by key; the file is read once."""
+    """Return all entries by key; the file is read once."""
     return STORE.entries()

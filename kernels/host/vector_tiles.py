@@ -1,11 +1,11 @@
-"""Tiles of vectors: which sizes the kernels without tensor cores have."""
+"""Tile sizes of the kernels without tensor cores."""
 
 from __future__ import annotations
 
 from tensorcore_dsl.kernels.ampere.config import WARP, AmpereConfig
 
-# Lines of a tile, elements of a line that a thread loads at once, and warps: where K is contiguous
-# in the lines, and where lines lie side by side.
+# Lines of a tile, elements of a line that a thread loads at once, and warps: for lines with K
+# contiguous, and for lines side by side.
 TILES_ALONG_K = (2, 4, 8), (2, 4, 8), (8,)
 TILES_BESIDE = (8, 16, 32, 64), (8, 16), (8, 16)
 

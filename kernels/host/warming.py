@@ -1,7 +1,7 @@
-"""`warm(...)`: compiles the kernels that products will need into the cache on disk, ahead of them.
+"""`warm(...)`: compile the kernels of future products into the cache on disk.
 
-Products of many sizes share few kernels, since sizes are run-time arguments. The plans of typical
-sizes tell which ones; processes beside this one compile them.
+Products of many sizes share few kernels, since sizes are run-time arguments. `warm` plans typical
+sizes, and child processes compile the kernels of these plans.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WORK = "from tensorcore_dsl.kernels.host.warming import work; work()"
 
 @dataclass(frozen=True)
 class Warmed:
-    """What `warm` did. kernels: how many distinct ones; failures: messages of those that failed."""
+    """Result of `warm`. kernels: number of distinct kernels; failures: messages of failed ones."""
 
     kernels: int
     failures: tuple[str, ...] = ()
@@ -64,10 +64,10 @@ def warm(
     accumulate: Any = None,
     processes: int | None = None,
 ) -> Warmed:
-    """Compile the kernels that `gemm` takes for products of these types and sizes, ahead of them.
+    """Compile the kernels that `gemm` will need for products of these types and sizes.
 
-    They lie in the cache on disk afterwards (TENSORCORE_DSL_CACHE), where later processes find
-    them; an image or a wheel may ship it, for the same versions of this package and its assembler.
+    The kernels go into the cache on disk (TENSORCORE_DSL_CACHE), where later processes find them. An
+    image or a wheel may ship the cache, for the same versions of this package and its assembler.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def warm(
 
 
 def kernels_of(products: Iterable[tuple[Any, ...]], arch: str) -> list[Bound]:
-    """The distinct kernels that products launch on an architecture.
+    """List the distinct kernels that products launch on an architecture.
 
     products: A and B, whose elements nobody reads, and options of `gemm`.
     """
@@ -133,7 +133,7 @@ def kernels_of(products: Iterable[tuple[Any, ...]], arch: str) -> list[Bound]:
 
 
 def _products(dtypes: Any, sizes: Any, layouts: Any, accumulate: Any) -> Iterable[tuple[Any, ...]]:
-    """Operands of all combinations; they take address space alone."""
+    """Make operands of all combinations; they take address space only."""
     types = [element_type(dtype) for dtype in dtypes]
     for dtype in types:
         if dtype not in (*OUTPUTS, tc.tf32):
@@ -151,7 +151,7 @@ def _products(dtypes: Any, sizes: Any, layouts: Any, accumulate: Any) -> Iterabl
 
 
 def _in_a_process(kernels: Sequence[Bound]) -> list[str]:
-    """Compile in a new process of this Python; returns what failed."""
+    """Compile in a new process of this Python; returns the messages of failures."""
     if not kernels:
         return []
     path = os.pathsep.join(filter(None, sys.path))
@@ -168,7 +168,7 @@ def _in_a_process(kernels: Sequence[Bound]) -> list[str]:
 
 
 def work() -> None:
-    """Compile the kernels that standard input names; standard output tells what failed."""
+    """Compile the kernels that standard input names; write failures to standard output."""
     failures = []
     for bound in pickle.load(sys.stdin.buffer):
         try:

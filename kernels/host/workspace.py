@@ -17,10 +17,10 @@ _small: dict[Any, Any] = {}
 
 
 def cached_workspace(like: Any, stream: Any, kind: tuple[Any, ...], allocate: Callable[[], Any]) -> Any:
-    """allocate(), or what it returned before for this stream and kind; None: the current stream.
+    """Return the cached allocate() of this stream and kind; None is the current stream.
 
-    A launch that a CUDA graph captures gets a workspace of its own, which the graph clears; NumPy
-    arrays as well, since several threads may emulate at the same time.
+    A captured launch gets a workspace of its own, which the CUDA graph clears. Launches on NumPy
+    arrays also do, since several threads may emulate at the same time.
     """
     of_stream = _stream_key(like, stream)
     if of_stream is None:
@@ -29,12 +29,12 @@ def cached_workspace(like: Any, stream: Any, kind: tuple[Any, ...], allocate: Ca
     workspace = _cached.get(key)
     if workspace is None:
         workspace = _cached[key] = allocate()
-        _synchronize(like)  # the current stream clears it, and `stream` may be another one
+        _synchronize(like)  # the current stream clears the workspace, and `stream` may differ
     return workspace
 
 
 def scratch(like: Any, stream: Any, kind: tuple[Any, ...], size: int, allocate: Callable[[], Any]) -> Any:
-    """allocate(), for one launch on the stream: the arrays' library takes the memory from there.
+    """Allocate for one launch on the stream, in the order of the stream.
 
     A small workspace (size: bytes) is cached for the next launch on the stream, as allocation would
     take longer than the kernel.
