@@ -2,16 +2,16 @@
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """Vector code that decodes operands, and that reads C and writes D block by block.
 
-A block is 4 rows by 4 columns of D, the 16 lanes of a vector in memory; its columns are every
-second one of 8, as in the registers of `mma`. A band is four blocks, 16 rows; its vectors are
-columns of D, whose lanes are the rows: `transposed` exchanges the four blocks of a set and its four
-columns. A product of 8 rows has one band, whose vectors hold two columns each. So elements of A are
-decoded to [band][k][16 rows], and those of B, each of which meets all lanes, to [4 columns][4 k] by
-4 columns and 4 k, as their words lie in registers.
+A *block* is 4 rows by 4 columns of D, the 16 lanes of a vector in memory. Its columns are every
+second one of 8, as in the registers of `mma`. A *band* is four blocks of 16 rows. A vector of a band
+is a column of D, and its lanes are the rows. `transposed` converts four blocks to four columns. A
+product of 8 rows has one band, whose vectors hold two columns each.
 
-Alignment sees exponents, which are 16-bit numbers, biased like those of binary32. Those of two
-columns are compared at once, in 16 lanes of 32 bits: those of A are stored twice in a lane, those
-of B as pairs of columns at the distance of 4.
+A is decoded to [band][k][16 rows]. B is decoded to [4 columns][4 k] by 4 columns and 4 k, in the
+order of its registers, and each element is broadcast to all lanes.
+
+Exponents are 16-bit numbers with the bias of binary32. A comparison treats two columns at once, in 16
+lanes of 32 bits: a lane has an exponent of A twice, and those of B for two columns 4 apart.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tensorcore_dsl.lowering import arrays
 
 from .vectors import F32, I1, I32, I64, LANES, Emitter, Value, constant, vector
 
-# Exponents of zeros, and of infinities and NaN. The sum of both shows that there is one of these.
+# Exponents of zeros (LOW), and of infinities and NaN (HIGH); LOW + HIGH still exceeds all others.
 LOW, HIGH = -(1 << 13), 1 << 13 | 1 << 12
-LATER = 2  # sets of C between the one that is read and the one that is fetched into the cache
-BAND, PAIR = 4, 2  # blocks of a set of A, C and D, and of one of B
+PREFETCH_DISTANCE = 2  # sets of C between the one that is read and the one that is prefetched
+BAND, PAIR = 4, 2  # blocks of a set: of A, C and D; of B
 
 # Indices into the settings of an operand, and into those of a product.
 (MASK, DOWN, RAISED, MIN_EXPONENT, FIRST_SPECIAL, SIGNED, FORMAT) = range(7)
@@ -59,15 +59,25 @@ BAND, PAIR = 4, 2  # blocks of a set of A, C and D, and of one of B
     SETTINGS,
 ) = range(23)
 
-# How the words of a set of blocks lie in memory: they are those of the set before; each block is a
-# run of 16 words; it has four runs of 4 words, at equal distances, as rows or as columns; anywhere.
+# Layout of the words of a set of blocks. AGAIN: the words of the set before. RUN: each block is 16
+# adjacent words. ROWS, ACROSS: four runs of 4 words at equal distances, as rows or columns.
 AGAIN, RUN, ROWS, ACROSS, ANYWHERE = range(5)
 
 
 class Memory(NamedTuple):
-    """An operand in memory: addresses of its words, of the places of all blocks (16 numbers each,
-    32 * word + lowest bit), of the numbers of bits by which elements are shifted up to the highest
-    bit, and of the kinds of all sets."""
+    """Addresses that describe an operand in memory.
+
+    Attributes
+    ----------
+    words : Value
+        The words.
+    places : Value
+        16 numbers for each block, 32 * word + lowest bit.
+    ups : Value
+        Numbers of bits by which elements are shifted up to the highest bit.
+    kinds : Value
+        Layout of each set, AGAIN to ANYWHERE.
+    """
 
     words: Value
     places: Value
@@ -76,11 +86,23 @@ class Memory(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Operands of four columns of a band: addresses of the numbers and exponents of A, of those of
-    B by vector and, in halves of bands, column, and of its exponents by pair of vectors (0 and 2,
-    1 and 3); the words of C by
-    column, and the number of bits by which its elements are shifted up; the address of the scales
-    of its rows, and that of those of its columns, every second one."""
+    """Operands of four columns of a band.
+
+    Attributes
+    ----------
+    a, exponents_a : Value
+        Addresses of the numbers and exponents of A.
+    b : list of list of Value
+        Addresses of the numbers of B by vector and, with two columns in a vector, by column.
+    exponents_b : list of list of Value
+        Addresses of the exponents of B by pair of vectors: 0 and 2, 1 and 3.
+    c : list of Value
+        Words of C by column.
+    up : Value
+        Number of bits by which elements of C are shifted up.
+    scales : tuple of Value
+        Addresses of the scales of the rows, and of every second scale of the columns.
+    """
 
     a: Value
     exponents_a: Value
@@ -94,12 +116,12 @@ class Group(NamedTuple):
 class Blocks(Emitter):
     """Emitter of the decoding of operands and of the blocks of D.
 
-    settings, form_c: addresses of those of the product and of C, needed by all but the operands.
+    settings, form_c: addresses of the settings of the product and of C; decoding needs neither.
     """
 
-    word: ir.Type = I32  # what registers hold
-    number: ir.Type = F32  # what elements are decoded to
-    two_columns = False  # does a vector hold 8 rows of two?
+    word: ir.Type = I32  # type of a register
+    number: ir.Type = F32  # type of a decoded element
+    two_columns = False  # whether a vector holds 8 rows of two columns
 
     def __init__(self, builder: ir.IRBuilder, settings: Value = None, form_c: Value = None) -> None:
         super().__init__(builder)
@@ -107,7 +129,7 @@ class Blocks(Emitter):
         self.wrong = self.variable(constant(I32, 0))
 
     def note(self, wrong: Value) -> None:
-        """Remember lanes (i1) whose result has to be computed otherwise."""
+        """Mark lanes (i1) whose result the loops in binary64 must compute."""
         wide = self.builder.sext(wrong, vector(I32))
         self.put(self.builder.or_(self.get(self.wrong), wide), self.wrong)
 
@@ -125,11 +147,11 @@ class Blocks(Emitter):
         return self.load(self.at(settings, self.count(index), 8), I64)
 
     def everywhere(self, settings: Value, index: int, kind: ir.Type = I32) -> Value:
-        """A setting in all lanes."""
+        """Broadcast a setting to all lanes."""
         return self.splat(self.builder.trunc(self.setting(settings, index), kind))
 
     def format(self, form: Value) -> list[Value]:
-        """The settings of an operand, in all lanes."""
+        """Broadcast the settings of an operand to all lanes."""
         return [self.everywhere(form, i) for i in range(FORMAT)]
 
     def flag(self, index: int) -> Value:
@@ -138,7 +160,7 @@ class Blocks(Emitter):
     # -- memory --------------------------------------------------------------------------------
 
     def place(self, memory: Memory, block: Value, lane: int = 0) -> Value:
-        """The address of the word of a lane."""
+        """Address of the word of a lane."""
         index = self.builder.add(self.builder.mul(block, self.count(LANES)), self.count(lane))
         return self.word_at(memory.words, self.load(self.at(memory.places, index), I32))
 
@@ -153,19 +175,19 @@ class Blocks(Emitter):
             arrays.prefetch(self.builder, self.word_at(base, place))
 
     def prefetch_lines(self, base: Value, size: Value) -> None:
-        """Fetch so many bytes into the cache."""
+        """Prefetch `size` bytes into the cache."""
         with self.over(self.builder.lshr(size, self.count(6))) as line:
             arrays.prefetch(self.builder, self.at(base, line, 64))
 
     def prefetch_later(self, memory: Memory, number: Value, last: Value) -> None:
-        """The same for a set some sets behind `number`; `last` ends it."""
-        later = self.builder.add(number, self.count(LATER))
+        """Prefetch the set PREFETCH_DISTANCE behind `number`, at most set `last`."""
+        later = self.builder.add(number, self.count(PREFETCH_DISTANCE))
         later = self.builder.select(self.builder.icmp_signed("<", later, last), later, last)
         places = self.at(memory.places, later, 4 * LANES * BAND)
         self.prefetch(memory.words, places, self.count(BAND))
 
     def fetch(self, memory: Memory, number: Value, slots: list[Value]) -> None:
-        """Put the words of the blocks of a set into slots."""
+        """Load the words of the blocks of a set into slots."""
         builder, count = self.builder, len(slots)
         first = builder.mul(number, self.count(count))
         blocks = [builder.add(first, self.count(i)) for i in range(count)]
@@ -238,7 +260,7 @@ class Blocks(Emitter):
     # -- elements ------------------------------------------------------------------------------
 
     def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value, ...]:
-        """Numbers, and exponents (int32) if they are needed, of the elements in some words."""
+        """Decode words to numbers, and to exponents (int32) if the engine needs them."""
         raise NotImplementedError
 
     def first(
@@ -246,24 +268,24 @@ class Blocks(Emitter):
     ) -> None:
         """Decode A: for each band `quarters` sets, of 4 k each."""
         slots = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
-        kept = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
+        columns_of_k = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
         fields = self.format(form)
         with self.over(self.builder.mul(bands, quarters)) as number:
             again = self.load(self.at(memory.kinds, number), I32)
             with self.builder.if_then(self.differs(again, AGAIN)):
                 self.fetch(memory, number, slots)
                 columns = self.transposed(list(map(self.get, slots)))
-                for words, slot in zip(columns, kept, strict=True):
+                for words, slot in zip(columns, columns_of_k, strict=True):
                     self.put(words, slot)
             ups = self.at(memory.ups, number, 4 * LANES * BAND)
             target = self.builder.mul(number, self.count(4))
-            for k, slot in enumerate(kept):
+            for k, slot in enumerate(columns_of_k):
                 up = self.splat(self.load(self.at(ups, self.count(k)), I32))
-                found = self.decode(self.get(slot), up, fields)
+                decoded = self.decode(self.get(slot), up, fields)
                 to = self.builder.add(target, self.count(k))
-                self.store(found[0], self.at(numbers, to, self.whole))
-                if found[1:]:
-                    self.store(self.pair(found[1], found[1]), self.at(exponents, to, 4 * LANES))
+                self.store(decoded[0], self.at(numbers, to, self.whole))
+                if decoded[1:]:
+                    self.store(self.pair(decoded[1], decoded[1]), self.at(exponents, to, 4 * LANES))
 
     def second(
         self, memory: Memory, form: Value, pairs: Value, quarters: Value, numbers: Value, exponents: Value
@@ -288,38 +310,38 @@ class Blocks(Emitter):
                 self.store(joined, self.at(exponents, number, 4 * LANES))
 
     def pair(self, low: Value, high: Value) -> Value:
-        """Two numbers of 16 bits in each lane of 32."""
+        """Pack two 16-bit numbers into each lane of 32 bits."""
         return self.builder.or_(self.masked(low, 0xFFFF), self.builder.shl(high, constant(I32, 16)))
 
     # -- blocks of D ---------------------------------------------------------------------------
 
     @contextmanager
     def fours(self, first: Value, count: Value) -> Iterator[Value]:
-        """A loop over the quarters of `count` k from `first` on."""
+        """Loop over the groups of four k, from `first` on, `count` k in all."""
         start = self.builder.udiv(first, self.count(4))
         with self.over(self.builder.udiv(count, self.count(4))) as quarter:
             yield self.builder.add(start, quarter)
 
     def numbers(self, group: Group, quarter: Value, step: Value) -> tuple[Value, list[Value]]:
-        """Those of one k of a quarter: of A, and of B by column, in all lanes."""
+        """Load the numbers of one k: of A, and of B by column, broadcast to all lanes."""
         k = self.builder.add(self.builder.mul(quarter, self.count(4)), step)
         of_a = self.load(self.at(group.a, k, self.whole), vector(self.number))
         return of_a, [self.one(b, quarter, step, self.number) for b in group.b]
 
     def one(self, columns: list[Value], quarter: Value, step: Value, kind: ir.Type) -> Value:
-        """What belongs to one k of a quarter and the columns of a vector, in the lanes of these."""
+        """Load a value of each column of a vector for one k, broadcast to the column's lanes."""
         size = 8 if kind == self.number and self.size == 8 else 4
-        found = []
+        values = []
         for base in columns:
             at = self.at(self.at(base, quarter, LANES * size), step, size)
-            found.append(self.splat(self.load(at, kind)))
-        if len(found) == 1:
-            return found[0]
+            values.append(self.splat(self.load(at, kind)))
+        if len(values) == 1:
+            return values[0]
         lanes = [lane if lane % 4 < 2 else LANES + lane for lane in range(LANES)]
-        return self.shuffle(found[0], lanes, found[1])
+        return self.shuffle(values[0], lanes, values[1])
 
     def read(self, memory: Memory, number: Value) -> list[Value]:
-        """The words of C of a set, by column."""
+        """Load the words of C of a set, by column."""
         slots = [self.variable(constant(self.word, 0)) for _ in range(BAND)]
         self.fetch(memory, number, slots)
         return self.transposed([self.get(slot) for slot in slots])
@@ -327,8 +349,8 @@ class Blocks(Emitter):
     def over_groups(
         self, a: list[Value], b: list[Value], c: Memory, d: Memory, results: Value, scales: Value
     ) -> Value:
-        """Compute D in `results`, group by group, and write it. Is any of it to be computed
-        otherwise? Then nothing is written, so that D may lie where C does."""
+        """Compute D in `results`, group by group, then write it. Returns whether a lane is marked by
+        `note`; nothing is written in this case, so that D may lie where C does."""
         builder = self.builder
         bands, columns, depth = (self.setting(self.settings, x) for x in (BANDS, COLUMNS, DEPTH))
         quarters = builder.udiv(depth, self.count(4))
@@ -340,8 +362,11 @@ class Blocks(Emitter):
                 eight = column
             first = builder.mul(eight, self.count(PAIR))  # blocks of B
             fours = [builder.mul(builder.add(first, self.count(i)), quarters) for i in range(PAIR)]
-            own = [self.count(0), self.count(1)] if self.two_columns else [odd]
-            lines = [[builder.mul(builder.add(x, self.count(i)), self.count(4)) for x in own] for i in (0, 2)]
+            columns_of_vector = [self.count(0), self.count(1)] if self.two_columns else [odd]
+            lines = [
+                [builder.mul(builder.add(x, self.count(i)), self.count(4)) for x in columns_of_vector]
+                for i in (0, 2)
+            ]
             group = Group(
                 self.at(a[0], builder.mul(band, depth), self.whole),
                 self.at(a[1], builder.mul(band, depth), 4 * LANES),
@@ -365,20 +390,20 @@ class Blocks(Emitter):
         return wrong
 
     def write(self, memory: Memory, sets: Value, results: Value) -> None:
-        """Write all of D; two neighbouring sets are joined, where they share words."""
+        """Write all of D; join two neighbouring sets that share words."""
         builder, size = self.builder, BAND * self.whole
         paired = self.setting(self.settings, PAIRED_D)
         with builder.if_then(builder.trunc(paired, I1)), self.over(builder.lshr(sets, self.count(1))) as pair:
             low = self.at(results, builder.shl(pair, self.count(1)), size)
             for i in range(BAND):
                 at = self.at(low, self.count(i), self.whole)
-                other = self.load(self.at(at, self.count(1), size), vector(self.word))
-                other = builder.shl(other, constant(self.word, 16))
-                self.store(builder.or_(self.load(at, vector(self.word)), other), at)
+                upper = self.load(self.at(at, self.count(1), size), vector(self.word))
+                upper = builder.shl(upper, constant(self.word, 16))
+                self.store(builder.or_(self.load(at, vector(self.word)), upper), at)
         with self.over(builder.lshr(sets, paired)) as index:
             number = builder.shl(index, paired)
             self.put_words(memory, number, self.at(results, number, size))
 
     def group(self, group: Group) -> list[Value]:
-        """The words of D of a group, by column."""
+        """Compute the words of D of a group, by column."""
         raise NotImplementedError

@@ -2,8 +2,8 @@
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """Vector code of sums of scaled groups of 4-bit elements, and of m8n8k4 in single instructions.
 
-The sum of a group is a whole number of quarters, which int32 holds also when two scales multiply
-it; aligned, it is a whole number below 2**50, which binary64 holds.
+The sum of a group is an integer in units of 1/4. int32 holds it, also multiplied by two scales.
+Aligned sums are integers below 2**50, which binary64 holds.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from .block_code import LOW, Group
 from .block_sums import BIAS, MOST, FusedBlocks, IntegerBlocks
 from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 
-MAX_GROUPS = 8  # of one product
+MAX_GROUPS = 8  # groups of one product
 ROOM = 16  # sums of all groups are below 2.0**ROOM times their largest scale
 FINE = 3  # fraction bits of scales of type ue4m3; those of ue8m0 have none
 
 
 class GroupedBlocks(IntegerBlocks):
-    """Emitter of sums of groups of e2m1, which are exact; their multiples by scales are aligned,
-    cut and added."""
+    """Emitter of exact sums of groups of e2m1, which are scaled, aligned, truncated and added."""
 
     def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value]:
-        """Twice the values, as int16."""
+        """Decode elements to twice their values, as int16."""
         builder, zero, one = self.builder, constant(I16, (0,) * 32), constant(I16, (1,) * 32)
         code = builder.and_(self.halves(words), self.halves(form[layout.MASK]))
         code = builder.shl(code, self.halves(ups))
@@ -40,13 +39,13 @@ class GroupedBlocks(IntegerBlocks):
         return (self.whole_lanes(builder.sub(builder.xor(size, sign), sign)),)
 
     def sizes(self, number: Value) -> Value:
-        """The absolute values of both halves."""
+        """Absolute values of both halves."""
         builder, halves = self.builder, self.halves(number)
         negative = builder.icmp_signed("<", halves, constant(I16, (0,) * 32))
         return self.whole_lanes(builder.select(negative, builder.neg(halves), halves))
 
     def scale(self, codes: Value, fine: Value) -> tuple[Value, Value]:
-        """Significands, whole numbers, and exponents of 2 of scales; lanes with NaN are noted."""
+        """Decode scales to integer significands and exponents of 2; mark lanes with NaN."""
         builder, last = self.builder, (1 << FINE) - 1
         nan = builder.select(fine, constant(I32, 0x7F), constant(I32, 0xFF))
         self.note(builder.icmp_unsigned("==", builder.and_(codes, nan), nan))
@@ -61,7 +60,7 @@ class GroupedBlocks(IntegerBlocks):
         )
 
     def exact(self, group: Group, number: Value) -> list[tuple[Value, Value]]:
-        """By column the sums of a group, in quarters, and sums that are 0 if all products are."""
+        """Sums of a group by column, in units of 1/4, and sums of absolute values."""
         builder, count = self.builder, self.setting(self.settings, layout.PART)
         slots = [[self.variable(constant(I32, 0)) for _ in range(2)] for _ in group.b]
         with self.fours(builder.mul(number, count), count) as quarter:
@@ -71,10 +70,10 @@ class GroupedBlocks(IntegerBlocks):
                     both = self.products(of_a, b), self.products(self.sizes(of_a), self.sizes(b))
                     for slot, terms in zip(pair, both, strict=True):
                         self.put(builder.add(self.get(slot), terms), slot)
-        return [(self.get(one), self.get(other)) for one, other in slots]
+        return [(self.get(sums), self.get(sizes)) for sums, sizes in slots]
 
     def scales(self, group: Group, number: Value) -> list[tuple[Value, Value]]:
-        """By column the products of the scales of A and B of a group: significand and exponent."""
+        """Products of the scales of A and B of a group by column: significand and exponent."""
         builder = self.builder
         bands, columns, parts, steps = (
             self.setting(self.settings, x) for x in (layout.BANDS, layout.COLUMNS, layout.PARTS, layout.STEPS)
@@ -85,14 +84,14 @@ class GroupedBlocks(IntegerBlocks):
         rows = self.load(self.at(group.scales[0], builder.mul(part, m)), vector(I32))
         rows = self.shuffle(rows, [4 * (lane % 4) + lane // 4 for lane in range(LANES)])
         of_rows = self.scale(rows, fine)
-        others = builder.mul(builder.sub(parts, self.count(1)), m)  # rows between the two
-        first = self.at(group.scales[1], builder.add(others, builder.mul(part, n)))
-        found = []
+        rows_between = builder.mul(builder.sub(parts, self.count(1)), m)  # scales of rows in between
+        first = self.at(group.scales[1], builder.add(rows_between, builder.mul(part, n)))
+        products = []
         for i in range(len(group.b)):
             column = self.splat(self.load(self.at(first, self.count(2 * i)), I32))
             of_column = self.scale(column, fine)
-            found.append((builder.mul(of_rows[0], of_column[0]), builder.add(of_rows[1], of_column[1])))
-        return found
+            products.append((builder.mul(of_rows[0], of_column[0]), builder.add(of_rows[1], of_column[1])))
+        return products
 
     def group(self, group: Group) -> list[Value]:
         builder, columns = self.builder, len(group.b)
@@ -105,11 +104,11 @@ class GroupedBlocks(IntegerBlocks):
             for i, ((total, some), (scale, exponent)) in enumerate(zip(exact, scales, strict=True)):
                 alive = builder.and_(*(builder.icmp_signed("!=", x, constant(I32, 0)) for x in (some, scale)))
                 at = builder.add(builder.mul(number, self.count(columns)), self.count(i))
-                # A quarter of a product of significands with FINE fraction bits each.
+                # The unit is 1/4 of a product of two significands with FINE fraction bits each.
                 self.store(builder.mul(total, scale), self.at(terms, at, self.whole))
                 self.store(exponent, self.at(places, at, self.whole))
                 raised = builder.select(alive, exponent, constant(I32, LOW))
-                # Exponents of fine scales are FINE too low for each of the two.
+                # `scale` returns exponents that are FINE too low for fine scales.
                 raised = builder.add(raised, self.lowered())
                 self.put(self.larger(self.get(largest[i]), raised), largest[i])
         results = []
@@ -130,12 +129,12 @@ class GroupedBlocks(IntegerBlocks):
         return results
 
     def lowered(self) -> Value:
-        """By how much the exponents of two scales are lower than their significands say."""
+        """Correction of the exponents of two scales for the fraction bits of their significands."""
         low = constant(I32, 2 * FINE), constant(I32, 0)
         return self.builder.select(self.flag(layout.FINE_SCALES), *low)
 
     def exponent(self, word: Value) -> Value:
-        """Of a number of binary32; LOW for zeros. Infinities and NaN are noted."""
+        """Exponent of a binary32 number; LOW for zeros. Mark infinities and NaN."""
         builder, size = self.builder, self.masked(word, 0x7FFFFFFF)
         field = builder.lshr(size, constant(I32, 23))
         self.note(builder.icmp_unsigned("==", field, constant(I32, 255)))
@@ -150,13 +149,13 @@ class GroupedBlocks(IntegerBlocks):
         return self.as_float(builder.shl(biased, constant(I64, 52)))
 
     def cut(self, value: Value, exponent: Value) -> Value:
-        """value * 2.0**exponent without its fraction."""
+        """Truncate value * 2.0**exponent to an integer."""
         kind = ir.FunctionType(vector(F64), [vector(F64)])
         trunc = arrays.declared(self.builder, kind, f"llvm.trunc.v{LANES}f64")
         return self.builder.call(trunc, [self.builder.fmul(value, self.power(exponent))])
 
     def single(self, value: Value) -> Value:
-        """The bits of binary64 in binary32, rounded towards zero; of zeros those of +0."""
+        """Round binary64 to binary32 towards zero, as bits; zeros become +0."""
         builder = self.builder
         near = builder.fptrunc(value, vector(F32))
         sizes = [
@@ -170,7 +169,7 @@ class GroupedBlocks(IntegerBlocks):
 
 
 class ScalarBlocks(FusedBlocks):
-    """Emitter of m8n8k4 in binary32 instructions, in the order in which these GPUs have them."""
+    """Emitter of m8n8k4 as binary32 instructions, in the order of GPUs without that unit."""
 
     def group(self, group: Group) -> list[Value]:
         builder, zero = self.builder, constant(F32, 0.0)

@@ -1,4 +1,4 @@
-"""Preparation of the products in blocks of D: places of the lanes of all vectors, and constants."""
+"""Plans of products in blocks of D: places of the lanes of all vectors, and constants."""
 
 from __future__ import annotations
 
@@ -18,22 +18,31 @@ from .formats import FORMATS, Format
 from .softfloat import ROUNDINGS
 
 Array = npt.NDArray[Any]
-MAX_AHEAD = 64  # blocks of an operand that are fetched into the cache ahead
-NONE = (1 << 32) - 1  # no code of a format without infinities and NaN
-BIASED = 2 * sums.BIAS  # exponents of products
+MAX_AHEAD = 64  # blocks of an operand that are prefetched into the cache
+NO_SPECIAL = (1 << 32) - 1  # above all codes of a format without infinities and NaN
+PRODUCT_BIAS = 2 * sums.BIAS  # bias of exponents of products
 MAX_FRACTION = 36  # bits of sums of groups, so that binary64 holds them
-ENGINES = {"s32": blocks.INTEGER, "f64": blocks.CHAIN}  # by accumulator
-OTHERS = {"grouped": blocks.GROUPED, "scalar": blocks.SCALAR}  # by the engine of the model
+ENGINE_OF_ACCUMULATOR = {"s32": blocks.INTEGER, "f64": blocks.CHAIN}
+ENGINE_OF_MODEL = {"grouped": blocks.GROUPED, "scalar": blocks.SCALAR}
 PAIRED = blocks.INTEGER, blocks.GROUPED  # numbers are two elements of 16 bits
-HALVES = ("f16",)  # C and D whose elements share words
-NUMBERS = {**dict.fromkeys(PAIRED, 2), blocks.BITS: 32}  # most elements of a number
+HALVES = ("f16",)  # types of C and D of which two elements share a word
+NUMBERS = {**dict.fromkeys(PAIRED, 2), blocks.BITS: 32}  # engine -> most elements of a number
 
 
 @dataclass(frozen=True, eq=False)
 class BlockPlan:
-    """What `blocks` needs to compute a product; `kept` keeps the memory that `call` points to.
+    """Arguments of the loops in `blocks` for a product.
 
-    swapped: A and B have changed places, as D is computed transposed.
+    Attributes
+    ----------
+    loop : function
+        One of `blocks.LOOPS`.
+    call : array
+        The description of a call, indexed by the constants of `blocks`.
+    kept : tuple of arrays
+        Memory that `call` points to.
+    swapped : bool
+        A and B are exchanged, because D is computed transposed.
     """
 
     loop: Any  # of `blocks.LOOPS`
@@ -50,12 +59,22 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class Layouts:
-    """How the operands lie in memory.
+    """Layouts of the operands in memory.
 
-    places: (tiles, m, k), (tiles, k, n), (tiles, m, n) of A, B, C and D, 32 * word + shift, with k
-    in the order of the hardware; steps: distance of two warps in words; packed: elements in a word
-    of A and of B. transposed: registers of the images (threads, registers), whose places are those
-    of images (registers, threads); `threads` of each of them.
+    Attributes
+    ----------
+    places : dict
+        32 * word + shift of each element: (tiles, m, k), (tiles, k, n), (tiles, m, n) of A, B, C and
+        D, with k in the order of the hardware.
+    steps : dict
+        Distance of two warps in words.
+    packed : tuple of int
+        Elements in a word of A and of B.
+    transposed : dict
+        Registers of an image (threads, registers), by operand. Its places are those of an image
+        (registers, threads).
+    threads : int
+        Threads of each image.
     """
 
     places: dict[str, Array]
@@ -65,20 +84,20 @@ class Layouts:
     threads: int
 
     def swapped(self) -> Layouts:
-        """Those of the transposed product."""
-        other = {"a": "b", "b": "a", "c": "c", "d": "d"}
+        """Layouts of the transposed product."""
+        renamed = {"a": "b", "b": "a", "c": "c", "d": "d"}
         return Layouts(
-            {other[name]: x.swapaxes(1, 2) for name, x in self.places.items()},
-            {other[name]: x for name, x in self.steps.items()},
+            {renamed[name]: x.swapaxes(1, 2) for name, x in self.places.items()},
+            {renamed[name]: x for name, x in self.steps.items()},
             self.packed[::-1],
-            {other[name]: x for name, x in self.transposed.items()},
+            {renamed[name]: x for name, x in self.transposed.items()},
             self.threads,
         )
 
 
 def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -> BlockPlan | None:  # noqa: PLR0915
-    """The plan, or None if the product cannot be computed in blocks. order: the k of the places."""
-    engine = OTHERS.get(model.engine, ENGINES.get(model.accumulator, blocks.FUSED))
+    """Plan a product; None if it cannot be computed in blocks. order: the k of the places."""
+    engine = ENGINE_OF_MODEL.get(model.engine, ENGINE_OF_ACCUMULATOR.get(model.accumulator, blocks.FUSED))
     if product.a == "b1":
         engine = blocks.BITS
     settings = _settings(product, model, max(layouts.packed))
@@ -185,7 +204,7 @@ def _address(array: Array) -> int:
 
 
 def _paired(pairs: Array) -> bool | None:
-    """Do two blocks of C or D share words, as halves? None if they do so in another way."""
+    """Whether two blocks of C or D share words as halves; None if they share them otherwise."""
     low, high = pairs[:, 0], pairs[:, 1]
     if not (pairs & 31).any():
         return False
@@ -193,8 +212,8 @@ def _paired(pairs: Array) -> bool | None:
 
 
 def _ups(product: Product, name: str, engine: int, places: Array) -> Array:
-    """By how many bits elements are shifted so that their highest bit is that of the register, or
-    of a half of it where numbers are two integers."""
+    """Numbers of bits by which elements are shifted up to the highest bit of the register, or of its
+    half if a number is two integers."""
     low, bits = places & 31, FORMATS[getattr(product, name)].bits
     if name in "ab" and engine in PAIRED:
         up = 16 - bits - low
@@ -203,7 +222,7 @@ def _ups(product: Product, name: str, engine: int, places: Array) -> Array:
 
 
 def _kinds(vectors: Array, repeated: bool) -> Array:
-    """How the words of sets (tiles, sets, blocks, 16) lie in memory. repeated: may it be AGAIN?"""
+    """Layouts of the words of sets (tiles, sets, blocks, 16). repeated: whether AGAIN is allowed."""
     words = vectors >> 5
     fours = words.reshape(*words.shape[:3], 4, 4)
     four, kinds = np.arange(4), np.full(vectors.shape[:2], code.ANYWHERE, np.int32)
@@ -216,14 +235,14 @@ def _kinds(vectors: Array, repeated: bool) -> Array:
 
 
 def _settings(product: Product, model: Model, packed: int) -> Array | None:
-    """Those of a product in blocks, None if there are none. packed: elements in a word."""
+    """Settings of a product; None if blocks cannot compute it. packed: elements in a word."""
     s = np.zeros(code.SETTINGS, np.int64)
     if product.a == "f64":
         s[[code.LENGTH, code.ROUNDING]] = 1, ROUNDINGS[product.rounding]
         return s if model.engine == "double" else None
     s[[code.SINGLE_C, code.SINGLE_D]] = product.c == "f32", product.d == "f32"
     if model.engine == "scalar":
-        s[[code.LENGTH, code.CONVERT]] = 1, product.d == "f16"  # elements in the order of k
+        s[[code.LENGTH, code.CONVERT]] = 1, product.d == "f16"  # in the order of k
         return s
     if model.engine == "grouped":
         return _of_groups(s, product, model, packed)
@@ -234,12 +253,12 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
         s[[code.LENGTH, code.SATURATE]] = product.k, product.satfinite
         s[code.XOR] = product.operation == "xor"
         return s
-    # int32 holds C and PART products; larger sums are checked.
+    # int32 holds C and PART products. The code checks larger sums.
     room = (2.0**31 - sums.ROOM) / 2.0**model.fraction - 2
     bound = room / _significand(product.a) / _significand(product.b)
     parts = (model.length >> i for i in range(3))
     part = next((x for x in parts if (x // 2 if product.sparse else x) < bound), 0)
-    if product.sparse and part % (4 * packed):  # half of the elements of these are not stored
+    if product.sparse and part % (4 * packed):  # A stores half of the elements
         return None
     half = model.accumulator == "f16"
     if (
@@ -257,7 +276,7 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
     s[[code.LENGTH, code.PART]] = model.length, part
     s[[code.STEPS, code.PARTS]] = product.k // model.length, model.length // part
     s[[code.ALIGNED, code.BOTTOM]] = model.fraction + sums.BIAS, max(model.floor, sums.LEAST)
-    s[[code.ALIGNED, code.BOTTOM]] += BIASED
+    s[[code.ALIGNED, code.BOTTOM]] += PRODUCT_BIAS
     s[code.MIN_C] = accumulator.least + sums.BIAS
     s[[code.KEPT, code.NEAREST, code.LATE]] = model.kept, model.nearest, model.late
     s[code.CONVERT] = product.d == "f16" and not half
@@ -265,8 +284,7 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
 
 
 def _of_groups(s: Array, product: Product, model: Model, packed: int) -> Array | None:
-    """`_settings` of 4-bit elements in groups; PART: numbers of one; PARTS: those of K with
-    scales of their own."""
+    """`_settings` of 4-bit elements in groups. PART: numbers of a group; PARTS: scales along K."""
     s[code.STEPS], part = product.k // model.length, model.length // min(packed, 2)
     if s[code.STEPS] > MAX_GROUPS or part % 4 or product.k % model.length:
         return None
@@ -283,7 +301,7 @@ def _significand(name: str) -> float:
 
 
 def _form(product: Product, model: Model, name: str, engine: int, alone: bool) -> Array:
-    """A format as the settings of `Blocks.decode`. alone: is each element in a word of its own?"""
+    """Settings of `Blocks.decode` for an operand. alone: whether each word holds one element."""
     form = FORMATS[getattr(product, name)]
     f = np.zeros(code.FORMAT, np.int64)
     if engine in NUMBERS and name != "c":
@@ -302,7 +320,7 @@ def _form(product: Product, model: Model, name: str, engine: int, alone: bool) -
 
 
 def _first_special(form: Format) -> int:
-    """The smallest code, without its sign, of an infinity or NaN, in the highest bits."""
+    """Smallest code of an infinity or NaN, without its sign, in the highest bits."""
     top = (1 << form.width + form.fraction) - 1
     first = {"ieee": top + 1 - (1 << form.fraction), "nan": top}.get(form.special)
-    return NONE if first is None else first << 32 - form.bits
+    return NO_SPECIAL if first is None else first << 32 - form.bits

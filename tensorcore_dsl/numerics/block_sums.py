@@ -26,7 +26,7 @@ BIAS = 127  # of the exponents of binary32
 # numbers, and products that are subnormal in binary32 are below the last bit kept.
 LEAST, MOST = -96, 120
 DOWN, UP = -36, 100  # scales that leave E above the floors of all architectures, and 2.0**x normal
-ROOM = 1 << 7  # below 2**31, so that rounding a sum to binary32 does not leave int32
+ROOM = 1 << 7  # distance from 2**31, so that rounding a sum to binary32 stays within int32
 
 
 class FusedBlocks(Blocks):
@@ -56,7 +56,7 @@ class FusedBlocks(Blocks):
         return self.as_float(number), exponent
 
     def exponents(self, value: Value, least: Value) -> Value:
-        """The biased exponents of numbers, at least `least`; LOW for zeros."""
+        """Biased exponents of numbers, at least `least`; LOW for zeros."""
         builder = self.builder
         size = self.masked(self.float_bits(value), 0x7FFFFFFF)
         exponent = self.larger(builder.lshr(size, constant(I32, 23)), least)
@@ -64,7 +64,7 @@ class FusedBlocks(Blocks):
         return builder.select(zero, constant(I32, LOW), exponent)
 
     def accumulators(self, group: Group) -> list[Value]:
-        """Slots with the values of C, given as binary32 words, or codes of a smaller format."""
+        """Decode C, binary32 words or codes of a smaller format, into slots."""
         builder = self.builder
         single = self.flag(layout.SINGLE_C)
         slots = [self.variable(self.as_float(word)) for word in group.c]
@@ -77,7 +77,7 @@ class FusedBlocks(Blocks):
         return slots
 
     def largest(self, group: Group, first: Value, length: Value) -> list[Value]:
-        """The largest exponents of the products of a step, by column, biased twice."""
+        """Largest exponents of the products of a step, by column, biased twice."""
         builder = self.builder
         slots = [self.variable(constant(I16, [2 * LOW] * 2 * LANES)) for _ in group.exponents_b]
         with self.fours(first, length) as quarter:
@@ -93,7 +93,7 @@ class FusedBlocks(Blocks):
         return [builder.ashr(x, constant(I32, 16)) for x in low + both]
 
     def step(self, group: Group, first: Value, c: list[Value]) -> None:
-        """One fused step: the accumulators in the slots `c` become the rounded sums."""
+        """Execute one fused step: the accumulators in the slots `c` become the rounded sums."""
         builder = self.builder
         length, part, least = (
             self.setting(self.settings, layout.LENGTH),
@@ -136,7 +136,7 @@ class FusedBlocks(Blocks):
                     self.put(builder.fmul(self.as_float(kept), down), slot)
 
     def note_range(self, exponents: list[Value]) -> None:
-        """Remember lanes in which a largest exponent is none of zeros, LEAST to MOST."""
+        """Mark lanes whose largest exponent is neither that of zeros nor in LEAST to MOST."""
         builder, zeros = self.builder, constant(I32, LOW // 2)
         highest = lowest = None
         for exponent in exponents:
@@ -150,7 +150,7 @@ class FusedBlocks(Blocks):
     def add_terms(
         self, group: Group, first: Value, count: Value, ups: list[Value], sums: list[Value]
     ) -> None:
-        """Add `count` products, cut to multiples of the last bit kept."""
+        """Add `count` products, truncated to multiples of the last bit kept."""
         builder = self.builder
         with self.fours(first, count) as quarter:
             for step in map(self.count, range(4)):
@@ -161,7 +161,7 @@ class FusedBlocks(Blocks):
                     self.put(builder.add(self.get(slot), term), slot)
 
     def add_checked(self, total: Value, more: Value) -> None:
-        """Add to a total, and note lanes where the sum may not fit."""
+        """Add to a total, and mark lanes whose sum may not fit."""
         builder, one = self.builder, constant(I32, 1)
         half = builder.add(builder.ashr(self.get(total), one), builder.ashr(more, one))
         limit = (1 << 30) - ROOM
@@ -170,14 +170,14 @@ class FusedBlocks(Blocks):
         self.put(builder.add(self.get(total), more), total)
 
     def to_odd(self, total: Value) -> Value:
-        """int32 lanes as binary32, rounded to odd: rounding to fewer bits later is right."""
+        """Convert int32 to binary32, rounded to odd, so that a later rounding to fewer bits is right."""
         builder = self.builder
         near = self.truncated(total)
         lost = builder.icmp_signed("!=", builder.fptosi(near, vector(I32)), total)
         return self.as_float(builder.or_(self.float_bits(near), builder.zext(lost, vector(I32))))
 
     def narrow_to_odd(self, value: Value) -> Value:
-        """Lanes of binary64 as binary32, rounded to odd."""
+        """Convert binary64 to binary32, rounded to odd."""
         builder, bits = self.builder, self.float_bits(value)
         lost = builder.icmp_unsigned("!=", self.masked(bits, (1 << 29) - 1), constant(I64, 0))
         last = builder.shl(builder.zext(lost, vector(I64)), constant(I64, 29))
@@ -185,11 +185,11 @@ class FusedBlocks(Blocks):
         return builder.fptrunc(self.as_float(kept), vector(F32))
 
     def half(self, value: Value) -> Value:
-        """The nearest f16 of binary32 lanes, ties to even, as binary32; zeros become +0."""
+        """Round binary32 to the nearest f16, ties to even, as binary32; zeros become +0."""
         builder = self.builder
         bits = self.float_bits(value)
         field = self.larger(self.masked(bits, 0xFF << 23), constant(I32, (BIAS - 14) << 23))
-        # The unit in the last place of 1.5 * 2**(e + 13) is that of an f16 with the exponent e.
+        # 1.5 * 2**(e + 13) has the unit in the last place of an f16 with the exponent e.
         big = self.as_float(builder.add(field, constant(I32, (13 << 23) + (1 << 22))))
         near = builder.fsub(builder.fadd(value, big), big)
         size = self.as_float(self.masked(bits, 0x7FFFFFFF))
@@ -198,7 +198,7 @@ class FusedBlocks(Blocks):
         return builder.select(infinite, self.as_float(infinity), near)
 
     def finished(self, value: Value, late: Value) -> Value:
-        """The bits of D: C is added late, and the sum converted, where the product asks for it."""
+        """Bits of D: add C late, and convert the sum, if the product requires it."""
         builder = self.builder
         slot = self.variable(constant(I32, 0))
         is_late = self.flag(layout.LATE)
@@ -219,7 +219,7 @@ class FusedBlocks(Blocks):
         return self.get(slot)
 
     def half_bits(self, value: Value) -> Value:
-        """The bits of the nearest f16; CONVERT keeps the sign of numbers that become zero."""
+        """Round to the bits of the nearest f16; CONVERT keeps the sign of numbers that become zero."""
         builder = self.builder
         bits = self.float_bits(self.half(value))
         size = self.masked(bits, 0x7FFFFFFF)
@@ -262,9 +262,9 @@ class FusedBlocks(Blocks):
         ]
 
     def read_scales(self, group: Group, scales: list[Value]) -> None:
-        """The exponents of 2 by which the products of each column are scaled, from biased ones.
+        """Exponents of 2 that scale the products of each column, from biased ones.
 
-        They are the same for all k, so that C is scaled instead, and D back.
+        They are equal for all k, so the code scales C instead, and scales D back.
         """
         builder, rows = self.builder, self.load(group.scales[0], vector(I32))
         rows = self.shuffle(rows, [4 * (lane % 4) + lane // 4 for lane in range(LANES)])
@@ -278,7 +278,7 @@ class FusedBlocks(Blocks):
             self.put(scale, slot)
 
     def scaled(self, value: Value, scale: Value) -> Value:
-        """value * 2.0**scale; remembers lanes in which this is no normal number nor zero."""
+        """Multiply by 2.0**scale; mark lanes whose result is neither normal nor zero."""
         builder, bits = self.builder, self.float_bits(value)
         size = self.masked(bits, 0x7FFFFFFF)
         field = builder.lshr(size, constant(I32, 23))
@@ -294,7 +294,7 @@ class FusedBlocks(Blocks):
 
 
 class IntegerBlocks(Blocks):
-    """Emitter of products of integers of at most 8 bits: a number is two of them, of 16 bits."""
+    """Emitter of products of integers of at most 8 bits; a number is two integers of 16 bits."""
 
     number = I32
 
@@ -306,11 +306,11 @@ class IntegerBlocks(Blocks):
         return (self.whole_lanes(builder.sub(code, sign)),)
 
     def products(self, a: Value, b: Value) -> Value:
-        """The sums of those of the elements of two numbers."""
+        """Sums of the products of the elements of two numbers."""
         return self.sum_of_pairs(a, b)
 
     def sums(self, group: Group) -> list[Value]:
-        """Of all products, by column."""
+        """Sums of all products, by column."""
         slots = [self.variable(constant(I32, 0)) for _ in group.b]
         with self.fours(self.count(0), self.setting(self.settings, layout.DEPTH)) as quarter:
             for step in map(self.count, range(4)):
@@ -331,7 +331,7 @@ class IntegerBlocks(Blocks):
 
 
 class BitBlocks(IntegerBlocks):
-    """Emitter of products of bits, 32 of which are a number: they are combined and counted."""
+    """Emitter of products of bits: combine 32 bits of a number, and count ones."""
 
     def decode(self, words: Value, ups: Value, form: list[Value]) -> tuple[Value]:
         return (self.builder.and_(words, form[layout.MASK]),)
@@ -370,15 +370,15 @@ class ChainBlocks(Blocks):
                 of_a, of_b = self.numbers(group, quarter, step)
                 for b, slot in zip(of_b, sums, strict=True):
                     self.put(self.directed(of_a, b, self.get(slot)), slot)
-        for slot in sums:  # a NaN has bits that depend on those of the operands
+        for slot in sums:  # bits of a NaN depend on the operands
             self.note(builder.fcmp_unordered("uno", self.get(slot), self.get(slot)))
         return [self.float_bits(self.get(slot)) for slot in sums]
 
     def directed(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded towards zero, down or up as the settings say.
+        """Compute a * b + c, rounded towards zero, down or up by the settings.
 
-        The nearest number is corrected by the sign of its error, which sums of two numbers without
-        rounding errors give (Boldo and Muller, Some functions computable with a fused-mac, 2005).
+        The sign of the error corrects the nearest number. Error-free sums give this error (Boldo and
+        Muller, Some functions computable with a fused-mac, 2005).
         """
         builder = self.builder
         near, product = self.fused("fma", a, b, c), builder.fmul(a, b)
@@ -402,14 +402,14 @@ class ChainBlocks(Blocks):
         step = builder.select(builder.xor(lower, negative), constant(I64, -1), constant(I64, 1))
         moved = builder.add(bits, step)
         bits = builder.select(builder.or_(lower, higher), moved, bits)
-        # Downwards, a sum of zero is -0 unless both terms are +0.
+        # Rounded down, a sum of zero is -0 unless both terms are +0.
         signs = builder.or_(self.float_bits(product), self.float_bits(c))
         none = builder.and_(down, builder.fcmp_ordered("==", near, constant(F64, 0.0)))
         signed = builder.or_(bits, self.masked(signs, -(1 << 63)))
         return self.as_float(builder.select(none, signed, bits))
 
     def two_sum(self, a: Value, b: Value) -> tuple[Value, Value]:
-        """a + b and the error of this sum."""
+        """Compute a + b and the error of this sum."""
         builder = self.builder
         total = builder.fadd(a, b)
         part = builder.fsub(total, a)
@@ -417,7 +417,7 @@ class ChainBlocks(Blocks):
         return total, rest
 
     def note_inexact(self, a: Value, b: Value, product: Value, c: Value) -> None:
-        """Remember lanes in which an error may be no number: it overflows or is too small."""
+        """Mark lanes whose error overflows or is too small to represent."""
         builder = self.builder
         size = self.as_float(self.masked(self.float_bits(product), (1 << 63) - 1))
         other = self.as_float(self.masked(self.float_bits(c), (1 << 63) - 1))
@@ -444,17 +444,17 @@ class HalfChain(ChainBlocks):
     two_columns = True
 
 
-# -- what compiled loops call ------------------------------------------------------------------
+# -- entry points of compiled loops ------------------------------------------------------------------
 
 
 def _whole(builder: ir.IRBuilder, given: tuple[Any, ...]) -> list[Value]:
-    """Operands as int64."""
+    """Convert operands to int64."""
     return [cast(builder, COUNT, x).value for x in given]
 
 
 def decoder(kind: type[Blocks], first: bool) -> Any:
-    """A function that decodes A (`first`) or B: see `Blocks.first` and `Blocks.second`; the four
-    fields of `Memory`, then form to exponents."""
+    """Make the function that decodes A (`first`) or B, see `Blocks.first` and `Blocks.second`. Its
+    operands: the four fields of `Memory`, then form to exponents."""
 
     @primitive
     def decode(builder: ir.IRBuilder, *given: Any) -> None:
@@ -466,10 +466,10 @@ def decoder(kind: type[Blocks], first: bool) -> Any:
 
 
 def multiplier(kind: type[Blocks]) -> Any:
-    """A function that computes one product; true if it has to be computed otherwise.
+    """Make the function that computes one product; it returns true if blocks cannot compute it.
 
-    Its operands: va, ea, vb, eb; the fields of `Memory` of C, and of D; memory for one D; settings
-    of the product, and of C; the address of scales: of all rows, then of all columns.
+    Its operands: va, ea, vb, eb; the fields of `Memory` of C, and of D; memory for one D; settings of
+    the product, and of C; the address of the scales of all rows, then of all columns.
     """
 
     @primitive

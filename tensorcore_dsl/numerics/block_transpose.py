@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
-"""Vector code that brings register images from (threads, registers) to (registers, threads)."""
+"""Vector code that transposes register images: (threads, registers) to (registers, threads)."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ from tensorcore_dsl.lowering.values import COUNT, cast
 
 from .vectors import I64, LANES, Emitter, Value, vector
 
-PART = 4  # registers that are transposed at once, and threads of a vector of them
+PART = 4  # registers, and threads, of one transposed vector
 
 
 class Transposition(Emitter):
-    """The image of the threads of one product. size: bytes of a register.
+    """Emitter of the transposition of one product's image. size: bytes of a register.
 
-    given: (threads, registers); transposed: (registers, threads), contiguous, as addresses.
+    image: address of (threads, registers). transposed: address of (registers, threads). Both are
+    contiguous.
     """
 
     def __init__(
         self,
         builder: ir.IRBuilder,
         size: int,
-        given: Value,
+        image: Value,
         registers: Value,
         threads: Value,
         transposed: Value,
     ) -> None:
         super().__init__(builder)
         self.word, self.size = ir.IntType(8 * size), size
-        self.given, self.transposed = given, transposed
+        self.image, self.transposed = image, transposed
         self.registers, self.threads = registers, threads
 
     def emit(self, back: bool) -> None:
-        """Transpose the image, or bring it back."""
+        """Emit the transposition of the image, or the way back."""
         builder = self.builder
-        parts = builder.udiv(self.threads, self.count(LANES))
-        with self.over(parts) as part:
+        vectors = builder.udiv(self.threads, self.count(LANES))
+        with self.over(vectors) as index:
             done = builder.append_basic_block("transposed")
-            other = builder.append_basic_block("other")
-            switch = builder.switch(self.registers, other)
+            general = builder.append_basic_block("other")
+            switch = builder.switch(self.registers, general)
             for registers in (2, PART):
                 block = builder.append_basic_block("transpose")
                 switch.add_case(self.count(registers), block)
                 builder.position_at_end(block)
                 if registers == PART:
-                    self.fours(part, self.count(0), back, True)
+                    self.fours(index, self.count(0), back, True)
                 else:
-                    self.pairs(part, back)
+                    self.pairs(index, back)
                 builder.branch(done)
-            builder.position_at_end(other)
-            self.others(part, back)
+            builder.position_at_end(general)
+            self.any_number(index, back)
             builder.branch(done)
             builder.position_at_end(done)
 
-    def others(self, part: Value, back: bool) -> None:
-        """Any number of registers, four at a time and then one by one."""
+    def any_number(self, part: Value, back: bool) -> None:
+        """Transpose any number of registers, four at a time and then one by one."""
         builder = self.builder
         whole = builder.udiv(self.registers, self.count(PART))
         with self.over(whole) as index:
@@ -69,20 +70,20 @@ class Transposition(Emitter):
             self.single(part, builder.add(first, index), back)
 
     def of_thread(self, part: Value, lane: Any, register: Value) -> Value:
-        """The address of a register in the given image."""
+        """Address of a register in the image (threads, registers)."""
         lane = self.count(lane) if isinstance(lane, int) else lane
         thread = self.builder.add(self.builder.mul(part, self.count(LANES)), lane)
         index = self.builder.add(self.builder.mul(thread, self.registers), register)
-        return self.at(self.given, index, self.size)
+        return self.at(self.image, index, self.size)
 
     def of_register(self, part: Value, register: Value) -> Value:
-        """The address of a register of 16 threads in the transposed image."""
+        """Address of a register of 16 threads in the transposed image."""
         thread = self.builder.mul(part, self.count(LANES))
         index = self.builder.add(self.builder.mul(register, self.threads), thread)
         return self.at(self.transposed, index, self.size)
 
     def fours(self, part: Value, first: Value, back: bool, dense: bool) -> None:
-        """Four registers. dense: a thread has no others, so that all are neighbours."""
+        """Transpose four registers. dense: a thread has four registers in all, so they are contiguous."""
         targets = [self.of_register(part, self.builder.add(first, self.count(i))) for i in range(4)]
         starts = [self.of_thread(part, thread, first) for thread in range(LANES)]
         eight, lanes = range(8), range(LANES)
@@ -106,7 +107,7 @@ class Transposition(Emitter):
                 self.store(self.shuffle(low, both, high), targets[2 * two + one])
 
     def threads_of(self, starts: list[Value], dense: bool) -> Value:
-        """Four registers of four threads."""
+        """Load four registers of four threads."""
         if dense:
             return self.load(starts[0], vector(self.word))
         return self.joined([self.load(start, vector(self.word, 4)) for start in starts])
@@ -119,7 +120,7 @@ class Transposition(Emitter):
             self.store(self.shuffle(words, list(range(4 * i, 4 * i + 4))), starts[i])
 
     def pairs(self, part: Value, back: bool) -> None:
-        """Both registers of threads that have two."""
+        """Transpose the registers of threads that have two."""
         near = [self.of_thread(part, thread, self.count(0)) for thread in (0, 8)]
         far = [self.of_register(part, self.count(i)) for i in range(2)]
         source, target = (far, near) if back else (near, far)
@@ -137,27 +138,27 @@ class Transposition(Emitter):
 
 
 def _transposer(size: int, back: bool) -> Any:
-    """A compiled function of the address of an image (threads, registers), the numbers of registers
-    and of threads, and the address of the image (registers, threads). size: bytes of a register."""
+    """Make a compiled transposition. Its operands: address of the image (threads, registers), numbers
+    of registers and threads, address of the image (registers, threads). size: bytes of a register."""
 
     @primitive
-    def emit(builder: ir.IRBuilder, *given: Any) -> None:
-        Transposition(builder, size, *(cast(builder, COUNT, x).value for x in given)).emit(back)
+    def emit(builder: ir.IRBuilder, *operands: Any) -> None:
+        Transposition(builder, size, *(cast(builder, COUNT, x).value for x in operands)).emit(back)
 
     @compiled
-    def transpose(given: int, registers: int, threads: int, transposed: int) -> None:
-        emit(given, registers, threads, transposed)
+    def transpose(image: int, registers: int, threads: int, transposed: int) -> None:
+        emit(image, registers, threads, transposed)
 
     return transpose
 
 
-# By bytes of a register: of images (threads, registers) to (registers, threads), and back.
+# Bytes of a register -> transposition from (threads, registers) to (registers, threads), and back.
 TRANSPOSERS = {size: (_transposer(size, False), _transposer(size, True)) for size in (4, 8)}
 
 
 @primitive
-def transpose_at(builder: ir.IRBuilder, address: Any, *given: Any) -> None:
+def transpose_at(builder: ir.IRBuilder, address: Any, *image: Any) -> None:
     """Call one of TRANSPOSERS by its address."""
-    kind = ir.FunctionType(ir.VoidType(), [I64] * len(given))
+    kind = ir.FunctionType(ir.VoidType(), [I64] * len(image))
     function = builder.inttoptr(cast(builder, COUNT, address).value, kind.as_pointer())
-    builder.call(function, [cast(builder, COUNT, x).value for x in given])
+    builder.call(function, [cast(builder, COUNT, x).value for x in image])

@@ -24,9 +24,9 @@ from .block_sums import (
 )
 from .block_transpose import transpose_at
 
-# Indices into the description of a call: counts, distances in bytes, addresses. REGISTERS: of an
-# image (threads, registers), which is transposed first; 0 of others. AHEAD: blocks of words that
-# are fetched into the cache before the next product. SCALES: where they begin in a line of `extra`.
+# Indices into the description of a call: counts, distances in bytes, addresses. REGISTERS: registers
+# of an image (threads, registers), which is transposed first; 0 for other images. AHEAD: blocks of
+# words to prefetch for the next product. SCALES: index of the scales in a line of `extra`.
 # TRANSPOSE, TRANSPOSE_BACK: addresses of the functions that transpose images.
 (
     TILES,
@@ -75,18 +75,18 @@ from .block_transpose import transpose_at
 ) = range(43)
 
 VECTOR = 64  # bytes of the places of one block
-LEFT = -1  # some result has to be computed otherwise
+LEFT = -1  # blocks cannot compute some result
 
 
 @primitive
 def _prefetch(builder: Any, base: Any, places: Any, count: Any) -> None:
-    """Fetch the words of `count` blocks into the cache, before they are needed."""
+    """Prefetch the words of `count` blocks into the cache."""
     Blocks(builder).prefetch(base.value, places.value, count.value)
 
 
 @primitive
 def _prefetch_lines(builder: Any, base: Any, size: Any) -> None:
-    """Fetch so many bytes into the cache."""
+    """Prefetch `size` bytes into the cache."""
     Blocks(builder).prefetch_lines(base.value, size.value)
 
 
@@ -106,14 +106,14 @@ def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
         low: int,
         high: int,
     ) -> int:
-        """All products of one call, in the warps from `low` to `high`; LEFT if one is left.
+        """Compute all products of one call in warps `low` to `high`; LEFT if blocks cannot compute one.
 
         first, second: addresses of the words of each A and B. uses: for each operation the indices
         of its A and B, and the addresses of the words of its C and D. active: one bool per warp.
         decoded: addresses of memory for the decoded values of A, their exponents, those of B, for
         one D, and for one image.
-        left: (uses, warps) bool; becomes true where the result has to be computed otherwise.
-        extra: what `plans.extra_operands` returns; the scales in it belong to one operation.
+        left: (uses, warps) bool; set for results that blocks cannot compute.
+        extra: result of `plans.extra_operands`; its scales belong to one operation.
         """
         found = 0
         for w in range(low, high):
@@ -210,5 +210,5 @@ KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks, ScalarBlocks)
 HALVES = (HalfFused, HalfInteger, HalfBits, HalfChain, HalfScalar)
 LOOPS = (
     *((_loops(whole), _loops(half)) for whole, half in zip(KINDS, HALVES, strict=True)),
-    (_loops(GroupedBlocks),),  # of which none has 8 rows
+    (_loops(GroupedBlocks),),  # grouped products have 16 rows or more
 )

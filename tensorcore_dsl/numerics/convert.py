@@ -171,7 +171,7 @@ def _register_bits(type: str) -> int:
 def _converter(
     source: str, to: str, rounding: str | None, sat: bool, flags: tuple[bool, bool, bool]
 ) -> Converter:
-    """The function of registers and random bits that converts one type to another."""
+    """Function of registers and random bits that converts one type to another."""
     find(_CONVERTED, source, "source type")
     find(_CONVERTED, to, "destination type")
     satfinite, relu, ftz = flags
@@ -191,7 +191,7 @@ def _converter(
 
 
 def _tabulated(convert_one: Converter, bits: int) -> Converter:
-    """The same conversion through a table of all results, created at first use."""
+    """Convert through a table of all results, created at first use."""
     table: list[Bits] = []
 
     def through_table(x: Bits, random: Any) -> Bits:

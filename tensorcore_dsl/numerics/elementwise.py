@@ -13,7 +13,7 @@ from .symbols import OUT, symbol_in
 
 
 def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
-    """A function of arrays from one of scalars, e.g. ``uint32(uint32,uint32)``.
+    """Compile a function of scalars, e.g. ``uint32(uint32,uint32)``, to a function of arrays.
 
     Its operands are numbers and arrays of these types, which are broadcast against each other.
     """

@@ -31,7 +31,7 @@ FRACTION = LEAST - 1
 BIAS = 127
 UNIT = 40  # sums are in units of 2**-UNIT
 WIDTH = 17  # bits of dx
-KEPT = 15  # upper bits of dx, which are squared
+SQUARED_BITS = 15  # upper bits of dx that are squared
 RCP, RSQRT, EX2, SQRT, SIN, LG2, TANH = (FIRST[name] for name in FIRST)
 TURN = 25  # sin and cos count turns in units of 2**-TURN
 PER_TURN = 0xA2F983  # 2**26 / (2 pi), the factor applied before sin and cos
@@ -49,13 +49,13 @@ array_at: Any = primitive(arrays.at_address)
 
 def squares() -> npt.NDArray[np.uint16]:
     """The squares of all dx without their two lowest bits, as the unit computes them."""
-    t = np.arange(1 << KEPT, dtype=np.int64)
+    t = np.arange(1 << SQUARED_BITS, dtype=np.int64)
     total = np.zeros_like(t)
-    for i in range(KEPT):
-        for j in range(i, KEPT):
+    for i in range(SQUARED_BITS):
+        for j in range(i, SQUARED_BITS):
             weight = i + j + (i != j)
-            if weight >= KEPT:
-                total += ((t >> i) & (t >> j) & 1) << (weight - KEPT)
+            if weight >= SQUARED_BITS:
+                total += ((t >> i) & (t >> j) & 1) << (weight - SQUARED_BITS)
     return total.astype(np.uint16)
 
 
@@ -74,7 +74,7 @@ def _sum(table: Any, square: Any, row: int, dx: int, dropped: int) -> int:
 def _segment(table: Any, square: Any, first: int, fraction: int) -> int:
     """The sum for an argument with 23 fraction bits, of 64 segments."""
     dx = fraction & ((1 << WIDTH) - 1)
-    return _sum(table, square, first + (fraction >> WIDTH), dx, WIDTH - KEPT)
+    return _sum(table, square, first + (fraction >> WIDTH), dx, WIDTH - SQUARED_BITS)
 
 
 def _float32(builder: ir.IRBuilder, x: Any) -> ir.Value:
@@ -141,7 +141,7 @@ def _rcp(table: Any, square: Any, x: int) -> int:
         return sign | INF
     dx = a & ((1 << (WIDTH - 1)) - 1)
     row = RCP + ((a & FRACTION) >> (WIDTH - 1))
-    return sign | _packed(_sum(table, square, row, dx, WIDTH - 1 - KEPT), BIAS - (a >> 23))
+    return sign | _packed(_sum(table, square, row, dx, WIDTH - 1 - SQUARED_BITS), BIAS - (a >> 23))
 
 
 @inlined
@@ -243,7 +243,7 @@ def _tanh(table: Any, square: Any, x: int) -> int:
     bits = TANH_BITS[binade]
     row = TANH_ROWS[binade] + ((a & FRACTION) >> (23 - bits))
     dx = (a >> (23 - WIDTH - bits)) & ((1 << WIDTH) - 1)
-    return sign | _packed(_sum(table, square, row, dx, WIDTH - KEPT), 0)
+    return sign | _packed(_sum(table, square, row, dx, WIDTH - SQUARED_BITS), 0)
 
 
 # --- code that the assembler generates around the unit -------------------------------------------

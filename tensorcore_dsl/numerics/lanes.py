@@ -1,6 +1,6 @@
-"""Elementary operations on the registers of a warp, as vectors in LLVM's language.
+"""Elementary operations on the registers of a warp, emitted as LLVM vectors.
 
-`isa.lanes` says which of them an instruction is.
+`isa.lanes` maps instructions to these operations.
 """
 
 from __future__ import annotations
@@ -13,23 +13,35 @@ from llvmlite import ir
 
 from tensorcore_dsl.lowering.arrays import declared, variable
 
-LANES = 16  # of a vector: half a warp, which compiles and runs faster than a whole one
+LANES = 16  # lanes of a vector: half a warp, which compiles and runs faster than 32
 WARP = 2 * LANES
-NAN = 0x7FFFFFFF  # every NaN that f32 arithmetic gives
+NAN = 0x7FFFFFFF  # the NaN of f32 arithmetic
 
-# Kinds of vectors: of words; of words in which a NaN may have any bits; of floats, likewise. Bits
-# of a NaN are seen by few operations, so that the others need not make them those of `NAN`.
+# Kinds of vectors: words; words in which a NaN may have any bits; floats in which a NaN may have any
+# bits. Few operations read the bits of a NaN, so all others leave them as they are.
 WORDS, ANY, FLOATS = "w", "n", "f"
 
 Emit = Callable[..., Any]  # (builder, *vectors of the operands) -> vector of the result
 
 
 class Operation(NamedTuple):
-    """Bits of the result and of each operand (8 for a predicate, which is 0 or 1), and the code.
+    """An elementary operation: bits of the result and operands, and its code.
 
-    result: 0 for a check, whose code gives the lanes that fail. literals: how many numbers, the
-    same for all lanes, the code takes behind the operands. whole: vectors have the lanes of a warp.
-    kinds: of the result and each operand, a letter; none: all are WORD.
+    Attributes
+    ----------
+    result : int
+        Bits of the result; 8 for a predicate, which is 0 or 1. 0 for a check, whose code gives the
+        lanes that fail.
+    operands : tuple of int
+        Bits of each operand.
+    emit : function
+        The code.
+    literals : int
+        Numbers behind the operands that are equal in all lanes.
+    whole : bool
+        Vectors have the 32 lanes of a warp.
+    kinds : str
+        A letter for the kind of the result and of each operand; empty: all are WORD.
     """
 
     result: int
@@ -62,7 +74,7 @@ def _extreme(test: str, sign: str) -> Emit:
 
 
 def _test(way: str, test: str) -> Emit:
-    """A comparison; `way` is the builder's method."""
+    """Comparison by the builder's method `way`."""
 
     def emit(builder: Any, a: Any, b: Any) -> Any:
         return builder.zext(getattr(builder, way)(test, a, b), vector(8))
@@ -163,7 +175,7 @@ def _to_bfloat(builder: Any, a: Any) -> Any:
 
 
 def _pair(convert: Emit) -> Emit:
-    """Of two words to the halves of one, the first one above."""
+    """Pack two words into the halves of one, the first one above."""
 
     def emit(builder: Any, high: Any, low: Any) -> Any:
         return _join(32)(builder, convert(builder, low), convert(builder, high))
@@ -225,14 +237,14 @@ def _map_address(builder: Any, address: Any, rank: Any, shift: Any, farthest: An
     return builder.or_(offset, builder.shl(upper, shift))
 
 
-# -- exchange between the lanes of a warp, all of which take part ----------------------------------
+# -- exchange between all lanes of a warp ----------------------------------
 
 _INDEX = ir.IntType(32)
 _LANE = ir.Constant(vector(32, WARP), list(range(WARP)))
 
 
 def _source(builder: Any, mode: str, step: Any, clamp: Any) -> tuple[Any, Any]:
-    """The lane that each lane reads with shfl.sync, and whether it is another one in its segment
+    """Lane that each lane reads with shfl.sync, and whether it is another lane of its segment
     (PTX manual, 9.7.9.6)."""
     step = builder.and_(step, constant(32, 31, WARP))
     segment = builder.and_(builder.lshr(clamp, constant(32, 8, WARP)), constant(32, 31, WARP))
@@ -290,7 +302,7 @@ def _vote(mode: str) -> Emit:
 
 
 def lanes_of(builder: Any, truths: Any) -> Any:
-    """A vector of truth values as a word, lane 0 lowest."""
+    """Pack a vector of truth values into a word, lane 0 lowest."""
     return builder.bitcast(truths, _INDEX)
 
 

@@ -69,7 +69,7 @@ array_at: Any = primitive(arrays.at_address)
 
 @inlined
 def words_at(address):
-    """An array of uint32 at an address, without a known end."""
+    """View the memory at an address as an array of uint32, without a known end."""
     return array_at(address, (1 << 40,), np.uint32)
 
 

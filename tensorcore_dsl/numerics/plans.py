@@ -1,4 +1,4 @@
-"""Preparation of the compiled loops for a product: element places, decode tables, constants."""
+"""Plans of products for the compiled loops: element places, decode tables, constants."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ class Plan:
         return self.a, self.b, self.c
 
 
-NOTHING: Array = np.zeros((0, 0), np.int32)  # no extra operands
+NO_EXTRA: Array = np.zeros((0, 0), np.int32)  # no extra operands
 
 
 @lru_cache(maxsize=1024)
 def prepare(
     product: Product, model: Model, maps: FragmentMaps | None, total: int, by_thread: bool = False
 ) -> Plan:
-    """The plan of a product; `total` is the thread count of the register images, 0 for matrices.
+    """Plan a product; `total` is the thread count of the register images, 0 for matrices.
 
-    by_thread: the registers of a thread are neighbours in memory, not the threads of a register.
+    by_thread: the registers of a thread are neighbours in memory, instead of the threads of a register.
     """
     operands = _operands(product, model, maps, total, by_thread)
     ends = [operands[name].places.ravel() for name in "abcd"] + [_positions(operands["d"])]
@@ -164,7 +164,7 @@ def _in_blocks(
     steps = {name: operand.step for name, operand in given.items()}
     packed = _packed(product, maps, "a"), _packed(product, maps, "b")
     order = _order(product, model)
-    if product.sparse:  # A is what `sparse_lines.spread` makes of it
+    if product.sparse:  # A is the result of `sparse_lines.spread`
         storage = _storage_of_lines(product, maps)
         lines = _lines((m, product.k), storage, False)
         order = (2 * order[:, None] + np.arange(2)).ravel()
@@ -177,14 +177,14 @@ def _in_blocks(
 
 
 def _storage_of_lines(product: Product, maps: FragmentMaps | None) -> tuple[int, int]:
-    """`_storage` of the elements that `sparse_lines.spread` writes: packed as those of B are."""
+    """`_storage` of the elements that `sparse_lines.spread` writes, packed like B."""
     bits, low = _storage(product, product.a)
     return (bits if _packed(product, maps, "b") > 1 else 32), low
 
 
 def _spread(product: Product, model: Model, a: Operand, maps: FragmentMaps | None) -> tuple[Array, ...]:
-    """What `sparse_lines.spread` takes of a product: places, steps and settings; and the shape of
-    the lines of one A."""
+    """Arguments of `sparse_lines.spread` for a product: places, steps, settings, and the shape of the
+    lines of one A."""
     order, (bits, low) = _order(product, model), _storage_of_lines(product, maps)
     steps = np.empty(product.stored + product.k, np.int64)
     steps[: product.stored] = np.arange(product.stored) // model.length
@@ -207,7 +207,7 @@ def extra_operands(
 ) -> Array:
     """Selection and scales (batch, n) in the order that the compiled loops expect."""
     if not product.sparse and not product.scale_kind and selection is scale_a is scale_b is None:
-        return NOTHING
+        return NO_EXTRA
     wanted = {
         "selection": (selection, product.sparse, (product.m, product.stored)),
         "scale_a": (scale_a, product.scale_kind, (product.m, product.scale_vec)),
@@ -236,7 +236,7 @@ def extra_operands(
 
 
 def _order(product: Product, model: Model) -> Array:
-    """The stored k in the order in which the hardware sums them."""
+    """Stored k, in the order in which the hardware sums them."""
     k = np.arange(product.stored)
     if model.order == "interleaved":
         return np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])

@@ -1,4 +1,4 @@
-"""Bit-exact tensor core products of whole matrices, or of the register images of warps."""
+"""Bit-exact tensor core products of matrices, and of the register images of warps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .architectures import Model, Product
 from .architectures import model as model_of
 from .block_plans import BlockPlan
 from .formats import FORMATS
-from .plans import NOTHING, FragmentMaps, Plan, extra_operands, prepare
+from .plans import NO_EXTRA, FragmentMaps, Plan, extra_operands, prepare
 from .softfloat import ROUNDINGS
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line
-COST = 0.16  # nanoseconds of a multiply-add in blocks, roughly
+COST = 0.16  # nanoseconds of a multiply-add in blocks, estimated
 Share = Callable[[Array, float, Callable[[Array, int], None]], Any]  # mask, cost of one, work
 
 
@@ -83,7 +83,7 @@ def fragments(
     model: Model | None = None,
     out: Array | None = None,
 ) -> Array:
-    """The product of every warp (or warpgroup), from and to register images (registers, T).
+    """Multiply the register images (registers, T) of every warp or warpgroup.
 
     Images are uint32 (uint64 for f64); T is a multiple of the map's threads. Elements are packed
     low to high; 6-bit elements are in the low bits of bytes, e2m1 (except mxf4) in bits 2 to 5.
@@ -124,8 +124,8 @@ def fragments(
 def in_place(
     product: Product, arch: str, maps: FragmentMaps, uses: Sequence[tuple[Array, Array, Array, Array]]
 ) -> Uses:
-    """Products that are computed again and again, of (a, b, c, d) as in `fragments`: contiguous
-    images that stay where they are. One that occurs more than once is decoded once."""
+    """Prepare repeated products of (a, b, c, d) as in `fragments`: contiguous images at fixed
+    addresses. An image that several operations share is decoded once."""
     total = uses[0][2].shape[1]
     plan = prepare(product, model_of(product, arch), maps, total)
     for a, b, c, _ in uses:
@@ -134,7 +134,7 @@ def in_place(
 
 
 def are_blocks(product: Product, arch: str, maps: FragmentMaps, total: int) -> bool:
-    """Are products of images (registers, total) computed in blocks?"""
+    """Whether products of images (registers, total) are computed in blocks."""
     return prepare(product, model_of(product, arch), maps, total).blocks is not None
 
 
@@ -153,13 +153,13 @@ def _check(product: Product, plan: Plan, maps: FragmentMaps, *operands: Array) -
 
 
 def _by_thread(maps: FragmentMaps, operands: tuple[Array, Array, Array]) -> bool:
-    """Are the registers of each thread neighbours in memory?"""
+    """Whether the registers of each thread are neighbours in memory."""
     pairs = zip(operands, (maps.a, maps.b, maps.c), strict=True)
     return all(x.T.flags.c_contiguous for x, lies in pairs if lies is not None)
 
 
 def _flipped(maps: FragmentMaps, operands: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-    """Register images as (T, registers)."""
+    """View register images as (T, registers)."""
     a, b, c = operands
     return (a if maps.a is None else a.T), (b if maps.b is None else b.T), c.T
 
@@ -169,17 +169,17 @@ def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
 
 
 def _words(operand: Array, word: Any) -> Array:
-    """The bits as contiguous words."""
+    """Convert bits to contiguous words."""
     if operand.dtype != word:
         operand = operand.view(f"u{operand.itemsize}").astype(word)
     return operand if operand.flags.c_contiguous else operand.copy()
 
 
 class Uses:
-    """Operations of one product on arrays that stay where they are.
+    """Operations of one product on arrays at fixed addresses.
 
-    uses: (a, b, c, d) of each operation, all of as many warps (or matrices); d may be c. No
-    operation reads what another one writes. cost: nanoseconds of a warp, roughly.
+    uses: (a, b, c, d) of each operation, all with the same number of warps (or matrices); d may be
+    c. No operation reads the result of another one. cost: estimated nanoseconds of a warp.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Uses:
         self._rooms: dict[int, tuple[Array, Array]] = {}
 
     def decoded(self, number: int) -> Array:
-        """Where the decoded operands and one D are, for one of the threads that share the work."""
+        """Addresses of the decoded operands and one D, for thread `number` of those that share the work."""
         room = self._rooms.get(number)
         if room is None:
             assert self.plan.blocks is not None
@@ -214,28 +214,28 @@ class Uses:
         return room[1]
 
     def bound(self, active: Array, left: Array, number: int) -> Part:
-        """What computes them in blocks, in some of the active warps: see `blocks.LOOPS`.
+        """Bind the loop of `blocks.LOOPS` that computes the operations in some of the active warps.
 
-        The operations have no extra operands. It marks in `left`, (uses, warps) bool, what `finish`
-        has to compute. number: see `run`.
+        The operations have no extra operands. The loop marks in `left`, (uses, warps) bool, the results
+        that `finish` must compute. number: see `run`.
         """
         plan = self.plan.blocks
         assert plan is not None
         return plan.loop.part(  # type: ignore[no-any-return]
-            *self.in_blocks, active, plan.call, self.decoded(number), left, NOTHING, 0, 0
+            *self.in_blocks, active, plan.call, self.decoded(number), left, NO_EXTRA, 0, 0
         )
 
     def finish(self, left: Array) -> None:
-        """Compute what `bound` has left."""
-        self._run_loops(left, NOTHING)
+        """Compute the results that the loop of `bound` has marked in `left`."""
+        self._run_loops(left, NO_EXTRA)
 
     def run(
-        self, active: Array | None, extra: Array = NOTHING, share: Share | None = None, number: int = 0
+        self, active: Array | None, extra: Array = NO_EXTRA, share: Share | None = None, number: int = 0
     ) -> None:
-        """Compute them for the `active` warps (bool, all if None).
+        """Compute the operations for the `active` warps (bool, all if None).
 
-        extra: what `plans.extra_operands` returns. share: divides the work among threads; without
-        it, `number` is that of the thread among those that share these operations.
+        extra: result of `plans.extra_operands`. share: divides the work among threads. Without it,
+        `number` is the number of this thread among those that share these operations.
         """
         if active is None:
             active = np.ones(self.warps, np.bool_)
@@ -247,21 +247,21 @@ class Uses:
             self._run_loops(left, extra)
 
     def _run_loops(self, left: Array, extra: Array) -> None:
-        """Compute what is `left`, (uses, warps) bool, in binary64."""
-        rest, plan = np.flatnonzero(left.any(axis=1)), self.plan
+        """Compute the results marked in `left`, (uses, warps) bool, in binary64."""
+        remaining, plan = np.flatnonzero(left.any(axis=1)), self.plan
         if self.product.a == "f64":
-            for use in rest.tolist():
+            for use in remaining.tolist():
                 _double(self.product, plan, self.uses[use], left[use])
             return
-        alike = bool((left[rest] == left[rest[0]]).all())
-        for some in [rest] if alike else rest[:, None]:
-            given = self.table[some]
-            needed_a, given[:, 0] = np.unique(given[:, 0], return_inverse=True)
-            needed_b, given[:, 1] = np.unique(given[:, 1], return_inverse=True)
+        alike = bool((left[remaining] == left[remaining[0]]).all())
+        for some in [remaining] if alike else remaining[:, None]:
+            uses = self.table[some]
+            needed_a, uses[:, 0] = np.unique(uses[:, 0], return_inverse=True)
+            needed_b, uses[:, 1] = np.unique(uses[:, 1], return_inverse=True)
             loops.products(
                 self.first[needed_a],
                 self.second[needed_b],
-                given,
+                uses,
                 extra,
                 np.ascontiguousarray(left[some[0]]),
                 plan.places,
@@ -271,7 +271,7 @@ class Uses:
 
 
 def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None, number: int) -> Array:
-    """Compute what blocks can; (uses, warps) bool of what remains."""
+    """Compute in blocks; returns (uses, warps) bool of the results that blocks cannot compute."""
     plan, product = uses.plan.blocks, uses.product
     assert plan is not None
     left = np.zeros((len(uses.uses), active.size), np.bool_)
@@ -292,15 +292,15 @@ def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None, num
 
 
 def _room(plan: BlockPlan, first: int, second: int) -> tuple[Array, Array]:
-    """Memory for the decoded operands, for one D and one image, and the addresses in it."""
-    size_a, size_b, *more = plan.sizes
-    sizes = np.array([first * size_a] * 2 + [second * size_b] * 2 + more)
+    """Allocate memory for the decoded operands, one D and one image; also returns the addresses."""
+    size_a, size_b, *further_sizes = plan.sizes
+    sizes = np.array([first * size_a] * 2 + [second * size_b] * 2 + further_sizes)
     memory = np.empty(int(sizes.sum()) + LINE, np.uint8)
     return memory, -(-_address(memory) // LINE) * LINE + np.cumsum(sizes) - sizes
 
 
 def _address(array: Array) -> int:
-    """Where the elements of a contiguous array are."""
+    """Address of the elements of a contiguous array."""
     buffer: Any = array
     try:
         return addressof(c_char.from_buffer(buffer))
@@ -317,7 +317,7 @@ class _Images:
         self.addresses: list[int] = []
 
     def number(self, operand: Array) -> int:
-        """The index of an array; arrays at the same address have the same index."""
+        """Index of an array; arrays at the same address have the same index."""
         words = _words(operand, self.word)
         address = _address(words)
         entry = self.known.get(address)
