@@ -84,7 +84,7 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """What processes say of a scenario, with an empty directory of caches and a filled one."""
+    """Measure a scenario in new processes, with an empty directory of caches and a filled one."""
     with tempfile.TemporaryDirectory() as directory:
         settings = {CACHE: directory, NOTICE: "off", TARGET: "cpu"}
 

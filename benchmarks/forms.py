@@ -89,7 +89,7 @@ def forms(names: tuple[str, ...]) -> list[tuple[Instruction, str]]:
 
 
 def group(instruction: Instruction) -> str:
-    """What the forms of one line of the summary share."""
+    """Key of the forms in one line of the summary."""
     p = instruction.params
     family = p.get("family", "mma") + (f".{p['group']}" if p.get("group") else "")
     return f"{family} {p['a']}" if p["a"] == p["b"] else f"{family} {p['a']}, {p['b']}"

@@ -56,7 +56,7 @@ class GpuBench:
         return True
 
     def _attempt(self, about: dict[str, Any], prepare: Callable[[], TimedLaunch]) -> TimedLaunch | None:
-        """What `prepare` returns; after an error None, and `about` describes the failure."""
+        """Return `prepare()`; after an error None, and `about` describes the failure."""
         try:
             return prepare()
         except Exception as error:  # a failure is a result, and the others are still measured

@@ -177,7 +177,7 @@ def case_row(result: Result, unit: str, scale: float) -> dict[str, str]:
 
 
 def notes(result: Result) -> str:
-    """What a reader must know about a result, the worst first."""
+    """Remarks that a reader of a result needs, the worst first."""
     reference = result.get("reference_baseline")
     parts = [
         result.get("failure", ""),

@@ -81,7 +81,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def attempt(measure: Callable[..., dict[str, Any]], *arguments: Any, verbose: bool = False) -> dict[str, Any]:
-    """What `measure` returns, or its failure; verbose: print the traceback."""
+    """Return `measure()`, or its failure; verbose: print the traceback."""
     try:
         return measure(*arguments)
     except Exception as error:
@@ -154,7 +154,7 @@ def processor() -> str:
 
 
 def _value_or_none(function: Callable[..., str], *arguments: str) -> str | None:
-    """What the function returns; None where a package or an assembler is missing."""
+    """Return the function's value; None if a package or an assembler is missing."""
     try:
         return function(*arguments)
     except (metadata.PackageNotFoundError, TensorCoreError):
@@ -205,7 +205,7 @@ def _value(cell: str) -> Any:
 
 
 def _output(command: list[str]) -> str:
-    """What the command prints; empty when it fails."""
+    """Output of a command; empty when it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

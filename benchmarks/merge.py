@@ -77,7 +77,7 @@ def merged(documents: Sequence[Document]) -> Report:
 
 
 def tables(document: Document) -> Iterator[Table]:
-    """Those of the benchmark that was merged."""
+    """Tables of the benchmark that was merged."""
     return (examples if document["benchmark"] == "examples" else gemm_summary).tables(document)
 
 

@@ -127,7 +127,7 @@ def chosen(case: Case) -> Any:
 
 
 def configurations(case: Case, best: int) -> list[Any]:
-    """What is measured: the choice, the best of the ranking, and the first of every kind.
+    """Configurations to measure: the choice, the best of the ranking, and the first of every kind.
 
     Where mma.sync may be faster than wgmma, the best of its configurations, too.
     """

@@ -1,4 +1,4 @@
-"""What compute-sanitizer finds of the planted bugs of tests/planted, beside the emulator.
+"""Compare compute-sanitizer and the emulator on the planted bugs of tests/planted.
 
 `measure` launches the bugs and their correct twins on a GPU, without a tool and with each tool of
 compute-sanitizer, and writes a result file. `report FILE` runs the same cases in the emulator and
@@ -131,7 +131,7 @@ def spread(cases: Sequence[Any], seed: str) -> list[Any]:
 
 
 def identity(case: Any) -> Any:
-    """What distinguishes launches of twins."""
+    """Key that distinguishes launches of twins."""
     arguments, _ = case.make(np.random.default_rng(SEED))
     values = [
         (name, str(value.dtype), value.shape, value.strides, value.tobytes())

@@ -179,7 +179,7 @@ class Runner:
     def _record(
         self, batch: Batch, runs: list[dict[str, Any]], process: Process, hung: bool, wall: float
     ) -> None:
-        """What the runs of a process gave, with the reports of the tool."""
+        """Results of the runs of a process, with the reports of the tool."""
         reports, others = reports_of(process.log)
         ended = {line["end"]: line for line in process.said("end")}
         started = [line["prepare"] for line in process.said("prepare")]

@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def models(torch: Any, case: Sequence[int], device: str = "cuda") -> dict[str, Any]:
-    """The same MLP three times, with equal weights: ours, torch's, and torch's in f32."""
+    """Make the MLP three times, with equal weights: ours, torch's, and torch's in f32."""
     import tensorcore_dsl.torch as tct
 
     _, features, hidden = case

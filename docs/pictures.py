@@ -127,7 +127,7 @@ def path_of(name: str) -> Path:
 
 
 def digest(figure: Figure) -> str:
-    """Of the texts and shapes that a figure shows, in its own coordinates."""
+    """Digest of the texts and shapes that a figure shows, in its own coordinates."""
     text = json.dumps([list(_contents(axis)) for axis in figure.axes])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -222,7 +222,7 @@ def _tree(path: Path) -> ast.Module:
 
 
 def read_modules() -> list[str]:
-    """Those of `READ` that this version has."""
+    """Modules of `READ` that this version has."""
     return [module for module in READ if _source(module).exists()]
 
 

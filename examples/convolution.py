@@ -242,7 +242,7 @@ def aligned(array: Any) -> Any:
 
 
 def reference(x: Any, w: Any, padding: int = 0, dilation: int = 1) -> tuple[Any, Any]:
-    """The same in float64, and a bound of the error of each element.
+    """Compute the result in float64, and a bound of the error of each element.
 
     Tensor cores truncate the terms of a sum 2⁻²² below the largest, so a sum of R S C products is
     off by R S C 2⁻²² times that of their magnitudes. The result is rounded once: u, or 2⁻²⁵ where

@@ -176,7 +176,7 @@ def attention(
 
 
 def reference(q: Any, k: Any, v: Any, causal: bool = False) -> tuple[Any, Any]:
-    """The same in float64 with scale 1 / √D, and a bound of the error of each element.
+    """Compute the result in float64 with scale 1 / √D, and a bound of the error of each element.
 
     With u the unit roundoff of the 16-bit type: scores are sums of D products, whose terms tensor
     cores truncate 2⁻²² below the largest, so each is off by (D + 4) 2⁻²² times the sum of its

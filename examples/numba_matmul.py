@@ -124,7 +124,7 @@ def product_of(a: Any, b: Any) -> Any:
 
 
 def reference(a: Any, b: Any) -> tuple[Any, Any]:
-    """The same in float64, and a bound of the error of each element.
+    """Compute the result in float64, and a bound of the error of each element.
 
     Tensor cores truncate the terms of a sum 2⁻²² below the largest, so a sum of K products is off
     by K 2⁻²² times that of their magnitudes; the result is rounded once, by 2⁻¹¹, or 2⁻²⁵ where

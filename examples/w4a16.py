@@ -194,7 +194,7 @@ def aligned(array: Any) -> Any:
 
 
 def reference(x: Any, q: Any, scales: Any) -> tuple[Any, Any]:
-    """The same in float64, and a bound of the error of each element.
+    """Compute the result in float64, and a bound of the error of each element.
 
     Products of x and q - 8 are exact. Tensor cores truncate the terms of a sum 2⁻²² below the
     largest, so the sum of a group is off by 128 · 2⁻²² times that of its magnitudes; scaling

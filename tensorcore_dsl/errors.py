@@ -97,7 +97,7 @@ class Loc:
 
 
 def place_of_error(error: Exception, caller: Loc | None) -> Loc | None:
-    """Where an error of Python was raised in functions of the user that `caller` has called."""
+    """Place where Python raised an error in functions of the user that `caller` has called."""
     trace = error.__traceback__
     while trace is not None:
         filename = _file(trace.tb_frame)

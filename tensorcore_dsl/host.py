@@ -1,4 +1,4 @@
-"""What a library of kernels needs on the host: arrays, targets, streams, timing, caches.
+"""Host functions for libraries of kernels: arrays, targets, streams, timing, caches.
 
 `tensorcore_dsl.kernels` uses these names and those of `tensorcore_dsl` itself, and no others.
 """

@@ -1,4 +1,4 @@
-"""Where code comes from: this package, Python, an installed package, or the user."""
+"""Origin of code: this package, Python, an installed package, or the user."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_installed(filename: str | None) -> bool:
 
 @cache
 def _installed_into(folder: str) -> frozenset[str]:
-    """What pip has put directly into a folder of any name, as `pip install --target` does."""
+    """Names that pip has put directly into a folder, as `pip install --target` does."""
     with suppress(OSError):
         if any(name.endswith(".dist-info") for name in os.listdir(folder)):
             found = import_module("importlib.metadata").distributions(path=[folder])

@@ -73,7 +73,7 @@ def emitter() -> Emitter:
 
 
 def _called_name() -> str:
-    """What the user has called: the outermost public function of the library on the stack."""
+    """Name of the public function that the user has called: the outermost one on the stack."""
     frame: Any = sys._getframe(1)
     name = ""
     while frame is not None and is_library(frame.f_globals.get("__name__", "")):

@@ -1,4 +1,4 @@
-"""What `kernel.explore` has found: an order of threads with an error, or with other results."""
+"""Result of `kernel.explore`: an order of threads with an error, or with other results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass
 class Exploration:
-    """What `kernel.explore` has found; true if every order gave the same bits and no error.
+    """Result of `kernel.explore`; true if every order gave the same bits and no error.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Exploration:
 
 
 def difference(name: str, expected: Any, found: Any) -> Difference | None:
-    """Where two arrays of one shape and type have different bits."""
+    """Mask of the elements of two arrays of one shape and type that have different bits."""
     unequal = np.zeros(expected.shape, np.bool_)
     for byte in range(expected.itemsize):
         unequal |= _byte(expected, byte) != _byte(found, byte)

@@ -51,7 +51,7 @@ class Explorer:
 
 @dataclass
 class _Outcome:
-    """What one order leads to: an error, or the bits of the arrays."""
+    """Outcome of one order: an error, or the bits of the arrays."""
 
     order: Order | None
     error: EmulationError | None

@@ -1,4 +1,4 @@
-"""What checked launches have found: errors of the emulator and warnings, as text and as JSON."""
+"""Findings of checked launches: errors of the emulator and warnings, as text and as JSON."""
 
 from __future__ import annotations
 

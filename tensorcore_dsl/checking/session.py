@@ -18,7 +18,7 @@ class Stopped(BaseException):
 
 
 class Session:
-    """What the launches of a script or of a test have found.
+    """Findings of the launches of a script or of a test.
 
     collect: errors of the emulator are noted, and the script goes on; else they are raised. first:
     Stopped is raised at the first one. order: of launches that ask for none. checks: as

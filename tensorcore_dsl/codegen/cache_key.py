@@ -120,7 +120,7 @@ def package_state(of_ir: bool = False) -> str:
 
 @cache
 def _state(place: str) -> str:
-    """The same of a top-level module in a file."""
+    """State of a top-level module in a file."""
     folder, name = os.path.split(place)
     if name.startswith("__init__."):
         return _hash(_files(folder))

@@ -42,7 +42,7 @@ def kept(
     checks: bool | None,
     evaluate: Callable[..., Kernel],
 ) -> Kernel:
-    """What `evaluate` makes of the other arguments: from the disk if it is there."""
+    """Result of `evaluate` for the other arguments, from the disk if it is there."""
     given = kernel, types, constants, arch
     entry = kernel_cache.entry_name(*given, assembler="", lineinfo=True, checks=checks)
     found = _load(entry) if entry else None
@@ -74,7 +74,7 @@ def _load(entry: str) -> Kernel | None:
 
 
 def _store(entry: str, made: Kernel) -> None:
-    """Some IR cannot be stored: format strings belong to one process."""
+    """Store IR on disk, unless it has format strings, which belong to one process."""
     try:
         data = pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError):

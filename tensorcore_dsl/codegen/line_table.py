@@ -56,7 +56,7 @@ class LineTable:
         return bool(self.functions)
 
     def directives(self, loc: Loc | None) -> Iterator[str]:
-        """What must precede an instruction from this place; nothing if the last one had it."""
+        """Directives in front of an instruction from this place; none if the last one had them."""
         loc = loc and replace(loc, end_column=0)
         if loc is None or loc == self.loc:
             return

@@ -1,1 +1,1 @@
-"""What a process finds around it: variables of the environment, caches on disk, compiled loops."""
+"""Environment of a process: variables, caches on disk, compiled loops."""

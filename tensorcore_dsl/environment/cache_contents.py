@@ -1,4 +1,4 @@
-"""What lies in the directory of all caches: its files, a limit of their size, their removal."""
+"""Contents of the directory of all caches: files, limit of their size, removal."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _entries(folder: Path, kind: str) -> Iterator[File]:
 
 
 def _scanned(folder: str | Path) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing where there is none."""
+    """Entries of a folder; none if there is no folder."""
     with suppress(OSError), os.scandir(folder) as found:
         return list(found)
     return []

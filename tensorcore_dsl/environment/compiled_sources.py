@@ -1,4 +1,4 @@
-"""What the code of a compiled function depends on: the functions and values that it refers to."""
+"""Dependencies of a compiled function: the functions and values that it refers to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FunctionKey:
         self._files = files
 
     def name(self) -> str:
-        """What tells this function from others: its place, all code, and the values in it."""
+        """Key of this function: its place, all code, and the values in it."""
         return repr((self._function.__code__.co_filename, *self._reached[1]))
 
     def sources(self) -> str:

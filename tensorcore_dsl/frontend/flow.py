@@ -248,7 +248,7 @@ class Flow(Calls):
         return None
 
     def _captured(self, subject: Any, pattern: ast.pattern) -> dict[str, Any] | None:
-        """What the names of a pattern capture; None if it does not match.
+        """Values that the names of a pattern capture; None if it does not match.
 
         A run-time value is only told from None.
         """

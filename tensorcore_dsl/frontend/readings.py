@@ -1,4 +1,4 @@
-"""What a kernel reads of the code around it, to compile it again when that has changed.
+"""Values that a kernel reads from the code around it; a change compiles the kernel again.
 
 The names that the code of a function mentions are looked up as they will be at compile time: in its
 closure, among the globals, in modules, classes and objects; and so on in the functions found.
@@ -171,7 +171,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Any:
-    """What an unchangeable holder of other values holds; None for all else."""
+    """Parts of an unchangeable holder of other values; None for all other objects."""
     return next((parts(value) for kind, parts in _PARTS if isinstance(value, kind)), None)
 
 

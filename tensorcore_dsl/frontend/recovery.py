@@ -100,7 +100,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _command_texts() -> Iterator[str]:
-    """What `python -c` may run: arguments of the command line, also behind the option's letter."""
+    """Texts that `python -c` may run: arguments of the command line, also behind the option's letter."""
     for argument in sys.orig_argv[1:] if sys.argv[:1] == ["-c"] else ():
         for text in (argument, re.sub(r"^-\w*?c", "", argument)):
             yield text

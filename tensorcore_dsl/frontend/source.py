@@ -160,7 +160,7 @@ def bound_names(function: ast.AST) -> frozenset[str]:
 
 @cache
 def exits_of(statement: ast.AST) -> frozenset[str]:
-    """Those of "return", "break" and "continue" by which control may leave the statement."""
+    """Select "return", "break" and "continue" by which control may leave the statement."""
     kind = _EXITS.get(type(statement))
     if kind is not None:
         return frozenset((kind,))

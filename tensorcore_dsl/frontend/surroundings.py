@@ -1,4 +1,4 @@
-"""What belongs to the code around a kernel: the kernel reads it, and cannot change it.
+"""Objects around a kernel, which the kernel reads and cannot change.
 
 A change would be one of the compilation, not of a launch: it would happen once for each
 specialisation, and never where the kernel is found in the cache; and registers of one kernel would

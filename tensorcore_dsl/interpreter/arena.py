@@ -137,7 +137,7 @@ class Arena:
         self._regions = []
 
     def place(self, array: np.ndarray) -> Place | None:
-        """Where an array lies in this memory, None if it lies elsewhere."""
+        """Offset of an array in this memory; None if it lies elsewhere."""
         offset = array.__array_interface__["data"][0] - self._start
         if not 0 <= offset < self.bytes.size or not array.size:
             return None

@@ -202,7 +202,7 @@ def run(  # noqa: PLR0913, PLR0915
 
 @dataclass
 class _Launch:
-    """What the chunks of a launch have in common, and what runs them.
+    """A launch: the data that its chunks share, and the threads or processes that run them.
 
     static, dynamic: bytes of shared memory. ordered: CTAs see what others write. resident: CTAs
     that run at a time, where CTAs wait for others. A worker process makes `memory` anew, from the

@@ -460,7 +460,7 @@ def _helpers(processors: int, running: int, most: int) -> int:
 
 
 def _running(workers: Sequence[_Worker], end: float) -> list[_Worker]:
-    """Those that run a chunk before CTA `end`."""
+    """Select the workers that run a chunk before CTA `end`."""
     return [worker for worker in workers if worker.job is not None and worker.job[0] < end]
 
 

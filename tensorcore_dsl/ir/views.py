@@ -1,4 +1,4 @@
-"""What the debugger and `print` show: a user's value as registers, addresses and sizes.
+"""Views for the debugger and `print`: a user's value as registers, addresses and sizes.
 
 A view is made of the value of a variable while the kernel is evaluated, and read while it runs. Its
 leaves are `Register`s. An `Extent` is such a register or a number known at compile time.

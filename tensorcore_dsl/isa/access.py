@@ -1,4 +1,4 @@
-"""What instructions do at their addresses: spaces, bytes, order, scope and completion.
+"""Memory accesses of instructions: spaces, bytes, order, scope and completion.
 
 The rows of loads, stores, atomics, copies and mbarriers declare it as text (`Access`). The checks
 of bounds, the race detector and the passes ask it of the row, never of the mnemonic.
@@ -32,7 +32,7 @@ _SCALAR_TYPE = re.compile(r"[a-z]+(\d+)(?:x(\d))?")
 
 @dataclass(frozen=True)
 class Access:
-    """What each thread does at one address, as the row declares it.
+    """Access of each thread at one address, as the row declares it.
 
     A row writes it as text, "store p shared::cluster 4*b32 release cta", with the axes of the row
     in braces; the accesses of several addresses stand between semicolons.

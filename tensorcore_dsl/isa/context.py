@@ -1,4 +1,4 @@
-"""What the semantics of an instruction may ask of the machine that runs it.
+"""Interface of the machine that runs instructions, for their semantics.
 
 `execute(ctx, instr, *operands)` gets register arrays of raw bits and returns the results:
 
@@ -212,7 +212,7 @@ class Team(Protocol):
     """Threads that share the work of one step."""
 
     def share_mask(self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]) -> list[Any]:
-        """What `work(part of the mask, number of the part)` returns, in the order of the parts.
+        """Share a mask among threads: results of `work(part of the mask, number)`, in order.
 
         cost: nanoseconds of one unit that is True in the mask, roughly.
         """

@@ -129,7 +129,7 @@ class Chunks:
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """Those of the chunks."""
+        """Numbers of the chunks."""
         return self.addresses // CHUNK
 
     @cached_property
@@ -177,7 +177,7 @@ class SharedTiles:
         self._held = 0
 
     def chunks(self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], Chunks]) -> Chunks:
-        """What `find` returns for the descriptors (warpgroups, 128) of one operand, the `key`.
+        """Look up the chunks of one operand's descriptors (warpgroups, 128), or `find` them, by `key`.
 
         It is kept for the warpgroups that are `whole`, each of which holds one descriptor.
         """
@@ -192,7 +192,7 @@ class SharedTiles:
         return found
 
     def kept(self, key: tuple[Any, ...]) -> Any:
-        """What is kept for a key; None for nothing."""
+        """Look up a key; None if it is missing."""
         return self._kept.get(key)
 
     def keep(self, key: tuple[Any, ...], value: Any, tables: Iterable[Chunks]) -> None:

@@ -65,11 +65,11 @@ class Together:
 
     @property
     def lines(self) -> list[dict[str, Lines]]:
-        """Those of each product."""
+        """Lines of each product."""
         return [{name: own for name, (own, _) in step.lines.items()} for step in self.steps]
 
     def moved(self, lines: list[dict[str, Lines]], whole: np.ndarray) -> Together:
-        """The same for other lines, of other warpgroups, all of which keep C."""
+        """Move the products to other lines and other warpgroups, all of which keep C."""
         return Together(_placed(self.steps, lines, whole))
 
     def ask(self, firsts: Iterable[Multiplication]) -> None:
@@ -92,7 +92,7 @@ class Together:
 def _placed(
     steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]], whole: np.ndarray
 ) -> list[Multiplication]:
-    """The same products of other lines and of other warpgroups, all of which keep C."""
+    """Place products at other lines and other warpgroups, all of which keep C."""
     places: dict[int, tuple[Lines, np.ndarray]] = {}
     found = []
     for step, named in zip(steps, lines, strict=True):
@@ -107,7 +107,7 @@ def _placed(
 
 
 def _joined(parts: Sequence[Lines]) -> Lines | None:
-    """Those of a product with the K of all of `parts`; None for unlike ones."""
+    """Join the lines of `parts` along K; None for unlike ones."""
     first, *others = parts
     alike = (first.shape, first.size, first.across)
     own, tables = first.chunks.own, [part.chunks.addresses for part in parts]

@@ -254,7 +254,7 @@ def _documentation(name: str, variants: Sequence[Instruction]) -> str:
 
 
 def _sentences(variants: Sequence[Instruction]) -> Iterator[str]:
-    """What the options and architectures are."""
+    """Sentences about the options and architectures."""
     for key, values in _values(variants).items():
         if key not in values:
             yield f"{key}: {listing(map(repr, values))}."

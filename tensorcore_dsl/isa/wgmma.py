@@ -96,7 +96,7 @@ class Lines:
         whole: np.ndarray,
         transposed: bool,
     ) -> Lines:
-        """Those of the operand `name`, whose descriptors are `bits`, for the `whole` warpgroups."""
+        """Lines of operand `name` with descriptors `bits`, for the `whole` warpgroups."""
         element = dtypes.named(instr.params[name])
         words = np.asarray(bits, np.uint64)
         if not words.ndim:
@@ -145,7 +145,7 @@ class Buffers:
         self.chain: Buffers | None = None  # of this product and those that follow it at once
 
     def of(self, name: str, groups: int, lines: Lines) -> np.ndarray:
-        """Where the lines of an operand go."""
+        """Buffer for the lines of an operand."""
         shape = groups, *lines.shape
         found = self.lines.get(name)
         if found is None or found.shape != shape:

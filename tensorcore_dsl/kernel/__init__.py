@@ -1,4 +1,4 @@
-"""What `@tc.kernel` makes: a kernel that is compiled on demand, launched and emulated."""
+"""The result of `@tc.kernel`: a kernel that is compiled on demand, launched and emulated."""
 
 from tensorcore_dsl.kernel.constants import constants_key as constants_key
 from tensorcore_dsl.kernel.decorator import Kernel as Kernel

@@ -52,7 +52,7 @@ class Definition(Named):
         self.runtime_names = [p.name for p in self.runtime_parameters]
 
     def variant(self: Own, **options: Any) -> Own:
-        """The same kernel with other options, such as max_registers."""
+        """Copy the kernel with other options, such as max_registers."""
         made = object.__new__(type(self))
         vars(made).update(vars(self), _base=made, _with_arguments={})
         vars(made).update(options)

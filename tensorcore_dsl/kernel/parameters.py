@@ -92,7 +92,7 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
 
 
 def _meaning(function: Callable[..., Any], name: str, note: Any) -> tuple[Any, bool]:
-    """What an annotation says of arguments other than None, and whether it allows None."""
+    """Meaning of an annotation without None, and whether it allows None."""
     note = getattr(note, "__forward_arg__", note)
     if isinstance(note, str):
         return _meaning(function, name, _evaluated(function, name, note))

@@ -1,4 +1,4 @@
-"""What a kernel fixes or knows about its launch: bounds, architecture, dependent grids."""
+"""Launch properties that a kernel fixes or reads: bounds, architecture, dependent grids."""
 
 from __future__ import annotations
 

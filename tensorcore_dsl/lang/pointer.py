@@ -30,7 +30,7 @@ _SWIZZLED_BITS = {0: 0, 32: 0x10, 64: 0x30, 128: 0x70}  # XORed with the bits 3 
 
 
 def swizzled(address: Any, swizzle: int) -> Any:
-    """Where a byte lies in memory that a swizzle permutes. The function is its own inverse.
+    """Address of a byte in memory that a swizzle permutes. The function is its own inverse.
 
     address: the byte's address, or its offset from a multiple of the swizzle's period.
     """

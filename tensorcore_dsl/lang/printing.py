@@ -22,7 +22,7 @@ _INTEGERS, _FLOATS = "dxXou", "eEfFgG"
 
 
 class _Separator(str):
-    """What is between the items of a list of matrices, which emulation prints one a line."""
+    """Separator between the items of a list of matrices, which emulation prints one a line."""
 
 
 _BETWEEN = _Separator(", ")

@@ -196,7 +196,7 @@ Places = tuple[tuple[int, int, int], ...]  # (row, column, slot) of the sources,
 def _rearranged(
     sources: tuple[tuple[Layout, ...], ...], target: Layout, transposed: bool
 ) -> list[list[Places]] | str:
-    """Where each block of `target` finds its elements, or why it cannot."""
+    """Find the elements of each block of `target`; or the reason why it cannot."""
     first = sources[0][0]
     what = f"{target.name}, {target.rows}x{target.cols},"
     if any(layout.of_type(first.dtype) != first for row in sources for layout in row) or any(

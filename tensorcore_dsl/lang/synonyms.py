@@ -83,7 +83,7 @@ _OF_FRAGMENTS = {
 
 
 def advice(name: str) -> str:
-    """What to write in place of an unknown name: "; did you mean ...?", or ""."""
+    """Advice for an unknown name: "; did you mean ...?", or ""."""
     plain = name.lstrip("_").lower()
     found = _NAMES.get(plain)
     if found is None:
@@ -98,7 +98,7 @@ def advice(name: str) -> str:
 
 
 def attribute_advice(owner: Any, name: str) -> str:
-    """What to write in place of an unknown attribute of an object: "; did you mean ...?"."""
+    """Advice for an unknown attribute of an object: "; did you mean ...?"."""
     if isinstance(owner, ModuleType) and owner.__name__ == PACKAGE:
         return advice(name)
     if isinstance(owner, RegisterGroup) and owner.layout and name.lower() in _OF_FRAGMENTS:
@@ -111,6 +111,6 @@ def attribute_advice(owner: Any, name: str) -> str:
 
 
 def variable_advice(name: str, scopes: Sequence[Mapping[str, Any]]) -> str:
-    """What to write in place of an unknown name of a kernel: its own names come first."""
+    """Advice for an unknown name of a kernel: its own names come first."""
     own = nearest(name, [n for scope in scopes for n in scope if n.isidentifier()])
     return f"; did you mean {own!r}?" if own and name.lower() not in _NAMES else advice(name)

@@ -1,4 +1,4 @@
-"""What Python calls: reads arguments, runs a compiled function without the GIL, packs its result.
+"""Entry points for Python: read arguments, run compiled code without the GIL, pack the result.
 
 Objects are read in memory as CPython and NumPy lay them out: PyObject ends with its type, then come
 the fields of PyTupleObject and of PyArrayObject (numpy/ndarraytypes.h). Arguments of other
@@ -73,7 +73,7 @@ def canonical(kind: Any, x: Any) -> Any:
 
 
 def objects(kinds: Sequence[Any]) -> tuple[Any, ...]:
-    """What the code compares with and returns, which it is given as a tuple."""
+    """Objects that the code compares with and returns, passed as a tuple."""
     found: dict[int, Any] = {id(x): x for x in (NotImplemented, None, np.ndarray)}
     for kind in _all(kinds):
         used = kind.dtype if isinstance(kind, ArrayKind) else getattr(kind, "named", None)

@@ -158,7 +158,7 @@ class Compiled:
 
 
 def directory() -> Path | None:
-    """Where machine code is kept, if it can be."""
+    """Directory of the machine code, if there is a cache."""
     usable = _DIRECTORY is not None and is_trusted(_DIRECTORY) and is_trusted(_DIRECTORY / "loops")
     return _LOOPS if usable else None
 

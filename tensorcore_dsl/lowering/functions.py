@@ -127,7 +127,7 @@ class Lowered:
 
 
 def _one_of(body: Body, returned: list[tuple[Any, ir.Block]]) -> Any:
-    """What a function returns, from the values of its `return` statements."""
+    """Result of a function, from the values of its `return` statements."""
     first, _ = returned[0]
     if len(returned) == 1 or first is None:
         return first

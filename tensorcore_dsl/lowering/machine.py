@@ -21,7 +21,7 @@ _llvm: Any = llvm  # without types
 
 @cache
 def processor() -> str:
-    """What machine code depends on, besides its source."""
+    """Properties of the processor that machine code depends on."""
     return repr(
         (
             llvmlite.__version__,
@@ -35,7 +35,7 @@ def processor() -> str:
 
 @cache
 def features() -> str:
-    """Those of this processor, as "+avx2,-avx512f,..."."""
+    """Features of this processor, as "+avx2,-avx512f,..."."""
     try:
         return str(_llvm.get_host_cpu_features().flatten())
     except RuntimeError:  # LLVM does not know them on all platforms
@@ -99,7 +99,7 @@ _addresses: dict[str, int] = {}  # of the functions that are loaded
 
 
 def address_of(name: str) -> int:
-    """Where a function of a form is that has been loaded."""
+    """Address of a function of a loaded form."""
     return int(_engine().get_function_address(name))
 
 

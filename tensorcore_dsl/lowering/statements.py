@@ -48,7 +48,7 @@ class Body(Expressions):
             raise NotImplementedError(f"{error}, in a compiled loop ({where})") from None
 
     def statements(self, nodes: list[ast.stmt]) -> None:
-        """Those behind a jump are left out."""
+        """Compile statements up to the first jump."""
         for node in nodes:
             if self.builder.block.is_terminated:
                 return
@@ -177,7 +177,7 @@ def _definitions(path: str) -> dict[int, ast.FunctionDef]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Those inside of a node, without a look at expressions, which are most of a tree."""
+    """Iterate over the statements inside a node, without expressions, which are most of a tree."""
     for field in ("body", "orelse", "finalbody"):
         for part in getattr(node, field, ()):
             yield part

@@ -225,7 +225,7 @@ def describe(obj: Any, name: str = "argument", declared: DType | None = None) ->
 
 
 def _instead(obj: Any) -> str:
-    """What to pass in place of an object that is no argument."""
+    """Advice for an object that is no argument: what to pass instead."""
     if isinstance(obj, (list, tuple)) and obj and all(isinstance(i, (int, float)) for i in obj):
         return "; pass np.array(...), or annotate the parameter with tc.Const"
     return "; a parameter annotated with tc.Const takes any value, known at compile time"

@@ -90,7 +90,7 @@ class Event:
 
 
 def queue_of(stream: Any, pdl: bool = False) -> Queued:
-    """Where a launch on a stream is queued."""
+    """Queue of a launch on a stream."""
     handle = stream_order.DEFAULT_STREAM if stream is None else stream_handle(stream)
     if handle == stream_order.LEGACY_STREAM:
         handle = stream_order.DEFAULT_STREAM

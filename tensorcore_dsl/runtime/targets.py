@@ -1,4 +1,4 @@
-"""Where kernels run: on the GPU or the CPU, and which architecture the CPU emulates."""
+"""Target of kernels: the GPU or the CPU, and the architecture that the CPU emulates."""
 
 from __future__ import annotations
 

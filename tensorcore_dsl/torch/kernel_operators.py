@@ -70,7 +70,7 @@ def operator(
 
 
 def _without_forward_mode(name: str, reverse: Callable[..., Any], keys: Any, *args: Any, **named: Any) -> Any:
-    """What torch does where gradients may be recorded; a tangent would be lost there in silence."""
+    """Refuse forward mode where torch may record gradients and would lose the tangent."""
     if has_tangents((*args, *named.values())):
         raise tc.ArgumentError(
             f"{name} has no derivative of forward mode; call it in the forward of a "

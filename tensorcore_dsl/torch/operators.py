@@ -44,7 +44,7 @@ core: Any = torch._C
 
 
 class _Here(threading.local):
-    """Of this thread. straight: it computes gradients, whose products need no further question."""
+    """State of this thread. straight: gradients are being computed, so products skip the checks."""
 
     straight = False
 
@@ -119,7 +119,7 @@ def _records_gradients(tensors: Sequence[Any]) -> bool:
 
 
 def _flops(a: Any, b: Any, *others: Any, out_shape: Any, **options: Any) -> int:
-    """Of a product of these shapes."""
+    """Number of operations of a product of these shapes."""
     return 2 * a[-1] * prod(out_shape)
 
 

@@ -1,4 +1,4 @@
-"""Where an operator runs: CUDA tensors on their GPU, CPU tensors in emulation."""
+"""Placement of operators: CUDA tensors on their GPU, CPU tensors in emulation."""
 
 from __future__ import annotations
 

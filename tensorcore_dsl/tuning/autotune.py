@@ -179,7 +179,7 @@ class Autotuned(Named):
         return kernel.cubin(*given, arch=arch, **constants)
 
     def resources(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> Resources:
-        """What the assembler says, with the configuration for these arguments, else the first."""
+        """Resources by the assembler, with the configuration for these arguments, else the first one."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.resources(*given, arch=arch, **constants)
 
@@ -256,7 +256,7 @@ class Autotuned(Named):
         return known[-1].best if known else self.pruned(call)[0]
 
     def key_of(self, call: Call, options: Mapping[str, Any]) -> Any:
-        """What a tuning depends on: the specialisation, key values, and the launch's options.
+        """Key of a tuning: the specialisation, key values, and the launch's options.
 
         The grid is none of these, nor are functions: a launch may write `lambda` each time.
         """
@@ -286,7 +286,7 @@ class Autotuned(Named):
         return self.settings.timer is not None or current_target() == "cuda"
 
     def tuning(self, launch: TunedLaunch, call: Call, key: Any = None) -> Tuning:
-        """What was measured for a launch, now or before; `key` is that of the arguments."""
+        """Measure a launch, or look up an earlier measurement; `key` is that of the arguments."""
         key = key or self.key_of(call, launch.options)
         known = self.cache.get(key)
         if known is not None:
@@ -370,7 +370,7 @@ class TunedLaunch:
             self._launcher(call)(*call.runtime)
 
     def _launcher(self, call: Call) -> Callable[..., None]:
-        """What launches on the GPU, kept for the next launch with this key and these options."""
+        """Make or look up the launcher for this key and these options."""
         tuned = self.tuned
         key = tuned.key_of(call, self.options)
         config: Config = tuned.tuning(self, call, key).best
@@ -549,7 +549,7 @@ def _check(tuned: Autotuned) -> None:
 
 
 def _key_value(value: Any) -> Any:
-    """What a key says of an argument."""
+    """Key of an argument."""
     if isinstance(value, (bool, int, float, str, np.generic)) or value is None:
         return constants_key({"value": value})
     shape = getattr(value, "shape", None)

@@ -86,12 +86,12 @@ class Config:
 
     @property
     def launch_options(self) -> dict[str, Any]:
-        """Those of grid, block, shared_bytes and cluster that it gives."""
+        """Options of the launch that the configuration sets: grid, block, shared_bytes, cluster."""
         return {name: self.options[name] for name in LAUNCH if name in self.options}
 
     @property
     def assembler_options(self) -> dict[str, Any]:
-        """Those of max_registers and min_blocks that it gives."""
+        """Options of the assembler that the configuration sets: max_registers, min_blocks."""
         return {name: self.options[name] for name in ASSEMBLER if name in self.options}
 
     def _key(self) -> Any:

@@ -36,7 +36,7 @@ class TunedEmulator:
 
 
 def emulated(launch: Any, run: Run, /, *args: Any, **named: Any) -> Any:
-    """What `run` returns for a launch of an autotuned kernel."""
+    """Emulate a launch of an autotuned kernel by `run`."""
     tuned = launch.tuned
     call = tuned._call(args, named)
     config = tuned.chosen(call, launch.options)

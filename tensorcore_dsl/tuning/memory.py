@@ -1,4 +1,4 @@
-"""What autotuned kernels measured, on disk for later processes."""
+"""Measurements of autotuned kernels, on disk for later processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entry_name(kernel: Kernel, configs: Sequence[Config], key: Any) -> str | Non
 
 
 def device() -> str:
-    """What launches run on, for people."""
+    """Name of the device of launches, for people."""
     if current_target() == "cpu":
         return f"the CPU as {target_arch()}"
     return driver.cuda_driver().device_name()

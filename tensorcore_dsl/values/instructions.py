@@ -468,7 +468,7 @@ class InstructionBuilder:
         return self.divisor_of(given.value)
 
     def divisor_of(self, source: Value | Const) -> int:
-        """The same of a source of the IR."""
+        """Power of two that divides a source of the IR."""
         if isinstance(source, Const):
             return _power_of_two(int(source.value))
         op = self._definitions.get(source)

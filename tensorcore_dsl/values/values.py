@@ -185,7 +185,7 @@ class Scalar(RuntimeValue, Element):
         return emitter().convert(self, dtype, rounding=rounding, relu=relu, satfinite=satfinite)
 
     def bits(self, dtype: DTypeLike) -> Scalar:  # type: ignore[override]
-        """The same register read as another type of the same size.
+        """Read the register as another type of the same size.
 
         Parameters
         ----------
@@ -275,7 +275,7 @@ class RegisterGroup(RuntimeValue):
 
     @property
     def layout(self) -> Layout | None:
-        """Where the elements lie in a matrix; None for a vector."""
+        """Layout of the elements in a matrix; None for a vector."""
         return self.operand.layout if self.operand is not None else None
 
     @property
@@ -531,7 +531,7 @@ def of_registers(operand: Operand, layout: Layout, registers: Sequence[Any]) -> 
 
 
 def of_elements(operand: Operand, layout: Layout, elements: Sequence[Any]) -> RegisterGroup:
-    """The same of one scalar (of the layout's type) or number for each element."""
+    """Make a fragment of one scalar (of the layout's type) or number for each element."""
     step, build = layout.per_register, emitter()
     if layout.dtype.storage_bits < 32:
         parts = (list(elements[i : i + step]) for i in range(0, len(elements), step))
@@ -540,7 +540,7 @@ def of_elements(operand: Operand, layout: Layout, elements: Sequence[Any]) -> Re
 
 
 def of_converted(operand: Operand, layout: Layout, elements: list[Scalar], **options: Any) -> RegisterGroup:
-    """The same of elements of another type, converted in pairs where an instruction does."""
+    """Make a fragment of elements of another type, converted in pairs where an instruction does."""
     if layout.per_register > 1:
         packed = emitter().convert_pairs(elements, layout.dtype, **options)
         if packed is not None:

@@ -124,7 +124,7 @@ def plot_layout(
 
 
 def element_letter(layout: Layout) -> str:
-    """What the manual calls a thread's elements: a, b, c (of accumulators, C and D); else e."""
+    """Letter of a thread's elements in the manual: a, b, c (of accumulators, C and D); else e."""
     found = re.match(r"(?:mma|wgmma|wmma)\.([A-Za-z])\b", layout.name)
     return {"d": "c"}.get(found[1].lower(), found[1].lower()) if found else "e"
 

@@ -49,12 +49,12 @@ class Loop:
 
     @cached_property
     def _sources(self) -> _Sources:
-        """What each value that the loop writes is computed from."""
+        """Map each value that the loop writes to the values that it is computed from."""
         return _sources_of(self._nodes)
 
     @cached_property
     def _origins(self) -> _Sources:
-        """What each value of the kernel is computed from."""
+        """Map each value of the kernel to the values that it is computed from."""
         return _sources_of(nodes.walk(self.kernel.body))
 
     def _closure(self, values: Iterable[nodes.Value]) -> set[nodes.Value]:
@@ -136,7 +136,7 @@ class Loop:
         return any(node in block.nodes for block in nodes.children(self.node))
 
     def _comparisons(self, condition: Any) -> list[nodes.Node]:
-        """What makes a condition, by logic alone; the loop itself where it may be an old one."""
+        """Comparisons that a condition combines; the loop itself if the condition may be stale."""
         found = self._makers(condition)
         if not found:
             return []
@@ -156,7 +156,7 @@ class Loop:
 
     @cached_property
     def _moving(self) -> set[nodes.Value]:
-        """What the loop writes, without the values that are the same in all iterations."""
+        """Values that the loop changes: written values that are not equal in all iterations."""
         moving = set(self._sources)
         for node in self._nodes:  # a single value is written before it is read
             pure = isinstance(node, nodes.Op) and not node.instr.effects
@@ -285,7 +285,7 @@ def _leaving(block: nodes.Block, inner: bool = False) -> Iterator[nodes.Jump]:
 
 
 def _access(node: nodes.Node) -> str:
-    """What an operation does with words of memory, as `Access.verb`; "" for nothing."""
+    """Kind of an operation's memory access, as `Access.verb`; "" for none."""
     word = node.instr.word if isinstance(node, nodes.Op) else None
     return word.verb if word is not None else ""
 

@@ -38,7 +38,7 @@ def zeros(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
-    """The same with whatever the memory held before."""
+    """Take an array from the pool without clearing it."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     size = prod(shape) * np.dtype(dtype).itemsize
     if size < LEAST:

@@ -1,4 +1,4 @@
-"""What compiled functions do with real addresses, so that one serves every word size."""
+"""Accesses of compiled functions to real addresses, with one function for every word size."""
 
 from __future__ import annotations
 
@@ -157,5 +157,5 @@ def move(target: int, source: int, width: int) -> None:
 
 @inlined
 def error_at(code: int, index: int) -> int:
-    """What a compiled function returns when element `index` (mostly a thread) fails a check."""
+    """Encode the failed check of element `index` (mostly a thread) as a compiled function's result."""
     return code << 32 | index

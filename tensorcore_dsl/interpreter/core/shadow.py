@@ -59,7 +59,7 @@ class SharedStorage:
 
     @property
     def changing_shadow(self) -> np.ndarray:
-        """The same, in which bytes may become anything."""
+        """Allocate a shadow in which bytes may become anything."""
         _disclose_all(self.states, self.pages, True)
         return self.states
 

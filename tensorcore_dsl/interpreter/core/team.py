@@ -95,7 +95,7 @@ class Team:
         return self._size
 
     def share(self, count: int, cost: float, work: Callable[[int, int, int], Any]) -> list[Any]:
-        """What `work(first, stop, number)` returns for ranges of `count` units, in their order.
+        """Share `count` units among cores: results of `work(first, stop, number)`, in their order.
 
         cost: nanoseconds of a unit, roughly. number: that of the part, below their number.
         """
@@ -133,7 +133,7 @@ class Team:
         return found
 
     def share_mask(self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]) -> list[Any]:
-        """The same for `work(part of the mask, number)`."""
+        """Share the threads of a mask among cores: results of `work(part of the mask, number)`."""
         if self.size == 1:
             return [work(mask, 0)]
         units = np.flatnonzero(mask)
@@ -150,7 +150,7 @@ class Team:
     def share_blocks(
         self, threads: int, group: int, cost: float, work: Callable[[int, int, int], Any]
     ) -> list[Any]:
-        """The same for `work(first thread, last thread, number)`, for CTAs of `group` threads.
+        """Share CTAs of `group` threads among cores: `work(first thread, last thread, number)`.
 
         cost: that of a thread.
         """

@@ -58,7 +58,7 @@ MAX_KEPT = 512  # masks of a chunk, and answers about them
 
 
 class BoundedCache(dict[Any, Any]):
-    """What is kept to be found again; all is forgotten when there is more than `most`."""
+    """Cache that drops all entries when it holds more than `most`."""
 
     def __init__(self, most: int = MAX_KEPT) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Mask:
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """Those of the threads, in order."""
+        """Numbers of the threads, in order."""
         return np.flatnonzero(self.threads)
 
     def units(self, size: int) -> tuple[np.ndarray, int | None]:

@@ -1,4 +1,4 @@
-"""Where the threads of a chunk stand when nobody can go on, as a picture of who waits for whom."""
+"""Report of a hang: where the threads of a chunk stand, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Group:
 
 
 class HangReport:
-    """What a chunk's threads do, as text.
+    """Text that describes the threads of a chunk when no thread can go on.
 
     registers: values by place. iterations: of each loop, by its head. pending: what is known of
     blocks that have not started.
@@ -85,7 +85,7 @@ class HangReport:
         return f"in the loop at {loop.loc}, {count:,} iteration{'s' * (count != 1)} so far"
 
     def _reasons(self, group: Group) -> list[str]:
-        """What a group waits for."""
+        """Describe the waits of a group of threads."""
         ctx, instr = self.ctx, self.ctx.instruction(group.at)
         if group.state != "waits" or instr is None:
             return []
@@ -113,7 +113,7 @@ class HangReport:
         return np.arange(self.ctx.threads) // (self.ctx.clusters.size * self.ctx.group)
 
     def _arrival_lines(self, mask: np.ndarray) -> list[str]:
-        """Where threads have arrived at the mbarriers that `mask` waits for, or might."""
+        """List the lines of arrivals at the mbarriers that `mask` waits for, done or possible."""
         ctx, arrivals = self.ctx, self._arrivals(mask)
         if arrivals:
             texts = [f"{ctx.loc(at)} ({ctx.warps_text(who)})" for at, who in arrivals.items()]
@@ -201,7 +201,7 @@ class HangReport:
         return [f"    {line}" for line in lines]
 
     def _value(self, op: nodes.Op, thread: int) -> str:
-        """What an instruction of the condition reads, and what it gave."""
+        """Describe the operands and the result of an instruction of the condition."""
         if op.instr.uses_mbarrier:
             address = self._operand(op.operands[0], thread)
             if not op.results or address is None:

@@ -1,4 +1,4 @@
-"""What the debugger looks from: a warp or one of its lanes, at the mark where it stands."""
+"""Viewpoint of the debugger: a warp or one of its lanes, at a mark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECIAL = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 
 
 def kept_registers(machine: Machine) -> Registers:
-    """What a debug build keeps of the values of variables."""
+    """Registers in which a debug build keeps the values of variables."""
     file, kept = machine.registers, machine.ctx.program.kept
 
     def registers(value: Any) -> tuple[Any, np.ndarray | None]:

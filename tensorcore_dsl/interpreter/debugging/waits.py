@@ -1,4 +1,4 @@
-"""Where the warps of a block are, and what they wait for."""
+"""Positions and waits of the warps of a block."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Waits:
         yield from row(ctx.gone & exists, "ended")
 
     def _waits(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
-        """What the threads of `mask` wait for at an instruction."""
+        """Describe the waits of the threads of `mask` at an instruction."""
         ctx = self.ctx
         if instr is None:
             return ["a branch"]

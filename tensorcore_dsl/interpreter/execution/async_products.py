@@ -115,7 +115,7 @@ class Chain:
 
     @property
     def together(self) -> Together | None:
-        """What stands for all, if there is that and no other than the first of each lack C."""
+        """One product for all steps; None unless such a product exists and only first steps lack C."""
         if not self._in_one:
             return None
         if not self._joined:
@@ -146,7 +146,7 @@ class Chain:
             ctx.shared.note_chunks(first.instr, chunks, first.whole, parts)
 
     def _joined_reads(self, wholes: Sequence[dict[str, Lines]]) -> Reads:
-        """What all read, and what of it each step does; at once where the operands are alike."""
+        """Reads of all steps, and the part of each step; one entry for equal operands."""
         found = []
         for whole, some in zip(wholes, self.of_results, strict=True):
             for name, lines in whole.items():

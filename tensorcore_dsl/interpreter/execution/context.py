@@ -1,4 +1,4 @@
-"""What instructions see of a chunk: its threads, memories and barriers (`isa.context.Context`)."""
+"""Context of instructions in a chunk: threads, memories, barriers (`isa.context.Context`)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class ExecutionContext(Chunk):
             self.bulk.leave(cta)
 
     def lacking(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
-        """What threads that stand at an instruction wait for, as lines of text."""
+        """Describe, line by line, the waits of threads that stand at an instruction."""
         if instr is None:
             return []
         if instr.uses_mbarrier:

@@ -467,7 +467,7 @@ class Machine:
         return "interrupted\n" + self._picture(here)
 
     def _picture(self, here: Group | None = None) -> str:
-        """Where everybody stands, and who waits for whom; `here`: the running cohort."""
+        """Describe where all threads stand, and who waits for whom; `here`: the running cohort."""
         ctx, watchdog = self.ctx, self.watchdog
         groups = [] if here is None else [here]
         for at, cohort in sorted(ctx.cohorts.items()):
@@ -479,7 +479,7 @@ class Machine:
         return HangReport(ctx, self.registers.values, groups, watchdog.iterations, self._pending()).text()
 
     def _pending(self) -> str:
-        """What is known of blocks that have not started."""
+        """Describe the blocks that have not started."""
         ctx, g = self.ctx, self.ctx.geometry
         grid, here = prod(g.grid), g.first + self.started
         if here == grid:

@@ -117,7 +117,7 @@ class Products:
         return self.start + len(self.uses)
 
     def prepared(self, machine: Machine) -> fragments.RegisterProducts:
-        """What computes them in place."""
+        """Prepare the products of these steps on the registers of a machine."""
         key = self.start, self.end
         found = machine.products.get(key)
         if found is None:

@@ -48,7 +48,7 @@ class _Copy:
 
     @property
     def kind(self) -> tuple[int, int, int]:
-        """The same for copies that the same threads have issued in the same groups."""
+        """Key that copies share if the same threads have issued them in the same groups."""
         return id(self.mask), id(self.group), self.size
 
 

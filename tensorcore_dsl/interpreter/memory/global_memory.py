@@ -75,7 +75,7 @@ class Arguments:
         return None
 
     def describe(self, address: int) -> str:
-        """What lies at or near a virtual address, for messages."""
+        """Describe the memory at or near a virtual address, for messages."""
         index = (address >> accesses.SPACE_BITS) - 1
         if not 0 <= index < len(self.pointers):
             return "it belongs to no argument of the launch"

@@ -15,7 +15,7 @@ LOADS, STORES = "load from", "store to"
 
 
 class OutsideBoxes:
-    """Those of a chunk.
+    """Boxes of a chunk that lie outside of their array.
 
     useful: by direction and array, the clusters with a box that touches the array. idle: by
     cluster, direction and array, a message and the step of their first box that does not.

@@ -311,7 +311,7 @@ class ClusterMemory(accesses.WordMemory):
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        """Where several threads store to one place, the last one wins."""
+        """Store words; if several threads store to one place, the last one wins."""
         count, width = values.shape[0], values.dtype.itemsize
         storage, proxies = self.storage, self.sanitizer.proxies
         if self.sanitizer.detector is None and _store(

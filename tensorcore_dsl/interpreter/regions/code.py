@@ -75,7 +75,7 @@ class Code:
         return bool(self._name)
 
     def address(self, region: Region) -> int:
-        """Where the machine code of a region is, which is made if need be."""
+        """Address of the machine code of a region; compile it if necessary."""
         found = self._addresses.get(region)
         if found is None:
             with forms.COMPILING:

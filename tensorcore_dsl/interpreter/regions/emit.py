@@ -151,7 +151,7 @@ class _Function(Rows):
 
     @cached_property
     def kept(self) -> list[Slot]:
-        """Those that it stores."""
+        """Slots that the block stores."""
         return sorted(slot for slot in self.layout.written if slot[0] in self.region.kept)
 
     @cached_property
@@ -324,7 +324,7 @@ class _Function(Rows):
         self.put(f"br label %block{head}")
 
     def mistake(self) -> None:
-        """Where a warp has failed a check: the first position counts, and there the first warp."""
+        """Record the failed check of a warp: that of the first position, and there of the first warp."""
         self.label("mistake")
         noted = self.pointer(self.word(MISTAKE))
         at = self.let("load i64, ptr %position, align 8")

@@ -1,4 +1,4 @@
-"""What the code of a region gets from one machine, and what it calls there."""
+"""Data that a machine passes to the code of a region, and functions that the code calls."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _array(address: int, dtype: Any, count: int) -> np.ndarray:
 
 
 class Frame:
-    """What the code of a region gets from one machine.
+    """Data that a machine passes to the code of a region.
 
     registers, special, rest: of the machine; memory: the record of memories. parts: by position,
     the functions of products.

@@ -1,4 +1,4 @@
-"""What the words of a frame are: what the code of a region gets from its machine."""
+"""Layout of the words of a frame, by which a machine passes data to the code of a region."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def operands(row: Row) -> tuple[Slot, ...]:
 
 
 class Layout:
-    """What the words of a region's frame from FIRST on, and its counters, stand for.
+    """Meaning of the words of a region's frame from FIRST on, and of its counters.
 
     words: a slot, (REFERENCE, function, number), ("copy", row, number), (INPUT, register, number), or
     (PRODUCTS, row, number): the function that computes products, and its words.

@@ -201,7 +201,7 @@ def products_row(instr: Instruction, count: int, results: Iterable[Slot], operan
 
 @dataclass
 class Flow:
-    """What steps read and write, and where threads go behind them; sets of places are bits of ints.
+    """Reads, writes and successors of steps. Sets of places are bits of ints.
 
     jumps: by position. live: by position, the places that may be read from there on.
     """
@@ -375,7 +375,7 @@ def _first_of_each(positions: Iterable[int], edges: Iterable[int]) -> set[int]:
 
 
 def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
-    """Some stretches of steps without jumps, one behind the other."""
+    """Make a region of consecutive stretches of steps without jumps."""
     steps, everywhere = program.steps, [at for part in parts for at in part]
     rows = tuple((at, row) for at in everywhere for row in program.rows[at])
     written, reads, left = 0, 0, 0
@@ -393,7 +393,7 @@ def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
 
 
 def _doubtful(flow: Flow, blocks: Sequence[Block], entry: int, written: int) -> int:
-    """What threads that start at `entry` may leave unwritten, of places that others may read."""
+    """Places that threads from `entry` may leave unwritten although others may read them."""
     assigned = {block.start: -1 for block in blocks}
     assigned[entry] = 0
     doubt, changed = 0, True

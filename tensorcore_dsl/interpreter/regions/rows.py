@@ -106,7 +106,7 @@ class Rows:
     # -- registers ---------------------------------------------------------------------------------
 
     def home(self, slot: Slot) -> Pair:
-        """Where the halves of a register of this warp lie."""
+        """Addresses of the two halves of a register of this warp in memory."""
         place = self.let(f"getelementptr i64, ptr %frame, i64 {self.layout.words[slot]}")
         base, size = self.let(f"load ptr, ptr {place}, align 8"), slot[2]
         low = self.let(f"getelementptr i8, ptr {base}, i64 %offset{size}")
@@ -125,7 +125,7 @@ class Rows:
         return self.let(f"select {VECTOR[1]} {lanes}, {kind} {yes}, {kind} {no}")
 
     def variable(self, slot: Slot) -> Pair:
-        """Where a register lies between blocks."""
+        """Variables that hold the two halves of a register between blocks."""
         return tuple(f"%r.{slot[0]}.{slot[1]}.{half}" for half in "ab")  # type: ignore[return-value]
 
     def value(self, slot: Slot) -> Value:

@@ -166,7 +166,7 @@ def execute(
 
 
 def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None]:
-    """What follows the code of a region in which all threads take the same way."""
+    """Make the function that completes a region in which all threads take the same way."""
     account, (target,) = traffic(_unguarded(region.blocks[0])), region.exits
     guarded = _guarded(region)
     start, end, behind = region.start, region.end, (region.start + 1, region.end)
@@ -187,7 +187,7 @@ def _straight_end(region: Region) -> Callable[[Machine, list[Frame]], int | None
 
 
 def _end(region: Region, at: int) -> Callable[[Machine, list[Frame]], int | None]:
-    """What follows the code of a region that threads may leave in several places."""
+    """Make the function that completes a region that threads may leave in several places."""
     blocks, exits = region.blocks, set(region.exits)
     accounts = [(i, traffic(some)) for i, some in enumerate(map(_unguarded, blocks)) if some]
     guarded, count = _guarded(region), len(blocks)
@@ -288,7 +288,7 @@ def refuse(machine: Machine, mistake: np.ndarray, issued: dict[int, Any] | None 
 
 
 def traffic(accesses: Iterable[Access]) -> Callable[[Machine, int], None]:
-    """What counts these accesses of so many threads."""
+    """Make the function that counts these accesses for a number of threads."""
     sizes: Counter[tuple[str, str]] = Counter()
     uses: Counter[str] = Counter()
     for how in accesses:

@@ -25,7 +25,7 @@ VIRTUAL, REAL = 0, 2  # columns of the table of allocations
 
 
 class ClockedDetector(RunningDetector, Protocol):
-    """What this module needs of `races.Races`."""
+    """Interface of `races.Races` for this module."""
 
     chunk: Chunk
     clocks: VectorClocks

@@ -1,4 +1,4 @@
-"""What a launch has accessed, kept for the launches that may run at the same time.
+"""Accesses of a launch, kept for launches that may run at the same time.
 
 A footprint holds the last accesses of every granule, as `access_history` has them at the end of the
 launch. It does not keep arrays alive. The accesses of an array are dropped with the array's memory,
@@ -128,7 +128,7 @@ class Footprint:
         return bool((vectors[vector, columns] >= serial).all())
 
     def detector(self, serial: int) -> Any:
-        """What is left of the detector of the chunk that made an access."""
+        """Remainder of the detector of the chunk that made an access."""
         return self.chunks[int(self.owner[serial >> history.PAGE_BITS])]
 
     def name(self, real: int) -> str:
@@ -137,7 +137,7 @@ class Footprint:
 
 
 def owner_of(array: np.ndarray) -> Owner:
-    """What gives the owner of an array's memory, and None once that is free."""
+    """Make the function that returns the owner of an array's memory, or None once it is free."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     storage = getattr(array.base, "untyped_storage", None)

@@ -1,4 +1,4 @@
-"""What orders accesses: barriers, mbarriers, waits and fences hand on what their threads know.
+"""Order of accesses by barriers, mbarriers, waits and fences, which hand on vector clocks.
 
 `HappensBefore` is a part of the detector (`races.Races`). Barriers call it when threads arrive and
 pass, asynchronous operations when they are issued and awaited.

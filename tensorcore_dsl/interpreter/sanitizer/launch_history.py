@@ -1,4 +1,4 @@
-"""What the chunks of a launch share of its accesses: serial numbers, global memory, names."""
+"""History that the chunks of a launch share: serial numbers, global memory, names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODES_AT_ONCE = 1 << 14
 
 
 class PastChunk:
-    """What is left of the detector of a chunk that has ended: names for reports."""
+    """Remainder of the detector of a finished chunk: names for reports."""
 
     def __init__(self, races: Any) -> None:
         self.names = races.names
@@ -43,7 +43,7 @@ def _instructions(program: Program) -> Iterator[Instruction]:
 
 
 class LaunchHistory:
-    """What the chunks of a launch share.
+    """History that the chunks of a launch share.
 
     coupled: may CTAs wait for each other? Then chunks run one after the other. element: names the
     bytes at a real address of global memory. chunks: the chunk of each number from 1 on. turn: how
@@ -99,7 +99,7 @@ class LaunchHistory:
         vars(races.early).clear()  # the two refer to each other: this frees their memory at once
 
     def footprint(self, arrays: Iterable[tuple[NamedArray, np.ndarray]]) -> Footprint:
-        """What the launch has accessed, after its end."""
+        """Accesses of the launch, after its end."""
         found = []
         for named, array in arrays:
             region = self.region(named.low)

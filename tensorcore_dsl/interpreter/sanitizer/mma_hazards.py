@@ -63,7 +63,7 @@ class ProductUse:
 
     @classmethod
     def joined(cls, uses: Sequence[ProductUse]) -> ProductUse:
-        """What products of the same instruction use."""
+        """Join the accesses of products of the same instruction."""
         accumulators, a, inputs = (
             frozenset[int]().union(*every)
             for every in zip(*[(use.accumulators, use.a, use.inputs) for use in uses], strict=True)
@@ -197,7 +197,7 @@ class MmaHazards:
         self.queue.append(Product(use, parts, groups, self.commits))
 
     def _unfenced(self, use: ProductUse, groups: np.ndarray) -> np.ndarray:
-        """Those of `groups` that must fence before they issue a product."""
+        """Select those of `groups` that must fence before they issue a product."""
         unfenced = groups & ~self.fenced
         for place in use.accumulators | use.a if self.touched else ():
             if place in self.touched:

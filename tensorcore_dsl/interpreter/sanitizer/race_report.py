@@ -1,4 +1,4 @@
-"""What a race is told as: both accesses, the bytes, what would order them, what came closest."""
+"""Report of a race: both accesses, the bytes, what would order them, what came closest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH = 52  # characters of source in a sentence
 
 
 class Detector(Protocol):
-    """What this module needs of `races.Races`, and of what is left of it (`races.PastChunk`)."""
+    """Interface of `races.Races`, and of its remainder `races.PastChunk`, for this module."""
 
     @property
     def names(self) -> Positions: ...
@@ -37,7 +37,7 @@ class Detector(Protocol):
 
 
 class RunningDetector(Detector, Protocol):
-    """The same of a chunk that runs."""
+    """Interface of the detector of a running chunk."""
 
     launch: Any
     places: dict[int, np.ndarray]
@@ -170,14 +170,14 @@ class Finding:
         return "\n  ".join(line for line in lines if line)
 
     def _verbs(self) -> tuple[str, str]:
-        """What is done to the bytes here, and what somebody did."""
+        """Verbs of the access here, and of the other access."""
         mine = self.races.names.instruction(self.step)
         theirs = self._owner.names.instruction(self._step)
         stores = self.kind in (history.STORE, history.STRONG_STORE)
         return _verb(mine, stores)[0], _verb(theirs, self.what != history.READ)[1]
 
     def _name(self, here: Loc | None) -> str:
-        """What is accessed, as the source says."""
+        """Name of the accessed memory in the source."""
         text = _target(here)
         return f"`{text}`" if text else "global memory" if self._is_global else "shared memory"
 

@@ -28,7 +28,7 @@ MAX_LAUNCHES = 8  # of a stream: the accesses of older ones are dropped
 
 
 class Queued(NamedTuple):
-    """Where a launch is queued. stream: a handle. blocking: does the default stream wait for it?"""
+    """Queue of a launch. stream: a handle. blocking: whether the default stream waits for it."""
 
     stream: int = DEFAULT_STREAM
     blocking: bool = True
@@ -133,7 +133,7 @@ def _stream(queue: Queued) -> _Stream:
 
 
 def _of_other_streams(queue: Queued) -> frozenset[int]:
-    """What the default stream waits for, or what waits for the default stream."""
+    """Launches of other streams that are ordered with the default stream."""
     default = queue.stream == DEFAULT_STREAM
     streams = (
         [

@@ -31,7 +31,7 @@ from tensorcore_dsl.isa.spec import Instruction
 
 
 class Detector(Protocol):
-    """What this module needs of `races.Races`."""
+    """Interface of `races.Races` for this module."""
 
     chunk: Chunk
     clocks: VectorClocks
@@ -73,7 +73,7 @@ def compatible_abroad(strong: int, other: int) -> bool:
 
 @dataclass
 class Message:
-    """What a release hands on: vectors by cluster, its scope, and the CTA that made it.
+    """Content of a release: vectors by cluster, its scope, and the CTA that made it.
 
     chain: the same number where atomics have carried it on, and added what they hand on.
     """
@@ -212,7 +212,7 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
 
 
 def fenced_by(races: Detector, thread: int) -> Message | None:
-    """What the last fence of a thread lets its later strong writes and relaxed arrivals hand on."""
+    """Vectors that the last fence of a thread adds to its later strong writes and relaxed arrivals."""
     if (races.number, thread) not in races.launch.signals.fenced:
         return None
     known, then, foreign, scope = races.launch.signals.fenced[races.number, thread]
@@ -223,7 +223,7 @@ def fenced_by(races: Detector, thread: int) -> Message | None:
 
 
 def _fenced_by_others(races: Detector, thread: int) -> list[Message]:
-    """What sequential fences of other threads have fenced that happened before `thread` writes."""
+    """Messages of other threads' sequential fences that `thread` has seen before it writes."""
     width, clocks = races.clocks.width, races.clocks
     entries = races.launch.signals.sequential.get(races.number, {})
     known = clocks.rows.known[ORDER, clocks.rows.row_of[thread]]

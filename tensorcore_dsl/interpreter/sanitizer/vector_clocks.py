@@ -177,7 +177,7 @@ class VectorClocks:
         return vectors
 
     def foreign(self, thread: int) -> dict[int, np.ndarray]:
-        """What a thread knows of other clusters, by their number."""
+        """Vectors of a thread for other clusters, by their number."""
         return self.sets[int(self.rows.foreign[self.rows.row_of[thread]])]
 
     def learn(self, thread: int, own: int, vectors: dict[int, np.ndarray]) -> None:
@@ -249,7 +249,7 @@ class VectorClocks:
 
 
 def merged(first: dict[int, np.ndarray], second: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """What both know, by cluster."""
+    """Merge the vectors of two threads, by cluster."""
     result = dict(first)
     for cluster, vectors in second.items():
         mine = result.get(cluster)

@@ -58,7 +58,7 @@ class Launching:
 
     @property
     def loc(self) -> Loc | None:
-        """Where it is."""
+        """Location of the step."""
         return self.chunk.loc(self.chunk.at_step) if self.chunk is not None else None
 
 

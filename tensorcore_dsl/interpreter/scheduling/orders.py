@@ -64,7 +64,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Journal:
-    """What happened under a schedule. chunks: by their first block."""
+    """Record of a run under a schedule. chunks: by their first block."""
 
     events: list[Event] = field(default_factory=list)
     chunks: dict[int, Chunk] = field(default_factory=dict)

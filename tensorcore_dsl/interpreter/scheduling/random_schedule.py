@@ -86,7 +86,7 @@ class RandomSchedule:
         return choice
 
     def _highest(self, chunk: Chunk) -> tuple[int, Cohort] | None:
-        """Of the ready warps, those of the highest priority at one position."""
+        """Select the ready warps of the highest priority at one position."""
         candidates = []
         for at, cohort in chunk.cohorts.items():
             ready = warps_of(cohort.mask & (self.blocked == READY))

@@ -49,7 +49,7 @@ class Clusters:
         return own // self.size * self.size + rank - 1 if rank else own
 
     def ctas(self, addresses: np.ndarray) -> np.ndarray:
-        """The same for (T,) addresses; ranks are not checked."""
+        """CTAs of (T,) addresses; ranks are not checked."""
         own = np.arange(addresses.size) // self.chunk.group
         ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
         return np.where(ranks > 0, own // self.size * self.size + ranks - 1, own)

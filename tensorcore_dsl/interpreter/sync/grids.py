@@ -11,7 +11,7 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
 
 class Overlap(Protocol):
-    """What decides how far the launches in front and behind have come.
+    """Interface to the launches in front and behind, which may run at the same time.
 
     chunk: the one that runs.
     """

@@ -1,4 +1,4 @@
-"""What each warp executed in an emulated run, as plain data: the input of the cost model.
+"""Recording of an emulated run: the steps of each warp, as input of the cost model.
 
 The order of the run is one legal order; only the dependences in it count: who arrives at which
 phase of which barrier, who waits for it, and which copies complete it.

@@ -238,7 +238,7 @@ class Replay:
     def _awaited(
         self, warp: Track, details: list[Detail]
     ) -> Iterator[tuple[Completion, float, str, Phase | None]]:
-        """What a step waits for, the cycles from its end until the warp goes on, and its state."""
+        """Describe the wait of a step: object, cycles from its end until the warp goes on, state."""
         for detail in details:
             if isinstance(detail, Wait) and detail.phase[3] >= 0:
                 delay = self.costs[WAKING[detail.phase[0]]]

@@ -1,4 +1,4 @@
-"""What a step of the program costs by itself, apart from the memory and the barriers it uses."""
+"""Cost of a step by itself, without the memory and the barriers that it uses."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def place(replay: Replay, at: int) -> str:
 
 
 def awaited(replay: Replay, phase: Phase | None) -> str:
-    """What a wait for a phase awaits: the barrier, and who arrives at it."""
+    """Describe the wait for a phase: the barrier, and who arrives at it."""
     if phase is None:
         return ""
     recording, (kind, block, number, _) = replay.recording, phase

@@ -69,7 +69,7 @@ def distances(arguments: Sequence[Description], written: int) -> tuple[int | Non
 
 
 class LaunchPlan(Protocol):
-    """What the fast path needs of `launch.Plan`."""
+    """Interface of `launch.Plan` for the fast path."""
 
     @property
     def function(self) -> int: ...
