@@ -132,7 +132,7 @@ def other(torch: Any, backend: str, arrays: Any, causal: bool) -> Any:
 def errors(torch: Any, problem: tuple[int, ...], causal: bool) -> dict[str, float]:
     """Root mean square differences to float64, of both families and of cuDNN."""
     _, _, _, _, dim, width = problem
-    found = {}
+    largest = {}
     for dtype in (torch.bfloat16, torch.float16):
         shapes = shapes_of(1, 4, 2, LENGTH_OF_ERRORS, dim, width)
         arrays = [torch.randn(shape, dtype=dtype, device="cuda") for shape in shapes[:3]]
@@ -145,5 +145,5 @@ def errors(torch: Any, problem: tuple[int, ...], causal: bool) -> dict[str, floa
         results["cuDNN"] = other(torch, "CUDNN_ATTENTION", arrays, causal)
         for name, result in results.items():
             rms = (result.double() - exact).pow(2).mean().sqrt()
-            found[f"{name} {str(dtype).removeprefix('torch.')}"] = float(rms)
-    return found
+            largest[f"{name} {str(dtype).removeprefix('torch.')}"] = float(rms)
+    return largest

@@ -77,11 +77,11 @@ def _in_processes(
             packages["other"] = stack.enter_context(package_of(against))
         for name in progress(names if against else [], "in turns"):
             for checks in (False, True)[: 1 + (name in CHECKED)]:
-                found = in_turns(packages, (name, checks, *more), rounds)
-                yield {"case": name + ", all checks" * checks, "kind": "turns"} | found
+                answers = in_turns(packages, (name, checks, *more), rounds)
+                yield {"case": name + ", all checks" * checks, "kind": "turns"} | answers
         for name in progress([name for name in FIRST if name in names], "first launches"):
-            for state, found in first_launches(packages, (name, True, *more), rounds).items():
-                yield {"case": f"{name}, {state} cache", "kind": "first"} | found
+            for state, answers in first_launches(packages, (name, True, *more), rounds).items():
+                yield {"case": f"{name}, {state} cache", "kind": "first"} | answers
 
 
 def _measure(make: Callable[[], Problem], workers: int) -> dict[str, Any]:

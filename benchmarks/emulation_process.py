@@ -68,10 +68,10 @@ def first_launches(packages: Packages, arguments: Arguments, rounds: int) -> dic
     for _ in range(rounds):
         for who, folder in packages.items():
             with tempfile.TemporaryDirectory() as cache:
-                for found in answers.values():
+                for answer in answers.values():
                     with _process(folder, Path(cache), arguments) as process:
-                        found.append((who, _ask(process)))
-    return {state: _summary(found) for state, found in answers.items()}
+                        answer.append((who, _ask(process)))
+    return {state: _summary(answer) for state, answer in answers.items()}
 
 
 def _summary(answers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:

@@ -108,17 +108,17 @@ def measure(torch: Any, make: Callable[..., Case], problem: tuple[Any, ...], rou
     launches, result = {"ours": ours}, {"problem": case.problem, "others": {}}
     for name, launch in case.others.items():
         try:
-            found = launch(0)
+            measured = launch(0)
             torch.cuda.synchronize()
-            if "error" not in result and found is not None:
-                result["error"] = difference(case.outputs, found)
+            if "error" not in result and measured is not None:
+                result["error"] = difference(case.outputs, measured)
             launches[name] = TimedLaunch(torch, launch, case.sets)
         except Exception as error:  # of any type: libraries have their own
             result["others"][name] = failure(error)
     timings = dict(zip(launches, time_interleaved(list(launches.values()), rounds, WARM_UP)))
     for name, timing in timings.items():
-        found = {"timing": timing.json(), "captured": launches[name].captured}
-        result.update(found) if name == "ours" else result["others"].update({name: found})
+        measured = {"timing": timing.json(), "captured": launches[name].captured}
+        result.update(measured) if name == "ours" else result["others"].update({name: measured})
     rivals = {name: t.median for name, t in timings.items() if name != "ours"}
     result["rate"], result["unit"] = case.work / timings["ours"].median, case.unit
     if rivals:
@@ -391,10 +391,10 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
             notes = [] if result.get("correct", True) else ["WRONG RESULT"]
             if "failure" in result:
                 notes.append(one_line(result["failure"]))
-            for other, found in result.get("others", {}).items():
-                row[other] = duration(found.get("timing", {}).get("median"))
-                if "failure" in found:
-                    notes.append(f"{other}: {one_line(found['failure'])}")
+            for other, result_of_other in result.get("others", {}).items():
+                row[other] = duration(result_of_other.get("timing", {}).get("median"))
+                if "failure" in result_of_other:
+                    notes.append(f"{other}: {one_line(result_of_other['failure'])}")
             rows.append(row | {"ratio": number(result.get("ratio"), ".2f"), "notes": "; ".join(notes)})
         if rows:
             names = list(dict.fromkeys(column for row in rows for column in row))

@@ -55,12 +55,12 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     for result in document["results"]:
         row = {"scenario": result["scenario"]}
         for state in STATES:
-            found = result.get(state, {})
+            times = result.get(state, {})
             row |= {
-                f"{state}: import": duration(found.get("import")),
-                f"{state}: first run": duration(found.get("first")),
-                f"{state}: CPU": duration(found.get("cpu")),
-                f"{state}: compiled": str(len(found.get("compiled", ()))),
+                f"{state}: import": duration(times.get("import")),
+                f"{state}: first run": duration(times.get("first")),
+                f"{state}: CPU": duration(times.get("cpu")),
+                f"{state}: compiled": str(len(times.get("compiled", ()))),
             }
         row["second run"] = duration(result.get("warm", {}).get("second"))
         rows.append(row | {"notes": one_line(result.get("failure", ""))})
@@ -71,7 +71,7 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
             for result in document["results"]
             for name, seconds in result.get("cold", {}).get("compiled", ())
         ),
-        key=lambda found: -found[1],
+        key=lambda times: -times[1],
     )
     yield Table(
         "The slowest compilations",
@@ -221,8 +221,8 @@ def _in_this_process(name: str) -> dict[str, Any]:
 
     cpu = time.process_time()
     first = elapsed(SCENARIOS[name])
-    found = {"first": first, "cpu": time.process_time() - cpu, "compiled": list(COMPILED)}
-    return found | {"second": elapsed(SCENARIOS[name])}
+    times = {"first": first, "cpu": time.process_time() - cpu, "compiled": list(COMPILED)}
+    return times | {"second": elapsed(SCENARIOS[name])}
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def forms(names: tuple[str, ...]) -> list[tuple[Instruction, str]]:
     """All products with an architecture whose rounding is known; of wgmma those of some widths."""
-    found = []
+    chosen = []
     for instruction in isa.instructions():
         if not {"a", "b", "c", "d"} <= instruction.params.keys():
             continue
@@ -82,10 +82,10 @@ def forms(names: tuple[str, ...]) -> list[tuple[Instruction, str]]:
                 architectures.model(isa.fragments.prepared(instruction)[0], name)
             except (ArchError, ValueError):
                 continue
-            found.append((instruction, name))
+            chosen.append((instruction, name))
             if not names:
                 break
-    return found
+    return chosen
 
 
 def group(instruction: Instruction) -> str:

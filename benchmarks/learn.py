@@ -248,8 +248,8 @@ def _has_few_stages(config: HopperConfig, shape: ProblemShape) -> bool:
 def _rows(configs: list[Any], kinds: list[int], shapes: list[ProblemShape], memory: Any) -> Any:
     names = [field.name for field in fields(ProblemShape)]
     columns = {name: np.array([getattr(shape, name) for shape in shapes]) for name in names}
-    found = features(Menu.of(configs, kinds), ProblemShape(**columns), memory)
-    return rows_of(found, len(configs))
+    columns_of_rows = features(Menu.of(configs, kinds), ProblemShape(**columns), memory)
+    return rows_of(columns_of_rows, len(configs))
 
 
 def slower(index: Any, seconds: Any) -> Any:
@@ -386,12 +386,12 @@ def run(options: argparse.Namespace) -> Report:
     arrays = grown(timings, ~timings.held_out)
     if options.write:
         np.savez_compressed(trees.STORED, **arrays, **selected(timings))
-    found = {"learned": (expected(timings, arrays), ~timings.held_out)}
-    found["held out"] = found["learned"][0], timings.held_out
-    found["held out, roofline"] = timings.roofline, timings.held_out
-    found["roofline"] = timings.roofline, ~timings.held_out
+    tables = {"learned": (expected(timings, arrays), ~timings.held_out)}
+    tables["held out"] = tables["learned"][0], timings.held_out
+    tables["held out, roofline"] = timings.roofline, timings.held_out
+    tables["roofline"] = timings.roofline, ~timings.held_out
     if options.cross_validate:
-        found["cross-validated"] = cross_validated(timings), ~timings.held_out
+        tables["cross-validated"] = cross_validated(timings), ~timings.held_out
     types = np.array(
         [
             "16 bits" if r["dtype"] in ("f16", "bf16") else r["dtype"] + " promoted" * r["precise"]
@@ -399,7 +399,7 @@ def run(options: argparse.Namespace) -> Report:
         ]
     )[timings.index]
     names = {WGMMA: "wgmma", MMA: "mma.sync", F64: "mma.sync", VECTORS: "vectors"}
-    for name, (seconds, mask) in found.items():
+    for name, (seconds, mask) in tables.items():
         groups = {"all": mask}
         for dtype in np.unique(types):
             for kind in names:
@@ -421,11 +421,11 @@ def cross_validated(timings: Timings) -> Any:
     key = lambda r: (r["M"], r["N"], r["K"], r["layout"])
     groups = np.array([sizes.setdefault(key(r), len(sizes)) for r in timings.results])
     folds = np.random.default_rng(0).integers(FOLDS, size=len(sizes))[groups][timings.index]
-    found = np.empty(len(folds))
+    losses = np.empty(len(folds))
     for fold in range(FOLDS):
         arrays = grown(timings, ~timings.held_out & (folds != fold))
-        found[folds == fold] = expected(timings, arrays)[folds == fold]
-    return found
+        losses[folds == fold] = expected(timings, arrays)[folds == fold]
+    return losses
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:

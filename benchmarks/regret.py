@@ -93,12 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def problems(seed: int, count: int, dtypes: Sequence[str]) -> list[Case]:
     """The first `count` problems of the landscape that wgmma kernels run as they are."""
-    found = []
+    chosen = []
     for case in landscape.problems(seed, 8 * count, dtypes):
         with tc.target("cpu", "sm_90a"):
             if not obstacles(problem_of(case))["sm90"]:
-                found.append(case)
-    return found[:count]
+                chosen.append(case)
+    return chosen[:count]
 
 
 def arrays(case: Case) -> tuple[Any, Any, Any]:
@@ -232,7 +232,7 @@ def measure(
     a, b = draw(torch, case, 0)
     sets = min(sets_beyond_cache(case.bytes, cache_bytes(torch)), MAX_LAUNCHES)
     data = operands(torch, case, a, b, sets)
-    launches, found, failures, sampler = [], [], [], Sampler(torch, sets)
+    launches, timed, failures, sampler = [], [], [], Sampler(torch, sets)
     begin, waited = time.perf_counter(), 0.0
     for config in configs:
         before = time.perf_counter()
@@ -242,11 +242,11 @@ def measure(
             if error:
                 raise RuntimeError(error)
             launches.append(sampler(partial(ours, data, config)))
-            found.append(config)
+            timed.append(config)
         except Exception as failed:
             failures.append({"config": asdict(config), **failure(failed)})
             torch.cuda.synchronize()
-    if not found or found[0] != configs[0]:
+    if not timed or timed[0] != configs[0]:
         raise RuntimeError(f"the choice could not be measured: {failures[0]}")
     result: dict[str, Any] = {"sets": sets, "failures": failures, "compilers_s": waited}
     result["prepared_s"] = time.perf_counter() - begin
@@ -265,10 +265,10 @@ def measure(
             "family": family_of(config),
             "config": differing(config),
         }
-        for i, config in enumerate(found)
+        for i, config in enumerate(timed)
     ]
     if prepared is not None:
-        if len(launches) > len(found):
+        if len(launches) > len(timed):
             result["reference"] = times[-1]
         prepared.close()
     return result

@@ -199,8 +199,8 @@ def measure_wave(
         )
 
 
-def reported(found: list[dict[str, Any]]) -> str:
-    return f"{sum(bool(f.get('reports')) for f in found)} of {len(found)}"
+def reported(runs: list[dict[str, Any]]) -> str:
+    return f"{sum(bool(f.get('reports')) for f in runs)} of {len(runs)}"
 
 
 def counted(results: Any) -> str:
@@ -260,5 +260,5 @@ def measure_costs(
 
 
 def runs_of(runner: Runner, run: dict[str, Any]) -> dict[str, Any]:
-    found = {tool: runner.found.get((run["id"], tool)) for tool in (PLAIN, *TOOLS)}
-    return {tool: result for tool, result in found.items() if result is not None}
+    results_by_tool = {tool: runner.found.get((run["id"], tool)) for tool in (PLAIN, *TOOLS)}
+    return {tool: result for tool, result in results_by_tool.items() if result is not None}

@@ -122,13 +122,13 @@ def main(runs_file: str, out_file: str, target: str, repeats: str) -> None:
             try:
                 launch = prepare(run, cases[run["class"]][run["name"]], target)
                 say({"start": run["id"]})
-                found = launch(int(repeats))
+                result = launch(int(repeats))
             except Exception as error:
                 refused = isinstance(error, TensorCoreError) and not isinstance(error, LaunchError)
                 text = f"{type(error).__name__}: {error}"
-                found = {"result": REFUSED if refused else FAILED, "text": text[:500]}
-            say({"end": run["id"], **found})
-            if found["result"] == FAILED:
+                result = {"result": REFUSED if refused else FAILED, "text": text[:500]}
+            say({"end": run["id"], **result})
+            if result["result"] == FAILED:
                 break
 
 

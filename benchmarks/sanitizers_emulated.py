@@ -23,7 +23,7 @@ def emulate(document: dict[str, Any], jobs: int) -> list[dict[str, Any]]:
     attribute(document)
     parts = [results[i::jobs] for i in range(jobs)]
     with ThreadPoolExecutor(jobs) as pool:
-        emulated = [found for part in pool.map(emulate_part, parts) for found in part]
+        emulated = [result for part in pool.map(emulate_part, parts) for result in part]
     places = {(r["class"], r["name"], r["twin"]): r for r in emulated}
     for cost in document["summary"]["costs"]:
         cost["seconds"] |= emulated_seconds(cost)
@@ -41,9 +41,9 @@ def attribute(document: dict[str, Any]) -> None:
         for report in batch["reports"]:
             fit = [by_id[name] for name in batch["runs"] if may_have(by_id[name], report)]
             if len(fit) == 1:
-                found = fit[0]["runs"][batch["tool"]]
-                found["reports"] += 1
-                found.setdefault("report", report)
+                runs = fit[0]["runs"][batch["tool"]]
+                runs["reports"] += 1
+                runs.setdefault("report", report)
 
 
 def may_have(run: dict[str, Any], report: str) -> bool:
@@ -57,30 +57,32 @@ def may_have(run: dict[str, Any], report: str) -> bool:
 
 def names_called(function: Any) -> set[str]:
     """The global names that a function uses, and those that the functions among them use."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = [(function.__code__, function.__globals__)]
     while waiting:
         code, scope = waiting.pop()
         waiting += [(part, scope) for part in code.co_consts if inspect.iscode(part)]
-        for name in set(code.co_names) - found:
-            found.add(name)
+        for name in set(code.co_names) - names:
+            names.add(name)
             used = scope.get(name)
             if inspect.isfunction(used):
                 waiting.append((used.__code__, used.__globals__))
-    return found
+    return names
 
 
 def emulate_part(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     harness = planted()
     worker = harness.Worker(LIMIT)
-    found = []
+    emulated = []
     try:
         for result in results:
             outcome = worker.run(result["class"], result["name"], result["twin"], None)
-            found.append(result | {"emulator": {"verdict": outcome.verdict, "report": outcome.report[:600]}})
+            emulated.append(
+                result | {"emulator": {"verdict": outcome.verdict, "report": outcome.report[:600]}}
+            )
     finally:
         worker.stop()
-    return found
+    return emulated
 
 
 def emulated_seconds(cost: dict[str, Any]) -> dict[str, float]:

@@ -186,22 +186,22 @@ class Runner:
         late = time.monotonic() > self.deadline and not hung
         last = started[-1] if started else None
         for name in started:
-            found = {k: v for k, v in ended.get(name, {}).items() if k != "end"}
-            if not found:
+            result = {k: v for k, v in ended.get(name, {}).items() if k != "end"}
+            if not result:
                 if late:  # the end of the time, not of the run
                     continue
-                found = {"result": HUNG if hung else DIED, "exit": process.child.returncode}
+                result = {"result": HUNG if hung else DIED, "exit": process.child.returncode}
                 if not hung:
-                    found["text"] = process.last_words()
+                    result["text"] = process.last_words()
             named = reports.get(name, [])
-            if name == last and found["result"] in (FAILED, DIED, HUNG):
+            if name == last and result["result"] in (FAILED, DIED, HUNG):
                 named = named + others
                 others = []
             counted = [r for r in named if not API_ERROR.match(r)]
-            found["reports"] = len(counted)
+            result["reports"] = len(counted)
             if named:
-                found["report"] = (counted or named)[0][:MAX_KEPT]
-            self.found[name, batch.tool] = found
+                result["report"] = (counted or named)[0][:MAX_KEPT]
+            self.found[name, batch.tool] = result
         if others:
             kept = others[:MAX_UNNAMED]
             self.unnamed.append({"tool": batch.tool, "runs": started, "reports": kept})
@@ -223,12 +223,12 @@ def reports_of(log: Path) -> tuple[dict[str, list[str]], list[str]]:
 
 def blocks(lines: Iterable[str]) -> list[str]:
     """Reports: a line that is not indented, and the indented ones after it."""
-    found: list[list[str]] = []
+    reports: list[list[str]] = []
     for line in lines:
         text = line.removeprefix("=========")[1:]
         if not line.startswith("=========") or not text.strip():
             continue
-        if not text.startswith(" ") or not found:
-            found.append([])
-        found[-1].append(text.strip())
-    return ["\n".join(report) for report in found if not FRAME.match(report[0])]
+        if not text.startswith(" ") or not reports:
+            reports.append([])
+        reports[-1].append(text.strip())
+    return ["\n".join(report) for report in reports if not FRAME.match(report[0])]

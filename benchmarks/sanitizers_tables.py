@@ -69,10 +69,10 @@ def tables_of(document: dict[str, Any]) -> Iterator[Table]:
     if any("emulator" in r for r in results):
         emulated = {"emulator": by_emulator}
     if bugs:
-        found = {"GPU alone": by_gpu, **tools, "any, not the twin": told_apart(results), **emulated}
+        columns = {"GPU alone": by_gpu, **tools, "any, not the twin": told_apart(results), **emulated}
         if emulated:
-            found["at its line"] = at_line
-        yield by_class("Bugs that are found", "bugs", bugs, found)
+            columns["at its line"] = at_line
+        yield by_class("Bugs that are found", "bugs", bugs, columns)
     if twins:
         yield by_class("Correct twins that are blamed", "twins", twins, tools | emulated)
     if document["summary"].get("costs"):
@@ -141,5 +141,5 @@ def markdown(document: dict[str, Any]) -> Iterator[str]:
     unsaid = [r for r in document["results"] if not complete(r)]
     yield f"\nNot compared: {len(unsaid)}"
     for result in unsaid:
-        states = {tool: found["result"] for tool, found in result["runs"].items()}
+        states = {tool: run["result"] for tool, run in result["runs"].items()}
         yield f"- {result['class']}/{result['name']} twin={result['twin']}: {states}"

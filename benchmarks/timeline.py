@@ -84,7 +84,7 @@ def correlations(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Over several sizes it ranks the rates of operations.
     """
-    found = []
+    pairs = []
     sizes = list(dict.fromkeys((r["M"], r["N"], r["K"]) for r in results))
     groups: list[tuple[str, Any]] = [
         (family, size) for family in ("sm90", "sm80", "") for size in (*sizes, None)
@@ -99,7 +99,7 @@ def correlations(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ]
         if len(chosen) > 2:
             ranks = [(r["estimate"] / r["operations"], r["median"] / r["operations"]) for r in chosen]
-            found.append(
+            pairs.append(
                 {
                     "family": family,
                     "size": list(size or ()),
@@ -108,7 +108,7 @@ def correlations(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "correlation": spearman(*zip(*ranks, strict=True)),
                 }
             )
-    return found
+    return pairs
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
@@ -168,8 +168,8 @@ def launch_on(data: Operands, candidate: Candidate, i: int) -> None:
 def resources(data: Operands, candidate: Candidate) -> dict[str, Any]:
     """Registers of a thread and bytes of shared memory of a block, which limit resident blocks."""
     a, b, d = data.a[0], data.b[0], data.d[0]
-    found = kernels.plan(a, b, None, d, family=candidate.family, config=candidate.config)
-    used = found.kernel.resources(a, b, d, d, 1.0, 0.0, arch="sm_90a", **dict(found.options))
+    plan = kernels.plan(a, b, None, d, family=candidate.family, config=candidate.config)
+    used = plan.kernel.resources(a, b, d, d, 1.0, 0.0, arch="sm_90a", **dict(plan.options))
     return {"registers": used.registers, "shared_bytes": used.shared_bytes}
 
 

@@ -104,7 +104,7 @@ def models(torch: Any, case: Sequence[int], device: str = "cuda") -> dict[str, A
     _, features, hidden = case
     torch.manual_seed(0)
     ours = tct.MLP(features, hidden, device=device, dtype=torch.bfloat16)
-    found = {"tensorcore_dsl": ours}
+    built = {"tensorcore_dsl": ours}
     for name, dtype in (("torch", torch.bfloat16), ("f32", torch.float32)):
         options = {"device": device, "dtype": dtype}
         model = torch.nn.Sequential(
@@ -114,8 +114,8 @@ def models(torch: Any, case: Sequence[int], device: str = "cuda") -> dict[str, A
         )
         values = ours.state_dict().values()
         model.load_state_dict(dict(zip(model.state_dict(), values, strict=True)))
-        found[name] = model
-    return found
+        built[name] = model
+    return built
 
 
 def data(torch: Any, case: Sequence[int], device: str = "cuda") -> tuple[Any, Any]:
@@ -140,10 +140,10 @@ def stepper(torch: Any, model: Any, loss: Callable[[Any, Any], Any], x: Any, y: 
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
-        found = loss(x, y)
-        found.backward()
+        value = loss(x, y)
+        value.backward()
         optimizer.step()
-        return found.detach()
+        return value.detach()
 
     return step
 
@@ -182,13 +182,13 @@ def measure_accuracy(torch: Any, case: Sequence[int], steps: int, device: str = 
 def measure_time(torch: Any, case: Sequence[int], mode: str, rounds: int) -> dict[str, Any]:
     """Seconds of a step of ours and of torch's, in turns."""
     x, y = data(torch, case)
-    found, steps = models(torch, case), {}
+    built, steps = models(torch, case), {}
     for name in ("tensorcore_dsl", "torch"):
         torch._dynamo.reset()
-        loss = loss_of(torch, found[name])
+        loss = loss_of(torch, built[name])
         if mode != "eager":
             loss = torch.compile(loss, fullgraph=True, dynamic=False)
-        step = stepper(torch, found[name], loss, x, y)
+        step = stepper(torch, built[name], loss, x, y)
         steps[name] = captured(torch, step) if mode == "captured" else warm(torch, step)
     count = max(1, round(SAMPLE / seconds_of(torch, steps["torch"])))
     samples: dict[str, list[float]] = {name: [] for name in steps}

@@ -206,8 +206,8 @@ def from_numpy(dtype: Any) -> DType:
     >>> from_numpy(np.float16)
     f16
     """
-    found = _FROM_NUMPY.get(np.dtype(dtype))
-    if found is None:
+    known = _FROM_NUMPY.get(np.dtype(dtype))
+    if known is None:
         names = listing(sorted(str(t) for t, own in _FROM_NUMPY.items() if own.bits != 4))
         raise ArgumentError(f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}")
-    return found
+    return known

@@ -111,8 +111,8 @@ def place_of_error(error: Exception, caller: Loc | None) -> Loc | None:
 def _place_of_entry(trace: TracebackType, caller: Loc | None) -> Loc:
     code, columns = trace.tb_frame.f_code, (0, 0)
     if sys.version_info >= (3, 11):
-        line, end, *found = next(islice(code.co_positions(), trace.tb_lasti // 2, None))
-        columns = (found[0] or 0, found[1] or 0 if line == end else 0)
+        line, end, *offsets = next(islice(code.co_positions(), trace.tb_lasti // 2, None))
+        columns = (offsets[0] or 0, offsets[1] or 0 if line == end else 0)
     return Loc(code.co_filename, trace.tb_lineno, *columns, code.co_name, caller)
 
 
@@ -281,8 +281,8 @@ def listing(items: object, limit: int = 24) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that `name` may be a slip of; "" if there is none."""
     plain = {k.lower().replace("_", ""): k for k in known if not k.startswith("_")}
-    found = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.66)
-    return plain[found[0]] if found else ""
+    matches = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.66)
+    return plain[matches[0]] if matches else ""
 
 
 # -- tracebacks ------------------------------------------------------------------------------

@@ -199,8 +199,8 @@ def slots_of(held: np.ndarray, wanted: np.ndarray) -> tuple[int, ...] | None:
     Both are (threads, slots, ...) arrays of coordinates.
     """
     places = {held[:, slot].tobytes(): slot for slot in reversed(range(held.shape[1]))}
-    found = [places.get(wanted[:, slot].tobytes()) for slot in range(wanted.shape[1])]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
+    slots = [places.get(wanted[:, slot].tobytes()) for slot in range(wanted.shape[1])]
+    return None if None in slots else tuple(slots)  # type: ignore[arg-type]
 
 
 def sharing_bits(layout: Layout, axis: str) -> tuple[int, ...] | None:

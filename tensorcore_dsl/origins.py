@@ -60,8 +60,8 @@ def _installed_into(folder: str) -> frozenset[str]:
     """Names that pip has put directly into a folder, as `pip install --target` does."""
     with suppress(OSError):
         if any(name.endswith(".dist-info") for name in os.listdir(folder)):
-            found = import_module("importlib.metadata").distributions(path=[folder])
-            return frozenset(file.parts[0] for one in found for file in one.files or ())
+            distributions = import_module("importlib.metadata").distributions(path=[folder])
+            return frozenset(file.parts[0] for one in distributions for file in one.files or ())
     return frozenset()
 
 

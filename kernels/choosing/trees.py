@@ -61,10 +61,10 @@ class Trees:
 
     def codes(self, rows: Any) -> Any:
         """The number of thresholds that each feature of each row is above."""
-        found = np.empty(rows.shape, np.uint8)
+        counts = np.empty(rows.shape, np.uint8)
         for place, thresholds in enumerate(self.thresholds):
-            found[:, place] = np.searchsorted(thresholds, rows[:, place])
-        return found
+            counts[:, place] = np.searchsorted(thresholds, rows[:, place])
+        return counts
 
     def __call__(self, rows: Any) -> Any:
         """The factor between the expected time and the roofline time of each row of features."""

@@ -176,14 +176,14 @@ def split_rows(high, low):
     rows, depth = high.shape
     threads, of_row = 32 * TRANSPOSERS, depth // PART
     for begin in tc.static_range(0, rows * of_row, MAX_AT_ONCE * threads):
-        found = []
+        vectors = []
         for first in range(begin, min(begin + MAX_AT_ONCE * threads, rows * of_row), threads):
             vector = first + tc.threadIdx.x - 32
             inside = None if first + threads <= rows * of_row else vector < rows * of_row
             place = vector // of_row, vector % of_row * PART
-            found.append((place, inside, high.at(*place).load(PART, pred=inside).elements()))
-        parts = split_all([x for _, _, elements in found for x in elements])
-        for i, (place, inside, _) in enumerate(found):
+            vectors.append((place, inside, high.at(*place).load(PART, pred=inside).elements()))
+        parts = split_all([x for _, _, elements in vectors for x in elements])
+        for i, (place, inside, _) in enumerate(vectors):
             for target, part in zip((high, low), parts, strict=True):
                 target.at(*place).store(part[PART * i : PART * i + PART], pred=inside)
 

@@ -33,15 +33,15 @@ def described(**arrays: Any) -> dict[str, Description]:
 
     All arrays must lie where kernels run; those of NumPy are copied there.
     """
-    found = {name: describe_array(x, name) for name, x in arrays.items()}
-    for name, x in found.items():
+    descriptions = {name: describe_array(x, name) for name, x in arrays.items()}
+    for name, x in descriptions.items():
         _check_place(name, x, arrays[name])
     unnamed = (None, CURRENT_DEVICE)
-    devices = {x.device: name for name, x in found.items() if x.device not in unnamed}
+    devices = {x.device: name for name, x in descriptions.items() if x.device not in unnamed}
     if len(devices) > 1:
         places = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
         raise tc.ArgumentError(f"the arrays lie on several GPUs: {places}")
-    return found
+    return descriptions
 
 
 def describe_array(x: Any, name: str) -> Description:

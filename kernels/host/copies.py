@@ -48,8 +48,8 @@ def bind_with_copies(
 
     def views(memory: list[Any]) -> list[Any]:
         """Views of the copies, which the product takes instead of the arguments."""
-        found = zip(memory, originals, copies, strict=True)
-        return [_view(target, x.shape, copy.axis) for target, x, copy in found]
+        copied = zip(memory, originals, copies, strict=True)
+        return [_view(target, x.shape, copy.axis) for target, x, copy in copied]
 
     def replaced(arguments: tuple[Any, ...], views: list[Any]) -> list[Any]:
         by_place = {copy.place: view for copy, view in zip(copies, views, strict=True)}
@@ -64,29 +64,29 @@ def bind_with_copies(
         ]
 
     def behind(arguments: tuple[Any, ...], views: list[Any]) -> Pairs:
-        found = []
+        copied = []
         for copy, view, x in zip(copies, views, originals, strict=True):
             if copy.is_result:
                 by_columns = not x.type.unit[-1] and x.type.unit[-2]
                 pair = view, arguments[copy.place]
-                found.append((transposed(pair[0]), transposed(pair[1])) if by_columns else pair)
-        return found
+                copied.append((transposed(pair[0]), transposed(pair[1])) if by_columns else pair)
+        return copied
 
     memory = allocate(arguments[0])
-    found = views(memory)
+    copied = views(memory)
     by_kernel = _are_on_gpu(originals) and not any(copy.dtype for copy in copies)
     copy_in = _bind_pairs(before(arguments, memory), by_kernel, stream)
-    product = bind_product(tuple(replaced(arguments, found)))
-    copy_out = _bind_pairs(behind(arguments, found), by_kernel, stream)
+    product = bind_product(tuple(replaced(arguments, copied)))
+    copy_out = _bind_pairs(behind(arguments, copied), by_kernel, stream)
 
     def launch(*arguments: Any) -> None:
         like = arguments[0]
         memory = scratch(like, stream, kind, size, partial(allocate, like))
-        found = views(memory)
+        copied = views(memory)
         with on_stream(like, stream):
             copy_in(before(arguments, memory))
-            product(*replaced(arguments, found))
-            copy_out(behind(arguments, found))
+            product(*replaced(arguments, copied))
+            copy_out(behind(arguments, copied))
 
     return launch
 

@@ -120,8 +120,8 @@ def describe_operands(
     """Describe A, B and C; refuse operands that cannot be multiplied and added."""
     if isinstance(b, SparseMatrix):
         raise tc.ArgumentError("b is a SparseMatrix; only a may be one")
-    found = described(a=a, b=b, **present(c=c))
-    operands = found["a"], found["b"], found.get("c")
+    descriptions = described(a=a, b=b, **present(c=c))
+    operands = descriptions["a"], descriptions["b"], descriptions.get("c")
     check_operands(*operands, beta)
     return operands
 

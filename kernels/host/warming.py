@@ -114,7 +114,7 @@ def warm(
     count = min(processes or cores(), max(len(wanted), 1))
     parts = [wanted[i::count] for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        failures = [text for found in pool.map(_in_a_process, parts) for text in found]
+        failures = [text for messages in pool.map(_in_a_process, parts) for text in messages]
     return Warmed(len(wanted), tuple(failures))
 
 
@@ -123,13 +123,13 @@ def kernels_of(products: Iterable[tuple[Any, ...]], arch: str) -> list[Bound]:
 
     products: A and B, whose elements nobody reads, and options of `gemm`.
     """
-    found: dict[Any, Bound] = {}
+    distinct: dict[Any, Bound] = {}
     with tc.target("cpu", arch):
         for a, b, options in products:
             with recorded() as launches:
                 gemm(a, b, **options)
-            found |= {bound.key: bound for bound in launches}
-    return list(found.values())
+            distinct |= {bound.key: bound for bound in launches}
+    return list(distinct.values())
 
 
 def _products(dtypes: Any, sizes: Any, layouts: Any, accumulate: Any) -> Iterable[tuple[Any, ...]]:

@@ -137,16 +137,16 @@ class Exploration:
         )
 
 
-def difference(name: str, expected: Any, found: Any) -> Difference | None:
+def difference(name: str, expected: Any, actual: Any) -> Difference | None:
     """Mask of the elements of two arrays of one shape and type that have different bits."""
     unequal = np.zeros(expected.shape, np.bool_)
     for byte in range(expected.itemsize):
-        unequal |= _byte(expected, byte) != _byte(found, byte)
+        unequal |= _byte(expected, byte) != _byte(actual, byte)
     if not unequal.any():
         return None
     index = tuple(map(int, np.unravel_index(int(np.argmax(unequal)), expected.shape)))
     count = int(np.count_nonzero(unequal))
-    return Difference(name, count, expected.size, index, expected[index], found[index])
+    return Difference(name, count, expected.size, index, expected[index], actual[index])
 
 
 def _byte(array: Any, byte: int) -> np.ndarray:

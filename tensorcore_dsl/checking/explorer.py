@@ -79,24 +79,24 @@ class _Search:
         self.ran = 0
 
     def explore(self, n: int) -> Exploration:
-        found = Exploration(self.emulator.kernel.__name__)
+        exploration = Exploration(self.emulator.kernel.__name__)
         seen: _Outcome | None = None
         for seen in map(self.attempt, islice(self._orders(), n)):
-            found.orders = self.ran
+            exploration.orders = self.ran
             if seen.kind is not None:
                 break
         else:
-            return found
+            return exploration
         assert seen is not None
         if seen.order is not None:
             seen = self._shrunk(seen, n)
             if isinstance(seen.order, Schedule):
                 journal = Journal()
                 seen = self.attempt(replace(seen.order, journal=journal))
-                found.switches = switch_texts(journal)
-            found.order = seen.order if isinstance(seen.order, int) else str(seen.order)
-        found.error, found.differences = seen.error, seen.differences
-        return found
+                exploration.switches = switch_texts(journal)
+            exploration.order = seen.order if isinstance(seen.order, int) else str(seen.order)
+        exploration.error, exploration.differences = seen.error, seen.differences
+        return exploration
 
     def _orders(self) -> Iterator[Order | None]:
         """The emulator's own order, whose result is what others should have, then variations."""
@@ -126,8 +126,8 @@ class _Search:
             self.expected = arrays
         else:
             every = zip(self.names, self.expected, arrays, strict=True)
-            found = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
-            outcome.differences = [d for d in found if d is not None]
+            differences = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
+            outcome.differences = [d for d in differences if d is not None]
         return outcome
 
     def _shrunk(self, seen: _Outcome, n: int) -> _Outcome:

@@ -251,8 +251,8 @@ class CheckResult:
     def summary(self) -> str:
         """One line: `2 launches checked: 1 finding, no warnings`."""
         counts = len(self.findings), len(self.warnings)
-        found, warned = (_count(n, what) for n, what in zip(counts, ("finding", "warning")))
-        return f"{_count(self.launches, 'launch')} checked: {found}, {warned}"
+        findings, warned = (_count(n, what) for n, what in zip(counts, ("finding", "warning")))
+        return f"{_count(self.launches, 'launch')} checked: {findings}, {warned}"
 
     def as_dict(self) -> dict[str, Any]:
         """All but `report` and `arguments`, in plain values, as the JSON schema of check describes."""

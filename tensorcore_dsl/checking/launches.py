@@ -60,7 +60,7 @@ class _Group:
         self.after = [_copies(each) for each in self.arguments]
         return report
 
-    def attempt(self, seed: int, found: Exploration) -> None:
+    def attempt(self, seed: int, exploration: Exploration) -> None:
         """Run the launches together in one order; note an error, or results that differ."""
         kernels = [launch.emulator.kernel for launch in self.launches]
         flat = copied(_flat(self.arguments))
@@ -80,17 +80,17 @@ class _Group:
         interleaving = Interleaving(blocks, seed)
         error = interleaving.run(jobs)
         if isinstance(error, EmulationError) and not isinstance(error, DebuggerQuit):
-            found.error = error
+            exploration.error = error
         elif error is not None:
             raise error
         elif not interleaving.unfinished:
             named = [f"{name} of {k.__name__}" for k in kernels for name in k.runtime_names]
             every = zip(named, _flat(self.after), flat, strict=True)
             pairs = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
-            found.differences = [d for d in pairs if d is not None]
-        if not found.ok:
+            exploration.differences = [d for d in pairs if d is not None]
+        if not exploration.ok:
             names = [kernel.__name__ for kernel in kernels]
-            found.order, found.switches = seed, interleaving.texts(names)
+            exploration.order, exploration.switches = seed, interleaving.texts(names)
 
 
 class _Recording(Session):
@@ -171,7 +171,7 @@ def explore(
 def _explore(
     function: Callable[..., Any], n: int, arch: str | None, checks: bool | None, /, *args: Any, **named: Any
 ) -> Exploration:
-    found = Exploration(getattr(function, "__name__", repr(function)), 1, launches=True)
+    exploration = Exploration(getattr(function, "__name__", repr(function)), 1, launches=True)
     recording = _Recording(checks)
     try:
         with launching_in(recording, arch):
@@ -179,18 +179,18 @@ def _explore(
     except DebuggerQuit:
         raise
     except EmulationError as error:
-        found.error = error
-        return found
+        exploration.error = error
+        return exploration
     groups = [group for group in recording.groups if len(group.launches) > 1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RaceWarning)  # the first run has said it
         for seed in range(n - 1):
-            found.orders += 1
+            exploration.orders += 1
             for group in groups:
-                group.attempt(seed, found)
-                if not found.ok:
-                    return found
-    return found
+                group.attempt(seed, exploration)
+                if not exploration.ok:
+                    return exploration
+    return exploration
 
 
 def _copies(arguments: Sequence[Any]) -> list[Any]:

@@ -96,12 +96,12 @@ def _switches(journal: Journal) -> list[Switch]:
         first.setdefault((block, warp, at), point)
         last[block, warp, at] = point
         apart[at] = divisible
-    found: dict[Switch, None] = {}
+    switches: dict[Switch, None] = {}
     for key, point in (*first.items(), *last.items()):
         block, warp, at = key
         for lanes in ((0, WARP - 1), *(LANES if apart[at] else ())):
-            found[Switch(block, warp, point, lanes)] = None
-    return list(found)
+            switches[Switch(block, warp, point, lanes)] = None
+    return list(switches)
 
 
 def _shuffled(number: int) -> Iterator[int]:

@@ -113,10 +113,10 @@ def _tidy(log: str) -> str:
 def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
     """The errors of ptxas, each with its PTX line, or else the linker's message."""
     text = str(error)
-    found = re.findall(r"(?:line (\d+); )?(?:error|fatal) +: (.*)", text)
+    errors = re.findall(r"(?:line (\d+); )?(?:error|fatal) +: (.*)", text)
     complaints = [
         quote(f"line {line}: {message}" if line else message, ptx)
-        for line, message in found
+        for line, message in errors
         if "aborted due to errors" not in message
     ]
     if complaints:

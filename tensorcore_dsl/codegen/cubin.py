@@ -95,12 +95,12 @@ class Cubin:
 
     def parameter_offsets(self) -> dict[int, tuple[int, int]]:
         """Offset and size in bytes of each kernel parameter, by its position."""
-        found = {}
+        offsets = {}
         for attribute, value in self._attributes():
             if attribute == _KPARAM_INFO:
                 _, ordinal, offset, packed = struct.unpack("<IHHI", value)
-                found[ordinal] = (offset, packed >> 18)
-        return dict(sorted(found.items()))
+                offsets[ordinal] = (offset, packed >> 18)
+        return dict(sorted(offsets.items()))
 
     def _constant_bytes(self) -> int:
         pattern = re.compile(rf"\.nv\.constant\d+(\.{re.escape(self.name)})?")
@@ -193,10 +193,10 @@ def _log_of(log: str, kernel: str) -> str:
 
 def _numbers(pattern: str, log: str) -> tuple[int | None, ...]:
     """The numbers of a pattern's groups; None for each where the log lacks it."""
-    found = re.search(pattern, log)
-    if found is None:
+    match = re.search(pattern, log)
+    if match is None:
         return (None,) * re.compile(pattern).groups
-    return tuple(int(group) for group in found.groups())
+    return tuple(int(group) for group in match.groups())
 
 
 def _diagnostics(log: str) -> Iterator[str]:

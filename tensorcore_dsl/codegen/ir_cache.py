@@ -45,9 +45,9 @@ def kept(
     """Result of `evaluate` for the other arguments, from the disk if it is there."""
     given = kernel, types, constants, arch
     entry = kernel_cache.entry_name(*given, assembler="", lineinfo=True, checks=checks)
-    found = _load(entry) if entry else None
-    if found is not None:
-        return found
+    stored = _load(entry) if entry else None
+    if stored is not None:
+        return stored
     began = time.perf_counter()
     made = evaluate(*given, checks)
     if entry and time.perf_counter() - began >= LEAST:
@@ -67,10 +67,10 @@ def _load(entry: str) -> Kernel | None:
     if stored is None:
         return None
     try:
-        found = _Reader(io.BytesIO(zlib.decompress(stored[0]))).load()
+        loaded = _Reader(io.BytesIO(zlib.decompress(stored[0]))).load()
     except Exception:  # whatever a damaged pickle may raise
         return None
-    return found if isinstance(found, Kernel) else None
+    return loaded if isinstance(loaded, Kernel) else None
 
 
 def _store(entry: str, made: Kernel) -> None:

@@ -113,10 +113,10 @@ def source_lines(text: str, kernel: Kernel, counted: bool = True) -> dict[int, P
         directive = in_section or _DIRECTIVE.match(line) is not None
         in_section = line.startswith(".section") or (in_section and line != "}")
         number += counted or not directive
-        if found := _FILE.match(line):
-            files[found[1]] = originals[found[2]]
-        elif found := _LOC.match(line):
-            place = files[found[1]], int(found[2])
+        if match := _FILE.match(line):
+            files[match[1]] = originals[match[2]]
+        elif match := _LOC.match(line):
+            place = files[match[1]], int(match[2])
         elif place is not None and not directive:
             sources[number] = place
     return sources

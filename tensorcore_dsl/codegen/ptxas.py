@@ -41,8 +41,8 @@ def candidates() -> tuple[Path, ...]:
 
 @cache
 def _found(chosen: str | None) -> tuple[Path, ...]:
-    found = [Path(chosen)] if chosen else list(_search())
-    return tuple(dict.fromkeys(path for path in found if path.is_file()))
+    candidates = [Path(chosen)] if chosen else list(_search())
+    return tuple(dict.fromkeys(path for path in candidates if path.is_file()))
 
 
 def _search() -> Iterator[Path]:
@@ -97,5 +97,5 @@ def assemble(path: Path, ptx: str, arch: str, options: Sequence[str] = ()) -> tu
 
 def version_of(ptx: str) -> tuple[int, int]:
     """The PTX version that a text declares, or (0, 0)."""
-    found = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", ptx, re.MULTILINE)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", ptx, re.MULTILINE)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -49,10 +49,10 @@ def limit() -> int | None:
         return DEFAULT_LIMIT
     if is_off(VARIABLE):
         return None
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise ArgumentError(f"{VARIABLE}={text!r}: bytes are needed, such as 500M or 2G, or off")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def files(root: Path) -> Iterator[File]:
@@ -67,9 +67,9 @@ def files(root: Path) -> Iterator[File]:
 
 def keep_within_limit(root: Path, most: int) -> None:
     """Remove the entries that were used longest ago, if all together exceed `most` bytes."""
-    found = list(files(root))
-    remove(file for file in found if file.abandoned)
-    entries = [file for file in found if file.path.endswith(ENTRY)]
+    cached_files = list(files(root))
+    remove(file for file in cached_files if file.abandoned)
+    entries = [file for file in cached_files if file.path.endswith(ENTRY)]
     left = sum(file.size for file in entries)
     if left <= most:
         return
@@ -99,6 +99,6 @@ def _entries(folder: Path, kind: str) -> Iterator[File]:
 
 def _scanned(folder: str | Path) -> list[os.DirEntry[str]]:
     """Entries of a folder; none if there is no folder."""
-    with suppress(OSError), os.scandir(folder) as found:
-        return list(found)
+    with suppress(OSError), os.scandir(folder) as entries:
+        return list(entries)
     return []

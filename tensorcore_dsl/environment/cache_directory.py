@@ -54,10 +54,10 @@ def is_trusted(directory: Path) -> bool:
     One that is not there holds nothing, and one that cannot be looked at cannot be read.
     """
     try:
-        found = directory.stat()
+        status = directory.stat()
     except OSError:
         return True
-    reason = _reason_for_doubt(found)
+    reason = _reason_for_doubt(status)
     if reason and directory not in _warned:
         _warned.add(directory)
         warnings.warn(
@@ -70,13 +70,13 @@ def is_trusted(directory: Path) -> bool:
     return not reason
 
 
-def _reason_for_doubt(found: os.stat_result) -> str:
+def _reason_for_doubt(status: os.stat_result) -> str:
     """Why a directory is not trusted, or ''. Windows tells neither owner nor mode."""
     if not hasattr(os, "geteuid"):
         return ""
-    if found.st_uid not in (0, os.geteuid()):
-        return f"it belongs to the user with number {found.st_uid}"
-    mode = stat.S_IMODE(found.st_mode)
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to the user with number {status.st_uid}"
+    mode = stat.S_IMODE(status.st_mode)
     return f"others may write there (mode {mode:o})" if mode & OTHERS_WRITE else ""
 
 

@@ -85,9 +85,9 @@ def _referred(function: FunctionType) -> Iterator[Any]:
         yield cell.cell_contents
     for code in _codes(function.__code__):
         yield from (x for x in code.co_consts if not isinstance(x, CodeType))
-        found = [function.__globals__[n] for n in code.co_names if n in function.__globals__]
-        yield from found
-        for module in (x for x in found if isinstance(x, ModuleType)):
+        values = [function.__globals__[n] for n in code.co_names if n in function.__globals__]
+        yield from values
+        for module in (x for x in values if isinstance(x, ModuleType)):
             yield from (getattr(module, n) for n in code.co_names if hasattr(module, n))
 
 
@@ -105,10 +105,10 @@ def _content(path: str) -> str:
     What is edited while this process runs is not what the process has read: it fits no other one.
     """
     try:
-        found = os.stat(path)
-        if found.st_mtime_ns > _IMPORTED:
-            return f"read by process {os.getpid()} before {found.st_mtime_ns}"
-        return _hash(path, found.st_mtime_ns, found.st_size)
+        status = os.stat(path)
+        if status.st_mtime_ns > _IMPORTED:
+            return f"read by process {os.getpid()} before {status.st_mtime_ns}"
+        return _hash(path, status.st_mtime_ns, status.st_size)
     except OSError:
         return ""
 

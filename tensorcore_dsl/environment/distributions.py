@@ -51,7 +51,7 @@ def _with_requirements(names: Iterable[str]) -> Iterator[str]:
         if version := _version(name):
             yield f"{name} {version}"
             needed = (r for r in _metadata().requires(name) or () if not _EXTRA.search(r))
-            waiting += [found[0] for r in needed if (found := _NAME.match(r))]
+            waiting += [match[0] for r in needed if (match := _NAME.match(r))]
 
 
 @cache

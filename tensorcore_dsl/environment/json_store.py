@@ -82,5 +82,5 @@ def _read(path: Path) -> dict[str, Entry]:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    found = stored.items() if isinstance(stored, dict) else ()
-    return {name: entry for name, entry in found if isinstance(entry, dict)}
+    items = stored.items() if isinstance(stored, dict) else ()
+    return {name: entry for name, entry in items if isinstance(entry, dict)}

@@ -376,11 +376,11 @@ def _named_constant(
     given: dict[str, Any] = dict(keywords)
     with suppress(TypeError, ValueError):
         given = inspect.signature(function).bind(*args, **keywords).arguments
-    found = [key for key, item in given.items() if item is error.value]
-    if not found:
+    names = [key for key, item in given.items() if item is error.value]
+    if not names:
         return OperandError(error.message)
     return OperandError(
-        f"the argument {found[0]!r} of {_name_of(function)} must be known at compile time, as a "
+        f"the argument {names[0]!r} of {_name_of(function)} must be known at compile time, as a "
         f"tc.Const parameter is; {error.value.described} was given"
     )
 

@@ -436,8 +436,8 @@ def check_index(container: Any, index: Any) -> None:
         return
     if not has_runtime(index) and not isinstance(index, slice):
         return
-    found = [index] if not isinstance(index, slice) else [index.start, index.stop, index.step]
-    late = [i for i in found if has_runtime(i)]
+    indices = [index] if not isinstance(index, slice) else [index.start, index.stop, index.step]
+    late = [i for i in indices if has_runtime(i)]
     if not late:
         return
     kind = "key" if isinstance(container, dict) else "index"

@@ -259,12 +259,12 @@ class Flow(Calls):
         tree.body[0].body[0].cases[0].pattern = pattern
         names = {n.id: self.eval(n) for n in ast.walk(pattern) if isinstance(n, ast.Name)}
         exec(compile(tree, "<match>", "exec"), names)
-        found: dict[str, Any] | None
+        captured: dict[str, Any] | None
         try:
-            found = names["_match"](subject)
+            captured = names["_match"](subject)
         except NeedsConstant as error:
-            found = self._known(pattern, error.value)
-        return found and {name: found[name] for name in found if name != "_match"}
+            captured = self._known(pattern, error.value)
+        return captured and {name: captured[name] for name in captured if name != "_match"}
 
     def _known(self, node: ast.AST, value: Any) -> Any:
         """The value, in which a `match` sees only what is known at compile time."""

@@ -256,8 +256,8 @@ class _Variables:
         """Put what the first trial has found in the order in which slots are compared."""
         self.ordered = True
         slots = ((n, key) for n, copied in enumerate(self.entry.copies) for key in keys_of(copied))
-        found = {slot: self.carried[slot] for slot in slots if slot in self.carried}
-        self.carried = {slot: self.carried[slot] for slot in self.certain} | found
+        ordered = {slot: self.carried[slot] for slot in slots if slot in self.carried}
+        self.carried = {slot: self.carried[slot] for slot in self.certain} | ordered
 
     def settled(self, loop: Loop) -> bool:
         """Compare the exits with the head; slots that differ are carried in the next trial."""

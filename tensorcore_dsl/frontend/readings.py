@@ -61,11 +61,11 @@ class Readings:
         of_scope: dict[int, list[tuple[Mapping[str, Any], str, Any]]] = {}
         for entry in self._names:
             of_scope.setdefault(id(entry[0]), []).append(entry)
-        found: list[tuple[Mapping[str, Any], Callable[[Any], Any], tuple[Any, ...]]] = []
+        by_scope: list[tuple[Mapping[str, Any], Callable[[Any], Any], tuple[Any, ...]]] = []
         for entries in of_scope.values():
             scopes, names, values = zip(*(entries * 2 if len(entries) == 1 else entries))
-            found.append((scopes[0], itemgetter(*names), values))  # of one name: no tuple
-        return found
+            by_scope.append((scopes[0], itemgetter(*names), values))  # of one name: no tuple
+        return by_scope
 
     def _compared(self) -> bool:
         """Is a value another one, or of other contents?"""

@@ -39,9 +39,9 @@ def recovered(code: types.CodeType, text: str) -> tuple[str, str] | None:
     """
     if code.co_filename not in SHARED:
         return None
-    for found, name in _candidates(code, text):
-        if _holds(found, code):
-            return found, name if linecache.getlines(name) else _kept(found, name)
+    for source, name in _candidates(code, text):
+        if _holds(source, code):
+            return source, name if linecache.getlines(name) else _kept(source, name)
     return None
 
 
@@ -50,11 +50,11 @@ def _candidates(code: types.CodeType, text: str) -> Iterator[tuple[str, str]]:
     if text:
         yield text, name
     if name == COMMAND:
-        yield from ((found, "<python -c>") for found in _command_texts())
-    elif name == STANDARD_INPUT and (found := standard_input()):
-        yield found, name
+        yield from ((source, "<python -c>") for source in _command_texts())
+    elif name == STANDARD_INPUT and (source := standard_input()):
+        yield source, name
     if name in (STANDARD_INPUT, CONSOLE):
-        yield from ((found, f"<input {_number(found)}>") for found in _statements(code, _history()))
+        yield from ((source, f"<input {_number(source)}>") for source in _statements(code, _history()))
 
 
 def _kept(text: str, name: str) -> str:
@@ -75,7 +75,7 @@ def _number(text: str) -> int:
 def _holds(text: str, code: types.CodeType) -> bool:
     """Does the text compile to this code, at its lines?"""
     compiled = _compiled(text, code.co_flags & _FUTURE)
-    return compiled is not None and any(found == code for found in _codes(compiled))
+    return compiled is not None and any(inner == code for inner in _codes(compiled))
 
 
 @cache

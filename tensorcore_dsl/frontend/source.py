@@ -92,8 +92,8 @@ def _place_of_yield(function: Any) -> Loc | None:
     if source is None:
         return None
     nodes = ast.walk(source.tree)
-    found = [n for n in nodes if isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await))]
-    first = min(found, key=lambda n: (n.lineno, n.col_offset), default=None)
+    yields = [n for n in nodes if isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await))]
+    first = min(yields, key=lambda n: (n.lineno, n.col_offset), default=None)
     if first is None:
         return None
     place = first.lineno, first.col_offset, first.end_col_offset or 0

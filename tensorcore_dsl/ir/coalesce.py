@@ -226,7 +226,7 @@ def _merge(kernel: Kernel) -> dict[Value, Value]:
             merged = a.join(b)
             classes.update(dict.fromkeys(merged.members, merged))
     params = {p.value for p in kernel.params}
-    leaders = {value: found.leader(params) for value, found in classes.items()}
+    leaders = {value: group.leader(params) for value, group in classes.items()}
     return {value: leader for value, leader in leaders.items() if value is not leader}
 
 

@@ -185,11 +185,11 @@ class SharedTiles:
         if not alike(np.ascontiguousarray(words), whole, first):
             return find()
         key = (key, first.tobytes(), whole.tobytes())
-        found: Chunks | None = self._kept.get(key)
-        if found is None:
-            found = find()
-            self.keep(key, found, [found])
-        return found
+        cached: Chunks | None = self._kept.get(key)
+        if cached is None:
+            cached = find()
+            self.keep(key, cached, [cached])
+        return cached
 
     def kept(self, key: tuple[Any, ...]) -> Any:
         """Look up a key; None if it is missing."""

@@ -44,22 +44,22 @@ class Together:
             return None
         if any(step.lines.keys() != {"a", "b"} for step in every):
             return None
-        found: list[dict[str, Lines]] = []
+        all_lines: list[dict[str, Lines]] = []
         for steps in groups:
             own = {}
             for name in firsts[0].lines:
                 lines = _joined([step.lines[name][0] for step in steps])
                 if lines is None:
                     return None
-                own[name] = next((x[name] for x in found if _equal(x[name], lines)), lines)
-            found.append(own)
+                own[name] = next((x[name] for x in all_lines if _equal(x[name], lines)), lines)
+            all_lines.append(own)
         wholes = []
         for first in firsts:
             whole = copy(first)
             whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
             whole.product = _deeper(first.product, len(groups[0]))
             wholes.append(whole)
-        together = cls(_placed(wholes, found, firsts[0].whole))
+        together = cls(_placed(wholes, all_lines, firsts[0].whole))
         together.ask(firsts)
         return together
 
@@ -94,7 +94,7 @@ def _placed(
 ) -> list[Multiplication]:
     """Place products at other lines and other warpgroups, all of which keep C."""
     places: dict[int, tuple[Lines, np.ndarray]] = {}
-    found = []
+    placed = []
     for step, named in zip(steps, lines, strict=True):
         other = copy(step)
         other.whole, other.c, other.dropped = whole, step.kept, None
@@ -102,8 +102,8 @@ def _placed(
             if id(own) not in places:
                 places[id(own)] = own, other.buffers.of(name, len(whole), own)
         other.lines = {name: places[id(own)] for name, own in named.items()}
-        found.append(other)
-    return found
+        placed.append(other)
+    return placed
 
 
 def _joined(parts: Sequence[Lines]) -> Lines | None:

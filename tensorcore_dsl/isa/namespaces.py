@@ -237,7 +237,7 @@ wmma = Namespace("wmma")
 def _namespace(name: str) -> Namespace:
     """The namespace of this name, such as `mma.sp`; each exists once."""
     first, *rest = name.split(".")
-    found: Any = {"mma": mma, "wgmma": wgmma, "wmma": wmma}[first]
+    namespace: Any = {"mma": mma, "wgmma": wgmma, "wmma": wmma}[first]
     for part in rest:
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+        namespace = getattr(namespace, part)
+    return namespace  # type: ignore[no-any-return]

@@ -95,7 +95,7 @@ def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.nda
     wide = dtypes.named(p["a"]).bits >= 16
     words = np.ascontiguousarray(warps(ctx, np.asarray(e, np.uint32)))
     place = places(int(selector), nibbles, wide)
-    found, wrong = sparse_lines.selected(
+    selected, wrong = sparse_lines.selected(
         words,
         place,
         _columns(p["a"], packed, nibbles),
@@ -104,7 +104,7 @@ def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.nda
     )
     if wrong is not None:
         raise _meaningless(instr, words, place, wrong)
-    return found
+    return selected
 
 
 def _meaningless(instr: Instruction, words: np.ndarray, place: np.ndarray, number: int) -> EmulationError:

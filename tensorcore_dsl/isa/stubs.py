@@ -267,8 +267,8 @@ def _types(variants: Iterable[Instruction]) -> str:
     for i in variants:
         accumulators.setdefault((i.params["a"], i.params["b"]), {})[i.params["c"]] = None
     groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
-    for pair, found in accumulators.items():
-        groups.setdefault(tuple(found), []).append(pair)
+    for pair, types in accumulators.items():
+        groups.setdefault(tuple(types), []).append(pair)
     return "; ".join(f"{_products(pairs)} with {' or '.join(c)}" for c, pairs in groups.items())
 
 

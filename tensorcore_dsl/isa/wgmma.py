@@ -147,10 +147,10 @@ class Buffers:
     def of(self, name: str, groups: int, lines: Lines) -> np.ndarray:
         """Buffer for the lines of an operand."""
         shape = groups, *lines.shape
-        found = self.lines.get(name)
-        if found is None or found.shape != shape:
-            found = self.lines[name] = np.empty(shape, np.uint32)
-        return found
+        buffer = self.lines.get(name)
+        if buffer is None or buffer.shape != shape:
+            buffer = self.lines[name] = np.empty(shape, np.uint32)
+        return buffer
 
 
 class Multiplication:
@@ -216,9 +216,9 @@ class Multiplication:
 
     def operand(self, name: str) -> np.ndarray:
         """The register image of A, or the lines that have been loaded, with the sign."""
-        found = self.lines.get(name)
+        buffer = self.lines.get(name)
         given, kind = self.given, self.instr.params[name]
-        words = found[1] if found else fragments.image(self.ctx, self.instr, name, given[name])
+        words = buffer[1] if buffer else fragments.image(self.ctx, self.instr, name, given[name])
         return _negated(words, kind, given.get(f"scale_{name}", 1))
 
     @property

@@ -74,9 +74,9 @@ class Definition(Named):
                 f"parameter *arguments takes names that differ from each other and {listing(taken)}"
             )
         parameters = sorted((*self.parameters, *map(Parameter, names)), key=lambda p: p.by_name)
-        found = self.variant(parameters=parameters, collected=names, _base=self)
-        self._with_arguments[names] = found
-        return found
+        named = self.variant(parameters=parameters, collected=names, _base=self)
+        self._with_arguments[names] = named
+        return named
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._base is self:

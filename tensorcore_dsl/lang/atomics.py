@@ -215,10 +215,10 @@ def _exchanged(operation: str, pointer: Pointer, order: str, scope: str, value: 
         old = build.convert(Scalar(guess.value, dtype), wide)
         add = operation == "add"
         new = old + value if add else arithmetic.extreme(build, operation, old, value)
-        found = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
-        loop.condition = build.named(names.compare("ne", bits), found, guess).value
+        previous = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
+        loop.condition = build.named(names.compare("ne", bits), previous, guess).value
     with build.inside(loop.body):
-        build.append(Assign(guess.value, (found.value,)))
+        build.append(Assign(guess.value, (previous.value,)))
     return Scalar(guess.value, dtype)
 
 

@@ -91,8 +91,8 @@ def _computed(layout: Layout, function: Callable[[Any, Any], Any]) -> list[Any]:
     """The elements that `function` gives for the slots of this thread."""
     thread, elements = this_thread(layout), list[Any]()
     while (slot := len(elements)) < layout.slots:
-        found = builder().call(function, list(layout.formula(thread, slot)), {})
-        several = list(found) if isinstance(found, (list, tuple)) else [found]
+        element = builder().call(function, list(layout.formula(thread, slot)), {})
+        several = list(element) if isinstance(element, (list, tuple)) else [element]
         most = _neighbours(layout, slot)
         if not 1 <= len(several) <= most:
             count = f"{most} side by side, from" if most > 1 else "one by itself,"

@@ -356,10 +356,10 @@ def _sharing(group: RegisterGroup, axis: str) -> tuple[int, ...]:
 def flat(fragments: Fragments) -> list[RegisterGroup]:
     """The fragments of nested lists in order; OperandError for anything else."""
     if isinstance(fragments, (list, tuple)):
-        found = [f for item in fragments for f in flat(item)]
-        if not found:
+        leaves = [f for item in fragments for f in flat(item)]
+        if not leaves:
             raise OperandError("a fragment or a list of fragments is needed, not an empty list")
-        return found
+        return leaves
     if not isinstance(fragments, RegisterGroup) or fragments.layout is None:
         raise OperandError(f"a fragment is needed, not {describe(fragments)}")
     return [fragments]

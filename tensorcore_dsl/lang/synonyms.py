@@ -85,16 +85,16 @@ _OF_FRAGMENTS = {
 def advice(name: str) -> str:
     """Advice for an unknown name: "; did you mean ...?", or ""."""
     plain = name.lstrip("_").lower()
-    found = _NAMES.get(plain)
-    if found is None:
+    synonym = _NAMES.get(plain)
+    if synonym is None:
         public = [n for n, v in vars(sys.modules[PACKAGE]).items() if not hasattr(v, "__path__")]
         close = nearest(plain, public)
-        found = f"tc.{close}" if close else None
-    if found is None:
+        synonym = f"tc.{close}" if close else None
+    if synonym is None:
         return ""
-    if found == _MODULES:
-        return f"; {found}"
-    return f"; did you mean {found}?" if _SIMPLE.fullmatch(found) else f"; use {found}"
+    if synonym == _MODULES:
+        return f"; {synonym}"
+    return f"; did you mean {synonym}?" if _SIMPLE.fullmatch(synonym) else f"; use {synonym}"
 
 
 def attribute_advice(owner: Any, name: str) -> str:

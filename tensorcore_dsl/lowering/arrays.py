@@ -58,10 +58,10 @@ def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
 def load(builder: ir.IRBuilder, kind: Kind, place: ir.Value) -> Number:
     """The element at a pointer; truth values take a byte."""
     stored = BYTE if kind == BOOLEAN else llvm_type(kind)
-    found = builder.load(builder.bitcast(place, stored.as_pointer()), align=1, typ=stored)
+    loaded = builder.load(builder.bitcast(place, stored.as_pointer()), align=1, typ=stored)
     if kind == BOOLEAN:
-        return Number(kind, builder.icmp_unsigned("!=", found, ir.Constant(stored, 0)))
-    return Number(kind, found)
+        return Number(kind, builder.icmp_unsigned("!=", loaded, ir.Constant(stored, 0)))
+    return Number(kind, loaded)
 
 
 def store(builder: ir.IRBuilder, kind: Kind, place: ir.Value, x: Any) -> None:
@@ -170,8 +170,8 @@ def any_of(builder: ir.IRBuilder, array: Array) -> Number:
     slot = variable(builder, BOOL)
     builder.store(ir.Constant(BOOL, 0), slot)
     with counted(builder, 0, Number(COUNT, array.shape[0])) as loop:
-        found = element(builder, view(builder, array, [loop.index]))
-        one = cast(builder, BOOLEAN, found).value
+        value = element(builder, view(builder, array, [loop.index]))
+        one = cast(builder, BOOLEAN, value).value
         builder.store(builder.or_(builder.load(slot), one), slot)
     return Number(BOOLEAN, builder.load(slot))
 

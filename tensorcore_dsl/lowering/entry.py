@@ -55,8 +55,8 @@ def kind_of(x: Any) -> Any:
         return RecordKind(type(x), tuple(map(kind_of, x)))
     elif isinstance(x, values.KNOWN):
         return values.number(x).type
-    found = getattr(x, "dtype", type(x).__name__)
-    raise TypeError(f"{found} in a call of a compiled loop: numbers and arrays of them are allowed")
+    kind = getattr(x, "dtype", type(x).__name__)
+    raise TypeError(f"{kind} in a call of a compiled loop: numbers and arrays of them are allowed")
 
 
 def canonical(kind: Any, x: Any) -> Any:
@@ -74,11 +74,11 @@ def canonical(kind: Any, x: Any) -> Any:
 
 def objects(kinds: Sequence[Any]) -> tuple[Any, ...]:
     """Objects that the code compares with and returns, passed as a tuple."""
-    found: dict[int, Any] = {id(x): x for x in (NotImplemented, None, np.ndarray)}
+    by_identity: dict[int, Any] = {id(x): x for x in (NotImplemented, None, np.ndarray)}
     for kind in _all(kinds):
         used = kind.dtype if isinstance(kind, ArrayKind) else getattr(kind, "named", None)
-        found.setdefault(id(used), used)
-    return tuple(found.values())
+        by_identity.setdefault(id(used), used)
+    return tuple(by_identity.values())
 
 
 def _all(kinds: Sequence[Any]) -> Iterator[Any]:
@@ -138,9 +138,9 @@ class Entry:
             at = self.builder.gep(self.given, [ir.Constant(WORD, i)])
             parts += self.read(wanted, self.builder.load(at))
         state = self.call("PyEval_SaveThread")
-        found = self.builder.call(called, parts)
+        returned = self.builder.call(called, parts)
         self.call("PyEval_RestoreThread", state)
-        self.builder.ret(self.packed(result, found))
+        self.builder.ret(self.packed(result, returned))
         self.builder.position_at_end(self.other)
         self.builder.ret(self.shared(NotImplemented))
 
@@ -165,9 +165,9 @@ class Entry:
 
     def shared(self, x: Any) -> ir.Value:
         """A new reference."""
-        found = self.object(x)
-        self.call("Py_IncRef", found)
-        return found
+        pointer = self.object(x)
+        self.call("Py_IncRef", pointer)
+        return pointer
 
     def same(self, x: ir.Value, expected: Any) -> None:
         self.expect(self.builder.icmp_unsigned("==", x, self.object(expected)))
@@ -193,21 +193,21 @@ class Entry:
             flag = self.builder.and_(self.field(x, FLAGS, INT), ir.Constant(INT, CONTIGUOUS))
             self.expect(self.builder.icmp_unsigned("!=", flag, ir.Constant(INT, 0)))
             lists = [SHAPE]
-        found = [self.field(x, DATA)]
+        fields = [self.field(x, DATA)]
         for at in lists if kind.ndim else []:
             numbers = self.field(x, at)
-            found += [self.field(numbers, 8 * i, WORD) for i in range(kind.ndim)]
-        return found
+            fields += [self.field(numbers, 8 * i, WORD) for i in range(kind.ndim)]
+        return fields
 
     def number(self, kind: Any, x: ir.Value) -> ir.Value:
         builder = self.builder
         if kind.kind == "f":
-            found = self.call("PyFloat_AsDouble", x)
-            failed = builder.fcmp_ordered("==", found, ir.Constant(found.type, -1.0))
+            converted = self.call("PyFloat_AsDouble", x)
+            failed = builder.fcmp_ordered("==", converted, ir.Constant(converted.type, -1.0))
         else:
             name = "PyLong_AsLongLong" if kind == COUNT else "PyLong_AsUnsignedLongLongMask"
-            found = self.call("PyObject_IsTrue" if kind == values.BOOLEAN else name, x)
-            failed = builder.icmp_signed("==", found, ir.Constant(found.type, -1))
+            converted = self.call("PyObject_IsTrue" if kind == values.BOOLEAN else name, x)
+            failed = builder.icmp_signed("==", converted, ir.Constant(converted.type, -1))
         with builder.if_then(failed, likely=False):
             raised = builder.icmp_unsigned("!=", self.call("PyErr_Occurred"), POINTER(None))
             with builder.if_then(raised):
@@ -215,11 +215,11 @@ class Entry:
                 builder.branch(self.other)
                 builder.position_at_end(builder.append_basic_block())
         if kind.kind == "f":
-            return found if kind == values.DOUBLE else builder.fptrunc(found, ir.FloatType())
+            return converted if kind == values.DOUBLE else builder.fptrunc(converted, ir.FloatType())
         narrow = values.llvm_type(kind)
-        return found if narrow == found.type else builder.trunc(found, narrow)
+        return converted if narrow == converted.type else builder.trunc(converted, narrow)
 
-    def packed(self, kind: Any, found: ir.Value) -> ir.Value:
+    def packed(self, kind: Any, result: ir.Value) -> ir.Value:
         """The result as a new object."""
         builder = self.builder
         if kind is None:
@@ -227,10 +227,10 @@ class Entry:
         if isinstance(kind, tuple):
             made = self.call("PyTuple_New", ir.Constant(WORD, len(kind)))
             for i, item in enumerate(kind):
-                value = self.packed(item, builder.extract_value(found, i))
+                value = self.packed(item, builder.extract_value(result, i))
                 self.call("PyTuple_SetItem", made, ir.Constant(WORD, i), value)
             return made
         if kind.kind == "f":
-            return self.call("PyFloat_FromDouble", found)
+            return self.call("PyFloat_FromDouble", result)
         name = "PyBool_FromLong" if kind == values.BOOLEAN else "PyLong_FromLongLong"
-        return self.call(name, values.cast(builder, COUNT, Number(kind, found)).value)
+        return self.call(name, values.cast(builder, COUNT, Number(kind, result)).value)

@@ -62,10 +62,10 @@ class Expressions:
             if isinstance(known, np.ndarray):
                 return arrays.constant(self.builder, known)
             return known
-        found = self.variables[node.id]
-        if isinstance(found, Variable):
-            return Number(found.type, self.builder.load(found.slot))
-        return found
+        variable = self.variables[node.id]
+        if isinstance(variable, Variable):
+            return Number(variable.type, self.builder.load(variable.slot))
+        return variable
 
     def _attribute(self, node: ast.Attribute) -> Any:
         owner = self.visit(node.value)
@@ -126,10 +126,10 @@ class Expressions:
                 holds = self.operate(OPERATORS[type(op)], left, right)
                 together, left = self.operate(operator.and_, together, holds), right
             return together
-        found: Any = False
+        result: Any = False
         for item in others[0]:
-            found = self.operate(operator.or_, found, self.operate(operator.eq, left, item))
-        return found
+            result = self.operate(operator.or_, result, self.operate(operator.eq, left, item))
+        return result
 
     def _boolop(self, node: ast.BoolOp) -> Any:
         """Truth values; the right ones are computed where the left ones do not decide."""
@@ -156,22 +156,22 @@ class Expressions:
         """One of two numbers, of which only that one is computed."""
         blocks = [self.builder.append_basic_block() for _ in range(2)]
         self.builder.cbranch(condition, *blocks)
-        found = []
+        choices = []
         for block, make in zip(blocks, (then, orelse)):
             self.builder.position_at_end(block)
-            found.append((values.number(make()), self.builder.block))
-        kind = values.joined([x.type for x, _ in found])
+            choices.append((values.number(make()), self.builder.block))
+        kind = values.joined([x.type for x, _ in choices])
         end = self.builder.append_basic_block()
-        for _, block in found:
+        for _, block in choices:
             self.builder.position_at_end(block)
             self.builder.branch(end)
         self.builder.position_at_end(end)
-        return self.one_of(kind, found)
+        return self.one_of(kind, choices)
 
-    def one_of(self, kind: Kind, found: list[tuple[Any, ir.Block]]) -> Number:
+    def one_of(self, kind: Kind, choices: list[tuple[Any, ir.Block]]) -> Number:
         """The number of the block that leads here."""
         ready = []
-        for x, block in found:
+        for x, block in choices:
             with self.builder.goto_block(block):
                 ready.append((values.cast(self.builder, kind, x).value, block))
         phi = self.builder.phi(values.llvm_type(kind))
@@ -194,14 +194,14 @@ class Expressions:
         return NUMERIC.get(function, function)(self.builder, *given)
 
     def extreme(self, better: Callable[..., Any], given: list[Any]) -> Any:
-        found = given[0]
+        extremum = given[0]
         for x in given[1:]:
-            is_better = self.operate(better, x, found)
+            is_better = self.operate(better, x, extremum)
             if isinstance(is_better, Number):
-                wide = [values.wide(values.number(y).type) for y in (x, found)]
+                wide = [values.wide(values.number(y).type) for y in (x, extremum)]
                 kind = values.joined(wide)
-                a, b = (values.cast(self.builder, kind, y).value for y in (x, found))
-                found = Number(kind, self.builder.select(is_better.value, a, b))
+                a, b = (values.cast(self.builder, kind, y).value for y in (x, extremum))
+                extremum = Number(kind, self.builder.select(is_better.value, a, b))
             elif is_better:
-                found = x
-        return found
+                extremum = x
+        return extremum

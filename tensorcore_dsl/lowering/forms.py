@@ -69,9 +69,9 @@ class Compiled:
 
     def __call__(self, *arguments: Any) -> Any:
         for form in self.forms:
-            found = form(*arguments)
-            if found is not NotImplemented:
-                return found
+            result = form(*arguments)
+            if result is not NotImplemented:
+                return result
         return self._first(arguments)
 
     def _first(self, arguments: Sequence[Any]) -> Any:
@@ -81,10 +81,10 @@ class Compiled:
             raise TypeError(f"{self.__name__} takes {len(annotated)} arguments")
         kinds = self._kinds(arguments)
         form = self._made(kinds)
-        found = form(*map(canonical, kinds, arguments))
-        if found is NotImplemented:
+        result = form(*map(canonical, kinds, arguments))
+        if result is NotImplemented:
             raise TypeError(f"{self.__name__} is given numbers beyond 64 bits")
-        return found
+        return result
 
     def address(self, kinds: tuple[Any, ...] | None = None) -> int:
         """Where the machine code for arguments of these kinds is, to be called from others.
@@ -96,8 +96,8 @@ class Compiled:
         if found is None:
             with COMPILING:
                 self._made(kinds)
-                found = self._bodies[kinds] = machine.address_of(self._symbol(kinds) + BODY)
-        return found
+                body = self._bodies[kinds] = machine.address_of(self._symbol(kinds) + BODY)
+        return body
 
     def part(self, *arguments: Any) -> Part:
         """The function with these arguments, in place of whose `low` and `high` others come."""

@@ -57,11 +57,11 @@ class Lowered:
             for kind, x in pairs
         ]
         function = self.function(builder.module, tuple(x.type for x in arguments))
-        found = builder.call(function, [part for x in arguments for part in x.parts])
+        result = builder.call(function, [part for x in arguments for part in x.parts])
         if isinstance(self.result, tuple):
-            parts = (builder.extract_value(found, i) for i in range(len(self.result)))
+            parts = (builder.extract_value(result, i) for i in range(len(self.result)))
             return tuple(map(Number, self.result, parts))
-        return None if self.result is None else Number(self.result, found)
+        return None if self.result is None else Number(self.result, result)
 
     def function(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
         """The function of a module for arguments of these kinds."""
@@ -135,8 +135,8 @@ def _one_of(body: Body, returned: list[tuple[Any, ir.Block]]) -> Any:
         columns = zip(*(x for x, _ in returned), strict=True)
         blocks = [block for _, block in returned]
         return tuple(_one_of(body, list(zip(column, blocks))) for column in columns)
-    found = [(values.number(x), block) for x, block in returned]
-    return body.one_of(values.joined([x.type for x, _ in found]), found)
+    numbers = [(values.number(x), block) for x, block in returned]
+    return body.one_of(values.joined([x.type for x, _ in numbers]), numbers)
 
 
 class Primitive:

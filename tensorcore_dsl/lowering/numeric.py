@@ -37,8 +37,8 @@ def intrinsic(builder: ir.IRBuilder, name: str, *operands: Number) -> Number:
     kind = operands[0].type
     given = [x.value for x in operands]
     signature = ir.FunctionType(given[0].type, [x.type for x in given])
-    found = declared(builder, signature, f"llvm.{name}.f{8 * kind.itemsize}")
-    return Number(kind, builder.call(found, given))
+    function = declared(builder, signature, f"llvm.{name}.f{8 * kind.itemsize}")
+    return Number(kind, builder.call(function, given))
 
 
 def _of_floats(name: str) -> Callable[..., Number]:

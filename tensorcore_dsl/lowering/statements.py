@@ -187,10 +187,10 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 @cache
 def _stores(definition: ast.FunctionDef) -> Counter[str]:
     """How often each name is assigned, where those of loops count as many."""
-    found: Counter[str] = Counter()
+    stores: Counter[str] = Counter()
     for statement in _statements(definition):
         targets = getattr(statement, "targets", [getattr(statement, "target", None)])
         for node in (node for target in targets if target for node in ast.walk(target)):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found[node.id] += 3 if isinstance(statement, ast.For) else 1
-    return found
+                stores[node.id] += 3 if isinstance(statement, ast.For) else 1
+    return stores

@@ -198,10 +198,10 @@ class Blocks(Emitter):
                 for block, slot in zip(blocks, slots, strict=True):
                     self.put(method(memory, block), slot)
         with self.case(switch, ANYWHERE, done):
-            found = self.room(vector(self.word), count)
-            self.each_word(memory, first, count, found, self.copy)
+            words = self.room(vector(self.word), count)
+            self.each_word(memory, first, count, words, self.copy)
             for i, slot in enumerate(slots):
-                at = self.at(found, self.count(i), self.whole)
+                at = self.at(words, self.count(i), self.whole)
                 self.put(self.load(at, vector(self.word)), slot)
         builder.position_at_end(done)
 

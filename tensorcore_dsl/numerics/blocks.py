@@ -115,7 +115,7 @@ def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
         left: (uses, warps) bool; set for results that blocks cannot compute.
         extra: result of `plans.extra_operands`; its scales belong to one operation.
         """
-        found = 0
+        status = 0
         for w in range(low, high):
             if not active[w]:
                 continue
@@ -197,10 +197,10 @@ def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
                         extra.ctypes.data + 4 * (w * extra.shape[1] + call[SCALES]),
                     ):
                         left[use, w] = True
-                        found = LEFT
+                        status = LEFT
                     elif call[REGISTERS_D] > 0:
                         transpose_at(call[TRANSPOSE_BACK], d, call[REGISTERS_D], call[THREADS], target)
-        return found
+        return status
 
     return products
 

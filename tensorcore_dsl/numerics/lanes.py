@@ -137,12 +137,12 @@ def _from_half(builder: Any, a: Any) -> Any:
     magnitude = builder.and_(word, constant(32, 0x7FFF))
     moved = builder.shl(magnitude, constant(32, 13))
     scale = builder.bitcast(constant(32, (127 + 112) << 23), _FLOATS)
-    found = builder.bitcast(builder.fmul(_floats(builder, moved), scale), vector(32))
+    bits = builder.bitcast(builder.fmul(_floats(builder, moved), scale), vector(32))
     infinite = builder.icmp_unsigned("==", magnitude, constant(32, 0x7C00))
-    found = builder.select(infinite, constant(32, 0x7F800000), found)
-    found = builder.or_(found, sign)
+    bits = builder.select(infinite, constant(32, 0x7F800000), bits)
+    bits = builder.or_(bits, sign)
     nan = builder.icmp_unsigned(">", magnitude, constant(32, 0x7C00))
-    return builder.select(nan, constant(32, NAN), found)
+    return builder.select(nan, constant(32, NAN), bits)
 
 
 def _to_half(builder: Any, a: Any) -> Any:
@@ -156,11 +156,11 @@ def _to_half(builder: Any, a: Any) -> Any:
     moved = builder.add(builder.sub(magnitude, constant(32, 112 << 23)), constant(32, 0xFFF))
     normal = builder.lshr(builder.add(moved, odd), constant(32, 13))
     is_small = builder.icmp_unsigned("<", magnitude, constant(32, 113 << 23))
-    found = builder.select(is_small, small, normal)
+    rounded = builder.select(is_small, small, normal)
     huge = builder.icmp_unsigned(">=", magnitude, constant(32, 143 << 23))
-    found = builder.or_(builder.select(huge, constant(32, 0x7C00), found), sign)
-    found = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), found)
-    return builder.trunc(found, vector(16))
+    rounded = builder.or_(builder.select(huge, constant(32, 0x7C00), rounded), sign)
+    rounded = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), rounded)
+    return builder.trunc(rounded, vector(16))
 
 
 def _from_bfloat(builder: Any, a: Any) -> Any:
@@ -169,9 +169,9 @@ def _from_bfloat(builder: Any, a: Any) -> Any:
 
 def _to_bfloat(builder: Any, a: Any) -> Any:
     odd = builder.and_(builder.lshr(a, constant(32, 16)), constant(32, 1))
-    found = builder.lshr(builder.add(builder.add(a, constant(32, 0x7FFF)), odd), constant(32, 16))
-    found = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), found)
-    return builder.trunc(found, vector(16))
+    rounded = builder.lshr(builder.add(builder.add(a, constant(32, 0x7FFF)), odd), constant(32, 16))
+    rounded = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), rounded)
+    return builder.trunc(rounded, vector(16))
 
 
 def _pair(convert: Emit) -> Emit:
@@ -188,7 +188,7 @@ def _to_float(way: str) -> Emit:
 
 
 def _of_conversions() -> dict[tuple[str, int], Operation]:
-    found = {
+    operations = {
         ("to f16", 32): Operation(16, (32,), _to_half, kinds="wn"),
         ("to bf16", 32): Operation(16, (32,), _to_bfloat, kinds="wn"),
         ("to f16x2", 32): Operation(32, (32, 32), _pair(_to_half), kinds="wnn"),
@@ -269,12 +269,12 @@ def _shuffle(mode: str) -> Emit:
         given = variable(builder, vector(32, WARP))
         builder.store(a, given)
         first = builder.bitcast(given, ir.IntType(32).as_pointer())
-        found = ir.Constant(vector(32, WARP), ir.Undefined)
+        shuffled = ir.Constant(vector(32, WARP), ir.Undefined)
         for lane in range(WARP):
             at = ir.Constant(_INDEX, lane)
             word = builder.load(builder.gep(first, [builder.extract_element(lanes, at)]))
-            found = builder.insert_element(found, word, at)
-        return found
+            shuffled = builder.insert_element(shuffled, word, at)
+        return shuffled
 
     return emit
 
@@ -291,12 +291,12 @@ def _vote(mode: str) -> Emit:
         if mode == "ballot":
             return _everywhere(builder, ballot, WARP)
         none, every = (ir.Constant(_INDEX, word) for word in (0, 0xFFFFFFFF))
-        found = builder.icmp_unsigned("==", ballot, every)
+        unanimous = builder.icmp_unsigned("==", ballot, every)
         if mode == "any":
-            found = builder.icmp_unsigned("!=", ballot, none)
+            unanimous = builder.icmp_unsigned("!=", ballot, none)
         elif mode == "uni":
-            found = builder.or_(found, builder.icmp_unsigned("==", ballot, none))
-        return _everywhere(builder, builder.zext(found, ir.IntType(8)), WARP)
+            unanimous = builder.or_(unanimous, builder.icmp_unsigned("==", ballot, none))
+        return _everywhere(builder, builder.zext(unanimous, ir.IntType(8)), WARP)
 
     return emit
 
@@ -316,15 +316,15 @@ def _reduction(name: str) -> Emit:
 
 
 def _of_warps() -> dict[tuple[str, int], Operation]:
-    found = {}
+    operations = {}
     for mode in ("up", "down", "bfly", "idx"):
-        found[f"shfl.{mode}"] = Operation(32, (32, 32, 32), _shuffle(mode))
-        found[f"shfl.{mode}.inside"] = Operation(8, (32, 32, 32), _shuffle_inside(mode))
+        operations[f"shfl.{mode}"] = Operation(32, (32, 32, 32), _shuffle(mode))
+        operations[f"shfl.{mode}.inside"] = Operation(8, (32, 32, 32), _shuffle_inside(mode))
     for mode in ("all", "any", "uni", "ballot"):
-        found[f"vote.{mode}"] = Operation(32 if mode == "ballot" else 8, (8,), _vote(mode))
+        operations[f"vote.{mode}"] = Operation(32 if mode == "ballot" else 8, (8,), _vote(mode))
     for name in ("add", "smin", "smax", "umin", "umax", "and", "or", "xor"):
-        found[f"redux.{name}"] = Operation(32, (32,), _reduction(name))
-    return {(name, 32): operation._replace(whole=True) for name, operation in found.items()}
+        operations[f"redux.{name}"] = Operation(32, (32,), _reduction(name))
+    return {(name, 32): operation._replace(whole=True) for name, operation in operations.items()}
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def _of_width(bits: int) -> dict[tuple[str, int], Operation]:
 
 
 def _of_floats() -> dict[tuple[str, int], Operation]:
-    found = {
+    operations = {
         f"{name}.f": Operation(32, (32,) * operands, emit, kinds=FLOATS * (1 + operands))
         for name, operands, emit in (
             ("add", 2, lambda builder, a, b: builder.fadd(a, b)),
@@ -366,8 +366,8 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
         tests[name] = "fcmp_ordered", test
         tests[f"{name}u"] = "fcmp_unordered", test
     for name, (way, test) in tests.items():
-        found[f"{name}.f"] = Operation(8, (32, 32), _test(way, test), kinds=WORDS + 2 * FLOATS)
-    return {(name, 32): operation for name, operation in found.items()}
+        operations[f"{name}.f"] = Operation(8, (32, 32), _test(way, test), kinds=WORDS + 2 * FLOATS)
+    return {(name, 32): operation for name, operation in operations.items()}
 
 
 OPERATIONS: dict[tuple[str, int], Operation] = {

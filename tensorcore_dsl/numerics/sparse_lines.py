@@ -39,14 +39,14 @@ def selected(
             f"metadata {words.shape} of {len(active)} warps, places {places.shape} up to "
             f"{places.max()}, columns {columns.shape}, undefined {undefined.shape}"
         )
-    found = np.zeros((len(words), rows, nibbles * each), np.int32)
-    flat = found.reshape(len(words), -1)
+    chosen = np.zeros((len(words), rows, nibbles * each), np.int32)
+    flat = chosen.reshape(len(words), -1)
     wrong = _select(words, places, columns, undefined, active, flat)
-    return found, None if wrong < 0 else wrong
+    return chosen, None if wrong < 0 else wrong
 
 
 @compiled
-def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, found: Any) -> int:
+def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, chosen: Any) -> int:
     """`selected`, whose columns go to `found`, (warps, elements); -1 for None."""
     rows, nibbles, each = places.shape[0], places.shape[1], columns.shape[2]
     wrong = -1
@@ -61,7 +61,7 @@ def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, 
                 if undefined[code] and wrong < 0:
                     wrong = (w * rows + row) * nibbles + nibble
                 for i in range(each):
-                    found[w, at] = columns[nibble, code, i]
+                    chosen[w, at] = columns[nibble, code, i]
                     at += 1
     return wrong  # type: ignore[no-any-return, unused-ignore]
 

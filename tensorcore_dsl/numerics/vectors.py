@@ -169,12 +169,12 @@ class Emitter:
         count = 2 * LANES // parts
         kind = ir.FunctionType(vector(I32, count // 2), [vector(I16, count)] * 2)
         function = arrays.declared(self.builder, kind, name)
-        found = []
+        results = []
         for i in range(parts):
             lanes = list(range(count * i, count * i + count))
             part = [x if parts == 1 else self.shuffle(x, lanes) for x in (a, b)]
-            found.append(self.builder.call(function, part))
-        return found[0] if parts == 1 else self.shuffle(found[0], list(range(LANES)), found[1])
+            results.append(self.builder.call(function, part))
+        return results[0] if parts == 1 else self.shuffle(results[0], list(range(LANES)), results[1])
 
     def variable(self, initial: Value) -> Value:
         """A slot with an initial value."""

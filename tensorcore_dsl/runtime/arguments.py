@@ -322,19 +322,19 @@ def _array(raw: Raw, name: str) -> Description:
 
 def _element_type(dtype: Any, name: str) -> DType:
     try:
-        found = dtypes.from_numpy(dtype)
+        element = dtypes.from_numpy(dtype)
     except (ArgumentError, TypeError) as error:
         hint = ""
         if isinstance(dtype, np.dtype) and not dtype.isnative:
             hint = "; convert it to this machine's byte order, x.astype(x.dtype.newbyteorder('='))"
         raise ArgumentError(f"{name}: {getattr(error, 'message', error)}{hint}") from None
-    if found.bits == 4:
+    if element.bits == 4:
         raise ArgumentError(
             f"{name}: {dtype} elements have a byte each in NumPy, and kernels read two of one. "
             "Pass a uint8 array, with the first of two in the low half: `b = x.view(np.uint8) & 15`"
             " and `b[..., ::2] | b[..., 1::2] << 4`; pass a number as int or float"
         )
-    return found
+    return element
 
 
 def _check_extents(shape: tuple[int, ...], name: str) -> None:

@@ -41,16 +41,16 @@ class Named:
                 f"{what} is defined in a function ({self.__qualname__}): only kernels of a module "
                 "can be pickled, since other processes find them by name; move it to the module"
             )
-        found: Any = sys.modules.get(self.__module__)
+        module: Any = sys.modules.get(self.__module__)
         for part in self.__qualname__.split("."):
-            found = getattr(found, part, None)
-        if found is self:
+            module = getattr(module, part, None)
+        if module is self:
             return self.__qualname__
-        if getattr(found, "kernel", None) is self:  # under tc.autotune
-            return getattr, (found, "kernel")
+        if getattr(module, "kernel", None) is self:  # under tc.autotune
+            return getattr, (module, "kernel")
         raise PicklingError(
             f"{what} cannot be pickled: other processes find it by name, and "
-            f"{self.__module__}.{self.__qualname__} is {_described(found)}; give the kernel that "
+            f"{self.__module__}.{self.__qualname__} is {_described(module)}; give the kernel that "
             "name, or pickle the object that has it"
         )
 
@@ -61,5 +61,5 @@ class Named:
         return self
 
 
-def _described(found: Any) -> str:
-    return "not there" if found is None else f"another object, {found!r}"
+def _described(value: Any) -> str:
+    return "not there" if value is None else f"another object, {value!r}"

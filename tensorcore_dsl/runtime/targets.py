@@ -138,10 +138,10 @@ def device_arch() -> Arch:
         A compute capability of a family that this version does not know.
     """
     number = driver.compute_capability()
-    found = of_device(number)
-    if found is None:
+    arch = of_device(number)
+    if arch is None:
         raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
-    return found
+    return arch
 
 
 def target_arch() -> Arch:

@@ -56,15 +56,15 @@ def operator(
         if not isinstance(kernel, tc.Kernel):
             raise tc.ArgumentError(f"@operator stands above @tc.kernel, not above {kernel!r}")
         made = KernelOperator(kernel, grid, block, dict(outputs or {}), tuple(mutates), launch)
-        found: Any = torch.library.custom_op(name, made, mutates_args=made.mutates, schema=made.schema())
-        found.register_fake(made.fake)
-        reverse = make_autograd_impl(found._opoverload, found)
+        registered: Any = torch.library.custom_op(name, made, mutates_args=made.mutates, schema=made.schema())
+        registered.register_fake(made.fake)
+        reverse = make_autograd_impl(registered._opoverload, registered)
         autograd = partial(_without_forward_mode, name, reverse)
         with catch_warnings():  # torch warns that its own function is replaced
             simplefilter("ignore")
-            found._lib.impl(name, autograd, "Autograd", with_keyset=True, allow_override=True)
-        found.kernel = kernel
-        return found
+            registered._lib.impl(name, autograd, "Autograd", with_keyset=True, allow_override=True)
+        registered.kernel = kernel
+        return registered
 
     return decorate
 

@@ -245,8 +245,8 @@ def _refuse_fp8_gradients(*tensors: torch.Tensor | None) -> None:
 
 def _result_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
     name = str(a.dtype).removeprefix("torch.")
-    found: torch.dtype = getattr(torch, output_dtype(from_numpy(name), out_dtype).numpy.name)
-    return found
+    dtype: torch.dtype = getattr(torch, output_dtype(from_numpy(name), out_dtype).numpy.name)
+    return dtype
 
 
 def _same(name: str, left: Any, right: Any) -> None:

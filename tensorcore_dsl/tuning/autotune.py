@@ -305,9 +305,9 @@ class Autotuned(Named):
         entry = None
         if self.settings.remember:  # which of several equal GPUs it is does not matter
             entry = memory.entry_name(self.kernel, configs, (*key[:4], *key[5:]))
-        found = memory.recall(entry, configs, title) if entry is not None else None
-        if found is not None:
-            return found
+        remembered = memory.recall(entry, configs, title) if entry is not None else None
+        if remembered is not None:
+            return remembered
         measure.check(self.__name__, call, self.settings, launch.stream)
 
         def seconds(config: Config, share: float = 1) -> float:

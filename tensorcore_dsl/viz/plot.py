@@ -125,8 +125,8 @@ def plot_layout(
 
 def element_letter(layout: Layout) -> str:
     """Letter of a thread's elements in the manual: a, b, c (of accumulators, C and D); else e."""
-    found = re.match(r"(?:mma|wgmma|wmma)\.([A-Za-z])\b", layout.name)
-    return {"d": "c"}.get(found[1].lower(), found[1].lower()) if found else "e"
+    match = re.match(r"(?:mma|wgmma|wmma)\.([A-Za-z])\b", layout.name)
+    return {"d": "c"}.get(match[1].lower(), match[1].lower()) if match else "e"
 
 
 def _borders(axis: Any, cells: np.ndarray, layout: Layout) -> None:
