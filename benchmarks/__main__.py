@@ -82,13 +82,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] not in (*BENCHMARKS, *TOOLS, "all", "-h", "--help"):
-        given = ["all", *given]
-    options = parser().parse_args(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] not in (*BENCHMARKS, *TOOLS, "all", "-h", "--help"):
+        words = ["all", *words]
+    options = parser().parse_args(words)
     if options.command != "all":
         return _run(options)
-    shared = given[1:]
+    shared = words[1:]
     return max(_run(parser().parse_args([name, *shared])) for name in BENCHMARKS)
 
 

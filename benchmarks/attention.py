@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
-    given = {"rounds": options.rounds}
-    report = Report("attention", given, dict(METHOD), summary={"target": "cuda"})
+    settings = {"rounds": options.rounds}
+    report = Report("attention", settings, dict(METHOD), summary={"target": "cuda"})
     with tc.target("cuda"), Monitor() as monitor:
         for problem in QUICK if options.quick else PROBLEMS:
             for causal in (False, True):

@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> Report:
     weights = options.weights or (QUICK["weights"] if options.quick else WEIGHTS)
     rows = options.rows or (QUICK["rows"] if options.quick else ROWS)
     names = ("dtypes", "rounds", "fast", "seconds")
-    given = {name: getattr(options, name) for name in names} | {"weights": weights, "rows": rows}
-    report = Report("batch-invariant", given, dict(METHOD), summary={"target": "cuda"})
+    settings = {name: getattr(options, name) for name in names} | {"weights": weights, "rows": rows}
+    report = Report("batch-invariant", settings, dict(METHOD), summary={"target": "cuda"})
     begin = time.perf_counter()
     with tc.target("cuda"), Monitor() as monitor:
         bench = Bench(torch_with_gpu(), monitor, options.rounds, options.fast)

@@ -175,8 +175,8 @@ def specialisations(case: Case, arch: str) -> tuple[Specialisation, Callable[[],
     d = np.empty((case.M, case.N), case.out.numpy)
     with tc.target("cpu", arch):
         plan = kernels.plan(a, b, None, d, family=case.family, precision=case.precision)
-    given = {"a": a, "b": b, "c": d, "d": d, "alpha": 1, "beta": 0}
-    arguments = [given[name] for name in plan.kernel.runtime_names]
+    passed = {"a": a, "b": b, "c": d, "d": d, "alpha": 1, "beta": 0}
+    arguments = [passed[name] for name in plan.kernel.runtime_names]
     known = plan.kernel.specialise(arguments, dict(plan.options), arch)
     return known, lambda: Specialisation(known.kernel, known.types, known.constants, known.arch)
 

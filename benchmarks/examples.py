@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    given = {"only": list(options.only), "rounds": rounds}
-    report = Report("examples", given, dict(METHOD), summary={"target": "cuda"})
+    settings = {"only": list(options.only), "rounds": rounds}
+    report = Report("examples", settings, dict(METHOD), summary={"target": "cuda"})
     begin = time.perf_counter()
     with Monitor() as monitor:
         for name in options.only:

@@ -99,8 +99,8 @@ def measure(instruction: Instruction, arch: str, repeats: int) -> dict[str, Any]
     m, n, k = instruction.shape
     batch = max(WORK // (m * n * k), 16)
     rng = np.random.default_rng(0)
-    given = [operand(instruction, o, batch, rng) for o in instruction.operands]
-    emulate = partial(tc.emulate, instruction, *given, arch=arch, shared=shared(instruction, rng))
+    operands = [operand(instruction, o, batch, rng) for o in instruction.operands]
+    emulate = partial(tc.emulate, instruction, *operands, arch=arch, shared=shared(instruction, rng))
     best = time_on_host(emulate, repeats).best
     return {"batch": batch, "seconds": best / batch, "flops": 2 * m * n * k * batch / best}
 

@@ -375,8 +375,8 @@ def usual(config: Any, result: dict[str, Any]) -> Any:
 
 
 def run(options: argparse.Namespace) -> Report:
-    given = {name: str(getattr(options, name)) for name in ("timings", "add", "write")}
-    report = Report("learn", given, {"trees": f"{TREES} of {LEAVES} leaves"})
+    settings = {name: str(getattr(options, name)) for name in ("timings", "add", "write")}
+    report = Report("learn", settings, {"trees": f"{TREES} of {LEAVES} leaves"})
     results = unpack(np.load(options.timings)) if options.timings.exists() else []
     for path in options.add:
         results += recorded(json.loads(path.read_text("utf-8")))

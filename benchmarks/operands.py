@@ -52,8 +52,8 @@ def draw(torch: Any, case: Case, seed: int, device: str = "cuda") -> tuple[Any, 
 
     def matrix(rows: int, cols: int, order: str, *outer: int) -> Any:
         shape = (*outer, rows, cols) if order == "row" else (*outer, cols, rows)
-        made = fill(torch, case, shape, generator)
-        return made if order == "row" else made.mT
+        array = fill(torch, case, shape, generator)
+        return array if order == "row" else array.mT
 
     a_order, b_order = case.orders
     batch = (case.batch,) if case.batch > 1 else ()

@@ -76,8 +76,8 @@ def _cases(text: str) -> tuple[tuple[int, ...], ...]:
 def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
     cases = options.cases[1:2] if options.quick else options.cases
-    given = {"cases": cases, "steps": options.steps, "rounds": options.rounds}
-    report = Report("torch-mlp", given, dict(METHOD), summary={"target": "cuda"})
+    settings = {"cases": cases, "steps": options.steps, "rounds": options.rounds}
+    report = Report("torch-mlp", settings, dict(METHOD), summary={"target": "cuda"})
     begin = time.perf_counter()
     with Monitor() as monitor:
         for case in cases:

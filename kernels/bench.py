@@ -1,4 +1,4 @@
-"""`tensorcore-dsl bench`: the time of `kernels.gemm` for the problems that one names."""
+"""`tensorcore-dsl bench`: time `kernels.gemm` for named problems."""
 
 from __future__ import annotations
 

@@ -157,10 +157,10 @@ def check_epilogue(epilogue: Any, names: tuple[str, ...] = ()) -> Any:
             text = ", ".join(names)
             raise tc.ArgumentError(f"epilogue_args has {text}, but there is no epilogue")
         return None
-    given = _signature("epilogue", epilogue, (*ELEMENT, *names))
-    takes_batch = given is not None and "batch" in given.parameters and "batch" not in names
+    signature = _signature("epilogue", epilogue, (*ELEMENT, *names))
+    takes_batch = signature is not None and "batch" in signature.parameters and "batch" not in names
     named = (*names, "batch") if takes_batch else names
-    _check_call("epilogue", epilogue, given, ELEMENT, named)
+    _check_call("epilogue", epilogue, signature, ELEMENT, named)
     return EpilogueCall(epilogue, names, takes_batch) if named else epilogue
 
 
@@ -183,16 +183,16 @@ def _signature(name: str, function: Any, parameters: tuple[str, ...]) -> Signatu
 
 
 def _check_call(
-    name: str, function: Any, given: Signature | None, by_place: tuple[str, ...], by_name: tuple[str, ...]
+    name: str, function: Any, signature: Signature | None, by_place: tuple[str, ...], by_name: tuple[str, ...]
 ) -> None:
     """Refuse a function that cannot be called with these parameters."""
     try:
-        if given is not None:
-            given.bind(*by_place, **dict.fromkeys(by_name))
+        if signature is not None:
+            signature.bind(*by_place, **dict.fromkeys(by_name))
     except TypeError as error:
         wanted = f"{name}({', '.join((*by_place, *by_name))})"
         raise tc.ArgumentError(
-            f"{name} is {name_of(function)}{given}; a function {wanted} of the kernel language is "
+            f"{name} is {name_of(function)}{signature}; a function {wanted} of the kernel language is "
             f"needed: {error}",
             definition(function),
         ) from None

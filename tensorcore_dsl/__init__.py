@@ -212,7 +212,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a checker would accept every misspelt name
 
     def __getattr__(name: str) -> object:
-        """The error of a name that does not exist, with the one that was probably meant."""
+        """Error of an unknown name, with a suggestion."""
         if name.startswith("__"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         raise UnknownName(f"{__name__} has no {name!r}{_advice(name)}")

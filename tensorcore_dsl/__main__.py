@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
     whole.set_defaults(run=lambda options: print(whole.format_help()))  # without a command
 
     def command(name: str, run: Command, about: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
-        made.set_defaults(run=run)
-        return made
+        subparser = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        subparser.set_defaults(run=run)
+        return subparser
 
     about = command("show", show, "describe instructions: text, operands, layouts, targets")
     about.add_argument("mnemonic", help="PTX text of one or more instructions", nargs="+")
@@ -65,11 +65,11 @@ def parser() -> argparse.ArgumentParser:
     shown = command("demo", on_target(demo.run_all), "multiply matrices and compare with NumPy")
     timed = command("bench", on_target(bench.run), "time matrix products, and compare with NumPy")
     bench.add_arguments(timed)
-    for made in (shown, timed):
-        made.add_argument(
+    for subparser in (shown, timed):
+        subparser.add_argument(
             "--target", choices=("cpu", "cuda"), help="where kernels run (default: the GPU, if there is one)"
         )
-        made.add_argument("--arch", help="the architecture that the CPU emulates, as sm_80")
+        subparser.add_argument("--arch", help="the architecture that the CPU emulates, as sm_80")
     checked = command("check", check, "run a script with every launch emulated, with all checks")
     checked.add_argument("--first", action="store_true", help="stop at the first finding")
     checked.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
@@ -150,8 +150,8 @@ def on_target(run: Command) -> Command:
 
 
 def check(options: argparse.Namespace) -> int:
-    given: str | None = options.order
-    order = order_of(int(given) if given is not None and given.isdecimal() else given)
+    requested: str | None = options.order
+    order = order_of(int(requested) if requested is not None and requested.isdecimal() else requested)
     return check_script(
         options.script,
         options.arguments,

@@ -151,23 +151,23 @@ _OF_PYTHON = {int: s32, float: f32, bool: pred}
 _NUMPY_NAME = re.compile(r"(torch\.)?(bool|half|double|u?int\d+|b?float\d+\w*)")
 
 
-def as_dtype(given: Any) -> DType:
+def as_dtype(dtype_like: Any) -> DType:
     """The element type that a user names: tc.f16, "f16", "float16", np.float16, torch.float16."""
-    if isinstance(given, DType):
-        return given
-    if isinstance(given, type) and given in _OF_PYTHON:
-        return _OF_PYTHON[given]
-    of_torch = type(given).__module__ == "torch"
-    text = str(given) if of_torch else given
+    if isinstance(dtype_like, DType):
+        return dtype_like
+    if isinstance(dtype_like, type) and dtype_like in _OF_PYTHON:
+        return _OF_PYTHON[dtype_like]
+    of_torch = type(dtype_like).__module__ == "torch"
+    text = str(dtype_like) if of_torch else dtype_like
     if isinstance(text, str):
         name = text.removeprefix("torch.")
         if name in ALL:
             return ALL[name]
-        given = name if _NUMPY_NAME.fullmatch(text) else None
-    of_numpy = isinstance(given, type) and issubclass(given, np.generic)
-    if of_numpy or isinstance(given, (str, np.dtype)):
+        dtype_like = name if _NUMPY_NAME.fullmatch(text) else None
+    of_numpy = isinstance(dtype_like, type) and issubclass(dtype_like, np.generic)
+    if of_numpy or isinstance(dtype_like, (str, np.dtype)):
         with suppress(TypeError):
-            return from_numpy(given)
+            return from_numpy(dtype_like)
     close = nearest(text, ALL) if isinstance(text, str) else ""
     hint = f"; did you mean tc.{close}?" if close else ""
     raise OperandError(f"an element type is needed, such as tc.f32, np.float32 or 'f32', not {text!r}{hint}")

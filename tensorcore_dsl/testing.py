@@ -1,4 +1,4 @@
-"""`tc.testing.do_bench`: how long a function takes on the GPU, or on the CPU."""
+"""`tc.testing.do_bench`: time of a function on the GPU, or on the CPU."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ def do_bench(
         raise ArgumentError(f"return_mode is {return_mode!r}; it may be {listing(_MODES)}")
     for quantile in quantiles or ():
         _check("a quantile", quantile, least=0, most=1)
-    for name, given in (("function", function), ("setup", setup)):
-        if not (callable(given) or (given is None and name == "setup")):
-            raise ArgumentError(f"{name} is {given!r}; a function without parameters is needed")
-        if given is not None:
-            check_call(given, f"{name} is called without arguments: {name}", (), {}, ArgumentError)
+    for name, argument in (("function", function), ("setup", setup)):
+        if not (callable(argument) or (argument is None and name == "setup")):
+            raise ArgumentError(f"{name} is {argument!r}; a function without parameters is needed")
+        if argument is not None:
+            check_call(argument, f"{name} is called without arguments: {name}", (), {}, ArgumentError)
     clock = _clock(stream)
     seconds = separately(function, clock, warmup / 1e3, rep / 1e3, setup=setup, cold=cold)
     times = [second * 1e3 for second in seconds]

@@ -471,11 +471,11 @@ class Output:
         block, h, e = number // 4, number // 2 % 2, number % 2
         row = m + block // blocks * WIDTH + 2 * line_of(g) + h
         col = n + block % blocks * WIDTH + 2 * line_of(2 * t + e)
-        given = self.c, d, self.alpha, self.beta, self.traits
+        arguments = self.c, d, self.alpha, self.beta, self.traits
         if self.traits.full or self.traits.epilogue is not None:
-            store_pair(sums, row, col, *given)
+            store_pair(sums, row, col, *arguments)
         else:
-            store_inside(sums, row, col, e, *given)
+            store_inside(sums, row, col, e, *arguments)
 
 
 def store_inside(sums, row, col, e: int, c, d, alpha, beta, traits: AmpereTraits):

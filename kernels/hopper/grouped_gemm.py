@@ -1,4 +1,4 @@
-"""Grouped GEMM in bf16 or f16 with `wgmma`, for sm_90a: groups of rows, each times its own matrix.
+"""Grouped GEMM in bf16 or f16 with `wgmma`, for sm_90a: one matrix for each group of rows.
 
 The tiles of all groups form one list that the persistent CTAs share, so that small groups fill the
 chip too. A tile at the end of a group also multiplies rows of the next group, and does not store

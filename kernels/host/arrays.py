@@ -51,9 +51,9 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     namespace: Any = None if isinstance(like, np.ndarray) else namespace_of(like)
     element = getattr(namespace, dtype.numpy.name, None)
     if element is not None:
-        made = namespace.empty(shape, dtype=element, device=like.device)
-        if describe(made, "the result").type.writable:
-            return made
+        array = namespace.empty(shape, dtype=element, device=like.device)
+        if describe(array, "the result").type.writable:
+            return array
     return np.empty(shape, dtype.numpy)
 
 

@@ -140,17 +140,17 @@ def _prepare(  # noqa: PLR0913
 ) -> PreparedCall:
     """Check the arguments, choose the kernel and bind its launch."""
     check_stream(stream)
-    given = described(q=q, k=k, v=v)
-    dtype = check_half_precision(**given)
+    descriptions = described(q=q, k=k, v=v)
+    dtype = check_half_precision(**descriptions)
     lists = _check_lists(starts, table)
-    packed, page = bool(lists), given["k"].shape[2] if table is not None else 0
-    shape = _result_shape(given, lists, page)
+    packed, page = bool(lists), descriptions["k"].shape[2] if table is not None else 0
+    shape = _result_shape(descriptions, lists, page)
     o, in_o = result_array_of_type(q, out, shape, dtype)
-    check_written(described(**present(out=out)), {**given, **lists})
-    for name, x in {**given, "out": in_o}.items():
+    check_written(described(**present(out=out)), {**descriptions, **lists})
+    for name, x in {**descriptions, "out": in_o}.items():
         _check_layout(name, x)
     left, right = _window(causal, window)
-    depth, width = given["q"].shape[3], shape[3]
+    depth, width = descriptions["q"].shape[3], shape[3]
     scale = 1 / math.sqrt(depth) if scale is None else _positive("scale", scale)
     factors = (scale * LOG2_E, 1.0)
     if softcap is not None:
@@ -162,18 +162,18 @@ def _prepare(  # noqa: PLR0913
     call = PreparedCall(shape, dtype, launch_nothing, (), allocate)
     if 0 in shape:
         return call
-    if 0 in given["k"].shape:
+    if 0 in descriptions["k"].shape:
         return replace(call, launch=_fill(stream))
     run = _bind_sm80 if _family(family) == "sm80" else _bind_sm90
     lse = None if allocate is None else allocate(q)
     arrays = q, k, v, o, lse, *(x for x in (*starts, table) if x is not None)
-    return replace(call, launch=run(traits, arrays, (*factors, *bounds), given, stream))
+    return replace(call, launch=run(traits, arrays, (*factors, *bounds), descriptions, stream))
 
 
 def _bind_sm80(
-    traits: AttentionTraits, arrays: Any, scalars: Any, given: dict[str, Description], stream: Any
+    traits: AttentionTraits, arrays: Any, scalars: Any, descriptions: dict[str, Description], stream: Any
 ) -> Callable[..., None]:
-    batch, heads, queries, _ = given["q"].shape
+    batch, heads, queries, _ = descriptions["q"].shape
     sequences = arrays[5].shape[0] - 1 if traits.packed else batch
     # A packed sequence may have all queries; CTAs behind the end of a sequence have no work.
     grid, options = (-(-queries // ampere.ROWS), heads, sequences), {"traits": traits}
@@ -186,13 +186,13 @@ def _bind_sm80(
 
 
 def _bind_sm90(
-    traits: AttentionTraits, arrays: Any, scalars: Any, given: dict[str, Description], stream: Any
+    traits: AttentionTraits, arrays: Any, scalars: Any, descriptions: dict[str, Description], stream: Any
 ) -> Callable[..., None]:
-    batch, heads, queries, _ = given["q"].shape
+    batch, heads, queries, _ = descriptions["q"].shape
     config = _choose(traits, queries)
     # Tiles of a causal mask differ in length: many heads advance together, and the longest tiles
     # start first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
-    of_head = 2 * given["k"].shape[2] * (traits.depth + traits.width)
+    of_head = 2 * descriptions["k"].shape[2] * (traits.depth + traits.width)
     section = min(max(L2_BYTES // of_head, 1), batch * heads) if traits.right else 1
     tiles = -(-queries // config.BM)
     if traits.packed:  # each sequence may begin a tile
@@ -248,10 +248,10 @@ def _check_lists(starts: Any, table: Any) -> dict[str, Description]:
 
 
 def _result_shape(
-    given: dict[str, Description], lists: dict[str, Description], page: int
+    descriptions: dict[str, Description], lists: dict[str, Description], page: int
 ) -> tuple[int, int, int, int]:
     """Shape of the result (batch, heads, queries, D of v); refuses shapes that do not fit."""
-    q, k, v = (check_rank(name, x, 4) for name, x in given.items())
+    q, k, v = (check_rank(name, x, 4) for name, x in descriptions.items())
     if (q[0] != k[0] and not page) or q[3] != k[3] or k[:3] != v[:3]:
         raise tc.ArgumentError(
             f"q is (batch, heads, queries, D), k (batch, key heads, keys, D) and v as k, with a D "
@@ -299,10 +299,10 @@ def _window(causal: Any, window: Any) -> tuple[int | None, int | None]:
     return left, 0 if causal else right
 
 
-def _positive(name: str, given: Any) -> float:
-    value = f32_number(name, given, what="the scores")
+def _positive(name: str, number: Any) -> float:
+    value = f32_number(name, number, what="the scores")
     if not 0 < value < math.inf:
-        raise tc.ArgumentError(f"{name} is {given}; needed is a positive number")
+        raise tc.ArgumentError(f"{name} is {number}; needed is a positive number")
     return value
 
 

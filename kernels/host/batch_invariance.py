@@ -37,11 +37,11 @@ def check_config(problem: GemmProblem, config: Config) -> None:
     """Refuse a configuration that sums in another order than `bits` asks for."""
     if is_allowed(problem, config):
         return
-    given, needed = summation_of(problem, config).aspects(), invariant_summation(problem).aspects()
+    actual, required = summation_of(problem, config).aspects(), invariant_summation(problem).aspects()
     differences = [
-        f"{name} is {text!r}, needed is {needed.get(name, 'none')!r}"
-        for name, text in given.items()
-        if text != needed.get(name)
+        f"{name} is {text!r}, needed is {required.get(name, 'none')!r}"
+        for name, text in actual.items()
+        if text != required.get(name)
     ]
     raise tc.ArgumentError(
         f"bits={BATCH_INVARIANT!r} has one order of summation, which {config} has not: "

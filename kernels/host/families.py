@@ -175,5 +175,5 @@ def check_supported(products: str, config: Any, *unsupported: str) -> None:
     default = HopperConfig()
     changed = [name for name in unsupported if getattr(config, name) != getattr(default, name)]
     if changed:
-        given = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
-        raise tc.ArgumentError(f"the kernel for {products} takes no {given}: {config}")
+        settings = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
+        raise tc.ArgumentError(f"the kernel for {products} takes no {settings}: {config}")

@@ -157,14 +157,14 @@ def gemm(  # noqa: PLR0913
         config,
         stream,
     )
-    given = (a, b, c, out, row_out)
+    all_arrays = (a, b, c, out, row_out)
     results = () if out is None else (out,)
     if row_out is not None:
         results = (*results, row_out)
     arrays = (a, b, *extra.arrays) if c is None else (a, b, c, *extra.arrays)
     numbers = str(alpha), str(beta)  # True, 1j ** 4 and -0.0 equal other numbers
     key = (c is None, row_out is None, *numbers, *extra.key, *options)
-    call = cached_call(results, arrays, key, lambda: _prepare(*given, extra, *options))
+    call = cached_call(results, arrays, key, lambda: _prepare(*all_arrays, extra, *options))
     out = call.result(a, out)
     if call.allocate_rows is None:
         call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values)
@@ -214,8 +214,8 @@ def _prepare(  # noqa: PLR0913
         scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
     chosen: Any = (*scalars, accumulate, epilogue, tuple(row_reductions), precision, bits)
     whole_c = in_c and operands.broadcast(in_c, shape)
-    given = GemmProblem(in_a, in_b, whole_c, in_d, *chosen)
-    if given.K == 0 and 0 not in shape and (epilogue is not None or rows):
+    described_problem = GemmProblem(in_a, in_b, whole_c, in_d, *chosen)
+    if described_problem.K == 0 and 0 not in shape and (epilogue is not None or rows):
         others = c, out, row_out, extra, 0, beta, out_dtype, accumulate, epilogue, row_reductions
         more = precision, bits, family, config, stream
         return without_terms(
@@ -224,15 +224,15 @@ def _prepare(  # noqa: PLR0913
             (a, b),
             stream,
         )
-    if 0 in shape or given.K == 0:
-        _check_fillable(given, c, d)
-        launch = _launch_of_empty(given, rows, stream)
+    if 0 in shape or described_problem.K == 0:
+        _check_fillable(described_problem, c, d)
+        launch = _launch_of_empty(described_problem, rows, stream)
         launch = launch_with_c(launch, in_c, shape, place=2)
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
     views = partial(padding.with_line_strides, in_a=in_a, in_b=in_b)
     new_a, new_b = views(a, b)
-    problem = replace(given, a=describe(new_a), b=describe(new_b))
+    problem = replace(described_problem, a=describe(new_a), b=describe(new_b))
     new_c = d if in_c is None else c if in_c.shape == shape else broadcast_to(c, shape)
     arguments = (new_a, new_b, new_c, d, *scalars, *extra.values)
     plan = make_plan(problem, family, config)

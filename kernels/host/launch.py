@@ -156,11 +156,11 @@ def cached_call(
     not cached.
     """
     key: Any
-    given = (*results, *arrays)
+    all_arrays = (*results, *arrays)
     if is_recording():
         return prepare()
     try:
-        array_key = key_function(tuple(map(type, given)), len(results))(*given)
+        array_key = key_function(tuple(map(type, all_arrays)), len(results))(*all_arrays)
         key = (array_key, len(results), options, target_key())
         call: PreparedCall | None = _cached.get(key)
     except Exception:  # no array, or an option that is not hashable: `prepare` reports errors
@@ -224,11 +224,11 @@ class EpilogueArgs:
     key: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, given: Any) -> EpilogueArgs:
+    def of(cls, mapping: Any) -> EpilogueArgs:
         """Make the arguments of a mapping; None has no arguments."""
-        if given is None:
+        if mapping is None:
             return NO_ARGS
-        names, values = split_args(given)
+        names, values = split_args(mapping)
         is_number = [isinstance(x, NUMBERS) for x in values]
         arrays = [x for x, number in zip(values, is_number, strict=True) if not number]
         types = [type(x) if number else None for x, number in zip(values, is_number, strict=True)]

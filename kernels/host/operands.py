@@ -216,8 +216,8 @@ def check_half_precision(**operands: Description) -> Any:
     types = {name: x.type.dtype for name, x in operands.items()}
     dtype, *others = set(types.values())
     if others or dtype not in (tc.bf16, tc.f16):
-        given = ", ".join(f"{name} {dtype}" for name, dtype in types.items())
-        raise tc.ArgumentError(f"operands are all bf16 or all f16, not {given}")
+        shown = ", ".join(f"{name} {dtype}" for name, dtype in types.items())
+        raise tc.ArgumentError(f"operands are all bf16 or all f16, not {shown}")
     return dtype
 
 
@@ -250,10 +250,10 @@ def result_array(
     asked = output_dtype(dtype, out_dtype)
     if out is None:
         return _new_result(like, shape, asked)
-    given = _described_result(out, shape, OUTPUTS[dtype], f"a product of {dtype}")
-    if out_dtype is not None and given.type.dtype != asked:
-        raise tc.ArgumentError(f"out holds {given.type.dtype}, but out_dtype is {asked}")
-    return out, given
+    description = _described_result(out, shape, OUTPUTS[dtype], f"a product of {dtype}")
+    if out_dtype is not None and description.type.dtype != asked:
+        raise tc.ArgumentError(f"out holds {description.type.dtype}, but out_dtype is {asked}")
+    return out, description
 
 
 def result_array_of_type(like: Any, out: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Description]:
@@ -271,15 +271,15 @@ def _new_result(like: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Des
 def _described_result(
     out: Any, shape: tuple[int, ...], allowed: tuple[Any, ...], product: str
 ) -> Description:
-    given = described(out=out)["out"]
-    if given.shape != shape:
-        raise tc.ArgumentError(f"out has shape {given.shape}; the product has {shape}")
-    if given.type.dtype not in allowed:
+    description = described(out=out)["out"]
+    if description.shape != shape:
+        raise tc.ArgumentError(f"out has shape {description.shape}; the product has {shape}")
+    if description.type.dtype not in allowed:
         names = " or ".join(map(str, allowed))
-        raise tc.ArgumentError(f"out holds {given.type.dtype}; {product} gives {names}")
-    if not given.type.writable:
+        raise tc.ArgumentError(f"out holds {description.type.dtype}; {product} gives {names}")
+    if not description.type.writable:
         raise tc.ArgumentError("out is read-only; pass an array that may be written")
-    return given
+    return description
 
 
 def accumulator_dtype(dtype: Any) -> Any:
@@ -334,12 +334,12 @@ def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
     return _scalar("alpha", alpha, dtype), _scalar("beta", beta, dtype)
 
 
-def _scalar(name: str, given: Any, dtype: Any) -> float | int:
+def _scalar(name: str, scalar: Any, dtype: Any) -> float | int:
     if not dtype.is_float:
-        value = number(name, given)
+        value = number(name, scalar)
         if not value.is_integer() or not -(2**31) <= value < 2**31:  # nor are NaN and infinities
             raise tc.ArgumentError(
-                f"{name} is {given}; products of s8 take integer alpha and beta, of 32 bits"
+                f"{name} is {scalar}; products of s8 take integer alpha and beta, of 32 bits"
             )
         return int(value)
-    return number(name, given) if dtype == tc.f64 else f32_number(name, given)
+    return number(name, scalar) if dtype == tc.f64 else f32_number(name, scalar)

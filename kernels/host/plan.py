@@ -351,18 +351,18 @@ def _f32_kernel(problem: GemmProblem, config: HopperConfig, traits: HopperTraits
 
 def _check_swapped(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
     """Refuse swap AB for results that are not of 16 bits, and with row reductions."""
-    given = ""
+    unsupported = ""
     of_16_bits = kernel in (SM90[tc.f16], fp8_gemm, promoted_fp8_gemm)
     if not of_16_bits and kernel not in (SM90[tc.tf32], f32_fragments_gemm):
-        given = f"a product of {problem.multiplied_as}"
+        unsupported = f"a product of {problem.multiplied_as}"
     elif of_16_bits and problem.d.type.dtype.bits != 16:
-        given = f"D of {problem.d.type.dtype}"
+        unsupported = f"D of {problem.d.type.dtype}"
     elif problem.row_reductions:
-        given = "row_reductions"
-    if given:
+        unsupported = "row_reductions"
+    if unsupported:
         raise tc.ArgumentError(
             f"swapped takes products of f16, bf16 and fp8 whose D is f16 or bf16, of tf32, and of "
-            f"f32 with k_slabs=1, without row_reductions; not {given}: {config}"
+            f"f32 with k_slabs=1, without row_reductions; not {unsupported}: {config}"
         )
 
 
@@ -398,8 +398,8 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     )
 
 
-def _plan_sm80(problem: GemmProblem, given: AmpereConfig | None) -> Plan:
-    config: AmpereConfig = choice.choose_config(problem, "sm80") if given is None else given
+def _plan_sm80(problem: GemmProblem, requested: AmpereConfig | None) -> Plan:
+    config: AmpereConfig = choice.choose_config(problem, "sm80") if requested is None else requested
     grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
     if config.is_of_vectors:
         return _plan_vectors(problem, config, grid)

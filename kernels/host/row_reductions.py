@@ -57,22 +57,24 @@ def make_row_reduction_result(
         return None
     shape = (len(row_reductions), *product_shape[:-1])
     if row_out is not None:
-        given = described(row_out=row_out)["row_out"]
-        if (given.shape, given.type.dtype) != (shape, dtype):
+        description = described(row_out=row_out)["row_out"]
+        if (description.shape, description.type.dtype) != (shape, dtype):
             raise tc.ArgumentError(
-                f"row_out holds {given.type.dtype} and has shape {given.shape}; needed are "
+                f"row_out holds {description.type.dtype} and has shape {description.shape}; needed are "
                 f"{dtype} and {shape}: reductions, matrices if these are many, rows"
             )
-        if not given.type.writable:
+        if not description.type.writable:
             raise tc.ArgumentError("row_out is read-only")
     return RowReductionResult(tuple(row_reductions), shape, dtype)
 
 
-def check_row_reductions(given: Any) -> None:
+def check_row_reductions(reductions: Any) -> None:
     """Refuse an object that is no sequence of row reductions."""
-    if isinstance(given, (tuple, list)) and all(isinstance(r, RowReduction) for r in given):
+    if isinstance(reductions, (tuple, list)) and all(isinstance(r, RowReduction) for r in reductions):
         return
-    raise tc.ArgumentError(f"row_reductions is {brief(given)}; a tuple of kernels.RowReduction is needed")
+    raise tc.ArgumentError(
+        f"row_reductions is {brief(reductions)}; a tuple of kernels.RowReduction is needed"
+    )
 
 
 def allocate_partials(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:

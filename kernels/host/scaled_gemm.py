@@ -94,10 +94,10 @@ def scaled_gemm(
     >>> d.shape, d.dtype, float(d[0, 0])
     ((64, 32), dtype(bfloat16), 128.0)
     """
-    given, extra = (a, b, a_scales, b_scales), EpilogueArgs.of(epilogue_args)
+    inputs, extra = (a, b, a_scales, b_scales), EpilogueArgs.of(epilogue_args)
     options = (out_dtype, epilogue, bits, config, stream)
-    call = prepared_call(_prepare_scaled, given, out, extra, *options)
-    return call.run(out, *given, values=extra.values)
+    call = prepared_call(_prepare_scaled, inputs, out, extra, *options)
+    return call.run(out, *inputs, values=extra.values)
 
 
 def _prepare_scaled(
@@ -157,10 +157,10 @@ def _prepare_scaled(
 
 
 def _check_scales(name: str, read: Mapping[str, Description], shape: tuple[int, int], each: str) -> None:
-    given = read[name]
-    if given.type.dtype != tc.f32 or given.shape != shape:
+    scales = read[name]
+    if scales.type.dtype != tc.f32 or scales.shape != shape:
         raise tc.ArgumentError(
-            f"{name} are {given.type.dtype} of shape {given.shape}; needed is one f32 for {each}: {shape}"
+            f"{name} are {scales.type.dtype} of shape {scales.shape}; needed is one f32 for {each}: {shape}"
         )
 
 
@@ -216,11 +216,11 @@ def requantised_gemm(
     return out
 
 
-def _finite(name: str, given: Any, otherwise: str = "") -> float:
+def _finite(name: str, scalar: Any, otherwise: str = "") -> float:
     """Convert a number to f64; refuse NaN and infinities, which cannot be rounded to s8."""
-    value = number(name, given, otherwise)
+    value = number(name, scalar, otherwise)
     if not math.isfinite(value):
-        raise tc.ArgumentError(f"{name} is {given}; needed is a finite number{otherwise}")
+        raise tc.ArgumentError(f"{name} is {scalar}; needed is a finite number{otherwise}")
     return value
 
 
@@ -237,10 +237,10 @@ def _prepare_requantised(
         raise tc.ArgumentError(f"a holds {in_a.type.dtype}; products of s8 and u8 are requantised")
     (M, K), N = in_a.shape, in_b.shape[1]
     if not one:
-        given = read["scale"]
-        if given.type.dtype != tc.f32 or given.shape != (N,):
+        in_scale = read["scale"]
+        if in_scale.type.dtype != tc.f32 or in_scale.shape != (N,):
             raise tc.ArgumentError(
-                f"scale holds {given.type.dtype} of shape {given.shape}; needed is a number, or an "
+                f"scale holds {in_scale.type.dtype} of shape {in_scale.shape}; needed is a number, or an "
                 f"f32 for each of the {N} columns"
             )
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)

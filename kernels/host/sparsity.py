@@ -53,13 +53,14 @@ class SparseMatrix:
             )
         values, metadata = described(values=self.values, metadata=self.metadata).values()
         format = format_of(values.type.dtype)
-        for name, given, wanted in (
+        for name, actual, expected in (
             ("values have", values.shape, values_shape(self.shape, format)),
             ("metadata have", metadata.shape, metadata_shape(self.shape, format)),
         ):
-            if given != wanted:
+            if actual != expected:
                 raise tc.ArgumentError(
-                    f"the {name} shape {given}; a sparse {format.dtype} matrix of {self.shape} needs {wanted}"
+                    f"the {name} shape {actual}; a sparse {format.dtype} matrix of {self.shape} "
+                    f"needs {expected}"
                 )
         if metadata.type.dtype != tc.s32:
             raise tc.ArgumentError(f"the metadata hold {metadata.type.dtype}; they must be s32")

@@ -74,9 +74,9 @@ def swiglu(
     >>> y.shape, round(float(y[0, 0]), 2)
     ((32, 16), 0.73)
     """
-    extra, given = EpilogueArgs.of(epilogue_args), (x, w_gate, w_up)
-    call = prepared_call(_prepare_swiglu, given, out, extra, epilogue, bits, config, stream)
-    return call.run(out, *given, values=extra.values)
+    extra, inputs = EpilogueArgs.of(epilogue_args), (x, w_gate, w_up)
+    call = prepared_call(_prepare_swiglu, inputs, out, extra, epilogue, bits, config, stream)
+    return call.run(out, *inputs, values=extra.values)
 
 
 def _prepare_swiglu(
@@ -93,15 +93,15 @@ def _prepare_swiglu(
     check_stream(stream)
     operands.check_bits(bits)
     epilogue = check_epilogue(epilogue, extra.names)
-    given = described(x=x, w_gate=w_gate, w_up=w_up)
-    dtype = operands.check_half_precision(**given)
-    shapes = [operands.check_rank(name, operand, 2) for name, operand in given.items()]
+    descriptions = described(x=x, w_gate=w_gate, w_up=w_up)
+    dtype = operands.check_half_precision(**descriptions)
+    shapes = [operands.check_rank(name, operand, 2) for name, operand in descriptions.items()]
     (M, K), (depth, N), up = shapes
     if depth != K or up != (depth, N):
-        text = ", ".join(f"{name} {operand.shape}" for name, operand in given.items())
+        text = ", ".join(f"{name} {operand.shape}" for name, operand in descriptions.items())
         raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {text}")
     d, in_d = operands.result_array_of_type(x, out, (M, N), dtype)
-    check_written(described(**present(out=out)), given | extra.described())
+    check_written(described(**present(out=out)), descriptions | extra.described())
     if 0 in (M, N):
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
@@ -116,7 +116,7 @@ def _prepare_swiglu(
     axes = padding.ROWS, padding.COLUMNS, padding.COLUMNS
     operand_copies = (
         padding.operand_copy(place, name, operand, axis, k_only=True)
-        for place, ((name, operand), axis) in enumerate(zip(given.items(), axes, strict=True))
+        for place, ((name, operand), axis) in enumerate(zip(descriptions.items(), axes, strict=True))
     )
     copies = padding.announced((*operand_copies, padding.result_copy(3, in_d, by_tma=True)))
     if config is None:

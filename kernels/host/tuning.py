@@ -100,7 +100,7 @@ def tune(  # noqa: PLR0913
     """
     if timer is None and current_target() != "cuda":
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")
-    given = None if candidates is None else _configurations(candidates)
+    configurations = None if candidates is None else _configurations(candidates)
     if not isinstance(device, (str, type(None))):
         raise tc.ArgumentError(f"device is {brief(device)}; needed is the name of a GPU")
     in_a, in_b, in_c = operands.describe_operands(a, b, c)
@@ -130,7 +130,7 @@ def tune(  # noqa: PLR0913
     )
     clock = timer or event_timer(a)
     bench = Bench(lambda config: clock(partial(launch, config=config, family=family_of(config))))
-    trials = _search(bench, given, problem)
+    trials = _search(bench, configurations, problem)
     if not trials or trials[0].failure:
         failures = dict.fromkeys(trial.failure for trial in trials)
         reason = "; ".join(failures) or "there are no candidates"

@@ -1,1 +1,1 @@
-"""Checked runs of kernels: what was found, and the orders of threads that show it."""
+"""Checked runs of kernels: findings, and the orders of threads that show them."""

@@ -1,4 +1,4 @@
-"""Copies of the arrays of a launch that keep strides, alignment and which of them overlap."""
+"""Copies of the arrays of a launch, with equal strides, alignment and overlap."""
 
 from __future__ import annotations
 

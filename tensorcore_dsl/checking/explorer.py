@@ -1,4 +1,4 @@
-"""Runs many orders of threads, until one shows a mistake, and shrinks that one."""
+"""Run many orders of threads until one shows a mistake, and shrink that order."""
 
 from __future__ import annotations
 

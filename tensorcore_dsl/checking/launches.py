@@ -1,4 +1,4 @@
-"""`tc.explore(function)`: launches of a stream that overlap, in many orders.
+"""`tc.explore(function)`: run overlapping launches of a stream in many orders.
 
 The function runs once, as it is, and its launches are recorded. Launches that may overlap are then
 run again together, on copies of their arrays as they were, and must leave the same bits. The host
@@ -73,8 +73,8 @@ class _Group:
         rest = iter(flat)
         orders = (None, Schedule("down"), seed)  # of threads: each launch gets another one
         jobs = [
-            partial(launch.again, [next(rest) for _ in given], orders[(seed + i) % len(orders)])
-            for i, (launch, given) in enumerate(zip(self.launches, self.arguments, strict=True))
+            partial(launch.again, [next(rest) for _ in arguments], orders[(seed + i) % len(orders)])
+            for i, (launch, arguments) in enumerate(zip(self.launches, self.arguments, strict=True))
         ]
         blocks = [prod(launch.config.grid) for launch in self.launches]
         interleaving = Interleaving(blocks, seed)

@@ -1,4 +1,4 @@
-"""Schedules in words: who stops where, and who overtakes."""
+"""Schedules in words: the warps that stop, and the warps that overtake them."""
 
 from __future__ import annotations
 

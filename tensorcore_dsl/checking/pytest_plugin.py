@@ -1,4 +1,4 @@
-"""The pytest plugin: tests whose launches are emulated with all checks.
+"""Pytest plugin: emulate the launches of tests with all checks.
 
 `@pytest.mark.tensorcore_check` marks a test; `--tensorcore-check`, or `tensorcore_check = true` in
 the configuration of pytest, stands for a mark on every test. What a launch finds it raises. A race

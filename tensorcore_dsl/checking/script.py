@@ -1,4 +1,4 @@
-"""Runs a script with every launch checked: `tensorcore-dsl check script.py`."""
+"""Run a script with every launch checked: `tensorcore-dsl check script.py`."""
 
 from __future__ import annotations
 

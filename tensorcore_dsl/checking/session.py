@@ -1,4 +1,4 @@
-"""A session of checks: inside, every launch of a kernel is emulated with all checks."""
+"""Session of checks, inside which every launch is emulated with all checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orders that `kernel.explore` tries: drawn from seeds, and varied systematically."""
+"""Orders that `kernel.explore` tries: from seeds, and systematic variations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assembles PTX to machine code: by nvJitLink, or by ptxas where a whole program is needed.
+"""Assemble PTX to machine code by nvJitLink, or by ptxas for a whole program.
 
 This needs no GPU and no driver. nvJitLink is used through `cuda.core`, which is imported when first
 needed; a cached kernel does not need it.

@@ -1,4 +1,4 @@
-"""Cache key of a kernel: a hash of all that its code depends on, equal in every process.
+"""Cache key of a kernel: a hash of all code that it depends on, equal in every process.
 
 The walk starts at a function. It hashes the text of the function's file, its code, defaults and
 closure, and the values of the global names that the code mentions; then, recursively, functions,
@@ -250,9 +250,9 @@ class _Walk:
         if isinstance(parts, str):
             self.put(parts)
             return
-        made, given, *rest = parts
-        self.visit_all(made, given, *rest[:1])
-        for items in rest[1:]:
+        constructor, constructor_arguments, *state = parts
+        self.visit_all(constructor, constructor_arguments, *state[:1])
+        for items in state[1:]:
             self.visit(list(items) if items is not None else None)
 
     def attributes(self, value: Any) -> None:

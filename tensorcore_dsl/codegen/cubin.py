@@ -1,4 +1,4 @@
-"""Machine code of one kernel, and its resources by the assembler's log and the cubin file."""
+"""Machine code of one kernel, and its resources from the assembler's log and the cubin file."""
 
 from __future__ import annotations
 

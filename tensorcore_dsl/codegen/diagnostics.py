@@ -1,4 +1,4 @@
-"""Assembler diagnostics: what the assembler did to a kernel that costs speed, by source line.
+"""Assembler diagnostics that cost speed, by source line.
 
 Register spills, `wgmma` that it serialised (C75xx), `setmaxnreg` that it ignored (C7504, C7508).
 """

@@ -1,4 +1,4 @@
-"""The IR of kernels on disk: a second process that emulates a kernel evaluates no Python.
+"""IR of kernels on disk, so that a second process emulates without evaluating Python.
 
 The name of an entry is that of `kernel_cache`, a hash of all that the IR depends on; its content is
 a pickle of nodes. Instructions, layouts and element types in it are found by name. Nothing but
@@ -43,16 +43,16 @@ def kept(
     evaluate: Callable[..., Kernel],
 ) -> Kernel:
     """Result of `evaluate` for the other arguments, from the disk if it is there."""
-    given = kernel, types, constants, arch
-    entry = kernel_cache.entry_name(*given, assembler="", lineinfo=True, checks=checks)
+    key = kernel, types, constants, arch
+    entry = kernel_cache.entry_name(*key, assembler="", lineinfo=True, checks=checks)
     stored = _load(entry) if entry else None
     if stored is not None:
         return stored
     began = time.perf_counter()
-    made = evaluate(*given, checks)
+    kernel_ir = evaluate(*key, checks)
     if entry and time.perf_counter() - began >= LEAST:
-        _store(entry, made)
-    return made
+        _store(entry, kernel_ir)
+    return kernel_ir
 
 
 class _Reader(pickle.Unpickler):
@@ -73,10 +73,10 @@ def _load(entry: str) -> Kernel | None:
     return loaded if isinstance(loaded, Kernel) else None
 
 
-def _store(entry: str, made: Kernel) -> None:
+def _store(entry: str, kernel: Kernel) -> None:
     """Store IR on disk, unless it has format strings, which belong to one process."""
     try:
-        data = pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(kernel, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
         return
     disk_cache.store(entry, zlib.compress(data, 1), "")

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: a second process evaluates no Python and assembles no PTX.
+"""Compiled kernels on disk, so that a second process compiles nothing.
 
 The name of an entry is a hash of all that the machine code depends on (`cache_key`): sources,
 values, types, architecture, this package and the assemblers of this machine. Kernels that depend

@@ -1,4 +1,4 @@
-"""Prints IR as PTX text. The text of an instruction comes from its row of the table.
+"""Print IR as PTX text. The text of an instruction comes from its row of the table.
 
 Registers are `%p` (predicates), `%h` (16 bits), `%r` (32), `%d` (64) and `%q` (128), numbered in
 order of first use. A constant becomes a literal (`-1`, `0f3F800000`) if PTX has one of its type;

@@ -81,7 +81,7 @@ def keep_within_limit(root: Path, most: int) -> None:
 
 
 def remove(unwanted: Iterable[File]) -> None:
-    """Remove files; what others have removed, or the disk refuses to remove, is passed over."""
+    """Remove files; ignore files that are gone, or that the disk refuses to remove."""
     for file in unwanted:
         with suppress(OSError):
             os.unlink(file.path)

@@ -1,4 +1,4 @@
-"""The directory of all caches: where it lies, and whether what lies there can be believed.
+"""Directory of all caches: its place, and whether its contents can be trusted.
 
 Entries are machine code and pickled objects, so whoever may write there may run code as this
 user. A directory is used only if it belongs to this user (or root), and nobody else may write in
@@ -49,7 +49,7 @@ def chosen_directory() -> Path | None:
 
 
 def is_trusted(directory: Path) -> bool:
-    """Whether nobody but this user and root may write in a directory; warns once if not.
+    """Whether only this user and root may write in a directory; warn once if not.
 
     One that is not there holds nothing, and one that cannot be looked at cannot be read.
     """
@@ -71,7 +71,7 @@ def is_trusted(directory: Path) -> bool:
 
 
 def _reason_for_doubt(status: os.stat_result) -> str:
-    """Why a directory is not trusted, or ''. Windows tells neither owner nor mode."""
+    """Reason why a directory is not trusted, or ''. Windows has neither owner nor mode."""
     if not hasattr(os, "geteuid"):
         return ""
     if status.st_uid not in (0, os.geteuid()):

@@ -1,4 +1,4 @@
-"""One line on stderr where loops must be compiled before a process can go on."""
+"""Notice on stderr when a process must wait for the compilation of loops."""
 
 from __future__ import annotations
 

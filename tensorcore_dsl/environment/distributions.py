@@ -1,4 +1,4 @@
-"""Installed distributions: the versions of those that a module's code can depend on."""
+"""Versions of the installed distributions that a module's code can depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries on disk as JSON: what was measured, by name, for this process and later ones."""
+"""JSON files of measurements by name, for this process and later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The border to numba-cuda: its modules, for versions of NumPy and Numba that it does not know."""
+"""Border to numba-cuda: its modules, also for versions of NumPy and Numba that it does not know."""
 
 from __future__ import annotations
 

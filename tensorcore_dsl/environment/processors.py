@@ -1,4 +1,4 @@
-"""The processors that this process may use, their caches, and what compilations leave out."""
+"""Processors that this process may use, their caches, and the features that compilations omit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls: users' functions are inlined, all other functions are called by Python."""
+"""Calls: inline users' functions, and let Python call all others."""
 
 from __future__ import annotations
 
@@ -158,17 +158,17 @@ class Calls(Comprehensions):
         target = _python_function(function)
         if target is None:
             return self._by_python(function, args, keywords)
-        given = [function.__self__, *args] if isinstance(function, types.MethodType) else args
+        arguments = [function.__self__, *args] if isinstance(function, types.MethodType) else args
         if target is not function and not isinstance(function, types.MethodType):
-            given = args if hasattr(function, "__wrapped__") else [function, *args]
-        if _is_kernel_code(target) and (_is_plain(target) or has_runtime([given, keywords])):
-            return self.inline(target, given, keywords)
+            arguments = args if hasattr(function, "__wrapped__") else [function, *args]
+        if _is_kernel_code(target) and (_is_plain(target) or has_runtime([arguments, keywords])):
+            return self.inline(target, arguments, keywords)
         return self._by_python(function, args, keywords)
 
     def _by_python(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Let Python call a function, which must change nothing around the kernel."""
-        for given in args:
-            self.check_advance(given)
+        for argument in args:
+            self.check_advance(argument)
         module = getattr(function, "__module__", None) or type(function).__module__
         if is_library(module) or id(function) in _CHANGES_NOTHING:
             return self._called_by_python(function, args, keywords)
@@ -373,10 +373,10 @@ def _named_constant(
     function: Any, args: list[Any], keywords: dict[str, Any], error: NeedsConstant
 ) -> OperandError:
     """The error with the name of the argument that must be known at compile time, if it is one."""
-    given: dict[str, Any] = dict(keywords)
+    by_name: dict[str, Any] = dict(keywords)
     with suppress(TypeError, ValueError):
-        given = inspect.signature(function).bind(*args, **keywords).arguments
-    names = [key for key, item in given.items() if item is error.value]
+        by_name = inspect.signature(function).bind(*args, **keywords).arguments
+    names = [key for key, item in by_name.items() if item is error.value]
     if not names:
         return OperandError(error.message)
     return OperandError(

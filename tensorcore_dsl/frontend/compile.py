@@ -1,4 +1,4 @@
-"""Compiles one specialisation of a kernel: from its Python function to verified IR."""
+"""Compile one specialisation of a kernel: from its Python function to verified IR."""
 
 from __future__ import annotations
 

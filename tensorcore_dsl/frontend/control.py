@@ -1,4 +1,4 @@
-"""Run-time branches: joins the variables that the two sides assign differently."""
+"""Run-time branches: join the variables that the two sides assign differently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python variables of a kernel under evaluation: frames, containers and snapshots of them.
+"""Python variables of a kernel under evaluation: frames, containers, snapshots.
 
 The evaluator evaluates a block of run-time control flow once, although it may run many times or
 never. So it must find every variable that the block changed: names, items of lists and

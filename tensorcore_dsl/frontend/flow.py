@@ -1,4 +1,4 @@
-"""Control flow: evaluated at compile time if its conditions are known, else emitted.
+"""Control flow: evaluate it if its conditions are known, else emit it.
 
 If control leaves an inlined function or an unrolled loop under a run-time condition, a flag is
 set: a variable of the function, which branches join and loops carry. The statements that follow

@@ -1,4 +1,4 @@
-"""Plans: how a run-time loop carries its slots, and what it is expected to carry."""
+"""Plans of run-time loops: how a loop carries its slots, and the expected slots."""
 
 from __future__ import annotations
 

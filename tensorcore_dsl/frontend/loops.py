@@ -1,4 +1,4 @@
-"""Run-time loops: finds the loop-carried variables.
+"""Run-time loops: find the loop-carried variables.
 
 The body of a loop is evaluated on trial, from the state before the loop. Slots that it changed
 become loop-carried registers, and the body is evaluated again with these, until no other slot
@@ -275,8 +275,8 @@ class _Variables:
                 slot = number, key
                 if slot in expected:
                     verdicts[slot] = self._verdict(slot, head, afters, loop.states)
-                made = (number, key) in self.carried and structure(head) is not None
-                if made or any(after is not head for after in afters):
+                exists = (number, key) in self.carried and structure(head) is not None
+                if exists or any(after is not head for after in afters):
                     self._compare(slot, head, afters, loop.states)
         self._learn(expected, verdicts)
         if self.builder.checks and not self.unsettled:

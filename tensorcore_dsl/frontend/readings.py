@@ -76,7 +76,7 @@ class Readings:
         )
 
     def enter(self, value: Any) -> None:
-        """Note what a value reads: a function, or what holds functions."""
+        """Note the values that a function, or a holder of functions, reads."""
         self._enter(value)
         before = -1
         while before != len(self._noted):  # functions that are found mention more names

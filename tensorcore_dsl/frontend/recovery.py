@@ -1,4 +1,4 @@
-"""Sources that no file holds: of `python -c`, of a script on standard input, of a Python prompt.
+"""Sources without a file: of `python -c`, of scripts on standard input, of Python prompts.
 
 Python 3.13 keeps what is typed and the text of `-c`; before, it is found again in the command line,
 in the redirected file, and in the prompt's history. A text counts only if it compiles to the very

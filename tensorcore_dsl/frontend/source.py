@@ -1,4 +1,4 @@
-"""Syntax trees of Python functions, and facts about pieces of source."""
+"""Syntax trees of Python functions, and places in their source."""
 
 from __future__ import annotations
 

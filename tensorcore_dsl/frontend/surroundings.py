@@ -74,7 +74,7 @@ class Surroundings:
             self.enter(item, name)
 
     def enter_scope(self, function: types.FunctionType, name: str) -> None:
-        """Note what a function that Python runs finds by the names of its code."""
+        """Note the values that a function of Python finds by the names of its code."""
         code = function.__code__
         for used in code.co_names:
             self.enter(function.__globals__.get(used), used)
@@ -83,7 +83,7 @@ class Surroundings:
                 self.enter(cell.cell_contents, name)
 
     def enter_class(self, kind: type) -> None:
-        """Note what the constructor of a class may change: the class's containers, and globals."""
+        """Note objects that the constructor of a class may change: the class's containers, and globals."""
         for base in kind.__mro__:
             if is_library(base.__module__) or base.__module__ == "builtins":
                 continue

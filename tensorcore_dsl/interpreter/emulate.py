@@ -1,4 +1,4 @@
-"""One instruction on register images, for any architecture, without a kernel."""
+"""Emulate one instruction on register images, for any architecture, without a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes for the chunks of a launch: they do not share an interpreter's lock.
+"""Worker processes for the chunks of a launch, each with its own interpreter lock.
 
 A worker is a fork of this process, so it has the programs and the compiled loops already. It gets
 the rest of a launch through a pipe; the arrays lie in shared memory (`Arena`). Workers without work

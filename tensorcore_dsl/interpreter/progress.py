@@ -1,4 +1,4 @@
-"""The progress of a long emulation, as a line on the terminal."""
+"""Progress line on the terminal for long emulations."""
 
 from __future__ import annotations
 

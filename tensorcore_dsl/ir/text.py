@@ -68,8 +68,8 @@ class _Writer:
         if kernel.dynamic:
             align = kernel.dynamic
             words.append("dynamic" if align == DYNAMIC_ALIGN else f"dynamic align {align}")
-        given = ((name, getattr(kernel, name)) for name in _ATTRIBUTES)
-        words += [f"{name} {number}" for name, number in given if number is not None]
+        attributes = ((name, getattr(kernel, name)) for name in _ATTRIBUTES)
+        words += [f"{name} {number}" for name, number in attributes if number is not None]
         if kernel.cluster is not None:
             words.append(f"cluster {_numbers(kernel.cluster)}")
         self.line(" ".join([*words, "{"]))
@@ -450,10 +450,10 @@ class _Reader:
         kind = c.maybe(_TYPE)
         known = self.values.get(number)
         if kind is not None:
-            given = Type(self.dtype(c, kind[1]), int(kind[2] or 1), kind[3])
-            if known is not None and known.type != given:
-                raise CompileError(f"line {c.number}: %{number} is {known.type}, not {given}")
-            known = self.values.setdefault(number, Value(number, given))
+            type_of_value = Type(self.dtype(c, kind[1]), int(kind[2] or 1), kind[3])
+            if known is not None and known.type != type_of_value:
+                raise CompileError(f"line {c.number}: %{number} is {known.type}, not {type_of_value}")
+            known = self.values.setdefault(number, Value(number, type_of_value))
         if known is None:
             raise CompileError(f"line {c.number}: the type of %{number} is not known yet")
         return known, index  # type: ignore[return-value]

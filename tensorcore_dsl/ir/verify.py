@@ -156,9 +156,9 @@ def threads_fit_a_block(kernel: Kernel) -> Complaints:
 
 def limits_are_sized(kernel: Kernel) -> Complaints:
     for name in ("min_blocks", "max_registers"):
-        given = getattr(kernel, name)
-        if given is not None and not 1 <= given <= MAX_LIMIT:
-            yield f"{name} is {shortened(given)}; 1 to {MAX_LIMIT} are allowed"
+        limit = getattr(kernel, name)
+        if limit is not None and not 1 <= limit <= MAX_LIMIT:
+            yield f"{name} is {shortened(limit)}; 1 to {MAX_LIMIT} are allowed"
 
 
 def cluster_is_sized(kernel: Kernel) -> Complaints:
@@ -222,13 +222,13 @@ def needed(operand: Operand) -> str:
 
 
 def count_of_operands(op: Op) -> Complaints:
-    for what, given, wanted in (
+    for what, actual, wanted in (
         ("operands", op.operands, op.instr.operands),
         ("results", op.results, op.instr.results),
     ):
-        if len(given) != len(wanted):
+        if len(actual) != len(wanted):
             names = f" ({listing(o.name for o in wanted)})" if wanted else ""
-            yield f"{op.instr} has {len(wanted)} {what}{names}, {len(given)} were given"
+            yield f"{op.instr} has {len(wanted)} {what}{names}, {len(actual)} were given"
 
 
 def kinds_and_types_of_operands(op: Op) -> Complaints:
@@ -241,8 +241,8 @@ def kinds_and_types_of_operands(op: Op) -> Complaints:
 def types_of_results(op: Op) -> Complaints:
     for value, operand in zip(op.results, op.instr.results):
         if not isinstance(value, Value) or not fits(value.type, operand):
-            given = _described(value)
-            yield f"result {operand.name} of {op.instr}: {given}, where {needed(operand)}"
+            actual = _described(value)
+            yield f"result {operand.name} of {op.instr}: {actual}, where {needed(operand)}"
 
 
 def results_are_distinct(op: Op) -> Complaints:
@@ -334,9 +334,9 @@ def copies_fill_their_target(node: Assign) -> Complaints:
     target, sources = node.target.type, node.sources
     if len(sources) == 1 and isinstance(sources[0], Const):
         return
-    given = sum(s.type.registers if isinstance(s, Value) else 1 for s in sources)
-    if given != target.registers or (len(sources) > 1 and any(map(_is_group, sources))):
-        yield f"{given} registers are copied to {node.target}, which has {target.registers}"
+    registers = sum(s.type.registers if isinstance(s, Value) else 1 for s in sources)
+    if registers != target.registers or (len(sources) > 1 and any(map(_is_group, sources))):
+        yield f"{registers} registers are copied to {node.target}, which has {target.registers}"
 
 
 def copies_keep_the_width(node: Assign) -> Complaints:

@@ -1,4 +1,4 @@
-"""Which arrays a kernel writes, for those that may not be written."""
+"""Arrays that a kernel writes, for checks of read-only arrays."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def _tensor_rows() -> list[Row]:
         hints = ("", "", ""), (".L2::cache_hint", ", policy:b64", ", {policy}")
         for place, cast, mask, masked, ptx in PLACES:
             into = f"cp.async.bulk.tensor.{rank}d.{place}.global.tile.mbarrier::complete_tx::bytes" + cast
-            given: Any = common | {
+            shared_fields: Any = common | {
                 "ptx": ptx,
                 "multicast": "yes" if cast else "-",
                 "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
@@ -225,7 +225,7 @@ def _tensor_rows() -> list[Row]:
                     "9.7.9.25.5.2",
                     load_tensor,
                     template="{dst}, " + listed + ", {bar}" + masked + hinted,
-                    **given,
+                    **shared_fields,
                 )
                 for hint, policy, hinted in hints
             ]
@@ -260,7 +260,7 @@ def _tensor_rows() -> list[Row]:
                 into = (
                     f"cp.async.bulk.tensor.{rank}d.{place}.global.im2col.mbarrier::complete_tx::bytes" + cast
                 )
-                given = common | {
+                shared_fields = common | {
                     "ptx": ptx,
                     "access": TENSOR_LOAD.replace("dst shared::cluster", f"dst {place}"),
                 }
@@ -271,7 +271,7 @@ def _tensor_rows() -> list[Row]:
                         "9.7.9.25.5.2",
                         refuse_im2col,
                         template="{dst}, " + listed + ", {bar}" + shifted + masked + hinted,
-                        **given,
+                        **shared_fields,
                     )
                     for hint, policy, hinted in hints
                 ]

@@ -1,4 +1,4 @@
-"""Sequences without a call, in place of instructions that the assembler makes calls of.
+"""Sequences without calls, for instructions that the assembler implements as calls.
 
 The assembler calls a routine for a rounded quotient or root, and serialises every `wgmma` of a
 kernel with a call (C7509). Such kernels get these sequences. Their results have the same bits.

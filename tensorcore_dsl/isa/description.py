@@ -133,8 +133,8 @@ def constructor(instr: Instruction) -> str | None:
         names, options = list(types), _options(instr)
         if _makes(space, names, options, instr):
             options = _needed(space, names, options, instr)
-            given = [f"tc.{n}" for n in names] + [f"{k}={v!r}" for k, v in options.items()]
-            return f"{head}({', '.join(given)})"
+            arguments = [f"tc.{n}" for n in names] + [f"{k}={v!r}" for k, v in options.items()]
+            return f"{head}({', '.join(arguments)})"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Effects of instructions: what they do beside computing results from their operands.
+"""Effects of instructions, besides results computed from operands.
 
 The optimiser, the verifier, the printers and the interpreter read them.
 """

@@ -1,4 +1,4 @@
-"""Products of warpgroups that follow each other, computed as one."""
+"""Consecutive products of warpgroups, computed as one."""
 
 from __future__ import annotations
 

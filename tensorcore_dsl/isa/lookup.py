@@ -120,9 +120,9 @@ def instruction(mnemonic: str) -> Instruction:
     ('9.7.3.3', ['a', 'b'])
     """
     text = mnemonic.strip().rstrip(";")
-    made = _MADE.get(text.split(".", 1)[0])
-    if made is not None:
-        return made(text)
+    constructor = _MADE.get(text.split(".", 1)[0])
+    if constructor is not None:
+        return constructor(text)
     result = _family(text.split(".", 1)[0]).get(text) or _in_other_words(text)
     if result is None:
         raise UnknownInstruction(_explain(text))
@@ -173,12 +173,12 @@ def _explain(text: str) -> str:
     if aligned is not None:  # PTX 6.0 to 6.2 had wmma without it, and so have examples of the manual
         return f"no instruction {text!r}: .aligned is missing; write {aligned.ptx}"
     known = [tuple(name.split(".")[1:]) for name in family]
-    given = tuple(modifiers)
-    for spelling in (given, tuple("shared" if m == "shared::cta" else m for m in given)):
+    words = tuple(modifiers)
+    for spelling in (words, tuple("shared" if m == "shared::cta" else m for m in words)):
         repairs = [*_replacements(spelling, known), *_additions(spelling, known)]
         if repairs:
             return f"no instruction {text!r}: " + "; or ".join(dict.fromkeys(repairs))
-    prefix, tails = _continuations(given, known)
+    prefix, tails = _continuations(words, known)
     if prefix and len(tails) <= MAX_TAILS:
         return f"no instruction {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
     near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
@@ -224,39 +224,39 @@ copyreg.pickle(Layout, _reduced_layout)
 MAX_TAILS = 60  # a message shows the first of them
 
 
-def _continuations(given: tuple[str, ...], known: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[str]]:
+def _continuations(words: tuple[str, ...], known: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[str]]:
     """The longest known prefix of modifiers (without element types), and all its continuations."""
-    length = max(sum(takewhile(bool, map(eq, given, k))) for k in known)
-    while length and given[length - 1] in ALL:
+    length = max(sum(takewhile(bool, map(eq, words, k))) for k in known)
+    while length and words[length - 1] in ALL:
         length -= 1
-    prefix = given[:length]
+    prefix = words[:length]
     tails = ("." + ".".join(k[length:]) for k in known if k[:length] == prefix)
     return prefix, list(dict.fromkeys(tails))
 
 
-def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
+def _replacements(words: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
     """Corrections that replace one modifier."""
     corrections = []
-    for i, wrong in enumerate(given):
-        rest = given[:i] + given[i + 1 :]
-        allowed = [k[i] for k in known if len(k) == len(given) and k[:i] + k[i + 1 :] == rest]
+    for i, wrong in enumerate(words):
+        rest = words[:i] + words[i + 1 :]
+        allowed = [k[i] for k in known if len(k) == len(words) and k[:i] + k[i + 1 :] == rest]
         if allowed:
             corrections.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
     return corrections
 
 
-def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
+def _additions(words: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
     """Corrections that remove or insert one modifier."""
     corrections = []
-    for i, extra in enumerate(given):
-        if given[:i] + given[i + 1 :] in known:
+    for i, extra in enumerate(words):
+        if words[:i] + words[i + 1 :] in known:
             corrections.append(f".{extra} is one too many")
-    for i in range(len(given) + 1):
+    for i in range(len(words) + 1):
         missing = [
-            k[i] for k in known if len(k) == len(given) + 1 and k[:i] == given[:i] and k[i + 1 :] == given[i:]
+            k[i] for k in known if len(k) == len(words) + 1 and k[:i] == words[:i] and k[i + 1 :] == words[i:]
         ]
         if missing:
-            where = f"after .{given[i - 1]}" if i else "after the opcode"
+            where = f"after .{words[i - 1]}" if i else "after the opcode"
             corrections.append(f"{where} one of {_dotted(missing)} is missing")
     return corrections
 

@@ -117,28 +117,28 @@ def _matches(instr: Instruction, types: tuple[DType | str, ...]) -> bool:
     return all(instr.params[key] == _type_name(t) for key, t in zip(_TYPES, types, strict=False))
 
 
-def _type_name(given: Any) -> str:
+def _type_name(dtype: Any) -> str:
     """The name of an element type; types that no dtype stands for, such as s1, are text already."""
     try:
-        return as_dtype(given).name
+        return as_dtype(dtype).name
     except OperandError:
-        return str(given)
+        return str(dtype)
 
 
-def _is_type(given: Any) -> bool:
+def _is_type(dtype: Any) -> bool:
     try:
-        return isinstance(given, str) or bool(as_dtype(given))
+        return isinstance(dtype, str) or bool(as_dtype(dtype))
     except OperandError:
         return False
 
 
-def _refuse_operands(namespace: str, variants: list[Instruction], given: tuple[Any, ...]) -> None:
+def _refuse_operands(namespace: str, variants: list[Instruction], arguments: tuple[Any, ...]) -> None:
     """OperandError where fragments or other operands stand in place of the element types."""
-    if all(map(_is_type, given)):
+    if all(map(_is_type, arguments)):
         return
-    given = tuple(v[0] if isinstance(v, (list, tuple)) and v else v for v in given)
-    layouts = [getattr(value, "layout", None) for value in given]
-    types = tuple(getattr(value, "dtype", value) for value in given)
+    arguments = tuple(v[0] if isinstance(v, (list, tuple)) and v else v for v in arguments)
+    layouts = [getattr(value, "layout", None) for value in arguments]
+    types = tuple(getattr(value, "dtype", value) for value in arguments)
     fitting = [f for f in variants if _matches(f, types)] or variants
     instr = max(fitting, key=lambda f: sum(a is o.layout for a, o in zip(layouts, f.operands, strict=False)))
     opcode = namespace.partition(".")[0]

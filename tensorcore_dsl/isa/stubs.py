@@ -1,4 +1,4 @@
-"""The stub `_typing.pyi`: element types and instructions as type checkers and editors see them.
+"""Stub `_typing.pyi`: element types and instructions for type checkers and editors.
 
 At run time an element type is an object of the class DType, and `tc.mma.m16n8k16` is looked up in
 the table. A checker needs a class where an annotation names an element type, and a method for each

@@ -227,7 +227,7 @@ class Multiplication:
         return _with_lines(self.instr, frozenset(packed))
 
     def note(self) -> None:
-        """Let the checks know what is read of shared memory."""
+        """Report the reads of shared memory to the checks."""
         for lines, _ in self.lines.values():
             self.ctx.shared.note_chunks(self.instr, lines.chunks, self.whole)
 

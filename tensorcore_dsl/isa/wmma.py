@@ -100,19 +100,19 @@ def _elements(instr: Instruction, layout: Layout, stride: np.ndarray) -> np.ndar
     return np.asarray(np.tile(outer, warps) * stride + np.tile(inner, warps))
 
 
-def _stride(ctx: Context, instr: Instruction, layout: Layout, given: tuple[Any, ...]) -> np.ndarray:
+def _stride(ctx: Context, instr: Instruction, layout: Layout, strides: tuple[Any, ...]) -> np.ndarray:
     """(T,) leading dimension in elements."""
     default = layout.cols if instr.params["order"] == "row" else layout.rows
-    stride = np.asarray(given[0] if given else default).astype(np.int64)
+    stride = np.asarray(strides[0] if strides else default).astype(np.int64)
     return np.broadcast_to(stride, (ctx.threads,))
 
 
 def _places(
-    ctx: Context, instr: Instruction, layout: Layout, address: Any, given: tuple[Any, ...]
+    ctx: Context, instr: Instruction, layout: Layout, address: Any, strides: tuple[Any, ...]
 ) -> tuple[np.ndarray, int]:
     """(words, T) addresses, and bytes per word: one element, or 32 bits of sub-byte elements."""
     bits = layout.dtype.storage_bits
-    offsets = _elements(instr, layout, _stride(ctx, instr, layout, given))
+    offsets = _elements(instr, layout, _stride(ctx, instr, layout, strides))
     if bits < 8:
         offsets, width = offsets[:: layout.per_register] * bits // 8, 4
     else:

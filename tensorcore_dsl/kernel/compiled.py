@@ -33,11 +33,11 @@ class CompiledKernel(Definition):
         self, args: Sequence[Any], constants: dict[str, Any], arch: str | Arch | None = None
     ) -> Specialisation:
         """The specialisation for arguments (or their types) and Const values."""
-        runtime, given = self.split(args, constants)
-        return self.specialised(self.types_of(runtime), given, arch)
+        runtime, constants_by_name = self.split(args, constants)
+        return self.specialised(self.types_of(runtime), constants_by_name, arch)
 
     def renew(self) -> None:
-        """Forget all specialisations if what the kernel reads of the code around it has changed."""
+        """Drop all specialisations if a value that the kernel reads around it has changed."""
         if self._readings is not None and self._readings.changed():
             self._specialisations, self._readings = {}, None
 

@@ -1,4 +1,4 @@
-"""`@tc.kernel`, and the class of what it makes."""
+"""`@tc.kernel`, and the class `Kernel`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel as it is written: its function, parameters and options, and the arguments it takes."""
+"""Definition of a kernel: function, parameters, options, and the arguments of calls."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Definition(Named):
 
     def variant(self: Own, **options: Any) -> Own:
         """Copy the kernel with other options, such as max_registers."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self), _base=made, _with_arguments={})
-        vars(made).update(options)
-        made._prepare()
-        return made
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _base=copy, _with_arguments={})
+        vars(copy).update(options)
+        copy._prepare()
+        return copy
 
     def with_arguments(self: Own, *names: str) -> Own:
         """A kernel with a parameter `*arguments` as the kernel whose parameters have these names.
@@ -98,14 +98,14 @@ class Definition(Named):
             )
         parameters = [p for p in self.parameters if p.name not in without]
         try:
-            given = self._bound(args, named_args, parameters, parameters)
+            values = self._bound(args, named_args, parameters, parameters)
         except ArgumentError as error:
             try:
-                given = self._bound(args, named_args, parameters, self.runtime_parameters)
+                values = self._bound(args, named_args, parameters, self.runtime_parameters)
             except ArgumentError:
                 raise error from None
-        constants = {p.name: given[p.name] for p in parameters if p.const}
-        return [given[name] for name in self.runtime_names], constants
+        constants = {p.name: values[p.name] for p in parameters if p.const}
+        return [values[name] for name in self.runtime_names], constants
 
     def _bound(
         self,
@@ -122,21 +122,21 @@ class Definition(Named):
             raise ArgumentError(
                 f"{self.__name__} takes {len(places)} {kind} ({listing(places)}), {len(args)} were given"
             )
-        given = dict(zip(places, args, strict=False))
+        values = dict(zip(places, args, strict=False))
         for name, value in named_args.items():
-            if name not in names or name in given:
-                problem = "given twice" if name in given else "unknown"
+            if name not in names or name in values:
+                problem = "given twice" if name in values else "unknown"
                 raise ArgumentError(
                     f"{self.__name__}: argument {name!r} is {problem}; the parameters are "
                     f"{listing(names)}{_hint(name, names) if problem == 'unknown' else ''}"
                 )
-            given[name] = value
+            values[name] = value
         for p in parameters:
-            if given.setdefault(p.name, p.default) is inspect.Parameter.empty:
+            if values.setdefault(p.name, p.default) is inspect.Parameter.empty:
                 raise ArgumentError(
                     f"{self.__name__}: argument {p.name!r} is missing; the parameters are {listing(names)}"
                 )
-        return given
+        return values
 
     def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:
         """The types that the kernel is compiled for, from run-time arguments or their types."""

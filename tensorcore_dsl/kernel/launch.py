@@ -138,13 +138,13 @@ class Launch:
         Emulator(kernel).compiled(runtime, constants)
 
         @public
-        def launch(*given: Any) -> None:
-            if len(given) != len(names):
+        def launch(*arguments: Any) -> None:
+            if len(arguments) != len(names):
                 raise ArgumentError(
                     f"{kernel.__name__} was prepared for {len(names)} arguments "
-                    f"({', '.join(names)}), {len(given)} were given"
+                    f"({', '.join(names)}), {len(arguments)} were given"
                 )
-            self(**dict(zip(names, given, strict=True)), **constants)
+            self(**dict(zip(names, arguments, strict=True)), **constants)
 
         return launch
 

@@ -1,4 +1,4 @@
-"""The parameters of a kernel, and what their annotations mean: `Array`, `Const`, element types."""
+"""Parameters of a kernel, and the meaning of their annotations: `Array`, `Const`, element types."""
 
 from __future__ import annotations
 

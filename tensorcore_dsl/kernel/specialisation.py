@@ -71,8 +71,8 @@ class Specialisation:
     @cached_property
     def ir(self) -> nodes.Kernel:
         """The IR, from the disk if it is there."""
-        given = self.kernel, self.types, self.constants, self.arch, self.checks
-        return ir_cache.kept(*given, compile_kernel)
+        key = self.kernel, self.types, self.constants, self.arch, self.checks
+        return ir_cache.kept(*key, compile_kernel)
 
     @cached_property
     def ptx(self) -> str:
@@ -132,8 +132,8 @@ class Specialisation:
     @cached_property
     def debug_ir(self) -> nodes.Kernel:
         """The IR of a debug build, which computes the same."""
-        given = self.kernel, self.types, self.constants, self.arch
-        return compile_kernel(*given, self.checks, debug=True)
+        key = self.kernel, self.types, self.constants, self.arch
+        return compile_kernel(*key, self.checks, debug=True)
 
     @cached_property
     def debug_program(self) -> Program:
@@ -166,8 +166,8 @@ class Specialisation:
         values: list[Any] = []
         names = self.kernel.runtime_names
         with on_host(args) as arrays:
-            for given, kind, name in zip(arrays, self.types, names, strict=True):
-                values += _parameter_values(given, kind, name)
+            for array, kind, name in zip(arrays, self.types, names, strict=True):
+                values += _parameter_values(array, kind, name)
             for m in self.tensor_maps:
                 values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
             report = run(
@@ -210,20 +210,20 @@ _kept: WeakKeyDictionary[Specialisation, None] = WeakKeyDictionary()  # least re
 _changing = Lock()
 
 
-def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
+def _parameter_values(argument: Any, kind: Any, name: str) -> list[Any]:
     """The values of the IR parameters of one argument, in the order of `Packer`."""
     if kind is None:
         return []
     if isinstance(kind, ScalarType):
-        return [describe(given, name, kind.dtype).value]
-    described = describe(given, name)
+        return [describe(argument, name, kind.dtype).value]
+    described = describe(argument, name)
     strides = [s for s, unit in zip(described.strides, kind.unit, strict=True) if not unit]
-    return [GlobalPointer(given, name, kind.writable), *described.shape, *strides]
+    return [GlobalPointer(argument, name, kind.writable), *described.shape, *strides]
 
 
-def _map_argument(given: Any, tensor_map: nodes.TensorMap, name: str) -> TensorMapArgument:
-    described = describe(given, name)
+def _map_argument(argument: Any, tensor_map: nodes.TensorMap, name: str) -> TensorMapArgument:
+    described = describe(argument, name)
     tiled(described, tensor_map, f"argument {name!r}")
     writable = isinstance(described.type, ArrayType) and described.type.writable
     m = tensor_map
-    return TensorMapArgument(given, name, m.axes, m.box, m.swizzle, writable)
+    return TensorMapArgument(argument, name, m.axes, m.box, m.swizzle, writable)

@@ -74,7 +74,7 @@ class Array(Indexed):
         self.axes = plain_axes(self.name, strides, element_size(dtype))
 
     def with_parts(self, **changed: Any) -> Array:
-        """The array with other attributes; new extents or another place drop what is checked."""
+        """Copy the array with other attributes; new extents or another address drop its bounds."""
         twin: Array = super().with_parts(**changed)
         if "axes" not in changed and not changed.keys().isdisjoint({"address", "shape", "strides"}):
             twin.axes = plain_axes(twin.described, twin.strides, element_size(twin.dtype))

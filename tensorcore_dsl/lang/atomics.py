@@ -86,7 +86,7 @@ def atomic(
     dtype = pointer.dtype
     name = names.atomic(pointer.space, operation, dtype, order, scope)
     compared = _by_comparison(name, operation, dtype)
-    given = [_operand(operation, v, dtype) for v in values]
+    operands = [_operand(operation, v, dtype) for v in values]
     if compared:
         return _exchanged(operation, pointer, order, scope, *given)
     return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)

@@ -104,10 +104,10 @@ class Bound:
         if is_number(stride) and is_number(self.stride) and stride % self.stride == 0:
             return
         wide = dtypes.s64
-        given, wanted = (builder().convert(v, wide) for v in (stride, self.stride))
-        differ = both(pred, given != wanted)
+        actual, expected = (builder().convert(v, wide) for v in (stride, self.stride))
+        differ = both(pred, actual != expected)
         text = f"lines %lld elements apart are no lines of {self.place}, which are %lld apart"
-        builder().check(wide, given, wanted, MORE, text, differ)
+        builder().check(wide, actual, expected, MORE, text, differ)
 
     def message(self, count: int) -> str:
         what = "index %lld leaves" if count == 1 else f"{count} elements from index %lld on leave"
@@ -266,7 +266,7 @@ class Bounded(Struct):
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of an array: its number in `owner`, and the axes of which it is a part.
+    """An axis of an array: its number in `owner`, and the axes that contain it.
 
     size: as in `Bound`. outer: (start, step, extent, axis) of each axis that it was cut from;
     index i is there index start + i * step.

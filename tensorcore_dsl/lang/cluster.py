@@ -40,9 +40,9 @@ def cluster_size(*size: int) -> None:
     array([0, 1, 0, 1], dtype=int32)
     """
     if not 1 <= len(size) <= 3 or not all(type(n) is int for n in size):
-        given = ", ".join(n.described if isinstance(n, Scalar) else repr(n) for n in size)
+        shown = ", ".join(n.described if isinstance(n, Scalar) else repr(n) for n in size)
         raise OperandError(
-            f"tc.cluster_size takes one to three compile-time integers, not ({given}); a tc.Const "
+            f"tc.cluster_size takes one to three compile-time integers, not ({shown}); a tc.Const "
             f"parameter is one"
         )
     x, y, z = [*size, 1, 1][:3]

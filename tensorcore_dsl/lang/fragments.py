@@ -79,12 +79,12 @@ def fragment(operand: Operand, values: Sequence[Any] | Callable[[Any, Any], Any]
     array([30., 31., 32.], dtype=float32)
     """
     layout = layout_of(operand)
-    given = _computed(layout, values) if callable(values) else list(values)
-    if callable(values) or len(given) == layout.slots != layout.registers:
-        return of_elements(operand, layout, [_element(e, layout) for e in given])
-    for register in given:
+    elements = _computed(layout, values) if callable(values) else list(values)
+    if callable(values) or len(elements) == layout.slots != layout.registers:
+        return of_elements(operand, layout, [_element(e, layout) for e in elements])
+    for register in elements:
         check_register(register, layout)
-    return of_registers(operand, layout, given)
+    return of_registers(operand, layout, elements)
 
 
 def _computed(layout: Layout, function: Callable[[Any, Any], Any]) -> list[Any]:
@@ -111,15 +111,15 @@ def _neighbours(layout: Layout, slot: int) -> int:
     return 1 + max(int(np.logical_and.accumulate(run).sum()) for run in runs)
 
 
-def _element(given: Any, layout: Layout) -> Any:
+def _element(value: Any, layout: Layout) -> Any:
     """A number or scalar as an element of a fragment; OperandError if it has another type."""
-    if is_number(given):
-        return builder().scalar(constant(given, layout.dtype).value, layout.dtype)
-    if not isinstance(given, Scalar) or given.dtype != layout.dtype:
+    if is_number(value):
+        return builder().scalar(constant(value, layout.dtype).value, layout.dtype)
+    if not isinstance(value, Scalar) or value.dtype != layout.dtype:
         raise OperandError(
-            f"elements of {layout.name} are {layout.dtype}, not {describe(given)}; .to() converts"
+            f"elements of {layout.name} are {layout.dtype}, not {describe(value)}; .to() converts"
         )
-    return given
+    return value
 
 
 def vector(elements: Sequence[Any]) -> RegisterGroup:

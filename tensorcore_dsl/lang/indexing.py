@@ -169,9 +169,9 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def static_shape(given: int | Sequence[int], what: str) -> tuple[int, ...]:
+def static_shape(extents: int | Sequence[int], what: str) -> tuple[int, ...]:
     """A shape of positive integers known at compile time; `what` names its owner in errors."""
-    shape = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    shape = tuple(extents) if isinstance(extents, (tuple, list)) else (extents,)
     if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
         raise OperandError(
             f"the shape of {what} is positive integers known at compile time, not "

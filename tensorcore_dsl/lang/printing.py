@@ -74,8 +74,8 @@ def printf(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flus
     pieces: list[Any] = []
     for position, value in enumerate(values):
         pieces += [sep] if position else []
-        given = value.parts if isinstance(value, Text) else [(value, "")]
-        for piece in given:
+        items = value.parts if isinstance(value, Text) else [(value, "")]
+        for piece in items:
             pieces += [piece] if isinstance(piece, str) else _flat(*piece)
     pieces.append(end)
     operands: list[Scalar] = []
@@ -92,7 +92,7 @@ def printf(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flus
 
 
 def _string(text: str, matrices: tuple[Any, ...] | None) -> int:
-    """The number of a format string of the kernel, and of what the emulator prints instead."""
+    """Number of a format string of the kernel, and of the text that the emulator prints instead."""
     kernel = builder().kernel
     for number, known in enumerate(kernel.strings):
         if known == text and kernel.prints.get(number) == matrices:
@@ -157,10 +157,10 @@ def _operand(scalar: Scalar, operands: list[Scalar]) -> views.Register:
     return views.Register(len(operands) - 1, operands[-1].dtype)
 
 
-def _ending(name: str, given: Any, default: str) -> str:
-    if not isinstance(given, (str, type(None))):
-        raise OperandError(f"{name} of print must be a string, not {describe(given)}")
-    return default if given is None else given
+def _ending(name: str, text: Any, default: str) -> str:
+    if not isinstance(text, (str, type(None))):
+        raise OperandError(f"{name} of print must be a string, not {describe(text)}")
+    return default if text is None else text
 
 
 def _piece(piece: Any, operands: list[Scalar]) -> str:

@@ -171,8 +171,8 @@ def as_operand(fragments: Fragments, operand: Operand, *, transposed: bool = Fal
     >>> bool((d == 2 * x[:, :8]).all())
     True
     """
-    given = [list(row) for row in fragments] if _is_nested(fragments) else [flat(fragments)]
-    sources = [flat(row) for row in given]
+    rows = [list(row) for row in fragments] if _is_nested(fragments) else [flat(fragments)]
+    sources = [flat(row) for row in rows]
     layouts = tuple(tuple(layout_of(f) for f in row) for row in sources)
     target = layout_of(operand)
     plan = _rearranged(layouts, target, transposed)

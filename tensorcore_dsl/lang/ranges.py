@@ -44,8 +44,8 @@ class RuntimeRange:
     10.0
     """
 
-    def __init__(self, *given: SupportsIndex) -> None:
-        bounds: tuple[Any, ...] = given
+    def __init__(self, *arguments: SupportsIndex) -> None:
+        bounds: tuple[Any, ...] = arguments
         if not 1 <= len(bounds) <= 3:
             raise OperandError(f"range takes 1 to 3 bounds, {len(bounds)} were given")
         for bound in bounds:

@@ -300,22 +300,22 @@ def reduce_columns(fragments: Fragments, function: Callable[[Any, Any], Any]) ->
 def _reduced(
     axis: str, fragments: Fragments, function: Callable[[Any, Any], Any], across_lanes: bool = True
 ) -> RegisterGroup:
-    given = flat(fragments)
-    layouts = [along(layout_of(f), axis, f.dtype) for f in given]
+    members = flat(fragments)
+    layouts = [along(layout_of(f), axis, f.dtype) for f in members]
     if any(layout != layouts[0] for layout in layouts):
-        other = next(f for f, layout in zip(given, layouts, strict=True) if layout != layouts[0])
+        other = next(f for f, layout in zip(members, layouts, strict=True) if layout != layouts[0])
         raise OperandError(
-            f"{given[0].described} and {other.described} hold other {axis}: they are reduced apart"
+            f"{members[0].described} and {other.described} hold other {axis}: they are reduced apart"
         )
     place, lines = _AXES[axis], layouts[0]
     call = functools.partial(_called, function)
     partial: list[Any] = [None] * lines.slots
-    for group in given:
+    for group in members:
         assert group.layout is not None
         where = _slots(group.layout, lines, place)
         for slot, element in zip(where, group.elements(), strict=True):
             partial[slot] = element if partial[slot] is None else call(partial[slot], element)
-    for bit in _sharing(given[0], axis) if across_lanes else ():
+    for bit in _sharing(members[0], axis) if across_lanes else ():
         partial = [call(value, shfl_xor(value, bit)) for value in partial]
     dtypes = {value.dtype for value in partial}
     result = lines.of_type(dtypes.pop())

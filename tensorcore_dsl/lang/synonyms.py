@@ -1,4 +1,4 @@
-"""Names of CUDA, Numba, Triton and NumPy, and what stands for them in kernels."""
+"""Names of CUDA, Numba, Triton and NumPy, and their counterparts in kernels."""
 
 from __future__ import annotations
 

@@ -182,10 +182,10 @@ def shfl_xor(value: Any, lanes: SupportsIndex, mask: SupportsIndex = ALL_LANES) 
     return _shuffle("bfly", value, lanes, 31, mask)
 
 
-def check_choice(what: str, given: str, allowed: tuple[str, ...]) -> None:
+def check_choice(what: str, choice: str, allowed: tuple[str, ...]) -> None:
     """OperandError unless `given` is among the allowed names."""
-    if given not in allowed:
-        raise OperandError(f"{what} may be {listing(allowed)}; {given!r} was given")
+    if choice not in allowed:
+        raise OperandError(f"{what} may be {listing(allowed)}; {choice!r} was given")
 
 
 def _shuffle(mode: str, value: Any, lane: Any, clamp: int, mask: Any) -> Any:
@@ -195,10 +195,10 @@ def _shuffle(mode: str, value: Any, lane: Any, clamp: int, mask: Any) -> Any:
     build = builder()
     if isinstance(lane, Scalar) and (lane.dtype.is_float or is_number(value)):
         what = "lane" if mode == "idx" else "distance"
-        given = "" if mode == "idx" else "_xor" if mode == "bfly" else f"_{mode}"
+        suffix = "" if mode == "idx" else "_xor" if mode == "bfly" else f"_{mode}"
         raise OperandError(
             f"a shuffle moves a run-time value by an integer {what}; {describe(value)} and "
-            f"{describe(lane)} were given: tc.shfl{given}(value, {what}, mask) takes the mask last"
+            f"{describe(lane)} were given: tc.shfl{suffix}(value, {what}, mask) takes the mask last"
         )
     value = build.scalar(value)
     dtype = value.dtype

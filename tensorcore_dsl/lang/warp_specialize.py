@@ -107,14 +107,14 @@ def _run_role(role: Role, number: Any) -> None:
 
 def _takes_index(function: Any) -> bool:
     """Has the function a parameter without a value, for the index of the warpgroup?"""
-    given: list[Any] = []
+    defaults: list[Any] = []
     keywords: dict[str, Any] = {}
     while isinstance(function, functools.partial):
-        given, keywords = [*function.args, *given], {**function.keywords, **keywords}
+        defaults, keywords = [*function.args, *defaults], {**function.keywords, **keywords}
         function = function.func
     try:
         signature = getattr(function, "signature", None) or inspect.signature(function)
-        signature.bind(*given, **keywords)
+        signature.bind(*defaults, **keywords)
     except (TypeError, ValueError):
         return True
     return False
@@ -157,22 +157,22 @@ def setmaxnreg(count: int, *, grow: bool) -> None:
 # -- checks ------------------------------------------------------------------------------------
 
 
-def _roles(given: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
+def _roles(roles: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
     """The roles, each with the number of its first warpgroup."""
-    if not given:
+    if not roles:
         raise OperandError("tc.warp_specialize takes roles: (1, produce), (2, consume); none were given")
-    for place, role in enumerate(given):
+    for place, role in enumerate(roles):
         _check_role(place, role)
     if registers is None:
-        registers = [0] * len(given)
-    elif not isinstance(registers, (list, tuple)) or len(registers) != len(given):
+        registers = [0] * len(roles)
+    elif not isinstance(registers, (list, tuple)) or len(registers) != len(roles):
         raise OperandError(
-            f"registers has a number for each of the {len(given)} roles; {describe(registers)} was given"
+            f"registers has a number for each of the {len(roles)} roles; {describe(registers)} was given"
         )
-    firsts = accumulate([count for count, _ in given], initial=0)
+    firsts = accumulate([count for count, _ in roles], initial=0)
     return [
         Role(count, function, first, each)
-        for (count, function), first, each in zip(given, firsts, registers, strict=False)
+        for (count, function), first, each in zip(roles, firsts, registers, strict=False)
     ]
 
 

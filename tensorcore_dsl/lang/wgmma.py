@@ -124,17 +124,17 @@ def wgmma_async(
         if isinstance(tile, Tile) and tile.ndim in (2, 3):
             _check_rows(tile, major)
     for step in range(steps):
-        given = {
+        operands_by_name = {
             "c": acc, "desc_b": wgmma_descriptor(_k_part(b, b_major, step * depth, depth), b_major),
             "scale_d": accumulate if step == 0 else True, "scale_a": -1 if negate_a else 1,
             "scale_b": -1 if negate_b else 1, "trans_a": int(a_major == "mn"),
             "trans_b": int(b_major == "mn"), **places[step],
         }  # fmt: skip
         if isinstance(a, Tile):
-            given["desc_a"] = wgmma_descriptor(_k_part(a, a_major, step * stored, stored), a_major)
+            operands_by_name["desc_a"] = wgmma_descriptor(_k_part(a, a_major, step * stored, stored), a_major)
         else:
-            given["a"] = a[step]
-        acc = instr(*_operands(instr, given))
+            operands_by_name["a"] = a[step]
+        acc = instr(*_operands(instr, operands_by_name))
     return acc
 
 
@@ -357,18 +357,18 @@ def _check_matrix(instr: Instruction, name: str, tile: Any, major: str, wanted: 
     if major == "mn" and atoms:
         wanted = -(-wanted // inner) * inner  # a part of the last atom may be left out
     if major == "k":
-        given = outer * (atoms[0] if atoms else 1)
+        extents = outer * (atoms[0] if atoms else 1)
         dense = not atoms or atoms[0] == 1 or tile.strides[0] == outer * tile.strides[1]
     else:
-        given = inner * (atoms[0] if atoms else 1)
+        extents = inner * (atoms[0] if atoms else 1)
         dense = not atoms or atoms[0] == 1 or inner * tile.dtype.itemsize == tile.swizzle
     what, axis = ("rows", "M") if name == "a" else ("columns", "N")
     lies = f'({axis}, K) = ({wanted}, K), K contiguous; {name}_major="mn" takes (atoms, K, width)'
     if major == "mn":
         lies = f"(atoms, K, width), of which atoms x width is {axis} = {wanted}"
-    if given != wanted:
+    if extents != wanted:
         raise OperandError(
-            f"{instr}: {name} has {wanted} {what}; a view with {given}, of shape "
+            f"{instr}: {name} has {wanted} {what}; a view with {extents}, of shape "
             f"{tuple(tile.shape)} and major {major!r}, was given: {name} lies as {lies}"
         )
     if tile.strides[-1] != 1:
@@ -410,13 +410,13 @@ def _metadata(instr: Instruction, steps: int, words: Sequence[Any]) -> list[dict
     return [{"meta": bits[i // choices], "selector": i % choices} for i in range(steps)]
 
 
-def _operands(instr: Instruction, given: dict[str, Any]) -> list[Any]:
+def _operands(instr: Instruction, by_name: dict[str, Any]) -> list[Any]:
     """The operands in order; OperandError for a sign or transposition that `instr` lacks."""
     names = [o.name for o in instr.operands]
     for name, neutral in (("trans_a", 0), ("trans_b", 0), ("scale_a", 1), ("scale_b", 1)):
-        if name not in names and given[name] != neutral:
+        if name not in names and by_name[name] != neutral:
             raise OperandError(f"{instr} has no {name}: operands are K-major and not negated")
-    return [given[name] for name in names]
+    return [by_name[name] for name in names]
 
 
 def _k_part(tile: Tile, major: str, k: int, depth: int) -> Tile:

@@ -189,13 +189,13 @@ def at_address(builder: ir.IRBuilder, address: Any, shape: Any, dtype: Any) -> A
         first.align = ALIGNED
     else:
         first = pointer(builder, cast(builder, COUNT, address).value)
-    made = ArrayKind(kind, len(counts), contiguous=True)
-    return Array(made, first, counts, strides_of(builder, kind, counts))
+    kind_of_array = ArrayKind(kind, len(counts), contiguous=True)
+    return Array(kind_of_array, first, counts, strides_of(builder, kind, counts))
 
 
 def memory(builder: ir.IRBuilder, cleared: bool, shape: Any, dtype: Any) -> Array:
     """An array that lasts as long as the call."""
-    made = at_address(builder, None, shape, dtype)
+    array = at_address(builder, None, shape, dtype)
     if cleared:
-        fill(builder, made, 0)
-    return made
+        fill(builder, array, 0)
+    return array

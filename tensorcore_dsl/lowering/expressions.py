@@ -1,4 +1,4 @@
-"""Expressions of Python to LLVM's code. The methods have the names of the nodes."""
+"""Compile Python expressions to LLVM. The methods have the names of the nodes."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class Expressions:
 
     def part(self, node: ast.Subscript) -> Array:
         items = self.visit(node.slice)
-        given = items if isinstance(items, tuple) else (items,)
-        return arrays.view(self.builder, self.visit(node.value), given)
+        indices = items if isinstance(items, tuple) else (items,)
+        return arrays.view(self.builder, self.visit(node.value), indices)
 
     def _slice(self, node: ast.Slice) -> slice:
         bounds = (None if x is None else self.visit(x) for x in (node.lower, node.upper))
@@ -181,21 +181,21 @@ class Expressions:
 
     def _call(self, node: ast.Call) -> Any:
         function = self.visit(node.func)
-        given = [self.visit(x) for x in node.args]
+        arguments = [self.visit(x) for x in node.args]
         function = getattr(function, "lowered", function)
         if call := getattr(function, "call", None):
-            return call(self.builder, given)
+            return call(self.builder, arguments)
         if function in (np.empty, np.zeros):
-            return arrays.memory(self.builder, function is np.zeros, *given)
+            return arrays.memory(self.builder, function is np.zeros, *arguments)
         if function in (min, max):
-            return self.extreme(operator.lt if function is min else operator.gt, given)
+            return self.extreme(operator.lt if function is min else operator.gt, arguments)
         if function in CASTS:
-            return values.cast(self.builder, CASTS[function], *given)
-        return NUMERIC.get(function, function)(self.builder, *given)
+            return values.cast(self.builder, CASTS[function], *arguments)
+        return NUMERIC.get(function, function)(self.builder, *arguments)
 
-    def extreme(self, better: Callable[..., Any], given: list[Any]) -> Any:
-        extremum = given[0]
-        for x in given[1:]:
+    def extreme(self, better: Callable[..., Any], numbers: list[Any]) -> Any:
+        extremum = numbers[0]
+        for x in numbers[1:]:
             is_better = self.operate(better, x, extremum)
             if isinstance(is_better, Number):
                 wide = [values.wide(values.number(y).type) for y in (x, extremum)]

@@ -1,4 +1,4 @@
-"""The functions that compiled loops consist of, and the decorators that make them.
+"""Functions of compiled loops, and the decorators that make them.
 
 Numbers have 64 bits (see `values`), a variable keeps the type of its first value, and annotations
 name the types of parameters and of the result. A function whose result is `Any` is inlined at
@@ -43,9 +43,9 @@ class Lowered:
         self.in_place = result == "Any"
         self.result = KINDS.get(result)
 
-    def call(self, builder: ir.IRBuilder, given: Iterable[Any]) -> Any:
+    def call(self, builder: ir.IRBuilder, operands: Iterable[Any]) -> Any:
         """Its result for values; it is translated once for each module."""
-        pairs = zip(self.kinds, given, strict=True)
+        pairs = zip(self.kinds, operands, strict=True)
         if self.in_place:
             return self._in_place(
                 builder, [x if kind == "Any" else values.cast(builder, KINDS[kind], x) for kind, x in pairs]
@@ -145,8 +145,8 @@ class Primitive:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
 
-    def call(self, builder: ir.IRBuilder, given: Iterable[Any]) -> Any:
-        return self.py_func(builder, *given)
+    def call(self, builder: ir.IRBuilder, operands: Iterable[Any]) -> Any:
+        return self.py_func(builder, *operands)
 
 
 def primitive(function: Callable[..., Any]) -> Any:
@@ -156,8 +156,8 @@ def primitive(function: Callable[..., Any]) -> Any:
 
 def inlined(function: Function) -> Function:
     """For compiled functions alone, which contain a copy of it for each call."""
-    made: Any = Lowered(function, inline=True)
-    return made  # type: ignore[no-any-return]
+    lowered: Any = Lowered(function, inline=True)
+    return lowered  # type: ignore[no-any-return]
 
 
 def compiled(function: Function) -> Function:
@@ -165,11 +165,11 @@ def compiled(function: Function) -> Function:
 
     The code is optimised as far as branches and single elements need it, in a third of the time.
     """
-    made: Any = Compiled(Lowered(function, inline=False), machine.PLAIN)
-    return made  # type: ignore[no-any-return]
+    callable_object: Any = Compiled(Lowered(function, inline=False), machine.PLAIN)
+    return callable_object  # type: ignore[no-any-return]
 
 
 def vectorised(function: Function) -> Function:
     """`compiled`, for loops over elements, several of which LLVM computes at a time."""
-    made: Any = Compiled(Lowered(function, inline=False), machine.VECTORS)
-    return made  # type: ignore[no-any-return]
+    callable_object: Any = Compiled(Lowered(function, inline=False), machine.VECTORS)
+    return callable_object  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""LLVM: optimises modules, makes machine code for this processor, and loads it."""
+"""LLVM: optimise modules, make machine code for this processor, and load it."""
 
 from __future__ import annotations
 
@@ -139,6 +139,6 @@ def builtin(address: int, own: Any, name: bytes, doc: bytes | None = None) -> An
 @cache
 def _definition(address: int, name: bytes, doc: bytes | None) -> _MethodDef:
     """Outlives even the functions that are left when Python ends, which refer to it."""
-    made = _MethodDef(name, address, _METH_FASTCALL, doc)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
-    return made
+    definition = _MethodDef(name, address, _METH_FASTCALL, doc)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
+    return definition

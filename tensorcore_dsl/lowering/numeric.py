@@ -1,4 +1,4 @@
-"""Functions of numbers that compiled loops may call: casts, and those of NumPy and `math`."""
+"""Functions of numbers for compiled loops: casts, and functions of NumPy and `math`."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ CASTS: dict[Any, np.dtype[Any]] = {kind: np.dtype(kind) for kind in _SCALARS} | 
 def intrinsic(builder: ir.IRBuilder, name: str, *operands: Number) -> Number:
     """The function of LLVM of this name, for operands of one floating-point kind."""
     kind = operands[0].type
-    given = [x.value for x in operands]
-    signature = ir.FunctionType(given[0].type, [x.type for x in given])
+    operand_values = [x.value for x in operands]
+    signature = ir.FunctionType(operand_values[0].type, [x.type for x in operand_values])
     function = declared(builder, signature, f"llvm.{name}.f{8 * kind.itemsize}")
-    return Number(kind, builder.call(function, given))
+    return Number(kind, builder.call(function, operand_values))
 
 
 def _of_floats(name: str) -> Callable[..., Number]:
     """A function whose operands are binary32 if all are given so."""
 
-    def call(builder: ir.IRBuilder, *given: Any) -> Number:
-        single = all(number(x).type == SINGLE for x in given)
+    def call(builder: ir.IRBuilder, *operands: Any) -> Number:
+        single = all(number(x).type == SINGLE for x in operands)
         kind = SINGLE if single else DOUBLE
-        return intrinsic(builder, name, *(cast(builder, kind, x) for x in given))
+        return intrinsic(builder, name, *(cast(builder, kind, x) for x in operands))
 
     return call
 
@@ -76,28 +76,28 @@ def fused(builder: ir.IRBuilder, x: Any, y: Any, z: Any) -> Number:
 
 def as_float(builder: ir.IRBuilder, x: Any) -> Number:
     """The number with the bits of a whole number of 32 or 64 bits."""
-    given = number(x)
-    kind = SINGLE if given.type.itemsize == 4 else DOUBLE
+    operand = number(x)
+    kind = SINGLE if operand.type.itemsize == 4 else DOUBLE
     to = ir.FloatType() if kind == SINGLE else ir.DoubleType()
-    return Number(kind, builder.bitcast(given.value, to))
+    return Number(kind, builder.bitcast(operand.value, to))
 
 
 def as_bits(builder: ir.IRBuilder, x: Any) -> Number:
     """The bits of a floating-point number."""
-    given = number(x)
-    kind = np.dtype(f"u{given.type.itemsize}")
-    return Number(kind, builder.bitcast(given.value, ir.IntType(8 * kind.itemsize)))
+    operand = number(x)
+    kind = np.dtype(f"u{operand.type.itemsize}")
+    return Number(kind, builder.bitcast(operand.value, ir.IntType(8 * kind.itemsize)))
 
 
 def clz(builder: ir.IRBuilder, x: Any) -> Number:
     """Leading zeros; the width for 0."""
-    given = number(x)
-    return Number(given.type, builder.ctlz(given.value, ir.Constant(ir.IntType(1), 0)))
+    operand = number(x)
+    return Number(operand.type, builder.ctlz(operand.value, ir.Constant(ir.IntType(1), 0)))
 
 
 def bit_reverse(builder: ir.IRBuilder, x: Any) -> Number:
-    given = number(x)
-    return Number(given.type, builder.bitreverse(given.value))
+    operand = number(x)
+    return Number(operand.type, builder.bitreverse(operand.value))
 
 
 def high_product(builder: ir.IRBuilder, x: Any, y: Any) -> Number:

@@ -1,4 +1,4 @@
-"""Statements of Python to LLVM's code: the body of one function."""
+"""Compile Python statements to LLVM: the body of one function."""
 
 from __future__ import annotations
 
@@ -107,15 +107,15 @@ class Body(Expressions):
                 raise NotImplementedError(f"{name} is assigned again, and is no number")
             self.variables[name] = value
             return
-        given = values.number(value)
-        wide = values.wide(given.type)
+        assigned = values.number(value)
+        wide = values.wide(assigned.type)
         if name not in self.variables:
             self.variables[name] = Variable(self.builder, wide)
         kind, slot = self.variables[name].type, self.variables[name].slot
         whole = kind.kind in "iu" and (isinstance(value, int) or wide == BOOLEAN)
         if wide != kind and not whole:
             raise NotImplementedError(f"{name} was {kind} before, and {wide} now")
-        self.builder.store(values.cast(self.builder, kind, given).value, slot)
+        self.builder.store(values.cast(self.builder, kind, assigned).value, slot)
 
     def _if(self, node: ast.If) -> None:
         condition = values.truth(self.builder, self.visit(node.test))
@@ -153,8 +153,8 @@ class Body(Expressions):
                 self.assign(node.target.id, item)
                 self.statements(node.body)
             return
-        given = [self.visit(x) for x in node.iter.args]
-        start, stop, step = (0, *given, 1) if len(given) == 1 else (*given, 1)[:3]
+        bounds = [self.visit(x) for x in node.iter.args]
+        start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
         with arrays.counted(self.builder, start, stop, step) as loop:
             self.loops.append((loop.again, loop.end))
             self.assign(node.target.id, loop.index)

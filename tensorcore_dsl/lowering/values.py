@@ -169,24 +169,24 @@ def is_unsigned(x: Number) -> bool:
 
 def cast(builder: ir.IRBuilder, kind: np.dtype[Any], x: Any) -> Number:
     """A number converted as in C; truth values ask whether it is not 0."""
-    given = number(x)
+    source = number(x)
     to = llvm_type(kind)
-    if given.value.type == to:
-        return Number(kind, given.value)
+    if source.value.type == to:
+        return Number(kind, source.value)
     if kind == BOOLEAN:
-        return _compared(builder, "!=", given, cast(builder, given.type, 0))
+        return _compared(builder, "!=", source, cast(builder, source.type, 0))
     if kind.kind == "f":
-        if is_float(given):
+        if is_float(source):
             way = builder.fpext if kind == DOUBLE else builder.fptrunc
         else:
-            way = builder.sitofp if given.type.kind == "i" else builder.uitofp
-    elif is_float(given):
+            way = builder.sitofp if source.type.kind == "i" else builder.uitofp
+    elif is_float(source):
         way = builder.fptosi if kind.kind == "i" else builder.fptoui
-    elif to.width < given.value.type.width:
+    elif to.width < source.value.type.width:
         way = builder.trunc
     else:
-        way = builder.sext if given.type.kind == "i" else builder.zext
-    return Number(kind, way(given.value, to))
+        way = builder.sext if source.type.kind == "i" else builder.zext
+    return Number(kind, way(source.value, to))
 
 
 def wide(kind: np.dtype[Any]) -> np.dtype[Any]:
@@ -212,9 +212,9 @@ def truth(builder: ir.IRBuilder, x: Any) -> Any:
 
 def inverted(builder: ir.IRBuilder, x: Any) -> Number:
     """All bits changed."""
-    given = number(x)
-    kind = UNSIGNED if is_unsigned(given) else COUNT
-    return Number(kind, builder.not_(cast(builder, kind, given).value))
+    operand = number(x)
+    kind = UNSIGNED if is_unsigned(operand) else COUNT
+    return Number(kind, builder.not_(cast(builder, kind, operand).value))
 
 
 PLAIN = {operator.add: "add", operator.sub: "sub", operator.mul: "mul"}

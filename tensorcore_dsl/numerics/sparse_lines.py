@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
-"""Compiled loops that find the columns of the elements of a sparse A, and write these there."""
+"""Compiled loops that move the stored elements of a sparse A to their columns."""
 
 from __future__ import annotations
 

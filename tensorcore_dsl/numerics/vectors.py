@@ -1,4 +1,4 @@
-"""Emission of vector code: sixteen lanes of LLVM IR, which the host's registers hold in parts."""
+"""Emission of vector code: sixteen lanes of LLVM IR, in one or several registers of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host staging: NumPy arguments are copied to the GPU before the kernel and back after it.
+"""Host staging: copy NumPy arguments to the GPU before the kernel, and back after it.
 
 The bytes from an array's lowest to its highest element are copied unchanged, so strides of any
 sign and order stay valid, and views of one buffer still overlap on the GPU. The bytes that a view

@@ -1,4 +1,4 @@
-"""Objects of modules, such as kernels: pickled by name, and the same object when copied."""
+"""Objects of modules, such as kernels, that are pickled by name."""
 
 from __future__ import annotations
 

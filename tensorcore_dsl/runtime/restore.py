@@ -1,4 +1,4 @@
-"""Contents of arrays between launches that are timed: kept as they were, or zero."""
+"""Restore the arrays between timed launches: keep their contents, or zero them."""
 
 from __future__ import annotations
 

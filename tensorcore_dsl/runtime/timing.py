@@ -1,4 +1,4 @@
-"""How long launches take: CUDA events on a GPU, the system's clock on the CPU.
+"""Time of launches: CUDA events on a GPU, the system's clock on the CPU.
 
 `separately` times every launch by itself, by default with a cold L2 cache; `in_a_row` times
 launches that follow each other at once. Times are in seconds.

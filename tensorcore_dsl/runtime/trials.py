@@ -1,4 +1,4 @@
-"""Trials of configurations: what each takes, which is fastest, and a bar that shows progress."""
+"""Trials of configurations: times, the fastest one, and a progress bar."""
 
 from __future__ import annotations
 

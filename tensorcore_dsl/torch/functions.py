@@ -98,8 +98,8 @@ def scaled_gemm(
     bf16 of fp8 operands, else the type of the operands, f32 or 16 bits.
     """
     if (a_scales is None) != (b_scales is None):
-        given = "a_scales" if b_scales is None else "b_scales"
-        raise tc.ArgumentError(f"only {given} are given; both operands have scales, or neither")
+        name = "a_scales" if b_scales is None else "b_scales"
+        raise tc.ArgumentError(f"only {name} are given; both operands have scales, or neither")
     if a_scales is not None:
         return operators.scaled_gemm(a, b, a_scales, b_scales, out_dtype=out_dtype, bits=bits)
     if a.dtype != b.dtype:

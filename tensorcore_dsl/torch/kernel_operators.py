@@ -55,9 +55,14 @@ def operator(
     def decorate(kernel: tc.Kernel) -> Any:
         if not isinstance(kernel, tc.Kernel):
             raise tc.ArgumentError(f"@operator stands above @tc.kernel, not above {kernel!r}")
-        made = KernelOperator(kernel, grid, block, dict(outputs or {}), tuple(mutates), launch)
-        registered: Any = torch.library.custom_op(name, made, mutates_args=made.mutates, schema=made.schema())
-        registered.register_fake(made.fake)
+        operator_of_kernel = KernelOperator(kernel, grid, block, dict(outputs or {}), tuple(mutates), launch)
+        registered: Any = torch.library.custom_op(
+            name,
+            operator_of_kernel,
+            mutates_args=operator_of_kernel.mutates,
+            schema=operator_of_kernel.schema(),
+        )
+        registered.register_fake(operator_of_kernel.fake)
         reverse = make_autograd_impl(registered._opoverload, registered)
         autograd = partial(_without_forward_mode, name, reverse)
         with catch_warnings():  # torch warns that its own function is replaced
@@ -148,14 +153,14 @@ class KernelOperator:
         return f"({', '.join(arguments)}) -> {results}"
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
-        given = self._given(args, named)
-        first = next(given[p.name] for p in self.parameters if p.array and not p.optional)
-        return run_where_it_lies(lambda _: self._run(given), first)
+        arguments = self._given(args, named)
+        first = next(arguments[p.name] for p in self.parameters if p.array and not p.optional)
+        return run_where_it_lies(lambda _: self._run(arguments), first)
 
-    def _run(self, given: dict[str, Any]) -> Any:
-        results = self._results(given)
+    def _run(self, arguments: dict[str, Any]) -> Any:
+        results = self._results(arguments)
         constants = [p for p in self.kernel.parameters if p.const]
-        values = {**{p.name: p.default for p in constants}, **given, **results}
+        values = {**{p.name: p.default for p in constants}, **arguments, **results}
         self._check_writes(values)
         sizes = tuple([_called(x, values) if callable(x) else x for x in (self.grid, self.block)])
         configured = self.configured.get(sizes)
@@ -176,8 +181,8 @@ class KernelOperator:
         positional = dict(zip(defaults, args, strict=False))
         return {**defaults, **positional, **named}
 
-    def _results(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {name: _called(make, given) for name, make in self.outputs.items()}
+    def _results(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {name: _called(make, arguments) for name, make in self.outputs.items()}
 
     def _check_writes(self, values: dict[str, Any]) -> None:
         """Refuse writes that torch does not know of; once for each combination of types."""

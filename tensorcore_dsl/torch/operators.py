@@ -1,4 +1,4 @@
-"""Operators of PyTorch: what each computes, the shape of its result, and its gradients.
+"""Operators of PyTorch: computation, shape of the result, and gradients.
 
 Every operator is functional: it writes nothing but its new result. The kernels run on the current
 stream of the tensors' device and wait for nothing, so CUDA graphs capture them after a first call.

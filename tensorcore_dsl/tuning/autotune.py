@@ -1,4 +1,4 @@
-"""`@tc.autotune`: a kernel that chooses its configuration by measuring, once for each problem.
+"""`@tc.autotune`: measure configurations of a kernel once for each problem, and choose the fastest.
 
 The first launch for new types or key values measures the configurations, and the result is
 remembered in this process and on disk. Where the target is the CPU, nothing is measured and the
@@ -104,7 +104,7 @@ class Autotuned(Named):
         pdl: bool | None = None,
     ) -> TunedLaunch:
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
-        given = {
+        options = {
             "grid": grid,
             "block": block,
             "shared_bytes": shared_bytes,
@@ -112,7 +112,7 @@ class Autotuned(Named):
             "cooperative": cooperative,
             "pdl": pdl,
         }
-        launch = TunedLaunch(self, {n: v for n, v in given.items() if v is not None}, stream)
+        launch = TunedLaunch(self, {n: v for n, v in options.items() if v is not None}, stream)
         launch.check()
         return launch
 
@@ -165,23 +165,23 @@ class Autotuned(Named):
 
     def ir(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The IR as text, with the configuration for these arguments, else the first."""
-        kernel, given, constants = self._specialisation(args, named)
-        return kernel.ir(*given, arch=arch, **constants)
+        kernel, arguments, constants = self._specialisation(args, named)
+        return kernel.ir(*arguments, arch=arch, **constants)
 
     def ptx(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The PTX text, with the configuration for these arguments, else the first."""
-        kernel, given, constants = self._specialisation(args, named)
-        return kernel.ptx(*given, arch=arch, **constants)
+        kernel, arguments, constants = self._specialisation(args, named)
+        return kernel.ptx(*arguments, arch=arch, **constants)
 
     def cubin(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> bytes:
         """The machine code, with the configuration for these arguments, else the first."""
-        kernel, given, constants = self._specialisation(args, named)
-        return kernel.cubin(*given, arch=arch, **constants)
+        kernel, arguments, constants = self._specialisation(args, named)
+        return kernel.cubin(*arguments, arch=arch, **constants)
 
     def resources(self, /, *args: Any, arch: str | Arch | None = None, **named: Any) -> Resources:
         """Resources by the assembler, with the configuration for these arguments, else the first one."""
-        kernel, given, constants = self._specialisation(args, named)
-        return kernel.resources(*given, arch=arch, **constants)
+        kernel, arguments, constants = self._specialisation(args, named)
+        return kernel.resources(*arguments, arch=arch, **constants)
 
     def _specialisation(
         self, args: Sequence[Any], named: dict[str, Any]
@@ -311,8 +311,8 @@ class Autotuned(Named):
         measure.check(self.__name__, call, self.settings, launch.stream)
 
         def seconds(config: Config, share: float = 1) -> float:
-            made, constants = launch.of(config, call)
-            return measure.seconds(made, constants, call, self.settings, share)
+            bound_launch, constants = launch.of(config, call)
+            return measure.seconds(bound_launch, constants, call, self.settings, share)
 
         bench = Bench(seconds, partial(seconds, share=1 / ROUNDS))
         trials = bench.trials(configs, f"tuning {self.__name__}")
@@ -364,8 +364,8 @@ class TunedLaunch:
     def __call__(self, /, *args: Any, **named: Any) -> None:
         call = self.tuned._call(args, named)
         if current_target() == "cpu":
-            made, constants = self.of(self._config(call), call)
-            made(**call.runtime_named, **constants)
+            bound_launch, constants = self.of(self._config(call), call)
+            bound_launch(**call.runtime_named, **constants)
         else:
             self._launcher(call)(*call.runtime)
 
@@ -380,8 +380,8 @@ class TunedLaunch:
         try:
             return tuned.launchers[place]
         except (KeyError, TypeError):  # a list is a grid too
-            made, constants = self.of(config, call, options)
-        launcher = made.launcher(constants)
+            bound_launch, constants = self.of(config, call, options)
+        launcher = bound_launch.launcher(constants)
         if self.stream is None:
             with suppress(TypeError):
                 tuned.launchers[place] = launcher
@@ -394,8 +394,8 @@ class TunedLaunch:
         It keeps to the configuration and the grid of these arguments.
         """
         call = self.tuned._call(args, named)
-        made, constants = self.of(self._config(call), call)
-        return made.prepare(**call.runtime_named, **constants)
+        bound_launch, constants = self.of(self._config(call), call)
+        return bound_launch.prepare(**call.runtime_named, **constants)
 
     def tune(self, /, *args: Any, **named: Any) -> Tuning:
         """Measure for these arguments, if that was not done before; the trials, best first."""
@@ -496,12 +496,12 @@ def autotune(
         what = f"kernel {configs.__name__}" if isinstance(configs, Named) else repr(configs)
         raise ArgumentError(f"autotune takes configs, not {what}: @tc.autotune([...])")
     configs = list(configs)
-    for name, given, takes in (("prune", prune, (configs, {})), ("timer", timer, (None,))):
-        if given is not None and not callable(given):
-            raise ArgumentError(f"{name} is {given!r}; a function is needed")
-        if given is not None:
+    for name, argument, takes in (("prune", prune, (configs, {})), ("timer", timer, (None,))):
+        if argument is not None and not callable(argument):
+            raise ArgumentError(f"{name} is {argument!r}; a function is needed")
+        if argument is not None:
             called = f"{name} is called with {len(takes)} arguments: {name}"
-            check_call(given, called, takes, {}, ArgumentError)
+            check_call(argument, called, takes, {}, ArgumentError)
     settings = Settings(
         tuple(key), prune, tuple(restore_value), tuple(reset_to_zero), warmup, rep, timer, remember
     )
@@ -515,10 +515,10 @@ def autotune(
     return decorate
 
 
-def _config(given: Any) -> Config:
-    if not isinstance(given, Config):
-        raise ArgumentError(f"a configuration is a tc.Config, not {given!r}")
-    return given
+def _config(value: Any) -> Config:
+    if not isinstance(value, Config):
+        raise ArgumentError(f"a configuration is a tc.Config, not {value!r}")
+    return value
 
 
 def _check(tuned: Autotuned) -> None:

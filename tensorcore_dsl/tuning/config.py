@@ -1,4 +1,4 @@
-"""`tc.Config`: Const values, launch options and limits of the assembler that are tried together."""
+"""`tc.Config`: Const values, launch options and assembler limits of one trial."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Config:
         if twice:
             raise ArgumentError(f"a configuration gives {listing(twice)} twice")
         self.constants: dict[str, Any] = {**(constants or {}), **named}
-        given = dict(
+        options = dict(
             grid=grid,
             block=block,
             shared_bytes=shared_bytes,
@@ -79,7 +79,7 @@ class Config:
             max_registers=max_registers,
             min_blocks=min_blocks,
         )
-        self.options = {name: value for name, value in given.items() if value is not None}
+        self.options = {name: value for name, value in options.items() if value is not None}
 
     def __getitem__(self, name: str) -> Any:
         return self.constants[name]
@@ -105,8 +105,8 @@ class Config:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        given = {**self.constants, **self.options}
-        return f"Config({', '.join(f'{name}={_text(value)}' for name, value in given.items())})"
+        settings = {**self.constants, **self.options}
+        return f"Config({', '.join(f'{name}={_text(value)}' for name, value in settings.items())})"
 
 
 def _text(value: Any) -> str:

@@ -40,5 +40,5 @@ def emulated(launch: Any, run: Run, /, *args: Any, **named: Any) -> Any:
     tuned = launch.tuned
     call = tuned._call(args, named)
     config = tuned.chosen(call, launch.options)
-    made, constants = launch.of(config, call)
-    return run(tuned.variant(config))(made.config, **call.runtime_named, **constants)
+    bound_launch, constants = launch.of(config, call)
+    return run(tuned.variant(config))(bound_launch.config, **call.runtime_named, **constants)

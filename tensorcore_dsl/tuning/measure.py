@@ -1,4 +1,4 @@
-"""Measures a kernel with one configuration: its launches, its arrays between them, its clock."""
+"""Measure a kernel with one configuration: launches, arrays between them, clock."""
 
 from __future__ import annotations
 

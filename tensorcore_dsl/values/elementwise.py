@@ -1,4 +1,4 @@
-"""Operators on fragments and vectors: which elements belong together, and which stay in pairs."""
+"""Operators on fragments and vectors: matching elements, and elements that stay in pairs."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _elements_at(group: RegisterGroup | Mask, slots: Sequence[int]) -> list[Any]
     return [elements[slot] for slot in slots]
 
 
-def _common_slots(given: Sequence[RegisterGroup | Mask]) -> tuple[RegisterGroup, list[Sequence[int]]]:
+def _common_slots(operands: Sequence[RegisterGroup | Mask]) -> tuple[RegisterGroup, list[Sequence[int]]]:
     """The group whose layout the result has, and for each group its slots in that order."""
-    groups = [g.group if isinstance(g, Mask) else g for g in given]
+    groups = [g.group if isinstance(g, Mask) else g for g in operands]
     for group in sorted(groups, key=lambda g: g.operand is None):
         places = [_slots_in(other, group) for other in groups]
         if all(p is not None for p in places):

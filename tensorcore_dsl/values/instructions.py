@@ -1,4 +1,4 @@
-"""Appends instructions to a kernel under construction: checks operands, reuses results."""
+"""Append instructions to a kernel under construction: check operands, reuse results."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class InstructionBuilder:
                 self._check_divisor(operands[0], operands[1], guard)
         sources = tuple(
             [
-                self._source(given, wanted, instr)
-                for given, wanted in zip(operands, instr.operands, strict=True)
+                self._source(operand_value, wanted, instr)
+                for operand_value, wanted in zip(operands, instr.operands, strict=True)
             ]
         )
         swizzle = None
@@ -191,25 +191,25 @@ class InstructionBuilder:
         """Check the bounds of what is given as addresses: pointers, tiles, barriers, plain ones."""
         if not instr.accesses:
             return
-        given = dict(zip((o.name for o in instr.operands), operands, strict=True))
+        by_name = dict(zip((o.name for o in instr.operands), operands, strict=True))
         for access in instr.accesses:
-            bounded, where, bytes_ = given[access.operand], guard, access.bytes
+            bounded, where, bytes_ = by_name[access.operand], guard, access.bytes
             plain = type(bounded) is Scalar
             if access.verb == "hint" or not (plain or hasattr(bounded, "check_bounds")):
                 continue
-            bytes_ = given.get(str(bytes_), bytes_)
+            bytes_ = by_name.get(str(bytes_), bytes_)
             if access.lanes < 32:
                 where = both(where, self.special("laneid") < access.lanes)
             if access.unless:
-                where = both(where, given[access.unless] == 0)
+                where = both(where, by_name[access.unless] == 0)
             where = None if where is True else where
             if bytes_ == "box":
-                bytes_ = _box_bytes(instr, self.tensor_maps, given["map"], bounded)
+                bytes_ = _box_bytes(instr, self.tensor_maps, by_name["map"], bounded)
             if plain:
                 self._check_plain(bounded, bytes_, where)
             elif bytes_ == "lines":
                 lines, bytes_, stride = instr.lines  # type: ignore[misc]
-                bounded.check_lines(lines, bytes_, given.get("stride", stride), where)
+                bounded.check_lines(lines, bytes_, by_name.get("stride", stride), where)
             elif access.bulk:
                 bounded.check_run(bytes_, where)
             else:
@@ -375,59 +375,59 @@ class InstructionBuilder:
 
     # -- operands ----------------------------------------------------------------------------
 
-    def _source(self, given: Any, wanted: Operand, instr: Instruction) -> Any:
+    def _source(self, value: Any, wanted: Operand, instr: Instruction) -> Any:
         """The IR source for one operand of a call; OperandError if it does not fit."""
         if wanted.kind == "addr":
-            return self.address(given, wanted, instr.space == GENERIC)
+            return self.address(value, wanted, instr.space == GENERIC)
         if wanted.kind == "imm":
-            return immediate(given, wanted, instr)
+            return immediate(value, wanted, instr)
         if wanted.registers > 1 or wanted.layout is not None:
-            return self._group(given, wanted, instr)
-        if isinstance(given, Scalar):
-            if not agree(given.dtype, wanted.dtype):
-                raise self._mismatch(given, wanted, instr)
-            return given.value
-        if is_number(given):
-            return constant(given, wanted.dtype)
-        raise self._mismatch(given, wanted, instr)
+            return self._group(value, wanted, instr)
+        if isinstance(value, Scalar):
+            if not agree(value.dtype, wanted.dtype):
+                raise self._mismatch(value, wanted, instr)
+            return value.value
+        if is_number(value):
+            return constant(value, wanted.dtype)
+        raise self._mismatch(value, wanted, instr)
 
-    def _group(self, given: Any, wanted: Operand, instr: Instruction) -> Value:
+    def _group(self, value: Any, wanted: Operand, instr: Instruction) -> Value:
         want = type_of(wanted)
-        if isinstance(given, RegisterGroup):
-            have = given.value.type
+        if isinstance(value, RegisterGroup):
+            have = value.value.type
             plain = have.layout is None and want.layout is None
             same_size = (have.registers, have.register_bits) == (want.registers, want.register_bits)
             if have == want or (plain and same_size):
-                return given.value
-        if isinstance(given, (list, tuple)) and len(given) == wanted.registers:
+                return value.value
+        if isinstance(value, (list, tuple)) and len(value) == wanted.registers:
             if wanted.layout is not None:
-                for register in given:
+                for register in value:
                     check_register(register, wanted.layout)
-            return self.pack(list(given), want).value
-        if isinstance(given, Scalar) and wanted.registers == 1:
+            return self.pack(list(value), want).value
+        if isinstance(value, Scalar) and wanted.registers == 1:
             if wanted.layout is not None:
-                check_register(given, wanted.layout)
-            return self.pack([given], want).value
-        raise self._mismatch(given, wanted, instr)
+                check_register(value, wanted.layout)
+            return self.pack([value], want).value
+        raise self._mismatch(value, wanted, instr)
 
-    def _mismatch(self, given: Any, wanted: Operand, instr: Instruction) -> OperandError:
+    def _mismatch(self, value: Any, wanted: Operand, instr: Instruction) -> OperandError:
         kind = "a fragment " if wanted.is_fragment else ""
         error = OperandError(
-            f"operand {wanted.name} of {instr} must be {kind}{wanted.type_name}, not {describe(given)}"
+            f"operand {wanted.name} of {instr} must be {kind}{wanted.type_name}, not {describe(value)}"
         )
         self.misfit = error, instr.operands.index(wanted)
         return error
 
-    def address(self, given: Any, wanted: Operand, generic: bool = False) -> Address:
+    def address(self, value: Any, wanted: Operand, generic: bool = False) -> Address:
         """`[base + offset]` of an address; constants added last become the offset.
 
         generic: a shared address becomes a generic one.
         """
-        pointer = getattr(given, "address", given)
+        pointer = getattr(value, "address", value)
         if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):
             return Address(Const(int(pointer), wanted.dtype))
         if not isinstance(pointer, Scalar):
-            raise OperandError(f"an address is needed, not {describe(given)}")
+            raise OperandError(f"an address is needed, not {describe(value)}")
         if generic and pointer.dtype.bits == 32 and wanted.dtype.bits == 64:
             wide = self.named(names.convert(wanted.dtype, dtypes.u32), pointer)
             pointer = self.named(names.GENERIC_OF_SHARED, wide)
@@ -439,11 +439,11 @@ class InstructionBuilder:
             return Address(base.value, offset)
         return Address(pointer.value)
 
-    def split_constant(self, given: Any) -> tuple[Scalar | None, int]:
+    def split_constant(self, index: Any) -> tuple[Scalar | None, int]:
         """x as (y, c) with x = y + c for a compile-time c; y is None for a constant."""
-        if not isinstance(given, Scalar):
-            return None, int(given)
-        offset, value = 0, given.value
+        if not isinstance(index, Scalar):
+            return None, int(index)
+        offset, value = 0, index.value
         while True:
             op = self._definitions.get(value)
             if op is None or not op.instr.mnemonic.startswith(names.INTEGER_ADD):
@@ -453,7 +453,7 @@ class InstructionBuilder:
                 break
             offset += int(right.value)
             value = left
-        return (given if value is given.value else Scalar(value, given.dtype)), offset
+        return (index if value is index.value else Scalar(value, index.dtype)), offset
 
     def static_offset(self, address: Scalar) -> int | None:
         """The offset of an address in static shared memory; None where it is not known."""
@@ -461,11 +461,11 @@ class InstructionBuilder:
         op = self._definitions.get(base.value) if base is not None else None
         return offset if op is not None and op.instr.mnemonic == names.STATIC_SHARED else None
 
-    def divisor(self, given: Any) -> int:
+    def divisor(self, value: Any) -> int:
         """The greatest power of two, at most MAX_DIVISOR, that is known to divide an integer."""
-        if not isinstance(given, Scalar):
-            return _power_of_two(int(given))
-        return self.divisor_of(given.value)
+        if not isinstance(value, Scalar):
+            return _power_of_two(int(value))
+        return self.divisor_of(value.value)
 
     def divisor_of(self, source: Value | Const) -> int:
         """Power of two that divides a source of the IR."""

@@ -104,21 +104,21 @@ def literal(value: Any, dtype: DType) -> Const:
     return constant(value, dtype)
 
 
-def check_register(given: Any, layout: Layout) -> None:
+def check_register(value: Any, layout: Layout) -> None:
     """OperandError if a register of a fragment surely holds something else than its elements.
 
     Packed registers are pairs of the element type (f16x2), integers or plain bits.
     """
     want = layout.dtype
     packed = want.storage_bits < 32
-    if packed and isinstance(given, float) and given:
+    if packed and isinstance(value, float) and value:
         raise OperandError(
             f"a register of {layout.name} holds {layout.per_register} {want}: give the "
-            f"{layout.slots} elements of a thread, or tc.pack(...), not {given}"
+            f"{layout.slots} elements of a thread, or tc.pack(...), not {value}"
         )
-    if not isinstance(given, Scalar) or given.dtype.register_bits != max(32, want.storage_bits):
+    if not isinstance(value, Scalar) or value.dtype.register_bits != max(32, want.storage_bits):
         return  # another number of bits is refused when the registers are packed
-    have = given.dtype
+    have = value.dtype
     if packed:
         fits = have.kind == "b" or have.is_integer or have.name == f"{want}x2"
     else:
@@ -126,7 +126,7 @@ def check_register(given: Any, layout: Layout) -> None:
     if not fits:
         raise OperandError(
             f"a register of {layout.name} holds {f'{layout.per_register} ' if packed else ''}"
-            f"{want}, not {describe(given)}"
+            f"{want}, not {describe(value)}"
         )
 
 
@@ -196,15 +196,15 @@ def filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Cons
     return otherwise.value
 
 
-def immediate(given: Any, wanted: Operand, instr: Instruction) -> Const:
-    if not isinstance(given, (bool, int, np.integer)):
+def immediate(value: Any, wanted: Operand, instr: Instruction) -> Const:
+    if not isinstance(value, (bool, int, np.integer)):
         raise OperandError(
-            f"operand {wanted.name} of {instr} must be a compile-time integer, not {describe(given)}"
+            f"operand {wanted.name} of {instr} must be a compile-time integer, not {describe(value)}"
         )
-    if wanted.values is not None and int(given) not in wanted.values:
+    if wanted.values is not None and int(value) not in wanted.values:
         allowed = ", ".join(map(str, wanted.values))
-        raise OperandError(f"operand {wanted.name} of {instr} may be {allowed}; {given} was given")
-    return Const(int(given), wanted.dtype)
+        raise OperandError(f"operand {wanted.name} of {instr} may be {allowed}; {value} was given")
+    return Const(int(value), wanted.dtype)
 
 
 def part_source(part: Any, type: Type) -> Value | Const:
@@ -218,19 +218,19 @@ def part_source(part: Any, type: Type) -> Value | Const:
     return constant(part, type.dtype if wide else dtypes.b32)
 
 
-def wrong_count(instr: Instruction, given: int) -> OperandError:
+def wrong_count(instr: Instruction, passed: int) -> OperandError:
     names = ", ".join(o.name for o in instr.operands)
     count = len(instr.operands)
     return OperandError(
-        f"{instr} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
-        f"{'was' if given == 1 else 'were'} given"
+        f"{instr} takes {count} operand{'' if count == 1 else 's'} ({names}), {passed} "
+        f"{'was' if passed == 1 else 'were'} given"
     )
 
 
 def check_descriptors(instr: Instruction, operands: Sequence[Any]) -> None:
     """OperandError for the descriptor of a view that has less than the instruction reads."""
-    given = {o.name: value for o, value in zip(instr.operands, operands, strict=True)}
+    by_name = {o.name: value for o, value in zip(instr.operands, operands, strict=True)}
     for name in "ab":
-        check = getattr(given.get(f"desc_{name}"), "check_reader", None)
+        check = getattr(by_name.get(f"desc_{name}"), "check_reader", None)
         if check is not None:
-            check(instr, name, given.get(f"trans_{name}", 0))
+            check(instr, name, by_name.get(f"trans_{name}", 0))

@@ -394,8 +394,8 @@ class RegisterGroup(RuntimeValue):
         OperandError, UnknownInstruction
             As of `Scalar.to`.
         """
-        given = {"rounding": rounding, "relu": relu, "satfinite": satfinite}
-        options: dict[str, Any] = {name: value for name, value in given.items() if value}
+        modifiers = {"rounding": rounding, "relu": relu, "satfinite": satfinite}
+        options: dict[str, Any] = {name: value for name, value in modifiers.items() if value}
         chosen = as_dtype(dtype)
         if chosen == self.dtype and not (relu or satfinite):
             return self

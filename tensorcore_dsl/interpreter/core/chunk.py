@@ -1,4 +1,4 @@
-"""The threads of a chunk of CTAs: who is active, where everybody stands, and names for messages.
+"""Threads of a chunk of CTAs: activity, positions, and names for messages.
 
 All threads of the chunk are columns of the same arrays. A *cohort* is a set of threads at one
 position of the program.

@@ -1,4 +1,4 @@
-"""The loops of a kernel: which registers decide what a loop does, and which words it polls."""
+"""Loops of a kernel: the registers that decide about a loop, and the words that it polls."""
 
 from __future__ import annotations
 

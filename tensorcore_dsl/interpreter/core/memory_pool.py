@@ -1,4 +1,4 @@
-"""Memory of chunks, which serves the chunks that follow.
+"""Pool of chunk memory, which later chunks use again.
 
 New memory is slow: the system clears each of its pages when it is first touched, which takes longer
 than to write zeros to memory that is there. Blocks are kept for the chunks of a launch and, some of

@@ -1,4 +1,4 @@
-"""How many CTAs a device holds at a time: those behind them start when others have ended."""
+"""Number of CTAs that a device holds at a time. Later CTAs start when earlier ones have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands of threads, and questions about masks of threads."""
+"""Operands of threads, and properties of thread masks."""
 
 from __future__ import annotations
 

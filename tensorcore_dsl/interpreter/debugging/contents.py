@@ -1,4 +1,4 @@
-"""Reads views of a user's values from registers and memory, as NumPy arrays.
+"""Read views of a user's values from registers and memory, as NumPy arrays.
 
 What some threads have not written, or do not execute, is masked (`--` in print).
 """

@@ -1,4 +1,4 @@
-"""The debugger of the emulator: stops at `breakpoint()` and at lines, and steps."""
+"""Debugger of the emulator: stops at `breakpoint()` and at lines, and steps."""
 
 from __future__ import annotations
 

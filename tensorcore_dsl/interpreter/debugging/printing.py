@@ -1,4 +1,4 @@
-"""`print` of fragments, tiles and arrays: their contents, once a warp."""
+"""`print` of fragments, tiles and arrays: contents, once a warp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompt of the debugger: its commands are those of pdb, and some for threads."""
+"""Prompt of the debugger: commands of pdb, and commands for threads."""
 
 from __future__ import annotations
 

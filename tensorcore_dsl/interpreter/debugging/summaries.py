@@ -1,4 +1,4 @@
-"""The types of variables in words, for the debugger's `locals`."""
+"""Descriptions of variables' types, for the debugger's `locals`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of variables over time."""
+"""Traces of variables: their values over time."""
 
 from __future__ import annotations
 

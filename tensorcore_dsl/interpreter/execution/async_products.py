@@ -1,4 +1,4 @@
-"""Products of warpgroups as steps of a program, and chains of them that execute at once."""
+"""Steps of warpgroup products, and chains of products that execute at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles the IR of a kernel to a flat program; the result serves any number of launches."""
+"""Compile the IR of a kernel to a flat program, which serves any number of launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a program for a chunk of CTAs: its registers, and the scheduler of its cohorts.
+"""Run a program for a chunk of CTAs: registers, and the scheduler of cohorts.
 
 On a branch where threads disagree the running cohort splits. Of the cohorts that have used the
 fewest time slices, the scheduler runs the one furthest behind, and cohorts that meet merge, so

@@ -1,4 +1,4 @@
-"""The functions that programs consist of: each executes one step for the active threads.
+"""Step functions of programs: each executes one step for the active threads.
 
 They return None to go on, a position to jump to, or STOP, as `core.program.Run` declares.
 """

@@ -1,4 +1,4 @@
-"""Notices launches that would go on for ever, and enforces limits on the iterations of loops.
+"""Watchdog of endless launches, and of limits on the iterations of loops.
 
 A thread is stuck when it comes back to the head of a loop and nothing has changed since: neither
 the registers that decide what the loop does (`Loop.deciding`) nor memory, barriers or exits of

@@ -1,4 +1,4 @@
-"""Accesses of words: what the memories of all state spaces share, and compiled loops.
+"""Word accesses that the memories of all state spaces share, and their compiled loops.
 
 The loops move words between registers and memory, and check every access. All return 0, or
 `code << 32 | thread` for the first thread whose access fails a check. The arrays `stamps`,

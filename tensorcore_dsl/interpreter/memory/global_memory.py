@@ -1,4 +1,4 @@
-"""Global memory: the arguments of a launch, and the accesses of its threads.
+"""Global memory: arguments of a launch, and accesses of its threads.
 
 Array i of a launch becomes allocation i, in the middle of the virtual addresses from
 `(i + 1) << 40` on; its bytes are those of the array itself. Allocations are far apart, so an access

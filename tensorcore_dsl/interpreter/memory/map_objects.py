@@ -1,4 +1,4 @@
-"""Tensor maps in global memory, which kernels make by tensormap.replace (PTX manual 9.7.9.28).
+"""Tensor maps in global memory that kernels make by tensormap.replace (PTX manual 9.7.9.28).
 
 A tensor copy reads its map through a proxy of its own. What a block copies by must be what it has
 acquired last by a fence of this proxy, and nobody may acquire a map that was changed since its

@@ -1,4 +1,4 @@
-"""Boxes of tensor copies that touch nothing of their array: right beside others, wrong alone."""
+"""Boxes of tensor copies outside of their array: an error if no box of the copy touches the array."""
 
 from __future__ import annotations
 

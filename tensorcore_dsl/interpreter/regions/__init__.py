@@ -1,1 +1,1 @@
-"""Steps of single threads, and the control flow between them, as machine code of their own."""
+"""Regions: steps of single threads with the control flow between them, as machine code."""

@@ -1,4 +1,4 @@
-"""Machine code of a program's regions: compiled when one of them first runs, and kept on disk.
+"""Machine code of a program's regions: compiled at the first run of one, and kept on disk.
 
 An entry is found by the rows of the regions, and valid while no source file of the package has
 changed from which code is made.

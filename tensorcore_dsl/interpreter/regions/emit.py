@@ -1,4 +1,4 @@
-"""A region as a function in LLVM's language: `i64 name(ptr frame, i64 low, i64 high)`.
+"""Emit a region as an LLVM function: `i64 name(ptr frame, i64 low, i64 high)`.
 
 It executes the region for the threads from `low` to `high`, which are whole warps, and returns
 whether one of them has failed a check. A warp is two vectors of sixteen lanes. Registers are

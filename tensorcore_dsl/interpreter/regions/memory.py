@@ -1,4 +1,4 @@
-"""Accesses of one warp to memory, which the code of regions calls.
+"""Memory accesses of one warp, which the code of regions calls.
 
 Addresses and values of its 32 lanes lie side by side. All functions return 0, or
 `code << 32 | lane` for the first lane whose access fails a check.

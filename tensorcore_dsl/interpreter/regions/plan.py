@@ -1,4 +1,4 @@
-"""Regions: which steps of a program compiled code executes at once.
+"""Plan regions: the steps of a program that compiled code executes at once.
 
 A *row* is one elementary operation of a step, or its access to memory. A region is a stretch of
 steps that have rows, and of the jumps between them. It consists of *blocks*: code starts at the

@@ -1,4 +1,4 @@
-"""The code of rows, in LLVM's language, for one warp.
+"""Emit the elementary operations of a region in LLVM's language, for one warp.
 
 A warp is two vectors of sixteen lanes.
 """

@@ -1,4 +1,4 @@
-"""The last accesses of every granule of memory, and the search for those that nothing orders.
+"""Last accesses of every granule of memory, and the search for unordered ones.
 
 Each access of a warp has a serial number, which says who made it, where in the program, and when.
 Memory is cut into granules, as small as the smallest access of the kernel but at most 4 bytes. Each

@@ -1,4 +1,4 @@
-"""Finds accesses that meet those of earlier launches which may still run.
+"""Find accesses that conflict with earlier launches that may still run.
 
 `EarlierLaunches` belongs to the detector of one chunk (`races.Races`). A column of the vector
 clocks says which threads know that the launch has waited for the one in front of it: a thread that

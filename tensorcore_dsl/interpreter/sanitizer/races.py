@@ -1,4 +1,4 @@
-"""Finds accesses that nothing orders, by one run: who knows what, and who touched what last.
+"""Race detector: vector clocks of threads, and the last accesses of memory, from one run.
 
 `Races` belongs to a chunk: the codes of its shared memory, the vector clocks of its threads, and
 the messages of its barriers. What chunks share is in `launch_history`. Memories call it before they

@@ -1,4 +1,4 @@
-"""The checks of one chunk of CTAs, as memories and barriers use them."""
+"""Checks of one chunk of CTAs, which memories and barriers call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which launches have ended before another one starts, by the rules of streams.
+"""Order of launches in streams: launches that have ended before another one starts.
 
 Emulation runs launches one after the other. Here each launch gets what CUDA promises of the ones
 before it, so that their accesses can be compared (`earlier_launches`).

@@ -1,4 +1,4 @@
-"""Finds bytes that are written through one swizzle and read through another one.
+"""Find bytes that are written through one swizzle and read through another one.
 
 Only kernels whose tiles of different swizzles share bytes are followed.
 """

@@ -1,4 +1,4 @@
-"""Vector clocks: what happened before the next access of each thread.
+"""Vector clocks: the accesses that happened before the next access of each thread.
 
 Every access gets a *serial number*, which grows with time (`access_history`). The clock of a
 thread is a vector with one column for each thread of its cluster: all accesses of that thread up to

@@ -1,4 +1,4 @@
-"""Checks and notes the accesses of the threads of a chunk, warp by warp, in `access_history`."""
+"""Check the accesses of the threads of a chunk, warp by warp, and note them in `access_history`."""
 
 from __future__ import annotations
 

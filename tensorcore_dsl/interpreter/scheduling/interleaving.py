@@ -1,4 +1,4 @@
-"""Runs launches of one stream at the same time, as programmatic dependent launch allows.
+"""Run launches of one stream at the same time, as programmatic dependent launch allows.
 
 Each launch runs in a thread of its own, and only one of them runs at a time. A launch may begin
 when all blocks of the launch in front have executed griddepcontrol.launch_dependents or ended. It

@@ -1,4 +1,4 @@
-"""Runs a `Schedule`: warps one after the other, each until it must wait, but for its switches.
+"""Run a `Schedule`: warps one after the other, each until it must wait, except for its switches.
 
 The running warp goes on until it waits, ends, polls in vain or stops at a switch. Then the first of
 the others, by the base order, that can go on does. Threads that have stopped at a switch go on when

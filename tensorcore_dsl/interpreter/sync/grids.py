@@ -1,4 +1,4 @@
-"""The launch in front of this one and the one behind it: griddepcontrol."""
+"""Overlap with the launches in front and behind: griddepcontrol."""
 
 from __future__ import annotations
 

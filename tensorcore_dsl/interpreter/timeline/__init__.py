@@ -1,1 +1,1 @@
-"""Estimates how long an emulated run takes on a GPU, from what each warp executed."""
+"""Estimate of the GPU time of an emulated run, from the steps of each warp."""

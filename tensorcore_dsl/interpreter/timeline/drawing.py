@@ -1,4 +1,4 @@
-"""A timeline as a picture: warps, tensor cores, copies in flight and stages over time."""
+"""Picture of a timeline: warps, tensor cores, copies in flight and stages over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records a running machine: wraps its steps, and what they ask of memories and barriers.
+"""Record a running machine: wrap its steps, and their calls of memories and barriers.
 
 A machine without a recorder has no hook and pays nothing.
 """

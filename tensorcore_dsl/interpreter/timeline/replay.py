@@ -1,4 +1,4 @@
-"""Replays a recording through the cost table: when each warp issues, stalls and waits.
+"""Replay a recording through the cost table: issues, stalls and waits of each warp.
 
 A discrete-event simulation in cycles. A warp issues its steps in order; a step waits for the
 registers that it reads, for the barriers and groups that the recorded step waited for, and for the

@@ -1,4 +1,4 @@
-"""The text of a timeline: what the warps of each role do with their time."""
+"""Text of a timeline: how the warps of each role spend their time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A timeline as a trace in Chrome's format, which ui.perfetto.dev opens.
+"""Trace of a timeline in Chrome's format, which ui.perfetto.dev opens.
 
 A block is a process. Its tracks are its warps, the tensor cores, the copies in flight, and a
 counter of stages. Times are microseconds at the clock of the cost table.

@@ -1,4 +1,4 @@
-"""The units of an SM that warps share, and what asynchronous operations wait for."""
+"""Units of an SM that warps share, and completion of asynchronous operations."""
 
 from __future__ import annotations
 
