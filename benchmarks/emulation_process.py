@@ -21,9 +21,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = {"TENSORCORE_DSL_NOTICE": "off"}
-BATCH = 0.1  # seconds of launches whose least time is one answer
+BATCH = 0.1  # seconds of launches for one answer, their least time
 TURNS = 10  # answers of each package, in turn, from a pair of processes
-STATES = ("empty", "filled")  # of the cache on disk
+STATES = ("empty", "filled")  # states of the cache on disk
 
 Packages = dict[str, Path]  # "this", and perhaps "other" -> a folder that has a package
 Arguments = tuple[Any, ...]  # of `_seconds`
@@ -31,7 +31,7 @@ Arguments = tuple[Any, ...]  # of `_seconds`
 
 @contextmanager
 def package_of(checkout: Path) -> Iterator[Path]:
-    """A folder with the package of a checkout, as setup.py installs it, and these benchmarks."""
+    """Make a folder with the package of a checkout, as installed by setup.py, and these benchmarks."""
     with tempfile.TemporaryDirectory() as name:
         package = Path(name, "tensorcore_dsl")
         package.mkdir()
@@ -44,7 +44,7 @@ def package_of(checkout: Path) -> Iterator[Path]:
 
 
 def in_turns(packages: Packages, arguments: Arguments, rounds: int) -> dict[str, Any]:
-    """The least seconds of a launch by each package, from `rounds` new processes of each."""
+    """Measure the least seconds of a launch by each package, in `rounds` new processes of each."""
     answers: list[tuple[str, dict[str, Any]]] = []
     for _ in range(rounds):
         with ExitStack() as stack:
@@ -63,7 +63,7 @@ def in_turns(packages: Packages, arguments: Arguments, rounds: int) -> dict[str,
 
 
 def first_launches(packages: Packages, arguments: Arguments, rounds: int) -> dict[str, Any]:
-    """By the state of the cache: the least seconds of the first launch in a new process."""
+    """Measure the least seconds of the first launch in new processes, by the state of the cache."""
     answers: dict[str, list[tuple[str, dict[str, Any]]]] = {state: [] for state in STATES}
     for _ in range(rounds):
         for who, folder in packages.items():

@@ -61,7 +61,7 @@ class MNMajorTiles(OperandTiles):
 
     @property
     def row_blocks(self):
-        """The tiles in blocks of 128 bytes of rows, which are the 64 rows of a wgmma."""
+        """View of the tiles in blocks of 128 bytes of rows: the 64 rows of a wgmma."""
         return in_row_blocks(self.smem, 1)
 
     def load(self, slab, batch, origin, k, full):
@@ -86,9 +86,9 @@ class MNMajorTiles(OperandTiles):
 
 
 def make_mn_major_tiles(kind, array, axis: int, side: int, smem, landing, boxes: int, config):
-    """The `kind` of MNMajorTiles that TMA fills as `landing`: (slab, block, k, row or column).
+    """Make tiles of class `kind` that TMA fills as `landing`: (slab, block, k, row or column).
 
-    Where CTAs that share a tile have no whole blocks each, they share blocks along K.
+    If the blocks do not divide among the CTAs that share a tile, these CTAs share blocks along K.
     """
     multicast, (depth, width) = multicast_of(side, config), landing.shape[2:]
     parts = largest_divisor(depth // SWIZZLE_ROWS, multicast.ctas // gcd(boxes, multicast.ctas))

@@ -46,7 +46,7 @@ _DESCRIPTORS = (
 )
 _IMPORT = opmap["IMPORT_NAME"]
 _BY_TEXT = frozenset(("getattr", "vars", "globals", "eval", "exec", "__dict__", "hasattr"))
-# What code reads through these can differ between processes.
+# Modules through which code reads values that differ between processes.
 _OUTSIDE_MODULES = frozenset(
     (
         "datetime",
@@ -94,7 +94,7 @@ class Unhashable(Exception):
 
 
 def cache_key(*values: Any, paths: bool = False, of_ir: bool = False) -> str:
-    """The hash of the values and of all that they depend on. Raises Unhashable.
+    """Hash the values and all code that they depend on. Raises Unhashable.
 
     paths: also of the paths of their files. of_ir: the hash names IR, so that the parts of this
     package that run it do not count.
@@ -144,8 +144,8 @@ def _files(folder: str, without: frozenset[str] = frozenset()) -> Iterator[tuple
                 yield from _files(entry.path)
 
 
-# Now: who edits a file, or installs another version, while this process runs does not change what
-# it has imported, and what that compiles belongs to no other state.
+# Computed at import: later edits of a file, and later installations, do not change the code that this
+# process has imported.
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(__file__))
 _OWN_STATE = _hash(_files(_PACKAGE_FOLDER))
 _IR_STATE = _hash(_files(_PACKAGE_FOLDER, OUTSIDE_IR))
@@ -241,7 +241,7 @@ class _Walk:
         self.attributes(value)
 
     def pickled(self, value: Any) -> None:
-        """An object of a class in C: what pickle reduces it to."""
+        """Hash an object of a class in C by its reduction for pickle."""
         try:
             reduced = copyreg.dispatch_table.get(type(value))
             parts = reduced(value) if reduced else value.__reduce_ex__(2)

@@ -26,23 +26,23 @@ Place = tuple[str, int]  # a file, and a line of it
 
 
 def wanted(option: bool | None) -> bool:
-    """Does a kernel's machine code get source lines? `option` is that of the kernel, if given."""
+    """Whether a kernel's machine code gets source lines; `option`: the kernel's `lineinfo`, or None."""
     if option is not None:
         return option
     return not is_off(VARIABLE)
 
 
 def printable(filename: str) -> str:
-    """The path of a file as tools find it; the names of cells and of <stdin> stay.
+    """Path of a file for tools; names of cells and of <stdin> stay.
 
-    PTX has no escapes in it: what is no printable ASCII becomes `_`.
+    PTX has no escapes in paths, so characters outside of printable ASCII become `_`.
     """
     path = filename if filename.startswith("<") else os.path.abspath(filename)
     return re.sub(r"[^ !#-~]", "_", path.replace("\\", "/"))
 
 
 class LineTable:
-    """The directives of one module, which grow while it is printed."""
+    """Directives of one module, collected while it is printed."""
 
     def __init__(self) -> None:
         self.loc: Loc | None = None
@@ -52,7 +52,7 @@ class LineTable:
 
     @property
     def has_calls(self) -> bool:
-        """Does a directive name an inlined function?"""
+        """Whether a directive names an inlined function."""
         return bool(self.functions)
 
     def directives(self, loc: Loc | None) -> Iterator[str]:

@@ -32,21 +32,21 @@ FIELDS = {
 }
 # fmt: on
 CHUNK = 16  # bytes
-MAX_HELD = 1 << 25  # bytes of the addresses of descriptors that are kept
+MAX_HELD = 1 << 25  # bytes of cached addresses of descriptors
 DESCRIPTOR_SWIZZLES = (0, 128, 64, 32)  # width in bytes; the index is the code in the descriptor
 
 
 def pack_descriptor(
     start: int = 0, leading: int = 0, stride: int = 0, swizzle: int = 0, base: int = 0
 ) -> int:
-    """The 64 bits of a descriptor, from the attributes of `Descriptor`."""
+    """Pack the attributes of `Descriptor` into the 64 bits of a descriptor."""
     code = DESCRIPTOR_SWIZZLES.index(swizzle)
     values = dict(start=start, leading=leading, stride=stride, base=base, swizzle=code)
     return sum(v // FIELDS[name].unit << FIELDS[name].low for name, v in values.items())
 
 
 def unpack_descriptor(words: np.ndarray) -> dict[str, np.ndarray]:
-    """The fields of uint64 descriptors by name, as int64 arrays; see `Descriptor`."""
+    """Unpack uint64 descriptors into fields by name, as int64 arrays; see `Descriptor`."""
     fields = {
         name: (words >> np.uint64(f.low) & np.uint64(f.mask)).astype(np.int64) * f.unit
         for name, f in FIELDS.items()
@@ -100,7 +100,7 @@ class Descriptor:
     def _chunks(
         self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
     ) -> np.ndarray:
-        """The addresses of `some` descriptors, whose swizzle has this width."""
+        """Addresses of the chunks of `some` descriptors, whose swizzle has this width."""
         leading, stride = (_shared(x[some, None]) for x in (self.leading, self.stride))
         if transposed and width:
             places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
@@ -114,14 +114,14 @@ class Descriptor:
 
 
 def _shared(column: np.ndarray) -> np.ndarray:
-    """One row for all, where all rows are equal."""
+    """Reduce equal rows to one row for all."""
     return column[:1] if (column == column[:1]).all() else column
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """What warpgroups read of shared memory: (descriptors, chunks) addresses of 16-byte chunks, and
-    (warpgroups,) the row of these that is each one's own. swizzles: (descriptors,), if known."""
+    """Reads of shared memory by warpgroups: (descriptors, chunks) addresses of 16-byte chunks, and
+    (warpgroups,) the row of each warpgroup. swizzles: (descriptors,), if known."""
 
     addresses: np.ndarray
     own: np.ndarray
@@ -162,7 +162,7 @@ class SharedTile(NamedTuple):
     steps: tuple[int, ...]
 
     def element(self, address: int) -> str:
-        """The element that a byte of the CTA is of, for messages."""
+        """Name the element that contains a byte of the CTA, for messages."""
         place = int(swizzled(np.array(address), self.swizzle, np.array(0))) - self.start
         return f"element {list(element_index(place, self.shape, self.steps))} of {self.name}"
 
@@ -204,12 +204,12 @@ class SharedTiles:
         self._kept[key] = value
 
     def element(self, address: int) -> str:
-        """The element that a byte of the CTA is of; "" where no tile is known."""
+        """Name the element that contains a byte of the CTA; "" if no tile is known."""
         tile = self._at(address)
         return tile.element(address) if tile else ""
 
     def misaligned(self, address: int, align: int) -> str:
-        """The element at a misaligned byte, and how its tile would be aligned; "" if unknown."""
+        """Name the element at a misaligned byte, and the alignment of its tile; "" if unknown."""
         tile = self._at(address)
         if tile is None:
             return ""
@@ -275,7 +275,7 @@ class SharedTiles:
 
 @vectorised
 def alike(words: Any, whole: Any, first: Any) -> bool:
-    """Are all words of each row that is `whole` equal? first: (rows,), receives these; 0 of others."""
+    """Whether all words of each `whole` row are equal. first: (rows,), receives these; 0 of others."""
     wrong = np.uint64(0)
     for row in range(whole.size):
         first[row] = np.uint64(0)
@@ -289,7 +289,7 @@ def alike(words: Any, whole: Any, first: Any) -> bool:
 
 
 def element_index(place: int, shape: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
-    """The index of the element that has byte `place` of an array; steps: bytes, of each axis."""
+    """Index of the element at byte `place` of an array; steps: bytes of each axis."""
     index = [0] * len(shape)
     for axis in sorted(range(len(shape)), key=lambda i: -abs(steps[i])):
         if steps[axis] and shape[axis] > 1:

@@ -15,14 +15,15 @@ from tensorcore_dsl.isa.wgmma import Buffers, Lines, Multiplication, few_at_a_ti
 
 
 class Together:
-    """Products in place of the same warpgroups, each with a result of its own, both of whose
-    operands are lines. Lines that several of them have are read, and decoded, once.
+    """Products of the same warpgroups with different results, computed in place.
+
+    Both operands of each are lines. Lines that several products share are read and decoded once.
     """
 
     def __init__(self, steps: Sequence[Multiplication]) -> None:
         self.steps, first = steps, steps[0]
         self._prepared: Any = None
-        self._loads: list[tuple[Multiplication, list[str]]] = []  # those that read, and which lines
+        self._loads: list[tuple[Multiplication, list[str]]] = []  # products, and the lines that each reads
         places: dict[int, np.ndarray] = {}
         for step in steps:
             new = [name for name, (_, out) in step.lines.items() if id(out) not in places]
@@ -33,10 +34,9 @@ class Together:
 
     @classmethod
     def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
-        """Of each group the product with the K of all, each of which takes what the one before it
-        has computed; None if there is no such product.
+        """Join each group of accumulating products into one product along K; None if this is impossible.
 
-        A product with a larger K is computed in more of the same steps, whose results D can hold.
+        The joined product takes more of the same steps along K, and D can hold their results.
         """
         firsts, every = [steps[0] for steps in groups], [step for steps in groups for step in steps]
         kinds = {(step.product, id(step.maps)) for step in every}
@@ -73,12 +73,12 @@ class Together:
         return Together(_placed(self.steps, lines, whole))
 
     def ask(self, firsts: Iterable[Multiplication]) -> None:
-        """Let C be kept by those who keep that of other products."""
+        """Update which warpgroups keep C, from other products."""
         for step, first in zip(self.steps, firsts, strict=True):
             step.c, step.dropped = first.c, first.dropped
 
     def run(self) -> None:
-        """Compute them."""
+        """Compute the products."""
         self._prepared = self._prepared or prepared(self.steps)
         few_at_a_time(self.steps, self._held, self._some)
 
@@ -129,7 +129,7 @@ def _joined(parts: Sequence[Lines]) -> Lines | None:
 
 
 def _equal(some: Lines, other: Lines) -> bool:
-    """Do both read the same for all warpgroups?"""
+    """Whether both read the same chunks for all warpgroups."""
     mine, its = some.chunks, other.chunks
     alike = (some.shape, some.size, some.across) == (other.shape, other.size, other.across)
     pairs = (mine.own, its.own), (mine.addresses, its.addresses)
@@ -138,5 +138,5 @@ def _equal(some: Lines, other: Lines) -> bool:
 
 @cache
 def _deeper(product: Any, times: int) -> Any:
-    """The product with a K of so many times as much."""
+    """Product with a multiple of K."""
     return replace(product, k=product.k * times)

@@ -71,11 +71,19 @@ def a_layout(k: int, dtype: str) -> Layout:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of an operand in memory along K, or, transposed, its elements.
+    """Lines of an operand in shared memory along K, or its elements if it is transposed.
 
-    chunks: what each warpgroup reads. shape: of what it finds, as words: (rows of A or columns of B,
-    words), transposed (rows, k) of A or (k, columns) of B. size: bytes of an element, or of a word.
-    across: neighbours in memory are apart in the matrix.
+    Attributes
+    ----------
+    chunks : Chunks
+        Chunks of memory that each warpgroup reads.
+    shape : tuple of int
+        Shape of the words: (rows of A or columns of B, words); transposed (rows, k) of A or
+        (k, columns) of B.
+    size : int
+        Bytes of an element, or of a word.
+    across : bool
+        Neighbours in memory are apart in the matrix.
     """
 
     instr: Instruction
@@ -119,7 +127,7 @@ class Lines:
         return cls(instr, chunks, shape, element.itemsize if transposed else 4, across)
 
     def load(self, ctx: Context, some: np.ndarray, out: np.ndarray) -> None:
-        """Read them for some warpgroups."""
+        """Read the lines for some warpgroups."""
         ctx.shared.read_chunks(self.instr, self.chunks, some, out, self.size, self.across)
 
 
@@ -135,14 +143,14 @@ def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
 
 
 class Buffers:
-    """Memory for the operands of a product and what is prepared for them; it serves again and
-    again, for one instruction of a program."""
+    """Memory for the operands of a product and its prepared form; one instruction of a program uses it
+    for all of its executions."""
 
     def __init__(self) -> None:
         self.lines: dict[str, np.ndarray] = {}
         self.prepared: Any = None
-        self.arrays: Sequence[np.ndarray | None] = ()  # that it is prepared for
-        self.chain: Buffers | None = None  # of this product and those that follow it at once
+        self.arrays: Sequence[np.ndarray | None] = ()  # arrays of the prepared form
+        self.chain: Buffers | None = None  # buffers of the joined product that starts here
 
     def of(self, name: str, groups: int, lines: Lines) -> np.ndarray:
         """Buffer for the lines of an operand."""
@@ -156,9 +164,9 @@ class Buffers:
 class Multiplication:
     """d = scale_a * a * scale_b * b + (c if scale_d else +0), for the active warpgroups.
 
-    out: receives d, contiguous or (as by `tc.emulate`) with the registers of a thread as neighbours.
-    `lines` by name: the operands in shared memory, and where they go. dropped: the warpgroups that
-    do not keep C, which lies where D will be. kept: C where it is kept.
+    out: receives d, contiguous or (by `tc.emulate`) with the registers of a thread as neighbours.
+    lines: by name, the operands in shared memory and their buffers. dropped: warpgroups without C,
+    which has the place of D. kept: C of the other warpgroups.
     """
 
     def __init__(
@@ -188,7 +196,7 @@ class Multiplication:
         self.ask()
 
     def ask(self) -> None:
-        """Find out who keeps C now."""
+        """Update which warpgroups keep C."""
         c = self.kept
         self.dropped: np.ndarray | None = None
         keep = np.asarray(self.given["scale_d"], bool)
@@ -201,21 +209,21 @@ class Multiplication:
         self.c: np.ndarray = c
 
     def _dropped(self, keep: np.ndarray) -> np.ndarray | None:
-        """The warpgroups that do not keep C; None where only some of the threads of one do."""
+        """Warpgroups that do not keep C; None if the threads of a warpgroup differ."""
         kept = keep.reshape(-1, THREADS)
         dropped = self.whole & ~kept.all(axis=1)
         return None if kept[dropped].any() else dropped
 
     @property
     def in_place(self) -> bool:
-        """May parts of the warpgroups be loaded and computed one after the other, directly to
-        `out`, with nothing that is prepared anew?"""
+        """Whether parts of the warpgroups may be loaded and computed one after the other, directly to
+        `out`, with the prepared form."""
         signs = {self.given.get(f"scale_{name}", 1) for name in "ab"}
         plain = signs <= {1} and not self.product.sparse
         return plain and self.c is self.out and bool(self.c.flags.c_contiguous)
 
     def operand(self, name: str) -> np.ndarray:
-        """The register image of A, or the lines that have been loaded, with the sign."""
+        """Register image of A, or the loaded lines, with the sign applied."""
         buffer = self.lines.get(name)
         given, kind = self.given, self.instr.params[name]
         words = buffer[1] if buffer else fragments.image(self.ctx, self.instr, name, given[name])
@@ -232,19 +240,19 @@ class Multiplication:
             self.ctx.shared.note_chunks(self.instr, lines.chunks, self.whole)
 
     def load(self, some: np.ndarray, names: Iterable[str] | None = None) -> None:
-        """Read the operands in shared memory for some warpgroups, only those of these names."""
+        """Read the named operands in shared memory for some warpgroups."""
         for name in self.lines if names is None else names:
             lines, out = self.lines[name]
             lines.load(self.ctx, some, out)
 
     def clear(self, some: np.ndarray) -> None:
-        """Set C, which lies where D will be, to zero in those of `some` that do not keep it."""
+        """Set C, which has the place of D, to zero for warpgroups of `some` that do not keep it."""
         if self.dropped is not None:
             for group in np.flatnonzero(self.dropped & some).tolist():
                 self.c[:, group * THREADS : (group + 1) * THREADS] = 0
 
     def run(self) -> np.ndarray:
-        """Load all and compute d."""
+        """Load all operands and compute d."""
         from tensorcore_dsl.numerics import products
 
         ctx = self.ctx
@@ -276,7 +284,7 @@ class Multiplication:
 
 
 def prepared(steps: Sequence[Multiplication]) -> Any:
-    """The products of the arrays of `steps`, which stay where they are."""
+    """Prepare the products of `steps`, whose arrays stay at their addresses."""
     first = steps[0]
     arrays = [x for s in steps for x in (s.operand("a"), s.operand("b"), s.c, s.out)]
     buffers: Buffers = first.buffers
@@ -289,13 +297,13 @@ def prepared(steps: Sequence[Multiplication]) -> Any:
     return buffers.prepared
 
 
-CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, roughly
+CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, estimated
 BLOCK = 1 << 21  # bytes of accumulators and operands that stay in a processor's cache
 
 
 def few_at_a_time(steps: Sequence[Multiplication], held: int, do: Callable[[np.ndarray, int], None]) -> None:
-    """Let `do(some, number)` compute products of the same warpgroups, for so many of them at a time
-    that what they hold, bytes of each, stays in the cache."""
+    """Compute products of the same warpgroups by `do(some, number)`, for a few warpgroups at a time, so
+    that their accumulators and operands (`held` bytes of each) stay in the cache."""
     from tensorcore_dsl.numerics.products import COST
 
     first, size = steps[0], max(BLOCK // held, 1)
@@ -316,8 +324,8 @@ def few_at_a_time(steps: Sequence[Multiplication], held: int, do: Callable[[np.n
 
 
 def multiply_all(steps: list[Multiplication]) -> None:
-    """Products in place of the same warpgroups, in this order; each may take what the one before it
-    has computed."""
+    """Compute products of the same warpgroups in place, in this order; each may use the result of the
+    product before."""
     uses = [prepared([step]) for step in steps]
     held = steps[0].c.nbytes // len(steps[0].whole)
     held += sum(out[0].nbytes for step in steps for _, out in step.lines.values())
@@ -332,13 +340,13 @@ def multiply_all(steps: list[Multiplication]) -> None:
 
 
 def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any, **where: Any) -> np.ndarray:
-    """`Multiplication`, which has these arguments too."""
+    """Run a `Multiplication` with these arguments."""
     return Multiplication(ctx, instr, c, *operands, **where).run()
 
 
 @cache
 def _with_lines(instr: Instruction, packed: frozenset[str]) -> Any:
-    """The maps of a product whose operands of these names are lines."""
+    """Maps of a product whose named operands are lines."""
     return replace(fragments.prepared(instr)[1], packed=packed)
 
 
@@ -346,7 +354,7 @@ _SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # sign bits of all ele
 
 
 def _negated(words: np.ndarray, kind: str, sign: int) -> np.ndarray:
-    """Elements of opposite sign, packed or one in a word, whose upper bits nobody reads."""
+    """Change the sign of elements, packed or one in a word; upper bits of a word are not read."""
     return words if sign == 1 else words ^ np.uint32(_SIGNS[dtypes.named(kind).bits])
 
 

@@ -14,7 +14,7 @@ from tensorcore_dsl.runtime.array_interop import stream_handle
 Dim = tuple[int, int, int]
 Dims: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 
-# What `kernel[...]` takes: grid, block, stream, bytes of dynamic shared memory.
+# Key of `kernel[...]`: grid, block, stream, bytes of dynamic shared memory.
 LaunchKey: TypeAlias = (
     tuple[Dims, Dims] | tuple[Dims, Dims, Any] | tuple[Dims, Dims, Any, SupportsIndex | None]
 )
@@ -22,12 +22,24 @@ LaunchKey: TypeAlias = (
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """Grid (in blocks), block (in threads), bytes of dynamic shared memory, and attributes.
+    """Configuration of a launch.
 
-    cluster: blocks per cluster. cooperative: all blocks are resident, so they may wait for each
-    other. pdl: programmatic dependent launch, the kernel may start before the previous one of the
-    stream has ended (`griddepcontrol.wait` waits for that). cluster_in_code: the kernel's code
-    fixes the cluster size (`.reqnctapercluster`), so the launch has no cluster attribute.
+    Attributes
+    ----------
+    grid, block : tuple of int
+        Blocks of the grid, threads of a block.
+    shared_bytes : int
+        Bytes of dynamic shared memory.
+    cluster : tuple of int or None
+        Blocks of a cluster.
+    cooperative : bool
+        All blocks are resident, so they may wait for each other.
+    pdl : bool
+        Programmatic dependent launch: the kernel may start before the previous one of the stream
+        has ended. `griddepcontrol.wait` waits for that end.
+    cluster_in_code : bool
+        The kernel's code fixes the cluster size (`.reqnctapercluster`), so the launch has no
+        cluster attribute.
     """
 
     grid: Dim
@@ -48,7 +60,7 @@ class LaunchConfig:
         cooperative: bool = False,
         pdl: bool = False,
     ) -> LaunchConfig:
-        """A checked configuration; ints and short tuples are padded with ones."""
+        """Check and make a configuration; ints and short tuples are padded with ones."""
         config = cls(
             _dims("grid", grid, (2**31 - 1, 65535, 65535), least=0),
             _dims("block", block, (1024, 1024, 64)), _bytes(shared_bytes),
@@ -61,7 +73,7 @@ class LaunchConfig:
     def of_kernel(
         self, block_shared: int = 0, threads: int | None = None, cluster: Dim | None = None
     ) -> LaunchConfig:
-        """With a kernel's own shared memory (in bytes) and its fixed block and cluster sizes."""
+        """Add a kernel's own shared memory (in bytes), and its fixed block and cluster sizes."""
         if threads not in (None, self.block[0]) or (threads and self.block[1:] != (1, 1)):
             raise LaunchError(
                 f"block {self.block} was asked for; the kernel is compiled for {(threads, 1, 1)}"
@@ -143,7 +155,7 @@ def _dims(what: str, given: Dims, most: Dim, least: int = 1) -> Dim:
 
 
 def configuration(name: str, key: Any) -> tuple[LaunchConfig, Any]:
-    """The configuration and the stream of `kernel[key]`."""
+    """Check the key of `kernel[key]`: the configuration and the stream."""
     if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
         raise ArgumentError(
             f"{name}[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, {key!r} was given"
@@ -164,24 +176,24 @@ def configured(
     cooperative: bool = False,
     pdl: bool = False,
 ) -> tuple[LaunchConfig, Any]:
-    """The configuration and the stream of `kernel.configured(...)`, both checked."""
+    """Check the arguments of `kernel.configured(...)`: the configuration and the stream."""
     check_stream(stream)
     return LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative, pdl), stream
 
 
 def check_stream(stream: Any) -> None:
-    """ArgumentError unless a launch takes it as its stream, on the CPU too."""
+    """ArgumentError unless the object is a stream of a launch, on the CPU too."""
     if stream is not None:
         stream_handle(stream)
 
 
 def launch_text(kernel: Any, options: Mapping[str, Any], stream: Any) -> str:
-    """A kernel with the options of a launch that are not their defaults, for `repr`."""
+    """Show a kernel with the non-default options of a launch, for `repr`."""
     given = {**options, "stream": stream}
     text = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
     return f"<launch of {repr(kernel)[1:-1]}: {text}>"
 
 
 def refuse_call(name: str, subscripted: str) -> NoReturn:
-    """The error of a launch without grid and block; `subscripted` is what takes them."""
+    """Make the error of a launch without grid and block, which `subscripted` takes."""
     raise ArgumentError(f"kernel {name} is launched with a grid and a block: {subscripted}[grid, block](...)")

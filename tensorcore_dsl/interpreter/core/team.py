@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-OPERATION_COST, ACCESS_COST = 0.5, 8.0  # nanoseconds of a thread, roughly
+OPERATION_COST, ACCESS_COST = 0.5, 8.0  # nanoseconds of a thread, estimated
 
 
 class _Job:
-    """Work for a helper, which does it once, however often it is handed over."""
+    """Work of a helper. It runs once, even if it is handed over several times."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work: Callable[[], Any] | None = work
@@ -40,8 +40,8 @@ class _Job:
 
 
 class _Helper:
-    """A worker thread: the executors of `concurrent.futures` take several times as long to hand
-    over a job, and hold the interpreter's lock meanwhile."""
+    """A worker thread. Executors of `concurrent.futures` take several times as long to hand over a job,
+    and hold the interpreter's lock meanwhile."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -58,9 +58,9 @@ class _Helper:
 
 
 def _settle(helpers: Sequence[_Helper], jobs: Sequence[_Job]) -> None:
-    """Wait until no helper is at work, after an error or an interrupt, and whatever others follow.
+    """Wait until no helper works, after an error or an interrupt, also through further interrupts.
 
-    An interrupt may have come before a job was handed over, or behind that: so it is done again.
+    An interrupt may come before or after a job is handed over, so the job is handed over again.
     """
     while True:
         try:
