@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.harness import RECORDED
 
-# Subcommand -> its module, and what it measures.
+# Subcommand -> its module, and its description.
 BENCHMARKS = {
     "gemm": ("benchmarks.gemm", "GEMMs beside cuBLAS on a GPU, else in emulation"),
     "launch": ("benchmarks.launch", "host time of a launch"),

@@ -24,7 +24,7 @@ GEMMS = {
     "bf16 wgmma": (tc.bf16, "sm_90a"), "e4m3 wgmma": (tc.e4m3, "sm_90a"),
 }  # fmt: skip
 THREADS = 128
-SIZE = 2**20  # elements of what kernels go through once
+SIZE = 2**20  # elements of the arrays of kernels that read them once
 ROWS, COLUMNS = 512, 1024  # of softmax and fused_norm
 CHAINS, ITERATIONS = 16, 200  # of the f32 arithmetic: values of a thread, rounds of its loop
 TILE, TAPS, IMAGE = 16, 5, 256  # of the convolution: sides of a block, the filter, the output

@@ -216,7 +216,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
 
 
 def _in_this_process(name: str) -> dict[str, Any]:
-    """Seconds of the first and the second run, and of what is compiled in the first one."""
+    """Measure the first and the second run, and list the functions that the first one compiles."""
     from tensorcore_dsl.lowering.forms import COMPILED
 
     cpu = time.process_time()

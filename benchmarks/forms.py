@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def forms(names: tuple[str, ...]) -> list[tuple[Instruction, str]]:
-    """All products with an architecture whose rounding is known; of wgmma those of some widths."""
+    """List products with a known rounding and an architecture; for wgmma, of some widths only."""
     chosen = []
     for instruction in isa.instructions():
         if not {"a", "b", "c", "d"} <= instruction.params.keys():

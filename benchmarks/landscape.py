@@ -1,4 +1,4 @@
-"""Random GEMM problems like those that users bring: the suite `landscape` and its picture."""
+"""Random GEMM problems of realistic sizes: the suite `landscape` and its picture."""
 
 from __future__ import annotations
 

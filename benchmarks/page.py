@@ -70,7 +70,7 @@ TABLES_OF = {SUMMARY: is_summary, DETAILS: is_detail}
 
 
 def updated(text: str, directory: Path = RECORDED, shown: Callable[[Table], bool] = any_table) -> str:
-    """Replace what is between the markers by those tables of the newest results that are `shown`."""
+    """Replace the text between the markers by the tables of the newest results that `shown` selects."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the page needs one {BEGIN} and one {END}")
     before, _, rest = text.partition(BEGIN)

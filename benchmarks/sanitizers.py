@@ -89,7 +89,7 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     yield from tables_of(document)
 
 
-# -- what is run -----------------------------------------------------------------------------------
+# -- runs -----------------------------------------------------------------------------------
 
 
 def chosen(per_class: int, deadlocks: bool) -> list[list[dict[str, Any]]]:

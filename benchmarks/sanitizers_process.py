@@ -78,7 +78,7 @@ class Batch:
 
 
 class Process:
-    """One child process and what it has said."""
+    """A child process and its output."""
 
     def __init__(
         self, batch: Batch, runs: list[dict[str, Any]], sanitizer: Sanitizer, target: str, stem: Path
@@ -99,7 +99,7 @@ class Process:
         self.lines: list[dict[str, Any]] = []
 
     def read(self) -> bool:
-        """Read what the process has said; whether there is something new."""
+        """Read the output of the process; returns whether there is new output."""
         text = self.out.read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         new = len(lines) > len(self.lines)

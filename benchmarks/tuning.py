@@ -120,7 +120,7 @@ def described(config: Any) -> dict[str, Any]:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    """The fastest configurations of each problem, and the one that gemm chose before."""
+    """The fastest configurations of each problem, and gemm's earlier choice."""
     for result in document["results"]:
         title = str(Case.of(result))
         if "trials" not in result:

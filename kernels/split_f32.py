@@ -1,13 +1,13 @@
 """Split f32 in two tf32, to multiply with the accuracy of f32 on tensor cores ("3xTF32").
 
-A tf32 has 11 significant bits, an f32 has 24. x = high + low: `high` is x rounded to tf32, `low`
-the rest, of which tf32 keeps all but the last bit: at most 2^-23 |x| is left out. A product is
+A tf32 has 11 significant bits, an f32 has 24. x = high + low: `high` is x rounded to tf32, and `low`
+is the difference. tf32 drops at most the last bit of `low`, at most 2^-23 |x|. A product is
 
     a b = a.low b.high + a.high b.low + a.high b.high    (+ a.low b.low: left out, <= 2^-22 |a b|)
 
-with the small terms added first. `high` is rounded to nearest, so `low` has either sign, and what
-is left out does not add up to a drift. tf32 has the exponents of f32: below 2^-113 the last bits of
-`low` are lost, and below 2^-126 those of `high`.
+with the small terms added first. `high` is rounded to nearest, so `low` has either sign, and the
+omitted terms do not add up to a drift. tf32 has the exponents of f32: below 2^-113 the last bits of
+`low` are lost, and below 2^-126 the last bits of `high`.
 """
 
 import tensorcore_dsl as tc

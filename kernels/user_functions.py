@@ -113,7 +113,7 @@ def split_args(epilogue_args: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
 
 
 def named_arguments(names: Any) -> tuple[str, ...]:
-    """The names of what an epilogue takes; refuses what is no sequence of texts."""
+    """Check the names of an epilogue's arguments; refuse an object that is no sequence of texts."""
     several = isinstance(names, (tuple, list, set, frozenset, Mapping, KeysView))
     if several and all(isinstance(name, str) for name in names):
         return tuple(names)

@@ -97,8 +97,8 @@ def attention_kernel(  # noqa: PLR0913, PLR0915
     tc.copy_tile(tile_q, of_head, (first, 0), bounded=True)
     tc.cp_async_commit()
     load(low, 0)
-    # Of the two groups one may be pending, so the queries are there: those that this thread has
-    # copied. The barrier adds those of the other threads.
+    # One of the two groups may stay pending, so this thread's copies of the queries have landed. The
+    # barrier adds the copies of the other threads.
     tc.cp_async_wait(1)
     tc.barrier()
     of_warp = tile_q[tc.warp_id() * 16 : tc.warp_id() * 16 + 16, :]

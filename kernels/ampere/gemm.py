@@ -54,7 +54,7 @@ def tf32_gemm(
     config: tc.Const = AmpereConfig(),
     traits: tc.Const = AmpereTraits(),
 ):
-    """f32 operands, of which the hardware reads the upper 19 bits; accumulators are f32."""
+    """f32 operands, whose upper 19 bits the hardware reads; accumulators are f32."""
     compute_tile(tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32), a, b, c, d, alpha, beta, config, traits)
 
 

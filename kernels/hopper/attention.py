@@ -91,7 +91,7 @@ class Stages:
 
 @dataclass
 class Cta:
-    """What the producer and the consumers of a CTA share.
+    """Shared memory and barriers of a CTA's producer and consumers.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ so that loads, products and stores of different tiles overlap. A kernel with K-m
     epilogue.py          from accumulators to D
     tile_scheduler.py    which tiles a CTA computes
 
-config.py has the configuration. Other modules have what a configuration or a problem may add:
+config.py has the configuration. Other modules implement options of configurations and problems:
 clusters (cluster.py), MN-major operands (operand_layouts.py), a D that TMA cannot write and swap AB
 (epilogue_layouts.py), split-K (split_k.py), alpha, C and functions of users (epilogue_op.py).
 """
@@ -298,7 +298,7 @@ def warp_specialized_gemm(  # noqa: PLR0913
 
     Kernels with other operands, tiles or mainloops replace parts. pipeline_of(a, b, config, traits)
     makes the pipeline, scheduler_of(d, config) the tile scheduler. buffers: staging buffers of a
-    consumer; 0: as many as cost no stage. place_of: see Epilogue. registers, warpgroups: of
+    consumer; 0: two, or one if two cost a stage. place_of: see Epilogue. registers, warpgroups: of
     run_warpgroups.
     """
     launch(config)

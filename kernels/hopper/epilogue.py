@@ -114,7 +114,7 @@ def make_staging(d, config: HopperConfig, buffers: int):
 
 
 def column_parts(columns: int, itemsize: int):
-    """Columns of each part: as many as fill 128 bytes, then the rest in powers of two.
+    """Split columns into parts of 128 bytes, then of smaller powers of two.
 
     So each part has a swizzle.
     """

@@ -9,9 +9,9 @@ mbarriers guard a stage, as in pipeline.py:
     empty[stage]  one arrival of each warp, when it has its last fragments of the stage
 
 Fragments are read through the generic proxy, and TMA writes the stage again through the async
-proxy. An arrival alone does not order the two: loads that are still on their way when the arrival
-is performed may read what TMA brings next. Each lane therefore fences its loads before the warp
-arrives, and a warp does so behind the instructions that take what it loaded.
+proxy. An arrival alone does not order the two: a load that is still in flight at the arrival may
+read the bytes of the next TMA load. Each lane therefore fences its loads before the warp arrives.
+The warp arrives behind the instructions that use the loaded fragments.
 
 CTAs are persistent. The pipeline runs on from one tile of D to the next: it loads the first stages of
 a tile while the warps still multiply and store the tile before.

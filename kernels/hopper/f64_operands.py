@@ -79,7 +79,7 @@ def load_by_tma(operand: Operand, stage, origin, k0, full):
 
 
 def load_by_threads(operand: Operand, stage, origin, k0):
-    """Start this thread's `cp.async` of a tile; what lies outside of the operand becomes zero.
+    """Start this thread's `cp.async` of a tile; elements outside of the operand become zero.
 
     A tile is blocks (slabs of K, or blocks of lines) of rows of 16 elements. Neighbouring threads
     copy neighbouring vectors of a row, and each thread the same vector of every `step`-th row.

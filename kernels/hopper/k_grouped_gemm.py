@@ -125,4 +125,4 @@ def zero_behind(pipeline, stage, valid):
                 words = operand.smem.at(stage, box, chunk // chunks, chunk % chunks * vector)
                 words.as_type(tc.b32).store([0, 0, 0, 0])
     tc.fence_proxy_async()
-    tc.barrier(config.consumers + 1, threads)  # 1, ..., consumers are those of the epilogue
+    tc.barrier(config.consumers + 1, threads)  # barriers 1, ..., consumers belong to the epilogue

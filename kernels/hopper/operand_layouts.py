@@ -24,7 +24,7 @@ from tensorcore_dsl.kernels.hopper.pipeline import (
 
 
 def make_tiles(array, axis: int, k_major: bool, side: int, rows: int, depth: int, config):
-    """Tiles of an array. axis: the one that is not K. side: 0 for the left operand of wgmma."""
+    """Make tiles of an array. axis: the axis that is not K. side: 0 for the left operand of wgmma."""
     if k_major:
         return make_k_major_tiles(array, side, rows, depth, config, axis)
     width = SWIZZLE_BYTES // array.dtype.itemsize

@@ -80,7 +80,7 @@ class RowReductions:
     parts: Any = None
 
     def identity(self):
-        """Initial values: for each reduction those of a thread's rows r and r + 8."""
+        """Initial values of a thread's rows r and r + 8, for each reduction."""
         dtype = self.parts.dtype
         return [[dtype(r.identity(dtype))] * 2 for r in self.reductions]
 

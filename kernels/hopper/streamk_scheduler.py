@@ -25,7 +25,7 @@ class TilePart(WorkTile):
 
 @dataclass
 class StreamKScheduler:
-    """The work of one unit: parts of the shared tiles first, then tiles of its own.
+    """The work of one unit: first its parts of the shared tiles, then whole tiles.
 
     Attributes
     ----------

@@ -202,9 +202,9 @@ def place_of_row(row):
     """Row of the tile that holds row `row` of 64 rows of fragments: its bits in another order.
 
     The bits of a row are warp (2), half of the fragment, group of four lanes (3): w1 w0 h g2 g1 g0.
-    Those of its place are w1 g1 w0 g2 g0 h.
+    The bits of its place are w1 g1 w0 g2 g0 h.
     """
-    order = 5, 1, 4, 2, 0, 3  # bits of the row, those of the place from the highest one down
+    order = 5, 1, 4, 2, 0, 3  # bit of the row for each bit of the place, from the highest down
     bits = [(row >> bit & 1) << (5 - i) for i, bit in enumerate(order)]
     return sum(bits[1:], bits[0])
 

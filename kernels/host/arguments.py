@@ -31,7 +31,7 @@ def present(**arrays: Any) -> dict[str, Any]:
 def described(**arrays: Any) -> dict[str, Description]:
     """Describe arrays by name; refuse other objects.
 
-    All arrays must lie where kernels run; those of NumPy are copied there.
+    All arrays must lie where kernels run. NumPy arrays are copied there.
     """
     descriptions = {name: describe_array(x, name) for name, x in arrays.items()}
     for name, x in descriptions.items():

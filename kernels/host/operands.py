@@ -32,7 +32,7 @@ OUTPUTS = {
 }
 # Groups of types that multiply each other. All other types multiply themselves only.
 MIXED = ((tc.e4m3, tc.e5m2), (tc.s8, tc.u8))
-# Element types of C, besides those of products of integers.
+# Element types of C, except for products of integers.
 ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
 S32_ADDENDS = (tc.s32, tc.s16, tc.s8, tc.u16, tc.u8)
 
@@ -337,7 +337,7 @@ def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
 def _scalar(name: str, scalar: Any, dtype: Any) -> float | int:
     if not dtype.is_float:
         value = number(name, scalar)
-        if not value.is_integer() or not -(2**31) <= value < 2**31:  # nor are NaN and infinities
+        if not value.is_integer() or not -(2**31) <= value < 2**31:  # refuses NaN and infinities, too
             raise tc.ArgumentError(
                 f"{name} is {scalar}; products of s8 take integer alpha and beta, of 32 bits"
             )

@@ -193,7 +193,7 @@ def plan(  # noqa: PLR0913
     Returns
     -------
     Plan
-        With `kernel`, `config`, `traits` (what the kernel is compiled for) and `grid`. The first
+        With `kernel`, `config`, `traits` (compile-time properties) and `grid`. The first
         three are None and the grid is 0 where no kernel runs: D has no elements, or K is 0 without
         an epilogue and row reductions.
 
@@ -204,7 +204,7 @@ def plan(  # noqa: PLR0913
 
     See Also
     --------
-    explain_bits : What a plan says about the bits, with an example.
+    explain_bits : The order of summation of a plan, with an example.
     """
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]

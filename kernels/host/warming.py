@@ -82,17 +82,17 @@ def warm(
     accumulate : DType or "fast", optional
         As in `gemm`.
     processes : int, optional
-        How many compile; as many as there are cores, by default.
+        Number of processes that compile. Default: one for each core.
 
     Returns
     -------
     Warmed
-        The number of kernels, and the messages of those that could not be compiled.
+        The number of kernels, and the messages of failed compilations.
 
     Raises
     ------
     ArgumentError
-        Without a cache, and where neither a GPU nor `device` tells the target.
+        There is no cache, or neither a GPU nor `device` determines the target.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def warm(
 def kernels_of(products: Iterable[tuple[Any, ...]], arch: str) -> list[Bound]:
     """List the distinct kernels that products launch on an architecture.
 
-    products: A and B, whose elements nobody reads, and options of `gemm`.
+    products: A and B, whose elements are not read, and options of `gemm`.
     """
     distinct: dict[Any, Bound] = {}
     with tc.target("cpu", arch):
