@@ -116,7 +116,7 @@ class Exploration:
         lines += (f"  {text}" for text in self.switches)
         return "\n".join(lines)
 
-    __repr__ = __str__  # what a failed assertion shows
+    __repr__ = __str__  # shown by a failed assertion
 
     def json(self) -> str:
         """{"ok", "orders", "order", "error", "differences", "switches"}, indented."""

@@ -246,7 +246,7 @@ class CheckResult:
             text += f"\nthe script failed ({self.failure}): what comes after that was not checked"
         return text
 
-    __repr__ = __str__  # what a failed assertion shows
+    __repr__ = __str__  # shown by a failed assertion
 
     def summary(self) -> str:
         """One line: `2 launches checked: 1 finding, no warnings`."""

@@ -57,7 +57,7 @@ def current_session() -> Session | None:
 def checking(arch: str | None = None, **options: Any) -> Iterator[Session]:
     """Inside, every launch is emulated with all checks; the options are those of Session.
 
-    arch: what is emulated, where a launch does not say.
+    arch: the emulated architecture of launches that name none.
     """
     with launching_in(Session(**options), arch) as session:
         yield session

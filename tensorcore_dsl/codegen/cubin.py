@@ -76,7 +76,7 @@ class Cubin:
         if registers is None:
             registers = self._property(_REGISTER_COUNT)
         elif shared is None:
-            shared = 0  # the log mentions what is used
+            shared = 0  # the log mentions resources in use only
         if stack is None:
             stack = self._property(_FRAME_SIZE)
             if stack == 0:  # spilled registers lie in the frame

@@ -81,7 +81,7 @@ def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
 
 
 def _read(data: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
-    """The kernel of an entry's bytes and text, of which every field has its type."""
+    """Read a kernel from an entry's bytes and text, and check the type of every field."""
     head = json.loads(text)
     if not _fits(head, HEAD):
         raise ValueError("this is no head of an entry")

@@ -16,13 +16,13 @@ from tensorcore_dsl.errors import ArgumentError
 VARIABLE = "TENSORCORE_DSL_CACHE_LIMIT"  # bytes, such as 500M or 2G, or "off"
 DEFAULT_LIMIT = 1 << 30
 KEPT = 0.9  # of the limit that is left once it was exceeded
-ABANDONED = 3600.0  # seconds after which a file that is being written belongs to nobody
+ABANDONED = 3600.0  # seconds after which a half-written file is abandoned
 KERNELS, LOOPS, MEASUREMENTS = "kernels", "loops", "measurements"
 KINDS = (KERNELS, LOOPS, MEASUREMENTS)
 MEASURED_IN: set[str] = set()  # names of the files of all stores of measurements
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
-ENTRY = ".cubin"  # what the names of complete entries end with
+ENTRY = ".cubin"  # suffixes of complete entries
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _ENTRY = re.compile(r"[0-9a-f]{64}(\.cubin|.*\.tmp)")
 

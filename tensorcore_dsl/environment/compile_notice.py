@@ -12,7 +12,7 @@ from tensorcore_dsl.environment.cache_directory import VARIABLE as CACHE
 from tensorcore_dsl.environment.switches import is_off
 
 VARIABLE = "TENSORCORE_DSL_NOTICE"
-AFTER = 1.0  # seconds of compilation that nobody needs to be told of
+AFTER = 1.0  # seconds of compilation without a notice
 USUAL = "1 to 4 s"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tensorcore_dsl.environment.cache_contents import ENTRY, keep_within_limit, limit
 from tensorcore_dsl.environment.cache_directory import cache_directory, is_trusted, make_private
 
-_LOOKING = "0"  # what the names of one entry in sixteen begin with
+_LOOKING = "0"  # first character of the names of one entry in sixteen
 _MAGIC = b"tensorcore_dsl cubin 1\n"
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # what a requirement begins with
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # name at the start of a requirement
 _EXTRA = re.compile(r";.*\bextra\b")
 
 
@@ -21,7 +21,7 @@ def versions_behind(package: str) -> tuple[str, ...] | None:
 
 
 def versions_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Names and versions of those of the distributions that are installed."""
+    """Names and versions of the distributions that are installed."""
     return tuple(f"{name} {version}" for name in names if (version := _version(name)))
 
 

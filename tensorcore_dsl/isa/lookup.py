@@ -162,7 +162,7 @@ def modifiers(text: str) -> tuple[str, ...]:
 
 
 def _explain(text: str) -> str:
-    """Error text for an unknown mnemonic: the wrong part, and what is allowed in its place."""
+    """Error text for an unknown mnemonic: the wrong part, and the allowed parts."""
     opcode, *modifiers = text.split(".")
     family = _family(opcode)
     if not family:

@@ -158,7 +158,7 @@ def page() -> str:
 
 
 def _element_type(dtype: DType) -> str:
-    """The alias of a type, with what it is."""
+    """Alias of a type, with its description."""
     kind = {"f": "a float", "s": "a signed integer", "u": "an unsigned integer"}.get(dtype.kind)
     text = f"{kind or 'plain bits'}, {dtype.bits} bits" if dtype.kind != "p" else "a predicate"
     text = f"two floats, {dtype.bits} bits" if dtype.lanes == 2 else text
@@ -216,7 +216,7 @@ def _namespace(namespace: Namespace) -> Iterator[str]:
 
 
 def _operands(instructions: Sequence[Instruction]) -> Iterator[str]:
-    """The operands of all variants, each with what it is."""
+    """Operands of all variants, each with its description."""
     every = {o.name: o for i in instructions for o in (*i.results, *i.operands)}
     for name, operand in every.items():
         kind = "FragmentOperand" if operand.is_fragment else "Operand"

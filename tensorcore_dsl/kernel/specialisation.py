@@ -35,7 +35,7 @@ from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import tiled
 
-MAX_KEPT = 128  # specialisations that keep what they have made of the IR: 2 to 6 MiB each
+MAX_KEPT = 128  # specialisations that keep IR, PTX and program: 2 to 6 MiB each
 _DERIVED = ("ir", "ptx", "ptx_with_lines", "program", "debug_ir", "debug_program")
 
 

@@ -61,7 +61,7 @@ def barrier_arrive(id: SupportsIndex, threads: SupportsIndex) -> None:
     id : integer
         0 to 15, the barrier; others call `barrier(id, threads)` to wait there.
     threads : integer
-        How many threads arrive, those that wait included: a multiple of 32.
+        Number of threads that arrive or wait: a multiple of 32.
 
     Raises
     ------

@@ -174,7 +174,7 @@ class Mbarrier(Bounded):
         emit(name, self.accessed(pred=pred), bytes, pred=pred)
 
     def arrive_expect_tx(self, bytes: SupportsIndex, *, pred: Any = None) -> None:
-        """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for.
+        """Arrive once, and add `bytes` of asynchronous copies to the bytes that the phase waits for.
 
         Parameters
         ----------

@@ -124,7 +124,7 @@ class Loop:
 
 @contextmanager
 def counted(builder: ir.IRBuilder, start: Any, stop: Any, step: Any = 1) -> Iterator[Loop]:
-    """A loop over a range; what is added to the code inside `with` is its body."""
+    """Loop over a range; code that is emitted inside `with` is its body."""
     first, last, by = (cast(builder, COUNT, x).value for x in (start, stop, step))
     slot = variable(builder, WORD)
     builder.store(first, slot)

@@ -83,7 +83,7 @@ class Staging:
         self.arguments = [argument._replace(value=value) for argument, value in placed]
 
     def finish(self) -> None:
-        """Wait for the kernel, and copy back what it may have written."""
+        """Wait for the kernel, and copy back the arrays that it may have written."""
         for address, data in self._back:
             self._memory.download(address, data)
         self._memory.synchronize()

@@ -67,7 +67,7 @@ def _zeroed(argument: Description, memory: Memory) -> Reset:
     bits = storage_bits(argument.type.dtype)
     if size == -(-math.prod(argument.shape) * bits // 8):
         return (lambda: memory.fill(low, 0, size)) if size else (lambda: None)
-    data = np.empty(size, np.uint8)  # elements of others lie between those of the array
+    data = np.empty(size, np.uint8)  # other elements lie between the elements of the array
     memory.download(low, data)
     memory.synchronize()
     each = bits // 8

@@ -21,7 +21,7 @@ SAMPLE = 2e-3  # approximate seconds of launches in a row
 SHORTEST = 1e-7  # seconds: no launch counts as shorter
 MAX_LAUNCHES = 200  # in a row
 MAX_SAMPLES = 1000  # of separate launches
-L2_TIMES = 2  # what is written to flush the L2 cache, as a multiple of its size
+L2_TIMES = 2  # bytes written to flush the L2 cache, as a multiple of its size
 
 
 class Clock(Protocol):

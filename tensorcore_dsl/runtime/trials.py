@@ -86,7 +86,7 @@ class Bench:
     again : function or None
         A quicker measurement, for the rounds in which finalists take turns.
     errors, warned : dict
-        What was raised and warned of, by configuration.
+        Errors and warnings, by configuration.
     """
 
     measure: Callable[[Any], float]

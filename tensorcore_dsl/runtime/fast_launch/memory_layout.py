@@ -31,7 +31,7 @@ Table = words(
 Plan = words(
     "next_plan",
     "busy",  # a launch is writing its memory
-    "key",  # address of the words that equal those of fitting arguments
+    "key",  # address of the words that fitting arguments must equal
     "key_bytes",
     "stream_at",  # address of the stream in CUlaunchConfig
     "stream_function",  # Python function that returns the current stream
