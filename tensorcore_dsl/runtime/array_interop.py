@@ -60,7 +60,7 @@ def _broken(obj: Any) -> str:
 
 
 def _checked(raw: Raw) -> Raw:
-    """The array with plain integers; ValueError for those that no array has."""
+    """Convert the description to plain integers; ValueError for impossible values."""
     shape = tuple(map(index, raw.shape))
     strides = None if raw.strides is None else tuple(map(index, raw.strides))
     steps = strides or (np.dtype(raw.dtype).itemsize,)

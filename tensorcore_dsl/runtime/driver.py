@@ -251,7 +251,7 @@ class NumbaDriver:
         self._driver.cuStreamSynchronize(stream)
 
     def finish(self, stream: int) -> int:
-        """Wait for the stream, unless a graph captures it; the CUresult of what it ran."""
+        """Wait for the stream, unless a graph captures it; returns the CUresult of its work."""
         return 0 if self.is_capturing(stream) else int(self._wait(stream))
 
     def event(self) -> Any:
@@ -272,7 +272,7 @@ class NumbaDriver:
         return float(self._cuda.event_elapsed_time(start, end)) / 1e3
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a CUDA graph captures what is launched on the stream."""
+        """Whether a CUDA graph captures the launches on the stream."""
         self._cuda.current_context()
         try:
             return int(self._driver.cuStreamIsCapturing(stream)) != 0

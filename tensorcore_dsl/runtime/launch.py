@@ -76,7 +76,7 @@ class Driver(Protocol):
 
     def synchronize(self, stream: int) -> None: ...
     def finish(self, stream: int) -> int:
-        """Wait for the stream, unless a graph captures it; the CUresult of what it ran."""
+        """Wait for the stream, unless a graph captures it; returns the CUresult of its work."""
 
     def memory(self, stream: int) -> Memory: ...
 
@@ -93,7 +93,7 @@ class Driver(Protocol):
         """Seconds between two events; waits for the second."""
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a CUDA graph captures what is launched on the stream."""
+        """Whether a CUDA graph captures the launches on the stream."""
 
     def l2_bytes(self) -> int: ...
     def device_name(self) -> str: ...

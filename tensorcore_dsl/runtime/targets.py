@@ -182,6 +182,6 @@ def target_key() -> tuple[Any, ...]:
     Returns
     -------
     tuple
-        Hashable; a key for caches of what depends on the target.
+        Hashable; a cache key for results that depend on the target.
     """
     return _target.get(), _variables.get(_target_name), _variables.get(_arch_name)

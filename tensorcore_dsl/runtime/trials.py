@@ -114,7 +114,7 @@ class Bench:
         return fastest_first(map(self.trial, progress(list(dict.fromkeys(configs)), title)))
 
     def finals(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials, those of the fastest measured again: the fastest first."""
+        """All trials, with the fastest ones measured again; the fastest first."""
         usable = [trial for trial in trials if not trial.failure][:FINALISTS]
         if len(usable) < 2:
             return list(trials)

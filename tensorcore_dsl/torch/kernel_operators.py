@@ -206,7 +206,7 @@ class KernelOperator:
 
 @cache
 def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of what a function takes."""
+    """Names of a function's parameters."""
     return tuple(inspect.signature(function).parameters)
 
 
@@ -219,7 +219,7 @@ def _check_names(function: Callable[..., Any], known: Sequence[str]) -> None:
 
 
 def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """The function's result; its parameters name what it takes."""
+    """Call the function with the arguments that its parameters name."""
     return function(*[values[name] for name in _taken(function)])
 
 

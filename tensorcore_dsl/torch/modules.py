@@ -1,4 +1,4 @@
-"""Modules whose products are those of `tensorcore_dsl.kernels`."""
+"""PyTorch modules that multiply by `tensorcore_dsl.kernels`."""
 
 from __future__ import annotations
 

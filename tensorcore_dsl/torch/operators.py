@@ -59,7 +59,7 @@ with suppress(RuntimeError):
 
 
 def _modes() -> tuple[int, int]:
-    """The dispatch keys that modes of this thread add, and those that they take away."""
+    """Dispatch keys that modes of this thread add, and keys that they remove."""
     added, taken = core._dispatch_tls_local_include_set(), core._dispatch_tls_local_exclude_set()
     return added.raw_repr(), taken.raw_repr() & ~NAMED
 
@@ -358,7 +358,7 @@ def _gemm_jvp(tensors: Any, place: int, tangent: Any, options: Any) -> Any:
 
 
 def _summed(grad: Any, shape: Any, dtype: Any) -> Any:
-    """grad summed over what was broadcast from `shape`, in one pass."""
+    """Sum a gradient over the axes that were broadcast from `shape`, in one pass."""
     missing = grad.ndim - len(shape)
     repeated = [missing + i for i, n in enumerate(shape) if n == 1 and grad.shape[missing + i] != 1]
     if repeated:
@@ -530,7 +530,7 @@ def _scaled_context(ctx: Any, tensors: Any) -> None:
 
 
 def _scaled_backward(ctx: Any, grad: Any, a: Any, b: Any) -> Any:
-    """The gradients of what A and B were quantised from, as of a product without rounding."""
+    """Gradients of the unquantised A and B, like those of a product without rounding."""
     grads = _product_gradients(grad.to(a.dtype), a, b, ctx.needs_input_grad[4:], {})
     return None, None, None, None, *grads
 

@@ -69,7 +69,7 @@ class Autotuned(Named):
         self._lock = RLock()
         _check(self)
 
-    # What the compiler's cache reads of kernels that other kernels call.
+    # Attributes that the compiler's cache reads of kernels that other kernels call.
     threads = property(lambda self: self.kernel.threads)
     max_registers = property(lambda self: self.kernel.max_registers)
     min_blocks = property(lambda self: self.kernel.min_blocks)
@@ -217,7 +217,7 @@ class Autotuned(Named):
         return f"{self.__module__}.{self.__qualname__}"
 
     def _call(self, args: Sequence[Any], named: dict[str, Any]) -> Call:
-        """The arguments of a launch, without those that the configurations choose."""
+        """Arguments of a launch, without the ones that the configurations choose."""
         for name in named:
             if name in self._names:
                 raise ArgumentError(
@@ -423,7 +423,7 @@ class TunedLaunch:
         return launch, constants
 
     def resolved(self, config: Config, call: Call) -> dict[str, Any]:
-        """The options of the launch, those that are functions called with the arguments."""
+        """Options of the launch; functions among them are called with the arguments."""
         meta = {**call.arguments, **config.constants}
         merged = {**self.options, **config.launch_options}
         return {name: value(dict(meta)) if callable(value) else value for name, value in merged.items()}

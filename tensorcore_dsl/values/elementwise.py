@@ -86,7 +86,7 @@ def _between(own: Layout, wanted: Layout) -> Sequence[int] | None:
 def _pairs(
     builder: InstructionBuilder, operand: Any, group: RegisterGroup, slots: Sequence[int] | None
 ) -> list[Scalar] | None:
-    """The operand as one f16x2 or bf16x2 for each register of `group`; None if impossible."""
+    """Convert the operand to one f16x2 or bf16x2 for each register of `group`; None if impossible."""
     dtype = group.dtype
     if dtype not in (dtypes.f16, dtypes.bf16) or group.per_register != 2:
         return None

@@ -188,7 +188,7 @@ class InstructionBuilder:
         return self._guarded(instr, sources, guard, options.get("otherwise"), swizzle)
 
     def _check_addresses(self, instr: Instruction, operands: Sequence[Any], guard: Any) -> None:
-        """Check the bounds of what is given as addresses: pointers, tiles, barriers, plain ones."""
+        """Check the bounds of address operands: pointers, tiles, barriers, plain addresses."""
         if not instr.accesses:
             return
         by_name = dict(zip((o.name for o in instr.operands), operands, strict=True))
