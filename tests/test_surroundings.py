@@ -168,7 +168,7 @@ def appends_in_a_comprehension():
     [NUMBERS.append(i) for i in (1, 2)]  # noqa: B018
 
 
-@theirs("NESTED", "NESTED['inner'][1].append(tc.lane_id())")
+@theirs("NESTED", 'NESTED["inner"][1].append(tc.lane_id())')
 def appends_to_an_item():
     NESTED["inner"][1].append(tc.lane_id())
 
