@@ -54,8 +54,8 @@ def memories(ctx: Context, instr: Instruction, address: np.ndarray) -> list[tupl
     _refuse(instr, peers, address, "global memory or of the CTA's own shared memory")
     found: list[tuple[Any, Any, Any]] = [(ctx.globals, Lanes(ctx, active & ~shared), address)]
     if (active & shared).any():
-        accesses.append((ctx.shared, Lanes(ctx, active & shared), shared_address(address)))
-    return accesses if (active & ~shared).any() else accesses[-1:]
+        found.append((ctx.shared, Lanes(ctx, active & shared), shared_address(address)))
+    return found if (active & ~shared).any() else found[-1:]
 
 
 def shared_address(address: np.ndarray) -> np.ndarray:

@@ -86,7 +86,7 @@ def atomic(
     dtype = pointer.dtype
     name = names.atomic(pointer.space, operation, dtype, order, scope)
     compared = _by_comparison(name, operation, dtype)
-    operands = [_operand(operation, v, dtype) for v in values]
+    given = [_operand(operation, v, dtype) for v in values]
     if compared:
         return _exchanged(operation, pointer, order, scope, *given)
     return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)
@@ -215,10 +215,10 @@ def _exchanged(operation: str, pointer: Pointer, order: str, scope: str, value: 
         old = build.convert(Scalar(guess.value, dtype), wide)
         add = operation == "add"
         new = old + value if add else arithmetic.extreme(build, operation, old, value)
-        previous = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
-        loop.condition = build.named(names.compare("ne", bits), previous, guess).value
+        found = emit(swap, place, guess, Scalar(build.convert(new, dtype).value, bits))
+        loop.condition = build.named(names.compare("ne", bits), found, guess).value
     with build.inside(loop.body):
-        build.append(Assign(guess.value, (previous.value,)))
+        build.append(Assign(guess.value, (found.value,)))
     return Scalar(guess.value, dtype)
 
 

@@ -199,7 +199,7 @@ def _of_conversions() -> dict[tuple[str, int], Operation]:
         ("u32 to f32", 32): Operation(32, (32,), _to_float("uitofp"), kinds="fw"),
         ("map address", 32): Operation(32, (32, 32), _map_address, literals=2),
     }
-    return found
+    return operations
 
 
 # -- checks ------------------------------------------------------------------------------------
