@@ -96,8 +96,8 @@ class Compiled:
         if found is None:
             with COMPILING:
                 self._made(kinds)
-                body = self._bodies[kinds] = machine.address_of(self._symbol(kinds) + BODY)
-        return body
+                found = self._bodies[kinds] = machine.address_of(self._symbol(kinds) + BODY)
+        return found
 
     def part(self, *arguments: Any) -> Part:
         """The function with these arguments, in place of whose `low` and `high` others come."""
