@@ -600,7 +600,7 @@ def writes_numba():
     cuda.syncthreads()
 
 
-@refused("a number or a run-time value is needed, not 'a'", "tc.fma(x, 'a', 1)", tc.f32)
+@refused("a number or a run-time value is needed, not 'a'", 'tc.fma(x, "a", 1)', tc.f32)
 def multiplies_text(x):
     tc.fma(x, "a", 1)
 

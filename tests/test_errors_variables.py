@@ -250,7 +250,7 @@ def two_results(n):
 
 
 @refused(
-    "the result of two_results has no one type: it is 'a' on one path of the run-time condition at line {line-12} and "
+    "the result of two_results has no one type: it is 'a' on one path of the run-time condition at line {line-13} and "
     "a run-time value of type s32 on the other; only numbers, predicates, fragments, pointers and containers of such "
     "can differ",
     "two_results(n)",

@@ -109,9 +109,9 @@ LOADS_1 = (
         "mma_tile(mma, acc, tile_a[warp_m : warp_m + WM, :], tile_b[warp_n : warp_n + WN, :])  # race: second; error",
     ),
 )
+MMA_2 = "mma_tile(mma, acc, tile_a[stage, warp_m : warp_m + WM, :], tile_b[stage, warp_n : warp_n + WN, :])"
 MMA_3 = "acc = tc.wgmma_async(mma, acc, tile_a[stage, warpgroup], tile_b[stage])"
 MMA_5 = "acc = tc.wgmma_async(mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0)"
-MMA_6 = "mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0"
 MMA_8 = "mma, acc[i], tile_a[stage, i], tile_b[stage], accumulate=k_tile > 0"
 LOAD_A = "tc.tma_load(tile_a[stage], map_a, (m, k), full[stage])"
 LOAD_B = "tc.tma_load(tile_b[stage], map_b, (n, k), full[stage])"
@@ -138,7 +138,7 @@ CASES = [
         ("        tc.cp_async_wait(STAGES - 2)", "        tc.cp_async_wait(STAGES - 1)"),
         marked("        load_stage(k_tile + STAGES - 1)", "race: first"),
         ("tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way\n        load_stage(k_tile)", "tc.static_range(STAGES - 1):\n        load_stage(k_tile)  # race: first"),
-        ("        mma_tile(\n            mma,", "        mma_tile(  # race: second; error\n            mma,"),
+        marked(MMA_2, "race: second; error"),
     ),
     mutant(
         2, "the barrier before the wait",
@@ -146,13 +146,13 @@ CASES = [
         ("        # have finished k_tile - 1, whose stage the next copies overwrite: one barrier does both.\n        tc.barrier()\n", ""),
         marked("        load_stage(k_tile + STAGES - 1)", "race: first"),
         ("tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way\n        load_stage(k_tile)", "tc.static_range(STAGES - 1):\n        load_stage(k_tile)  # race: first"),
-        ("        mma_tile(\n            mma,", "        mma_tile(  # race: second; error\n            mma,"),
+        marked(MMA_2, "race: second; error"),
     ),
     mutant(
         2, "copies before the barrier",
         ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.cp_async_wait(STAGES - 2)\n        load_stage(k_tile + STAGES - 1)  # race: first\n"),
         ("        tc.barrier()\n        load_stage(k_tile + STAGES - 1)\n", "        tc.barrier()\n"),
-        ("        mma_tile(\n            mma,", "        mma_tile(  # race: second; error\n            mma,"),
+        marked(MMA_2, "race: second; error"),
     ),
     mutant(
         3, "no proxy fence",
@@ -238,8 +238,7 @@ CASES = [
         ("                release(empty[previous], (thread < CLUSTER) & (k > 0))", "                empty[previous].arrive(pred=(thread == 0) & (k > 0))"),
         ("            release(empty[previous], thread < CLUSTER)", "            empty[previous].arrive(pred=thread == 0)"),
         marked(f"                    {LOAD_PART}", "race: both; error"),
-        marked(MMA_6, "race: second"),
-        marked("                acc = tc.wgmma_async(", "race: second"),
+        marked(MMA_5, "race: second"),
         marked("                    full[stage].arrive_expect_tx(STAGE_BYTES)", "error"),
     ),
     mutant(
