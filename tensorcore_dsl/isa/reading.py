@@ -11,6 +11,7 @@ from functools import cache
 from itertools import repeat
 from typing import Any
 
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.lookup import instructions, modifiers
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
@@ -33,13 +34,17 @@ def find(
             pattern = _pattern(instr, parse)
             fits = len(pattern) == len(operands) and all(map(_match, pattern, operands, repeat(found)))
             sides = (*instr.results, *instr.operands)
-            if fits and all(found[i][0] != "group" or _is_group(sides[i]) for i in found):
-                return instr, [found.get(i) for i in range(len(sides))]
+            items = [_item(found[i], o) if i in found else None for i, o in enumerate(sides)]
+            if fits and all(items[i] is not None for i in found):
+                return instr, items
     return None
 
 
-def _is_group(operand: Operand) -> bool:
-    return operand.registers > 1 or operand.is_fragment
+def _item(item: Item, operand: Operand) -> Item | None:
+    """What stands for an operand; None where braces are around several registers and it is one."""
+    if item[0] != "group" or operand.registers > 1 or operand.is_fragment:
+        return item
+    return item[1] if len(item) == 2 else None
 
 
 def _spellings(opcode: str) -> list[tuple[str, ...]]:
@@ -49,6 +54,8 @@ def _spellings(opcode: str) -> list[tuple[str, ...]]:
     head, *words = opcode.split(".")
     if head in _MOVES and words and words[-1][0] in "fsu":
         texts += [f"{text.rpartition('.')[0]}.b{words[-1].lstrip('fsu')}" for text in texts]
+    if head == "cp" and "tensor" in words and not {"tile", "im2col"} & {*words}:
+        texts += [f"{text}.tile" for text in texts]
     return list(dict.fromkeys(map(modifiers, texts)))
 
 
@@ -136,3 +143,8 @@ def extends_sign(opcode: str) -> bool:
 def loads_parameter(opcode: str) -> bool:
     """Does it load a parameter of the kernel?"""
     return opcode.split(".")[:2] == ["ld", "param"]
+
+
+def accumulates(opcode: str) -> bool:
+    """May it be an asynchronous matrix product, whose text names its accumulators once?"""
+    return any(Effect.INPLACE in instr.effects for instr in instructions(opcode.split(".", 1)[0]))

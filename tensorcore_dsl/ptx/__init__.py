@@ -1,5 +1,7 @@
 """PTX that other compilers wrote, run and checked on the CPU."""
 
 from tensorcore_dsl.ptx.module import Module, PtxKernel, load
+from tensorcore_dsl.ptx.numba_kernels import NumbaKernel, from_numba
+from tensorcore_dsl.ptx.triton_kernels import TritonKernel, from_triton
 
-__all__ = ["Module", "PtxKernel", "load"]
+__all__ = ["Module", "NumbaKernel", "PtxKernel", "TritonKernel", "from_numba", "from_triton", "load"]

@@ -9,6 +9,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import Loc, UnknownInstruction, UnsupportedSyntax
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import instruction, names, reading
+from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, operands_of
 
@@ -29,8 +30,9 @@ class _Reader:
 
     declared: the parameters by name; params: their values, and those of parts of them, by name and
     offset. values: by the name of a register. addresses: of variables in shared memory; globals and
-    locals: of those in other spaces. others: has the kernel generic addresses of shared memory?
-    local_bytes: what a thread has in local memory.
+    locals: of those in other spaces. flying: the registers of asynchronous products, as parts of groups;
+    pending: what was written to these and not moved there yet. others: has the kernel generic addresses
+    of shared memory? local_bytes: what a thread has in local memory.
     """
 
     local_bytes = 0
@@ -52,9 +54,12 @@ class _Reader:
         dynamic = [v for v in text.variables if v.space == "shared" and v.external]
         self.body: list[nodes.Node] = []
         self.locals = self.local_memory(function)
+        self.flying = self.registers_in_flight(function)
+        self.pending: dict[nodes.Value, dict[int, nodes.Value]] = {}
         self.places = {node.name: i for i, node in enumerate(function.body) if isinstance(node, Label)}
         for at, node in enumerate(function.body):
             if isinstance(node, Label):
+                self.flush()
                 self.body.append(nodes.Label(node.name, node.loc))
             else:
                 self.statement(node, at)
@@ -138,6 +143,8 @@ class _Reader:
     def statement(self, s: Statement, at: int) -> None:
         head = s.opcode.split(".", 1)[0]
         guard, negated = self.guard(s)
+        if guard is not None or head in (BRANCH, *_LEAVES) or reading.accumulates(s.opcode):
+            self.flush()
         if head == BRANCH:
             self.branch(s, at)
         elif head in _LEAVES:
@@ -195,7 +202,10 @@ class _Reader:
         kind = s.opcode.rpartition(".")[2]
         if name not in self.declared:
             self.refuse(f"{s.opcode}: {name} is no parameter of {self.function.name}", s.loc)
-        into = [self.register(item[1], s) for item in (target[1:] if target[0] == "group" else [target])]
+        after: list[nodes.Node] = []
+        into = [
+            self.written(item[1], s, after) for item in (target[1:] if target[0] == "group" else [target])
+        ]
         for i, register in enumerate(into):
             key = name, offset + i * dtypes.named(kind).bits // 8
             if self.declared[name].array:
@@ -203,6 +213,7 @@ class _Reader:
             if key not in self.params or self.params[key].type.register_bits != register.type.register_bits:
                 self.refuse(f"{s.opcode}: a part of parameter {name}, or a register of another size", s.loc)
             self.around(s, [nodes.Assign(register, (self.params[key],), s.loc)])
+        self.around(s, after)
 
     def ordered(self) -> list[tuple[tuple[str, int], nodes.Value]]:
         """The parameters, and the parts of those that are arrays, in their order."""
@@ -225,18 +236,17 @@ class _Reader:
         except UnknownInstruction as error:
             error.loc = error.loc or s.loc
             raise
-        instr, given = found
-        items = [item for item in given if item is not None]
-        if len(items) < len(given):
-            self.refuse(f"{s.opcode}: asynchronous matrix products are not supported yet", s.loc)
-        results, after = [], list[nodes.Node]()
-        for o, item in zip(instr.results, items, strict=False):
-            results.append(self.result(s, o, item, after))
+        instr, items = found
+        count, after = len(instr.results), list[nodes.Node]()
         operands = [
-            self.operand(s, instr, o, item)
-            for o, item in zip(instr.operands, items[len(results) :], strict=True)
+            None if item is None else self.operand(s, instr, o, item)
+            for o, item in zip(instr.operands, items[count:], strict=True)
         ]
-        self.body.append(nodes.Op(instr, tuple(results), tuple(operands), guard, negated, s.loc))
+        results = [
+            self.result(s, instr, o, item, after) for o, item in zip(instr.results, items, strict=False)
+        ]
+        sources = tuple(results[0] if source is None else source for source in operands)
+        self.body.append(nodes.Op(instr, tuple(results), sources, guard, negated, s.loc))
         self.around(s, after)
 
     def resized(self, into: nodes.Value, source: nodes.Value, signed: bool, s: Statement) -> nodes.Node:
@@ -247,21 +257,99 @@ class _Reader:
         instr = instruction(names.convert(f"{sign}{to}", f"{sign}{bits}"))
         return nodes.Op(instr, (into,), (source,), loc=s.loc)
 
-    def result(self, s: Statement, o: Operand, item: Item, after: list[nodes.Node]) -> nodes.Value:
+    def result(
+        self, s: Statement, instr: Instruction, o: Operand, item: Item | None, after: list[nodes.Node]
+    ) -> nodes.Value:
         """The registers of a result; `after`: what moves it to those that PTX names."""
+        assert item is not None
+        if Effect.INPLACE in instr.effects:
+            return self.flying[item[1][1]][0]
         if item[0] == "group":
             whole = self.group(s, o, item)
-            parts = [(self.register(each[1], s), nodes.Part(whole, i)) for i, each in enumerate(item[1:])]
-            after += [nodes.Assign(into, (part,), s.loc) for into, part in parts]
+            for i, each in enumerate(item[1:]):
+                moved: list[nodes.Node] = []
+                into = self.written(each[1], s, moved)
+                after += [nodes.Assign(into, (nodes.Part(whole, i),), s.loc), *moved]
             return whole
         if item[0] != "name":
             self.refuse(f"{s.opcode}: {o.name} must be a register", s.loc)
-        into, signed = self.register(item[1], s), reading.extends_sign(s.opcode)
+        own: list[nodes.Node] = []
+        into, signed = self.written(item[1], s, own), reading.extends_sign(s.opcode)
         if into.type.register_bits == (o.dtype.bits if signed else o.register_bits):
+            after += own
             return into
         narrow = self.value(o.dtype.name if o.dtype.bits == 8 else f"b{o.register_bits}", s.loc)
-        after.append(self.resized(into, narrow, signed, s))
+        after += [self.resized(into, narrow, signed, s), *own]
         return narrow
+
+    # -- registers of asynchronous products ------------------------------------------------------------
+
+    def registers_in_flight(self, function: Function) -> dict[str, tuple[nodes.Value, int]]:
+        """The registers that asynchronous products use, as parts of groups, by name.
+
+        Such products go on while the kernel does, so their registers are never copied around them.
+        """
+        found: dict[str, tuple[nodes.Value, int]] = {}
+        groups: dict[Item, nodes.Value] = {}
+        for s in function.body:
+            if not isinstance(s, Statement) or not reading.accumulates(s.opcode):
+                continue
+            known = reading.find(s.opcode, s.operands, operands_of)
+            if known is None or Effect.INPLACE not in known[0].effects:
+                continue  # an unknown one is refused where it is read
+            instr, items = known
+            for o, item in zip((*instr.results, *instr.operands), items, strict=True):
+                if item is not None and item[0] == "group":
+                    self.in_flight(s, o, item, groups, found)
+        return found
+
+    def in_flight(
+        self,
+        s: Statement,
+        o: Operand,
+        item: Item,
+        groups: dict[Item, nodes.Value],
+        found: dict[str, tuple[nodes.Value, int]],
+    ) -> None:
+        """Note the registers of one operand of an asynchronous product."""
+        if item not in groups:
+            whole = groups[item] = self.group(s, o, item)
+            # A product may overwrite them, so nothing need have written them before.
+            self.body.append(nodes.Assign(whole, (nodes.Const(0, _bits(o)),), s.loc))
+        for i, (_, name) in enumerate(item[1:]):
+            if found.setdefault(name, (groups[item], i)) != (groups[item], i):
+                self.refuse(f"{s.opcode}: {name} belongs to operands of two different products", s.loc)
+
+    def written(self, name: str, s: Statement, after: list[nodes.Node]) -> nodes.Value:
+        """Where a result goes: the register, or one that becomes a part of a group.
+
+        Parts are moved at once, where a product or a jump follows.
+        """
+        register = self.register(name, s)
+        if name not in self.flying:
+            return register
+        whole, index = self.flying[name]
+        new = self.value(register.type.dtype.name, s.loc)
+        if s.guard is None:
+            self.pending.setdefault(whole, {})[index] = new
+        else:
+            after.append(_with_parts(whole, {index: new}, s.loc))
+        return new
+
+    def flush(self) -> None:
+        """Move what was written to registers of asynchronous products."""
+        for whole, parts in self.pending.items():
+            self.body.append(_with_parts(whole, parts, self.function.loc))
+        self.pending.clear()
+
+    def scalar(self, source: nodes.Value | nodes.Part, s: Statement) -> nodes.Value:
+        """A register with the value of a part."""
+        if isinstance(source, nodes.Value):
+            return source
+        bits = source.base.type.register_bits
+        copy = self.value(f"b{bits}", s.loc)
+        self.body.append(nodes.Assign(copy, (source,), s.loc))
+        return copy
 
     def group(self, s: Statement, o: Operand, item: Item) -> nodes.Value:
         """New registers for a vector or a fragment."""
@@ -279,25 +367,35 @@ class _Reader:
     def operand(self, s: Statement, instr: Instruction, o: Operand, item: Item) -> nodes.Source:
         if o.kind == "addr":
             return self.address(s, o, item)
+        if item[0] == "group" and Effect.INPLACE in instr.effects:
+            return self.flying[item[1][1]][0]
         if item[0] == "group":
             whole = self.group(s, o, item)
             sources = tuple(
-                self.values[each[1]] if each[0] == "name" else nodes.Const(self.number(s, each, o), _bits(o))
+                (self.register_of(each[1]) if each[0] == "name" else None)
+                or nodes.Const(self.number(s, each, o), _bits(o))
                 for each in item[1:]
             )
             self.body.append(nodes.Assign(whole, sources, s.loc))
             return whole
         value = self.register_of(item[1]) if item[0] == "name" else None
         if value is not None:
-            if value.type.register_bits == o.register_bits:
+            base = value.base if isinstance(value, nodes.Part) else value
+            if base.type.register_bits == o.register_bits:
                 return value
             narrow = self.value(f"b{o.register_bits}", s.loc)
-            self.body.append(self.resized(narrow, value, False, s))
+            self.body.append(self.resized(narrow, self.scalar(value, s), False, s))
             return narrow
-        return nodes.Const(self.number(s, item, o), o.dtype if o.kind == "imm" else _bits(o))
+        number = self.number(s, item, o)
+        return nodes.Const(
+            bool(number) if o.register_bits == 1 else number, o.dtype if o.kind == "imm" else _bits(o)
+        )
 
-    def register_of(self, name: str) -> nodes.Value | None:
+    def register_of(self, name: str) -> nodes.Value | nodes.Part | None:
         """A register, or the address of a variable in global, constant or local memory."""
+        if name in self.flying:
+            whole, index = self.flying[name]
+            return self.pending.get(whole, {}).get(index) or nodes.Part(whole, index)
         found = self.values.get(name) or self.locals.get(name) or self.address_of_global(name)
         if found is None and name in self.declared and self.declared[name].array:  # a tensor map
             found = self.params.setdefault((name, 0), self.value("u64", self.function.loc))
@@ -324,14 +422,20 @@ class _Reader:
 
     def address(self, s: Statement, o: Operand, item: Item) -> nodes.Address:
         base, offset = (item[1], int(item[2])) if item[0] == "sum" else (item, 0)
-        value = self.register_of(base[1]) if base[0] == "name" else None
-        if value is not None:
+        source = self.register_of(base[1]) if base[0] == "name" else None
+        if source is not None:
+            value = self.scalar(source, s)
             if value.type.register_bits > o.register_bits:
                 narrow = self.value(f"b{o.register_bits}", s.loc)
                 self.body.append(self.resized(narrow, value, False, s))
                 value = narrow
             return nodes.Address(value, offset)
         return nodes.Address(nodes.Const(self.number(s, base, o), _bits(o)), offset)
+
+
+def _with_parts(whole: nodes.Value, parts: dict[int, nodes.Value], loc: Loc) -> nodes.Assign:
+    sources = (parts.get(i) or nodes.Part(whole, i) for i in range(whole.type.registers))
+    return nodes.Assign(whole, tuple(sources), loc)
 
 
 def _field(name: str, offset: int) -> str:
