@@ -12,6 +12,8 @@ DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
 TORCH_VERSION := 2.13.0
 TORCH := $(abspath $(VENV))/torch-$(TORCH_VERSION)
+TRITON_VERSION := 3.9.0
+TRITON := $(abspath $(VENV))/triton-$(TRITON_VERSION)
 # Files with tests that need PyTorch; their names, or those of the tests, say so.
 TORCH_TESTS = $(shell grep -l 'importorskip."torch"' tests/test_*.py) tests/test_docs.py
 # Byte code is kept, whatever the environment says: tests start hundreds of processes that import
@@ -20,13 +22,14 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(abspath build/pycache) 
   $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test test-all test-torch test-gpu lint installs docs pictures site bench clean
+.PHONY: help demo test test-all test-torch test-triton test-gpu lint installs docs pictures site bench clean
 
 help:
 	@echo "make demo       tiled GEMMs on the GPU, or in emulation, checked against NumPy"
 	@echo "make test       one test of each family of kernels, type, row of the table, message and page"
 	@echo "make test-all   all tests"
 	@echo "make test-torch the tests that need PyTorch, on the CPU"
+	@echo "make test-triton the tests that need Triton, which compiles kernels without a GPU"
 	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
 	@echo "make lint       ruff, its formatting and mypy"
 	@echo "make installs   build sdist and wheel, test them with the oldest and newest versions of others"
@@ -48,6 +51,9 @@ test-all: $(DEV)
 # PyTorch lies in a folder of its own, so that the other targets run without it.
 test-torch: $(DEV) $(TORCH)
 	PYTHONPATH=$(TORCH) $(PYTEST) --all -k "torch or baselines" $(TORCH_TESTS)
+
+test-triton: $(DEV) $(TRITON)
+	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py
 
 # PyTorch's wheels for Linux use CUDA, which comes with them: `make test-torch` can do without.
 test-gpu: $(DEV)
@@ -105,6 +111,12 @@ $(DEV): $(METADATA) | $(BIN)/python
 $(TORCH): | $(BIN)/python
 	rm -rf $@.part
 	$(PIP) --target $@.part torch==$(TORCH_VERSION)
+	mv $@.part $@
+
+# Triton is one wheel; it too lies in a folder of its own, since torch.compile would use it.
+$(TRITON): | $(BIN)/python
+	rm -rf $@.part
+	$(PIP) --no-deps --target $@.part triton==$(TRITON_VERSION)
 	mv $@.part $@
 
 $(SITE): $(METADATA) | $(BIN)/python

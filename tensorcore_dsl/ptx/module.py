@@ -51,9 +51,9 @@ def load(source: str | Path) -> Module:
     >>> @tc.kernel
     ... def twice(x: tc.Array):
     ...     x[tc.threadIdx.x] *= 2
-    >>> text = twice.ptx("u32[?]", arch="sm_80")
     >>> x = np.arange(32, dtype=np.uint32)
-    >>> report = tc.ptx.load(text)["twice"][1, 32](x)
+    >>> text = twice.ptx(x, arch="sm_80")
+    >>> report = tc.ptx.load(text)["twice"][1, 32](x, 32)  # its address and its extent
     >>> x[:4]
     array([0, 2, 4, 6], dtype=uint32)
     """
@@ -130,6 +130,12 @@ class PtxKernel:
         Its instructions.
     arch : str
         The architecture whose bits it gives.
+    declared : sequence of Variable
+        The parameters.
+    module : Module
+        The file that it is in.
+    local_bytes : int
+        Of each thread in local memory.
     checks : bool
         All of them, those of races included; else those of bounds alone.
     """

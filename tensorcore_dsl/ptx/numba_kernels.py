@@ -33,6 +33,11 @@ def from_numba(kernel: Any, arch: str = "sm_90a") -> NumbaKernel:
     NumbaKernel
         `kernel[grid, block](*arguments)` takes NumPy's arrays and numbers, as Numba does.
 
+    Raises
+    ------
+    ArgumentError
+        What is no function.
+
     Examples
     --------
     >>> def double(x):

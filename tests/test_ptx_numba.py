@@ -1,0 +1,77 @@
+"""Kernels of Numba's `@cuda.jit`, run on the CPU through their PTX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+
+cuda = pytest.importorskip("numba.cuda")
+from numba import float32  # noqa: E402
+
+
+@cuda.jit
+def total(x: Any, out: Any) -> None:
+    part = cuda.shared.array(128, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    part[t] = x[i] if i < x.size else 0.0
+    cuda.syncthreads()
+    if t == 0:
+        s = float32(0)
+        for j in range(128):
+            s += part[j]
+        cuda.atomic.add(out, 0, s)
+
+
+@cuda.jit
+def product(a: Any, b: Any, c: Any, factor: Any) -> None:
+    i, j = cuda.grid(2)
+    if i < c.shape[0] and j < c.shape[1]:
+        s = 0.0
+        for k in range(a.shape[1]):
+            s += a[i, k] * b[k, j]
+        c[i, j] = s * factor
+
+
+@cuda.jit
+def no_barrier(x: Any) -> None:
+    part = cuda.shared.array(64, float32)
+    part[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    x[cuda.threadIdx.x] = part[63 - cuda.threadIdx.x]  # RACE
+
+
+def test_shared_memory_and_atomics() -> None:
+    x, out = np.arange(1000, dtype=np.float32), np.zeros(1, np.float32)
+    tc.ptx.from_numba(total)[8, 128](x, out)
+    assert out[0] == x.sum()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrices_with_strides(transposed: bool) -> None:
+    rng = np.random.default_rng(0)
+    a, b, c = rng.random((20, 30)), rng.random((30, 10)), np.zeros((20, 10))
+    b = b.T.copy().T if transposed else b
+    kernel = tc.ptx.from_numba(product)
+    kernel[(3, 2), (8, 8)](a, b, c, 2.0)
+    np.testing.assert_allclose(c, 2 * a @ b)
+    assert len(kernel._compiled) == 1
+
+
+def test_a_race_is_at_its_line_of_python() -> None:
+    kernel = tc.ptx.from_numba(no_barrier)
+    with pytest.raises(tc.Race) as error:
+        kernel[1, 64](np.ones(64, np.float32))
+    assert error.value.loc.filename == __file__
+    with open(__file__) as file:
+        assert "# RACE" in file.read().splitlines()[error.value.loc.line - 1]
+    kernel.emulator(checks=False)[1, 64](np.ones(64, np.float32))
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(tc.ArgumentError, match="3 is no kernel of Numba"):
+        tc.ptx.from_numba(3)
+    with pytest.raises(tc.ArgumentError, match="a tuple as an argument|cannot be read by the CPU"):
+        tc.ptx.from_numba(total)[1, 32]((1, 2), np.zeros(1))

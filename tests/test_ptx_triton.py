@@ -1,0 +1,85 @@
+"""Kernels of Triton, run on the CPU through their PTX."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+
+pytest.importorskip("triton")
+from tests import triton_kernels as kernels  # noqa: E402
+
+RNG = np.random.default_rng(0)
+ARCHS = ["sm_80", "sm_90a"]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Triton's reductions let several lanes write the same value, of which emulation warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_softmax(arch: str) -> None:
+    x = RNG.standard_normal((8, 777)).astype(np.float32)
+    out, e = np.zeros_like(x), np.exp(x - x.max(1, keepdims=True))
+    tc.ptx.from_triton(kernels.softmax, {"BLOCK": 1024}, arch=arch)[8](out, x, 777)
+    np.testing.assert_allclose(out, e / e.sum(1, keepdims=True), atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_products(arch: str, dtype: type) -> None:
+    """`mma` with asynchronous copies on sm_80, `wgmma` on sm_90a; float32 as tf32."""
+    M, N, K = 150, 90, 96
+    a, b = (RNG.standard_normal(shape).astype(dtype) for shape in ((M, K), (K, N)))
+    c = np.zeros((M, N), np.float32)
+    tiles = {"BM": 64, "BN": 64, "BK": 32}
+    tc.ptx.from_triton(kernels.matmul, tiles, arch=arch, num_stages=3)[3, 2](a, b, c, M, N, K)
+    np.testing.assert_allclose(
+        c, a.astype(float) @ b.astype(float), atol=0.05 if dtype == np.float32 else 1e-4
+    )
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_attention(arch: str) -> None:
+    n, D = 256, 64
+    q, k, v = (RNG.standard_normal((n, D)).astype(np.float16) for _ in range(3))
+    out = np.zeros((n, D), np.float32)
+    sizes = {"BM": 128, "BN": 64, "D": D}
+    tc.ptx.from_triton(kernels.attention, sizes, arch=arch)[2](q, k, v, out, n, 0.18)
+    scores = q.astype(float) @ k.astype(float).T * 0.18 * np.log(2)
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    np.testing.assert_allclose(out, p / p.sum(1, keepdims=True) @ v, atol=1e-3)
+
+
+def test_atomics() -> None:
+    x, counts = RNG.integers(0, 100, 1000, np.int32), np.zeros(16, np.int32)
+    tc.ptx.from_triton(kernels.histogram, {"BLOCK": 256})[4](x, counts, 1000)
+    assert np.array_equal(counts, np.bincount(x % 16, minlength=16))
+
+
+def test_an_access_out_of_bounds_is_at_its_line_of_python() -> None:
+    x, out = np.zeros(300, np.int32), np.zeros(300, np.int32)
+    with pytest.raises(tc.OutOfBounds, match="argument 'out'|argument 'beyond_param_1'") as error:
+        tc.ptx.from_triton(kernels.beyond, {"BLOCK": 256})[2](x, out, 300)
+    lines = inspect.getsource(kernels).splitlines()
+    assert "OUTSIDE" in lines[error.value.loc.line - 1]
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(tc.ArgumentError, match="is no kernel of Triton; @triton.jit makes one"):
+        tc.ptx.from_triton(len)
+    with pytest.raises(tc.ArgumentError, match="softmax has no parameter SIZE; there are out, x, n, BLOCK"):
+        tc.ptx.from_triton(kernels.softmax, {"SIZE": 1})
+    with pytest.raises(tc.ArgumentError, match=r"softmax takes 3 arguments \(out, x, n\), 1 were given"):
+        tc.ptx.from_triton(kernels.softmax, {"BLOCK": 64})[1](np.zeros(3))
+    with pytest.raises(tc.ArgumentError, match="out: arrays of dtype complex64 are not supported"):
+        tc.ptx.from_triton(kernels.softmax, {"BLOCK": 64})[1](np.zeros(3, np.complex64), np.zeros(3), 3)
