@@ -84,6 +84,7 @@ def test_outputs_settle_although_they_name_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "PAGES", ("page.md",))
     monkeypatch.setattr(generate, "NOTEBOOKS", ())
     monkeypatch.setattr(generate, "reference", lambda: "")
+    monkeypatch.setattr(generate, "museum_page", lambda: "")
     monkeypatch.setattr(generate, "STUB", "docs/stub.pyi")
     (tmp_path / "docs").mkdir()
     assert generate.main() == 0

@@ -164,9 +164,9 @@ SAME = {
     ),
     **dict.fromkeys(
         (
-            *formats_of('Format("f64",  {}, {}, {}, "ieee"),', 64, 52, 11),
-            *formats_of('Format("f32",  {}, 23, 8, "ieee"),', 32),
-            *formats_of('Format("s32",  {}),', 32),
+            *formats_of('Format("f64", {}, {}, {}, "ieee"),', 64, 52, 11),
+            *formats_of('Format("f32", {}, 23, 8, "ieee"),', 32),
+            *formats_of('Format("s32", {}),', 32),
         ),
         "they take whole registers",
     ),
