@@ -28,6 +28,7 @@ version = release = tensorcore_dsl.__version__
 project_copyright = "the tensorcore_dsl authors"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "numpydoc", "sphinx_copybutton"]
 nitpicky = True  # a reference that leads nowhere is a warning
+nitpick_ignore = [("py:class", "tensorcore_dsl.errors.Meeting")]  # a base class that no user names
 nb_execution_mode = "off"  # tests/test_docs.py executes notebooks; here they show their outputs
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # steps of a page may skip a level
