@@ -164,11 +164,13 @@ def marks(kernel: Any, bug: int) -> Marks:
 
 
 def _statements(lines: Sequence[str], start: int) -> dict[int, set[int]]:
-    """By line, the lines of the statement there, if it has no others inside: a mark is for all."""
+    """By line, the lines of the statement there, or of its head: a mark is for all of them."""
     found = {}
     for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
-        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
-            inside = set(range(start + node.lineno - 1, start + (node.end_lineno or node.lineno)))
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            inside = set(range(start + node.lineno - 1, start + end))
             found |= dict.fromkeys(inside, inside)
     return found
 
