@@ -229,7 +229,15 @@ def guards(x: tc.Array, y: tc.Array, out: tc.Array):
 
 CORRECT = [sums, part_of_a_warp, in_a_cluster, guards]
 # The code of a region executes it for one warp after the other.
-LATER = [in_a_loop, backwards, misaligned, no_barrier, no_barrier_before_the_store, after_a_shuffle]
+LATER = [
+    later_block,
+    in_a_loop,
+    backwards,
+    misaligned,
+    no_barrier,
+    no_barrier_before_the_store,
+    after_a_shuffle,
+]
 CLUSTERS = [unwritten_in_a_cluster, address_of_another_block, in_a_cluster]
 
 
