@@ -8,9 +8,10 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import isa
+from tensorcore_dsl import isa, ptx
 from tensorcore_dsl.checking.formats import FORMATS
 from tensorcore_dsl.checking.script import USAGE, check_script
 from tensorcore_dsl.environment import cache_contents as caches
@@ -83,6 +84,8 @@ def parser() -> argparse.ArgumentParser:
     visited = command("museum", visit, "public bugs of asynchronous kernels: list them, or run them")
     visited.add_argument("name", nargs="?", help="run this one: its broken form, and its fixed form")
     visited.add_argument("--all", action="store_true", help="run all of them")
+    held = command("ptx", read_ptx, "say what a file of PTX holds, and whether its kernels can be emulated")
+    held.add_argument("file", help="a file of PTX, of any compiler")
     cache = command("cache", show_cache, "say where the caches are and how large, or clear them")
     cache.add_argument(
         "--clear",
@@ -170,6 +173,17 @@ def visit(options: argparse.Namespace) -> int:
         return 0
     chosen = museum.exhibits() if options.all else [museum.exhibit(options.name)]
     return int(not all([museum.tell(each) for each in chosen]))
+
+
+def read_ptx(options: argparse.Namespace) -> int:
+    """The exit status: 1 if a kernel of the file is not read."""
+    try:
+        module = ptx.load(Path(options.file))
+    except OSError as error:
+        raise ArgumentError(f"cannot read {options.file!r}: {error.strerror or error}") from None
+    said = list(module.overview())
+    print("\n".join(line for line, _ in said))
+    return int(not all(fine for _, fine in said))
 
 
 def show_cache(options: argparse.Namespace) -> int:

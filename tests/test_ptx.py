@@ -15,6 +15,7 @@ import pytest
 import tensorcore_dsl as tc
 from benchmarks.emulated_kernels import CHECKED
 from tensorcore_dsl import ptx
+from tensorcore_dsl.__main__ import main
 from tensorcore_dsl.codegen.ptx import print_kernel
 from tensorcore_dsl.kernel import specialisation
 from tensorcore_dsl.kernel.specialisation import Specialisation
@@ -341,3 +342,20 @@ def test_arguments_are_checked() -> None:
         k[1, 1](1, np.zeros(3))
     with pytest.raises(tc.ArgumentError, match="no variable is called 'v'"):
         ptx.load(".version 8.0\n.target sm_90\n.entry a() { ret; }\n").memory("v")
+
+
+def test_the_program_says_what_a_file_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "two.ptx"
+    file.write_text("""
+.version 8.0
+.target sm_90
+.entry a(.param .u64 x) { .reg .b64 %rd<3>; .shared .align 4 .b8 s[64];
+    ld.param.u64 %rd1, [x]; add.s64 %rd1, %rd1, 8; add.s64 %rd1, %rd1, 8; st.global.u64 [%rd1], 3; ret; }
+.entry b() { brx.idx %r1, targets; }
+""")
+    assert main(["ptx", str(file)]) == 1
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "a: 1 parameters, 3 instructions (add 2, st 1), 64 bytes of shared memory"
+    assert second.startswith("b: not read: brx.idx: calls of functions and tables of jumps are not supported")
+    assert main(["ptx", str(tmp_path / "none.ptx")]) == 1
+    assert "cannot read" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.dtypes import DType, named
-from tensorcore_dsl.errors import ArgumentError, public
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, public
 from tensorcore_dsl.interpreter import Report, compile_program, run
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
-from tensorcore_dsl.ir.nodes import Kernel
+from tensorcore_dsl.ir.nodes import Kernel, Op
 from tensorcore_dsl.ptx import syntax
 from tensorcore_dsl.ptx.reader import LOCAL, kernel_of
 from tensorcore_dsl.runtime.arguments import describe
@@ -97,6 +98,25 @@ class Module:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
+
+    def overview(self) -> Iterator[tuple[str, bool]]:
+        """A line for each kernel: what it holds, or why it is not read; and whether it is read."""
+        for name, function in self._functions.items():
+            try:
+                kernel = self[name]
+            except TensorCoreError as error:
+                yield f"{name}: not read: {error}", False
+                continue
+            ops = Counter(node.instr.opcode for node in kernel.ir.body if isinstance(node, Op))
+            common = ", ".join(f"{opcode} {count}" for opcode, count in ops.most_common(5))
+            facts = [
+                f"{len(function.params)} parameters",
+                f"{ops.total()} instructions ({common})",
+                f"{kernel.ir.shared_bytes} bytes of shared memory"
+                + " and dynamic ones" * bool(kernel.ir.dynamic),
+                *([f"{kernel.local_bytes} bytes of local memory"] if kernel.local_bytes else []),
+            ]
+            yield f"{name}: {', '.join(facts)}", True
 
     def memory(self, name: str) -> np.ndarray:
         """The bytes of a variable in global or constant memory, which launches share.
