@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 
@@ -91,11 +92,10 @@ def tell(exhibit: Exhibit) -> bool:
 
 def print_list() -> None:
     """Print name, source and title of each exhibit, by kind."""
-    for kind in KINDS:
+    for kind, some in groupby(exhibits(), lambda each: each.kind):
         print(kind)
-        for each in exhibits():
-            if each.kind == kind:
-                print(f"  {each.name:<24} {each.title} ({each.source})")
+        for each in some:
+            print(f"  {each.name:<24} {each.title} ({each.source})")
 
 
 def exhibits() -> list[Exhibit]:

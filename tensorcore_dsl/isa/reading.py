@@ -104,12 +104,6 @@ def _match(pattern: Any, item: Any, found: dict[int, Item]) -> bool:
     )
 
 
-def converting(operand: Operand, bits: int, to: int, signed: bool = False) -> str:
-    """The instruction that makes a register of `to` bits from one of `bits`."""
-    sign = "s" if signed else "u"
-    return f"cvt.{sign}{to}.{sign}{bits}"
-
-
 def in_space(opcode: str, shared: bool) -> str | None:
     """An access with the space that its addresses have; None where they may have several.
 

@@ -19,7 +19,7 @@ from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
 from tensorcore_dsl.ir.nodes import Kernel, Op
 from tensorcore_dsl.ptx import syntax
-from tensorcore_dsl.ptx.reader import LOCAL, kernel_of
+from tensorcore_dsl.ptx.reader import LOCAL, kernel_of, part_name
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
@@ -238,7 +238,7 @@ def _parts(param: syntax.Variable, x: Any) -> dict[str, Any]:
             f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass a dict with the "
             "value of each field by its offset, {0: 1.5, 8: array}"
         )
-    return {f"{param.name}+{offset}" if offset else param.name: value for offset, value in x.items()}
+    return {part_name(param.name, offset): value for offset, value in x.items()}
 
 
 def _initial(variable: syntax.Variable) -> np.ndarray:
@@ -250,8 +250,7 @@ def _initial(variable: syntax.Variable) -> np.ndarray:
             raise ArgumentError(
                 f"variable {variable.name} is initialised with {item[1]}; numbers are supported"
             )
-        text = item[1]
-        numbers.append(int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0))
+        numbers.append(syntax.number_of(item[1]))
     data = b"".join((number % (1 << 8 * width)).to_bytes(width, "little") for number in numbers)
     return np.frombuffer(bytearray(data.ljust(variable.size, b"\0")), np.uint8)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from math import prod
 from typing import NoReturn
 
 from tensorcore_dsl import dtypes
@@ -11,7 +12,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import instruction, names, reading
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
-from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, operands_of
+from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, number_of, operands_of
 
 _CALLS = ("call", "brx")
 _LEAVES = ("ret", "exit")
@@ -68,14 +69,14 @@ class _Reader:
         self.kernel = nodes.Kernel(
             function.name,
             [
-                *(nodes.Param(_field(name, offset), value) for (name, offset), value in self.ordered()),
+                *(nodes.Param(part_name(name, offset), value) for (name, offset), value in self.ordered()),
                 *(nodes.Param(name, value) for name, value in self.globals.items()),
             ],
             nodes.Block(self.body),
             shared_bytes=size,
             shared_align=align,
             dynamic=max((v.align for v in dynamic), default=0),
-            threads=_product(threads) if threads else None,
+            threads=prod(threads) if threads else None,
             cluster=(*cluster, 1, 1)[:3] if cluster else None,  # type: ignore[arg-type]
         )
 
@@ -416,9 +417,7 @@ class _Reader:
             return self.addresses[text]
         if kind != "number":
             self.refuse(f"{s.opcode}: {text} is no register, number or variable in shared memory", s.loc)
-        if text[:2].lower() in ("0f", "0d"):
-            return int(text[2:], 16)
-        return int(text.rstrip("U"), 0)
+        return number_of(text)
 
     def address(self, s: Statement, o: Operand, item: Item) -> nodes.Address:
         base, offset = (item[1], int(item[2])) if item[0] == "sum" else (item, 0)
@@ -438,17 +437,11 @@ def _with_parts(whole: nodes.Value, parts: dict[int, nodes.Value], loc: Loc) -> 
     return nodes.Assign(whole, tuple(sources), loc)
 
 
-def _field(name: str, offset: int) -> str:
+def part_name(name: str, offset: int) -> str:
+    """The name in the IR of the part of a parameter at an offset in bytes."""
     return f"{name}+{offset}" if offset else name
 
 
 def _bits(o: Operand) -> dtypes.DType:
     """The type of the raw bits of an operand's registers."""
     return dtypes.pred if o.register_bits == 1 else dtypes.named(f"b{o.register_bits}")
-
-
-def _product(numbers: tuple[int, ...]) -> int:
-    found = 1
-    for number in numbers:
-        found *= number
-    return found

@@ -80,13 +80,17 @@ class Function:
 
 @dataclass
 class Text:
-    """What a file of PTX declares. refused: functions that are no kernels, by name."""
+    """What a file of PTX declares; functions that are no kernels are left out."""
 
     version: str = ""
     target: str = ""
     kernels: list[Function] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
-    refused: dict[str, Loc] = field(default_factory=dict)
+
+
+def number_of(text: str) -> int:
+    """The integer of a token, or the bits of its floating-point number."""
+    return int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0)
 
 
 def parse(text: str, filename: str) -> Text:
@@ -143,7 +147,7 @@ class _Parser:
         return found
 
     def number(self) -> int:
-        return int(self.take().rstrip("U"), 0)
+        return number_of(self.take())
 
     def skip_braces(self) -> None:
         depth = 0
@@ -179,7 +183,7 @@ class _Parser:
             elif word == ".entry":
                 found.kernels.append(self.function())
             elif word == ".func":
-                self.other_function(found)
+                self.skip_function()
             elif word in _SPACES:
                 found.variables += self.variables(external)
             else:
@@ -192,14 +196,8 @@ class _Parser:
         while self.accepts(","):
             self.take()
 
-    def other_function(self, found: Text) -> None:
-        """A function that is no kernel: its name is kept for the error of a call."""
-        loc = self.here
-        self.take()
-        if self.next == "(":
-            while self.take() != ")":
-                pass
-        found.refused[self.take()] = loc
+    def skip_function(self) -> None:
+        """Skip a function that is no kernel; its calls are refused."""
         while self.next not in ("{", ";"):
             self.take()
         if not self.accepts(";"):
@@ -321,7 +319,29 @@ class _Parser:
         return Statement(opcode, tuple(operands), guard, loc)
 
     def item(self) -> Item:
-        return operand(self)
+        """The tree of one operand."""
+        text = self.take()
+        if text == "{":
+            found: Item = ("group", *self.items("}"))
+        elif text == "[":
+            found = ("address", *self.items("]"))
+        elif text == "(":
+            found = ("list", *self.items(")"))
+        elif text == "!":
+            return ("not", self.item())
+        elif text == "-":
+            found = ("number", f"-{self.take()}")
+        else:
+            found = ("number" if text[0].isdigit() else "name", text)
+        if self.accepts("+"):
+            sign = "-" if self.accepts("-") else ""
+            found = ("sum", found, number_of(sign + self.take()))
+        elif self.next == "-" and found[0] == "name":
+            self.take()
+            found = ("sum", found, -self.number())
+        if self.accepts("|"):
+            found = ("pair", found, self.item())
+        return found
 
     def items(self, end: str) -> tuple[Item, ...]:
         found = []
@@ -329,32 +349,6 @@ class _Parser:
             found.append(self.item())
             self.accepts(",")
         return tuple(found)
-
-
-def operand(parser: _Parser) -> Item:
-    """The tree of one operand."""
-    text = parser.take()
-    if text == "{":
-        found: Item = ("group", *parser.items("}"))
-    elif text == "[":
-        found = ("address", *parser.items("]"))
-    elif text == "(":
-        found = ("list", *parser.items(")"))
-    elif text == "!":
-        return ("not", operand(parser))
-    elif text == "-":
-        found = ("number", f"-{parser.take()}")
-    else:
-        found = ("number" if text[0].isdigit() else "name", text)
-    if parser.accepts("+"):
-        sign = "-" if parser.accepts("-") else ""
-        found = ("sum", found, int(sign + parser.take().rstrip("U"), 0))
-    elif parser.next == "-" and found[0] == "name":
-        parser.take()
-        found = ("sum", found, -int(parser.take().rstrip("U"), 0))
-    if parser.accepts("|"):
-        found = ("pair", found, operand(parser))
-    return found
 
 
 def operands_of(text: str) -> tuple[Item, ...]:

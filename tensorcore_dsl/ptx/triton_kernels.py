@@ -49,7 +49,7 @@ def from_triton(
     Raises
     ------
     UnsupportedSyntax
-        At the launch: what `load` does not read yet, such as the `wgmma` that Triton uses on sm_90a.
+        At the launch: what `load` does not read.
 
     Examples
     --------
