@@ -7,10 +7,11 @@ of bounds, the race detector and the passes ask it of the row, never of the mnem
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from math import prod
+from operator import or_
 from typing import Any
 
 from tensorcore_dsl.isa.effects import PURE, Effect
@@ -123,6 +124,11 @@ def _parse_access(words: Sequence[str]) -> Access:
     if named.get("order"):
         named.setdefault("scope", "gpu")
     return Access(verb, operand, space, count, **named)
+
+
+def effects_of(accesses: Iterable[Access]) -> Effect:
+    """The effects that all accesses of an instruction give to it."""
+    return reduce(or_, (access.effects for access in accesses), PURE)
 
 
 def _product(text: str) -> int:

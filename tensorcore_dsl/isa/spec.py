@@ -11,15 +11,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, reduce
-from operator import or_
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError, public
-from tensorcore_dsl.isa.access import SCOPES, Access, parse_accesses
+from tensorcore_dsl.isa.access import SCOPES, Access, effects_of, parse_accesses
 from tensorcore_dsl.isa.effects import PURE, Effect
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.tracing import emitter
@@ -485,7 +484,7 @@ class Row:
             section=self.section,
             execute=self.execute,
             accesses=accesses,
-            effects=reduce(or_, (a.effects for a in accesses), self.effects),
+            effects=self.effects | effects_of(accesses),
             template=_fill(self.template, axes),
             tied=self.tied,
             params=axes,

@@ -11,15 +11,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, reduce
-from operator import or_
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.isa.access import parse_accesses
+from tensorcore_dsl.isa.access import effects_of, parse_accesses
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.effects import WARP
 from tensorcore_dsl.isa.generic import memories
@@ -191,7 +190,7 @@ class Fragments:
         return dict(
             mnemonic=f"{ptx}.packed" if tight else ptx,
             requires=Requires(self.requires),
-            effects=reduce(or_, (a.effects for a in accesses), WARP),
+            effects=WARP | effects_of(accesses),
             accesses=accesses,
             version=self.ptx,
             params=params | ({"ptx": ptx} if tight else {}),

@@ -65,27 +65,11 @@ def constant(bits: int, value: int, lanes: int = LANES) -> ir.Constant:
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-def _extreme(test: str, sign: str) -> Emit:
-    def emit(builder: Any, a: Any, b: Any) -> Any:
-        compare = builder.icmp_signed if sign == "s" else builder.icmp_unsigned
-        return builder.select(compare(test, a, b), a, b)
-
-    return emit
-
-
 def _test(way: str, test: str) -> Emit:
     """Comparison by the builder's method `way`."""
 
     def emit(builder: Any, a: Any, b: Any) -> Any:
         return builder.zext(getattr(builder, way)(test, a, b), vector(8))
-
-    return emit
-
-
-def _join(bits: int) -> Emit:
-    def emit(builder: Any, low: Any, high: Any) -> Any:
-        low, high = (builder.zext(part, vector(bits)) for part in (low, high))
-        return builder.or_(low, builder.shl(high, constant(bits, bits // 2)))
 
     return emit
 
@@ -178,7 +162,8 @@ def _pair(convert: Emit) -> Emit:
     """Pack two words into the halves of one, the first one above."""
 
     def emit(builder: Any, high: Any, low: Any) -> Any:
-        return _join(32)(builder, convert(builder, low), convert(builder, high))
+        low, high = (builder.zext(convert(builder, x), vector(32)) for x in (low, high))
+        return builder.or_(low, builder.shl(high, constant(32, 16)))
 
     return emit
 
@@ -231,7 +216,8 @@ def _everywhere(builder: Any, number: Any, lanes: int = LANES) -> Any:
 def _map_address(builder: Any, address: Any, rank: Any, shift: Any, farthest: Any) -> Any:
     """The bits of an address below `shift`, above them the rank, at most `farthest`, plus one."""
     shift, farthest = (_everywhere(builder, builder.trunc(x, ir.IntType(32))) for x in (shift, farthest))
-    upper = builder.add(_extreme("<", "u")(builder, rank, farthest), constant(32, 1))
+    least = builder.select(builder.icmp_unsigned("<", rank, farthest), rank, farthest)
+    upper = builder.add(least, constant(32, 1))
     ones = builder.shl(constant(32, 0xFFFFFFFF), shift)
     offset = builder.and_(address, builder.not_(ones))
     return builder.or_(offset, builder.shl(upper, shift))
