@@ -138,7 +138,7 @@ class Exploration:
 
 
 def difference(name: str, expected: Any, actual: Any) -> Difference | None:
-    """Mask of the elements of two arrays of one shape and type that have different bits."""
+    """Compare the bits of two arrays of one shape and type; None if all are equal."""
     unequal = np.zeros(expected.shape, np.bool_)
     for byte in range(expected.itemsize):
         unequal |= _byte(expected, byte) != _byte(actual, byte)

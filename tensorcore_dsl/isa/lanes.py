@@ -1,7 +1,7 @@
 """Instructions of single threads as elementary operations, which compiled loops execute.
 
-Only the commonest instructions are here; each of these has the same results as its `execute`. What
-an operation computes is in `numerics/lanes.py`.
+The rules here give the commonest instructions operations of `numerics/lanes.py`, which have the same
+results as `execute`. For all others that compute with registers alone, `execute` itself emits the code.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def references(name: str) -> tuple[int, ...]:
     return tuple(map(symbols.address_of, _TRACED[name][1]))
 
 
-_TRACED: dict[str, tuple[Operation, list[Any]]] = {}  # those that semantics themselves emit
+_TRACED: dict[str, tuple[Operation, list[Any]]] = {}  # by name: emitted by semantics, with references
 
 
 def _traced(instr: Instruction, immediate: dict[int, int]) -> Operations:

@@ -16,7 +16,8 @@ from tensorcore_dsl.isa.effects import VOLATILE, WARP
 from tensorcore_dsl.isa.spec import Instruction, row
 
 ADDRESS = "global_address"
-# An address is that of the array on the host. rank: one less than the number of axes; strides: bytes, of all axes but the innermost.
+# The address is that of the array on the host. rank: one less than the number of axes. strides: bytes,
+# of all axes but the innermost.
 OBJECT = np.dtype(
     [(ADDRESS, "u8"), ("global_stride", "u8", 4), ("box_dim", "u4", 5),
      ("global_dim", "u4", 5), ("element_stride", "u4", 5), ("rank", "u4"), ("elemtype", "u4"),

@@ -183,7 +183,7 @@ def shfl_xor(value: Any, lanes: SupportsIndex, mask: SupportsIndex = ALL_LANES) 
 
 
 def check_choice(what: str, choice: str, allowed: tuple[str, ...]) -> None:
-    """OperandError unless `given` is among the allowed names."""
+    """OperandError unless `choice` is among the allowed names."""
     if choice not in allowed:
         raise OperandError(f"{what} may be {listing(allowed)}; {choice!r} was given")
 

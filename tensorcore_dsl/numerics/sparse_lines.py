@@ -47,7 +47,7 @@ def selected(
 
 @compiled
 def _select(words: Any, places: Any, columns: Any, undefined: Any, active: Any, chosen: Any) -> int:
-    """`selected`, whose columns go to `found`, (warps, elements); -1 for None."""
+    """`selected`, whose columns go to `chosen`, (warps, elements); -1 for None."""
     rows, nibbles, each = places.shape[0], places.shape[1], columns.shape[2]
     wrong = -1
     for w in range(active.size):

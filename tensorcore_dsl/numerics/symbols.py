@@ -29,9 +29,8 @@ class Untraceable(TypeError):
 class Trace:
     """Emits the code of one function of vectors.
 
-    builder: emits its instructions; None of `numbers` is known while references are counted.
-    references: what the code refers to by address, in the order in which its function takes the
-    addresses: arrays, and compiled loops with the kinds of their arguments.
+    references: arrays, and compiled loops with the kinds of their arguments, to which the code refers
+    by address. numbers: these addresses, in this order; None while the references are counted.
     """
 
     def __init__(self, builder: ir.IRBuilder, numbers: Sequence[ir.Value] | None = None) -> None:

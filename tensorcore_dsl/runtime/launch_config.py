@@ -195,5 +195,5 @@ def launch_text(kernel: Any, options: Mapping[str, Any], stream: Any) -> str:
 
 
 def refuse_call(name: str, subscripted: str) -> NoReturn:
-    """Make the error of a launch without grid and block, which `subscripted` takes."""
+    """Raise the error of a launch without grid and block, which `subscripted` takes."""
     raise ArgumentError(f"kernel {name} is launched with a grid and a block: {subscripted}[grid, block](...)")

@@ -59,7 +59,7 @@ class SharedStorage:
 
     @property
     def changing_shadow(self) -> np.ndarray:
-        """Allocate a shadow in which bytes may become anything."""
+        """The states, which speak for all pages now; bytes may become anything in it."""
         _disclose_all(self.states, self.pages, True)
         return self.states
 

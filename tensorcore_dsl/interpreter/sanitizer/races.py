@@ -369,7 +369,7 @@ class Races(HappensBefore):
         reduces: bool,
         vector: int = FENCED_GLOBAL,
     ) -> Callable[[], None] | None:
-        """The same for bytes at real addresses of global memory.
+        """Check and note an access to bytes at real addresses of global memory.
 
         vector: ORDER for a tensor map; what earlier launches did to it is asked where it is decoded.
         """
