@@ -13,13 +13,16 @@ from pathlib import Path
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa, ptx
 from tensorcore_dsl.checking.formats import FORMATS
-from tensorcore_dsl.checking.script import USAGE, check_script
+from tensorcore_dsl.checking.script import USAGE, check_script, source_of
 from tensorcore_dsl.environment import cache_contents as caches
 from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
 from tensorcore_dsl.kernels import bench, demo, museum
+from tensorcore_dsl.viewer.observe import observe
+from tensorcore_dsl.viewer.page import page
+from tensorcore_dsl.viewer.server import Pages, serve
 
 PROGRAM = "tensorcore-dsl"
 MANY = 60  # lines that `list` prints without --all
@@ -72,15 +75,9 @@ def parser() -> argparse.ArgumentParser:
         )
         subparser.add_argument("--arch", help="the architecture that the CPU emulates, as sm_80")
     checked = command("check", check, "run a script with every launch emulated, with all checks")
-    checked.add_argument("--first", action="store_true", help="stop at the first finding")
-    checked.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
-    checked.add_argument("--json", action="store_const", dest="format", const="json", help="as --format json")
-    checked.add_argument("--output", metavar="FILE", help="write the report to a file")
-    checked.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
-    checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
-    checked.set_defaults(status_of_errors=USAGE)
-    checked.add_argument("script", help="path of a Python script")
-    checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    add_check_arguments(checked)
+    viewed = command("view", view, "show a kernel's Python beside its PTX and SASS, with an emulated run")
+    add_view_arguments(viewed)
     visited = command("museum", visit, "public bugs of asynchronous kernels: list them, or run them")
     visited.add_argument("name", nargs="?", help="run this one: its broken form, and its fixed form")
     visited.add_argument("--all", action="store_true", help="run all of them")
@@ -95,6 +92,27 @@ def parser() -> argparse.ArgumentParser:
         help="remove what was compiled and measured, or one of the three (default: all)",
     )
     return whole
+
+
+def add_check_arguments(checked: argparse.ArgumentParser) -> None:
+    checked.add_argument("--first", action="store_true", help="stop at the first finding")
+    checked.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
+    checked.add_argument("--json", action="store_const", dest="format", const="json", help="as --format json")
+    checked.add_argument("--output", metavar="FILE", help="write the report to a file")
+    checked.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
+    checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
+    checked.set_defaults(status_of_errors=USAGE)
+    checked.add_argument("script", help="path of a Python script")
+    checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+
+
+def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
+    viewed.add_argument("--export", metavar="FILE", help="write the page to a file instead of serving it")
+    viewed.add_argument("--port", type=int, default=0, help="of the page (default: any that is free)")
+    viewed.add_argument("--arch", help="the architecture, for example sm_80 (default: sm_90a)")
+    viewed.add_argument("--launch", type=int, default=1, metavar="N", help="the kernel's N-th launch")
+    viewed.add_argument("target", metavar="FILE[:KERNEL]", help="a script, and a kernel that it launches")
+    viewed.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
 
 
 def show(options: argparse.Namespace) -> int:
@@ -164,6 +182,24 @@ def check(options: argparse.Namespace) -> int:
         order=order,
         arch=options.arch,
     )
+
+
+def view(options: argparse.Namespace) -> int:
+    script, _, kernel = options.target.rpartition(":")
+    if not script or not kernel.isidentifier():  # no kernel: the colon of a drive, or none
+        script, kernel = options.target, ""
+    if options.export is None:
+        source_of(script)  # or its error, before anything is served
+        chosen = [f"--launch={options.launch}", *([f"--arch={options.arch}"] if options.arch else [])]
+        serve(Pages([*chosen, options.target, *options.arguments], script), options.port)
+        return 0
+    text = page(observe(script, kernel or None, options.arguments, options.launch, options.arch))
+    try:
+        Path(options.export).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot write {options.export!r}: {error.strerror or error}") from None
+    print(f"wrote {options.export}")
+    return 0
 
 
 def visit(options: argparse.Namespace) -> int:

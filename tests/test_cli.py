@@ -218,7 +218,7 @@ def test_version(capsys):
 
 
 def test_commands():
-    assert set(commands()) == {"show", "list", "demo", "bench", "check", "cache", "museum", "ptx"}
+    assert set(commands()) == {"show", "list", "demo", "bench", "check", "cache", "museum", "ptx", "view"}
 
 
 @pytest.mark.parametrize("name", [None, *commands()])

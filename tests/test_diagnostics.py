@@ -297,7 +297,7 @@ def test_the_variable_names_one(tmp_path, monkeypatch):
 def test_one_that_cannot_read_the_version_is_passed_over(tmp_path, monkeypatch):
     old = script(tmp_path, "old", "sys.exit('Unsupported .version')")
     new = script(tmp_path, "new", "open(sys.argv[-1], 'wb').write(b'made')")
-    monkeypatch.setattr(ptxas, "_search", lambda: iter([tmp_path / "none", old, new]))
+    monkeypatch.setattr(ptxas, "installed", lambda name: iter([tmp_path / "none", old, new]))
     assert ptxas.find((8, 0)) == new
 
 

@@ -175,6 +175,7 @@ def test_contents(wheel):
     expected = {f"tensorcore_dsl/{name}" for name in modules("tensorcore_dsl")}
     assert installed == expected | {f"tensorcore_dsl/kernels/{name}" for name in modules("kernels")}
     assert {"tensorcore_dsl/py.typed", "tensorcore_dsl/_typing.pyi"} <= set(names)
+    assert {f"tensorcore_dsl/viewer/page.{end}" for end in ("html", "css", "js")} <= set(names)
 
 
 def run_beside_requirements(*command, cwd):

@@ -32,11 +32,11 @@ def check_script(
     output, which then has the report alone unless it is text. options: arch, first, order, of
     `checking`. Returns CLEAN, FINDINGS, or FAILED if the script fails by itself without findings.
     """
-    source = _source(script)
+    source = source_of(script)
     alone = form != "text" and output is None
     prints = _to_stderr() if alone else contextlib.nullcontext()
-    with prints, checking(**options) as session, _as_main(script, arguments) as module:
-        failure = _execute(source, module)
+    with prints, checking(**options) as session:
+        failure = run(source, script, arguments)
     result = session.result
     result.failure = failure
     if output is not None:
@@ -45,6 +45,12 @@ def check_script(
         _print(FORMATS[form](result), sys.stdout)
     _print(str(result), sys.stderr if alone else sys.stdout)
     return FINDINGS if not result.ok else FAILED if failure else CLEAN
+
+
+def run(source: types.CodeType, script: str, arguments: Sequence[str]) -> str:
+    """Run a script as `python script.py arguments` does; returns what made it fail, "" for nothing."""
+    with _as_main(script, arguments) as module:
+        return _execute(source, module)
 
 
 @contextlib.contextmanager
@@ -68,7 +74,8 @@ def _print(text: str, file: TextIO) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=file)
 
 
-def _source(script: str) -> types.CodeType:
+def source_of(script: str) -> types.CodeType:
+    """The code of a script; ArgumentError if it cannot be read or is no Python."""
     try:
         text = Path(script).read_bytes()
     except OSError as error:

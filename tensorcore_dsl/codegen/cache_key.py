@@ -78,6 +78,7 @@ OUTSIDE_IR = frozenset(
         "testing.py",
         "torch",
         "tuning",
+        "viewer",
         "viz",
     )
 )

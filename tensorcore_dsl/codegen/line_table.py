@@ -98,14 +98,19 @@ class LineTable:
         yield "}"
 
 
+def original_names(kernel: Kernel) -> dict[str, str]:
+    """The name of each file of the kernel's source, by the name that tools see."""
+    places = (node.loc for node in walk(kernel.body) if node.loc is not None)
+    names = {loc.filename for place in places for loc in place.chain()}
+    return {printable(name): name for name in names}
+
+
 def source_lines(text: str, kernel: Kernel, counted: bool = True) -> dict[int, Place]:
     """The source of each line of the kernel's PTX with directives.
 
     counted: lines are numbered with the directives; else as in the text without them.
     """
-    places = (node.loc for node in walk(kernel.body) if node.loc is not None)
-    names = {loc.filename for place in places for loc in place.chain()}
-    originals = {printable(name): name for name in names}
+    originals = original_names(kernel)
     files: dict[str, str] = {}
     sources: dict[int, Place] = {}
     number, place, in_section = 0, None, False

@@ -1,27 +1,23 @@
 """Whole-program assembly by an installed ptxas.
 
 nvJitLink compiles a text as part of a program and therefore ignores `setmaxnreg` (C7504). The
-order of search is TENSORCORE_DSL_PTXAS, NVIDIA's wheels, CUDA_HOME and CUDA_PATH, PATH, the
-toolkit's default directory, Triton's copy.
+order of search is TENSORCORE_DSL_PTXAS, then that of `programs.installed`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from tensorcore_dsl.codegen.programs import installed
 from tensorcore_dsl.environment.switches import is_off
 
 VARIABLE = "TENSORCORE_DSL_PTXAS"  # a path, or "off"
-_NAME = "ptxas.exe" if sys.platform == "win32" else "ptxas"
-_WHEELS = ("nvidia/cu*/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin")
 _SECONDS = 600
 
 
@@ -41,24 +37,8 @@ def candidates() -> tuple[Path, ...]:
 
 @cache
 def _found(chosen: str | None) -> tuple[Path, ...]:
-    candidates = [Path(chosen)] if chosen else list(_search())
+    candidates = [Path(chosen)] if chosen else list(installed("ptxas"))
     return tuple(dict.fromkeys(path for path in candidates if path.is_file()))
-
-
-def _search() -> Iterator[Path]:
-    *wheels, triton = _WHEELS
-    roots = [Path(entry) for entry in sys.path if entry]
-    for root in roots:
-        for place in wheels:
-            yield from (folder / _NAME for folder in sorted(root.glob(place)))
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if home := os.environ.get(variable):
-            yield Path(home) / "bin" / _NAME
-    if on_path := shutil.which("ptxas"):
-        yield Path(on_path)
-    yield Path("/usr/local/cuda/bin") / _NAME
-    for root in roots:
-        yield from (folder / _NAME for folder in root.glob(triton))
 
 
 def identity(path: Path) -> str:

@@ -59,6 +59,8 @@ class Report:
         By (space, verb): "global", "shared" or "shared::cluster", and "load" or "store".
     lines : dict
         Traffic by (file:line, space, verb), filled only if the launch has `profile`.
+    executed : Counter
+        Instructions of warps by file:line, filled only if the launch has `profile`.
     trace : Trace or None
         The variables that the emulator was asked to record.
     timeline : Timeline or None
@@ -68,6 +70,7 @@ class Report:
     instructions: Counter[str] = field(default_factory=Counter)
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     lines: dict[tuple[str, str, str], Traffic] = field(default_factory=dict)
+    executed: Counter[str] = field(default_factory=Counter)
     trace: Any = None
     timeline: Any = None
 
@@ -75,7 +78,8 @@ class Report:
         lines = dict(self.lines)
         for key, traffic in other.lines.items():
             lines[key] = lines.get(key, Traffic()) + traffic
-        return Report(self.instructions + other.instructions, self.bytes + other.bytes, lines)
+        counts = (self.instructions + other.instructions, self.bytes + other.bytes)
+        return Report(*counts, lines, self.executed + other.executed)
 
     def __str__(self) -> str:
         out = ["instructions (warps):"]
@@ -124,15 +128,17 @@ class Tally:
         return found
 
     def report(self, steps: Sequence[Step]) -> Report:
-        instructions: Counter[str] = Counter()
+        instructions, executed = Counter[str](), Counter[str]()
         for step, count in zip(steps, self.executed(), strict=True):
             if count and step.counted:
                 instructions[step.counted] += count
+                if self.profile:
+                    executed[str(step.loc)] += count
         lines: dict[tuple[str, str, str], Traffic] = {}
         for (at, space, verb), traffic in self.traffic.items():
             key = (str(steps[at].loc), space, verb)
             lines[key] = lines.get(key, Traffic()) + traffic
-        return Report(instructions, self.bytes, lines)
+        return Report(instructions, self.bytes, lines, executed)
 
 
 @compiled

@@ -15,6 +15,7 @@ _DEVICES = {
     120: (188, 1536, 24, 100), 121: (48, 1536, 24, 100),
 }  # fmt: skip
 _RESERVED = 1024  # bytes of shared memory that the system takes of each CTA, from sm_80 on
+_REGISTERS, _REGISTER_UNIT = 65536, 256  # of a multiprocessor, in four partitions; handed to a warp at once
 
 
 def resident(arch: Arch, threads: int, shared: int) -> int:
@@ -22,8 +23,22 @@ def resident(arch: Arch, threads: int, shared: int) -> int:
 
     At most: the registers of a kernel may allow fewer.
     """
-    chips, most_threads, most_ctas, shared_kib = _DEVICES[arch.number]
-    of_threads = most_threads // (-(-threads // 32) * 32)
+    return _DEVICES[arch.number][0] * max(min(limits(arch, threads, shared).values()), 1)
+
+
+def limits(arch: Arch, threads: int, shared: int, registers: int | None = None) -> dict[str, int]:
+    """CTAs that one multiprocessor holds, by what limits them; registers: of a thread."""
+    _, most_threads, most_ctas, shared_kib = _DEVICES[arch.number]
+    warps = -(-threads // 32)
     reserved = _RESERVED if arch.number >= 80 else 0
-    of_shared = shared_kib * 1024 // max(shared + reserved, 1)
-    return chips * max(min(most_ctas, of_threads, of_shared), 1)
+    found = {"threads": most_threads // (warps * 32), "blocks": most_ctas}
+    found["shared memory"] = shared_kib * 1024 // max(shared + reserved, 1)
+    if registers:
+        of_warp = -(-registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
+        found["registers"] = _REGISTERS // 4 // of_warp * 4 // warps
+    return found
+
+
+def warps_of(arch: Arch) -> int:
+    """Warps that one multiprocessor holds."""
+    return _DEVICES[arch.number][1] // 32

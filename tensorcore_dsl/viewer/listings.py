@@ -1,0 +1,96 @@
+"""Texts of a kernel line by line, each with the line of Python that it comes from."""
+
+from __future__ import annotations
+
+import ast
+import json
+import linecache
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from tensorcore_dsl.codegen.line_table import Place, original_names, source_lines
+from tensorcore_dsl.codegen.nvdisasm import disassemble
+from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.ir.nodes import walk
+from tensorcore_dsl.ir.text import format_kernel
+from tensorcore_dsl.kernel.specialisation import Specialisation
+
+_PLACE = re.compile(r'loc (\d+) ("(?:[^"\\]|\\.)*"):(\d+):')
+_REFERENCE = re.compile(r" #(\d+)$")
+
+
+def key(place: Place | None) -> str:
+    """The name of a line of Python on the page; "" for none."""
+    return "" if place is None else f"{place[0]}:{place[1]}"
+
+
+def listing_of(lines: Iterable[tuple[str, str]], **more: Any) -> dict[str, Any]:
+    """Lines and the keys of their places, as the page takes them."""
+    texts, keys = zip(*lines)
+    return {"lines": texts, "keys": keys, **more}
+
+
+def assembly(chosen: Specialisation) -> dict[str, Any]:
+    """IR, PTX and SASS by name; what cannot be had has `missing` instead of lines."""
+    places = source_lines(chosen.ptx_with_lines, chosen.ir, counted=False)
+    numbered = enumerate(chosen.ptx.splitlines(), 1)
+    ptx = listing_of((text, key(places.get(number))) for number, text in numbered)
+    return {"IR": listing_of(_ir_lines(chosen)), "PTX": ptx, "SASS": _sass(chosen)}
+
+
+def _ir_lines(chosen: Specialisation) -> Iterator[tuple[str, str]]:
+    lines = format_kernel(chosen.ir, locations=True).splitlines()
+    table = {m[1]: (json.loads(m[2]), int(m[3])) for m in map(_PLACE.match, lines) if m}
+    for line in lines:
+        if not _PLACE.match(line):
+            reference = _REFERENCE.search(line)
+            yield _REFERENCE.sub("", line), key(table[reference[1]] if reference else None)
+
+
+def _sass(chosen: Specialisation) -> dict[str, Any]:
+    try:
+        sass = disassemble(chosen.cubin, original_names(chosen.ir))
+    except TensorCoreError as error:
+        return listing_of([(f"// {line}", "") for line in str(error).splitlines()], missing=True)
+    lines = ((line.text, key(line.place)) for line in sass)
+    return listing_of(lines, live=[line.live for line in sass])
+
+
+def sources(chosen: Specialisation) -> list[dict[str, Any]]:
+    """The functions that a kernel is made of, highlighted, the kernel first."""
+    code = chosen.kernel.function.__code__
+    wanted: dict[str, set[int]] = {code.co_filename: {code.co_firstlineno}}
+    for node in walk(chosen.ir.body):
+        for loc in node.loc.chain() if node.loc is not None else ():
+            wanted.setdefault(loc.filename, set()).add(loc.line)
+    sections = [part for name, lines in wanted.items() for part in _sections(name, sorted(lines))]
+    own = (code.co_filename, code.co_firstlineno)
+    return sorted(sections, key=lambda part: (part["path"], part["first"]) != own)
+
+
+def _sections(filename: str, lines: list[int]) -> Iterator[dict[str, Any]]:
+    """The functions around lines of a file; a line outside of all functions stands alone."""
+    text = "".join(linecache.getlines(filename))
+    html = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)).splitlines()
+    functions = list(_functions(ast.parse(text).body))
+    single = [range(line, line + 1) for line in lines]
+    spans = {next((span for span in functions if one.start in span), one) for one in single}
+    for span in sorted(spans, key=lambda span: span.start):
+        shown = html[span.start - 1 : span.stop - 1]
+        yield {"path": filename, "file": Path(filename).name, "first": span.start, "html": shown}
+
+
+def _functions(body: list[Any]) -> Iterator[range]:
+    """The lines of the functions of a module, and of the methods of its classes."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            yield range(first, (node.end_lineno or node.lineno) + 1)
+        else:
+            yield from _functions(getattr(node, "body", []))

@@ -1,0 +1,98 @@
+"""Run a script and observe launches of its kernels: their code, counts, timeline and findings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorcore_dsl.checking.copies import copied
+from tensorcore_dsl.checking.findings import CheckResult
+from tensorcore_dsl.checking.script import run, source_of
+from tensorcore_dsl.checking.session import Session, Stopped, launching_in
+from tensorcore_dsl.errors import ArgumentError, EmulationError, TensorCoreError, listing
+from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.kernel.emulation import PreparedLaunch
+from tensorcore_dsl.kernel.specialisation import Specialisation
+from tensorcore_dsl.runtime.host_arrays import on_host
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
+
+
+@dataclass
+class Observed:
+    """One launch. chosen: the build for a GPU; report: None if the emulator refused to go on."""
+
+    name: str
+    chosen: Specialisation
+    config: LaunchConfig
+    arguments: Sequence[Any]
+    result: CheckResult
+    report: Report | None
+
+
+class ObservingSession(Session):
+    """Observes the launch `number` of the kernel `wanted`, or of each kernel if it is None."""
+
+    checks = None
+
+    def __init__(self, wanted: str | None, number: int) -> None:
+        super().__init__()
+        self.wanted, self.number = wanted, number
+        self.launches: Counter[str] = Counter()
+        self.observed: list[Observed] = []
+
+    def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
+        self.launches[kernel] += 1
+        if self.launches[kernel] != self.number or self.wanted not in (None, kernel):
+            return super().run(kernel, launch)
+        assert isinstance(launch, PreparedLaunch)
+        self.observed.append(_observe(kernel, launch))
+        if self.wanted is not None:
+            raise Stopped
+        return Report()
+
+
+def _observe(name: str, launch: PreparedLaunch) -> Observed:
+    """Profile a launch on copies of its arrays, then run it with all checks."""
+    emulator, config, arguments = launch.emulator, launch.config, launch.arguments
+    kernel, types, constants = emulator.kernel, launch.chosen.types, launch.chosen.constants
+    build = kernel.specialised(types, constants, launch.chosen.arch)
+    report = None
+    plain = replace(emulator, checks=False, profile=True, timeline=True)
+    with suppress(EmulationError), on_host(arguments) as arrays:
+        report = plain.launch(config, copied(arrays), build)
+    checked = replace(emulator, checks=True)
+
+    def run_with_checks() -> Report:
+        with suppress(TensorCoreError):  # without an assembler it is emulated all the same
+            _ = build.cubin  # warns of what costs speed
+        return checked.launch(config, arguments, checked.compiled(arguments, constants), launch.place)
+
+    result = CheckResult()
+    result.collect(name, run_with_checks)
+    return Observed(name, build, config, arguments, result, report)
+
+
+def observe(
+    script: str, wanted: str | None, arguments: Sequence[str] = (), number: int = 1, arch: str | None = None
+) -> list[Observed]:
+    """Run a script, emulated, until the launch `number` of its kernel `wanted`.
+
+    wanted: None runs it to its end and observes each kernel. Raises ArgumentError if there is no such
+    launch.
+    """
+    source = source_of(script)
+    with launching_in(ObservingSession(wanted, number), arch) as session:
+        failure = run(source, script, arguments)
+    if not session.observed:
+        count = f"{number} launches" if number > 1 else "no launch"
+        what = "any kernel" if wanted is None else f"the kernel {wanted!r}"
+        others = f"; it launches {listing(sorted(session.launches))}" if session.launches else ""
+        failed = f"; it failed ({failure})" if failure else ""
+        raise ArgumentError(
+            f"{script} makes {'fewer than ' if number > 1 else ''}{count} of {what}{others}{failed}. "
+            "`view` runs the file as a script: launch the kernel in it, or give a script that does"
+        )
+    return session.observed

@@ -1,0 +1,159 @@
+"""One launch as data for the page, and the page as one file that needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from math import prod
+from typing import Any
+
+from tensorcore_dsl.checking.findings import Finding, Place
+from tensorcore_dsl.errors import Loc, TensorCoreError
+from tensorcore_dsl.interpreter.core.residency import limits, warps_of
+from tensorcore_dsl.interpreter.timeline.drawing import COLORS
+from tensorcore_dsl.interpreter.timeline.summary import STATES, awaited
+from tensorcore_dsl.interpreter.timeline.timeline import Timeline
+from tensorcore_dsl.interpreter.timeline.trace import merged, occupancy
+from tensorcore_dsl.viewer.listings import assembly, key, sources
+from tensorcore_dsl.viewer.observe import Observed
+
+
+def page(observed: Sequence[Observed]) -> str:
+    """HTML that shows the launches; it refers to no other file."""
+    parts = {name: files(__package__).joinpath(f"page.{name}").read_text("utf-8") for name in ("css", "js")}
+    data = json.dumps([view(one) for one in observed], separators=(",", ":")).replace("<", "\\u003c")
+    html = files(__package__).joinpath("page.html").read_text("utf-8")
+    for mark, text in (("/* css */", parts["css"]), ("/* js */", parts["js"]), ("/* data */", data)):
+        html = html.replace(mark, text, 1)
+    return html
+
+
+def view(seen: Observed) -> dict[str, Any]:
+    """All that the page shows of one launch."""
+    timeline = seen.report.timeline if seen.report is not None else None
+    result = seen.result
+    return {
+        "name": seen.name,
+        "arch": seen.chosen.arch.name,
+        "launch": _launch(seen),
+        "arguments": list(_arguments(seen)),
+        "numbers": list(_numbers(seen)),
+        "sources": sources(seen.chosen),
+        "assembly": assembly(seen.chosen),
+        "counts": _counts(seen, timeline),
+        "findings": [_finding(one) for one in (*result.findings, *result.warnings)],
+        "complete": seen.report is not None,
+        "states": {state: {"text": text, "color": COLORS[state]} for state, text in STATES.items()},
+        "timeline": None if timeline is None else _timeline(timeline),
+    }
+
+
+def _launch(seen: Observed) -> str:
+    sizes = [" × ".join(str(n) for n in dim if n > 1) or "1" for dim in (seen.config.grid, seen.config.block)]
+    cluster = seen.config.cluster or seen.chosen.ir.cluster
+    clusters = f", clusters of {prod(cluster)}" if cluster is not None and prod(cluster) > 1 else ""
+    blocks = "block" if sizes[0] == "1" else "blocks"
+    return f"{sizes[0]} {blocks} of {sizes[1]} threads{clusters}"
+
+
+def _arguments(seen: Observed) -> Iterator[str]:
+    for name, argument in zip(seen.chosen.kernel.runtime_names, seen.arguments):
+        shape = getattr(argument, "shape", None)
+        yield f"{name}: {argument!r}" if shape is None else f"{name}: {argument.dtype}{list(shape)}"
+    for name, value in seen.chosen.constants.items():
+        yield f"{name} = {value!r}"
+
+
+def _numbers(seen: Observed) -> Iterator[tuple[str, str, str]]:
+    """(name, value, explanation) of each number at the top of the page."""
+    ir, arch, threads = seen.chosen.ir, seen.chosen.arch, prod(seen.config.block)
+    shared, registers = ir.shared_bytes + seen.config.shared_bytes, None
+    try:
+        resources = seen.chosen.cubin.resources
+    except TensorCoreError as error:
+        yield "registers", "?", str(error)
+    else:
+        registers = resources.registers
+        yield "registers", _number(registers), f"of a thread; blocks of up to {resources.max_threads} fit"
+        spills = f"{_number(resources.spill_stores)} / {_number(resources.spill_loads)}"
+        spilled = "bytes of spill stores / spill loads of a thread"
+        yield "spills", "none" if resources.spills is False else spills, spilled
+    yield "shared memory", f"{shared / 1024:,.1f} KiB", f"of a block; {arch} allows {arch.shared_kib} KiB"
+    held = limits(arch, threads, shared, registers)
+    least = min(held, key=lambda name: held[name])
+    warps, most = held[least] * -(-threads // 32), warps_of(arch)
+    blocks = f"{held[least]} block{'' if held[least] == 1 else 's'}"
+    by_limit = ", ".join(f"{name} allow {number}" for name, number in held.items())
+    why = f"{blocks} of {threads} threads on an SM, {warps} of {most} warps; blocks that {by_limit}"
+    yield "occupancy", f"{warps / most:.0%}", f"{why}; limited by {least}"
+
+
+def _number(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,}"
+
+
+def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
+    """By line: instructions of warps, traffic of each space, cycles of warps by state."""
+    counts: dict[str, Any] = defaultdict(dict)
+    if seen.report is not None:
+        for line, number in seen.report.executed.items():
+            counts[line]["instructions"] = number
+        for (line, space, verb), traffic in seen.report.lines.items():
+            excess = [traffic.bytes, traffic.units, traffic.ideal]
+            counts[line].setdefault("traffic", []).append([space, verb, *excess])
+    if timeline is not None:
+        steps, recording = timeline.replay.recording.steps, timeline.recording
+        for warp in timeline.replay.warps[: recording.blocks * recording.warps]:
+            for (state, at, _), cycles in warp.spent.items():
+                spent = counts[_place(steps[at].loc)].setdefault("cycles", defaultdict(float))
+                spent[state] += round(cycles, 1)
+    return counts
+
+
+def _place(loc: Loc | None) -> str:
+    return key(None if loc is None else (loc.filename, loc.line))
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    """A finding with the key of its line, of the lines of its calls, and of the other access."""
+    about = {"kind": found.kind, "severity": found.severity, "message": found.message}
+    calls = [_where(call) for call in found.calls]
+    return about | {"key": _where(found.place), "other": _where(found.other), "calls": calls}
+
+
+def _where(place: Place | None) -> str:
+    return key((place.file, place.line)) if place is not None and place.file and place.line else ""
+
+
+def _timeline(timeline: Timeline) -> dict[str, Any]:
+    """The first recorded block: what warps, tensor cores, copies and stages do; times in cycles."""
+    replay, steps = timeline.replay, timeline.recording.steps
+    warps = [warp for warp in replay.warps if warp.block == 0 and warp.steps]
+
+    def place(at: int) -> str:
+        return _place(steps[at].loc)
+
+    tracks = [
+        {
+            "name": f"warp {warp.number}",
+            "spans": [
+                (round(s.start), round(s.end), s.state, place(s.at), awaited(replay, s.phase))
+                for s in warp.segments
+            ],
+        }
+        for warp in warps
+    ]
+    products = [m for m in merged(replay.multiplications) if m.block == 0]
+    copies = sorted(t for t in replay.transfers if t.block == 0)
+    return {
+        "text": str(timeline),
+        "cycles": round(replay.end),
+        "warps": len(warps) * timeline.recording.blocks,
+        "tracks": tracks,
+        "products": [(round(m.start), round(m.end), place(m.at)) for m in products],
+        "copies": [(round(t.start), round(t.end), place(t.at), t.bytes, t.kind) for t in copies],
+        "stages": [(round(at), *counts) for at, counts in occupancy(replay).get(0, [])],
+        "colors": {"multiply": COLORS["multiply"], "copy": COLORS["copy"]},
+    }

@@ -1,0 +1,205 @@
+"""`tensorcore-dsl view`: what its page holds, its errors, and the server on the loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorcore_dsl.__main__ import main
+from tensorcore_dsl.arch import arch
+from tensorcore_dsl.codegen import nvdisasm
+from tensorcore_dsl.interpreter.core.residency import limits
+from tensorcore_dsl.kernels import tutorial
+from tensorcore_dsl.viewer.observe import observe
+from tensorcore_dsl.viewer.page import page, view
+
+SCRIPT = str(Path(__file__).with_name("viewed_kernels.py"))
+LINES = Path(SCRIPT).read_text().splitlines()
+
+
+def key(text: str) -> str:
+    """The key of the first line of the script with this text."""
+    return f"{SCRIPT}:{next(number for number, line in enumerate(LINES, 1) if text in line)}"
+
+
+READ, WRITTEN = key("total += tile"), key("tile[row, tc.threadIdx.x] = x")
+
+
+@pytest.fixture(scope="module")
+def columns():
+    return view(*observe(SCRIPT, "columns"))
+
+
+def lines_of(shown, name, place):
+    listing = shown["assembly"][name]
+    return [text for text, of in zip(listing["lines"], listing["keys"], strict=True) if of == place]
+
+
+def test_lines_of_ir_ptx_and_sass_lead_to_the_line_of_python(columns):
+    assert len([line for line in lines_of(columns, "PTX", READ) if "ld.shared" in line]) == 32
+    assert len([line for line in lines_of(columns, "IR", READ) if "ld.shared" in line]) == 32
+    assert any("bar.sync" in line for line in lines_of(columns, "PTX", key("tc.barrier()")))
+    assert not any(".loc" in line for line in columns["assembly"]["PTX"]["lines"])
+
+
+def test_sass_is_that_of_the_assembler(columns):
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
+    sass = columns["assembly"]["SASS"]
+    assert any("LDS" in line for line in lines_of(columns, "SASS", READ))
+    assert any("LDG" in line for line in lines_of(columns, "SASS", WRITTEN))
+    registers = dict((name, value) for name, value, _ in columns["numbers"])["registers"]
+    assert 0 < max(filter(None, sass["live"])) <= int(registers)
+
+
+def test_counts_stand_at_their_lines(columns):
+    read, written = columns["counts"][READ], columns["counts"][WRITTEN]
+    assert read["traffic"] == [["shared", "load", 4096, 1024, 32]]
+    assert ["global", "load", 4096, 1024, 128] in written["traffic"]
+    products = [line for line in lines_of(columns, "PTX", READ) if not line.lstrip().startswith("mov")]
+    assert read["instructions"] == len(products)
+    cycles = [sum(counts.get("cycles", {}).values()) for counts in columns["counts"].values()]
+    assert sum(cycles) == pytest.approx(columns["timeline"]["cycles"], rel=0.02)
+
+
+def test_source_has_the_kernel_first_and_the_functions_that_it_calls(columns):
+    firsts = [(part["file"], part["first"]) for part in columns["sources"]]
+    calls = [int(key(text).rpartition(":")[2]) for text in ("def columns", "def load")]
+    assert firsts == [("viewed_kernels.py", calls[0] - 1), ("viewed_kernels.py", calls[1])]
+    assert re.sub("<.*?>", "", columns["sources"][1]["html"][0]) == LINES[calls[1] - 1]
+
+
+def test_findings_stand_at_their_lines():
+    (race,) = view(*observe(SCRIPT, "reverse"))["findings"]
+    assert (race["kind"], race["key"], race["other"]) == (
+        "Race",
+        key("= tile[63"),
+        key("tile[tc.threadIdx.x] = x"),
+    )
+
+
+def test_a_launch_that_fails_is_shown_with_its_finding():
+    shown = view(*observe(SCRIPT, "outside"))
+    assert [one["kind"] for one in shown["findings"]] == ["OutOfBounds"]
+    assert not shown["complete"] and shown["timeline"] is None and shown["counts"] == {}
+    assert lines_of(shown, "PTX", key("tc.threadIdx.x + 1"))
+
+
+def test_without_a_kernel_all_are_shown(capfd):
+    assert [seen.name for seen in observe(SCRIPT, None, ["3"], arch="sm_80")] == [
+        "columns",
+        "reverse",
+        "outside",
+    ]
+    assert capfd.readouterr().out == "rows: 3\n"
+
+
+def test_the_timeline_has_tensor_cores_and_copies():
+    path = tutorial.load_step(5).__file__
+    shown = view(*observe(path, "matmul"))
+    assert len(shown["timeline"]["tracks"]) == 12 and shown["timeline"]["stages"]
+    (product,) = {place for _, _, place in shown["timeline"]["products"]}
+    source = Path(path).read_text().splitlines()
+    assert "wgmma_async" in source[int(product.rpartition(":")[2]) - 1]
+    occupancy = next(text for name, _, text in shown["numbers"] if name == "occupancy")
+    assert occupancy.startswith("1 block of 384 threads on an SM, 12 of 64 warps")
+
+
+@pytest.mark.parametrize(
+    "threads, shared, registers, least",
+    [
+        (256, 0, 32, ("threads", 8)),
+        (32, 0, 16, ("blocks", 32)),
+        (128, 100 * 1024, 32, ("shared memory", 2)),
+        (256, 0, 128, ("registers", 2)),
+        (384, 0, 168, ("registers", 1)),  # 5376 of a warp: 3 warps in each of the 4 partitions
+    ],
+)
+def test_occupancy(threads, shared, registers, least):
+    """As the occupancy calculator of the CUDA toolkit gives them for compute capability 9.0."""
+    held = limits(arch("sm_90a"), threads, shared, registers)
+    assert min(held.items(), key=lambda item: item[1]) == least
+
+
+def test_without_nvdisasm_the_page_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(nvdisasm, "installed", lambda name: iter(()))
+    sass = view(*observe(SCRIPT, "reverse"))["assembly"]["SASS"]
+    assert sass["missing"] and "pip install 'tensorcore-dsl[" in "".join(sass["lines"])
+
+
+def test_the_page_refers_to_nothing_else(columns):
+    text = page(observe(SCRIPT, "reverse"))
+    assert not re.search(r'(?:src|href)="(?!data:)|https?://(?!ui\.perfetto)|@import|url\(', text)
+    data = re.search(r'id="data">(.*?)</script>', text, re.S)[1]
+    assert [one["name"] for one in json.loads(data)] == ["reverse"]
+
+
+def test_export(tmp_path, capsys):
+    target = tmp_path / "page.html"
+    assert main(["view", "--export", str(target), f"{SCRIPT}:columns"]) == 0
+    assert capsys.readouterr().out.endswith(f"wrote {target}\n") and "columns" in target.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ([f"{SCRIPT}:rows"], "no launch of the kernel 'rows'; it launches columns, outside, reverse"),
+        (["--launch", "2", f"{SCRIPT}:columns"], "fewer than 2 launches of the kernel 'columns'"),
+        (["nowhere.py:k"], "cannot read 'nowhere.py'"),
+        (["--arch", "sm_1", f"{SCRIPT}:columns"], "unknown architecture 'sm_1'"),
+    ],
+)
+def test_errors(arguments, complaint, tmp_path, capsys):
+    assert main(["view", "--export", str(tmp_path / "page.html"), *arguments]) == 1
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_target_that_cannot_be_written(capsys):
+    assert main(["view", "--export", "/nowhere/page.html", f"{SCRIPT}:reverse"]) == 1
+    assert "cannot write '/nowhere/page.html': No such file" in capsys.readouterr().err
+
+
+@pytest.fixture
+def served(tmp_path):
+    """(script, port) of a running `tensorcore-dsl view`."""
+    script = tmp_path / "script.py"
+    script.write_text(Path(SCRIPT).read_text())
+    command = [sys.executable, "-m", "tensorcore_dsl", "view", f"{script}:reverse"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield script, int(re.search(r"127\.0\.0\.1:(\d+)/", running.stdout.readline())[1])
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def get(port, path="/", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+@pytest.mark.thorough
+def test_the_server_makes_the_page_again_when_the_script_changes(served):
+    script, port = served
+    status, text = get(port)
+    assert status == 200 and '"kind":"Race"' in text
+    _, before = get(port, "/version")
+    script.write_text("1 / 0")
+    assert get(port, "/version")[1] != before
+    assert "ZeroDivisionError" in get(port)[1]
+
+
+def test_the_server_answers_to_the_names_of_the_loopback_only(served, capsys):
+    port = served[1]
+    assert get(port, "/version", Host="evil.example")[0] == 403
+    assert get(port, "/version", Host=f"localhost:{port}")[0] == 200
+    assert get(port, "/other")[0] == 404
+    assert main(["view", "--port", str(port), f"{SCRIPT}:reverse"]) == 1
+    assert f"cannot serve on port {port}" in capsys.readouterr().err
