@@ -5,6 +5,7 @@ from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.attention import attention
+from tensorcore_dsl.kernels.host.export import export_gemm
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm
 from tensorcore_dsl.kernels.host.k_grouped_gemm import k_grouped_gemm
@@ -17,7 +18,7 @@ from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
     "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "attention", "compress",
-    "decompress", "explain_bits", "gemm", "grouped_gemm", "k_grouped_gemm", "plan",
+    "decompress", "explain_bits", "export_gemm", "gemm", "grouped_gemm", "k_grouped_gemm", "plan",
     "requantised_gemm", "scaled_gemm", "swiglu", "tune", "warm",
 ]  # fmt: skip
 

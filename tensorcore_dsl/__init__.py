@@ -35,6 +35,8 @@ Mathematics
     erf
 Debugging and checks
     breakpoint, assert_, debugger, CheckResult, Finding, Exploration, Difference, explore
+Kernels as files
+    load_exported, ExportedKernel
 Tuning and timing
     autotune, Autotuned, Config, Trial, Tuning, testing
 PTX of other compilers
@@ -65,6 +67,7 @@ from tensorcore_dsl.errors import (
     UnknownInstruction, UnknownName, UnsupportedSyntax, VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.errors import publish as _publish
+from tensorcore_dsl.export import ExportedKernel, load_exported
 from tensorcore_dsl.interpreter.debugging import debugger
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.kernel import Kernel, kernel
@@ -177,7 +180,8 @@ __all__ = [
     "ARCHS", "Arch", "ArchError", "ArgumentError", "Array", "ArrayType", "AssemblyError",
     "AssertionFailed",
     "Autotuned", "CheckResult", "CompileError", "Config", "Const", "DType", "Deadlock",
-    "DebuggerQuit", "Difference", "Divergence", "EmulationError", "Event", "Exploration", "Finding",
+    "DebuggerQuit", "Difference", "Divergence", "EmulationError", "Event", "Exploration", "ExportedKernel",
+    "Finding",
     "InvalidArithmetic", "Kernel", "LaunchError", "LayoutError", "Misaligned", "OperandError",
     "OutOfBounds", "PerformanceWarning", "Pointer", "Race", "RaceWarning", "ScalarType",
     "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
@@ -191,7 +195,8 @@ __all__ = [
     "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment",
     "gridDim",
     "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",
-    "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows", "local",
+    "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_exported",
+    "load_rows", "local",
     "log", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pack",
     "pred", "ptx", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
     "row_min", "row_sum", "row_values", "rsqrt", "s4", "s8", "s16", "s32", "s64", "select",

@@ -17,6 +17,7 @@ from tensorcore_dsl.checking.script import USAGE, check_script, source_of
 from tensorcore_dsl.environment import cache_contents as caches
 from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError
+from tensorcore_dsl.export import commands as of_kernels
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
 from tensorcore_dsl.kernels import bench, demo, museum
@@ -78,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     add_check_arguments(checked)
     viewed = command("view", view, "show a kernel's Python beside its PTX and SASS, with an emulated run")
     add_view_arguments(viewed)
+    of_kernels.add_commands(command)
     visited = command("museum", visit, "public bugs of asynchronous kernels: list them, or run them")
     visited.add_argument("name", nargs="?", help="run this one: its broken form, and its fixed form")
     visited.add_argument("--all", action="store_true", help="run all of them")

@@ -202,6 +202,75 @@ def test_a_reader_may_stop_early():
     assert pipe.wait() == 0
 
 
+# -- kernels of a file -----------------------------------------------------------------------------
+
+KERNEL = """
+import tensorcore_dsl as tc
+SIZE = 64
+
+@tc.kernel(threads=64)
+def scale(x: tc.Array, y: tc.Array, factor: tc.f32, count: tc.Const = 1, *, last: tc.Array | None = None):
+    x[tc.threadIdx.x] = y[tc.threadIdx.x, 0] * factor * count
+if __name__ == "__main__":
+    raise SystemExit("the file is run as a script")
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "own.py").write_text(KERNEL)
+    return f"{tmp_path / 'own.py'}:scale"
+
+
+def test_compile_prints_what_is_asked_for(capsys, place):
+    text = printed(
+        capsys, "compile", place, "f32[1]", "f16[?,?]@4:ro", "f32", "count=SIZE + 1", "--ptx", "--ir"
+    )
+    assert text.startswith("kernel scale") and ".visible .entry scale" in text and ".target sm_90a" in text
+    assert "0f42820000" in text  # 65
+
+
+def test_compile_prints_resources(capsys, place):
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
+    text = printed(capsys, "compile", place, "f32[1]", "f32[1,?]", "f32", "--arch", "sm_80")
+    assert re.search(r"^registers: \d+\nspill_stores: 0$", text, re.M)
+
+
+def test_export_writes_a_launcher(capsys, place, tmp_path):
+    options = ["--form", "ptx", "--grid", "cdiv(x.shape[0], 64)", "--grid", "2", "--name", "own", "--pdl"]
+    folder = tmp_path / "exported"
+    text = printed(capsys, "export", place, "f32[1]", "f32[1,?]", "f32", "--out", str(folder), *options)
+    assert text == f"{folder / 'own.json'}\n"
+    assert "(cdiv(x.shape[0], 64), 2, 1)" in (folder / "own.h").read_text()
+
+
+@pytest.mark.parametrize(
+    "types, message",
+    [
+        (["f17[1]"], "'f17[1]' names no type; types are written as f32 (a number)"),
+        (["f16[?,1]@3"], "align is 1, 2, 4, 8, 16 (bytes), not 3"),
+        (["f32[1]"], "scale needs types for y, factor: f32 (a number)"),
+        (["f32[1]"] * 5, "scale takes 4 types (x, y, factor, last)"),
+        (["count=SIZ"], "'count=SIZ': NameError"),
+        (["size=2"], "'size=2': the parameters are x, y, factor, last, count"),
+    ],
+)
+def test_types_that_are_refused(capsys, place, types, message):
+    assert message in refused(capsys, "compile", place, *types)
+
+
+@pytest.mark.parametrize(
+    "place, message",
+    [
+        ("own.py", "'own.py' names no kernel; needed is file.py:kernel"),
+        ("nowhere.py:scale", "there is no file 'nowhere.py'"),
+        (f"{__file__}:scale", "has no kernel 'scale'"),
+    ],
+)
+def test_kernels_that_are_not_there(capsys, place, message):
+    assert message in refused(capsys, "compile", place)
+
+
 # -- help ------------------------------------------------------------------------------------------
 
 
@@ -218,7 +287,10 @@ def test_version(capsys):
 
 
 def test_commands():
-    assert set(commands()) == {"show", "list", "demo", "bench", "check", "cache", "museum", "ptx", "view"}
+    assert set(commands()) == {
+        "show", "list", "demo", "bench", "check", "compile", "export", "cache", "museum", "ptx",
+        "view",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [None, *commands()])

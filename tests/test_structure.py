@@ -20,7 +20,7 @@ PACKAGE, KERNELS = "tensorcore_dsl", "tensorcore_dsl.kernels"
 # Folders and modules of the package from the bottom to the top; an import points to a lower level
 # or stays in its folder.
 FLOOR = ("environment", "lowering", "numerics", "layout", "dtypes", "arch", "tracing", "errors", "origins")
-TOP = ("kernel", "checking", "ptx", "host", "testing", "tuning", "viewer", "__init__")
+TOP = ("kernel", "checking", "export", "ptx", "host", "testing", "tuning", "viewer", "__init__")
 LEVELS = (
     FLOOR,
     ("viz",),

@@ -27,12 +27,19 @@ _recorder: ContextVar[list[Bound] | None] = ContextVar("_recorder", default=None
 
 @dataclass(frozen=True)
 class Bound:
-    """A compilation: kernel, types of arguments, Const values and architecture."""
+    """A launch that is not made: kernel, types and shapes of arguments, Const values and configuration.
+
+    shapes: of the arrays among the arguments, by name.
+    """
 
     kernel: Any
     types: tuple[Any, ...]
     constants: dict[str, Any]
     arch: str
+    grid: Any
+    threads: int
+    pdl: bool
+    shapes: dict[str, tuple[int, ...]]
 
     @property
     def key(self) -> Any:
@@ -79,7 +86,12 @@ def bind(
     if recorder is not None:
         runtime, constants = kernel.split(operands, options)
         types = kernel.types_of(runtime)
-        recorder.append(Bound(kernel, types, constants, target_arch().name))
+        shapes = {
+            name: describe(x).shape
+            for name, x, kind in zip(kernel.runtime_names, runtime, types, strict=True)
+            if isinstance(kind, tc.ArrayType)
+        }
+        recorder.append(Bound(kernel, types, constants, target_arch().name, grid, threads, pdl, shapes))
         return launch_nothing
     configured = kernel.configured(grid, threads, stream=stream, pdl=pdl)
     if current_target() == "cpu":

@@ -71,6 +71,7 @@ OUTSIDE_IR = frozenset(
     (
         "__main__.py",
         "checking",
+        "export",
         "interpreter",
         "lowering",
         "numba",

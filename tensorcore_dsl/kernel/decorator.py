@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import index
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
+from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.checking.check import Check
 from tensorcore_dsl.checking.explorer import Explorer
 from tensorcore_dsl.checking.variations import check_count
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
+from tensorcore_dsl.export.write import write_kernel
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
 from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
@@ -267,6 +270,75 @@ class Kernel(CompiledKernel):
         """
         check_count(n)
         return Explorer(Emulator(self, arch, checks), index(n))
+
+    @public
+    def export(
+        self,
+        folder: str | Path,
+        types: Sequence[Any] | Mapping[str, Any],
+        /,
+        *,
+        arch: str | Arch | None = None,
+        name: str | None = None,
+        form: str = "cubin",
+        grid: Any = None,
+        block: Dims | None = None,
+        shared_bytes: SupportsIndex = 0,
+        cluster: Dims | None = None,
+        cooperative: bool = False,
+        pdl: bool = False,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        **constants: Any,
+    ) -> Path:
+        """Write machine code, a C header, C source with a typed launcher, and a description in JSON.
+
+        The C needs the CUDA driver alone. `load_exported` launches the kernel from Python. No GPU is
+        needed to export.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Made if it is not there.
+        types : sequence or mapping
+            Arguments of a launch, or their types (`ArrayType`, `ScalarType`, a dtype); in order, or by
+            name.
+        arch : str, optional
+            None: the architecture on which kernels run now.
+        name : str, optional
+            Of the files and of the functions in C. None: that of the kernel.
+        form : {"cubin", "ptx"}
+            Machine code for one architecture, or text that the driver compiles.
+        grid : int, str or tuple, optional
+            Blocks, as integers or as texts over the arguments, such as "cdiv(x.shape[0], 128)": integers,
+            integer arguments, `array.shape[axis]`, + - * // %, and min, max and cdiv of two values. None:
+            each launch gives the grid.
+        block : int or tuple of int, optional
+            Threads of a block. None: those that the kernel is compiled for.
+        shared_bytes, cluster, cooperative, pdl : optional
+            As `configured` takes them.
+        shapes : mapping, optional
+            The only shape that an argument may have, by its name; a launch refuses others.
+        **constants : value
+            Values of Const parameters.
+
+        Returns
+        -------
+        Path
+            Of the description, NAME.json; NAME.cubin (or NAME.ptx), NAME.h and NAME.c lie beside it.
+
+        Raises
+        ------
+        CompileError, ArgumentError
+            A mistake in the kernel, at its line; arguments that do not fit; a folder that cannot be
+            written.
+        AssemblyError
+            There is no assembler; `form="ptx"` needs none.
+        """
+        by_name = dict(types) if isinstance(types, Mapping) else {}
+        in_order = () if isinstance(types, Mapping) else types
+        chosen = self.specialise(in_order, by_name | constants, arch)
+        options = {"shared_bytes": shared_bytes, "cluster": cluster, "cooperative": cooperative, "pdl": pdl}
+        return write_kernel(chosen, folder, name, form, grid, block, shapes or {}, **options)
 
     @public
     def __call__(self, /, *args: InKernel, **named: InKernel) -> None:

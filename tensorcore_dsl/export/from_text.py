@@ -1,0 +1,95 @@
+"""Kernels and types of arguments as text, for the command line: `file.py:kernel f16[?,1] f32 n=2`."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.runtime.arguments import MAX_ALIGNMENT, ArrayType, ScalarType
+
+_TYPE = re.compile(r"(?P<dtype>\w+)(\[(?P<strides>[1?, ]*)\](@(?P<align>\d+))?(?P<readonly>:ro)?)?")
+SYNTAX = (
+    "f32 (a number), f16[?,1] (an array of two dimensions, whose last stride is 1), f16[?,1]@8 (aligned to 8 "
+    "bytes, not 16), f16[1]:ro (only read), none"
+)
+
+
+def kernel_in_file(place: str) -> tuple[Any, dict[str, Any]]:
+    """The kernel of "file.py:kernel", and the names of its module, which is imported, not run as a script."""
+    path, _, name = place.rpartition(":")
+    if not path or not name.isidentifier():
+        raise ArgumentError(f"{place!r} names no kernel; needed is file.py:kernel")
+    if not Path(path).is_file():
+        raise ArgumentError(f"there is no file {path!r}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ArgumentError(f"{path!r} is no file of Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    names = vars(module)
+    kernels = [n for n, value in names.items() if hasattr(value, "specialise")]
+    if name not in kernels:
+        raise ArgumentError(f"{path} has no kernel {name!r}; its kernels are {listing(kernels)}")
+    return names[name], names
+
+
+def arguments_of(kernel: Any, texts: Sequence[str], names: dict[str, Any]) -> dict[str, Any]:
+    """Types of the run-time arguments and Const values by name.
+
+    texts: types in the order of the run-time parameters; name=type, and name=value for a Const, which may
+    be an expression over `names`.
+    """
+    runtime = list(kernel.runtime_names)
+    constants = [p.name for p in kernel.parameters if p.const]
+    result: dict[str, Any] = {}
+    in_order = iter(runtime)
+    for text in texts:
+        match = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", text, re.DOTALL)
+        if match and match[1] in constants:
+            result[match[1]] = _value(text, match[2], names)
+        elif match and match[1] in runtime:
+            result[match[1]] = type_of(match[2])
+        elif match:
+            raise ArgumentError(f"{text!r}: the parameters are {listing([*runtime, *constants])}")
+        elif (name := next(in_order, None)) is None:
+            raise ArgumentError(f"{kernel.__name__} takes {len(runtime)} types ({listing(runtime)})")
+        else:
+            result[name] = type_of(text)
+    defaults = {p.name: p.default for p in kernel.runtime_parameters}
+    missing = [n for n in runtime if n not in result and defaults[n] is not None]
+    if missing:
+        raise ArgumentError(f"{kernel.__name__} needs types for {listing(missing)}: {SYNTAX}")
+    return result
+
+
+def _value(text: str, expression: str, names: dict[str, Any]) -> Any:
+    try:
+        return eval(expression, dict(names))
+    except Exception as error:
+        raise ArgumentError(f"{text!r}: {type(error).__name__}: {error}") from None
+
+
+def type_of(text: str) -> Any:
+    """The type that a text names."""
+    if text == "none":
+        return None
+    match = _TYPE.fullmatch(text.strip())
+    if match is None or match["dtype"] not in dtypes.ALL:
+        raise ArgumentError(f"{text!r} names no type; types are written as {SYNTAX}")
+    dtype = dtypes.ALL[match["dtype"]]
+    if match["strides"] is None:
+        return ScalarType(dtype)
+    strides = [s.strip() for s in match["strides"].split(",")] if match["strides"].strip() else []
+    if any(s not in ("1", "?") for s in strides):
+        raise ArgumentError(f"{text!r}: strides are 1 or ?, one for each dimension, as in {SYNTAX}")
+    align = int(match["align"] or MAX_ALIGNMENT)
+    unit = tuple(s == "1" for s in strides)
+    return ArrayType(dtype, len(strides), unit, align, match["readonly"] is None)

@@ -1,0 +1,189 @@
+"""Description of an exported kernel, and its file of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.export.grid_rule import GridRule
+from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.runtime.arguments import ArgumentType, ArrayType, Packer, ScalarType, storage_bits
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES
+
+FORMAT = 1  # of the JSON; a reader of another number refuses the file
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A run-time argument: its name, its type, and the shape that it must have (None: any)."""
+
+    name: str
+    type: ArgumentType
+    shape: tuple[int, ...] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        kind = self.type
+        if kind is None:
+            return {"name": self.name, "kind": "none"}
+        if isinstance(kind, ScalarType):
+            return {"name": self.name, "kind": "number", "dtype": kind.dtype.name}
+        return {
+            "name": self.name,
+            "kind": "array",
+            "dtype": kind.dtype.name,
+            "ndim": kind.ndim,
+            "unit": list(kind.unit),
+            "align": kind.align,
+            "writable": kind.writable,
+            "shape": self.shape,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Argument:
+        if data["kind"] == "none":
+            return cls(data["name"], None)
+        dtype = dtypes.ALL[data["dtype"]]
+        if data["kind"] == "number":
+            return cls(data["name"], ScalarType(dtype))
+        kind = ArrayType(dtype, data["ndim"], tuple(data["unit"]), data["align"], data["writable"])
+        return cls(data["name"], kind, None if data["shape"] is None else tuple(data["shape"]))
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a program must know to launch an exported kernel.
+
+    Attributes
+    ----------
+    name : str
+        Of the files and of the functions in C.
+    code : str
+        Name of the file with the machine code, or with the PTX.
+    cubin : Cubin
+        The kernel. Of an export as PTX, its code is the text.
+    arguments : tuple of Argument
+        At run time, in order.
+    grid : GridRule or None
+        None: the caller gives the grid.
+    config : LaunchConfig
+        Everything but the grid, with the kernel's own shared memory, block and cluster.
+    constants : tuple
+        Names of the Const parameters, and their values as text.
+    made_by : str
+        Name and version of this package.
+    """
+
+    name: str
+    code: str
+    cubin: Cubin
+    arguments: tuple[Argument, ...]
+    grid: GridRule | None
+    config: LaunchConfig
+    constants: tuple[tuple[str, str], ...] = ()
+    made_by: str = ""
+
+    @property
+    def types(self) -> dict[str, ArgumentType]:
+        return {argument.name: argument.type for argument in self.arguments}
+
+    def parameters(self) -> list[dict[str, Any]]:
+        """Parameters of the entry in order. Machine code tells their offsets, PTX does not."""
+        names = [argument.name for argument in self.arguments]
+        packed = Packer(tuple(self.types.values())).parameters
+        rows = [(f"{names[p.argument]}{p.suffix}", p.ptx, int(p.ptx[1:]) // 8) for p in packed]
+        for number, tensor_map in enumerate(self.cubin.tensor_maps):
+            rows.append((f"{names[tensor_map.argument]}_map{number}", "tensor map", MAP_BYTES))
+        offsets = self.cubin.parameter_offsets()
+        return [
+            {"name": name, "type": ptx, "size": size, "offset": offsets.get(place, (None,))[0]}
+            for place, (name, ptx, size) in enumerate(rows)
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        config, cubin, resources = self.config, self.cubin, self.cubin.resources
+        return {
+            "format": FORMAT,
+            "made_by": self.made_by,
+            "name": self.name,
+            "entry": cubin.name,
+            "arch": cubin.arch,
+            "code": self.code,
+            "arguments": [argument.as_json() for argument in self.arguments],
+            "parameters": self.parameters(),
+            "tensor_maps": [
+                {
+                    "argument": self.arguments[m.argument].name,
+                    "dtype": self.arguments[m.argument].as_json()["dtype"],
+                    "axes": list(m.axes),
+                    "box": list(m.box),
+                    "swizzle": m.swizzle,
+                }
+                for m in cubin.tensor_maps
+            ],
+            "constants": dict(self.constants),
+            "launch": {
+                "grid": None if self.grid is None else list(self.grid.texts),
+                "block": list(config.block),
+                "dynamic_shared_bytes": config.shared_bytes,
+                "cluster": None if config.cluster is None else list(config.cluster),
+                "cluster_in_code": config.cluster_in_code,
+                "cooperative": config.cooperative,
+                "pdl": config.pdl,
+                "checks": cubin.checks,
+            },
+            "resources": {"registers": resources.registers, "static_shared_bytes": resources.shared_bytes},
+        }
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Interface:
+        """The interface in a file of JSON, with the code beside it."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            version = data["format"]
+            code = (path.parent / data["code"]).read_bytes()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(f"{path} describes no exported kernel: {error}") from None
+        if version != FORMAT:
+            raise ArgumentError(f"{path} has format {version}; this version reads format {FORMAT}")
+        arguments = tuple(map(Argument.from_json, data["arguments"]))
+        names = [argument.name for argument in arguments]
+        maps = tuple(
+            TensorMap(names.index(m["argument"]), tuple(m["axes"]), tuple(m["box"]), m["swizzle"])
+            for m in data["tensor_maps"]
+        )
+        launch = data["launch"]
+        cluster = launch["cluster"] and tuple(launch["cluster"])
+        config = LaunchConfig(
+            (1, 1, 1),
+            tuple(launch["block"]),
+            launch["dynamic_shared_bytes"],
+            cluster,
+            launch["cooperative"],
+            launch["pdl"],
+            launch["cluster_in_code"],
+        )
+        cubin = Cubin(data["entry"], data["arch"], "", code, "", tensor_maps=maps, checks=launch["checks"])
+        types = {argument.name: argument.type for argument in arguments}
+        rule = None if launch["grid"] is None else GridRule.of(launch["grid"], types)
+        constants = tuple(data["constants"].items())
+        return cls(data["name"], data["code"], cubin, arguments, rule, config, constants, data["made_by"])
+
+
+def element_bytes(kind: ArrayType) -> int:
+    """Bytes of an element in memory."""
+    return storage_bits(kind.dtype) // 8
+
+
+def array_arguments(arguments: Sequence[Argument]) -> list[tuple[Argument, ArrayType]]:
+    """The arguments that are arrays, each with its type."""
+    return [(a, a.type) for a in arguments if isinstance(a.type, ArrayType)]
