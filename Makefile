@@ -14,6 +14,7 @@ TORCH_VERSION := 2.13.0
 TORCH := $(abspath $(VENV))/torch-$(TORCH_VERSION)
 TRITON_VERSION := 3.9.0
 TRITON := $(abspath $(VENV))/triton-$(TRITON_VERSION)
+PLAYWRIGHT := $(abspath $(VENV))/playwright
 # Files with tests that need PyTorch; their names, or those of the tests, say so.
 TORCH_TESTS = $(shell grep -l 'importorskip."torch"' tests/test_*.py) tests/test_docs.py
 # Byte code is kept, whatever the environment says: tests start hundreds of processes that import
@@ -22,7 +23,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(abspath build/pycache) 
   $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test test-all test-torch test-triton test-gpu lint installs docs pictures site bench clean
+.PHONY: help demo test test-all test-torch test-triton test-browser test-gpu lint installs docs pictures site bench clean
 
 help:
 	@echo "make demo       tiled GEMMs on the GPU, or in emulation, checked against NumPy"
@@ -30,6 +31,7 @@ help:
 	@echo "make test-all   all tests"
 	@echo "make test-torch the tests that need PyTorch, on the CPU"
 	@echo "make test-triton the tests that need Triton, which compiles kernels without a GPU"
+	@echo "make test-browser  the tests of pages in Chromium"
 	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
 	@echo "make lint       ruff, its formatting and mypy"
 	@echo "make installs   build sdist and wheel, test them with the oldest and newest versions of others"
@@ -54,6 +56,11 @@ test-torch: $(DEV) $(TORCH)
 
 test-triton: $(DEV) $(TRITON)
 	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py
+
+# The browser is Debian's package; playwright, in a folder of its own, drives it.
+test-browser: $(DEV) $(PLAYWRIGHT)
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	PYTHONPATH=$(PLAYWRIGHT) $(PYTEST) --all tests/test_*_browser.py
 
 # PyTorch's wheels for Linux use CUDA, which comes with them: `make test-torch` can do without.
 test-gpu: $(DEV)
@@ -117,6 +124,11 @@ $(TORCH): | $(BIN)/python
 $(TRITON): | $(BIN)/python
 	rm -rf $@.part
 	$(PIP) --no-deps --target $@.part triton==$(TRITON_VERSION)
+	mv $@.part $@
+
+$(PLAYWRIGHT): | $(BIN)/python
+	rm -rf $@.part
+	$(PIP) --target $@.part playwright
 	mv $@.part $@
 
 $(SITE): $(METADATA) | $(BIN)/python

@@ -89,6 +89,7 @@ OPTIONAL = {
     "jax": "those of JAX",
     "mypy": "what mypy says of kernels",
     "pyright": "what pyright says of kernels",
+    "playwright": "tests/test_*_browser.py",
 }
 
 
