@@ -103,7 +103,7 @@ def test_findings_stand_in_place(opened):
     above = note.evaluate("note => note.previousElementSibling.textContent")
     assert "= tile[63 - tc.threadIdx.x]" in above
     note.locator("button").click()
-    assert ["tile[tc.threadIdx.x] = x[tc.threadIdx.x]"] == [text.strip() for text in marked(shown, "Python")]
+    assert [text.strip() for text in marked(shown, "Python")] == ["tile[tc.threadIdx.x] = x[tc.threadIdx.x]"]
 
 
 def test_a_launch_that_failed_says_so(opened):
