@@ -1,19 +1,15 @@
-"""Compare compute-sanitizer and the emulator on the planted bugs of tests/planted.
+"""Launch the planted bugs of tests/planted and their correct twins with the tools of compute-sanitizer.
 
-`measure` launches the bugs and their correct twins on a GPU, without a tool and with each tool of
-compute-sanitizer, and writes a result file. `report FILE` runs the same cases in the emulator and
-prints and writes the tables of docs/checking.md.
+Each is launched on a GPU without a tool and with each tool. docs/checking.md has the result.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import math
 import pickle
 import random
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Report
-from benchmarks.sanitizers_case import REFUSED, RIGHT, SEED, kernel_of, planted
-from benchmarks.sanitizers_emulated import emulate
+from benchmarks.sanitizers_case import REFUSED, SEED, kernel_of, planted
 from benchmarks.sanitizers_process import (
     COMMAND,
     HUNG,
@@ -37,26 +32,21 @@ from benchmarks.sanitizers_process import (
     Sanitizer,
     available,
 )
-from benchmarks.sanitizers_tables import markdown, tables_of
 from benchmarks.tables import Table
 
 DEADLOCKS = "deadlocks"  # the class of bugs that wait for ever
 WAVE = 14  # cases of a class that are run before further ones of any class
 MAX_RUNS = 24  # of one process
 PLAIN_TIMEOUT = 8.0  # seconds of a launch without a tool
-COSTS, REPEATS = 1, 5  # twins of each class whose launches are timed alone, launches of each
 RESERVE = 6.0  # seconds to end processes and to write the file
 METHOD = {
     "bugs": "tests/planted; a launch of each on the GPU, with NumPy arrays that start allocations",
     "found": "a report of the tool that names the kernel, or the last one before a fault",
-    "cost": "host time of a repeated launch alone on the machine, copies of the arrays included",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", choices=("measure", "report"), help="measure on a GPU, or compare with emulation")
-    add("file", nargs="?", type=Path, help="report: a result file of `measure`")
     add("--per-class", type=int, default=WAVE, metavar="N", help="bugs of each class (0: all)")
     add("--jobs", type=int, default=14, metavar="N", help="processes side by side")
     add("--seconds", type=float, default=480.0, help="time for all of it")
@@ -69,24 +59,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", choices=("cuda", "cpu"), default="cuda", help="cpu: a trial without a GPU")
 
 
-def run(options: argparse.Namespace) -> Report | None:
-    if options.action == "measure":
-        return measure(options)
-    if options.file is None:
-        raise ValueError("report needs a result file of `measure`: sanitizers report FILE")
-    document = json.loads(options.file.read_text(encoding="utf-8"))
-    report = Report("sanitizers-compared", {}, {}, summary={"target": "cpu"})
-    report.results = emulate(document, options.jobs)
-    report.summary["costs"] = document["summary"]["costs"]
-    options.out.mkdir(parents=True, exist_ok=True)
-    page = options.out / "sanitizers.md"
-    page.write_text("\n".join(markdown(report.json())), encoding="utf-8")
-    print(f"Written to {page}")
-    return report
-
-
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    yield from tables_of(document)
+    """How many bugs and twins of each class each tool reports."""
+    results = document["results"]
+    rows = []
+    for kind in dict.fromkeys(r["class"] for r in results):
+        of_class = [r for r in results if r["class"] == kind]
+        counts = {
+            f"{tool}, {who}": sum(
+                bool(r["runs"].get(tool, {}).get("reports")) for r in of_class if r["twin"] == twin
+            )
+            for who, twin in (("bugs", False), ("twins", True))
+            for tool in TOOLS
+        }
+        rows.append({"class": kind, **{name: str(count) for name, count in counts.items()}})
+    yield Table("Reported by compute-sanitizer", rows)
 
 
 # -- runs -----------------------------------------------------------------------------------
@@ -147,27 +134,22 @@ def identity(case: Any) -> Any:
 # -- on the GPU ------------------------------------------------------------------------------------
 
 
-def measure(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Report:
     """The runs of as many waves as there is time for."""
     begin = time.monotonic()
     path = available()
     if path is None:
         raise ValueError(f"{COMMAND} is not found; it is part of the CUDA toolkit")
     sanitizer = Sanitizer(path)
-    report = Report(
-        "sanitizers", {**vars(options), "out": "", "file": None}, METHOD, summary={"target": options.target}
-    )
+    report = Report("sanitizers", {**vars(options), "out": ""}, METHOD, summary={"target": options.target})
     report.machine["sanitizer"] = sanitizer.version
     print(f"{sanitizer.version}; options: {' '.join(sanitizer.options)}", flush=True)
     waves = chosen(options.per_class, options.deadlocks)
     with tempfile.TemporaryDirectory() as folder:
         deadline = begin + options.seconds - RESERVE
         runner = Runner(Path(folder), sanitizer, options.target, deadline)
-        for number, wave in enumerate(waves):
+        for wave in waves:
             measure_wave(runner, wave, options, begin)
-            if number == 0:
-                report.summary["costs"] = measure_costs(runner, wave, options)
-                said(begin, f"costs of {len(report.summary['costs'])} twins")
             report.results += [run | {"runs": runs_of(runner, run)} for run in wave]
             report.summary["unnamed"] = runner.unnamed
             report.save(options.out)
@@ -230,33 +212,6 @@ def in_pool(
                 done.result()
             except Exception as error:  # the others still run
                 print(f"{batch.tool}: {type(error).__name__}: {error}", flush=True)
-
-
-def measure_costs(
-    runner: Runner, wave: list[dict[str, Any]], options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Median seconds of launches of some twins, one process at a time."""
-    picked = []
-    for kind in dict.fromkeys(run["class"] for run in wave):
-        fine = [
-            run
-            for run in wave
-            if run["class"] == kind
-            and run["twin"]
-            and all(
-                runner.found.get((run["id"], tool), {}).get("result") == RIGHT for tool in (PLAIN, *TOOLS)
-            )
-        ]
-        picked += fine[:COSTS]
-    costs = [{"class": run["class"], "name": run["name"], "seconds": {}} for run in picked]
-    alone = Runner(runner.folder, runner.sanitizer, runner.target, runner.deadline)
-    for tool in (PLAIN, *TOOLS):
-        alone.run(Batch(tool, picked, REPEATS, 2 * options.timeout))
-        for run, cost in zip(picked, costs, strict=True):
-            seconds = alone.found.get((run["id"], tool), {}).get("seconds", [])[1:]
-            if seconds:
-                cost["seconds"][tool] = statistics.median(seconds)
-    return costs
 
 
 def runs_of(runner: Runner, run: dict[str, Any]) -> dict[str, Any]:

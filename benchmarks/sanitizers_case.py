@@ -1,6 +1,6 @@
 """A child process of `benchmarks.sanitizers`: launches planted bugs and twins, one by one.
 
-    python -m benchmarks.sanitizers_case RUNS OUT TARGET REPEATS
+    python -m benchmarks.sanitizers_case RUNS OUT TARGET
 
 RUNS is a JSON list of runs; the process appends a JSON line to OUT when it is ready, and before a
 run is compiled, before its launch and after it. It ends by itself after a launch that fails, since
@@ -13,7 +13,6 @@ import inspect
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -50,10 +49,10 @@ def kernel_of(case: Any, twin: bool) -> Any:
 
 
 def named_arguments(case: Any, twin: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a launch by name, with `bug`, and the results that are right."""
+    """The arguments of a launch by name, with `mistake`, and the results that are right."""
     arguments, expected = case.make(np.random.default_rng(SEED))
-    if "bug" in inspect.signature(kernel_of(case, twin).function).parameters:
-        arguments = {**arguments, "bug": 0 if twin else case.bug}
+    if "mistake" in inspect.signature(kernel_of(case, twin).function).parameters:
+        arguments = {**arguments, "mistake": "" if twin else case.mistake}
     return arguments, expected
 
 
@@ -71,11 +70,10 @@ def aligned(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: made.get(id(value), value) for name, value in arguments.items()}
 
 
-def prepare(run: dict[str, Any], case: Any, target: str) -> Callable[[int], dict[str, Any]]:
-    """Compile the kernel; a function launches it once and `repeats` times more.
+def prepare(run: dict[str, Any], case: Any, target: str) -> Callable[[], dict[str, Any]]:
+    """Compile the kernel; the returned function launches it once and says whether it was right.
 
-    That function returns the seconds of each launch, and whether the last one was right. On the
-    target cpu, a trial without a GPU, the emulator runs without checks.
+    On the target cpu, a trial without a GPU, the emulator runs without checks.
     """
     # The tools' reports tell the runs of a process apart by the kernel's name.
     kernel = kernel_of(case, run["twin"]).variant(__name__=run["id"])
@@ -83,19 +81,15 @@ def prepare(run: dict[str, Any], case: Any, target: str) -> Callable[[int], dict
         kernel.cubin(**named_arguments(case, run["twin"])[0], arch=case.arch)
     launches = kernel if target == "cuda" else kernel.emulator(case.arch, checks=False)
 
-    def launch(repeats: int) -> dict[str, Any]:
-        seconds = []
-        for _ in range(1 + repeats):
-            arguments, expected = named_arguments(case, run["twin"])
-            arguments = aligned(arguments)
-            start = time.perf_counter()
-            launches[case.grid, case.block, None, case.shared_bytes](**arguments)
-            seconds.append(time.perf_counter() - start)
+    def launch() -> dict[str, Any]:
+        arguments, expected = named_arguments(case, run["twin"])
+        arguments = aligned(arguments)
+        launches[case.grid, case.block, None, case.shared_bytes](**arguments)
         right = all(
             np.array_equal(arguments[name], value, equal_nan=arguments[name].dtype.kind == "f")
             for name, value in expected.items()
         )
-        return {"result": RIGHT if right else WRONG, "seconds": seconds}
+        return {"result": RIGHT if right else WRONG}
 
     return launch
 
@@ -105,7 +99,7 @@ def nothing(out: tc.Array) -> None:
     out[tc.threadIdx.x] = 1
 
 
-def main(runs_file: str, out_file: str, target: str, repeats: str) -> None:
+def main(runs_file: str, out_file: str, target: str) -> None:
     warnings.simplefilter("ignore")
     runs = json.loads(Path(runs_file).read_text(encoding="utf-8"))
     with open(out_file, "a", encoding="utf-8", buffering=1) as out, tc.target(target):
@@ -122,7 +116,7 @@ def main(runs_file: str, out_file: str, target: str, repeats: str) -> None:
             try:
                 launch = prepare(run, cases[run["class"]][run["name"]], target)
                 say({"start": run["id"]})
-                result = launch(int(repeats))
+                result = launch()
             except Exception as error:
                 refused = isinstance(error, TensorCoreError) and not isinstance(error, LaunchError)
                 text = f"{type(error).__name__}: {error}"

@@ -73,7 +73,6 @@ class Batch:
 
     tool: str
     runs: list[dict[str, Any]]
-    repeats: int = 0
     timeout: float = 20.0  # seconds of one run
 
 
@@ -92,7 +91,7 @@ class Process:
         child = [sys.executable, "-m", "benchmarks.sanitizers_case"]
         with self.errors.open("w") as errors:
             self.child = subprocess.Popen(
-                [*tool, *child, str(given), str(self.out), target, str(batch.repeats)],
+                [*tool, *child, str(given), str(self.out), target],
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=ROOT,
                 start_new_session=True, env={**os.environ, "NUMBA_NUM_THREADS": "1"},
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The comparison with compute-sanitizer: processes that fail, reports, tables; a fake tool."""
+"""The runs with compute-sanitizer: processes that fail, reports, tables; a fake tool."""
 
 import sys
 import time
@@ -7,9 +7,7 @@ import pytest
 
 from benchmarks import sanitizers
 from benchmarks.sanitizers_case import GRAIN, aligned, planted, prepare
-from benchmarks.sanitizers_emulated import attribute, names_called
 from benchmarks.sanitizers_process import Batch, Runner, Sanitizer, blocks, reports_of
-from benchmarks.sanitizers_tables import by_emulator, markdown, missed, tables_of
 
 pytestmark = pytest.mark.thorough
 
@@ -23,7 +21,7 @@ if arguments == ["--version"]:
     sys.exit(print("Version 1"))
 log = open(arguments[arguments.index("--log-file") + 1], "w", buffering=1)
 log.write("========= COMPUTE-SANITIZER\\n")
-runs, out = arguments[-4:-2]
+runs, out = arguments[-3:-1]
 out = open(out, "a", buffering=1)
 say = lambda **line: out.write(json.dumps(line) + "\\n")
 say(process=os.getpid())
@@ -44,7 +42,7 @@ for run in runs:
         log.write(f"=========     and Read access at {{name}}+0x20 [32 hazards]\\n=========\\n")
     if run["name"] == "fails":
         log.write("========= Warp Illegal Address\\n========= ERROR SUMMARY: 1 error\\n")
-    say(end=name, result="failed" if run["name"] == "fails" else "right", seconds=[1.0, 2.0])
+    say(end=name, result="failed" if run["name"] == "fails" else "right")
     if run["name"] == "fails":
         break
 """
@@ -71,7 +69,7 @@ def test_each_run_of_a_batch_gets_its_own_result(fake, tmp_path):
     assert [f["result"] for f in found] == states
     assert [f["reports"] for f in found] == [0, 1, 0, 0, 1, 1, 0]
     assert found[5]["report"] == "Warp Illegal Address"  # of the run that failed with it
-    assert found[0]["seconds"] == [1.0, 2.0] and not runner.unnamed
+    assert not runner.unnamed
 
 
 def test_processes_that_do_not_start_and_the_end_of_the_time(fake, tmp_path):
@@ -120,13 +118,13 @@ def test_reports_are_told_apart_by_kernels(tmp_path):
 
 
 def test_a_case_is_compiled_under_the_name_of_its_run():
-    case = next(c for c in planted().cases("memory") if c.name == "off_by_one")
+    case = next(c for c in planted().cases("memory") if c.name == "off_by_one: behind the end")
     run = {"id": "san_7_twin", "class": "memory", "name": "off_by_one", "twin": True}
-    found = prepare(run, case, "cpu")(1)
-    assert found["result"] == "right" and len(found["seconds"]) == 2
+    found = prepare(run, case, "cpu")()
+    assert found["result"] == "right"
     kernel = case.kernel.variant(__name__=run["id"])
     arguments, _ = case.make(sanitizers.np.random.default_rng(0))
-    assert ".entry san_7_twin(" in kernel.ptx(**arguments, bug=0, arch=case.arch)
+    assert ".entry san_7_twin(" in kernel.ptx(**arguments, mistake="", arch=case.arch)
     copies = aligned(arguments)
     assert all(copy.ctypes.data % GRAIN == 0 for copy in copies.values())
     assert all((copies[name] == arguments[name]).all() for name in arguments)
@@ -147,90 +145,24 @@ def test_all_kernels_come_before_the_second_bug_of_any():
     assert len(set(ids)) == len(ids)
 
 
-def result(name, twin, verdict, reports=0, plain="right"):
-    told = {"result": "right", "reports": reports, "report": f"Error in {name}"}
-    bugs = {"bugs": ["b"]} if twin else {}
-    return {
-        "class": "memory",
-        "name": name,
-        "twin": twin,
-        **bugs,
-        "emulator": {"verdict": verdict},
-        "runs": {
-            "plain": {"result": plain},
-            "racecheck": told,
-            **{t: {"result": "right", "reports": 0} for t in ("synccheck", "memcheck", "initcheck")},
-        },
-    }
-
-
-def test_tables_and_what_the_emulator_misses():
-    document = {
-        "results": [
-            result("a", False, "right line", 3), result("b", False, "silent", 1),
-            result("c", False, "wrong line", plain="wrong"), result("d", True, "fine", 1),
-            result("e", False, "right line", plain="refused"),
-        ],
-        "summary": {"costs": [{"seconds": {"plain": 1.0, "racecheck": 3.0}}]},
-    }  # fmt: skip
-    bugs, twins, costs = tables_of(document)
-    assert bugs.rows[-1] == {
-        "class": "all",
-        "bugs": "3",
-        "GPU alone": "1",
-        "racecheck": "2",
-        "synccheck": "0",
-        "memcheck": "0",
-        "initcheck": "0",
-        "any of them": "2",
-        "emulator": "2",
-        "any, not the twin": "1",
-        "at its line": "1",
-    }
-    assert (twins.rows[-1]["racecheck"], twins.rows[-1]["emulator"]) == ("1", "0")
-    assert costs.rows[0]["ratio"] == "3.0"
-    assert [r["name"] for r in missed(document)] == ["b"]
-    text = "\n".join(markdown(document))
-    assert "- memory/b (racecheck): Error in b" in text and "- memory/d by racecheck" in text
-    assert not by_emulator(document["results"][3])
-
-
-def helper(x):
-    return [other(y) for y in x]
-
-
-def other(x):
-    return abs(x)
-
-
-def test_reports_that_name_helpers_are_attributed():
-    assert {"other", "abs"} <= names_called(helper)
-    mutants = planted().cases("mutants_of_tutorial")
-    case = next(c for c in mutants if c.name == "step 2: the barrier before the wait")
-    file = case.kernel.function.__code__.co_filename
+def test_the_table_counts_reports():
+    runs = lambda **reports: {tool: {"reports": number} for tool, number in reports.items()}
     results = [
-        {
-            "id": str(i),
-            "class": "mutants_of_tutorial",
-            "name": c.name,
-            "twin": False,
-            "runs": {"racecheck": {"reports": 0}},
-        }
-        for i, c in enumerate(mutants)
+        {"class": "memory", "twin": False, "runs": runs(memcheck=3, racecheck=0)},
+        {"class": "memory", "twin": True, "runs": runs(racecheck=1)},
+        {"class": "chains", "twin": False, "runs": {}},
     ]
-    report = (
-        f"Error: Race reported between Write access at load_tile+0x1 in {file}:68\n"
-        f"and Read access at mma_tile+0x2 in {file}:7 [2 hazards]"
+    (table,) = sanitizers.tables({"results": results})
+    memory, chains = table.rows
+    assert (memory["memcheck, bugs"], memory["racecheck, bugs"], memory["racecheck, twins"]) == (
+        "1",
+        "0",
+        "1",
     )
-    unknown = "Something else"
-    batch = {"tool": "racecheck", "runs": [r["id"] for r in results], "reports": [report, unknown]}
-    attribute({"results": results, "summary": {"unnamed": [batch]}})
-    assert [r["name"] for r in results if r["runs"]["racecheck"]["reports"]] == [case.name]
+    assert chains["memcheck, bugs"] == "0"
 
 
 def test_measure_needs_the_tool(monkeypatch, tmp_path):
     monkeypatch.setattr(sanitizers, "available", lambda: None)
     with pytest.raises(ValueError, match="compute-sanitizer is not found"):
-        sanitizers.measure(None)
-    with pytest.raises(ValueError, match="needs a result file"):
-        sanitizers.run(type("Options", (), {"action": "report", "file": None}))
+        sanitizers.run(None)

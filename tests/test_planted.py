@@ -30,16 +30,16 @@ def test_names_are_unique_and_bugs_marked(kind: str) -> None:
     cases = harness.cases(kind)
     assert len(cases) == len({case.name for case in cases})
     for case in cases:
-        found = harness.marks(case.kernel, case.bug)
+        found = harness.marks(case.kernel, case.number)
         assert found.error or (found.first and found.second), case.name
 
 
 def test_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a bug that is reported: of another class, without the bug, at another line."""
-    case: Case = next(c for c in harness.cases("memory") if c.name == "off_by_one")
+    case: Case = next(c for c in harness.cases("memory") if c.name == "off_by_one: behind the end")
     assert harness.run_bug(case).verdict == RIGHT
     assert harness.run_bug(replace(case, errors=(Misaligned,))).verdict == OTHER
-    assert harness.run_bug(replace(case, bug=0)).verdict == SILENT
+    assert harness.run_bug(replace(case, mistake="")).verdict == SILENT
     assert harness.run_twin(case).verdict == FINE
     monkeypatch.setattr(harness, "marks", lambda kernel, bug: Marks(error=frozenset({1})))
     assert harness.run_bug(case).verdict == WRONG_LINE

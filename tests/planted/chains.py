@@ -10,7 +10,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race
-from tests.planted.harness import case, mapped
+from tests.planted.harness import mapped, variants
 
 
 def load(semantics, pointer):
@@ -31,24 +31,21 @@ def wait_until(semantics, pointer, value):
 
 
 @tc.kernel
-def relay_of_named_barriers(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Warp 0 hands to warp 1, and that to warp 2, which reads what warp 0 wrote.
-
-    Bug 1: warp 1 arrives for warp 2 before it has waited, 2: warp 2 does not wait.
-    """
+def relay_of_named_barriers(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Warp 0 hands to warp 1, and that to warp 2, which reads what warp 0 wrote."""
     tile = tc.shared(32, tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
     if warp == 0:
         tile[lane] = x[lane]  # race: first
         tc.barrier_arrive(1, 64)
     elif warp == 1:
-        if bug == 1:
+        if mistake == "arrives before it waits":
             tc.barrier_arrive(2, 64)
         tc.barrier(1, 64)
-        if bug != 1:
+        if mistake != "arrives before it waits":
             tc.barrier_arrive(2, 64)
     else:
-        if bug == 2:
+        if mistake == "the last warp does not wait":
             tc.barrier_arrive(2, 64)
         else:
             tc.barrier(2, 64)
@@ -56,12 +53,12 @@ def relay_of_named_barriers(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def arrival_orders_one_way(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def arrival_orders_one_way(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Who arrives without waiting is not ordered behind those that wait."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]  # race: first
-    if bug:
+    if mistake:
         if t < 32:
             tc.barrier_arrive(1, 64)
         else:
@@ -72,18 +69,18 @@ def arrival_orders_one_way(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def masks_in_a_chain(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lanes 0 and 1 synchronise, then 1 and 2; the bug has the two in the other order."""
+def masks_in_a_chain(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Lanes 0 and 1 synchronise, then 1 and 2; the mistake has the two in the other order."""
     tile = tc.shared(4, tc.s32)
     lane = tc.lane_id()
     if lane == 0:
         tile[0] = x[0]  # race: first
-    if bug:
+    if mistake:
         if (lane == 1) | (lane == 2):
             tc.syncwarp(0b110)
     if lane < 2:
         tc.syncwarp(0b011)
-    if not bug:
+    if not mistake:
         if (lane == 1) | (lane == 2):
             tc.syncwarp(0b110)
     if lane == 2:
@@ -91,7 +88,7 @@ def masks_in_a_chain(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def barrier_of_others(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def barrier_of_others(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Four warps; 0 and 1 meet, 2 and 3 meet, then 1 and 2. Warp 3 may not read warp 0's data."""
     tile = tc.shared(128, tc.s32)
     t, warp = tc.threadIdx.x, tc.warp_id()
@@ -99,7 +96,7 @@ def barrier_of_others(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     tc.barrier(1 + warp // 2, 64)
     if (warp == 1) | (warp == 2):
         tc.barrier(3, 64)
-    if bug:
+    if mistake:
         if warp == 3:
             out[tc.lane_id()] = tile[tc.lane_id()]  # race: second
     else:
@@ -111,9 +108,8 @@ def barrier_of_others(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1):
-    """Block 0 to block 1 to block 2. In block 1: bug 1: a relaxed load, 2: a relaxed store, 3:
-    a load of cta scope, 4: thread 0 waits, thread 32 signals, without a barrier between."""
+def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+    """Block 0 to block 1 to block 2. In block 1."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
         data[t] = 3 * x[t]  # race: first
@@ -123,15 +119,19 @@ def relay_of_flags(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, 
     elif b == 1:
         if t == 0:
             wait_until(  # race 3: second
-                {1: ".relaxed.gpu", 3: ".acquire.cta"}.get(bug, ".acquire.gpu"), flags.at(0), 1
+                {"relaxed load": ".relaxed.gpu", "load of cta scope": ".acquire.cta"}.get(
+                    mistake, ".acquire.gpu"
+                ),
+                flags.at(0),
+                1,
             )
             store(".relaxed.cta", flags.at(2), 1)
-        if bug != 4:
+        if mistake != "no barrier between":
             tc.barrier()
         else:
             wait_until(".relaxed.cta", flags.at(2), 1)
         if t == 32:
-            store(".relaxed.gpu" if bug == 2 else ".release.gpu", flags.at(1), 1)
+            store(".relaxed.gpu" if mistake == "relaxed store" else ".release.gpu", flags.at(1), 1)
     else:
         wait_until(".acquire.gpu", flags.at(1), 1)
         out[t] = data[t ^ 32]  # race: second
@@ -145,7 +145,7 @@ def relayed(draw):
 
 @tc.kernel
 def atomics_continue_a_release(
-    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1
+    x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""
 ):
     """Block 1 adds to the flag that block 0 has released, by a relaxed atomic: whoever acquires
     the sum is behind block 0, too. A store in its place ends that."""
@@ -158,7 +158,7 @@ def atomics_continue_a_release(
     elif b == 1:
         if t == 0:
             wait_until(".relaxed.gpu", flags.at(0), 1)
-            if bug:
+            if mistake:
                 store(".relaxed.gpu", flags.at(0), 2)
             else:
                 tc.emit("atom.relaxed.gpu.global.add.s32", flags.at(0), 1)
@@ -168,108 +168,80 @@ def atomics_continue_a_release(
 
 
 @tc.kernel
-def last_warp_adds(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Each warp leaves a row; the last one to count adds them.
-
-    Bug 1: a relaxed count, 2: no syncwarp before it, 3: all lanes wait for the
-    count by relaxed loads.
-    """
+def last_warp_adds(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Each warp leaves a row; the last one to count adds them."""
     rows, count = tc.shared((4, 32), tc.s32), tc.shared(1, tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
     if tc.threadIdx.x == 0:
         count[0] = 0
     tc.barrier()
     rows[warp, lane] = x[warp, lane]  # race: first
-    if bug != 2:
+    if mistake != "no syncwarp":
         tc.syncwarp()
     before = tc.s32(0)
     if lane == 0:
-        before = tc.emit(f"atom.{'relaxed' if bug == 1 else 'acq_rel'}.cta.shared.add.s32", count.at(0), 1)
-    if bug != 3:
-        tc.syncwarp()
-        before = tc.shfl(before, 0)
-        if before == 3:
-            out[lane] = (
-                rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
-            )  # race: second
-    else:
-        wait_until(".relaxed.cta", count.at(0), 4)
-        if warp == 3:
-            out[lane] = (
-                rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
-            )  # race: second
+        before = tc.emit(
+            f"atom.{'relaxed' if mistake == 'relaxed count' else 'acq_rel'}.cta.shared.add.s32",
+            count.at(0),
+            1,
+        )
+    tc.syncwarp()
+    before = tc.shfl(before, 0)
+    if before == 3:
+        out[lane] = (
+            rows[0, 31 - lane] + rows[1, 31 - lane] + rows[2, 31 - lane] + rows[3, 31 - lane]
+        )  # race: second
 
 
 @tc.kernel
-def fences_around_atomics(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Relaxed accesses between fences. Bug 1: the fence comes before the data, 2: the reader's
-    fence comes before its last look, 3: behind its access."""
+def fences_around_atomics(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Relaxed accesses between fences."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.s32)
     lane = tc.lane_id()
     if tc.threadIdx.x == 0:
         flag[0] = 0
     tc.barrier()
     if tc.warp_id() == 0:
-        if bug == 1:
+        if mistake == "fence before the data":
             tc.emit("fence.acq_rel.cta")
         data[lane] = x[lane]  # race: first
-        if bug != 1:
+        if mistake != "fence before the data":
             tc.emit("fence.acq_rel.cta")
         tc.emit("atom.relaxed.cta.shared.add.s32", flag.at(0), 1)
     else:
-        if bug == 2:
+        if mistake == "fence before the last look":
             tc.emit("fence.acq_rel.cta")
         wait_until(".relaxed.cta", flag.at(0), 32)
-        if bug not in (2, 3):
+        if mistake not in ("fence before the last look", "fence behind the access"):
             tc.emit("fence.acq_rel.cta")
         out[lane] = data[31 - lane]  # race: second
-        if bug == 3:
+        if mistake == "fence behind the access":
             tc.emit("fence.acq_rel.cta")
 
 
 @tc.kernel
-def turns_by_a_flag(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Two warps take turns with one slot: even values of the flag mean empty, odd ones full.
-
-    Bug 1: the producer's signal is relaxed, 2: the consumer's, so that its reads are not over,
-    3: the producer waits relaxed.
-    """
-    slot, turn = tc.shared(1, tc.s32), tc.shared(1, tc.s32)
-    if tc.threadIdx.x == 0:
-        turn[0] = 0
-    tc.barrier()
-    rows = x.shape[0]
-    if tc.threadIdx.x == 0:
-        for i in tc.range(rows):
-            wait_until(".relaxed.cta" if bug == 3 else ".acquire.cta", turn.at(0), 2 * i)
-            slot[0] = x[i]  # race 1: first; race 2,3: second
-            store(".relaxed.cta" if bug == 1 else ".release.cta", turn.at(0), 2 * i + 1)
-    elif tc.threadIdx.x == 32:
-        total = 0
-        for i in tc.range(rows):
-            wait_until(".acquire.cta", turn.at(0), 2 * i + 1)
-            total += slot[0]  # race 1: second; race 2,3: first
-            store(".relaxed.cta" if bug == 2 else ".release.cta", turn.at(0), 2 * i + 2)
-        out[0] = total
-
-
-@tc.kernel
-def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1):
-    """The number of a filled row goes through an exchange. Bug 1: put relaxed, 2: taken relaxed."""
+def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+    """The number of a filled row goes through an exchange."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     if b == 0:
         row = 1 + x[0] % 2
         data[row, t] = x[t]  # race: first
         tc.barrier()
         if t == 0:
-            tc.emit(f"atom.{'relaxed' if bug == 1 else 'release'}.gpu.global.exch.b32", flags.at(0), row)
+            tc.emit(
+                f"atom.{'relaxed' if mistake == 'put relaxed' else 'release'}.gpu.global.exch.b32",
+                flags.at(0),
+                row,
+            )
     else:
         got = tc.shared(1, tc.s32)
         if t == 0:
             taken = tc.s32(0)
             while taken == 0:
                 taken = tc.emit(
-                    f"atom.{'relaxed' if bug == 2 else 'acquire'}.gpu.global.exch.b32", flags.at(0), 0
+                    f"atom.{'relaxed' if mistake == 'taken relaxed' else 'acquire'}.gpu.global.exch.b32",
+                    flags.at(0),
+                    0,
                 ).bits(tc.s32)
             got[0] = taken
         tc.barrier()
@@ -288,8 +260,8 @@ def mailed(draw):
 
 
 @tc.kernel
-def one_lane_waits(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lane 0 of the reader acquires the flag for its warp. The bug lacks the syncwarp behind."""
+def one_lane_waits(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Lane 0 of the reader acquires the flag for its warp. The mistake lacks the syncwarp behind."""
     data, flag = tc.shared(32, tc.s32), tc.shared(1, tc.s32)
     lane = tc.lane_id()
     if tc.threadIdx.x == 0:
@@ -303,16 +275,16 @@ def one_lane_waits(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     else:
         if lane == 0:
             wait_until(".acquire.cta", flag.at(0), 1)
-        if not bug:
+        if not mistake:
             tc.syncwarp()
         out[lane] = data[31 - lane]  # race: second
 
 
 @tc.kernel
-def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, bug: tc.Const = 1):
+def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
     """A sequence lock: readers may see a record in the making, and try again. The record must
     then be accessed by relaxed loads and stores; plain ones race."""
-    kind = "" if bug else ".relaxed.gpu"
+    kind = "" if mistake else ".relaxed.gpu"
     if tc.blockIdx.x == 0:
         if tc.threadIdx.x == 0:
             wait_until(".relaxed.gpu", flags.at(1), 1)  # a reader is at it
@@ -349,9 +321,8 @@ def recorded(draw):
 
 
 @tc.kernel
-def mbarrier_by_one_lane(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lane 0 of the producer arrives for its warp. Bug 1: no syncwarp before, 2: it arrives
-    first, 3: lane 0 of the reader waits for its warp, with no syncwarp behind."""
+def mbarrier_by_one_lane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Lane 0 of the producer arrives for its warp."""
     tile, bar = tc.shared(32, tc.s32), tc.mbarriers(1)[0]
     lane = tc.lane_id()
     if tc.threadIdx.x == 0:
@@ -359,17 +330,17 @@ def mbarrier_by_one_lane(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         tc.fence_mbarrier_init()
     tc.barrier()
     if tc.warp_id() == 0:
-        if bug == 2:
+        if mistake == "arrives first":
             if lane == 0:
                 bar.arrive()
         tile[lane] = x[lane]  # race: first
-        if bug in (0, 3):
+        if mistake in ("", "one lane waits"):
             tc.syncwarp()
-        if bug != 2:
+        if mistake != "arrives first":
             if lane == 0:
                 bar.arrive()
     else:
-        if bug == 3:
+        if mistake == "one lane waits":
             if lane == 0:
                 bar.wait(0)
         else:
@@ -378,9 +349,8 @@ def mbarrier_by_one_lane(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def mbarrier_is_not_waited_for_again(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """A slot goes back by a second mbarrier. Bug 1: the producer never waits for it, 2: the
-    reader arrives before it reads."""
+def mbarrier_is_not_waited_for_again(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """A slot goes back by a second mbarrier."""
     tile, bars = tc.shared(32, tc.s32), tc.mbarriers(2)
     lane = tc.lane_id()
     if tc.threadIdx.x == 0:
@@ -390,7 +360,7 @@ def mbarrier_is_not_waited_for_again(x: tc.Array, out: tc.Array, bug: tc.Const =
     tc.barrier()
     if tc.warp_id() == 0:
         for i in tc.range(x.shape[0]):
-            if bug != 1:
+            if mistake != "producer does not wait":
                 bars[1].wait((i & 1) ^ 1)
             tile[lane] = x[i, lane]  # race: second
             bars[0].arrive()  # error 1
@@ -398,55 +368,72 @@ def mbarrier_is_not_waited_for_again(x: tc.Array, out: tc.Array, bug: tc.Const =
         total = 0
         for i in tc.range(x.shape[0]):
             bars[0].wait(i & 1)
-            if bug == 2:
+            if mistake == "arrives before it reads":
                 bars[1].arrive()
             total += tile[31 - lane]  # race: first
-            if bug != 2:
+            if mistake != "arrives before it reads":
                 bars[1].arrive()
         out[lane] = total
 
 
 _reverse32 = mapped(32, lambda x: x[::-1])
 _relay = mapped(32, lambda x: x[::-1])
+
 CASES = [
-    *(case(relay_of_named_barriers, 1, 96, _relay, Race, bug=bug) for bug in (1, 2)),
-    case(arrival_orders_one_way, 1, 64, mapped(64, lambda x: x[::-1]), Race),
-    case(masks_in_a_chain, 1, 32, mapped(32, lambda x: x[:1]), Race),
-    case(barrier_of_others, 1, 128, mapped(128, lambda x: x[:32]), Race),
-    *(case(relay_of_flags, 3, 64, relayed, Race, bug=bug) for bug in (1, 2, 3, 4)),
-    case(atomics_continue_a_release, 3, 64, relayed, Race),
-    *(
-        case(
-            last_warp_adds,
-            1,
-            128,
-            mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
-            Race,
-            bug=bug,
-        )
-        for bug in (1, 2, 3)
+    *variants(
+        relay_of_named_barriers,
+        1,
+        96,
+        _relay,
+        Race,
+        mistakes=("arrives before it waits", "the last warp does not wait"),
     ),
-    *(case(fences_around_atomics, 1, 64, _reverse32, Race, bug=bug) for bug in (1, 2, 3)),
-    *(
-        case(
-            turns_by_a_flag, 1, 64, mapped(4, lambda x: x.sum(keepdims=True).astype(np.int32)), Race, bug=bug
-        )
-        for bug in (1, 2, 3)
+    *variants(arrival_orders_one_way, 1, 64, mapped(64, lambda x: x[::-1]), Race),
+    *variants(masks_in_a_chain, 1, 32, mapped(32, lambda x: x[:1]), Race),
+    *variants(barrier_of_others, 1, 128, mapped(128, lambda x: x[:32]), Race),
+    *variants(
+        relay_of_flags,
+        3,
+        64,
+        relayed,
+        Race,
+        mistakes=("relaxed load", "relaxed store", "load of cta scope", "no barrier between"),
     ),
-    *(case(mailbox, 2, 32, mailed, Race, bug=bug) for bug in (1, 2)),
-    case(one_lane_waits, 1, 64, _reverse32, Race),
-    case(versions_of_a_record, 2, 32, recorded, Race),
-    *(case(mbarrier_by_one_lane, 1, 64, _reverse32, Race, bug=bug) for bug in (1, 2, 3)),
-    *(
-        case(
-            mbarrier_is_not_waited_for_again,
-            1,
-            64,
-            mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
-            Race,
-            EmulationError,
-            bug=bug,
-        )
-        for bug in (1, 2)
+    *variants(atomics_continue_a_release, 3, 64, relayed, Race),
+    *variants(
+        last_warp_adds,
+        1,
+        128,
+        mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+        Race,
+        mistakes=("relaxed count", "no syncwarp"),
+    ),
+    *variants(
+        fences_around_atomics,
+        1,
+        64,
+        _reverse32,
+        Race,
+        mistakes=("fence before the data", "fence before the last look", "fence behind the access"),
+    ),
+    *variants(mailbox, 2, 32, mailed, Race, mistakes=("put relaxed", "taken relaxed")),
+    *variants(one_lane_waits, 1, 64, _reverse32, Race),
+    *variants(versions_of_a_record, 2, 32, recorded, Race),
+    *variants(
+        mbarrier_by_one_lane,
+        1,
+        64,
+        _reverse32,
+        Race,
+        mistakes=("no syncwarp before the arrival", "arrives first", "one lane waits"),
+    ),
+    *variants(
+        mbarrier_is_not_waited_for_again,
+        1,
+        64,
+        mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)),
+        Race,
+        EmulationError,
+        mistakes=("producer does not wait", "arrives before it reads"),
     ),
 ]

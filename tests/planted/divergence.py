@@ -6,19 +6,18 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, Divergence, EmulationError
-from tests.planted.harness import case, mapped
+from tests.planted.harness import mapped, variants
 
 PARTIAL = (Divergence, EmulationError)
 
 
 @tc.kernel
-def barrier_in_a_branch(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: half of a warp, 2: one and a half warps, 3: by a condition of the data."""
+def barrier_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
-    if bug:
-        if (tc.lane_id() < 16, t < 48, x[t] % 2 == 0)[bug - 1]:
+    if mistake:
+        if {"half a warp": tc.lane_id() < 16, "one and a half warps": t < 48}.get(mistake, x[t] % 2 == 0):
             tc.barrier()  # error
     else:
         tc.barrier()
@@ -26,11 +25,11 @@ def barrier_in_a_branch(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def barrier_in_both_arms(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def barrier_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The arms of a branch may each have a barrier where whole warps take them, else not."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
-    if (t % 2 if bug else t // 32) == 0:
+    if (t % 2 if mistake else t // 32) == 0:
         tile[t] = x[t]
         tc.barrier()  # error
     else:
@@ -40,13 +39,13 @@ def barrier_in_both_arms(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def barrier_in_a_loop_of_lanes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Turns by the lane's own bound, instead of the same number for all. Bug 2: left by break."""
+def barrier_in_a_loop_of_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Turns by the lane's own bound, instead of the same number for all."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
-    for i in tc.range(1 + t % 3 if bug == 1 else 3):
-        if bug == 2:
+    for i in tc.range(1 + t % 3 if mistake == "bound of the lane" else 3):
+        if mistake == "break":
             if i > t % 3:
                 break
         tc.barrier()  # error
@@ -54,7 +53,7 @@ def barrier_in_a_loop_of_lanes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def barrier_behind_and(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def barrier_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """A function that waits is called in the right operand of `and`."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -64,7 +63,7 @@ def barrier_behind_and(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         tc.barrier()  # error
         return tile[63 - t]
 
-    if bug:
+    if mistake:
         if x[t] % 2 == 1 and neighbour() > 0:
             out[t] = 1
     else:
@@ -74,43 +73,25 @@ def barrier_behind_and(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def barrier_by_predicate(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: bar.sync, 2: bar.arrive, 3: a reduction."""
+def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
-    if bug == 2:
+    if mistake == "arrive":
         tc.emit("bar.arrive", 1, 64, pred=tc.lane_id() == 0)  # error
-    elif bug == 3:
+    elif mistake == "red":
         tc.emit("bar.red.popc.u32", 0, x[t] > 0, pred=tc.lane_id() < 20)  # error
     else:
-        tc.emit("bar.sync", 0, pred=(tc.lane_id() if bug else t) < 64 - 32 * bug - bug)  # error
-    if not bug:
+        tc.emit("bar.sync", 0, pred=tc.lane_id() < 31 if mistake else t < 64)  # error
+    if not mistake:
         out[t] = tile[63 - t]
 
 
 @tc.kernel
-def barrier_by_some_after_ragged_work(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """The tail of the array leaves the block in the middle of a warp."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    tile[t] = 0
-    if t < x.shape[0]:
-        tile[t] = x[t]
-        if bug:
-            tc.barrier()  # error
-            out[t] = tile[49 - t]
-    if not bug:
-        tc.barrier()
-        if t < x.shape[0]:
-            out[t] = tile[49 - t]
-
-
-@tc.kernel
-def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The mask names all lanes, and half of them are here."""
     lane = tc.lane_id()
-    if bug:
+    if mistake:
         if lane < 16:
             out[lane] = tc.shfl_xor(x[lane], 1)  # error
     else:
@@ -120,20 +101,9 @@ def shuffle_of_half_a_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def shuffle_in_the_tail(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """A loop over the array in steps of the warp, whose last turn has 8 lanes."""
+def shuffle_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
-    total = 0
-    for i in tc.range(lane, x.shape[0] if bug else (x.shape[0] + 31) // 32 * 32, 32):
-        value = x.at(i).load(pred=i < x.shape[0])
-        total += value + tc.shfl_xor(value, 1)  # error
-    out[lane] = total
-
-
-@tc.kernel
-def shuffle_behind_and(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    lane = tc.lane_id()
-    if bug:
+    if mistake:
         if x[lane] % 2 == 0 and tc.shfl_down(x[lane], 1) > 500:  # error
             out[lane] = 1
     else:
@@ -143,65 +113,53 @@ def shuffle_behind_and(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def shuffle_in_both_arms(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Each arm names the whole warp. Bug 1: the modes differ, 2: the masks do."""
+def shuffle_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Each arm names the whole warp."""
     lane = tc.lane_id()
     if lane < 16:
         out[lane] = tc.shfl_xor(x[lane], 3)  # error
-    elif bug == 1:
+    elif mistake == "modes differ":
         out[lane] = tc.shfl(x[lane], lane ^ 5)  # error
     else:
-        out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFF0000 if bug else 0xFFFFFFFF)  # error
+        out[lane] = tc.shfl_xor(x[lane], 5, 0xFFFF0000 if mistake else 0xFFFFFFFF)  # error
 
 
 @tc.kernel
-def shuffle_with_masks_that_differ(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def shuffle_with_masks_that_differ(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """All lanes are here, with masks of their own."""
     lane = tc.lane_id()
-    mask = tc.select(lane < 16, tc.u32(0x0000FFFF), tc.u32(0xFFFFFFFF if bug else 0xFFFF0000))
+    mask = tc.select(lane < 16, tc.u32(0x0000FFFF), tc.u32(0xFFFFFFFF if mistake else 0xFFFF0000))
     out[lane] = tc.shfl_xor(x[lane], 1, mask)  # error
 
 
 @tc.kernel
-def shuffle_without_oneself(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def shuffle_without_oneself(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The mask lacks lanes that execute the shuffle."""
     lane = tc.lane_id()
-    out[lane] = tc.shfl_xor(x[lane], 1, 0x7FFFFFFF if bug else 0xFFFFFFFF)  # error
+    out[lane] = tc.shfl_xor(x[lane], 1, 0x7FFFFFFF if mistake else 0xFFFFFFFF)  # error
 
 
 @tc.kernel
-def shuffle_from_a_lane_outside(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lanes 0 to 15 exchange; the bug asks for a value of the upper half, which is not here."""
+def shuffle_from_a_lane_outside(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Lanes 0 to 15 exchange; the mistake asks for a value of the upper half, which is not here."""
     lane = tc.lane_id()
     if lane < 16:
-        out[lane] = tc.shfl(x[lane], lane + 16 if bug else 15 - lane, 0x0000FFFF)  # error
+        out[lane] = tc.shfl(x[lane], lane + 16 if mistake else 15 - lane, 0x0000FFFF)  # error
 
 
 @tc.kernel
-def shuffle_with_an_old_mask(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """The mask was asked for before a second condition sent some of its lanes away."""
-    lane = tc.lane_id()
-    mask = tc.vote("ballot", x[lane] % 2 == 0)
-    if not bug:
-        mask = tc.vote("ballot", x[lane] % 4 == 0)
-    if x[lane] % 2 == 0:
-        if x[lane] % 4 == 0:
-            out[lane] = tc.shfl(x[lane], lane, mask)  # error
-
-
-@tc.kernel
-def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lanes leave a loop; those that stay ask the whole warp. Bug 1: redux, 2: vote, 3: match."""
+def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Lanes leave a loop; those that stay ask the whole warp."""
     lane = tc.lane_id()
     i, total = 0, 0
     going = lane >= 0
     while going:
-        if bug:
+        if mistake:
             if i > lane % 4:
                 break
-        if bug == 2:
+        if mistake == "vote":
             total += tc.vote("ballot", x[lane] > 0).bits(tc.s32)  # error
-        elif bug == 3:
+        elif mistake == "match":
             total += tc.match_any(x[lane]).bits(tc.s32)  # error
         else:
             total += tc.redux("add", x[lane])  # error
@@ -211,25 +169,27 @@ def reduction_of_those_that_are_left(x: tc.Array, out: tc.Array, bug: tc.Const =
 
 
 @tc.kernel
-def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: full mask in half of the warp, 2: the mask lacks lanes that are here, 3: the masks
-    of two arms overlap."""
+def syncwarp_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[lane]
     if lane < 16:
-        tc.syncwarp({1: 0xFFFFFFFF, 2: 0x00FF, 3: 0x3FFFF}.get(bug, 0xFFFF))  # error
+        tc.syncwarp(
+            {"full mask": 0xFFFFFFFF, "mask without oneself": 0x00FF, "masks overlap": 0x3FFFF}.get(
+                mistake, 0xFFFF
+            )
+        )  # error
         out[lane] = tile[15 - lane]
     else:
-        if bug == 3:
+        if mistake == "masks overlap":
             tc.syncwarp(0xFFFF0000)  # error
         out[lane] = tile[lane]
 
 
 @tc.kernel
-def elect_in_half_a_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def elect_in_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     lane = tc.lane_id()
-    if bug:
+    if mistake:
         if lane >= 16:
             if tc.elect():  # error
                 out[0] = x[0]
@@ -239,8 +199,7 @@ def elect_in_half_a_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def product_of_half_a_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: mma, 2: ldmatrix, 3: stmatrix, 4: movmatrix by a part of the warp."""
+def product_of_half_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
     tile = tc.shared((16, 16), tc.f16)
     lane = tc.lane_id()
@@ -248,19 +207,19 @@ def product_of_half_a_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         tile[2 * row + lane // 16, lane % 16] = x[2 * row + lane // 16, lane % 16]
     tc.syncwarp()
     half = lane < 16
-    if bug == 2:
+    if mistake == "ldmatrix":
         if half:
             out[lane, 0] = tc.ldmatrix(tile, mma.a)[0].to(tc.f32)  # error
     fragment = tc.ldmatrix(tile, mma.a)
     one = tc.fragment(mma.b, lambda row, col: tc.select(row == col, tc.f16(1), tc.f16(0)))
-    if bug == 1:
+    if mistake == "mma":
         if half:
             acc = mma(fragment, one, mma.d.zeros())  # error
             out[lane, 0] = acc[0]
-    elif bug == 3:
+    elif mistake == "stmatrix":
         if half:
             tc.stmatrix(tile, fragment)  # error
-    elif bug == 4:
+    elif mistake == "movmatrix":
         if half:
             moved = tc.emit("movmatrix.sync.aligned.m8n8.trans.b16", fragment.registers[0])  # error
             out[lane, 0] = moved.bits(tc.s32).to(tc.f32)
@@ -275,24 +234,11 @@ def left_half(draw):
 
 
 @tc.kernel
-def product_in_a_loop_of_lanes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """The bound of the loop over K is read by each lane, from its own row."""
-    mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
-    lane = tc.lane_id()
-    acc = mma.d.zeros()
-    a = tc.load_elements(x, mma.a)
-    one = tc.fragment(mma.b, lambda row, col: tc.select(row == col, tc.f16(1), tc.f16(0)))
-    for k in tc.range(1 + lane // 30 if bug else 1):
-        acc = mma(a, one, acc)  # error
-    tc.store_elements(out, acc)
-
-
-@tc.kernel
-def role_by_thread_not_by_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def role_by_thread_not_by_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The first 40 threads are to store, the others to compute; roles must be whole warps."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
-    if t < (40 if bug else 32):
+    if t < (40 if mistake else 32):
         tile[t] = x[t]
         tc.barrier(1, 64)  # error
     else:
@@ -301,10 +247,10 @@ def role_by_thread_not_by_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def shuffle_after_a_return(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def shuffle_after_a_return(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Lanes beyond the end return; the others reduce with a full mask."""
     lane = tc.lane_id()
-    if bug:
+    if mistake:
         if lane >= x.shape[0]:
             return
     value = x.at(lane).load(pred=lane < x.shape[0])
@@ -314,14 +260,6 @@ def shuffle_after_a_return(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         out[lane] = value
 
 
-_tail = mapped(
-    40,
-    lambda x: (
-        x[:32]
-        + x[:32].reshape(-1, 2)[:, ::-1].ravel()
-        + np.pad(x[32:] + x[32:].reshape(-1, 2)[:, ::-1].ravel(), (0, 24))
-    ).astype(np.int32),
-)
 _arms = mapped(32, lambda x: np.concatenate([x[np.arange(16) ^ 3], x[np.arange(16, 32) ^ 5]]))
 
 
@@ -330,55 +268,68 @@ def _next_large(x):
 
 
 CASES = [
-    *(
-        case(barrier_in_a_branch, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug)
-        for bug in (1, 2, 3)
+    *variants(
+        barrier_in_a_branch,
+        1,
+        64,
+        mapped(64, lambda x: x[::-1]),
+        Divergence,
+        mistakes=("half a warp", "one and a half warps", "condition of the data"),
     ),
-    case(barrier_in_both_arms, 1, 64, mapped(64, lambda x: np.concatenate([-x[32:], x[:32]])), Divergence),
-    *(
-        case(barrier_in_a_loop_of_lanes, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug)
-        for bug in (1, 2)
+    *variants(
+        barrier_in_both_arms, 1, 64, mapped(64, lambda x: np.concatenate([-x[32:], x[:32]])), Divergence
     ),
-    case(barrier_behind_and, 1, 64, mapped(64, lambda x: x % 2), Divergence),
-    *(
-        case(barrier_by_predicate, 1, 64, mapped(64, lambda x: x[::-1]), Divergence, bug=bug)
-        for bug in (1, 2, 3)
+    *variants(
+        barrier_in_a_loop_of_lanes,
+        1,
+        64,
+        mapped(64, lambda x: x[::-1]),
+        Divergence,
+        mistakes=("bound of the lane", "break"),
     ),
-    case(barrier_by_some_after_ragged_work, 1, 64, mapped(50, lambda x: x[::-1]), Divergence),
-    case(shuffle_of_half_a_warp, 1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), Divergence),
-    case(shuffle_in_the_tail, 1, 32, _tail, Divergence),
-    case(shuffle_behind_and, 1, 32, mapped(32, _next_large), Divergence),
-    *(case(shuffle_in_both_arms, 1, 32, _arms, Divergence, bug=bug) for bug in (1, 2)),
-    case(shuffle_with_masks_that_differ, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
-    case(shuffle_without_oneself, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
-    case(shuffle_from_a_lane_outside, 1, 32, mapped(32, lambda x: x[15::-1]), *PARTIAL),
-    case(shuffle_with_an_old_mask, 1, 32, mapped(32, lambda x: np.where(x % 4 == 0, x, 0)), Divergence),
-    *(
-        case(
-            reduction_of_those_that_are_left,
-            1,
-            32,
-            mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)),
-            Divergence,
-            bug=bug,
-        )
-        for bug in (1, 2, 3)
+    *variants(barrier_behind_and, 1, 64, mapped(64, lambda x: x % 2), Divergence),
+    *variants(
+        barrier_by_predicate,
+        1,
+        64,
+        mapped(64, lambda x: x[::-1]),
+        Divergence,
+        mistakes=("sync", "arrive", "red"),
     ),
-    *(
-        case(
-            syncwarp_in_a_branch,
-            1,
-            32,
-            mapped(32, lambda x: np.concatenate([x[15::-1], x[16:]])),
-            Deadlock,
-            *PARTIAL,
-            bug=bug,
-        )
-        for bug in (1, 2, 3)
+    *variants(shuffle_of_half_a_warp, 1, 32, mapped(32, lambda x: x[np.arange(16) ^ 1]), Divergence),
+    *variants(shuffle_behind_and, 1, 32, mapped(32, _next_large), Divergence),
+    *variants(shuffle_in_both_arms, 1, 32, _arms, Divergence, mistakes=("modes differ", "masks differ")),
+    *variants(shuffle_with_masks_that_differ, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
+    *variants(shuffle_without_oneself, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 1]), *PARTIAL),
+    *variants(shuffle_from_a_lane_outside, 1, 32, mapped(32, lambda x: x[15::-1]), *PARTIAL),
+    *variants(
+        reduction_of_those_that_are_left,
+        1,
+        32,
+        mapped(32, lambda x: np.full(32, 4 * x.sum(), np.int32)),
+        Divergence,
+        mistakes=("redux", "vote", "match"),
     ),
-    case(elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence),
-    *(case(product_of_half_a_warp, 1, 32, left_half, Divergence, bug=bug) for bug in (1, 2, 3, 4)),
-    case(product_in_a_loop_of_lanes, 1, 32, left_half, Divergence),
-    case(role_by_thread_not_by_warp, 1, 64, mapped(64, lambda x: x[31::-1]), Divergence),
-    case(shuffle_after_a_return, 1, 32, mapped(20, lambda x: np.full(20, x.sum(), np.int32)), Divergence),
+    *variants(
+        syncwarp_in_a_branch,
+        1,
+        32,
+        mapped(32, lambda x: np.concatenate([x[15::-1], x[16:]])),
+        Deadlock,
+        *PARTIAL,
+        mistakes=("full mask", "mask without oneself", "masks overlap"),
+    ),
+    *variants(elect_in_half_a_warp, 1, 32, mapped(32, lambda x: x[:1]), Divergence),
+    *variants(
+        product_of_half_a_warp,
+        1,
+        32,
+        left_half,
+        Divergence,
+        mistakes=("mma", "ldmatrix", "stmatrix", "movmatrix"),
+    ),
+    *variants(role_by_thread_not_by_warp, 1, 64, mapped(64, lambda x: x[31::-1]), Divergence),
+    *variants(
+        shuffle_after_a_return, 1, 32, mapped(20, lambda x: np.full(20, x.sum(), np.int32)), Divergence
+    ),
 ]

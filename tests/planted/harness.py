@@ -1,14 +1,15 @@
 """Cases of planted bugs, and how one is run and judged.
 
-A case is a kernel, its launch and its arguments. The parameter `bug` (a tc.Const) of the kernel
-selects the bug, and 0 the correct twin; where the twin differs in more, it is a kernel of its own.
+A case is a kernel, its launch and its arguments. The parameter `mistake` (a tc.Const) of the kernel
+names the bug, and "" is the correct twin. A twin that differs in more is a kernel of its own.
 Comments in the kernel's source mark what a report must name:
 
     # race: first      one access of a race; the other one is marked
     # race: second     (either may be reported first)
     # race: both       both accesses are on this line
     # error            the line to blame, for all other errors
-    # race 2: first    only for bug=2; `# error 1,3; race 2: both` marks a line for several bugs
+    # race 2: first    only for the kernel's second mistake; `# error 1,3; race 2: both` marks a
+                       line for several mistakes
 
 Where several lines are marked alike, a report of any of them is right.
 """
@@ -37,6 +38,9 @@ RIGHT, WRONG_LINE, OTHER = "right line", "wrong line", "other error"
 WRONG_RESULT, SILENT, HUNG = "wrong result", "silent", "hung"
 VERDICTS = (RIGHT, WRONG_LINE, OTHER, WRONG_RESULT, SILENT, HUNG)
 FINE = "fine"  # of a twin
+# Most bugs of asynchronous code break a rule and race at the same time. The order of threads decides
+# which one is reported, and the lines decide whether that is right.
+ANY = (EmulationError, RaceWarning)
 FIRST_LIMIT = 180.0  # seconds; the first run of a process may compile the emulator's loops
 _MARK = re.compile(r"(race|error)(?: ([\d,]+))?(?:: (first|second|both))?")
 _PLACE = re.compile(r":(\d+)")
@@ -49,8 +53,9 @@ class Case:
     """A planted bug and its twin.
 
     make: from a seeded generator, the arguments by name and the arrays that a correct run leaves,
-    by name. errors: the classes that are right (or subclasses of them; EmulationError takes any report). bug: the value of the
-    kernel's parameter `bug`; the twin is the same kernel with bug=0, or `twin`.
+    by name. errors: the classes that are right, with their subclasses; EmulationError takes any
+    report. mistake: the value of the kernel's parameter of this name; number: its place in the
+    kernel's list, from 1 on. The twin is the same kernel without a mistake, or `twin`.
     """
 
     name: str
@@ -59,25 +64,29 @@ class Case:
     block: Any
     make: Callable[[np.random.Generator], Arguments]
     errors: tuple[type[Exception], ...]
-    bug: int = 1
+    mistake: str = ""
+    number: int = 0
     twin: Any = None
     arch: str = "sm_90a"
     shared_bytes: int = 0
 
 
-def case(
+def variants(
     kernel: Any,
     grid: Any,
     block: Any,
     make: Callable[[np.random.Generator], Arguments],
     *errors: type[Exception],
-    name: str = "",
-    bug: int = 1,
+    mistakes: Sequence[str] = ("planted",),
     **more: Any,
-) -> Case:
-    """A case with the name of its kernel, and the number of the bug where that is not 1."""
-    name = name or kernel.__name__ + (f"_{bug}" if bug != 1 else "")
-    return Case(name, kernel, grid, block, make, errors, bug, **more)
+) -> list[Case]:
+    """A case for each mistake of a kernel; without `errors`, any report of one is right."""
+    name = kernel.__name__
+    names = [name if mistakes == ("planted",) else f"{name}: {mistake}" for mistake in mistakes]
+    return [
+        Case(names[n], kernel, grid, block, make, errors or ANY, mistake, n + 1, **more)
+        for n, mistake in enumerate(mistakes)
+    ]
 
 
 def mapped(shape: Any, result: Callable[[np.ndarray], np.ndarray], **more: Any) -> Any:
@@ -145,15 +154,15 @@ def _lines(loc: Any) -> set[int]:
     return set() if loc is None else {place.line for place in loc.chain()}
 
 
-def marks(kernel: Any, bug: int) -> Marks:
-    """The lines that are marked for this bug in the source of a kernel."""
+def marks(kernel: Any, mistake: int) -> Marks:
+    """The lines that are marked for the mistake of this number in the source of a kernel."""
     found: dict[str, set[int]] = {"first": set(), "second": set(), "error": set()}
     lines, start = inspect.getsourcelines(kernel.function)
     whole = _statements(lines, start)
     for number, line in enumerate(lines, start):
         comment = line.partition("#")[2]
-        for what, bugs, which in _MARK.findall(comment):
-            if bugs and bug not in map(int, bugs.split(",")):
+        for what, mistakes, which in _MARK.findall(comment):
+            if mistakes and mistake not in map(int, mistakes.split(",")):
                 continue
             if what == "error":
                 found["error"] |= whole.get(number, {number})
@@ -182,8 +191,8 @@ def cases(kind: str) -> list[Case]:
 
 def run_bug(case: Case, order: int | None = None) -> Outcome:
     """Run the kernel with its bug."""
-    error, caught, wrong = _run(case, case.kernel, case.bug, order)
-    where = marks(case.kernel, case.bug)
+    error, caught, wrong = _run(case, case.kernel, case.mistake, order)
+    where = marks(case.kernel, case.number)
     given = [error] if error is not None else caught
     if not given:
         return Outcome(WRONG_RESULT if wrong else SILENT, wrong)
@@ -196,7 +205,7 @@ def run_bug(case: Case, order: int | None = None) -> Outcome:
 
 def run_twin(case: Case, order: int | None = None) -> Outcome:
     """Run the correct twin."""
-    error, caught, wrong = _run(case, case.twin or case.kernel, 0, order)
+    error, caught, wrong = _run(case, case.twin or case.kernel, "", order)
     given = [error] if error is not None else caught
     if given:
         return Outcome(OTHER, _text(given[0]))
@@ -208,12 +217,12 @@ def _text(error: Any) -> str:
     return f"{type(error).__name__}: {error}" + (f"\n  first: {first}" if first else "")
 
 
-def _run(case: Case, kernel: Any, bug: int, order: int | None) -> tuple[Any, list[Any], str]:
+def _run(case: Case, kernel: Any, mistake: str, order: int | None) -> tuple[Any, list[Any], str]:
     """The error, the warnings of races, and which result differs ("" if none does)."""
     arguments, expected = case.make(np.random.default_rng(0))
     named = dict(arguments)
-    if "bug" in inspect.signature(kernel.function).parameters:
-        named["bug"] = bug
+    if "mistake" in inspect.signature(kernel.function).parameters:
+        named["mistake"] = mistake
     launch = kernel.emulator(case.arch, order=order)[case.grid, case.block, None, case.shared_bytes]
     error = None
     with warnings.catch_warnings(record=True) as caught:

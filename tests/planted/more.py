@@ -6,12 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import EmulationError, Race, RaceWarning
 from tests.planted import library
-from tests.planted.harness import case, mapped
+from tests.planted.harness import mapped, variants
 
-RACES = (Race, RaceWarning)
-ANY = (EmulationError, RaceWarning)
 MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
 
 
@@ -19,25 +16,23 @@ MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
 
 
 @tc.kernel
-def sums_by_a_library(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: the tile is used again before all have read it, 2: a warp stays away from the barrier
-    inside, 3: the tile is smaller than the block."""
-    tile = tc.shared(32 if bug == 3 else 64, tc.s32)
+def sums_by_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    tile = tc.shared(32 if mistake == "small tile" else 64, tc.s32)
     t = tc.threadIdx.x
-    if bug == 2:
+    if mistake == "a warp stays away":
         if t < 32:
             total = library.block_sum(tile, x[0, t], 64)  # error 2; race 2: both
             out[0, t] = total
     else:
         out[0, t] = library.block_sum(tile, x[0, t], 64)  # race 1: first; error 3
-    if bug != 1:
+    if mistake != "no barrier between":
         tc.barrier()
     out[1, t] = library.block_sum(tile, x[1, t], 64)  # race 1,2: second; error 2
 
 
 @tc.kernel
-def helpers_of_its_own(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """A function in the kernel. Bug 1: no barrier between the two calls, 2: an index too far."""
+def helpers_of_its_own(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """A function in the kernel."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
 
@@ -47,18 +42,18 @@ def helpers_of_its_own(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     def mirrored(place):
         return tile[63 - place]  # race 1: second
 
-    put(t + 1 if bug == 2 else t, x[t])
-    if bug != 1:
+    put(t + 1 if mistake == "index" else t, x[t])
+    if mistake != "no barrier":
         tc.barrier()
     out[t] = mirrored(t)
 
 
 @tc.kernel
-def lane_of_a_library(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """The helper shuffles with all lanes; the bug calls it in a branch."""
+def lane_of_a_library(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """The helper shuffles with all lanes; the mistake calls it in a branch."""
     t = tc.threadIdx.x
     value = x[t]
-    if bug:
+    if mistake:
         if t < 16:
             value = library.lane_of(value, 3)  # error
     else:
@@ -68,18 +63,17 @@ def lane_of_a_library(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, bug: tc.Const = 1):
-    """Blocks add to one place under a lock. Bug 1: it is given back too early, 2: one block does
-    not take it, 3: it is never given back."""
+def guarded_by_a_lock(x: tc.Array, out: tc.Array, flags: tc.Array, mistake: tc.Const = ""):
+    """Blocks add to one place under a lock."""
     if tc.threadIdx.x == 0:
-        if bug != 2:
+        if mistake != "not taken":
             library.lock(flags.at(0))  # error 3
         elif tc.blockIdx.x > 0:
             library.lock(flags.at(0))
-        if bug == 1:
+        if mistake == "given back early":
             library.unlock(flags.at(0))
         out[0] = out[0] + x[tc.blockIdx.x]  # race 1,2: both
-        if bug in (0, 2):
+        if mistake in ("", "not taken"):
             library.unlock(flags.at(0))
 
 
@@ -94,49 +88,44 @@ def locked(draw):
 
 
 @tc.kernel
-def square_block(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Blocks of 16 x 16 transpose a tile. Bug 1: no barrier, 2: rows and columns of 15, 3: a
-    barrier for the rows below 8 alone, 4: y where x is meant, so that columns share a place."""
-    tile = tc.shared((16, 15 if bug == 2 else 16), tc.s32)
+def square_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Blocks of 16 x 16 transpose a tile."""
+    tile = tc.shared((16, 16), tc.s32)
     col, row = tc.threadIdx.x, tc.threadIdx.y
-    tile[row, row if bug == 4 else col] = x[row, col]  # race 1,3: first; race 4: both; error 2
-    if bug == 3:
-        if row < 8:
-            tc.barrier(1, 128)
-    elif bug != 1:
+    tile[row, row if mistake == "y for x" else col] = x[row, col]  # race 1: first; race 2: both
+    if mistake != "no barrier":
         tc.barrier()
-    out[row, col] = tile[col, row]  # race 1,3: second; error 4
+    out[row, col] = tile[col, row]  # race 1: second; error 2
 
 
 @tc.kernel
-def odd_block(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """48 threads, which count as 64 at a barrier. Bug 1: one of 96, 2: a shuffle with lanes that do not exist, 3: the
-    second warp reads what the first has not published, 4: a stride of 64 leaves places unwritten."""
+def odd_block(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """48 threads, which count as 64 at a barrier."""
     tile = tc.shared(96, tc.s32)
     t = tc.threadIdx.x
-    for i in tc.range(t, 96, 64 if bug == 4 else 48):
+    for i in tc.range(t, 96, 64 if mistake == "stride" else 48):
         tile[i] = x[i]  # race 3: first
-    if bug == 1:
+    if mistake == "count":
         tc.barrier(1, 96)  # error 1
-    elif bug != 3:
+    elif mistake != "no barrier":
         tc.barrier(1, 64)
     value = tile[t] + tile[95 - t]  # race 3: second; error 4
-    if bug == 2:
+    if mistake == "lane that does not exist":
         if t >= 32:
             value += 0 * tc.shfl(value, 31)  # error 2
     out[t] = value
 
 
 @tc.kernel
-def turns_known_at_compile_time(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Two buffers in unrolled turns. Bug 1: a barrier only in even turns, 2: one buffer."""
+def turns_known_at_compile_time(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Two buffers in unrolled turns."""
     tile = tc.shared((2, 64), tc.s32)
     t, total = tc.threadIdx.x, 0
     for i in tc.static_range(4):
-        tile[0 if bug == 2 else i % 2, t] = x[i, t]  # race 1,2: first
-        if bug != 1 or i % 2 == 0:
+        tile[i % 2, t] = x[i, t]  # race: first
+        if mistake != "barrier in even turns" or i % 2 == 0:
             tc.barrier()
-        total += tile[0 if bug == 2 else i % 2, 63 - t]  # race 1,2: second
+        total += tile[i % 2, 63 - t]  # race: second
     out[t] = total
 
 
@@ -144,17 +133,16 @@ def turns_known_at_compile_time(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def bytes_of_a_word(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Each thread has a byte of its own, which is no race. Bug 1: words over the neighbours' bytes,
-    2: a byte for two threads, 3: words that begin at any byte."""
+def bytes_of_a_word(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Each thread has a byte of its own, which is no race."""
     tile = tc.shared(68, tc.s8, align=16)
     t = tc.threadIdx.x
-    tile[t // 2 if bug == 2 else t] = x[t]  # race 2: both; race 1: first
-    if bug == 1:
+    tile[t // 2 if mistake == "byte of two threads" else t] = x[t]  # race 2: both; race 1: first
+    if mistake == "words over bytes":
         if t % 4 == 1:
             tile.at(t - 1).as_type(tc.s32).store(tc.s32(0))  # race 1: second
     tc.barrier()
-    if bug == 3:
+    if mistake == "alignment":
         out[t] = tile.at(63 - t).as_type(tc.s32).load().to(tc.s8)  # error 3
     else:
         out[t] = tile[63 - t]  # error 2
@@ -165,21 +153,6 @@ def some_bytes(draw):
     return {"x": x, "out": np.zeros_like(x)}, {"out": x[::-1].copy()}
 
 
-@tc.kernel
-def small_floats(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """e4m3 in shared memory, four by four. Bug 1: no barrier, 2: vectors that overlap by half,
-    3: the last vector lies outside."""
-    tile = tc.shared(128, tc.e4m3, align=16)
-    t = tc.threadIdx.x
-    place = 4 * t + 4 if bug == 3 else 4 * t
-    tile.at(place).store(x.at(4 * t).load(4))  # race 1,2: first; error 3
-    if bug == 2:
-        tile.at((4 * t + 6) % 128).store(x.at(4 * t).load(2))  # race 2: second
-    if bug != 1:
-        tc.barrier()
-    out.at(4 * t).store(tile.at(124 - 4 * t).load(4))  # race 1: second
-
-
 def small(draw):
     import ml_dtypes
 
@@ -187,48 +160,29 @@ def small(draw):
     return {"x": x, "out": np.zeros_like(x)}, {"out": x.reshape(32, 4)[::-1].ravel().copy()}
 
 
-@tc.kernel
-def vectors_of_sixteen_bytes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: a vector of two threads, 2: begins 8 bytes late, 3: another warp reads a part
-    without a barrier, 4: vectors of 2 into a tile that is 4 bytes off."""
-    tile = tc.shared(264, tc.s32, align=16)
-    t = tc.threadIdx.x
-    place = {1: 4 * (t // 2), 2: 4 * t + 2}.get(bug, 4 * t)
-    values = x.at(4 * t).load(4)
-    if bug == 4:
-        tile.at(4 * t + 1).store([values[0], values[1]])  # error 4
-    tile.at(place).store(values)  # race 1: both; race 3: first; error 2
-    if bug != 3:
-        tc.barrier()
-    for i in tc.static_range(4):
-        out[4 * t + i] = tile[255 - (4 * t + i)]  # race 3: second; error 1
-
-
 # -- views ----------------------------------------------------------------------------------------
 
 
 @tc.kernel
-def views_of_views(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """A row of a half of a matrix. Bug 1: a column outside of the half, 2: a row outside, inside of
-    the array, 3: blocks whose halves overlap."""
+def views_of_views(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """A row of a half of a matrix."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
     half = x[4 * b : 4 * b + 4, :]
     part = half[:, 8:24]
-    target = out[3 * b if bug == 3 else 4 * b :, :]
+    target = out[3 * b if mistake == "overlap" else 4 * b :, :]
     row, col = t // 8, t % 8
-    value = part[row + 1 if bug == 2 else row, col + 9 if bug == 1 else col]  # error 1,2
+    value = part[row + 1 if mistake == "row" else row, col + 9 if mistake == "column" else col]  # error 1,2
     target[row, col] = value  # race 3: both
 
 
 @tc.kernel
-def reversed_and_transposed(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """x is a transposed, reversed view of the caller's. Bug 1: an index as if it were not
-    transposed, 2: one before the first, which lies inside of the caller's memory."""
+def reversed_and_transposed(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """x is a transposed, reversed view of the caller's."""
     row, col = tc.threadIdx.x // 8, tc.threadIdx.x % 8
-    if bug == 1:
-        out[row, col] = x[col, row] if False else x[col + 4, row]  # error 1
+    if mistake == "transposed":
+        out[row, col] = x[col + 4, row]  # error 1
     else:
-        out[row, col] = x[row - 1 if bug == 2 else row, col]  # error 2
+        out[row, col] = x[row - 1 if mistake == "before the first" else row, col]  # error 2
 
 
 def turned(draw):
@@ -238,11 +192,11 @@ def turned(draw):
 
 
 @tc.kernel
-def the_same_memory_twice(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Both arguments are views of one array: out begins 32 elements behind x. The bug reads what
+def the_same_memory_twice(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Both arguments are views of one array: out begins 32 elements behind x. The mistake reads what
     another block writes."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
-    if bug:
+    if mistake:
         out[32 * b + t] = x[32 * b + t]  # race: both
     else:
         if b == 0:
@@ -258,17 +212,16 @@ def shifted(draw):
 
 
 @tc.kernel
-def swizzled_tile(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Rows of 64 bf16 with a swizzle, half a row for each thread. Bug 1: no barrier, 2: a row
-    too far."""
+def swizzled_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Rows of 64 bf16 with a swizzle, half a row for each thread."""
     tile = tc.shared((64, 64), tc.bf16, swizzle=128)
     t = tc.threadIdx.x
     row, col = t // 2, t % 2 * 32
     for i in tc.static_range(4):
-        tile.at(row + 1 if bug == 2 else row, col + 8 * i).store(  # race 1: first; error 2
+        tile.at(row + 1 if mistake == "row" else row, col + 8 * i).store(  # race 1: first; error 2
             x.at(row, col + 8 * i).load(8)
         )
-    if bug != 1:
+    if mistake != "no barrier":
         tc.barrier()
     for i in tc.static_range(4):
         out.at(row, col + 8 * i).store(tile.at(63 - row, col + 8 * i).load(8))  # race 1: second
@@ -282,9 +235,8 @@ def halves(draw):
 
 
 @tc.kernel
-def dynamic_tiles(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Three tiles of dynamic memory; the third takes the place of the first, on purpose. Bug 1: no
-    barrier before it does, 2: read behind the last tile's end."""
+def dynamic_tiles(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Three tiles of dynamic memory; the third takes the place of the first, on purpose."""
     first = tc.dynamic_shared(64, tc.s32)
     second = tc.dynamic_shared(64, tc.s32, offset=256)
     third = tc.dynamic_shared((8, 8), tc.s32, overlap=True)
@@ -292,8 +244,8 @@ def dynamic_tiles(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     first[t] = x[t]
     second[t] = -x[t]
     tc.barrier()
-    value = first[63 - t] + second[t + 1 if bug == 2 else t]  # race 1: first; error 2
-    if bug != 1:
+    value = first[63 - t] + second[t + 1 if mistake == "end" else t]  # race 1: first; error 2
+    if mistake != "no barrier":
         tc.barrier()
     third[t // 8, t % 8] = value  # race 1: second
     tc.barrier()
@@ -308,20 +260,19 @@ def folded(x):
 
 
 @tc.kernel
-def copied_tile(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """copy_tile to shared memory and back. Bug 1: no barrier behind it, 2: the box hangs over the
-    end, 3: half of the threads copy, and all are waited for as if they had."""
+def copied_tile(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """copy_tile to shared memory and back."""
     tc.launch_bounds(64)
     tile = tc.shared((16, 16), tc.s32)
     t = tc.threadIdx.x
-    if bug == 3:
+    if mistake == "half of the threads":
         if t < 32:
             tc.copy_tile(tile, x, (0, 0), threads=64, thread=t)
     else:
-        tc.copy_tile(tile, x, (1 if bug == 2 else 0, 0))  # race 1: first; error 1,2
+        tc.copy_tile(tile, x, (1 if mistake == "box" else 0, 0))  # race 1: first; error 1,2
     tc.cp_async_commit()
     tc.cp_async_wait(0)
-    if bug != 1:
+    if mistake != "no barrier":
         tc.barrier()
     for i in tc.static_range(4):
         place = 64 * i + t
@@ -329,18 +280,17 @@ def copied_tile(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def stored_fragment(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """A fragment by way of shared memory. Bug 1: no syncwarp behind stmatrix, 2: none behind
-    store_elements, 3: the fragment lies outside of the array, 4: both warps use one tile."""
+def stored_fragment(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """A fragment by way of shared memory."""
     tile = tc.shared((2, 16, 16), tc.f16)
     t, warp = tc.lane_id(), tc.warp_id()
-    values = tc.load_elements(x, MMA.a, origin=(8 if bug == 3 else 0, 0))  # error 3
-    mine = tile[0 if bug == 4 else warp]
-    if bug == 2:
+    values = tc.load_elements(x, MMA.a, origin=(8 if mistake == "outside" else 0, 0))  # error 3
+    mine = tile[0 if mistake == "one tile" else warp]
+    if mistake == "store_elements":
         tc.store_elements(mine, values)  # race 2: first
     else:
         tc.stmatrix(mine, values)  # race 1: first; race 4: both
-    if bug not in (1, 2):
+    if mistake not in ("stmatrix", "store_elements"):
         tc.syncwarp()
     for i in tc.static_range(8):
         place = 32 * i + t
@@ -353,22 +303,21 @@ def fragments(draw):
 
 
 @tc.kernel
-def read_by_ldmatrix(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: no barrier before ldmatrix, 2: stored over behind it without one, 3: lanes missing."""
+def read_by_ldmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared((16, 16), tc.f16)
     t = tc.threadIdx.x
     for i in tc.static_range(4):
         place = 64 * i + t
         tile[place // 16, place % 16] = x[place // 16, place % 16]  # race 1: first
-    if bug != 1:
+    if mistake != "no barrier":
         tc.barrier()
-    if bug == 3:
+    if mistake == "lanes":
         if t % 32 < 16:
             values = tc.ldmatrix(tile, MMA.a)  # error 3
             tc.store_elements(out, values)
     else:
         values = tc.ldmatrix(tile, MMA.a)  # race 1: second; race 2: first
-        if bug == 2:
+        if mistake == "stored over":
             tile[t // 4, t % 4] = 0.0  # race 2: second
         if t < 32:
             tc.store_elements(out, values)
@@ -383,9 +332,7 @@ def one_fragment(draw):
 
 
 @tc.kernel
-def box_of_rank_three(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: too few bytes, 2: no wait, 3: read on another warp's word that it has come, 4: rank 3
-    beyond the array in all of its boxes."""
+def box_of_rank_three(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     map = tc.tensor_map(x, (2, 4, 8))
     tile = tc.shared((2, 4, 8), tc.s32, align=128)
     bar = tc.mbarriers(1)[0]
@@ -395,14 +342,14 @@ def box_of_rank_three(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         tc.fence_mbarrier_init()
     tc.barrier()
     if t == 0:
-        bar.arrive_expect_tx(128 if bug == 1 else map.bytes)  # error 1
-        tc.tma_load(tile, map, (9 if bug == 4 else 1, 0, 0), bar)  # race 2,3: first; error 1,2,3,4
-    if bug == 3:
+        bar.arrive_expect_tx(map.bytes)
+        tc.tma_load(tile, map, (9 if mistake == "outside" else 1, 0, 0), bar)  # race 1,2: first; error
+    if mistake == "another warp waits":
         if t < 32:
             bar.wait(0)
-    elif bug != 2:
-        bar.wait(0)  # error 1
-    out[t] = tile[1 - t // 32, t // 8 % 4, t % 8]  # race 2,3: second; error 1,2,3
+    elif mistake != "no wait":
+        bar.wait(0)
+    out[t] = tile[1 - t // 32, t // 8 % 4, t % 8]  # race 1,2: second; error 1,2
 
 
 def boxes(draw):
@@ -411,25 +358,21 @@ def boxes(draw):
 
 
 @tc.kernel
-def line_of_rank_one(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Blocks add lines to `out` in bulk. Bug 1: no proxy fence, 2: a plain store of one of them,
-    3: stores instead of sums, 4: no barrier, 5: the tile is used again before it has been read."""
+def line_of_rank_one(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Blocks add lines to `out` in bulk."""
     map = tc.tensor_map(out, (64,))
     tile = tc.shared(64, tc.s32, align=128)
     t = tc.threadIdx.x
-    tile[t] = x[tc.blockIdx.x, t]  # race 1,4,5: first
-    if bug != 1:
+    tile[t] = x[tc.blockIdx.x, t]  # race 1: first
+    if mistake != "no proxy fence":
         tc.fence_proxy_async()
-    if bug != 4:
-        tc.barrier()
+    tc.barrier()
     if t == 0:
-        tc.tma_store(  # race 1,4,5: second; race 3: both; race 2: first
-            map, (0,), tile, reduce=None if bug == 3 else "add"
+        tc.tma_store(  # race 1: second; race 3: both; race 2: first
+            map, (0,), tile, reduce=None if mistake == "stores for sums" else "add"
         )
         tc.tma_store_commit()
-    if bug == 5:
-        tile[63 - t] = 0  # race 5: first
-    if bug == 2:
+    if mistake == "plain store":
         if tc.blockIdx.x == 1:
             out[t] = 0  # race 2: second
     if t == 0:
@@ -440,31 +383,29 @@ def line_of_rank_one(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def elected_lane(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: elect in a branch of a part of the warp, 2: what it stored is read without syncwarp."""
+def elected_lane(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(2, tc.s32)
     t, warp = tc.lane_id(), tc.warp_id()
-    if bug == 1:
+    if mistake == "part of the warp":
         if t < 8:
             if tc.elect():  # error 1
                 tile[warp] = x[warp, 0]  # error 1; race 1: first
     else:
         if tc.elect():
             tile[warp] = x[warp, 0]  # race 2: first
-    if bug != 2:
+    if mistake != "no syncwarp":
         tc.syncwarp()
     out[warp, t] = x[warp, t] + tile[warp]  # race 2: second
 
 
 @tc.kernel
-def groups_of_equal_keys(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lanes with equal keys meet. Bug 1: with the others' mask, 2: lane 0 shuffles for all of a
-    group that is not there."""
+def groups_of_equal_keys(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Lanes with equal keys meet."""
     lane = tc.lane_id()
     mask = tc.match_any(x[lane] % 2)
     if x[lane] % 2 == 0:
-        tc.syncwarp(~mask if bug == 1 else mask)  # error 1
-        if bug == 2:
+        tc.syncwarp(~mask if mistake == "mask of the others" else mask)  # error 1
+        if mistake == "lane 0":
             out[lane] = tc.shfl(x[lane], 0)  # error 2
         else:
             out[lane] = x[lane]
@@ -473,14 +414,14 @@ def groups_of_equal_keys(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def registers_of_a_part(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """setmaxnreg. Bug 1: by one warp of a warpgroup, 2: by half of a warp."""
+def registers_of_a_part(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """setmaxnreg."""
     tc.launch_bounds(128)
     t = tc.threadIdx.x
-    if bug == 1:
+    if mistake == "one warp":
         if t < 32:
             tc.setmaxnreg(40, grow=False)  # error 1
-    elif bug == 2:
+    elif mistake == "half a warp":
         if t % 32 < 16:
             tc.setmaxnreg(40, grow=False)  # error 2
     else:
@@ -492,69 +433,37 @@ def registers_of_a_part(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def counters(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Sums by atomics of all blocks. Bug 1: of the scope of a block, 2: a plain read of what others
-    still add to, 3: as two halves of 16 bits by one of the threads, 4: set to zero by block 0."""
+def counters(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Sums by atomics of all blocks."""
     t, b = tc.threadIdx.x, tc.blockIdx.x
-    if bug == 4:
-        if (b == 0) & (t == 0):
-            out[0] = 0  # race 4: first
-    if bug == 1:
+    if mistake == "cta scope":
         tc.emit("red.relaxed.cta.global.add.s32", out.at(0), x[32 * b + t])  # race 1: both
-    elif bug == 3:
+    elif mistake == "half a word":
         if (b == 1) & (t == 1):
-            out.at(0).as_type(tc.s16).store(tc.s16(0))  # race 3: first
-        tc.reduce("add", out.at(0), x[32 * b + t])  # race 3: second
+            out.at(0).as_type(tc.s16).store(tc.s16(0))  # race 2: first
+        tc.reduce("add", out.at(0), x[32 * b + t])  # race 2: second
     else:
-        tc.reduce("add", out.at(0), x[32 * b + t])  # race 2: first; race 4: second
-    if bug == 2:
-        if t == 0:
-            out[1 + b] = 0 * out[0]  # race 2: second
-
-
-@tc.kernel
-def histogram(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """In shared memory, then in global memory. Bug 1: no barrier behind the zeroes, 2: none before
-    it is read, 3: plain additions, 4: a bin too many."""
-    bins = tc.shared(8, tc.u32)
-    t = tc.threadIdx.x
-    if t < 8:
-        bins[t] = tc.u32(0)  # race 1: first
-    if bug != 1:
-        tc.barrier()
-    which = x[t] % 8
-    if bug == 3:
-        bins[which] = bins[which] + 1  # race 3: both
-    else:
-        tc.reduce(  # race 1: second; race 2: first; error 4
-            "inc", bins.at(which + 1 if bug == 4 else which), tc.u32(1000)
-        )
-    if bug != 2:
-        tc.barrier()
-    if t < 8:
-        out[t] = bins[t].to(tc.s32)  # race 2: second
+        tc.reduce("add", out.at(0), x[32 * b + t])
 
 
 # -- loops ----------------------------------------------------------------------------------------
 
 
 @tc.kernel
-def loops_of_floats(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: a step that rounding swallows, 2: equality with a number that is never met, 3: a
-    comparison with NaN that is always true."""
+def loops_of_floats(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     t = tc.threadIdx.x
     value = x[t].to(tc.f32)
     count = 0
-    if bug == 1:
+    if mistake == "step":
         value = tc.f32(2.0**25) + 0.0 * value
         while value < 2.0**25 + 64:  # error 1
             value += 1.0  # error 1
-    elif bug == 2:
+    elif mistake == "equality":
         value = value - value
         while value != 1.0:  # error 2
             value += 0.3  # error 2
             value = tc.minimum(value, 10.0)  # error 2
-    elif bug == 3:
+    elif mistake == "NaN":
         value = (value - value) / (value - value)
         while not (value > 3.0):  # error 3
             value += 1.0  # error 3
@@ -569,70 +478,90 @@ def halvings(x):
     return np.ceil(np.log2(x)).astype(np.int32)
 
 
-@tc.kernel
-def waits_for_a_word(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """A warp waits for another's word in shared memory. Bug 1: which that warp writes behind a
-    barrier of both, 2: to another place, 3: for one more than is counted."""
-    flags = tc.shared(2, tc.s32)
-    t = tc.threadIdx.x
-    if t < 2:
-        flags[t] = 0
-    tc.barrier()
-    if t < 32:
-        if bug == 1:
-            tc.barrier(1, 64)  # error 1
-        tc.emit("red.release.cta.shared.add.s32", flags.at(1 if bug == 2 else 0), 1)
-    else:
-        while tc.emit("ld.acquire.cta.shared.b32", flags.at(0)).bits(tc.s32) < (
-            33 if bug == 3 else 32
-        ):  # error
-            tc.emit("nanosleep.u32", 20)
-        if bug == 1:
-            tc.barrier(1, 64)  # error 1
-    out[t] = x[t]
-
-
-def numbered(kernel, bugs, block, make, errors=ANY, grid=1, **more):
-    return [case(kernel, grid, block, make, *errors, bug=bug, **more) for bug in range(1, bugs + 1)]
-
-
 same = lambda x: x.copy()  # noqa: E731
 
 CASES = [
-    *numbered(
+    *variants(
         sums_by_a_library,
-        3,
+        1,
         64,
         mapped((2, 64), lambda x: np.repeat(x.sum(1, keepdims=True), 64, 1).astype(np.int32)),
+        mistakes=("no barrier between", "a warp stays away", "small tile"),
     ),
-    *numbered(helpers_of_its_own, 2, 64, mapped(64, lambda x: x[::-1].copy())),
-    *numbered(
+    *variants(
+        helpers_of_its_own, 1, 64, mapped(64, lambda x: x[::-1].copy()), mistakes=("no barrier", "index")
+    ),
+    *variants(
         lane_of_a_library, 1, 32, mapped(32, lambda x: np.concatenate((np.repeat(x[3:4], 16), x[16:])))
     ),
-    *numbered(guarded_by_a_lock, 3, 32, locked, grid=3),
-    *numbered(square_block, 4, (16, 16), mapped((16, 16), lambda x: x.T.copy())),
-    *numbered(odd_block, 4, 48, mapped(96, lambda x: x[:48] + x[:47:-1])),
-    *numbered(
-        turns_known_at_compile_time, 2, 64, mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32))
+    *variants(
+        guarded_by_a_lock, 3, 32, locked, mistakes=("given back early", "not taken", "never given back")
     ),
-    *numbered(bytes_of_a_word, 3, 64, some_bytes),
-    *numbered(small_floats, 3, 32, small),
-    *numbered(vectors_of_sixteen_bytes, 4, 64, mapped(256, lambda x: x[::-1].copy())),
-    *numbered(views_of_views, 3, 32, mapped((8, 24), lambda x: x[:, 8:16].copy()), grid=2),
-    *numbered(reversed_and_transposed, 2, 32, turned),
-    *numbered(the_same_memory_twice, 1, 32, shifted, grid=2),
-    *numbered(swizzled_tile, 2, 128, halves),
-    *numbered(dynamic_tiles, 2, 64, mapped(64, folded), shared_bytes=512),
-    *numbered(copied_tile, 3, 64, mapped((16, 16), lambda x: x[::-1].copy())),
-    *numbered(stored_fragment, 4, 64, fragments),
-    *numbered(read_by_ldmatrix, 3, 64, one_fragment),
-    *numbered(box_of_rank_three, 4, 64, boxes),
-    *numbered(line_of_rank_one, 5, 64, mapped((3, 64), lambda x: x.sum(0).astype(np.int32)), grid=3),
-    *numbered(elected_lane, 2, 64, mapped((2, 32), lambda x: x + x[:, :1])),
-    *numbered(groups_of_equal_keys, 2, 32, mapped(32, same)),
-    *numbered(registers_of_a_part, 2, 128, mapped(128, same)),
-    *numbered(counters, 4, 32, mapped(64, lambda x: np.array([x.sum(), 0, 0], np.int32)), grid=2),
-    *numbered(histogram, 4, 64, mapped(64, lambda x: np.bincount(x % 8, minlength=8).astype(np.int32))),
-    *numbered(loops_of_floats, 3, 32, mapped(32, halvings)),
-    *numbered(waits_for_a_word, 3, 64, mapped(64, same)),
+    *variants(
+        square_block, 1, (16, 16), mapped((16, 16), lambda x: x.T.copy()), mistakes=("no barrier", "y for x")
+    ),
+    *variants(
+        odd_block,
+        1,
+        48,
+        mapped(96, lambda x: x[:48] + x[:47:-1]),
+        mistakes=("count", "lane that does not exist", "no barrier", "stride"),
+    ),
+    *variants(
+        turns_known_at_compile_time,
+        1,
+        64,
+        mapped((4, 64), lambda x: x[:, ::-1].sum(0).astype(np.int32)),
+        mistakes=("barrier in even turns",),
+    ),
+    *variants(
+        bytes_of_a_word, 1, 64, some_bytes, mistakes=("words over bytes", "byte of two threads", "alignment")
+    ),
+    *variants(
+        views_of_views,
+        2,
+        32,
+        mapped((8, 24), lambda x: x[:, 8:16].copy()),
+        mistakes=("column", "row", "overlap"),
+    ),
+    *variants(reversed_and_transposed, 1, 32, turned, mistakes=("transposed", "before the first")),
+    *variants(the_same_memory_twice, 2, 32, shifted),
+    *variants(swizzled_tile, 1, 128, halves, mistakes=("no barrier", "row")),
+    *variants(dynamic_tiles, 1, 64, mapped(64, folded), shared_bytes=512, mistakes=("no barrier", "end")),
+    *variants(
+        copied_tile,
+        1,
+        64,
+        mapped((16, 16), lambda x: x[::-1].copy()),
+        mistakes=("no barrier", "box", "half of the threads"),
+    ),
+    *variants(
+        stored_fragment, 1, 64, fragments, mistakes=("stmatrix", "store_elements", "outside", "one tile")
+    ),
+    *variants(read_by_ldmatrix, 1, 64, one_fragment, mistakes=("no barrier", "stored over", "lanes")),
+    *variants(box_of_rank_three, 1, 64, boxes, mistakes=("no wait", "another warp waits", "outside")),
+    *variants(
+        line_of_rank_one,
+        3,
+        64,
+        mapped((3, 64), lambda x: x.sum(0).astype(np.int32)),
+        mistakes=("no proxy fence", "plain store", "stores for sums"),
+    ),
+    *variants(
+        elected_lane,
+        1,
+        64,
+        mapped((2, 32), lambda x: x + x[:, :1]),
+        mistakes=("part of the warp", "no syncwarp"),
+    ),
+    *variants(groups_of_equal_keys, 1, 32, mapped(32, same), mistakes=("mask of the others", "lane 0")),
+    *variants(registers_of_a_part, 1, 128, mapped(128, same), mistakes=("one warp", "half a warp")),
+    *variants(
+        counters,
+        2,
+        32,
+        mapped(64, lambda x: np.array([x.sum(), 0, 0], np.int32)),
+        mistakes=("cta scope", "half a word"),
+    ),
+    *variants(loops_of_floats, 1, 32, mapped(32, halvings), mistakes=("step", "equality", "NaN")),
 ]

@@ -16,8 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorcore_dsl.kernels import tutorial
-from tests.planted.harness import Arguments, Case
-from tests.planted.hopper import ANY
+from tests.planted.harness import ANY, Arguments, Case
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 Edits = tuple[tuple[str, str], ...]
@@ -98,7 +97,7 @@ def mutant(number: int, name: str, *edits: tuple[str, str]) -> Case:
     """A step with edits: the first one plants the bug, the others mark lines."""
     grid, block, make = LAUNCHES[number]
     kernel = compiled(number, name, edits)
-    return Case(f"step {number}: {name}", kernel, grid, block, make, ANY, 0, twin(number))
+    return Case(f"step {number}: {name}", kernel, grid, block, make, ANY, twin=twin(number))
 
 
 LOADS_1 = (

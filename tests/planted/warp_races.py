@@ -6,27 +6,27 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Race, RaceWarning
-from tests.planted.harness import case, mapped
+from tests.planted.harness import mapped, variants
 
 
 @tc.kernel
-def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def neighbour_without_syncwarp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[lane]  # race: first
-    if not bug:
+    if not mistake:
         tc.syncwarp()
     out[lane] = tile[(lane + 1) % 32]  # race: second
 
 
 @tc.kernel
-def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[0, lane]
     tc.syncwarp()
     value = tile[lane ^ 1]  # race: first
-    if not bug:
+    if not mistake:
         tc.syncwarp()
     tile[lane] = x[1, lane]  # race: second
     tc.syncwarp()
@@ -34,7 +34,7 @@ def overwritten_before_the_neighbour_has_read(x: tc.Array, out: tc.Array, bug: t
 
 
 @tc.kernel
-def neighbour_after_a_collective(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def neighbour_after_a_collective(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Lanes execute one instruction together, which orders no memory: 1 to 5, one of each kind."""
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tile = tc.shared(32, tc.s32)
@@ -42,15 +42,15 @@ def neighbour_after_a_collective(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     a, b, acc = mma.a.zeros(), mma.b.zeros(), mma.d.zeros()
     tile[lane] = x[lane]  # race: first
     extra = tc.s32(0)
-    if bug == 1:
+    if mistake == "shfl":
         extra = tc.shfl_xor(lane, 1) & 0
-    elif bug == 2:
+    elif mistake == "vote":
         extra = tc.vote("ballot", lane < 40).bits(tc.s32) & 0
-    elif bug == 3:
+    elif mistake == "redux":
         extra = tc.redux("add", lane) & 0
-    elif bug == 4:
+    elif mistake == "match":
         extra = tc.match_any(lane).bits(tc.s32) & 0
-    elif bug == 5:
+    elif mistake == "mma":
         acc = mma(a, b, acc)
         extra = acc[0].to(tc.s32)
     else:
@@ -59,49 +59,33 @@ def neighbour_after_a_collective(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def turns_without_syncwarp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: between the store and the load, 2: between the load and the next turn's store."""
-    tile = tc.shared(32, tc.s32)
-    lane = tc.lane_id()
-    total = 0
-    for i in tc.range(x.shape[0]):
-        tile[lane] = x[i, lane]  # race 1: first; race 2: second
-        if bug != 1:
-            tc.syncwarp()
-        total += tile[31 - lane]  # race 1: second; race 2: first
-        if bug != 2:
-            tc.syncwarp()
-    out[lane] = total
-
-
-@tc.kernel
-def two_lanes_write_one_place(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def two_lanes_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """In one instruction: which value stays is not defined."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = 0
     tc.syncwarp()
-    tile[lane // 2 if bug else lane] = x[lane]  # race: both
+    tile[lane // 2 if mistake else lane] = x[lane]  # race: both
     tc.syncwarp()
     out[lane] = tile[lane]
 
 
 @tc.kernel
-def two_lanes_write_one_value(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def two_lanes_write_one_value(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
-    tile[lane // 2 if bug else lane] = 3  # race: both
+    tile[lane // 2 if mistake else lane] = 3  # race: both
     tc.syncwarp()
     out[lane] = x[lane] + tile[lane // 2]
 
 
 @tc.kernel
-def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Each half synchronises by itself, but the data cross between the halves."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
     tile[lane] = x[lane]  # race: first
-    if bug:
+    if mistake:
         if lane < 16:
             tc.syncwarp(0x0000FFFF)
         else:
@@ -112,21 +96,11 @@ def mask_of_half_the_lanes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def groups_of_eight(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Masks of eight lanes suffice for exchanges among eight lanes, not for the next eight."""
-    tile = tc.shared(32, tc.s32)
-    lane = tc.lane_id()
-    tile[lane] = x[lane]  # race: first
-    tc.syncwarp(0xFF << (lane // 8 * 8).to(tc.u32))
-    out[lane] = tile[(lane + 4) % 32 if bug else lane ^ 4]  # race: second
-
-
-@tc.kernel
-def arms_of_a_branch(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def arms_of_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Lower lanes write, upper lanes read in the other arm."""
     tile = tc.shared(16, tc.s32)
     lane = tc.lane_id()
-    if bug:
+    if mistake:
         if lane < 16:
             tile[lane] = x[lane]  # race: first
         else:
@@ -140,7 +114,7 @@ def arms_of_a_branch(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def after_a_branch(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def after_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Lanes meet again after the branch, but meeting orders nothing."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -148,13 +122,13 @@ def after_a_branch(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         tile[lane] = x[lane]  # race: first
     else:
         tile[lane] = -x[lane]  # race: first
-    if not bug:
+    if not mistake:
         tc.syncwarp()
     out[lane] = tile[lane ^ 1]  # race: second
 
 
 @tc.kernel
-def arms_write_one_place(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def arms_write_one_place(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(2, tc.s32)
     lane = tc.lane_id()
     if lane < 2:
@@ -165,13 +139,13 @@ def arms_write_one_place(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
             tile[0] = x[lane]  # race: first
     else:
         if lane == 20:
-            tile[0 if bug else 1] = x[lane]  # race: second
+            tile[0 if mistake else 1] = x[lane]  # race: second
     tc.syncwarp()
     out[lane] = tile[0] + tile[1]
 
 
 @tc.kernel
-def last_steps_of_a_tree(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def last_steps_of_a_tree(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """The warp that is left adds without synchronising, as was usual before Volta."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -179,7 +153,7 @@ def last_steps_of_a_tree(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     tc.barrier()
     if t < 32:
         for step in (32, 16, 8, 4, 2, 1):
-            if bug:
+            if mistake:
                 tile[t] += tile[t + step]  # race: both
             else:
                 value = tile[t] + tile[t + step]
@@ -191,91 +165,44 @@ def last_steps_of_a_tree(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def tree_of_active_lanes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """A lane below `step` adds; the step before wrote what it reads."""
-    tile = tc.shared(32, tc.s32)
-    lane = tc.lane_id()
-    tile[lane] = x[lane]
-    tc.syncwarp()
-    for step in (16, 8, 4, 2, 1):
-        if lane < step:
-            tile[lane] += tile[lane + step]  # race: both
-        if not bug or step == 8:
-            tc.syncwarp()
-    if lane == 0:
-        out[0] = tile[0]
-
-
-@tc.kernel
-def leader_writes(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lane 0 writes, all read. Bug 1: before the write is seen, 2: the leader writes again."""
-    word = tc.shared(1, tc.s32)
-    lane = tc.lane_id()
-    total = 0
-    for i in tc.range(x.shape[0]):
-        if lane == 0:
-            word[0] = x[i]  # race 1: first; race 2: second
-        if bug != 1:
-            tc.syncwarp()
-        total += word[0]  # race 1: second; race 2: first
-        if bug != 2:
-            tc.syncwarp()
-    out[lane] = total
-
-
-@tc.kernel
-def transpose_in_a_warp(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Each warp has a tile of its own. Bug 2: the tile is the next warp's."""
+def transpose_in_a_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
+    """Each warp has a tile of its own."""
     tile = tc.shared((2, 4, 8), tc.s32)
     lane, warp = tc.lane_id(), tc.warp_id()
     tile[warp, lane // 8, lane % 8] = x[warp, lane // 8, lane % 8]  # race: first
-    if bug != 1:
+    if mistake != "no syncwarp":
         tc.syncwarp()
-    out[warp, lane // 4, lane % 4] = tile[1 - warp if bug == 2 else warp, lane % 4, lane // 4]  # race: second
+    out[warp, lane // 4, lane % 4] = tile[
+        1 - warp if mistake == "tile of the next warp" else warp, lane % 4, lane // 4
+    ]  # race: second
 
 
 @tc.kernel
-def compaction(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Lanes with even values find their places by a ballot; the bug gives two lanes one place."""
-    tile = tc.shared(32, tc.s32)
-    lane = tc.lane_id()
-    tile[lane] = 0
-    tc.syncwarp()
-    even = tc.vote("ballot", x[lane] % 2 == 0)
-    below = tc.u32(1) << lane.to(tc.u32)
-    place = tc.emit("popc.b32", even & (below - 1)).bits(tc.s32)
-    if x[lane] % 2 == 0:
-        tile[place // 2 * 2 if bug else place] = x[lane]  # race: both
-    tc.syncwarp()
-    out[lane] = tile[lane]
-
-
-@tc.kernel
-def matrix_after_plain_stores(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def matrix_after_plain_stores(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """ldmatrix reads rows for other lanes, and orders no stores."""
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
     tile.at(lane // 4, lane % 4 * 2).as_type(tc.s32).store(x[lane])  # race: first
-    if not bug:
+    if not mistake:
         tc.syncwarp()
     word = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(7 - lane % 8, 0))  # race: second
     out[lane] = word.bits(tc.s32)
 
 
 @tc.kernel
-def plain_loads_after_stmatrix(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def plain_loads_after_stmatrix(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared((8, 8), tc.u16)
     lane = tc.lane_id()
     tc.emit(  # race: first
         "stmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(lane % 8, 0), x[lane].bits(tc.b32)
     )
-    if not bug:
+    if not mistake:
         tc.syncwarp()
     out[lane] = tile.at(7 - lane // 4, lane % 4 * 2).as_type(tc.s32).load()  # race: second
 
 
 @tc.kernel
-def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """All lanes add to one word and look at it at once."""
     word = tc.shared(1, tc.s32)
     lane = tc.lane_id()
@@ -283,17 +210,17 @@ def atomic_and_a_plain_load(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         word[0] = 0
     tc.syncwarp()
     tc.reduce("add", word.at(0), x[lane])  # race: first
-    if not bug:
+    if not mistake:
         tc.syncwarp()
     out[lane] = word[0]  # race: second
 
 
 @tc.kernel
-def vectors_of_neighbours(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def vectors_of_neighbours(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Pairs at even places do not touch; quadruples overlap the next lane's."""
     tile = tc.shared(64, tc.s32)
     lane = tc.lane_id()
-    if bug:
+    if mistake:
         quad = tile.at(lane // 2 * 4)
         quad.store([x[lane], x[lane], 0, 0])  # race: both
     else:
@@ -303,7 +230,7 @@ def vectors_of_neighbours(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
-def early_lanes_in_a_loop(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+def early_lanes_in_a_loop(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Lanes leave a loop after different numbers of turns, and then read each other's results."""
     tile = tc.shared(32, tc.s32)
     lane = tc.lane_id()
@@ -312,14 +239,9 @@ def early_lanes_in_a_loop(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
         n = n // 2
         steps += 1
     tile[lane] = steps  # race: first
-    if not bug:
+    if not mistake:
         tc.syncwarp()
     out[lane] = tile[31 - lane]  # race: second
-
-
-def _even_first(x):
-    even = x[x % 2 == 0]
-    return np.concatenate([even, np.zeros(32 - len(even), np.int32)]).astype(np.int32)
 
 
 def _signed_pairs(x):
@@ -327,44 +249,46 @@ def _signed_pairs(x):
     return swapped.astype(np.int32)
 
 
-_reverse_total = mapped((4, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32))
 _sum = mapped(64, lambda x: x.sum(keepdims=True).astype(np.int32))
-_leader = mapped(5, lambda x: np.full(32, x.sum(), np.int32))
 _matrix = mapped(32, lambda x: x.reshape(8, 4)[::-1].ravel())
+
 CASES = [
-    case(neighbour_without_syncwarp, 1, 32, mapped(32, lambda x: np.roll(x, -1)), Race),
-    *(
-        case(neighbour_after_a_collective, 1, 32, mapped(32, lambda x: np.roll(x, -1)), Race, bug=i)
-        for i in range(1, 6)
+    *variants(neighbour_without_syncwarp, 1, 32, mapped(32, lambda x: np.roll(x, -1)), Race),
+    *variants(
+        neighbour_after_a_collective,
+        1,
+        32,
+        mapped(32, lambda x: np.roll(x, -1)),
+        Race,
+        mistakes=("shfl", "vote", "redux", "match", "mma"),
     ),
-    case(
+    *variants(
         overwritten_before_the_neighbour_has_read,
         1,
         32,
         mapped((2, 32), lambda x: (x[0] - x[1])[np.arange(32) ^ 1]),
         Race,
     ),
-    case(turns_without_syncwarp, 1, 32, _reverse_total, Race),
-    case(turns_without_syncwarp, 1, 32, _reverse_total, Race, bug=2),
-    case(two_lanes_write_one_place, 1, 32, mapped(32, lambda x: x), Race),
-    case(two_lanes_write_one_value, 1, 32, mapped(32, lambda x: x + 3), RaceWarning),
-    case(mask_of_half_the_lanes, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 16]), Race),
-    case(groups_of_eight, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 4]), Race),
-    case(arms_of_a_branch, 1, 32, mapped(32, lambda x: x[15::-1]), Race),
-    case(after_a_branch, 1, 32, mapped(32, _signed_pairs), Race),
-    case(arms_write_one_place, 1, 32, mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)), Race),
-    case(last_steps_of_a_tree, 1, 64, _sum, Race),
-    case(tree_of_active_lanes, 1, 32, mapped(32, lambda x: x.sum(keepdims=True).astype(np.int32)), Race),
-    case(leader_writes, 1, 32, _leader, Race),
-    case(leader_writes, 1, 32, _leader, Race, bug=2),
-    case(transpose_in_a_warp, 1, 64, mapped((2, 4, 8), lambda x: x.transpose(0, 2, 1)), Race),
-    case(transpose_in_a_warp, 1, 64, mapped((2, 4, 8), lambda x: x.transpose(0, 2, 1)), Race, bug=2),
-    case(compaction, 1, 32, mapped(32, _even_first), Race),
-    case(matrix_after_plain_stores, 1, 32, _matrix, Race),
-    case(plain_loads_after_stmatrix, 1, 32, _matrix, Race),
-    case(atomic_and_a_plain_load, 1, 32, mapped(32, lambda x: np.full(32, x.sum(), np.int32)), Race),
-    case(vectors_of_neighbours, 1, 32, mapped(32, lambda x: x), Race),
-    case(
+    *variants(two_lanes_write_one_place, 1, 32, mapped(32, lambda x: x), Race),
+    *variants(two_lanes_write_one_value, 1, 32, mapped(32, lambda x: x + 3), RaceWarning),
+    *variants(mask_of_half_the_lanes, 1, 32, mapped(32, lambda x: x[np.arange(32) ^ 16]), Race),
+    *variants(arms_of_a_branch, 1, 32, mapped(32, lambda x: x[15::-1]), Race),
+    *variants(after_a_branch, 1, 32, mapped(32, _signed_pairs), Race),
+    *variants(arms_write_one_place, 1, 32, mapped(32, lambda x: np.full(32, x[3] + x[20], np.int32)), Race),
+    *variants(last_steps_of_a_tree, 1, 64, _sum, Race),
+    *variants(
+        transpose_in_a_warp,
+        1,
+        64,
+        mapped((2, 4, 8), lambda x: x.transpose(0, 2, 1)),
+        Race,
+        mistakes=("no syncwarp", "tile of the next warp"),
+    ),
+    *variants(matrix_after_plain_stores, 1, 32, _matrix, Race),
+    *variants(plain_loads_after_stmatrix, 1, 32, _matrix, Race),
+    *variants(atomic_and_a_plain_load, 1, 32, mapped(32, lambda x: np.full(32, x.sum(), np.int32)), Race),
+    *variants(vectors_of_neighbours, 1, 32, mapped(32, lambda x: x), Race),
+    *variants(
         early_lanes_in_a_loop,
         1,
         32,

@@ -8,130 +8,106 @@ import ml_dtypes
 import numpy as np
 
 import tensorcore_dsl as tc
-from tests.planted.harness import Arguments
-from tests.planted.hopper import numbered
+from tests.planted.harness import Arguments, variants
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
 @tc.kernel
-def product(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
+def product(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     """D = A B^T in two halves of K; A (64 x 128) and B (16 x 128) come by ordinary stores."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
     tile_a = tc.shared((2, 64, 64), tc.bf16, swizzle=128)
     tile_b = tc.shared((2, 16, 64), tc.bf16, swizzle=128)
     t = tc.threadIdx.x
-    if bug == 2:
-        tc.fence_proxy_async()
     for half in tc.static_range(2):
         for i in tc.static_range(4):
             row, col = i * 16 + t // 8, t % 8 * 8
-            tile_a.at(half, row, col).store(a.at(row, 64 * half + col).load(8))  # race 1,2,3,4,5,6: first
+            tile_a.at(half, row, col).store(a.at(row, 64 * half + col).load(8))  # race 1,2,3: first
         row, col = t // 8, t % 8 * 8
-        tile_b.at(half, row, col).store(b.at(row, 64 * half + col).load(8))  # race 1,2,3,4,5,6: first
-    if bug == 3:
+        tile_b.at(half, row, col).store(b.at(row, 64 * half + col).load(8))  # race 1,2,3: first
+    if mistake == "proxy fence by one thread":
         if t == 0:
             tc.fence_proxy_async()
-    elif bug == 4:
-        if t < 32:
-            tc.fence_proxy_async()
-    elif bug not in (1, 2):
+    elif mistake != "no proxy fence":
         tc.fence_proxy_async()
-    if bug == 7:
-        tile_b[1, t // 8, t % 8 * 8] = b[t // 8, 64 + t % 8 * 8]  # race 7: first
-    if bug == 6:
-        tc.barrier(1 + t // 64, 64)
-    elif bug != 5:
+    if mistake == "a store behind the proxy fence":
+        tile_b[1, t // 8, t % 8 * 8] = b[t // 8, 64 + t % 8 * 8]  # race 4: first
+    if mistake != "no barrier behind the proxy fence":
         tc.barrier()
-    if bug == 8:
-        tile_a[0, t // 2, t % 2] = a[t // 2, t % 2]  # race 8: first
     acc = mma.d.zeros()
-    if bug not in (13, 14):
+    if mistake != "no wgmma fence":
         tc.wgmma_fence()
-    if bug == 9:
-        acc = mma.d.zeros()  # error 9; race 9: first
-    if bug == 10:
+    if mistake == "accumulators set behind the fence":
+        acc = mma.d.zeros()  # error 5; race 5: first
+    if mistake == "part of the warpgroup":
         if t < 96:
-            acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])  # error 10
-    elif bug == 11:
-        if tc.elect():
-            acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])  # error 11
+            acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])  # error 6
     else:
-        acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])  # race 1,2,3,4,5,6,8,9,12: second; error 9,13,14
-    if bug == 14:
-        tc.wgmma_fence()
-    if bug not in (22, 24):
+        acc = tc.wgmma_async(mma, acc, tile_a[0], tile_b[0])  # race 1,2,3,5,7: second; error 5,8
+    if mistake not in ("no commit", "one commit for both, wait for one"):
         tc.wgmma_commit()
-    if bug == 12:
-        tile_a[0, t // 2, t % 2] = 0.0  # race 12: first
-    if bug == 15:
-        acc = acc.map(lambda x: x * 1.0)  # error 15
-    acc = tc.wgmma_async(mma, acc, tile_a[1], tile_b[1])  # race 1,2,3,4,5,6,7,16,17: second; error 10,11
-    if bug == 23:
-        pass
-    elif bug not in (22, 25):
+    if mistake == "A stored to in flight":
+        tile_a[0, t // 2, t % 2] = 0.0  # race 7: first
+    if mistake == "accumulators changed between the products":
+        acc = acc.map(lambda x: x * 1.0)  # error 9
+    acc = tc.wgmma_async(mma, acc, tile_a[1], tile_b[1])  # race 1,2,3,4,10: second; error 6
+    if mistake not in ("no commit", "commit behind the wait"):
         tc.wgmma_commit()
-    if bug == 16:
-        tile_b[1, t // 8, t % 8 * 8] = 0.0  # race 16: first
-    if bug == 18:
-        d[0, t % 16] = acc[0]  # error 18
-    if bug == 19:
-        acc[3] = 0.0  # error 19
-    if bug in (21, 24, 17):
+    if mistake == "one accumulator read in flight":
+        d[0, t % 16] = acc[0]  # error 11
+    if mistake == "an accumulator set in flight":
+        acc[3] = 0.0  # error 12
+    if mistake in (
+        "waits for one",
+        "one commit for both, wait for one",
+        "B stored to by one warp behind its wait of one",
+    ):
         tc.wgmma_wait(1)
-    elif bug != 20:
+    elif mistake != "no wait":
         tc.wgmma_wait(0)
-    if bug == 17:
+    if mistake == "B stored to by one warp behind its wait of one":
         if t < 32:
-            tile_b[1, t // 8, t % 8 * 8] = 0.0  # race 17: first
+            tile_b[1, t // 8, t % 8 * 8] = 0.0  # race 10: first
         tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
         row, col = acc.coordinates(i)
-        d[row, col] = acc[i]  # error 20,21,22,23,24,25
-    if bug == 25:
+        d[row, col] = acc[i]  # error 13,14,15,16,17
+    if mistake == "commit behind the wait":
         tc.wgmma_commit()
-    if bug in (22, 23, 20, 21):
+    if mistake in ("no commit", "no wait", "waits for one"):
         tc.wgmma_commit()
         tc.wgmma_wait(0)
 
 
 PRODUCT = (
     "no proxy fence",  # 1
-    "proxy fence before the stores",  # 2
-    "proxy fence by one thread",  # 3
-    "proxy fence by one warp",  # 4
-    "no barrier behind the proxy fence",  # 5
-    "warps meet in pairs",  # 6
-    "a store behind the proxy fence",  # 7
-    "a store behind the barrier",  # 8
-    "accumulators set behind the fence",  # 9
-    "part of the warpgroup",  # 10
-    "one lane of each warp",  # 11
-    "A stored to in flight",  # 12
-    "no wgmma fence",  # 13
-    "wgmma fence behind the product",  # 14
-    "accumulators changed between the products",  # 15
-    "B stored to in flight",  # 16
-    "B stored to by one warp behind its wait of one",  # 17
-    "one accumulator read in flight",  # 18
-    "an accumulator set in flight",  # 19
-    "no wait",  # 20
-    "waits for one",  # 21
-    "no commit",  # 22
-    "no commit of the second",  # 23
-    "one commit for both, wait for one",  # 24
-    "commit behind the wait",  # 25
+    "proxy fence by one thread",  # 2
+    "no barrier behind the proxy fence",  # 3
+    "a store behind the proxy fence",  # 4
+    "accumulators set behind the fence",  # 5
+    "part of the warpgroup",  # 6
+    "A stored to in flight",  # 7
+    "no wgmma fence",  # 8
+    "accumulators changed between the products",  # 9
+    "B stored to by one warp behind its wait of one",  # 10
+    "one accumulator read in flight",  # 11
+    "an accumulator set in flight",  # 12
+    "no wait",  # 13
+    "waits for one",  # 14
+    "no commit",  # 15
+    "one commit for both, wait for one",  # 16
+    "commit behind the wait",  # 17
 )
 
 
 @tc.kernel
-def described(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
+def described(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     """D = A B of 64 x 16 x 16 with descriptors by hand: A K-major, B MN-major in atoms of 64."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
-    below = tc.shared((8, 64), tc.bf16, swizzle=128)
     tile_a = tc.shared((64, 64), tc.bf16, swizzle=128)
     tile_b = tc.shared((2, 16, 64), tc.bf16, swizzle=128)
     t = tc.threadIdx.x
@@ -142,47 +118,35 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     tc.fence_proxy_async()
     tc.barrier()
     start, stride, swizzle, base = tile_a.address, 1024, 1, 0
-    if bug == 1:
+    if mistake == "stride of A too large":
         stride = 2048
-    if bug == 2:
-        stride = 512
-    if bug == 3:
+    if mistake == "A not swizzled":
         swizzle = 0
-    if bug == 4:
-        swizzle = 2
-    if bug == 5:
+    if mistake == "A from eight rows on":
         start = start + 1024
-    if bug == 6:
-        start = below.address
-    if bug == 7:
+    if mistake == "A from the middle of a row of chunks":
         start = start + 16 * 7
-    if bug == 8:
+    if mistake == "A beyond shared memory":
         start = start + 200 * 1024
-    if bug == 9:
+    if mistake == "base offset of A":
         base = 3
     start = (start >> 4 & 0x3FFF).bits(tc.b32)
     left = tc.emit("mov.b64.pack", start, tc.u32(stride // 16 | base << 17 | swizzle << 30))
     start, leading, stride, swizzle = tile_b.address, 2048, 1024, 1
-    if bug == 10:
+    if mistake == "leading offset of B too large":
         leading = 4096
-    if bug == 11:
-        leading = 1024
-    if bug == 12:
+    if mistake == "leading offset and stride of B swapped":
         leading, stride = 1024, 2048
-    if bug == 13:
-        start = start + 2048
-    if bug == 14:
-        swizzle = 0
     low = (start >> 4 & 0x3FFF) + (leading // 16 << 16)
     right = tc.emit("mov.b64.pack", low.bits(tc.b32), tc.u32(stride // 16 | swizzle << 30))
-    if bug == 15:
+    if mistake == "descriptors differ in a warp":
         right = tc.emit(
             "mov.b64.pack", (low + tc.u32(t // 64)).bits(tc.b32), tc.u32(stride // 16 | swizzle << 30)
         )
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = mma(  # error 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16
-        acc, left, right, True, 1, 1, 0, 0 if bug == 16 else 1
+    acc = mma(  # error
+        acc, left, right, True, 1, 1, 0, 0 if mistake == "B not transposed" else 1
     )
     tc.wgmma_commit()
     tc.wgmma_wait(0)
@@ -193,26 +157,20 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
 
 DESCRIBED = (
     "stride of A too large",  # 1
-    "stride of A too small",  # 2
-    "A not swizzled",  # 3
-    "A of another swizzle",  # 4
-    "A from eight rows on",  # 5
-    "A from another tile",  # 6
-    "A from the middle of a row of chunks",  # 7
-    "A beyond shared memory",  # 8
-    "base offset of A",  # 9
-    "leading offset of B too large",  # 10
-    "leading offset of B too small",  # 11
-    "leading offset and stride of B swapped",  # 12
-    "B from its second atom on",  # 13
-    "B not swizzled",  # 14
-    "descriptors differ in a warp",  # 15
-    "B not transposed",  # 16
+    "A not swizzled",  # 2
+    "A from eight rows on",  # 3
+    "A from the middle of a row of chunks",  # 4
+    "A beyond shared memory",  # 5
+    "base offset of A",  # 6
+    "leading offset of B too large",  # 7
+    "leading offset and stride of B swapped",  # 8
+    "descriptors differ in a warp",  # 9
+    "B not transposed",  # 10
 )
 
 
 @tc.kernel
-def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Const = ()):
+def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     """D = sum over k of scale[k] A_k B_k^T: a producer warp, two consumer warpgroups, two stages.
 
     The scales of the 16 columns come with each stage, and the consumers read them by ordinary
@@ -229,7 +187,7 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
     if t == 0:
         for slot in tc.static_range(2):
             full[slot].init(1)
-            empty[slot].init({1: 4, 8: 2}.get(bug, 8))  # error 1
+            empty[slot].init(4 if mistake == "released by one warpgroup for both" else 8)  # error 1
         tc.fence_mbarrier_init()
     tc.barrier()
     if t >= 256:
@@ -238,14 +196,12 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
                 slot, phase = k % 2, k // 2 & 1
                 empty[slot].wait(phase ^ 1)
                 size = map_a.bytes + map_b.bytes + 64
-                if bug == 2:
-                    size = map_a.bytes
-                if bug == 3:
+                if mistake == "bytes of A and B alone":
                     size = map_a.bytes + map_b.bytes
-                full[slot].arrive_expect_tx(size)  # error 2,3
-                tc.tma_load(tile_a[slot], map_a, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2
-                tc.tma_load(tile_b[slot], map_b, (0, 64 * k), full[slot])  # race 1,4,5,6: first; error 2,3
-                tc.emit(  # race 1,4,7,8: first; error 2,3,16
+                full[slot].arrive_expect_tx(size)  # error 2
+                tc.tma_load(tile_a[slot], map_a, (0, 64 * k), full[slot])  # race 1,3,4: first
+                tc.tma_load(tile_b[slot], map_b, (0, 64 * k), full[slot])  # race 1,3,4: first; error 2
+                tc.emit(  # race 1,3,5: first; error 2,9
                     BULK_LOAD, tile_s.at(slot, 0).address, scales.at(k, 0).address, 64, full[slot].address
                 )
     else:
@@ -253,53 +209,42 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
         total, acc = mma.d.zeros(), mma.d.zeros()
         for k in range(depth):
             slot, phase = k % 2, k // 2 & 1
-            if bug == 11:
-                if group == 0:
-                    full[slot].wait(phase)
-            elif bug == 12:
+            if mistake == "one thread waits":
                 if t % 128 == 0:
                     full[slot].wait(phase)
-            elif bug not in (13, 9):
-                full[slot].wait(phase)  # error 2,3
-            if bug == 9:
-                tc.wgmma_fence()
-                acc = tc.wgmma_async(mma, acc, tile_a[slot, group], tile_b[slot], accumulate=False)  # error 9
-                full[slot].wait(phase)
-            if bug not in (10, 9):
-                tc.wgmma_fence()
-            if bug != 9:
-                left = tile_a[1 - slot, group] if bug == 14 else tile_a[slot, group]
-                acc = tc.wgmma_async(  # race 1,4,5,6: second; error 2,3,10,11,12,13,14
-                    mma, acc, left, tile_b[slot], accumulate=False
-                )
-            if bug == 4:
+            elif mistake != "no wait for the stage":
+                full[slot].wait(phase)  # error 2
+            tc.wgmma_fence()
+            left = tile_a[slot, group]
+            acc = tc.wgmma_async(  # race 1,3,4: second; error 2,6,7
+                mma, acc, left, tile_b[slot], accumulate=False
+            )
+            if mistake == "released before the wait":
                 empty[slot].arrive(pred=lane == 0)
             tc.wgmma_commit()
-            if bug == 6:
-                empty[slot].arrive(pred=(lane == 0) & (group == 1))
-            if bug == 5:
+            if mistake == "released with one in flight":
                 tc.wgmma_wait(1)
                 empty[slot].arrive(pred=lane == 0)
-            if bug == 15:
-                total = total + acc  # error 15
+            if mistake == "scaled in flight":
+                total = total + acc  # error 8
             tc.wgmma_wait(0)
-            if bug == 7:
+            if mistake == "scales read behind the release":
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             for i in tc.static_range(len(acc)):
                 total[i] = (
                     total[i] + acc[i] * tile_s[slot, acc.coordinates(i)[1]]
-                )  # race 1,4,7,8: second; error 3,9,11,12,13
-            if bug != 16:
+                )  # race 1,3,5: second; error 2,6,7
+            if mistake != "scales not fenced before the release":
                 tc.fence_proxy_async()
             tc.syncwarp()
-            if bug == 1:
+            if mistake == "released by one warpgroup for both":
                 empty[slot].arrive(pred=(lane == 0) & (group == 0))
-            elif bug == 8:
-                empty[slot].arrive(pred=t % 128 == 0)
-            elif bug == 6:
-                empty[slot].arrive(pred=(lane == 0) & (group == 0))
-            elif bug not in (4, 7, 5):
+            elif mistake not in (
+                "released before the wait",
+                "scales read behind the release",
+                "released with one in flight",
+            ):
                 empty[slot].arrive(pred=lane == 0)
         for i in tc.static_range(len(total)):
             row, col = total.coordinates(i)
@@ -308,26 +253,19 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
 
 PIPELINE = (
     "released by one warpgroup for both",  # 1
-    "bytes of A alone",  # 2
-    "bytes of A and B alone",  # 3
-    "released before the wait",  # 4
-    "released with one in flight",  # 5
-    "one warpgroup releases at once",  # 6
-    "scales read behind the release",  # 7
-    "one thread releases for a warpgroup",  # 8
-    "waits behind the product",  # 9
-    "no fence in the loop",  # 10
-    "one warpgroup waits",  # 11
-    "one thread waits",  # 12
-    "no wait for the stage",  # 13
-    "A of the other stage",  # 14
-    "scaled in flight",  # 15
-    "scales not fenced before the release",  # 16
+    "bytes of A and B alone",  # 2
+    "released before the wait",  # 3
+    "released with one in flight",  # 4
+    "scales read behind the release",  # 5
+    "one thread waits",  # 6
+    "no wait for the stage",  # 7
+    "scaled in flight",  # 8
+    "scales not fenced before the release",  # 9
 )
 
 
 @tc.kernel
-def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
+def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     """Two warpgroups share B, whose next half overwrites the first one; D goes out by way of A."""
     tc.launch_bounds(256)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -340,54 +278,47 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     for half in tc.static_range(2):
         for i in tc.static_range(4):
             row, col = i * 16 + u // 8, u % 8 * 8
-            tile_a.at(group, row, col).store(  # race 1,2: first
+            tile_a.at(group, row, col).store(  # race 1: first
                 a.at(64 * group + row, 64 * half + col).load(8)
             )
         if group == 0:
-            tile_b.at(u // 8, u % 8 * 8).store(  # race 1,2,3,4: first
+            tile_b.at(u // 8, u % 8 * 8).store(  # race 1,2: first
                 b.at(u // 8, 64 * half + u % 8 * 8).load(8)
             )
         tc.fence_proxy_async()
-        if bug == 4:
-            tc.barrier(1 + group, 128)
-        else:
-            tc.barrier()
+        tc.barrier()
         tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, tile_a[group], tile_b)  # race 1,2,3,4: second
+        acc = tc.wgmma_async(mma, acc, tile_a[group], tile_b)  # race 1,2: second
         tc.wgmma_commit()
-        if bug == 2:
+        if mistake == "meets before its own wait":
             tc.barrier()
         tc.wgmma_wait(0)
-        if bug == 3:
+        if mistake == "each group meets alone":
             tc.barrier(1 + group, 128)
-        elif bug not in (1, 2):
+        elif mistake != "meets before its own wait":
             tc.barrier()
     for turn in tc.static_range(2):
         if group == turn:
             for i in tc.static_range(len(acc)):
                 row, col = acc.coordinates(i)
-                out[row, col] = acc[i]  # race 5,6: first
-        if bug != 5:
+                out[row, col] = acc[i]  # race 3: first
+        if mistake != "staged without a barrier":
             tc.barrier()
         for i in tc.static_range(4):
             place = t + 256 * i
-            d[64 * turn + place // 16, place % 16] = out[place // 16, place % 16]  # race 5,6: second
-        if bug != 6:
-            tc.barrier()
+            d[64 * turn + place // 16, place % 16] = out[place // 16, place % 16]  # race 3: second
+        tc.barrier()
 
 
 SHARED_BY_GROUPS = (
-    "groups do not meet",  # 1
-    "meets before its own wait",  # 2
-    "each group meets alone",  # 3
-    "no barrier behind the stores",  # 4
-    "staged without a barrier",  # 5
-    "staged over what others read",  # 6
+    "meets before its own wait",  # 1
+    "each group meets alone",  # 2
+    "staged without a barrier",  # 3
 )
 
 
 @tc.kernel
-def in_place(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
+def in_place(a: tc.Array, b: tc.Array, d: tc.Array, mistake: tc.Const = ""):
     """TMA brings A and B; the warpgroup doubles A in place by ordinary accesses, then multiplies."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32)
@@ -404,33 +335,29 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     for k in range(a.shape[1] // 64):
         if t == 0:
             bar.arrive_expect_tx(map_a.bytes + map_b.bytes)
-            tc.tma_load(tile_a, map_a, (0, 64 * k), bar)  # race 1: first; error 1,2
-            tc.tma_load(tile_b, map_b, (0, 64 * k), bar)  # error 2
-        if bug != 1:
+            tc.tma_load(tile_a, map_a, (0, 64 * k), bar)  # race 1: first; error 1
+            tc.tma_load(tile_b, map_b, (0, 64 * k), bar)
+        if mistake != "not waited for before it is doubled":
             bar.wait(k & 1)
         for i in tc.static_range(4):
             place = tile_a.at(i * 16 + t // 8, t % 8 * 8)
             values = place.load(8)  # race 1: second; error 1
-            place.store([x + x for x in values])  # race 3,4,5,6: first; error 1
-            if bug == 6:
+            place.store([x + x for x in values])  # race 2,3,4: first; error 1
+            if mistake == "fenced before it is doubled":
                 tc.fence_proxy_async()
-                place.store([x + x for x in values])  # race 6: first
-        if bug == 1:
+                place.store([x + x for x in values])  # race 4: first
+        if mistake == "not waited for before it is doubled":
             bar.wait(k & 1)
-        if bug == 4:
+        if mistake == "fenced by a thread that waited":
             if t == 0:
                 tc.fence_proxy_async()
-        elif bug not in (3, 6):
+        elif mistake not in ("not fenced when doubled", "fenced before it is doubled"):
             tc.fence_proxy_async()
-        if bug != 5:
-            tc.barrier()
+        tc.barrier()
         tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, tile_a, tile_b)  # race 3,4,5,6: second; error 2
+        acc = tc.wgmma_async(mma, acc, tile_a, tile_b)  # race 2,3,4: second
         tc.wgmma_commit()
-        if bug == 2:
-            tc.wgmma_wait(1)
-        else:
-            tc.wgmma_wait(0)
+        tc.wgmma_wait(0)
         tc.barrier()
     tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
@@ -440,16 +367,14 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
 
 IN_PLACE = (
     "not waited for before it is doubled",  # 1
-    "products in flight at the end of a turn",  # 2
-    "not fenced when doubled",  # 3
-    "fenced by a thread that waited",  # 4
-    "no barrier when doubled",  # 5
-    "fenced before it is doubled",  # 6
+    "not fenced when doubled",  # 2
+    "fenced by a thread that waited",  # 3
+    "fenced before it is doubled",  # 4
 )
 
 
 @tc.kernel
-def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, bug: tc.Const = ()):
+def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, mistake: tc.Const = ""):
     """D = A B^T in steps of 16 of K, A from registers."""
     tc.launch_bounds(128)
     mma = tc.wgmma.m64n16k16(tc.bf16, tc.bf16, tc.f32, source="registers")
@@ -465,23 +390,21 @@ def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, bug: tc
     acc = mma.d.zeros()
     left = tc.load_elements(a, mma.a, origin=(0, 0))
     for k in range(turns):
-        if bug != 1:
+        if mistake != "no fence behind the loads of A":
             tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, [left], tile_b[k])  # error 1,2,3,4,5; race 2,3,4: second
-        if bug == 4:
-            left = left.map(lambda x: x + x)  # error 4; race 4: first
-        if bug == 5:
-            left[0] = tc.bf16(0.0)  # error 5; race 5: first
+        acc = tc.wgmma_async(mma, acc, [left], tile_b[k])  # error 1,2,3,4; race 2,3: second
+        if mistake == "A set in part in flight":
+            left[0] = tc.bf16(0.0)  # error 4; race 4: first
         tc.wgmma_commit()
-        if bug == 3:
+        if mistake == "next A behind a wait for one":
             tc.wgmma_wait(1)
-        elif bug not in (2, 6):
+        elif mistake not in ("next A in flight", "accumulators read in the loop"):
             tc.wgmma_wait(0)
-        if bug == 6:
-            d[t % 64, 0] = acc[0]  # error 6
+        if mistake == "accumulators read in the loop":
+            d[t % 64, 0] = acc[0]  # error 5
             tc.wgmma_wait(0)
         following = min(k + 1, turns - 1)
-        if bug not in (4, 5):
+        if mistake != "A set in part in flight":
             left = tc.load_elements(a, mma.a, origin=(0, 16 * following))  # error 2,3; race 2,3: first
     tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):
@@ -493,14 +416,13 @@ FROM_REGISTERS = (
     "no fence behind the loads of A",  # 1
     "next A in flight",  # 2
     "next A behind a wait for one",  # 3
-    "A scaled in flight",  # 4
-    "A set in part in flight",  # 5
-    "accumulators read in the loop",  # 6
+    "A set in part in flight",  # 4
+    "accumulators read in the loop",  # 5
 )
 
 
 @tc.kernel
-def sparse(out: tc.Array, turns: tc.s32, bug: tc.Const = ()):
+def sparse(out: tc.Array, turns: tc.s32, mistake: tc.Const = ""):
     """Products of a sparse A of ones, with metadata that change from turn to turn."""
     tc.launch_bounds(128)
     mma = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
@@ -510,19 +432,19 @@ def sparse(out: tc.Array, turns: tc.s32, bug: tc.Const = ()):
         tile_a[t // 2, t % 2 * 16 + i] = tc.f16(1)  # race 1: first
     for i in tc.static_range(32):
         tile_b[t // 2, t % 2 * 32 + i] = tc.f16(1)  # race 1: first
-    if bug != 1:
+    if mistake != "no proxy fence":
         tc.fence_proxy_async()
     tc.barrier()
     acc, word = mma.d.zeros(), tc.u32(0x44444444)
     for _ in range(turns):
         tc.wgmma_fence()
-        acc = tc.wgmma_async(mma, acc, tile_a, tile_b, metadata=[word])  # error 2,3; race 1,2,3,4: second
+        acc = tc.wgmma_async(mma, acc, tile_a, tile_b, metadata=[word])  # error 2,3; race: second
         tc.wgmma_commit()
-        if bug == 3:
+        if mistake == "metadata changed behind a wait for one":
             tc.wgmma_wait(1)
-        elif bug not in (2, 4):
+        elif mistake not in ("metadata changed in flight", "B changed in flight"):
             tc.wgmma_wait(0)
-        if bug == 4:
+        if mistake == "B changed in flight":
             tile_b[t // 2, t % 2] = tc.f16(1)  # race 4: first
             tc.wgmma_wait(0)
         word = word ^ 0x88888888  # error 2,3; race 2,3: first
@@ -580,11 +502,11 @@ def ones(draw: np.random.Generator) -> Arguments:
 
 
 CASES = [
-    *numbered(PRODUCT, product, 1, 128, operands(64, 128)),
-    *numbered(DESCRIBED, described, 1, 128, by_hand),
-    *numbered(PIPELINE, pipeline, 1, 288, scaled),
-    *numbered(SHARED_BY_GROUPS, shared_by_groups, 1, 256, operands(128, 128)),
-    *numbered(IN_PLACE, in_place, 1, 128, operands(64, 192, factor=2)),
-    *numbered(FROM_REGISTERS, from_registers, 1, 128, operands(64, 64, turns=4)),
-    *numbered(SPARSE, sparse, 1, 128, ones),
+    *variants(product, 1, 128, operands(64, 128), mistakes=PRODUCT),
+    *variants(described, 1, 128, by_hand, mistakes=DESCRIBED),
+    *variants(pipeline, 1, 288, scaled, mistakes=PIPELINE),
+    *variants(shared_by_groups, 1, 256, operands(128, 128), mistakes=SHARED_BY_GROUPS),
+    *variants(in_place, 1, 128, operands(64, 192, factor=2), mistakes=IN_PLACE),
+    *variants(from_registers, 1, 128, operands(64, 64, turns=4), mistakes=FROM_REGISTERS),
+    *variants(sparse, 1, 128, ones, mistakes=SPARSE),
 ]
