@@ -29,9 +29,9 @@ TOOLS = {
     "learn": ("benchmarks.learn", "the trees and the menu of gemm's choice, from timings"),
     "regret": ("benchmarks.regret", "the choice of configuration beside all plausible ones"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
-    "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
+    "timeline": ("benchmarks.timeline", "times of configurations that the timeline was fitted to, on a GPU"),
     "torch-mlp": ("benchmarks.torch_mlp", "training of an MLP in PyTorch, on a GPU"),
-    "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer and the emulator on planted bugs"),
+    "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer on planted bugs, on a GPU"),
     "report": ("benchmarks.page", "tables of docs/ from the newest recorded results"),
 }
 EPILOG = """\

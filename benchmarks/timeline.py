@@ -1,23 +1,13 @@
-"""Does the emulator's timeline rank configurations of the GEMM as a GPU does?
-
-`measure` times the configurations of `timeline_cases` on a GPU and writes a result file.
-`compare FILE` estimates the same configurations from emulated runs and prints rank correlations.
-"""
+"""Measure on a GPU the configurations of `timeline_cases`, to which the timeline was fitted."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from itertools import product
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import tensorcore_dsl as tc
 from benchmarks import gemm_cases
@@ -27,14 +17,11 @@ from benchmarks.gemm_cases import Case, Size
 from benchmarks.gpu import Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
 from benchmarks.harness import GPU_STATE, Report, ask_gpu, failure
 from benchmarks.operands import Operands, draw, operands
-from benchmarks.tables import Table, duration, number, one_line, progress, rate
-from benchmarks.timeline_cases import DTYPE, SIZES, Candidate, candidates, config_of
-from benchmarks.timeline_estimate import estimate
+from benchmarks.tables import Table, duration, one_line, progress, rate
+from benchmarks.timeline_cases import DTYPE, SIZES, Candidate, candidates
 from tensorcore_dsl import kernels
 
 ROUNDS, QUICK_ROUNDS = 7, 3
-WORST = 12  # estimates of a comparison that are shown
-ESTIMATE = "from emulated runs of one cluster; the cost table was fitted to every second result"
 METHOD = {
     "operands": "standard normal, bf16, A by rows and B by columns",
     "clock": "CUDA events around graphs of launches, without host time",
@@ -44,10 +31,7 @@ METHOD = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("action", choices=("measure", "compare"), help="measure on a GPU, or compare estimates")
-    add("file", nargs="?", type=Path, help="compare: a result file of `measure`")
-    add(
+    parser.add_argument(
         "--sizes",
         type=gemm_cases.sizes_of,
         default=SIZES,
@@ -57,70 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    if options.action == "measure":
-        return measure(options)
-    if options.file is None:
-        raise ValueError("compare needs a result file of `measure`: timeline compare FILE")
-    return compare(json.loads(options.file.read_text(encoding="utf-8")), options)
-
-
-def compare(measured: dict[str, Any], options: argparse.Namespace) -> Report:
-    """The measured configurations with their estimates; --quick takes those held out alone."""
-    report = Report("timeline-compared", {}, {"estimate": ESTIMATE}, summary={"target": "cpu"})
-    for place, result in enumerate(progress(measured["results"], "timeline")):
-        held_out = place % 2 == 1
-        if "median" not in result or (options.quick and not held_out):
-            continue
-        config = config_of(result["family"], result["config"])
-        candidate = Candidate(config, (result["M"], result["N"], result["K"]))
-        estimated = estimate(candidate, result)
-        report.results.append(result | {"estimate": estimated, "held_out": held_out})
-    report.summary["correlations"] = correlations(report.results)
-    return report
-
-
-def correlations(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Spearman's rank correlation of estimates and times, for each family and size and over all.
-
-    Over several sizes it ranks the rates of operations.
-    """
-    pairs = []
-    sizes = list(dict.fromkeys((r["M"], r["N"], r["K"]) for r in results))
-    groups: list[tuple[str, Any]] = [
-        (family, size) for family in ("sm90", "sm80", "") for size in (*sizes, None)
-    ]
-    for (family, size), held_out in product(groups, (False, True)):
-        chosen = [
-            r
-            for r in results
-            if r["family"] == (family or r["family"])
-            and r["held_out"] >= held_out
-            and (r["M"], r["N"], r["K"]) == (size or (r["M"], r["N"], r["K"]))
-        ]
-        if len(chosen) > 2:
-            ranks = [(r["estimate"] / r["operations"], r["median"] / r["operations"]) for r in chosen]
-            pairs.append(
-                {
-                    "family": family,
-                    "size": list(size or ()),
-                    "held_out": held_out,
-                    "count": len(chosen),
-                    "correlation": spearman(*zip(*ranks, strict=True)),
-                }
-            )
-    return pairs
-
-
-def spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal numbers share their mean rank."""
-    places = [
-        np.searchsorted(np.sort(x), x) + np.searchsorted(np.sort(x), x, "right")
-        for x in (np.asarray(left), np.asarray(right))
-    ]
-    return float(np.corrcoef(*places)[0, 1])
-
-
-def measure(options: argparse.Namespace) -> Report:
     """Seconds of every configuration for every size."""
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
     report = Report(
@@ -187,11 +107,8 @@ def described(candidate: Candidate) -> dict[str, Any]:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    """The times of each size, the fastest first; of a comparison, how well estimates rank them."""
+    """The times of each size, the fastest first."""
     results = document["results"]
-    if "correlations" in document["summary"]:
-        yield from comparison(document)
-        return
     for size in dict.fromkeys((r["M"], r["N"], r["K"]) for r in results):
         rows = [r for r in results if (r["M"], r["N"], r["K"]) == size]
         rows.sort(key=lambda r: r.get("median", float("inf")))
@@ -208,35 +125,3 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
                 for r in rows
             ],
         )
-
-
-def comparison(document: dict[str, Any]) -> Iterator[Table]:
-    """The rank correlations, and where the estimates are worst."""
-    yield Table(
-        "Rank correlation of estimated and measured times",
-        [
-            {
-                "family": row["family"] or "both",
-                "size": " x ".join(map(str, row["size"])) or "all",
-                "configurations": "held out" if row["held_out"] else "all",
-                "number": str(row["count"]),
-                "Spearman": number(row["correlation"], ".3f"),
-            }
-            for row in document["summary"]["correlations"]
-        ],
-    )
-    off = lambda r: abs(math.log(r["estimate"] / r["median"]))
-    worst = sorted(document["results"], key=off, reverse=True)
-    yield Table(
-        "The worst estimates",
-        [
-            {
-                "tile": r["tile"],
-                "size": f"{r['M']} x {r['N']} x {r['K']}",
-                "estimated": duration(r["estimate"]),
-                "measured": duration(r["median"]),
-                "ratio": number(r["estimate"] / r["median"], ".2f"),
-            }
-            for r in worst[:WORST]
-        ],
-    )

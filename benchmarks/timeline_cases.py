@@ -1,4 +1,4 @@
-"""The configurations whose times on a GPU the emulator's timeline is compared with."""
+"""The configurations whose times on a GPU the figures of the emulator's timeline were fitted to."""
 
 from __future__ import annotations
 
@@ -101,8 +101,3 @@ def configs() -> Iterator[Any]:
 def candidates(sizes: tuple[Size, ...] = SIZES) -> list[Candidate]:
     """Every configuration for every size."""
     return [Candidate(config, size) for size in sizes for config in configs()]
-
-
-def config_of(family: str, fields: dict[str, Any]) -> Any:
-    """The configuration with these fields, as a result file holds them."""
-    return (HopperConfig if family == "sm90" else AmpereConfig)(**fields)

@@ -1,6 +1,5 @@
 """Estimated timelines of emulated runs: what is recorded, what costs time, and how it is written."""
 
-import argparse
 import json
 import re
 from itertools import pairwise
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from benchmarks import timeline as timeline_benchmark
 from benchmarks import timeline_cases
-from benchmarks.harness import RECORDED
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.timeline import trace
 from tensorcore_dsl.interpreter.timeline.costs import SM_90A, Figure
@@ -328,28 +325,6 @@ def test_what_assuming_takes(gemm, named):
 
 
 # -- beside a GPU ----------------------------------------------------------------------------------
-
-
-def test_spearman():
-    assert timeline_benchmark.spearman([1, 2, 3, 4], [10, 20, 25, 90]) == pytest.approx(1)
-    assert timeline_benchmark.spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
-    assert timeline_benchmark.spearman([1, 1, 2], [1, 1, 2]) == pytest.approx(1)  # equal ranks
-
-
-def test_the_estimates_rank_tiles_as_the_gpu_did():
-    """Configurations that no figure was fitted to, from the recorded measurement on an H200."""
-    (path,) = RECORDED.glob("timeline-nvidia-h200-*.json")
-    document = json.loads(path.read_text())
-    wanted = ("128x256 s3", "128x128 s3", "128x64 s2", "64x64 s2", "64x256 s5 c2", "64x32x32 s3")
-    size = document["results"][:44]
-    found = [r for i, r in enumerate(size) if i % 2 and r["tile"].startswith(wanted)]
-    assert len(found) >= 5
-    options = argparse.Namespace(quick=False)
-    report = timeline_benchmark.compare(document | {"results": found}, options)
-    overall = next(c for c in report.summary["correlations"] if not c["family"])
-    assert overall["count"] == len(found) and overall["correlation"] >= 0.8
-    ranks, worst = timeline_benchmark.tables(report.json())
-    assert {row["family"] for row in ranks.rows} >= {"sm90", "both"} and len(worst.rows) >= 5
 
 
 def test_every_measured_configuration_has_a_plan():
