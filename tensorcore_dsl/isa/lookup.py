@@ -56,8 +56,8 @@ _MODULES = (
 )
 
 
-# Instructions that are not in the table: those that refer to strings of the kernel.
-_MADE = {"vprintf": printing.instruction, "check": bounds.instruction}
+# Instructions that are not in the table: those that refer to strings of the kernel, calls of the system.
+_MADE = {"vprintf": printing.instruction, "check": bounds.instruction, "call": printing.system_function}
 
 
 def _rows() -> dict[str, list[Family]]:

@@ -1,11 +1,13 @@
-"""Device-side printing: `vprintf` as an instruction with any operand types.
+"""Device-side printing: `vprintf` as an instruction with any operand types, and calls of the system.
 
 `vprintf.s32.f32` takes the index of the kernel's format string and one operand per type. CUDA's
 `vprintf` is a device function: its arguments lie in a buffer in local memory, promoted as in C.
+`call.vprintf` and `call.__assertfail` are the functions themselves, in kernels that were read from PTX.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -40,6 +42,39 @@ def instruction(mnemonic: str) -> Instruction:
         effects=VOLATILE | Effect.PRINT,
         template=_statement(names),
     )
+
+
+@cache
+def system_function(mnemonic: str) -> Instruction:
+    """The call of a function of the system, which takes the values of its parameters."""
+    name = mnemonic.partition(".")[2]
+    results, operands, run = _SYSTEM[name]
+    return Instruction(
+        mnemonic=mnemonic,
+        results=tuple(Operand(f"d{i}", dtypes.named(kind)) for i, kind in enumerate(results.split())),
+        operands=tuple(Operand(f"a{i}", dtypes.named(kind)) for i, kind in enumerate(operands.split())),
+        requires=Requires("70"),
+        version=(6, 0),
+        section=name,
+        execute=run,
+        effects=VOLATILE | Effect.PRINT,
+        template="!// {d0}" if results else "!//",
+    )
+
+
+def _print(ctx: Any, instr: Instruction, text: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+    return ctx.vprintf(text, buffer)  # type: ignore[no-any-return]
+
+
+def _fail(ctx: Any, instr: Instruction, *operands: np.ndarray) -> None:
+    ctx.fail_assertion(*operands)
+
+
+# Results, operands, semantics.
+_SYSTEM: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "vprintf": ("u32", "u64 u64", _print),
+    "__assertfail": ("", "u64 u64 u32 u64 u64", _fail),
+}
 
 
 def _statement(names: list[str]) -> str:

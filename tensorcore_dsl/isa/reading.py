@@ -19,6 +19,9 @@ Item = tuple[Any, ...]
 Parse = Callable[[str], tuple[Item, ...]]
 _MARK = "operand::"  # no name of PTX
 _MOVES = ("ld", "ldu", "st")  # whose table rows have types of bits alone
+_ACCESSES = (*_MOVES, "atom", "red")
+_ORDERS, _SCOPES = {"relaxed", "acquire", "release", "acq_rel"}, {"cta", "cluster", "gpu", "sys"}
+_SPACES = ("global", "shared", "const", "local", "param")
 
 
 def find(
@@ -54,6 +57,9 @@ def _spellings(opcode: str) -> list[tuple[str, ...]]:
     head, *words = opcode.split(".")
     if head in _MOVES and words and words[-1][0] in "fsu":
         texts += [f"{text.rpartition('.')[0]}.b{words[-1].lstrip('fsu')}" for text in texts]
+    if head in ("atom", "red") and not _ORDERS.intersection(words):
+        texts += [f"{text}.relaxed" for text in texts]
+        texts += [f"{text}.gpu" for text in texts if not _SCOPES.intersection(words)]
     if head == "cp" and "tensor" in words and not {"tile", "im2col"} & {*words}:
         texts += [f"{text}.tile" for text in texts]
     return list(dict.fromkeys(map(modifiers, texts)))
@@ -104,22 +110,80 @@ def _match(pattern: Any, item: Any, found: dict[int, Item]) -> bool:
     )
 
 
-def in_space(opcode: str, shared: bool) -> str | None:
-    """An access with the space that its addresses have; None where they may have several.
+def in_space(opcode: str) -> str:
+    """An access with the space that its addresses have.
 
-    Constants and what is local to a thread lie in global memory. shared: are there generic addresses
-    of shared memory?
+    Constants and what is local to a thread lie in global memory, and so does what a generic address
+    names where the kernel makes none of shared memory.
     """
     head, *words = opcode.split(".")
     if head == "cvta" and not {"const", "local", "param"}.isdisjoint(words):
         return f"mov.{words[-1]}"
-    if head not in (*_MOVES, "atom", "red"):
+    if head not in _ACCESSES:
         return opcode
     if not {"const", "local"}.isdisjoint(words):
         return ".".join([head, *("global" if word in ("const", "local") else word for word in words)])
-    if any(word.split("::")[0] in ("global", "shared", "async") for word in words):
-        return opcode
-    return None if shared else ".".join([head, "global", *words])
+    return with_space(opcode, "global") if _generic(words) else opcode
+
+
+def with_space(opcode: str, space: str) -> str:
+    """An access at generic addresses as one in a state space."""
+    head, *words = opcode.split(".")
+    named = 1 if head == "mbarrier" else 0  # `init` and others come first
+    return ".".join([head, *words[:named], space, *words[named:]])
+
+
+def _generic(words: list[str]) -> bool:
+    return not any(word.split("::")[0] in (*_SPACES, "async") for word in words)
+
+
+def special(opcode: str, operands: tuple[Item, ...]) -> str:
+    """What a statement is that the table has in other words alone: "" for any other.
+
+    At generic addresses: "access", "synchronisation" at an mbarrier, "hint" without an effect, "peer" for
+    the same place in another CTA, "rank" of the CTA that has it. Else "space" for a test of an address,
+    "state" of an mbarrier, "indicator" for a comparison whose result is a number, "gross" for a rough
+    reciprocal.
+    """
+    head, *words = opcode.split(".")
+    if head == "mbarrier" and not _generic(words):
+        return "state" if _uses_state(words, operands) else ""
+    if head in ("rcp", "rsqrt") and words[0] == "approx" and words[-1] == "f64":
+        return "gross"
+    if head in ("isspacep", "set"):
+        return {"isspacep": "space", "set": "indicator"}[head]
+    return _SPECIAL.get(head, "") if _generic(words) else ""
+
+
+_SPECIAL = {
+    **dict.fromkeys(_ACCESSES, "access"),
+    **{"prefetch": "hint", "prefetchu": "hint", "mbarrier": "synchronisation", "mapa": "peer"},
+    "getctarank": "rank",
+}
+
+
+def comparison(opcode: str) -> tuple[str, str]:
+    """A comparison whose result is a number as one with a predicate; the type of the number."""
+    _, relation, *words = opcode.split(".")
+    return ".".join(["setp", relation, *words[:-2], words[-1]]), words[-2]
+
+
+def _uses_state(words: list[str], operands: tuple[Item, ...]) -> bool:
+    """Is it an arrival at an mbarrier of the CTA that gives a state, or a wait for one?"""
+    if "shared::cluster" in words or "parity" in words:
+        return False
+    return "wait" in words[0] or (words[0].startswith("arrive") and operands[0] != ("name", "_"))
+
+
+def waits(opcode: str) -> bool:
+    """Does it wait for an mbarrier?"""
+    return "wait" in opcode
+
+
+def with_parity(opcode: str) -> str:
+    """A wait for a state as one for a parity."""
+    head, what, *words = opcode.split(".")
+    return ".".join([head, what, "parity", *words])
 
 
 def makes_generic(opcode: str) -> bool:
@@ -134,9 +198,20 @@ def extends_sign(opcode: str) -> bool:
     return words[0] in _MOVES and words[-1][0] == "s"
 
 
+def accesses_parameter(opcode: str) -> bool:
+    """Does it load or store a parameter of the kernel, or of a function?"""
+    head, *words = opcode.split(".")
+    return head in _MOVES and "param" in [word.split("::")[0] for word in words]
+
+
 def loads_parameter(opcode: str) -> bool:
-    """Does it load a parameter of the kernel?"""
-    return opcode.split(".")[:2] == ["ld", "param"]
+    """Does it load a parameter of the kernel, or of a function?"""
+    return accesses_parameter(opcode) and opcode.startswith("ld")
+
+
+def in_local_memory(opcode: str) -> str:
+    """The access of a parameter as one of local memory."""
+    return ".".join("local" if word.split("::")[0] == "param" else word for word in opcode.split("."))
 
 
 def accumulates(opcode: str) -> bool:

@@ -22,7 +22,7 @@ from tensorcore_dsl.ptx import syntax
 from tensorcore_dsl.ptx.reader import LOCAL, kernel_of, part_name
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
+from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, configuration, configured
 
 
 @public
@@ -193,6 +193,29 @@ class PtxKernel:
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
         config, _ = configuration(self.name, key)
+        return partial(self._run, config)
+
+    @public
+    def configured(
+        self, grid: Dims, block: Dims, *, shared_bytes: int = 0, cluster: Dims | None = None
+    ) -> Callable[..., Report]:
+        """A launch that `kernel[...]` has no words for.
+
+        Parameters
+        ----------
+        grid, block : int or tuple of int
+            CTAs of the grid, and threads of a CTA.
+        shared_bytes : int
+            Of dynamic shared memory.
+        cluster : int or tuple of int, optional
+            CTAs of a cluster.
+
+        Returns
+        -------
+        callable
+            Takes the arguments.
+        """
+        config, _ = configured(grid, block, shared_bytes=shared_bytes, cluster=cluster)
         return partial(self._run, config)
 
     def _run(self, config: LaunchConfig, *arguments: Any) -> Report:

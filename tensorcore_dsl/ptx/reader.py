@@ -12,17 +12,17 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import instruction, names, reading
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.ptx.inlining import BRANCH, CALL, RETURN, head, inlined
+from tensorcore_dsl.ptx.simplify import simplified
 from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, number_of, operands_of
 
-_CALLS = ("call", "brx")
-_LEAVES = ("ret", "exit")
-BRANCH = "bra"
+_LEAVES = (RETURN, "exit")
 LOCAL = "local memory"  # the name of the parameter for it
 
 
 def kernel_of(function: Function, text: Text) -> tuple[nodes.Kernel, int]:
     """The IR of a kernel, and the bytes that each thread has in its parameter LOCAL."""
-    reader = _Reader(function, text)
+    reader = _Reader(simplified(inlined(function, text)), text)
     return reader.kernel, reader.local_bytes
 
 
@@ -32,8 +32,7 @@ class _Reader:
     declared: the parameters by name; params: their values, and those of parts of them, by name and
     offset. values: by the name of a register. addresses: of variables in shared memory; globals and
     locals: of those in other spaces. flying: the registers of asynchronous products, as parts of groups;
-    pending: what was written to these and not moved there yet. others: has the kernel generic addresses
-    of shared memory? local_bytes: what a thread has in local memory.
+    pending: what was written to these and not moved there yet. local_bytes: of a thread.
     """
 
     local_bytes = 0
@@ -50,7 +49,6 @@ class _Reader:
         }
         self.addresses: dict[str, int] = {}
         self.globals: dict[str, nodes.Value] = {}
-        self.others = any(isinstance(s, Statement) and reading.makes_generic(s.opcode) for s in function.body)
         size, align = self.shared(text.variables + function.variables)
         dynamic = [v for v in text.variables if v.space == "shared" and v.external]
         self.body: list[nodes.Node] = []
@@ -142,20 +140,27 @@ class _Reader:
     # -- statements --------------------------------------------------------------------------------
 
     def statement(self, s: Statement, at: int) -> None:
-        head = s.opcode.split(".", 1)[0]
+        kind = head(s)
         guard, negated = self.guard(s)
-        if guard is not None or head in (BRANCH, *_LEAVES) or reading.accumulates(s.opcode):
+        if guard is not None or kind in (BRANCH, *_LEAVES) or reading.accumulates(s.opcode):
             self.flush()
-        if head == BRANCH:
+        if kind == BRANCH:
             self.branch(s, at)
-        elif head in _LEAVES:
+        elif kind in _LEAVES:
             self.around(s, [nodes.Jump("return", s.loc)])
-        elif head in _CALLS:
-            self.refuse(f"{s.opcode}: calls of functions and tables of jumps are not supported", s.loc)
+        elif kind == CALL:
+            self.system_call(s)
         elif reading.loads_parameter(s.opcode):
             self.load_parameter(s)
         else:
             self.instruction(s, guard, negated)
+
+    def system_call(self, s: Statement) -> None:
+        """A function of the system, which is an instruction here: it takes registers of 64 bits."""
+        instr = instruction(s.opcode)
+        values = [self.register(item[1], s) for item in s.operands]
+        split = len(instr.results)
+        self.body.append(nodes.Op(instr, tuple(values[:split]), tuple(values[split:]), loc=s.loc))
 
     def guard(self, s: Statement) -> tuple[nodes.Value | None, bool]:
         if s.guard is None:
@@ -223,13 +228,7 @@ class _Reader:
 
     def instruction(self, s: Statement, guard: nodes.Value | None, negated: bool) -> None:
         try:
-            opcode = reading.in_space(s.opcode, self.others)
-            if opcode is None:
-                self.refuse(
-                    f"{s.opcode}: a generic address that may be one of shared or local memory; the access "
-                    "needs a state space",
-                    s.loc,
-                )
+            opcode = reading.in_space(s.opcode)
             found = reading.find(opcode, s.operands, operands_of)
             if found is None:
                 instruction(opcode)  # says what is near

@@ -8,7 +8,9 @@ Operands are trees of tuples: ("name", text), ("number", text), ("group", *items
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, NoReturn
 
 from tensorcore_dsl.errors import Loc, UnsupportedSyntax
@@ -21,6 +23,7 @@ _TOKEN = re.compile(
     |(?P<sign>[{}()\[\],;:+\-*=@!|<>])""",
     re.VERBOSE | re.DOTALL,
 )
+_DIRECTIVE = re.compile(r"\.[^.]*")  # `.reg.b32` is two
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg"}
 _LINKING = {".visible", ".extern", ".weak", ".common"}
 
@@ -67,24 +70,28 @@ class Label:
 
 @dataclass
 class Function:
-    """A kernel. registers: the type of each; directives: `.maxntid` and others, with their numbers."""
+    """A kernel, or a function. results: of a function; registers: the type of each; directives: `.maxntid`
+    and others, with their numbers; declared: has it no body?"""
 
     name: str
     loc: Loc
+    results: list[Variable] = field(default_factory=list)
     params: list[Variable] = field(default_factory=list)
     registers: dict[str, str] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     body: list[Statement | Label] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    declared: bool = False
 
 
 @dataclass
 class Text:
-    """What a file of PTX declares; functions that are no kernels are left out."""
+    """What a file of PTX declares. functions: those that are no kernels, by name."""
 
     version: str = ""
     target: str = ""
     kernels: list[Function] = field(default_factory=list)
+    functions: dict[str, Function] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
 
 
@@ -93,18 +100,38 @@ def number_of(text: str) -> int:
     return int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0)
 
 
+def renamed(item: Any, names: Mapping[str, str]) -> Any:
+    """The tree of an operand with other names in it."""
+    if not item or not isinstance(item, tuple):
+        return item
+    if item[0] == "name":
+        return "name", names.get(item[1], item[1])
+    return tuple(renamed(part, names) for part in item)
+
+
+def with_names(node: Statement | Label, names: Mapping[str, str]) -> Statement | Label:
+    """A statement or a label with other names in it."""
+    if isinstance(node, Label):
+        return replace(node, name=names.get(node.name, node.name))
+    guard = node.guard and (names.get(node.guard[0], node.guard[0]), node.guard[1])
+    return replace(node, operands=renamed(node.operands, names), guard=guard)
+
+
 def parse(text: str, filename: str) -> Text:
     """The contents of a file of PTX."""
     return _Parser(text, filename).module()
 
 
 class _Parser:
-    """files: of `.file`, by number; loc: the place that `.loc` named last, in the source of PTX."""
+    """files: of `.file`, by number; source: the place that `.loc` named last. names: what the current inner
+    block declares, and the names that stand for it; None outside of inner blocks."""
 
     def __init__(self, text: str, filename: str) -> None:
         self.filename = filename
         self.files: dict[str, str] = {}
         self.source: Loc | None = None
+        self.names: dict[str, str] | None = None
+        self.numbers = count()
         self.at = 0
         self.tokens: list[Token] = []
         place, line = 0, 1
@@ -113,7 +140,8 @@ class _Parser:
             if found is None:
                 self.refuse(f"{text[place]!r} is no part of PTX", Loc(filename, line))
             if found.lastgroup != "space":
-                self.tokens.append(Token(found[0], line))
+                texts = _DIRECTIVE.findall(found[0]) if found[0][0] == "." else [found[0]]
+                self.tokens += [Token(text, line) for text in texts]
             line += found[0].count("\n")
             place = found.end()
         for at, token in enumerate(self.tokens[:-2]):  # the compiler writes some behind their uses
@@ -183,7 +211,15 @@ class _Parser:
             elif word == ".entry":
                 found.kernels.append(self.function())
             elif word == ".func":
-                self.skip_function()
+                function = self.function()
+                if not function.declared or function.name not in found.functions:
+                    found.functions[function.name] = function
+            elif word == ".alias":
+                self.take()
+                name = self.take()
+                self.take(",")
+                found.functions[name] = found.functions[self.take()]
+                self.take(";")
             elif word in _SPACES:
                 found.variables += self.variables(external)
             else:
@@ -195,13 +231,6 @@ class _Parser:
             self.take()
         while self.accepts(","):
             self.take()
-
-    def skip_function(self) -> None:
-        """Skip a function that is no kernel; its calls are refused."""
-        while self.next not in ("{", ";"):
-            self.take()
-        if not self.accepts(";"):
-            self.skip_braces()
 
     def variables(self, external: bool = False) -> list[Variable]:
         """A declaration up to its semicolon."""
@@ -240,21 +269,29 @@ class _Parser:
         return Variable(name, space, kind, count * width, align or width, external, array)
 
     def function(self) -> Function:
-        self.take(".entry")
-        found = Function(self.take(), self.here)
-        if self.accepts("("):
-            while not self.accepts(")"):
-                self.take(".param")
-                found.params.append(self.variable("param", False))
-                self.accepts(",")
-        while self.next != "{":
+        entry = self.take() == ".entry"
+        results = [] if entry else self.parameters()
+        found = Function(self.take(), self.here, results, self.parameters())
+        while self.next not in ("{", ";"):
             word, numbers = self.take(), []
             while self.next[:1].isdigit():
                 numbers.append(self.number())
                 self.accepts(",")
             found.directives[word] = tuple(numbers)
-        self.take("{")
-        self.block(found)
+        found.declared = self.accepts(";")
+        if not found.declared:
+            self.take("{")
+            self.block(found)
+        return found
+
+    def parameters(self) -> list[Variable]:
+        """Those between parentheses, if there are any."""
+        found = []
+        if self.accepts("("):
+            while not self.accepts(")"):
+                space = self.take()[1:]
+                found.append(self.variable(space, False))
+                self.accepts(",")
         return found
 
     # -- statements --------------------------------------------------------------------------------
@@ -262,24 +299,49 @@ class _Parser:
     def block(self, found: Function) -> None:
         """Statements up to the brace that closes them."""
         while not self.accepts("}"):
-            word = self.next
-            if word == "{":
-                self.take()
-                self.block(found)
-            elif word == ".reg":
-                self.registers(found)
-            elif word == ".loc":
-                self.location()
-            elif word == ".pragma":
-                while self.take() != ";":
-                    pass
-            elif word in _SPACES:
-                found.variables += self.variables()
-            elif self.tokens[self.at + 1].text == ":":
-                found.body.append(Label(self.take(), self.here))
-                self.take(":")
-            else:
-                found.body.append(self.statement())
+            self.in_block(found)
+
+    def inner_block(self, found: Function) -> None:
+        """A block in another one, whose registers, labels and variables get names of their own."""
+        outer, self.names = self.names, dict[str, str]()
+        first, start = len(found.body), len(found.variables)
+        self.block(found)
+        found.body[first:] = [with_names(node, self.names) for node in found.body[first:]]
+        found.variables[start:] = [
+            replace(v, name=self.names.get(v.name, v.name)) for v in found.variables[start:]
+        ]
+        self.names = outer
+
+    def declared(self, name: str) -> str:
+        """The name that a declaration gets: in an inner block, one that no other block has."""
+        if self.names is None:
+            return name
+        return self.names.setdefault(name, f"{name}.{next(self.numbers)}")
+
+    def in_block(self, found: Function) -> None:
+        """One statement or declaration of a block."""
+        word = self.next
+        if word == "{":
+            self.take()
+            self.inner_block(found)
+        elif word == ".reg":
+            self.registers(found)
+        elif word == ".loc":
+            self.location()
+        elif word == ".pragma":
+            while self.take() != ";":
+                pass
+        elif word in _SPACES:
+            own = self.variables()
+            found.variables += own
+            for variable in own:
+                self.declared(variable.name)
+        elif self.tokens[self.at + 1].text == ":":
+            found.body.append(Label(self.next, self.here))
+            self.declared(self.take())
+            self.take(":")
+        else:
+            found.body.append(self.statement())
 
     def registers(self, found: Function) -> None:
         self.take(".reg")
@@ -291,7 +353,7 @@ class _Parser:
                 self.take(">")
             else:
                 names = [name]
-            for each in names:
+            for each in map(self.declared, names):
                 if found.registers.setdefault(each, kind) != kind:
                     self.refuse(f"{each} is declared as .{kind} here, and as .{found.registers[each]} before")
             if not self.accepts(","):

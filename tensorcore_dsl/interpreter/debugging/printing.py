@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +15,64 @@ from tensorcore_dsl.interpreter.debugging.contents import Contents, Unreadable, 
 from tensorcore_dsl.ir import views
 
 _LENGTH = re.compile(r"(%[-+ 0]*\d*(?:\.\d+)?)ll")  # C's length modifier, which Python lacks
+_C_CONVERSION = re.compile(r"%([-+ 0#]*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?)(hh|h|ll|l|z|t|j|)([a-zA-Z%])")
+_LONG = ("l", "ll", "z", "t", "j")  # arguments of 64 bits
 _CONVERSION = re.compile(r"%[-+ 0]*\d*(?:\.\d+)?[a-zA-Z]|%%")
 
 
 def format_line(text: str, values: Sequence[Any]) -> str:
     """C's printf; "%.0lld" prints no zero, as in C."""
     return _LENGTH.sub(r"\1", text.replace("%.0lld", "%.0s")) % tuple(values)
+
+
+class Strings:
+    """Strings of C, and arguments of `vprintf`, that one thread has in global memory."""
+
+    def __init__(self, memory: Any, thread: int) -> None:
+        self.memory, self.thread = memory, thread
+
+    def bytes(self, address: int, size: int) -> bytes:
+        _, real = self.memory.locate(address, size, "load", self.thread)
+        return ctypes.string_at(real, size)
+
+    def text(self, address: int) -> str:
+        found = bytearray()
+        while (byte := self.bytes(address + len(found), 1)) != b"\0":
+            found += byte
+        return found.decode(errors="replace")
+
+    def formatted(self, text: int, buffer: int) -> tuple[str, int]:
+        """What `vprintf` prints, and the number of its arguments."""
+        at, count = buffer, 0
+
+        def argument(size: int) -> bytes:
+            nonlocal at, count
+            at, count = -(-at // size) * size + size, count + 1
+            return self.bytes(at - size, size)
+
+        def shown(match: re.Match[str]) -> str:
+            flags, length, letter = match.groups()
+            if letter == "%":
+                return "%"
+            while "*" in flags:
+                flags = flags.replace("*", str(int.from_bytes(argument(4), "little", signed=True)), 1)
+            real = letter in "aAeEfFgG"
+            raw = argument(8 if real or letter in "ps" or length in _LONG else 4)
+            number = int.from_bytes(raw, "little", signed=letter in "di")
+            if letter in "aA":
+                return float(np.frombuffer(raw)[0]).hex()
+            if letter in "psc":
+                value = (
+                    hex(number)
+                    if letter == "p"
+                    else self.text(number)
+                    if letter == "s"
+                    else chr(number & 255)
+                )
+                return f"%{flags}s" % value
+            return f"%{flags}{letter}" % (np.frombuffer(raw)[0] if real else number)
+
+        return _C_CONVERSION.sub(shown, self.text(text)), count
 
 
 def print_matrices(ctx: Any, parts: Sequence[Any], values: Sequence[np.ndarray]) -> None:

@@ -8,12 +8,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.core.team import ALONE, Team
-from tensorcore_dsl.interpreter.debugging.printing import format_line, print_matrices
+from tensorcore_dsl.interpreter.debugging.printing import Strings, format_line, print_matrices
 from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies
 from tensorcore_dsl.interpreter.memory.async_stores import AsyncStores
 from tensorcore_dsl.interpreter.memory.bulk_copies import BulkCopies
@@ -89,6 +90,25 @@ class ExecutionContext(Chunk):
         for thread in np.flatnonzero(self.mask):
             line = format_line(kernel.strings[text], [c[thread].item() for c in columns])
             sys.stdout.write(line)
+
+    def vprintf(self, text: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+        """Print what each thread gives to `vprintf`: the addresses of a format and of a buffer."""
+        texts, buffers = (np.broadcast_to(address, (self.threads,)) for address in (text, buffer))
+        printed = np.zeros(self.threads, np.uint32)
+        for thread in np.flatnonzero(self.mask):
+            strings = Strings(self.globals, int(thread))
+            line, printed[thread] = strings.formatted(int(texts[thread]), int(buffers[thread]))
+            sys.stdout.write(line)
+        return printed
+
+    def fail_assertion(self, *operands: np.ndarray) -> None:
+        """Raise the error of the first thread whose assertion fails, with its text, file and line."""
+        for thread in np.flatnonzero(self.mask)[:1]:
+            values = [int(np.broadcast_to(o, (self.threads,))[thread]) for o in operands]
+            text, file, function = map(Strings(self.globals, int(thread)).text, (*values[:2], values[3]))
+            raise EmulationError(
+                f"assertion `{text}` failed in {self.describe(int(thread))} ({function}, {file}:{values[2]})"
+            )
 
     def fence(self, instr: Instruction) -> None:
         """A fence of the active threads, which orders their accesses or connects proxies."""

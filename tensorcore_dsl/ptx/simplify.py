@@ -1,0 +1,233 @@
+"""Statements of PTX as simpler ones: tables of jumps, generic addresses, states of mbarriers.
+
+An access at a generic address becomes one of shared and one of global memory, of which each thread
+executes that to which its address belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import UnsupportedSyntax
+from tensorcore_dsl.isa import names, reading
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+from tensorcore_dsl.isa.generic import WINDOW
+from tensorcore_dsl.ptx.inlining import head, jump, negated
+from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement
+
+TABLE, JUMP_BY_TABLE = ".branchtargets", "brx"
+LOCAL = "local memory"  # the name of the parameter for it
+_SUB, _ADD = names.binary("sub", dtypes.u64), names.binary("add", dtypes.u64)
+_NARROW, _WIDEN = names.convert("u32", "u64"), names.convert("u64", "u32")
+_AND, _NOT = names.bitwise("and", dtypes.pred), names.bitwise("not", dtypes.pred)
+_Step = Callable[[Statement], Iterator[Statement | Label]]
+
+
+def simplified(function: Function) -> Function:
+    """A kernel without calls, in simpler statements."""
+    simplifier = _Simplifier(function)
+    body: list[Statement | Label] = []
+    for node in function.body:
+        step = simplifier.step(node) if isinstance(node, Statement) else None
+        body += [node] if step is None else step(node)  # type: ignore[arg-type, list-item]
+    return replace(function, registers=simplifier.registers, body=body)
+
+
+def _number(value: int) -> Item:
+    return "number", str(value)
+
+
+class _Simplifier:
+    """shared: does the kernel make generic addresses of shared memory? cluster: may they be of another
+    CTA? tables: the labels of each table of jumps."""
+
+    def __init__(self, function: Function) -> None:
+        self.registers, self.numbers = dict(function.registers), count()
+        statements = [node for node in function.body if isinstance(node, Statement)]
+        self.shared = any(reading.makes_generic(s.opcode) for s in statements)
+        self.cluster = any(reading.special(s.opcode, s.operands) == "peer" for s in statements)
+        self.tables: dict[str, list[str]] = {}
+        for label, table in zip(function.body, function.body[1:], strict=False):
+            if isinstance(label, Label) and isinstance(table, Statement) and table.opcode == TABLE:
+                self.tables[label.name] = [item[1] for item in table.operands]
+
+    def step(self, s: Statement) -> _Step | None:
+        """What makes simpler statements of one; None if it stays."""
+        if s.opcode.startswith("."):
+            return self.nothing
+        if head(s) == JUMP_BY_TABLE:
+            return self.jumps
+        kind = reading.special(s.opcode, s.operands)
+        steps: dict[str, _Step] = {
+            "access": self.access,
+            "synchronisation": self.mbarrier,
+            "hint": self.nothing,
+            "space": self.belongs,
+            "peer": self.mapped,
+            "rank": self.rank,
+            "state": self.state,
+            "indicator": self.indicator,
+            "gross": self.gross,
+        }
+        return None if kind == "access" and not self.shared else steps.get(kind)
+
+    def register(self, kind: str) -> Item:
+        name = f"{next(self.numbers)} {kind}"
+        self.registers[name] = kind
+        return "name", name
+
+    def nothing(self, s: Statement) -> Iterator[Statement | Label]:
+        return iter(())
+
+    def jumps(self, s: Statement) -> Iterator[Statement | Label]:
+        index, table = s.operands[0], s.operands[1][1]
+        if table not in self.tables:
+            raise UnsupportedSyntax(f"{s.opcode}: {table} is no table of labels", s.loc)
+        behind = f"{next(self.numbers)} behind the table"
+        if s.guard is not None:
+            yield jump(behind, s, negated(s.guard))
+        for i, target in enumerate(self.tables[table]):
+            here = self.register("pred")
+            operands = (here, index, _number(i))
+            yield Statement(names.compare("eq", dtypes.u32), operands, None, s.loc)
+            yield jump(target, s, (here[1], False))
+        yield Label(behind, s.loc)
+
+    def indicator(self, s: Statement) -> Iterator[Statement | Label]:
+        """A comparison gives 1.0 or all ones; that of packed halves gives two."""
+        opcode, kind = reading.comparison(s.opcode)
+        into, *operands = s.operands
+        packed = opcode.endswith("x2")
+        bits = 16 if packed else dtypes.named(kind).bits
+        one = {"f16": 0x3C00, "bf1": 0x3F80, "f32": 0x3F800000}.get(kind[:3], (1 << bits) - 1)
+        tests = [self.register("pred") for _ in range(1 + packed)]
+        test: Item = ("pair", *tests) if packed else tests[0]
+        yield Statement(opcode, (test, *operands), None, s.loc)
+        if not packed:
+            yield Statement(names.select(bits), (into, _number(one), _number(0), test), s.guard, s.loc)
+            return
+        halves = [self.register("b32") for _ in tests]
+        for i, (half, test) in enumerate(zip(halves, tests, strict=True)):
+            choice = (half, _number(one << 16 * i), _number(0), test)
+            yield Statement(names.select(32), choice, None, s.loc)
+        yield Statement(names.bitwise("or", dtypes.u32), (into, *halves), s.guard, s.loc)
+
+    def gross(self, s: Statement) -> Iterator[Statement | Label]:
+        """A reciprocal, or that of a root, rounded from the exact value: of the upper 32 bits alone with
+        .ftz, which gives the upper 32 bits. The hardware rounds these otherwise."""
+        into, x = s.operands
+        both, mask = names.bitwise("and", dtypes.named("b64")), _number(0xFFFFFFFF << 32)
+        value, result = self.register("f64"), self.register("f64")
+        upper = "ftz" in s.opcode
+        if upper:
+            yield Statement(both, (value, x, mask), None, s.loc)
+            x = value
+        if head(s).startswith("rs"):
+            yield Statement(names.square_root(dtypes.f64), (value, x), None, s.loc)
+            x = value
+        one = _number(0x3FF0000000000000)
+        yield Statement(names.binary("div", dtypes.f64), (result, one, x), None, s.loc)
+        yield Statement(both, (into, result, mask if upper else _number(-1)), s.guard, s.loc)
+
+    # -- addresses ---------------------------------------------------------------------------------
+
+    def offset(self, s: Statement, address: Item) -> tuple[list[Statement], Item, Item]:
+        """What computes a generic address and its distance from the window of shared memory."""
+        base, displacement = (address[1], address[2]) if address[0] == "sum" else (address, 0)
+        steps, whole, distance = [], base, self.register("b64")
+        if displacement:
+            whole = self.register("b64")
+            steps.append(Statement(_ADD, (whole, base, _number(displacement)), None, s.loc))
+        steps.append(Statement(_SUB, (distance, whole, _number(int(WINDOW))), None, s.loc))
+        return steps, whole, distance
+
+    def access(self, s: Statement) -> Iterator[Statement | Label]:
+        at = [item[0] for item in s.operands].index("address")
+        steps, whole, distance = self.offset(s, s.operands[at][1])
+        inside, outside, narrow = self.register("pred"), self.register("pred"), self.register("b32")
+        yield from steps
+        below = (inside, distance, _number(1 << 32))
+        yield Statement(names.compare("lt", dtypes.u64), below, None, s.loc)
+        yield Statement(_NOT, (outside, inside), None, s.loc)
+        yield Statement(_NARROW, (narrow, distance), None, s.loc)
+        if s.guard is not None:
+            guard: Item = ("name", s.guard[0])
+            if s.guard[1]:
+                guard = self.register("pred")
+                yield Statement(_NOT, (guard, ("name", s.guard[0])), None, s.loc)
+            yield Statement(_AND, (inside, inside, guard), None, s.loc)
+            yield Statement(_AND, (outside, outside, guard), None, s.loc)
+        here = "shared::cluster" if self.cluster else "shared"
+        for space, address, guard in ((here, narrow, inside), ("global", whole, outside)):
+            operands = (*s.operands[:at], ("address", address), *s.operands[at + 1 :])
+            opcode = reading.with_space(s.opcode, space)
+            yield Statement(opcode, operands, (guard[1], False), s.loc)
+
+    def mbarrier(self, s: Statement) -> Iterator[Statement | Label]:
+        at = [item[0] for item in s.operands].index("address")
+        steps, _, distance = self.offset(s, s.operands[at][1])
+        narrow = self.register("b32")
+        yield from steps
+        yield Statement(_NARROW, (narrow, distance), None, s.loc)
+        operands = (*s.operands[:at], ("address", narrow), *s.operands[at + 1 :])
+        own = replace(s, opcode=reading.with_space(s.opcode, "shared::cta"), operands=operands)
+        step = self.step(own)
+        yield from [own] if step is None else step(own)
+
+    def state(self, s: Statement) -> Iterator[Statement | Label]:
+        """The state of an mbarrier is the parity of its phase."""
+        if reading.waits(s.opcode):
+            parity = self.register("b32")
+            yield Statement(_NARROW, (parity, s.operands[2]), s.guard, s.loc)
+            operands = (*s.operands[:2], parity)
+            yield replace(s, opcode=reading.with_parity(s.opcode), operands=operands)
+            return
+        state, address, *rest = s.operands
+        odd = self.register("pred")
+        # Waiting for an odd phase succeeds at once while an even one is the current.
+        yield Statement(names.MBARRIER_TEST_WAIT, (odd, address, _number(1)), s.guard, s.loc)
+        if state != ("name", "_"):
+            even = (state, _number(0), _number(1), odd)
+            yield Statement(names.select(64), even, s.guard, s.loc)
+        yield replace(s, operands=(("name", "_"), address, *rest))
+
+    def belongs(self, s: Statement) -> Iterator[Statement | Label]:
+        """Shared memory is the window; local memory is an array of the launch, as the rest is."""
+        space = s.opcode.rpartition(".")[2].split("::")[0]
+        into, address = s.operands
+        steps, _, distance = self.offset(s, address)
+        yield from steps
+        if space in ("shared", "global"):
+            relation = "lt" if space == "shared" else "ge"
+            operands = (into, distance, _number(1 << 32))
+            yield Statement(names.compare(relation, dtypes.u64), operands, s.guard, s.loc)
+        else:
+            raise UnsupportedSyntax(f"{s.opcode}: only shared and global memory are told apart", s.loc)
+
+    def mapped(self, s: Statement) -> Iterator[Statement | Label]:
+        into, address, rank = s.operands
+        steps, _, distance = self.offset(s, address)
+        narrow, peer, wide = self.register("b32"), self.register("b32"), self.register("b64")
+        yield from steps
+        yield Statement(_NARROW, (narrow, distance), None, s.loc)
+        yield Statement(names.MAP_SHARED, (peer, narrow, rank), None, s.loc)
+        yield Statement(_WIDEN, (wide, peer), None, s.loc)
+        yield Statement(_ADD, (into, wide, _number(int(WINDOW))), s.guard, s.loc)
+
+    def rank(self, s: Statement) -> Iterator[Statement | Label]:
+        into, address = s.operands
+        steps, _, distance = self.offset(s, address)
+        narrow, above, own = (self.register("b32") for _ in range(3))
+        here = self.register("pred")
+        yield from steps
+        yield Statement(_NARROW, (narrow, distance), None, s.loc)
+        shift = (above, narrow, _number(CLUSTER_SHIFT))
+        yield Statement(names.shift_right(dtypes.u32), shift, None, s.loc)
+        yield Statement(names.compare("eq", dtypes.u32), (here, above, _number(0)), None, s.loc)
+        yield Statement(names.binary("sub", dtypes.u32), (above, above, _number(1)), None, s.loc)
+        rank = "%cluster_ctarank"
+        yield Statement(names.move("u32"), (own, ("name", rank)), None, s.loc)
+        yield Statement(names.select(32), (into, own, above, here), s.guard, s.loc)
