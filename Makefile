@@ -13,7 +13,7 @@ SITE := $(VENV)/.site
 TORCH_VERSION := 2.13.0
 TORCH := $(abspath $(VENV))/torch-$(TORCH_VERSION)
 TRITON_VERSION := 3.9.0
-TRITON := $(abspath $(VENV))/triton-$(TRITON_VERSION)
+TRITON := $(abspath $(VENV))/foreign-$(TRITON_VERSION)
 PLAYWRIGHT := $(abspath $(VENV))/playwright
 # Files with tests that need PyTorch; their names, or those of the tests, say so.
 TORCH_TESTS = $(shell grep -l 'importorskip."torch"' tests/test_*.py) tests/test_docs.py
@@ -30,7 +30,7 @@ help:
 	@echo "make test       one test of each family of kernels, type, row of the table, message and page"
 	@echo "make test-all   all tests"
 	@echo "make test-torch the tests that need PyTorch, on the CPU"
-	@echo "make test-triton the tests that need Triton, which compiles kernels without a GPU"
+	@echo "make test-triton the tests of kernels of Triton and CUDA, which are compiled without a GPU"
 	@echo "make test-browser  the tests of pages in Chromium"
 	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
 	@echo "make lint       ruff, its formatting and mypy"
@@ -55,7 +55,7 @@ test-torch: $(DEV) $(TORCH)
 	PYTHONPATH=$(TORCH) $(PYTEST) --all -k "torch or baselines" $(TORCH_TESTS)
 
 test-triton: $(DEV) $(TRITON)
-	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py
+	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py tests/test_ptx_cuda.py
 
 # The browser is Debian's package; playwright, in a folder of its own, drives it.
 test-browser: $(DEV) $(PLAYWRIGHT)
@@ -120,10 +120,11 @@ $(TORCH): | $(BIN)/python
 	$(PIP) --target $@.part torch==$(TORCH_VERSION)
 	mv $@.part $@
 
-# Triton is one wheel; it too lies in a folder of its own, since torch.compile would use it.
+# Triton is one wheel; it too lies in a folder of its own, since torch.compile would use it. With it
+# come headers that NVRTC needs for `mma.h`.
 $(TRITON): | $(BIN)/python
 	rm -rf $@.part
-	$(PIP) --no-deps --target $@.part triton==$(TRITON_VERSION)
+	$(PIP) --no-deps --target $@.part triton==$(TRITON_VERSION) nvidia-cuda-crt
 	mv $@.part $@
 
 $(PLAYWRIGHT): | $(BIN)/python

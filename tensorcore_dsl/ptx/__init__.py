@@ -1,7 +1,17 @@
 """PTX that other compilers wrote, run and checked on the CPU."""
 
+from tensorcore_dsl.ptx.cuda_kernels import from_cuda
 from tensorcore_dsl.ptx.module import Module, PtxKernel, load
 from tensorcore_dsl.ptx.numba_kernels import NumbaKernel, from_numba
 from tensorcore_dsl.ptx.triton_kernels import TritonKernel, from_triton
 
-__all__ = ["Module", "NumbaKernel", "PtxKernel", "TritonKernel", "from_numba", "from_triton", "load"]
+__all__ = [
+    "Module",
+    "NumbaKernel",
+    "PtxKernel",
+    "TritonKernel",
+    "from_cuda",
+    "from_numba",
+    "from_triton",
+    "load",
+]

@@ -1,0 +1,72 @@
+"""Kernels in CUDA C++, run in emulation: NVRTC compiles them to PTX without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tensorcore_dsl.errors import ArgumentError, public
+from tensorcore_dsl.ptx.module import Module, load
+
+
+@public
+def from_cuda(
+    source: str | Path,
+    arch: str = "sm_90a",
+    *,
+    include: Sequence[str | Path] = (),
+    options: Sequence[str] = (),
+) -> Module:
+    """Kernels in CUDA C++, for the CPU.
+
+    NVRTC (`pip install cuda-bindings nvidia-cuda-nvrtc`) compiles them. The headers of CUDA and CCCL come
+    from the packages nvidia-cuda-runtime and nvidia-cuda-cccl.
+
+    Parameters
+    ----------
+    source : str or Path
+        The text of CUDA C++, or the path of a file with it. Kernels that are `extern "C"` keep their names.
+    arch : str
+        The architecture that it is compiled for, and whose bits it gives.
+    include : sequence of str or Path
+        Further directories with headers.
+    options : sequence of str
+        Further options of NVRTC, such as `-use_fast_math` and `-std=c++20`.
+
+    Returns
+    -------
+    Module
+        As `load` gives it; errors, races and reports name the lines of CUDA.
+
+    Raises
+    ------
+    ArgumentError
+        CUDA C++ that NVRTC refuses, with its messages.
+
+    Examples
+    --------
+    >>> SOURCE = '''extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2; }
+    ... '''
+    >>> x = np.ones(32, np.float32)                                                # doctest: +SKIP
+    >>> report = tc.ptx.from_cuda(SOURCE).twice[1, 32](x)                          # doctest: +SKIP
+    """
+    nvrtc: Any = import_module("cuda.bindings.nvrtc")  # cuda.core compiles only where there is a driver
+    found = import_module("cuda.pathfinder").find_nvidia_header_directory
+    path = Path(source) if isinstance(source, Path) or "\n" not in source else None
+    text = path.read_text(encoding="utf-8") if path else str(source)
+    name = str(path or "<cuda>")
+    folders = [*include, *filter(None, map(found, ("cudart", "cccl")))]
+    flags = [f"-arch={arch}", "-lineinfo", *(f"-I{folder}" for folder in folders), *options]
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], [])
+    (failed,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
+    what = "ProgramLog" if failed else "PTX"
+    _, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
+    made = b" " * size
+    getattr(nvrtc, f"nvrtcGet{what}")(program, made)
+    nvrtc.nvrtcDestroyProgram(program)
+    result = made.rstrip(b"\0").decode(errors="replace") + "\n"
+    if failed:
+        raise ArgumentError(f"NVRTC refuses {name}:\n{result}")
+    return load(result)

@@ -1,0 +1,88 @@
+"""Kernels in CUDA C++ with cooperative groups, wmma, libcu++ and CUB, run on the CPU through their PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tests import foreign_corpus as corpus
+
+pytest.importorskip("cuda.bindings.nvrtc")
+nvidia = pytest.importorskip("nvidia.cu13")
+if not any((Path(folder) / "include" / "crt" / "mma.h").exists() for folder in nvidia.__path__):
+    pytest.skip("mma.h of the package nvidia-cuda-crt is missing", allow_module_level=True)
+
+# Where the memory model lacks an order in the headers themselves.
+FINDINGS = {
+    ("pipelined", "sm_80"): "mbarrier_inval.h",
+    ("pipelined", "sm_90a"): "mbarrier_inval.h",
+    ("copied_by_barrier", "sm_90a"): "cp_async_bulk.h",
+}
+
+
+@pytest.mark.quick(lambda name: 0)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", corpus.CASES)
+def test_kernels_are_right(name: str, arch: str) -> None:
+    wrong = FINDINGS.get((name, arch))
+    if wrong:
+        with pytest.raises((tc.Race, tc.EmulationError)) as error:
+            corpus.run(name, arch)
+        assert error.value.loc.filename.endswith(wrong)
+    corpus.run(name, arch, checks=not wrong)
+
+
+def test_printing(capsys: pytest.CaptureFixture[str]) -> None:
+    corpus.run("printing", "sm_90a")
+    x = corpus.CASES["printing"]().arguments[0][:3]
+    assert capsys.readouterr().out == "".join(f"{v}: {v / 4:5.2f} text|ff|{1 << 40}\n" for v in x)
+
+
+SMALL = """
+#include <cuda/std/cassert>
+extern "C" __global__ void positive(int *x) { assert(x[threadIdx.x] > 0); }
+__device__ __noinline__ int ackermann(int m, int n) {
+  return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1));
+}
+extern "C" __global__ void recursive(int *x) { x[0] = ackermann(2, x[0]); }
+extern "C" __global__ void heap(int **x) { *x = (int *)malloc(4); }
+extern "C" __global__ void pointer(int *x, int (*f)(int)) { *x = f(*x); }
+"""
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[tc.ptx.Module]:
+    yield tc.ptx.from_cuda(SMALL)
+
+
+def test_an_assertion_that_fails(small: tc.ptx.Module) -> None:
+    with pytest.raises(
+        tc.EmulationError, match=r"assertion `x\[threadIdx.x\] > 0` failed in thread 3 of block 0"
+    ):
+        small.positive[1, 8](np.array([1, 2, 3, 0, 1, 1, 1, 1], np.int32))
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("recursive", "calls itself; recursion is not supported, write a loop"),
+        (
+            "heap",
+            "malloc has no body in this file: there is no heap in emulation; pass memory as an argument",
+        ),
+        ("pointer", "is no function of the file; calls through pointers are not supported"),
+    ],
+)
+def test_calls_that_are_refused(small: tc.ptx.Module, name: str, message: str) -> None:
+    with pytest.raises(tc.UnsupportedSyntax, match=message) as error:
+        _ = small[name]
+    assert name == "recursive" or name in SMALL.splitlines()[error.value.loc.line - 1]
+
+
+def test_an_error_of_nvrtc() -> None:
+    with pytest.raises(tc.ArgumentError, match=r'NVRTC refuses(.|\n)*identifier "y" is undefined'):
+        tc.ptx.from_cuda('extern "C" __global__ void k(int *x) {\n  *x = y;\n}')
