@@ -167,10 +167,11 @@ def _numba(kind: str, arrays: Sequence[Any]) -> dict[str, Case]:
 
 def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     """cuda.core with plain numbers, and the driver's call alone, with everything prepared."""
-    from cuda.core import Device, LaunchConfig, launch
+    from cuda.core import Device, LaunchConfig, ObjectCode, launch
 
     target = driver.cuda_driver()
-    loaded = target.load(touch.specialise(arrays, {}).cubin).keep[2].kernel
+    cubin = touch.specialise(arrays, {}).cubin
+    loaded = ObjectCode.from_cubin(cubin.code).get_kernel(cubin.name)
     device = Device()
     device.set_current()
     stream, config = device.default_stream, LaunchConfig(grid=1, block=32)

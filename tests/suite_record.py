@@ -14,7 +14,6 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.runtime import driver
 
 PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
@@ -48,7 +47,7 @@ def _machine() -> str:
         return f"{platform.machine()}, no GPU"
     gpu = driver.cuda_driver()
     major, minor = divmod(gpu.version() // 10, 100)
-    return f"{len(numba_cuda().gpus)} x {gpu.device_name()}, driver for CUDA {major}.{minor}"
+    return f"{gpu.device_count()} x {gpu.device_name()}, driver for CUDA {major}.{minor}"
 
 
 def _versions() -> list[str]:

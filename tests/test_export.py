@@ -20,7 +20,7 @@ from tensorcore_dsl.export import load
 from tensorcore_dsl.export.grid_rule import GridRule
 from tensorcore_dsl.runtime import tensor_maps
 
-STUB = Path(__file__).parent / "export_stub.c"
+STUB = Path(__file__).parent / "driver_stub.c"
 
 
 def include_folder():
@@ -64,7 +64,7 @@ def export_scale(folder, **options):
 
 
 class Recorder(FakeGpu):
-    """Writes the arguments of the encoder into tensor maps, as export_stub.c does."""
+    """Writes the arguments of the encoder into tensor maps, as driver_stub.c does."""
 
     def encode_tiled(self, pointer, tile, device):
         def padded(values, count):

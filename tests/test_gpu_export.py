@@ -15,10 +15,7 @@ from tensorcore_dsl.runtime import driver
 
 PROGRAM = Path(__file__).parent / "export_program.c"
 GCC = shutil.which("gcc")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not driver.cuda_available(), reason="no GPU that Numba can use"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not driver.cuda_available(), reason="no GPU")]
 
 
 @tc.kernel

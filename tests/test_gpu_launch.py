@@ -19,10 +19,7 @@ from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.fast_launch import native_function
 from tests.hopper_kernels import first_box
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not driver.cuda_available(), reason="no GPU that Numba can use"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not driver.cuda_available(), reason="no GPU")]
 
 
 @tc.kernel

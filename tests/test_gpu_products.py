@@ -12,10 +12,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.runtime import driver
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not driver.cuda_available(), reason="no GPU that Numba can use"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not driver.cuda_available(), reason="no GPU")]
 TYPES = ["float16", "bfloat16", "float32", "float64"]
 
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from tensorcore_dsl.environment import numba_cuda as border
-from tensorcore_dsl.runtime import driver
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
@@ -56,9 +55,6 @@ def broken(monkeypatch):
     monkeypatch.setattr(border, "import_module", fails)
     for name in [name for name in sys.modules if name.startswith("numba.cuda")]:
         monkeypatch.delitem(sys.modules, name)
-    driver.cuda_available.cache_clear()
-    yield
-    driver.cuda_available.cache_clear()
 
 
 def test_versions_that_do_not_fit_are_named(broken):
@@ -66,10 +62,3 @@ def test_versions_that_do_not_fit_are_named(broken):
         ImportError, match=r"numba-cuda \S+, numba \S+, numpy \S+ do not fit each other: .*NPDatetime"
     ):
         border.numba_cuda()
-
-
-def test_a_machine_with_a_gpu_says_why_it_is_not_used(broken, monkeypatch):
-    monkeypatch.setattr(driver, "_driver_library", lambda: True)
-    monkeypatch.setattr(driver, "simulated", lambda: False)
-    with pytest.warns(RuntimeWarning, match="kernels run on the CPU: .* do not fit each other"):
-        assert not driver.cuda_available()

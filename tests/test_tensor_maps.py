@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import struct
-import types
 from dataclasses import replace
 
 import numpy as np
@@ -220,7 +219,7 @@ class Encoder:
 
 
 def target_with(encoder, attached):
-    """A NumbaDriver without a driver but for this function.
+    """A CudaDriver without a driver but for this function.
 
     attached: receives the devices whose context is current for a call.
     """
@@ -230,7 +229,7 @@ def target_with(encoder, attached):
         attached.append(device)
         yield
 
-    target = object.__new__(cuda_driver.NumbaDriver)
+    target = object.__new__(cuda_driver.CudaDriver)
     target.__dict__["_encode"] = encoder.function
     target.on_device = on_device
     target.error_text = lambda code: f"CUDA_ERROR_{code}"
@@ -260,8 +259,8 @@ def test_what_the_driver_refuses():
 
 
 def test_an_old_driver():
-    target = object.__new__(cuda_driver.NumbaDriver)
-    target._driver = types.SimpleNamespace(lib=ctypes.CDLL(None))
+    target = object.__new__(cuda_driver.CudaDriver)
+    target._library = ctypes.CDLL(None)
     with pytest.raises(LaunchError, match=r"CUDA 12\.0 is needed"):
         _ = target._encode
 

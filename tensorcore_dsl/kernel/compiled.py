@@ -127,7 +127,7 @@ class CompiledKernel(Definition):
 
     @public
     def cubin(self, /, *args: Any, arch: str | Arch | None = None, **constants: Any) -> bytes:
-        """The machine code; needs numba-cuda, but no GPU.
+        """The machine code; needs nvJitLink, but no GPU.
 
         Parameters
         ----------

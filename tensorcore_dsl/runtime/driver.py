@@ -1,26 +1,22 @@
-"""The CUDA driver, through Numba: loads and launches kernels, copies memory, encodes maps.
+"""The CUDA driver, through cuda.bindings: loads and launches kernels, copies memory, encodes maps.
 
-`numba.cuda` is imported when first needed.
+`cuda.bindings` is imported when first needed.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from tensorcore_dsl.codegen.assemble import INSTALL_HINT
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
-from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime import tensor_maps
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
@@ -31,53 +27,45 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 _NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _IMPLICIT_CAPTURE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-NO_NUMBA_CUDA = (
-    "there is a GPU, but no numba-cuda; pip install 'tensorcore-dsl[cuda]' brings it, "
+_USUAL_DEVICE = 0  # whose context a thread gets that has none
+_NAME_BYTES = 256  # of a device's name
+NO_BINDINGS = (
+    "there is a GPU, but no cuda-bindings; pip install 'tensorcore-dsl[cuda]' brings it, "
     "TENSORCORE_DSL_TARGET=cpu hides this warning"
 )
 
 
 @lru_cache
 def cuda_available() -> bool:
-    """Whether there is a GPU that Numba can use; False where numba-cuda is missing."""
-    if not _driver_library() or simulated():
+    """Whether there is a GPU that kernels can run on; False where cuda-bindings is missing."""
+    if not _count_gpus():
         return False
-    try:
-        driver = numba_cuda("numba.cuda.cudadrv.driver")
-    except ImportError as error:
-        reason = str(error)
-        if find_spec("numba_cuda") is None:
-            reason = NO_NUMBA_CUDA if _sees_gpus() else ""
-        if reason:
-            warnings.warn(f"kernels run on the CPU: {reason}", RuntimeWarning, stacklevel=2)
+    if not _has_bindings():
+        warnings.warn(f"kernels run on the CPU: {NO_BINDINGS}", RuntimeWarning, stacklevel=2)
         return False
-    try:
-        return bool(driver.driver.is_available and driver.driver.get_device_count())
-    except driver.CudaSupportError:
-        return False
-
-
-def simulated() -> bool:
-    """Whether Numba simulates CUDA, and so has no driver. Imports Numba, if it is there."""
-    if find_spec("numba") is None:
-        return False
-    return bool(getattr(import_module("numba").config, "ENABLE_CUDASIM", False))
+    return True
 
 
 def _driver_library() -> Any:
-    """The CUDA driver, if it can be loaded. Without one, numba.cuda is not imported."""
-    names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
-    for name in filter(None, (os.environ.get("NUMBA_CUDA_DRIVER"), *names)):
+    """The CUDA driver, if it can be loaded. Without one, nothing of CUDA is imported."""
+    for name in ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so"):
         with suppress(OSError):
             return ctypes.CDLL(name)
     return None
 
 
-def _sees_gpus() -> bool:
-    """Whether the driver has a GPU, asked without numba-cuda."""
+def _count_gpus() -> int:
     library, count = _driver_library(), ctypes.c_int()
-    failed = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
-    return not failed and count.value > 0
+    if library is None or library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
+        return 0
+    return count.value
+
+
+def _has_bindings() -> bool:
+    try:
+        return find_spec("cuda.bindings.driver") is not None
+    except ImportError:  # there is no package `cuda`
+        return False
 
 
 def compute_capability() -> int:
@@ -87,104 +75,122 @@ def compute_capability() -> int:
 
 
 @lru_cache
-def cuda_driver() -> NumbaDriver:
+def cuda_driver() -> CudaDriver:
     """The driver of this process.
 
     Returns
     -------
-    NumbaDriver
+    CudaDriver
         Made once.
 
     Raises
     ------
     LaunchError
-        There is no GPU that Numba can use.
+        There is no GPU that kernels can run on.
     """
     if not cuda_available():
-        raise LaunchError(f"there is no GPU that Numba can use ({_reason()})")
-    return NumbaDriver()
+        reason = "the driver finds none" if _driver_library() else "there is no CUDA driver"
+        raise LaunchError(f"there is no GPU to run on ({NO_BINDINGS if _count_gpus() else reason})")
+    return CudaDriver()
 
 
-def _reason() -> str:
-    if simulated():
-        return "NUMBA_ENABLE_CUDASIM is set"
-    try:
-        return str(numba_cuda().cuda_error() or "no device").strip()
-    except ImportError as error:
-        return f"{error}; {INSTALL_HINT}"
-
-
-class NumbaDriver:
-    """Numba's driver and contexts (implements `launch.Driver`)."""
+class CudaDriver:
+    """The driver with the primary contexts of its GPUs (implements `launch.Driver`)."""
 
     def __init__(self) -> None:
-        driver = numba_cuda("numba.cuda.cudadrv.driver")
-        self._cuda: Any = numba_cuda()
-        self._driver: Any = driver.driver
-        self._binding: Any = driver.binding
+        self._cuda: Any = import_module("cuda.bindings.driver")
+        self._library: Any = _driver_library()
         self._loaded: dict[tuple[int, int], Loaded] = {}
+        self._primaries: dict[int, Any] = {}
+        self._call("cuInit", 0)
         pointer = ctypes.c_void_p
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
-        self._driver.ensure_initialized()
-        self.launch = prototype(("cuLaunchKernelEx", self._driver.lib))
+        self.launch = prototype(("cuLaunchKernelEx", self._library))
         wait = ctypes.CFUNCTYPE(ctypes.c_int, pointer)
-        self._wait = wait(("cuStreamSynchronize", self._driver.lib))
+        self._wait = wait(("cuStreamSynchronize", self._library))
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """The result of a function of the driver, None of one without a result."""
+        code, *results = getattr(self._cuda, name)(*arguments)
+        if int(code):
+            raise LaunchError(f"{name}: {self.error_text(int(code))}")
+        return results[0] if results else None
+
+    def _attribute(self, name: str, device: int) -> int:
+        attribute = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._call("cuDeviceGetAttribute", attribute, device))
+
+    def _primary(self, device: int) -> Any:
+        """The primary context of a GPU, which torch, CuPy and Numba use, too."""
+        if device not in self._primaries:
+            handle = self._call("cuDeviceGet", device)
+            self._primaries[device] = self._call("cuDevicePrimaryCtxRetain", handle)
+        return self._primaries[device]
+
+    def _current(self) -> int:
+        """The GPU of the current context. A thread without a context gets that of the usual GPU."""
+        self.attach(_USUAL_DEVICE)
+        return int(self._call("cuCtxGetDevice"))
 
     def capability(self) -> tuple[int, int]:
         """Compute capability of the current GPU."""
-        major, minor = self._cuda.current_context().device.compute_capability
-        return int(major), int(minor)
+        device = self._current()
+        major = self._attribute("COMPUTE_CAPABILITY_MAJOR", device)
+        return major, self._attribute("COMPUTE_CAPABILITY_MINOR", device)
 
     def load(self, cubin: Cubin, device: int = CURRENT_DEVICE) -> Loaded:
         """The kernel in the context of `device`; loaded once for each."""
         with self.on_device(device):
-            context = self._cuda.current_context()
-            key = (id(cubin), int(context.device.id))
+            current = self._current()
+            key = (id(cubin), current)
             if key not in self._loaded:  # `keep` holds the cubin, so its id stays its own
-                self._loaded[key] = self._load(cubin, context)
+                self._loaded[key] = self._load(cubin, current)
             return self._loaded[key]
 
-    def _load(self, cubin: Cubin, context: Any) -> Loaded:
-        image = import_module("cuda.core").ObjectCode.from_cubin(cubin.code, name=cubin.name)
+    def _load(self, cubin: Cubin, device: int) -> Loaded:
+        image = ctypes.create_string_buffer(cubin.code, len(cubin.code))
         try:
-            module = context.create_module_image(image)
-            kernel = module.get_function(cubin.name)
-        except Exception as error:  # the driver's and cuda.core's own
+            library = self._call("cuLibraryLoadData", ctypes.addressof(image), [], [], 0, [], [], 0)
+            kernel = self._call("cuLibraryGetKernel", library, cubin.name.encode())
+            function = self._call("cuKernelGetFunction", kernel)
+        except LaunchError as error:
+            major, minor = self.capability()
             raise LaunchError(
-                f"{cubin.name}, assembled for {cubin.arch}, cannot be loaded on GPU "
-                f"{context.device.id} (compute capability {context.device.compute_capability}): "
-                f"{error}"
+                f"{cubin.name}, assembled for {cubin.arch}, cannot be loaded on GPU {device} "
+                f"(compute capability {major}.{minor}): {error.message}"
             ) from error
-        function = self._driver.cuKernelGetFunction(kernel.handle)
-        attribute = self._binding.CUdevice_attribute
-        limit = attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+
+        def attribute(name: str) -> int:
+            number = getattr(self._cuda.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+            return int(self._call("cuFuncGetAttribute", number, function))
+
+        static_shared = attribute("SHARED_SIZE_BYTES")
         return Loaded(
             name=cubin.name,
             function=int(function),
-            device=int(context.device.id),
-            static_shared=kernel.attrs.shared,
-            registers=kernel.attrs.regs,
-            max_threads=kernel.attrs.maxthreads,
-            allowed=STATIC_SHARED_LIMIT - kernel.attrs.shared,
-            most_shared=self._driver.cuDeviceGetAttribute(limit, context.device.id),
-            keep=(cubin, module, kernel, function),
+            device=device,
+            static_shared=static_shared,
+            registers=attribute("NUM_REGS"),
+            max_threads=attribute("MAX_THREADS_PER_BLOCK"),
+            allowed=STATIC_SHARED_LIMIT - static_shared,
+            most_shared=self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", device),
+            keep=(cubin, library, kernel, function),
         )
 
     def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
         """Allow a kernel more than 48 KiB of shared memory, and more than 8 blocks a cluster."""
-        attribute = self._binding.CUfunction_attribute
         wanted = config.shared_bytes
         if wanted > loaded.allowed:
-            self._set(loaded, attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, wanted)
+            self._set(loaded, "MAX_DYNAMIC_SHARED_SIZE_BYTES", wanted)
             loaded.allowed = wanted
         x, y, z = config.cluster or (1, 1, 1)
         if x * y * z > 8:
-            self._set(loaded, attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+            self._set(loaded, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
-    def _set(self, loaded: Loaded, attribute: Any, value: int) -> None:
-        function = loaded.keep[-1]
+    def _set(self, loaded: Loaded, name: str, value: int) -> None:
+        attribute = getattr(self._cuda.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         with self.on_device(loaded.device):
-            self._driver.cuFuncSetAttribute(function, attribute, value)
+            self._call("cuFuncSetAttribute", loaded.function, attribute, value)
 
     def encode_tiled(self, pointer: int, tile: tensor_maps.Tiled, device: int) -> bytes:
         """The 128 bytes of a tensor map; the driver encodes at multiples of 64 bytes only."""
@@ -217,13 +223,13 @@ class NumbaDriver:
             ctypes.c_int, pointer, number, number, pointer, *[pointer] * 4, *[number] * 4
         )
         try:
-            return prototype(("cuTensorMapEncodeTiled", self._driver.lib))
+            return prototype(("cuTensorMapEncodeTiled", self._library))
         except AttributeError:
             raise LaunchError("the driver makes no tensor maps; CUDA 12.0 is needed") from None
 
     def error_text(self, code: int) -> str:
-        result = self._binding.CUresult(code)
-        _, text = self._binding.cuGetErrorString(result)
+        result = self._cuda.CUresult(code)
+        _, text = self._cuda.cuGetErrorString(result)
         return f"{result.name} ({code}), {text.decode() if text else 'no explanation'}"
 
     @contextmanager
@@ -231,96 +237,126 @@ class NumbaDriver:
         if device == CURRENT_DEVICE:
             yield
             return
-        gpu = self._cuda.gpus[device]
-        if gpu.primary_context is None:
-            # numba-cuda 0.30.4 makes it current and pops it again. But cuda.core has replaced the
-            # context that was current, which so is lost: in a thread of its own, there is none.
-            with ThreadPoolExecutor(1) as pool:
-                pool.submit(gpu.get_primary_context).result()
-        with gpu:
+        self._call("cuCtxPushCurrent", self._primary(device))
+        try:
             yield
+        finally:
+            self._call("cuCtxPopCurrent")
 
     def attach(self, device: int) -> bool:
-        with self._driver.get_active_context() as active:
-            if active:
-                return False
-        self._cuda.current_context(None if device == CURRENT_DEVICE else device)
+        if int(self._call("cuCtxGetCurrent")):
+            return False
+        usual = _USUAL_DEVICE if device == CURRENT_DEVICE else device
+        self._call("cuCtxSetCurrent", self._primary(usual))
         return True
 
     def synchronize(self, stream: int) -> None:
-        self._driver.cuStreamSynchronize(stream)
+        self._call("cuStreamSynchronize", stream)
 
     def finish(self, stream: int) -> int:
         """Wait for the stream, unless a graph captures it; returns the CUresult of its work."""
         return 0 if self.is_capturing(stream) else int(self._wait(stream))
 
-    def event(self) -> Any:
+    def event(self) -> Event:
         """A new event that keeps the time."""
-        return self._cuda.event(timing=True)
+        self._current()
+        return Event(self)
 
-    def record(self, event: Any, stream: int) -> None:
+    def record(self, event: Event, stream: int) -> None:
         """The event becomes the moment at which the stream's work so far has ended."""
-        self._driver.cuEventRecord(int(event.handle), stream)
+        self._call("cuEventRecord", event.handle, stream)
 
-    def wait(self, event: Any, stream: int) -> None:
+    def wait(self, event: Event, stream: int) -> None:
         """Later work of the stream waits for the event."""
-        self._driver.cuStreamWaitEvent(stream, int(event.handle), 0)
+        self._call("cuStreamWaitEvent", stream, event.handle, 0)
 
-    def seconds_between(self, start: Any, end: Any) -> float:
+    def seconds_between(self, start: Event, end: Event) -> float:
         """Seconds between two events; waits for the second."""
         end.synchronize()
-        return float(self._cuda.event_elapsed_time(start, end)) / 1e3
+        return float(self._call("cuEventElapsedTime", start.handle, end.handle)) / 1e3
 
     def is_capturing(self, stream: int) -> bool:
         """Whether a CUDA graph captures the launches on the stream."""
-        self._cuda.current_context()
-        try:
-            return int(self._driver.cuStreamIsCapturing(stream)) != 0
-        except Exception as error:  # the default stream, while another one is captured
-            if int(getattr(error, "code", 0)) == _IMPLICIT_CAPTURE:
-                return True
-            raise
+        self._current()
+        code, status = self._cuda.cuStreamIsCapturing(stream)
+        if int(code) == _IMPLICIT_CAPTURE:  # the default stream, while another one is captured
+            return True
+        if int(code):
+            raise LaunchError(f"cuStreamIsCapturing: {self.error_text(int(code))}")
+        return int(status) != 0
 
     def l2_bytes(self) -> int:
         """Size of the current GPU's L2 cache."""
-        attribute = self._binding.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-        device = self._cuda.current_context().device.id
-        return int(self._driver.cuDeviceGetAttribute(attribute, device))
+        return self._attribute("L2_CACHE_SIZE", self._current())
 
     def device_name(self) -> str:
         """Name of the current GPU, such as "NVIDIA H200"."""
-        name = self._cuda.get_current_device().name
-        return name.decode() if isinstance(name, bytes) else str(name)
+        name: bytes = self._call("cuDeviceGetName", _NAME_BYTES, self._current())
+        return name.partition(b"\0")[0].decode()
+
+    def device_count(self) -> int:
+        """How many GPUs this process sees."""
+        return int(self._call("cuDeviceGetCount"))
 
     def version(self) -> int:
         """The newest CUDA version of the driver, as 13010 for 13.1."""
-        return int(self._driver.cuDriverGetVersion())
+        return int(self._call("cuDriverGetVersion"))
 
-    def memory(self, stream: int) -> NumbaMemory:
-        return NumbaMemory(self._cuda, self._driver, stream)
+    def memory(self, stream: int) -> DeviceMemory:
+        return DeviceMemory(self, stream)
 
 
-class NumbaMemory:
-    """Numba's device memory, used in stream order (implements `host_staging.Memory`)."""
+class Event:
+    """A moment in a stream of the context that is current when it is made."""
 
-    def __init__(self, cuda: Any, driver: Any, stream: int) -> None:
-        self._cuda, self._driver, self._stream = cuda, driver, stream
-
-    def allocate(self, size: int) -> tuple[int, Any]:
-        owner = self._cuda.current_context().memalloc(size)
-        return int(owner.device_pointer), owner
-
-    def upload(self, address: int, data: Bytes) -> None:
-        self._driver.cuMemcpyHtoDAsync(address, data.ctypes.data, data.size, self._stream)
-
-    def download(self, address: int, data: Bytes) -> None:
-        self._driver.cuMemcpyDtoHAsync(data.ctypes.data, address, data.size, self._stream)
-
-    def copy(self, target: int, source: int, size: int) -> None:
-        self._driver.cuMemcpyDtoDAsync(target, source, size, self._stream)
-
-    def fill(self, address: int, byte: int, size: int) -> None:
-        self._driver.cuMemsetD8Async(address, byte, size, self._stream)
+    def __init__(self, driver: CudaDriver) -> None:
+        self._driver = driver
+        self.handle = int(driver._call("cuEventCreate", 0))
 
     def synchronize(self) -> None:
-        self._driver.cuStreamSynchronize(self._stream)
+        """Wait until the moment has passed."""
+        self._driver._call("cuEventSynchronize", self.handle)
+
+    def __del__(self) -> None:
+        if handle := vars(self).get("handle"):
+            with suppress(Exception):  # the process may end
+                self._driver._cuda.cuEventDestroy(handle)
+
+
+class DeviceMemory:
+    """Memory of the current GPU, used in stream order (implements `host_staging.Memory`)."""
+
+    def __init__(self, driver: CudaDriver, stream: int) -> None:
+        self._driver, self._stream = driver, stream
+
+    def allocate(self, size: int) -> tuple[int, Any]:
+        owner = Allocation(self._driver, size)
+        return owner.address, owner
+
+    def upload(self, address: int, data: Bytes) -> None:
+        self._driver._call("cuMemcpyHtoDAsync", address, data.ctypes.data, data.size, self._stream)
+
+    def download(self, address: int, data: Bytes) -> None:
+        self._driver._call("cuMemcpyDtoHAsync", data.ctypes.data, address, data.size, self._stream)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._driver._call("cuMemcpyDtoDAsync", target, source, size, self._stream)
+
+    def fill(self, address: int, byte: int, size: int) -> None:
+        self._driver._call("cuMemsetD8Async", address, byte, size, self._stream)
+
+    def synchronize(self) -> None:
+        self._driver.synchronize(self._stream)
+
+
+class Allocation:
+    """Bytes of the current GPU, which are freed with this object."""
+
+    def __init__(self, driver: CudaDriver, size: int) -> None:
+        self._driver, self._device = driver, driver._current()
+        self.address = int(driver._call("cuMemAlloc", size))
+
+    def __del__(self) -> None:
+        if address := vars(self).get("address"):
+            with suppress(Exception), self._driver.on_device(self._device):  # the process may end
+                self._driver._cuda.cuMemFree(address)
