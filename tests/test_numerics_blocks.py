@@ -1,4 +1,4 @@
-"""Products in blocks of D against the binary64 loops, and where one hands over to the other."""
+"""Products in blocks of D against the fallback in NumPy, and where one hands over to the other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def agree(p, arch, a, b, c, **more):
     """(batch,) bool: which products blocks could not compute. All must agree with the loops."""
     with left_over() as found:
         got = matmul(p, arch, a, b, c, **more)
-    with plans.binary64_loops():
+    with plans.without_blocks():
         want = matmul(p, arch, a, b, c, **more)
     wrong = np.argwhere(got != want)
     assert not len(wrong), (
@@ -352,7 +352,7 @@ def test_registers_of_a_thread_may_be_neighbours(text, regime):
     assert (turned == want).all() and turned.T.flags.c_contiguous
     mixed = fragments(p, "sm_90a", maps, given[0], *(np.ascontiguousarray(x.T).T for x in given[1:]))
     assert (mixed == want).all()
-    with plans.binary64_loops():
+    with plans.without_blocks():
         assert (fragments(p, "sm_90a", maps, *given) == want).all()
 
 
@@ -371,7 +371,7 @@ def test_many_products_share_operands_and_hand_over_some(text):
         in_place(p, "sm_90a", maps, uses).run(active)
     assert not found[0][:, ~active].any() and not found[0][0].any()
     assert found[0].any() == (p.a in table.FLOATS or p.a == "f64")
-    with plans.binary64_loops():
+    with plans.without_blocks():
         want = [fragments(p, "sm_90a", maps, *x, active=active) for x in operands]
     assert all((x[:, lanes] == y[:, lanes]).all() for x, y in zip(got, want, strict=True))
 

@@ -18,7 +18,7 @@ from tensorcore_dsl.interpreter.regions import code
 from tensorcore_dsl.interpreter.regions import run as regions
 from tensorcore_dsl.interpreter.regions.plan import NONE, PRODUCTS
 from tensorcore_dsl.kernel import specialisation
-from tensorcore_dsl.numerics.plans import binary64_loops
+from tensorcore_dsl.numerics.plans import without_blocks
 from tensorcore_dsl.numerics.products import Uses
 
 BLOCKS, THREADS, SIZE = 5, 96, 128
@@ -154,7 +154,7 @@ def test_an_error_of_what_finishes_products_is_raised(monkeypatch: pytest.Monkey
 
 
 def test_products_without_blocks_take_single_steps() -> None:
-    with binary64_loops():
+    with without_blocks():
         alone, _ = outcome("alone", F16)
         found, ran = outcome("whole", F16)
     assert found == alone and not ran

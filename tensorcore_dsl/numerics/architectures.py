@@ -210,7 +210,7 @@ def model(product: Product, arch: str) -> Model:
     if product.a == "f64" and arch in SINCE_AMPERE:
         return Model("double", accumulator="f64", kept=52, nearest=True)
     if _is_integer(product) and arch != "sm_70":
-        half = int(product.operation == "xor")  # xor: multiples of 1/2, see bit_table
+        half = int(product.operation == "xor")  # xor: multiples of 1/2, see BIT_VALUES
         return Model("fused", product.stored, half, accumulator="s32", kept=52)
     units = UNITS[arch]
     unit = units.get(product.scale_kind or product.a)

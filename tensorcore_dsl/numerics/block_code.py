@@ -129,7 +129,7 @@ class Blocks(Emitter):
         self.wrong = self.variable(constant(I32, 0))
 
     def note(self, wrong: Value) -> None:
-        """Mark lanes (i1) whose result the loops in binary64 must compute."""
+        """Mark lanes (i1) whose result `fallback` must compute."""
         wide = self.builder.sext(wrong, vector(I32))
         self.put(self.builder.or_(self.get(self.wrong), wide), self.wrong)
 

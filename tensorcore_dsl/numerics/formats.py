@@ -1,4 +1,4 @@
-"""Element types of the matrix products: bit fields, and decode tables of the small types."""
+"""Element types of the matrix products, and the values of bits and of block scales."""
 
 from __future__ import annotations
 
@@ -31,28 +31,6 @@ class Format:
         """The exponent of subnormals and of the smallest normals."""
         return 2 - (1 << (self.width - 1)) if self.width else LOW
 
-    def value(self, code: int) -> float:
-        """The number that a code represents."""
-        if not self.width:
-            negative = self.signed and code >> (self.bits - 1)
-            return float(code - (1 << self.bits) if negative else code)
-        field, tail = self._field(code), code & ((1 << self.fraction) - 1)
-        magnitude = code & ((1 << self.fraction + self.width) - 1)
-        sign = -1.0 if code != magnitude else 1.0
-        if self.special == "ieee" and field == (1 << self.width) - 1:
-            return math.nan if tail else sign * math.inf
-        if self.special == "nan" and magnitude == (1 << self.fraction + self.width) - 1:
-            return math.nan
-        significand = tail + (1 << self.fraction if field else 0)
-        return sign * math.ldexp(significand, self.exponent(code) - self.fraction)
-
-    def exponent(self, code: int) -> int:
-        """The unbiased encoded exponent; subnormal numbers are not normalised."""
-        return max(self._field(code), 1) - 1 + self.least if self.width else LOW
-
-    def _field(self, code: int) -> int:
-        return code >> self.fraction & ((1 << self.width) - 1)
-
 
 FORMATS = {
     row.name: row
@@ -77,33 +55,9 @@ FORMATS = {
 }
 
 
-@cache
-def table(name: str, least: int | None = None) -> Table:
-    """Values and exponents (2, 256) of a type of at most 8 bits.
-
-    `least` gives the exponents in a type with that smallest exponent, in which subnormal numbers of
-    the original type may be normal.
-    """
-    instr = FORMATS[name]
-    result = np.zeros((2, 256))
-    for code in range(1 << instr.bits):
-        value, exponent = instr.value(code), instr.exponent(code)
-        if least is not None and math.isfinite(value):
-            exponent = max(math.frexp(value)[1] - 1, least)
-        result[:, code] = value, exponent if value else LOW
-    return result
-
-
-@cache
-def bit_table(operation: str, operand: int) -> Table:
-    """Values (2, 256) of single bits of A (operand 0) or B (operand 1).
-
-    A product of two values is the result of `and`, or the result of `xor` minus one half.
-    """
-    values = {"and": ((0.0, 1.0), (0.0, 1.0)), "xor": ((1.0, -1.0), (-0.5, 0.5))}
-    result = np.full((2, 256), float(LOW))
-    result[0, :2] = values[operation][operand]
-    return result
+# Values of the bits 0 and 1 of A and B. Their product is the result of `and`, or that of `xor` minus
+# one half.
+BIT_VALUES = {"and": ((0.0, 1.0), (0.0, 1.0)), "xor": ((1.0, -1.0), (-0.5, 0.5))}
 
 
 @cache

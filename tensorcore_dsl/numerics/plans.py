@@ -1,4 +1,4 @@
-"""Plans of products for the compiled loops: element places, decode tables, constants."""
+"""Plans of products: the places of elements in matrices and in registers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import loops
 from .architectures import GROUPED_KINDS, Model, Product
 from .block_plans import BlockPlan, Layouts, block_plan
-from .formats import FORMATS, bit_table, scale_table, table
+from .formats import FORMATS
 
 Array = npt.NDArray[Any]
-
-ENGINES = {"fused": loops.FUSED, "grouped": loops.GROUPED, "scalar": loops.SCALAR, "double": -1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +52,14 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything the compiled loops need to compute a product."""
+    """A product with the places of its elements; `blocks` is None if blocks cannot compute it."""
 
+    product: Product
+    model: Model
     a: Operand
     b: Operand
     c: Operand
     d: Operand
-    places: Array
-    tables: Array
-    settings: Array
     blocks: BlockPlan | None
     spread: tuple[Array, ...]
 
@@ -84,21 +80,17 @@ def prepare(
     by_thread: the registers of a thread are neighbours in memory, instead of the threads of a register.
     """
     operands = _operands(product, model, maps, total, by_thread)
-    ends = [operands[name].places.ravel() for name in "abcd"] + [_positions(operands["d"])]
-    places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
-    tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
-    settings = _settings(product, model, operands)
     spread = _spread(product, model, operands["a"], maps) if product.sparse else ()
     in_blocks = _in_blocks(product, model, operands, maps, by_thread) if _blocks else None
-    return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks, spread=spread)
+    return Plan(product, model, **operands, blocks=in_blocks, spread=spread)
 
 
 _blocks = True
 
 
 @contextmanager
-def binary64_loops() -> Iterator[None]:
-    """Compute all products with the loops in binary64, for comparisons."""
+def without_blocks() -> Iterator[None]:
+    """Compute all products by `fallback`, for comparisons."""
     global _blocks
     _blocks = False
     prepare.cache_clear()
@@ -154,7 +146,7 @@ def _in_blocks(
         }
     c, d = operands["c"].places, operands["d"].places
     by_element = np.empty_like(c)
-    np.put_along_axis(by_element, _positions(operands["d"]).reshape(tiles, -1), d, 1)
+    np.put_along_axis(by_element, _positions(operands["d"]), d, 1)
     places = {
         "a": operands["a"].places.reshape(tiles, m, -1),
         "b": operands["b"].places.reshape(tiles, -1, n),
@@ -324,48 +316,4 @@ def _reordered(operand: Operand, shape: tuple[int, int], order: Any) -> Operand:
 
 def _positions(d: Operand) -> Array:
     assert d.positions is not None
-    return d.positions.ravel()
-
-
-def _tables(product: Product, model: Model) -> list[Array]:
-    if product.a == "b1":
-        return [bit_table(product.operation, operand) for operand in range(2)]
-    names = (product.a, product.b)
-    small = [FORMATS[name].bits <= 8 for name in names]
-    return [
-        table(name, model.least) if fits else np.zeros((2, 256))
-        for name, fits in zip(names, small, strict=True)
-    ]
-
-
-def _settings(product: Product, model: Model, operands: dict[str, Operand]) -> Array:
-    """The array that `loops` indexes by its constants."""
-    s = np.zeros(loops.SETTINGS, np.int64)
-    s[[loops.M, loops.N, loops.K]] = product.m, product.n, product.stored
-    s[[loops.DEPTH, loops.TILES]] = product.k, len(operands["a"].places)
-    s[loops.SCALES] = product.scale_vec if product.scale_kind else 0
-    s[loops.SPARSE] = product.sparse
-    for index, name in enumerate("abc"):
-        instr = FORMATS[getattr(product, name)]
-        small = name != "c" and instr.bits <= 8
-        s[loops.MASK_A + index] = (1 << min(instr.bits, 32)) - 1
-        s[loops.FRACTION_A + index] = 0 if small else instr.fraction
-        s[loops.WIDTH_A + index] = 0 if small else max(instr.width, 1)
-    for index, name in enumerate("abcd"):
-        s[loops.STEP_A + index] = operands[name].step
-    instr = FORMATS[product.d]
-    s[[loops.FRACTION_D, loops.WIDTH_D]] = instr.fraction, instr.width
-    s[loops.SATURATE] = product.satfinite
-    s[loops.OFFSET] = product.k // 2 if product.operation == "xor" else 0
-    s[loops.CONVERT] = product.d == "f16" and (model.accumulator, model.engine) != ("f16", "fused")
-    _set_model(s, model)
-    return s
-
-
-def _set_model(s: Array, model: Model) -> None:
-    accumulator = FORMATS[model.accumulator]
-    s[loops.ENGINE] = ENGINES[model.engine]
-    s[[loops.LENGTH, loops.ALIGNED, loops.FLOOR]] = model.length, model.fraction, model.floor
-    s[[loops.KEPT, loops.NEAREST, loops.LATE]] = model.kept, model.nearest, model.late
-    s[loops.LEAST] = accumulator.least if accumulator.width else 0
-    s[loops.LIMIT] = 1 << accumulator.width - 1 if accumulator.width else 1000
+    return d.positions

@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from tensorcore_dsl.lowering.forms import Part
 
-from . import double, loops, sparse_lines
+from . import fallback, sparse_lines
 from .architectures import Model, Product
 from .architectures import model as model_of
 from .block_plans import BlockPlan
 from .formats import FORMATS
 from .plans import NO_EXTRA, FragmentMaps, Plan, extra_operands, prepare
-from .softfloat import ROUNDINGS
 
 __all__ = [
     "FragmentMaps",
@@ -227,7 +226,7 @@ class Uses:
 
     def finish(self, left: Array) -> None:
         """Compute the results that the loop of `bound` has marked in `left`."""
-        self._run_loops(left, NO_EXTRA)
+        self._finish(left, NO_EXTRA)
 
     def run(
         self, active: Array | None, extra: Array = NO_EXTRA, share: Share | None = None, number: int = 0
@@ -244,30 +243,13 @@ class Uses:
         else:
             left = _in_blocks(self, active, extra, share, number)
         if np.count_nonzero(left):
-            self._run_loops(left, extra)
+            self._finish(left, extra)
 
-    def _run_loops(self, left: Array, extra: Array) -> None:
-        """Compute the results marked in `left`, (uses, warps) bool, in binary64."""
-        remaining, plan = np.flatnonzero(left.any(axis=1)), self.plan
-        if self.product.a == "f64":
-            for use in remaining.tolist():
-                _double(self.product, plan, self.uses[use], left[use])
-            return
-        alike = bool((left[remaining] == left[remaining[0]]).all())
-        for some in [remaining] if alike else remaining[:, None]:
-            uses = self.table[some]
-            needed_a, uses[:, 0] = np.unique(uses[:, 0], return_inverse=True)
-            needed_b, uses[:, 1] = np.unique(uses[:, 1], return_inverse=True)
-            loops.products(
-                self.first[needed_a],
-                self.second[needed_b],
-                uses,
-                extra,
-                np.ascontiguousarray(left[some[0]]),
-                plan.places,
-                plan.tables,
-                plan.settings,
-            )
+    def _finish(self, left: Array, extra: Array) -> None:
+        """Compute the results marked in `left`, (uses, warps) bool, without blocks."""
+        word = _word(self.product)
+        uses = [(*(_words(x, word).reshape(-1) for x in abc), d.reshape(-1)) for *abc, d in self.uses]
+        fallback.compute(self.plan, uses, left, extra)
 
 
 def _in_blocks(uses: Uses, active: Array, extra: Array, share: Share | None, number: int) -> Array:
@@ -332,11 +314,3 @@ class _Images:
     @property
     def table(self) -> Array:
         return np.array(self.addresses, np.int64)
-
-
-def _double(product: Product, plan: Plan, use: tuple[Array, Array, Array, Array], active: Array) -> None:
-    a, b, c = (np.require(_words(x, np.uint64), None, "W").reshape(-1) for x in use[:3])
-    shape = product.m, product.n, product.k
-    steps = plan.a.step, plan.b.step, plan.c.step, plan.d.step
-    mode = ROUNDINGS[product.rounding]
-    double.products(a, b, c, active, plan.places, shape, steps, mode, use[3].reshape(-1))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorcore_dsl.lowering import compiled
-
-from .loops import words_at
+from tensorcore_dsl.lowering import arrays, compiled, primitive
 
 Array = npt.NDArray[Any]
 STEP, STORED, BITS, LOW, WIDTH = range(5)  # settings of `spread`
+WITHOUT_END = 1 << 40  # words of an array at an address, whose end is not known
+array_at: Any = primitive(arrays.at_address)
 
 
 def selected(
@@ -79,7 +79,7 @@ def spread(
     bits that it occupies. left: (warps,) bool; becomes true where a column belongs to another step
     than its element, or to two elements.
     """
-    words: Any = words_at(address)  # type: ignore[no-untyped-call]
+    words = array_at(address, (WITHOUT_END,), np.uint32)
     stored = settings[STORED]
     mask, width = (1 << settings[BITS]) - 1, settings[WIDTH]
     taken = np.zeros(steps.size - stored, np.int64)

@@ -26,7 +26,7 @@ from tensorcore_dsl.interpreter import launch, processes
 from tensorcore_dsl.interpreter.core.team import Team
 from tensorcore_dsl.interpreter.regions import code
 from tensorcore_dsl.kernel import specialisation
-from tensorcore_dsl.numerics.plans import binary64_loops
+from tensorcore_dsl.numerics.plans import without_blocks
 from tests.fuzz import product_cases
 
 ARCHS = ("sm_90a", "sm_90a", "sm_90a", "sm_80")
@@ -132,7 +132,7 @@ WAYS: dict[str, Callable[[int], AbstractContextManager[Any]]] = {
     "unchecked": lambda seed: options(checks=False),
     "races": lambda seed: checking(collect=False),
     "order": ordered,
-    "loops": lambda seed: binary64_loops(),
+    "loops": lambda seed: without_blocks(),
 }
 
 
