@@ -24,6 +24,8 @@ Fragments and vectors
 Asynchronous copies
     copy_tile, cp_async, cp_async_commit, cp_async_wait, tensor_map, tma_load, tma_store,
     tma_store_commit, tma_store_wait, bulk_copy, fence_proxy_async
+Several GPUs
+    PeerArray, signal, wait_signal, devices
 Barriers
     barrier, barrier_arrive, syncwarp, mbarriers, fence_mbarrier_init, cluster_size, cluster_sync,
     cluster_arrive, cluster_wait
@@ -107,6 +109,7 @@ from tensorcore_dsl.lang.math import (
 )
 from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
 from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
+from tensorcore_dsl.lang.peers import PeerArray, signal, wait_signal
 from tensorcore_dsl.lang.pointer import Pointer, load, store
 from tensorcore_dsl.lang.products import as_operand, tiled_mma
 from tensorcore_dsl.lang.ranges import RuntimeRange as range
@@ -149,6 +152,7 @@ from tensorcore_dsl.lang.warp import elect, match_any, redux, shfl, shfl_down, s
 from tensorcore_dsl.lang.warp_specialize import setmaxnreg, warp_specialize
 from tensorcore_dsl.lang.wgmma import wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+from tensorcore_dsl.runtime.devices import devices
 from tensorcore_dsl.runtime.events import Event
 from tensorcore_dsl.runtime.targets import current_target, target
 from tensorcore_dsl.runtime.trials import Trial, Tuning
@@ -183,14 +187,14 @@ __all__ = [
     "DebuggerQuit", "Difference", "Divergence", "EmulationError", "Event", "Exploration", "ExportedKernel",
     "Finding",
     "InvalidArithmetic", "Kernel", "LaunchError", "LayoutError", "Misaligned", "OperandError",
-    "OutOfBounds", "PerformanceWarning", "Pointer", "Race", "RaceWarning", "ScalarType",
+    "OutOfBounds", "PeerArray", "PerformanceWarning", "Pointer", "Race", "RaceWarning", "ScalarType",
     "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
     "UnknownName", "UnsupportedSyntax", "VerifyError", "arch_number", "as_operand",
     "assert_", "atomic",
     "autotune", "b1", "b8", "b16", "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16",
     "bf16x2", "blockDim", "blockIdx", "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank",
     "cluster_size", "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos", "cp_async",
-    "cp_async_commit", "cp_async_wait", "current_target", "debugger", "dynamic_shared", "e2m1",
+    "cp_async_commit", "cp_async_wait", "current_target", "debugger", "devices", "dynamic_shared", "e2m1",
     "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "erf", "exp", "exp2", "explore",
     "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment",
     "gridDim",
@@ -200,11 +204,11 @@ __all__ = [
     "log", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pack",
     "pred", "ptx", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
     "row_min", "row_sum", "row_values", "rsqrt", "s4", "s8", "s16", "s32", "s64", "select",
-    "setmaxnreg", "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "sin", "special", "sqrt",
+    "setmaxnreg", "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "signal", "sin", "special", "sqrt",
     "static_range", "stmatrix", "store", "store_columns", "store_elements", "store_rows",
     "syncwarp", "tanh", "target", "tensor_map", "testing", "tf32", "threadIdx", "tiled_mma",
     "tma_load", "tma_store", "tma_store_commit", "tma_store_wait", "trap", "u4", "u8", "u16", "u32",
-    "u64", "ue4m3", "ue8m0", "unpack", "vector", "vote", "warp_id", "warp_specialize",
+    "u64", "ue4m3", "ue8m0", "unpack", "vector", "vote", "wait_signal", "warp_id", "warp_specialize",
     "warpgroup_id", "wgmma", "wgmma_async", "wgmma_commit", "wgmma_descriptor", "wgmma_fence",
     "wgmma_wait", "wmma",
 ]  # fmt: skip

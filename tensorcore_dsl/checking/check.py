@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.findings import CheckResult
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.runtime.devices import by_rank
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
@@ -27,7 +28,9 @@ class Check:
 
     @public
     def __call__(self, /, *args: Any, **named: Any) -> CheckResult:
-        kernel = self.emulator.kernel
+        kernel, args, named = self.emulator.kernel.with_peers(args, named)
+        if kernel is not self.emulator.kernel:
+            return replace(self, emulator=replace(self.emulator, kernel=kernel))(**named)
         runtime, constants = kernel.split(args, named)
         result = CheckResult()
         if self.in_place:
@@ -42,5 +45,5 @@ class Check:
         chosen = emulator.compiled(runtime, constants)
         launch = lambda: emulator.launch(self.config, runtime, chosen)
         result.report = result.collect(kernel.__name__, launch)
-        named = zip(kernel.runtime_names, runtime, strict=True)
+        named = by_rank(kernel.runtime_names, runtime)
         result.arguments = {name: value for name, value in named if hasattr(value, "shape")}

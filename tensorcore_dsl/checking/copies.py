@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.runtime.devices import flat, regrouped
+
 ALIGNMENT = 256  # bytes; the copy of an address is the same modulo this
 
 
@@ -27,9 +29,12 @@ class _Memory:
 
 def copied(arguments: Sequence[Any]) -> list[Any]:
     """The arguments, NumPy arrays copied; arrays that overlap do so afterwards."""
-    arrays = [a for a in arguments if isinstance(a, np.ndarray) and a.size]
+    every = flat(arguments)
+    arrays = [a for a in every if isinstance(a, np.ndarray) and a.size]
     copies = {id(array): copy for group in _groups(arrays) for array, copy in _copy_group(group)}
-    return [copies.get(id(a), a.copy() if isinstance(a, np.ndarray) else a) for a in arguments]
+    return regrouped(
+        arguments, [copies.get(id(a), a.copy() if isinstance(a, np.ndarray) else a) for a in every]
+    )
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from tensorcore_dsl.checking.variations import one_switch, variations
 from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
 from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
 from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.runtime.devices import by_rank, flat
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
 
@@ -44,9 +45,11 @@ class Explorer:
     @public
     def run(self, config: LaunchConfig, /, *args: Any, **named: Any) -> Exploration:
         """Emulate the orders, on copies of the arrays."""
-        runtime, constants = self.emulator.kernel.split(args, named)
+        kernel, args, named = self.emulator.kernel.with_peers(args, named)
+        runtime, constants = kernel.split(args, named)
+        emulator = replace(self.emulator, kernel=kernel)
         with on_host(runtime) as arrays:
-            return _Search(self.emulator, config, arrays, constants).explore(self.n)
+            return _Search(emulator, config, arrays, constants).explore(self.n)
 
 
 @dataclass
@@ -125,7 +128,8 @@ class _Search:
         if self.expected is None:
             self.expected = arrays
         else:
-            every = zip(self.names, self.expected, arrays, strict=True)
+            named = by_rank(self.names, self.expected)
+            every = [(*one, found) for one, found in zip(named, flat(arrays), strict=True)]
             differences = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
             outcome.differences = [d for d in differences if d is not None]
         return outcome

@@ -62,6 +62,7 @@ def compile_kernel(
         variables.update(_arguments(builder, kernel.runtime_names, types))
         if kernel.variadic:
             variables[kernel.variadic] = tuple([variables.pop(n) for n in kernel.collected])
+        variables.update(kernel.peers_of(variables))
         evaluator.run(kernel.function, variables)
         ours = is_library_kernel(kernel.function.__module__)
         with located(None if ours else builder.overflow):
@@ -96,7 +97,8 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
     registers: dict[tuple[int, str], Scalar] = {}
     for p in Packer(types).parameters:
         scalar = Scalar(builder.new_value(Type(dtypes.named(p.ptx))))
-        builder.kernel.params.append(Param(f"{names[p.argument]}{p.suffix}", scalar.value))
+        name = re.sub(r"\W+", "_", names[p.argument])
+        builder.kernel.params.append(Param(f"{name}{p.suffix}", scalar.value))
         registers[p.argument, p.suffix] = scalar
     arguments: dict[str, Any] = {}
     for place, (name, kind) in enumerate(zip(names, types, strict=True)):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import count
 from math import prod
 from threading import Event
 from typing import Any
@@ -22,7 +23,7 @@ from tensorcore_dsl.interpreter import processes
 from tensorcore_dsl.interpreter.arena import Arena
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
+from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry, PerRank
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.residency import resident
@@ -96,6 +97,7 @@ def run(  # noqa: PLR0913, PLR0915
     recorder: Recorder | None = None,
     queued: Queued | None = None,
     overlap: Overlap | None = None,
+    devices: int = 1,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -112,11 +114,13 @@ def run(  # noqa: PLR0913, PLR0915
     `queued`: where the launch is queued; its accesses are then compared with those of launches that
     may run at the same time. None: nothing else runs. `overlap`: runs the launch together with
     others; it is asked before each step.
+    `devices`: each of them runs the grid, with its own values of the `PerRank` arguments.
     `cooperative`: the device must hold all CTAs at a time, else LaunchError. `workers`: chunks that
     run at a time, as many as there are cores if None. Memory does not grow with the grid. An error
     in one chunk ends the others at once, and so does Ctrl-C.
     """
-    program = program or compile_program(kernel)
+    if program is None:
+        program = compile_program(kernel, varying(arguments))
     target = archs.arch(arch)
     _check_launch(kernel, grid, block, dynamic_shared)
     target.check_shared(kernel.name, kernel.shared_bytes + dynamic_shared)
@@ -131,11 +135,13 @@ def run(  # noqa: PLR0913, PLR0915
     if 0 in grid:
         return Report()
     launched, earlier = stream_launch(kernel.name, queued) if queued else (None, [])
+    most, set_of_clusters = most * devices, prod(cluster or (1,)) * devices
     align = kernel.dynamic if dynamic_shared else 1
     static = -(-kernel.shared_bytes // align) * align
-    polls = any(loop.polls_global_memory for loop in program.loops.values())
+    # Of several devices the clocks cover all blocks, so chunks run one after the other.
+    polls = devices > 1 or any(loop.polls_global_memory for loop in program.loops.values())
     coupled, waits = program.couplings
-    waits, ctas = polls or waits, prod(grid)
+    waits, ctas = polls or waits, prod(grid) * devices
     most_workers = 1 if observers or overlap else _workers(workers)
     group = -(-prod(block) // program.unit) * program.unit
     alone = coupled or waits or order is not None or recorder is not None or (races and checks)
@@ -151,7 +157,7 @@ def run(  # noqa: PLR0913, PLR0915
             ctas,
             group,
             most_workers,
-            prod(cluster or (1,)),
+            set_of_clusters,
             static + dynamic_shared,
             most,
             polls,
@@ -177,16 +183,17 @@ def run(  # noqa: PLR0913, PLR0915
             recorder,
             team,
             overlap=overlap,
+            devices=devices,
         )
         memory, _ = launch.memory
         if races and checks:
             launch.history = LaunchHistory(
-                program, memory.spans(), coupled, memory.element, launched, earlier
+                program, memory.spans(), coupled or devices > 1, memory.element, launched, earlier, devices
             )
         progress = stack.enter_context(ProgressLine(kernel.name, ctas, quiet=bool(observers)))
         began, first, total, stop = _seconds(), 0, Report(), Event()
         if pool and program.seconds is None:  # each worker would load the loops
-            first = min(prod(cluster or (1,)), ctas)
+            first = min(set_of_clusters, ctas)
             total += launch(0, first, stop)
             progress.advance(first)
         at_once = min(at_once, max(-(-(ctas - first) // size), 1))
@@ -197,6 +204,7 @@ def run(  # noqa: PLR0913, PLR0915
         if launched and launch.history:
             launched.waits, launched.triggers = launch.history.waits, launch.history.triggers
             launched.footprint = launch.history.footprint(memory.arrays())
+            launched.known = launch.history.known
         return total
 
 
@@ -228,6 +236,7 @@ class _Launch:
     team: Team = ALONE
     history: LaunchHistory | None = None
     overlap: Overlap | None = None
+    devices: int = 1
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "memory"}
@@ -250,6 +259,7 @@ class _Launch:
             self.program.unit,
             self.cluster,
             self.program.ranked,
+            self.devices,
         )
         # With checks nobody reads what has not been written.
         memory_of = memory_pool.empty if self.checks else memory_pool.zeros
@@ -272,7 +282,7 @@ class _Launch:
         if self.overlap is not None:
             ctx.dependency.overlap, self.overlap.chunk = self.overlap, ctx
         if recorder is not None and first == 0:
-            recorder.attach(machine, prod(self.grid))
+            recorder.attach(machine, prod(self.grid) * self.devices)
         report = machine.run()
         if self.overlap is not None:
             self.overlap.launch_dependents(np.arange(first, first + ctas))
@@ -387,17 +397,30 @@ def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, li
             f"{kernel.name} has {len(kernel.params)} parameters ({names}), {len(arguments)} values given"
         )
     memory = Arguments(arguments)
-    arrays, maps, bits = 0, 0, []
-    for param, argument in zip(kernel.params, arguments, strict=True):
-        if isinstance(argument, GlobalPointer):
-            bits.append(np.uint64(memory.address(arrays)))
-            arrays += 1
-        elif isinstance(argument, TensorMapArgument):
-            bits.append(np.uint64((MAP_BASE + maps) << MAP_SHIFT))
-            maps += 1
-        else:
-            bits.append(_bits(param, argument))
-    return memory, bits
+    arrays, maps = count(), count()
+    pairs = zip(kernel.params, arguments, strict=True)
+    return memory, [_value(param, argument, memory, arrays, maps) for param, argument in pairs]
+
+
+def _value(param: Param, argument: Any, memory: Arguments, arrays: Iterator[int], maps: Iterator[int]) -> Any:
+    """The value of a parameter; `PerRank` where the devices differ."""
+    if isinstance(argument, PerRank):
+        each = PerRank(_value(param, one, memory, arrays, maps) for one in argument)
+        return each if len({*each}) > 1 else each[0]
+    if isinstance(argument, GlobalPointer):
+        return np.uint64(memory.address(next(arrays)))
+    if isinstance(argument, TensorMapArgument):
+        return np.uint64((MAP_BASE + next(maps)) << MAP_SHIFT)
+    return _bits(param, argument)
+
+
+def varying(arguments: Sequence[Any]) -> frozenset[int]:
+    """The positions of arguments that may differ between the devices of a launch."""
+
+    def differs(of_ranks: PerRank) -> bool:
+        return not all(isinstance(one, (int, float)) and one == of_ranks[0] for one in of_ranks)
+
+    return frozenset(i for i, a in enumerate(arguments) if isinstance(a, PerRank) and differs(a))
 
 
 def _bits(param: Param, argument: Any) -> Any:

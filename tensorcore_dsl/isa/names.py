@@ -203,6 +203,11 @@ def reduction(space: str, operation: str, dtype: DType, order: str, scope: str) 
     return f"red{_semantics(order, scope)}.{space}.{_atomic_operation(operation, dtype)}"
 
 
+def acquire(bits: int, scope: str) -> str:
+    """A load of global memory that acquires."""
+    return f"ld.acquire.{scope}.global.b{bits}"
+
+
 def _semantics(order: str, scope: str) -> str:
     """The modifiers of an order and a scope; PTX leaves out those of relaxed operations of gpu scope."""
     return "" if (order, scope) == ("relaxed", "gpu") else f".{order}.{scope}"

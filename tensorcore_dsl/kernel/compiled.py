@@ -33,8 +33,9 @@ class CompiledKernel(Definition):
         self, args: Sequence[Any], constants: dict[str, Any], arch: str | Arch | None = None
     ) -> Specialisation:
         """The specialisation for arguments (or their types) and Const values."""
-        runtime, constants_by_name = self.split(args, constants)
-        return self.specialised(self.types_of(runtime), constants_by_name, arch)
+        kernel, args, named = self.with_peers(tuple(args), constants)
+        runtime, constants_by_name = kernel.split(args, named)
+        return kernel.specialised(kernel.types_of(runtime), constants_by_name, arch)
 
     def renew(self) -> None:
         """Drop all specialisations if a value that the kernel reads around it has changed."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, s32
 from tensorcore_dsl.errors import ArgumentError, listing, nearest
+from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.kernel.parameters import Parameter, parameters_of
-from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
+from tensorcore_dsl.lang.peers import PeerArray
+from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, class_name, describe
+from tensorcore_dsl.runtime.devices import current_devices, each_rank
 from tensorcore_dsl.runtime.named import Named
 
 Own = TypeVar("Own", bound="Definition")
@@ -20,7 +24,8 @@ class Definition(Named):
 
     runtime_parameters are those that are given at each launch, not Const; runtime_names are their
     names. variadic: the name of `*arguments`, if the function has them; collected: the names that
-    they have here (see with_arguments), None as long as they have none.
+    they have here (see with_arguments), None as long as they have none. worlds: of a kernel that
+    with_peers returned, the number of ranks of each PeerArray.
     """
 
     def __init__(
@@ -42,6 +47,8 @@ class Definition(Named):
         self.parameters = parameters_of(function)
         self.variadic = inspect.getfullargspec(function).varargs
         self.collected: tuple[str, ...] | None = None if self.variadic else ()
+        self.worlds: dict[str, int] = {}
+        self._with_peers: dict[tuple[int, ...], Any] = {}
         self._with_arguments: dict[tuple[str, ...], Any] = {}
         self._base: Definition = self  # of a kernel that with_arguments returned: the one with *arguments
         self._prepare()
@@ -78,6 +85,47 @@ class Definition(Named):
         self._with_arguments[names] = named
         return named
 
+    def with_peers(
+        self: Own, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Own, tuple[Any, ...], dict[str, Any]]:
+        """The kernel for these PeerArrays, with a parameter for each array of theirs and one for the
+        rank, and its arguments. A kernel without PeerArrays stays as it is."""
+        if not any(p.peers for p in self.parameters):
+            return self, args, named
+        runtime, constants = self.split(args, named)
+        given: dict[str, Any] = dict(constants)
+        parameters: list[Parameter] = []
+        worlds: dict[str, int] = {}
+        values = iter(runtime)
+        for p in self.parameters:
+            value = None if p.const else next(values)
+            if not p.peers:
+                parameters.append(p)
+                given[p.name] = constants[p.name] if p.const else value
+                continue
+            if not isinstance(value, PeerArray):
+                raise ArgumentError(
+                    f"{self.__name__}: argument {p.name!r} is a {class_name(value)}; the parameter takes "
+                    "a tc.PeerArray, made of the arrays of all ranks"
+                )
+            worlds[p.name], names = value.world, _peer_names(p.name, value.world)
+            arrays = [replace(p, name=n, array=True, peers=False, shared=True) for n in names[1:]]
+            parameters += [replace(p, name=names[0], dtype=s32, peers=False), *arrays]
+            rank = _rank(value, f"{self.__name__}: argument {p.name!r}")
+            given.update(zip(names, (rank, *value.arrays), strict=True))
+        key = tuple(worlds.values())
+        if key not in self._with_peers:
+            self._with_peers[key] = self.variant(parameters=parameters, worlds=worlds, _base=self)
+        return self._with_peers[key], (), given
+
+    def peers_of(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """The PeerArrays by name, made of the variables of their parts, which are taken out."""
+        found = {}
+        for name, world in self.worlds.items():
+            rank, *arrays = [variables.pop(n) for n in _peer_names(name, world)]
+            found[name] = PeerArray(arrays, rank)
+        return found
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._base is self:
             return super().__reduce_ex__(protocol)
@@ -105,7 +153,13 @@ class Definition(Named):
             except ArgumentError:
                 raise error from None
         constants = {p.name: values[p.name] for p in parameters if p.const}
-        return [values[name] for name in self.runtime_names], constants
+        runtime = [
+            values[p.name]
+            if p.peers
+            else each_rank(values[p.name], f"{self.__name__}: argument {p.name!r}", p.shared)
+            for p in self.runtime_parameters
+        ]
+        return runtime, constants
 
     def _bound(
         self,
@@ -144,6 +198,8 @@ class Definition(Named):
 
     def _type_of(self, value: Any, parameter: Parameter) -> Any:
         label = f"{self.__name__}: argument {parameter.name!r}"
+        if isinstance(value, PerRank):
+            return _common_type([self._type_of(one, parameter) for one in value], label)
         if isinstance(value, DType):
             value = ScalarType(value)
         if value is None:
@@ -165,6 +221,37 @@ class Definition(Named):
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}({', '.join(map(str, self.parameters))})>"
+
+
+def _peer_names(name: str, world: int) -> list[str]:
+    """The parameters of a PeerArray: its rank, and the array of each rank."""
+    return [f"{name}.rank", *(f"{name}[{rank}]" for rank in range(world))]
+
+
+def _rank(peers: PeerArray, label: str) -> Any:
+    """The rank that runs the kernel, on each virtual GPU its own."""
+    group = current_devices()
+    if group is None and peers.rank is None:
+        raise ArgumentError(
+            f"{label} is a PeerArray without a rank: give the rank of this process, "
+            "tc.PeerArray(arrays, rank), or emulate all ranks inside `with tc.devices(n)`"
+        )
+    if group is not None and (peers.world != group.count or peers.rank is not None):
+        raise ArgumentError(
+            f"{label} has {peers.world} arrays{'' if peers.rank is None else ' and a rank'}; under "
+            f"tc.devices({group.count}) a PeerArray has {group.count} arrays and no rank"
+        )
+    return peers.rank if group is None else PerRank(range(group.count))
+
+
+def _common_type(types: list[Any], label: str) -> Any:
+    """The type of an argument that each rank has; the ranks may differ in alignment."""
+    if all(isinstance(kind, ArrayType) for kind in types):
+        align = min(kind.align for kind in types)
+        types = [replace(kind, align=align) for kind in types]
+    if len({*types}) > 1:
+        raise ArgumentError(f"{label} has different types on the ranks: {listing(types)}")
+    return types[0]
 
 
 def _hint(name: str, names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from tensorcore_dsl.interpreter.sync.grids import Overlap
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
+from tensorcore_dsl.runtime.devices import current_devices
 from tensorcore_dsl.runtime.events import queue_of
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
 from tensorcore_dsl.runtime.targets import emulated_arch
@@ -61,9 +62,12 @@ class Emulator:
     @public
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
-        runtime, constants = self.kernel.split(args, named_args)
-        session = current_session()
-        place = queue_of(self.stream, config.pdl)
+        kernel, args, named_args = self.kernel.with_peers(args, named_args)
+        if kernel is not self.kernel:
+            return replace(self, kernel=kernel).run(config, **named_args)
+        runtime, constants = kernel.split(args, named_args)
+        session, group = current_session(), current_devices()
+        place = queue_of(self.stream, config.pdl) if group is None else group.queue
         if session is None:
             return self.launch(config, runtime, self.compiled(runtime, constants), place)
         order = session.order if self.order is None else self.order

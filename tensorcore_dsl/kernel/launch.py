@@ -38,9 +38,9 @@ class Launch:
 
     def __init__(self, kernel: CompiledKernel, config: LaunchConfig, stream: Any) -> None:
         self.kernel, self.config, self.stream = kernel, config, stream
-        self._launchers: dict[Any, Launcher] = {}
+        self._launchers: dict[Any, Any] = {}
         first = kernel.parameters[: len(kernel.runtime_names)]
-        self._count = -1 if any(p.const for p in first) else len(first)  # of a launch by position
+        self._count = -1 if any(p.const or p.peers for p in first) else len(first)  # of a launch by position
         self._default: Launcher | None = None  # with the default Const values, on the GPU
         self._compiled = kernel._specialisations  # which the launchers are made of
 
@@ -81,11 +81,22 @@ class Launch:
             emulator = Emulator(self.kernel, stream=self.stream)
             emulator.run(self.config, *args, **named_args)
             return
+        kernel, args, named_args = self.kernel.with_peers(args, named_args)
+        if kernel is not self.kernel:
+            self._with_peers(kernel)(**named_args)
+            return
         runtime, constants = self.kernel.split(args, named_args)
         launcher = self.launcher(constants)
         if positional:
             self._default = launcher
         launcher(*runtime)
+
+    def _with_peers(self, kernel: Any) -> Launch:
+        """The launch of the kernel with a parameter for each array of a PeerArray."""
+        if kernel not in self._launchers:
+            self._launchers[kernel] = Launch(kernel, self.config, self.stream)
+        launch: Launch = self._launchers[kernel]
+        return launch
 
     def launcher(self, constants: dict[str, Any]) -> Launcher:
         """The launcher on the GPU for these Const values."""
@@ -128,6 +139,9 @@ class Launch:
             A mistake in the kernel, at its line; no assembler.
         """
         self._renew()
+        kernel, args, named_args = self.kernel.with_peers(args, named_args)
+        if kernel is not self.kernel:
+            return self._with_peers(kernel).prepare(**named_args)
         runtime, constants = self.kernel.split(args, named_args)
         if current_target() == "cpu":
             return self._prepared_on_cpu(runtime, constants)

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from tensorcore_dsl.dtypes import ALL, DType, as_dtype
 from tensorcore_dsl.errors import ArgumentError, Loc, OperandError
 from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.peers import PeerArray
 
 
 class Const:
@@ -43,7 +44,8 @@ class Parameter:
     """A parameter of the function: Const, or given at run time (of type `dtype` if annotated).
 
     by_name: the parameter stands behind `*` or `*arguments`, so it has no position. optional: None
-    may be given in place of an array or a number; the kernel is then compiled for None.
+    may be given in place of an array or a number; the kernel is then compiled for None. peers: a
+    PeerArray. shared: the array of one rank of a PeerArray.
     """
 
     name: str
@@ -53,10 +55,14 @@ class Parameter:
     default: Any = inspect.Parameter.empty
     by_name: bool = False
     optional: bool = True
+    peers: bool = False
+    shared: bool = False
 
     @property
     def kind(self) -> str:
         """The annotation in short."""
+        if self.peers:
+            return "PeerArray"
         return "Const" if self.const else "Array" if self.array else str(self.dtype or "")
 
     def __str__(self) -> str:
@@ -76,10 +82,11 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
         dtype = None
         if note in (p.empty, None, Any):
             optional = True
-        elif note not in (Array, Const):
+        elif note not in (Array, Const, PeerArray):
             dtype = _declared(function, p.name, note)
         known = note is Const, note is Array, dtype, p.default, p.kind == p.KEYWORD_ONLY
-        parameters.append(Parameter(p.name, *known, optional or p.default is None))
+        optional = optional or p.default is None
+        parameters.append(Parameter(p.name, *known, optional, note is PeerArray))
     in_class = not f"<locals>.{function.__qualname__}".rpartition(".")[0].endswith("<locals>")
     if in_class and any(p.name == "self" and not p.const for p in parameters[:1]):
         raise ArgumentError(
@@ -132,8 +139,8 @@ def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
         hint = f"; did you mean {meant[text]}?" if text in meant else ""
         raise ArgumentError(
             f"kernel {function.__name__}: {name!r} cannot be annotated with {text}; allowed are "
-            f"tc.Array, tc.Const (a value known at compile time), element types such as tc.f32 or "
-            f"np.float32, int, float, bool, one of these | None, or nothing{hint}",
+            "tc.Array, tc.PeerArray, tc.Const (a value known at compile time), element types such as "
+            f"tc.f32 or np.float32, int, float, bool, one of these | None, or nothing{hint}",
             _place(function),
         ) from None
 

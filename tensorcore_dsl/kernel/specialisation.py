@@ -18,10 +18,12 @@ from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
+from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.interpreter.debugging.debugger import Debugger
 from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_enabled
 from tensorcore_dsl.interpreter.debugging.trace import Recorder, Traced
 from tensorcore_dsl.interpreter.execution.machine import Observer
+from tensorcore_dsl.interpreter.launch import varying
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
@@ -31,6 +33,7 @@ from tensorcore_dsl.interpreter.timeline.timeline import Timeline
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.kernel.definition import Definition
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
+from tensorcore_dsl.runtime.devices import current_devices
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import tiled
@@ -55,6 +58,7 @@ class Specialisation:
     ) -> None:
         self.kernel, self.types, self.constants, self.arch = kernel, types, constants, arch
         self.checks = checks
+        self.programs: dict[Any, Program] = {}  # of launches on several devices
 
     def used(self) -> None:
         """Make this the most recently used one. The least recently used one beyond MAX_KEPT drops
@@ -65,6 +69,7 @@ class Specialisation:
             if len(_kept) > MAX_KEPT:
                 oldest = next(iter(_kept))
                 del _kept[oldest]
+                oldest.programs.clear()
                 for name in _DERIVED:
                     vars(oldest).pop(name, None)
 
@@ -159,6 +164,7 @@ class Specialisation:
         if self.ir.stops and debugger_enabled():
             observers.append(Debugger())
         ir, program = (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
+        group = current_devices()
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         if recorder.wanted:
             recorder.check(ir, config.block)
@@ -170,6 +176,8 @@ class Specialisation:
                 values += _parameter_values(array, kind, name)
             for m in self.tensor_maps:
                 values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
+            if group is not None:
+                program = self._program_of_devices(ir, varying(values))
             report = run(
                 ir,
                 config.grid,
@@ -189,12 +197,20 @@ class Specialisation:
                 recorder=timed,
                 queued=queued,
                 overlap=overlap,
+                devices=1 if group is None else group.count,
             )
         if recorder.wanted:
             report.trace = recorder.trace
         if timed is not None and not config.is_empty:
             report.timeline = Timeline.of(timed, self.ir.name, config.block, self._registers)
         return report
+
+    def _program_of_devices(self, ir: nodes.Kernel, differ: frozenset[int]) -> Program:
+        """The program for devices that differ in the values of these parameters."""
+        key = ir is self.ir, differ
+        if key not in self.programs:
+            self.programs[key] = compile_program(ir, differ)
+        return self.programs[key]
 
     def _registers(self) -> int | None:
         """Registers of a thread; None for a build with checks, and without an assembler."""
@@ -212,6 +228,9 @@ _changing = Lock()
 
 def _parameter_values(argument: Any, kind: Any, name: str) -> list[Any]:
     """The values of the IR parameters of one argument, in the order of `Packer`."""
+    if isinstance(argument, PerRank):
+        each = [_parameter_values(one, kind, f"{name}[{rank}]") for rank, one in enumerate(argument)]
+        return [PerRank(values) for values in zip(*each, strict=True)]
     if kind is None:
         return []
     if isinstance(kind, ScalarType):
@@ -221,7 +240,10 @@ def _parameter_values(argument: Any, kind: Any, name: str) -> list[Any]:
     return [GlobalPointer(argument, name, kind.writable), *described.shape, *strides]
 
 
-def _map_argument(argument: Any, tensor_map: nodes.TensorMap, name: str) -> TensorMapArgument:
+def _map_argument(argument: Any, tensor_map: nodes.TensorMap, name: str) -> Any:
+    if isinstance(argument, PerRank):
+        maps = [_map_argument(one, tensor_map, f"{name}[{rank}]") for rank, one in enumerate(argument)]
+        return PerRank(maps)
     described = describe(argument, name)
     tiled(described, tensor_map, f"argument {name!r}")
     writable = isinstance(described.type, ArrayType) and described.type.writable

@@ -126,6 +126,11 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
     Section 5.5 of the PTX manual. Coordinates outside the array read as zero, and are not stored.
     """
     kernel = builder().kernel
+    peers, rank = getattr(array, "peers", (None, None))
+    if peers is not None:
+        maps = [tensor_map(one, box, swizzle) for one in peers.arrays]
+        address = peers.choose(rank, [one.address for one in maps])
+        return TensorMap(address, maps[0].array, maps[0].axes, maps[0].box, swizzle)
     argument = getattr(array, "argument", None)
     if argument is None:
         raise OperandError("a tensor map describes an array argument as it was passed, not a view")

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.runtime.array_interop import Raw, read_array
 
 # Types that torch passes to NumPy only as bits.
@@ -26,6 +27,8 @@ def on_host(args: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _view(arg: Any, back: list[tuple[Any, np.ndarray[Any, Any]]]) -> Any:
+    if isinstance(arg, PerRank):
+        return PerRank(_view(one, back) for one in arg)
     if isinstance(arg, (np.ndarray, np.generic, bool, int, float, type(None))):
         return arg
     if type(arg).__module__.partition(".")[0] == "torch":

@@ -17,5 +17,6 @@ CLASSES = (
     "clusters",
     "mutants_of_tutorial",
     "deadlocks",
+    "devices",
     "more",
 )

@@ -25,12 +25,14 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Race, RaceWarning, TensorCoreError
 from tests.planted import CLASSES
 
@@ -55,7 +57,8 @@ class Case:
     make: from a seeded generator, the arguments by name and the arrays that a correct run leaves,
     by name. errors: the classes that are right, with their subclasses; EmulationError takes any
     report. mistake: the value of the kernel's parameter of this name; number: its place in the
-    kernel's list, from 1 on. The twin is the same kernel without a mistake, or `twin`.
+    kernel's list, from 1 on. The twin is the same kernel without a mistake, or `twin`. devices: 0 for
+    one GPU. launches: one after the other; a parameter `launch` gets the number of each, from 1 on.
     """
 
     name: str
@@ -69,6 +72,8 @@ class Case:
     twin: Any = None
     arch: str = "sm_90a"
     shared_bytes: int = 0
+    devices: int = 0
+    launches: int = 1
 
 
 def variants(
@@ -228,7 +233,9 @@ def _run(case: Case, kernel: Any, mistake: str, order: int | None) -> tuple[Any,
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            launch(**named)
+            with tc.devices(case.devices) if case.devices else nullcontext():
+                for number in range(1, case.launches + 1):
+                    launch(**named, **({"launch": number} if case.launches > 1 else {}))
         except (EmulationError, *case.errors) as raised:
             error = raised
         except TensorCoreError as raised:  # the case itself is wrong
@@ -242,7 +249,7 @@ def _run(case: Case, kernel: Any, mistake: str, order: int | None) -> tuple[Any,
     wrong = [
         f"{name} is\n{arguments[name]}\nand not\n{value}"
         for name, value in expected.items()
-        if not np.array_equal(arguments[name], value, equal_nan=arguments[name].dtype.kind == "f")
+        if not np.array_equal(arguments[name], value, equal_nan=np.asarray(value).dtype.kind == "f")
     ]
     return error, found, "\n".join(wrong)
 

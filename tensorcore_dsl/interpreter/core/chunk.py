@@ -68,7 +68,9 @@ class Positions:
 
     def block_name(self, cta: int) -> str:
         """The index of a CTA of the chunk in the grid."""
-        return axes_text(self.geometry.cta(cta * self.group), self.geometry.grid)
+        g = self.geometry
+        name = axes_text(g.cta(cta * self.group), g.grid)
+        return f"{name} of rank {g.device(cta)}" if g.devices > 1 else name
 
     def folded(self, texts: Iterable[tuple[int, str]]) -> list[str]:
         """Each different text once, with all CTAs that it is said of in the place of its `{}`."""
@@ -79,12 +81,27 @@ class Positions:
 
     def _blocks(self, ctas: list[int]) -> str:
         """`block 3`, `blocks 0 to 7` for CTAs in a row, or `blocks 0, 2, 5`."""
+        if self.geometry.devices > 1:
+            return self._blocks_of_devices(ctas)
         names = [self.block_name(cta) for cta in ctas]
         if len(names) == 1:
             return f"block {names[0]}"
         if ctas[-1] - ctas[0] == len(ctas) - 1:
             return f"blocks {names[0]} to {names[-1]}"
         return f"blocks {listing(names, 4)}"
+
+    def _blocks_of_devices(self, ctas: list[int]) -> str:
+        """`blocks 0, 1 of rank 2`, the ranks with the same blocks together."""
+        g = self.geometry
+        blocks: dict[int, list[str]] = {}
+        for cta in ctas:
+            name = axes_text(g.cta(cta * self.group), g.grid)
+            blocks.setdefault(int(g.device(cta)), []).append(name)
+        ranks: dict[str, list[int]] = {}
+        for rank, names in sorted(blocks.items()):
+            ranks.setdefault(f"block{'s' * (len(names) > 1)} {listing(names, 4)}", []).append(rank)
+        texts = (f"{text} of rank{'s' * (len(of) > 1)} {ranges(np.array(of))}" for text, of in ranks.items())
+        return " and ".join(texts)
 
     def unit_name(self, first: int, unit: int) -> str:
         """The warp or warpgroup that starts at thread `first`."""

@@ -16,6 +16,12 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 
 Dim3 = tuple[int, int, int]
+
+
+class PerRank(tuple[Any, ...]):
+    """The values that an argument has on each rank of a launch on several devices."""
+
+
 _AXES = "xyz"
 _KINDS: dict[str, Any] = {
     "clock64": np.uint64,
@@ -29,7 +35,8 @@ _KINDS: dict[str, Any] = {
 class Geometry:
     """The part of a launch that one chunk covers: `ctas` CTAs from number `first` on.
 
-    CTAs are numbered x fastest; with clusters, cluster by cluster and by rank inside a cluster.
+    CTAs are numbered x fastest; with clusters, cluster by cluster and by rank inside a cluster. On
+    several devices each has a grid, and the clusters of the devices take turns.
     """
 
     grid: Dim3
@@ -41,6 +48,7 @@ class Geometry:
     unit: int = 32  # threads: a warp, or a warpgroup if the kernel has warpgroup instructions
     cluster: Dim3 | None = None  # None: each CTA is a cluster of its own
     ranked: bool = False  # shared addresses hold the rank of the CTA, as on GPUs
+    devices: int = 1
 
     @property
     def threads_per_cta(self) -> int:
@@ -77,9 +85,14 @@ class Geometry:
         """Block index of a thread of the chunk."""
         index = self.first + thread // self.group
         cluster, rank = divmod(index, self.cluster_ctas)
+        cluster //= self.devices
         (x, y, z), (cx, cy, cz) = _coordinates(cluster, self.cluster_grid), self.cluster_shape
         rx, ry, rz = _coordinates(rank, self.cluster_shape)
         return x * cx + rx, y * cy + ry, z * cz + rz
+
+    def device(self, cta: Any) -> Any:
+        """The device of a CTA of the chunk, by number."""
+        return (self.first + cta) // self.cluster_ctas % self.devices
 
     def thread(self, thread: int) -> Dim3:
         """Thread index within its block."""
@@ -150,7 +163,7 @@ class SpecialRegisters:
         # (1, threads of a CTA) and (CTAs, 1)
         inside = np.arange(g.group)[None]
         lane, cta = inside % 32, np.arange(g.first, g.first + g.ctas)[:, None]
-        cluster, rank = cta // g.cluster_ctas, cta % g.cluster_ctas
+        cluster, rank = cta // g.cluster_ctas // g.devices, cta % g.cluster_ctas
         own = np.where(g.ranked & (rank > 0), OWN << CLUSTER_SHIFT, 0).astype(np.uint32)
         rules: dict[str, Callable[[], object]] = {
             "laneid": lambda: lane,

@@ -118,8 +118,10 @@ class Program:
     without a guard, by position. runs: the functions of all steps,
     by whether each notes its position first, and the level of regions. fills: by level, whether
     steps outside of regions read parameters of `fixed`. flags: places of the conditions of counted
-    loops, which steps write before they read them. seconds: that a core took for each CTA of the
-    last launch, None before there was one. serial: its key in PROGRAMS, -1 while it is made.
+    loops, which steps write before they read them. awaited: by position of a load that
+    `tc.wait_signal` repeats, the place of the value that it waits for, or (the value,). seconds: that
+    a core took for each CTA of the last launch, None before there was one. serial: its key in
+    PROGRAMS, -1 while it is made.
     """
 
     kernel: Kernel
@@ -147,6 +149,7 @@ class Program:
     runs: dict[tuple[bool, int], list[Run]] = field(default_factory=dict)
     flags: list[int] = field(default_factory=list)
     fills: dict[int, bool] = field(default_factory=dict)
+    awaited: dict[int, int | tuple[int]] = field(default_factory=dict)
     seconds: float | None = None
     serial: int = -1
 

@@ -13,6 +13,7 @@ import numpy as np
 from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.interpreter.core.threads import BoundedCache
 
@@ -51,7 +52,11 @@ class RegisterFile:
                 self.values[place] = item
         self.fixed: dict[int, int] = {}
         for place, bits in zip(program.params, parameters, strict=True):
-            if place in program.fixed:
+            if isinstance(bits, PerRank):
+                ctas = np.arange(chunk.geometry.ctas)
+                each = np.array(bits)[chunk.geometry.device(ctas)]
+                self.home(place)[...] = np.repeat(each, chunk.group)
+            elif place in program.fixed:
                 self.fixed[place] = int(bits.view(f"i{bits.itemsize}"))
             else:
                 self.home(place)[...] = bits

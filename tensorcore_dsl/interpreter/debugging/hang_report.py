@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ class HangReport:
             lines.append(f"  and {len(self.groups) - MOST} more groups")
         lines += self._ended()
         lines += self._arrows()
+        lines += self._signals()
         if self.pending:
             lines.append(f"  {self.pending}")
         return "\n".join(lines)
@@ -291,6 +293,28 @@ class HangReport:
             if group.state == "waits" and not targets.get(i):
                 lines.append(f"    {name(i)} -> nobody is left who could bring it on")
         return ["  who waits for whom:", *lines[:MOST]] if lines else []
+
+    def _signals(self) -> list[str]:
+        """On several devices: which word each rank polls, who changed it last, and who else could."""
+        ctx, detector = self.ctx, self.ctx.sanitizer.detector
+        device = ctx.geometry.device(np.arange(ctx.threads) // ctx.group)
+        lines = []
+        polling = [(group, self._loop(group)) for group in self.groups if group.state == "repeats"]
+        for group, loop in polling if ctx.geometry.devices > 1 else ():
+            ops = [op for op in loop.conditions if Effect.LOAD in op.instr.effects] if loop else []
+            for rank, op in product(np.unique(device[group.mask]), ops):
+                mine = device == rank
+                address = self._operand(op.operands[0], int(np.argmax(group.mask & mine)))
+                if address is None or op.instr.space.startswith("shared"):
+                    continue
+                last = [] if detector is None else detector.last_writers(address)
+                by = f"last changed by {listing(last, 4)}" if last else "which nobody has changed"
+                lines.append(f"    {self._name(group, mine)} -> {self._place_of(op, address)}, {by}")
+        steps = [(at, s) for at, s in enumerate(ctx.program.steps) if s.instr and s.instr.releases]
+        late = {str(ctx.loc(at)): None for at, step in steps if not ctx.tally.counts[at]}
+        if lines and late:
+            lines.append(f"    no rank has reached the signal at {listing(list(late), 4)}")
+        return ["  which signal each rank waits for:", *lines[:MOST]] if lines else []
 
     def _wanted(self, group: Group, part: np.ndarray) -> np.ndarray:
         """(T,) bool: threads of `part` that could bring a group on."""

@@ -31,9 +31,12 @@ from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
 
 @without_collections()
-def compile_program(kernel: nodes.Kernel) -> Program:
-    """The flat program of `kernel`."""
-    program = _Compiler(kernel).program
+def compile_program(kernel: nodes.Kernel, varying: frozenset[int] = frozenset()) -> Program:
+    """The flat program of `kernel`.
+
+    varying: parameters, by position, whose values differ between the devices of a launch.
+    """
+    program = _Compiler(kernel, varying).program
     program.publish()
     return program
 
@@ -66,7 +69,7 @@ class _Compiler:
     The methods `_op`, `_assign`, `_for` and so on compile the nodes of these names.
     """
 
-    def __init__(self, kernel: nodes.Kernel) -> None:
+    def __init__(self, kernel: nodes.Kernel, varying: frozenset[int]) -> None:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
         self.add = self.program.steps.append
         self.watched = mma_hazards.product_registers(kernel)
@@ -92,6 +95,7 @@ class _Compiler:
             copy = self.program.steps[at]
             copy.run = steps.watched(copy.run, partial(MmaHazards.access, uses=(use,)))
         written = {place for step in self.program.steps for place in step.writes}
+        written |= {self.program.params[number] for number in varying}
         self.program.fixed = frozenset(
             place
             for place, param in zip(self.program.params, kernel.params, strict=True)
@@ -441,6 +445,7 @@ class _Compiler:
         self.reach(top)
         self._enter(node)
         self.loops.append((top, end))
+        self._note_wait(node)
         self.block(node.test)
         if isinstance(node.condition, nodes.Value):
             self.branch(self.value(node.condition), end, node.loc)
@@ -451,6 +456,23 @@ class _Compiler:
         self.reach(end)
         self.loops.pop()
         self._leave()
+
+    def _note_wait(self, node: nodes.While) -> None:
+        """Note what a loop waits for that repeats a load until a counter has reached a value."""
+        ops = [op for op in node.test if isinstance(op, nodes.Op)]
+        if len(ops) != 3 or len(node.test) != 3 or len(node.body) or not ops[0].instr.acquires:
+            return
+        load, less, compare = ops
+        zero = compare.operands[1]
+        if less.operands[:1] != load.results or compare.operands[:1] != less.results:
+            return
+        if not isinstance(zero, nodes.Const) or zero.value != 0:
+            return
+        value = less.operands[1]
+        if isinstance(value, nodes.Const):  # it adds the negative number
+            self.program.awaited[self.here] = (-int(value.value),)
+        elif isinstance(value, nodes.Value):
+            self.program.awaited[self.here] = self.value(value)
 
     def _for(self, node: nodes.For) -> None:
         again, end = _Label(), _Label()

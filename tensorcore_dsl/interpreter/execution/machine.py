@@ -75,6 +75,8 @@ class Machine:
         self.memory = memory.record(ctx)
         self.frames: dict[Any, dict[int, Frame]] = {}
         detector = ctx.sanitizer.detector
+        if detector is not None:
+            detector.registers = self.registers
         self.witness, self.rest = Witness(ctx), Rest(ctx.threads // WARP)
         self.memory[memory.WITNESS] = self.witness.function
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
@@ -481,14 +483,14 @@ class Machine:
     def _pending(self) -> str:
         """Describe the blocks that have not started."""
         ctx, g = self.ctx, self.ctx.geometry
-        grid, here = prod(g.grid), g.first + self.started
+        grid, here = prod(g.grid), (g.first + self.started) // g.devices
         if here == grid:
             return ""
         text = f"blocks {here} to {grid - 1} have not started"
         if self._running_blocks() + ctx.clusters.size > self.resident:
             return (
-                f"{text}: {ctx.arch} holds at most {self.resident} of these blocks at a time, and "
-                "none of those that are there ends"
+                f"{text}: {ctx.arch} holds at most {self.resident // g.devices} of these blocks at a "
+                "time, and none of those that are there ends"
             )
         return f"{text}: the emulator starts them when those before them have ended"
 

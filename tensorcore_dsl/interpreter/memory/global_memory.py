@@ -17,6 +17,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.geometry import PerRank
 from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.memory.named_arrays import NamedArray
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
@@ -50,6 +51,7 @@ class Arguments:
     """The arrays of a launch as allocations of global memory."""
 
     def __init__(self, arguments: Sequence[Any]) -> None:
+        arguments = [a for one in arguments for a in (one if isinstance(one, PerRank) else (one,))]
         self.pointers = [a for a in arguments if isinstance(a, GlobalPointer)]
         self.maps = [a for a in arguments if isinstance(a, TensorMapArgument)]
         self.table = np.zeros((max(len(self.pointers), 1), accesses.COLUMNS), np.int64)

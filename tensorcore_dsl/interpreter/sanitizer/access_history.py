@@ -59,14 +59,15 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # WARPS: of a cluster; CTA_WARPS: of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM,
 # COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `vector_clocks.Rows`, with
 # the bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
-# EARLIER: not 0 while accesses to global memory may meet those of earlier launches.
+# EARLIER: not 0 while accesses to global memory may meet those of earlier launches. DEVICES: their
+# clusters take turns.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
 COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
-SINCE, EARLIER, LENGTH = 20, 21, 22
+SINCE, EARLIER, DEVICES, LENGTH = 20, 21, 22, 23
 ROOM = 4096
 SIZE_BITS, ATOMIC = 6, 1 << 5
 NON_COHERENT = 255  # in the place of a strength
-CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = range(3)
+CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE, SYSTEM_SCOPE = range(4)
 
 
 @inlined
@@ -156,9 +157,11 @@ def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
     if strong == 0 or (strong ^ other) & (ATOMIC - 1):
         return False
     scope = min(strong, other) >> SIZE_BITS
-    if not _ours(h, serial):
-        return bool(scope == GPU_SCOPE)
     warp, own = who & WARP_MASK, thread // 32
+    if (warp // h[WARPS] - own // h[WARPS]) % h[DEVICES] != 0:
+        return bool(scope == SYSTEM_SCOPE)
+    if not _ours(h, serial):
+        return bool(scope >= GPU_SCOPE)
     if warp // h[CTA_WARPS] == own // h[CTA_WARPS]:
         return True
     return bool(scope >= (CLUSTER_SCOPE if warp // h[WARPS] == own // h[WARPS] else GPU_SCOPE))
@@ -188,7 +191,7 @@ def examine(
         kind = code & KIND
         serial, lanes, code = first_of(h, code)
         if kind == MANY:
-            if strong >> SIZE_BITS == GPU_SCOPE and _compatible(h, strong, serial, thread):
+            if strong >> SIZE_BITS >= GPU_SCOPE and _compatible(h, strong, serial, thread):
                 return 0
             report(h, what, thread, place, serial, 0)
             return 1

@@ -211,6 +211,13 @@ class EarlierFinding(Finding):
     def _why(self, first: str, second: str, here: Loc | None) -> list[str]:
         """Why nothing orders the accesses, and what would."""
         earlier, launched = self.earlier, self.races.launch.launched
+        if launched.queue.devices > 1:
+            return [
+                f"each rank runs its launches at its own time: {first} may still run on one rank when "
+                f"{second} starts on another one",
+                "let the one rank signal behind its access (tc.signal), and the other one wait "
+                "(tc.wait_signal)",
+            ]
         wait = f"tc.griddep_wait() ({advice.GRIDDEP_WAIT})"
         if not earlier.distance:
             return [

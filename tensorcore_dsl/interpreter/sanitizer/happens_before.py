@@ -62,6 +62,10 @@ class HappensBefore:
         """The book for compiled functions, with room for `count` serial numbers."""
         raise NotImplementedError
 
+    def counter_goal(self, thread: int) -> int | None:
+        """The value of a counter that a thread waits for at the running step, if that is a wait."""
+        raise NotImplementedError
+
     def mark(self, mask: np.ndarray) -> None:
         """Note a synchronisation of the warps of `mask`, for reports."""
         history.mark(self._prepare(self.chunk.threads // WARP + 2), mask, self.chunk.at_step)

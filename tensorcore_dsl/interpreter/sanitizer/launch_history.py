@@ -21,8 +21,11 @@ from tensorcore_dsl.interpreter.sanitizer.strong_accesses import (
     Message,
     Signals,
     for_later_launches,
+    foreign_key,
+    of_all_proxies,
     strength,
 )
+from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, merged
 from tensorcore_dsl.isa.spec import Instruction
 
 PAGE = 1 << history.PAGE_BITS
@@ -49,10 +52,11 @@ class LaunchHistory:
     bytes at a real address of global memory. chunks: the chunk of each number from 1 on. turn: how
     often all serial numbers were used up; a chunk that has some of an earlier turn drops them.
     earlier: launches that may run at the same time. waits: has a thread waited for the launch in
-    front? triggers: has one let the launch behind start?
+    front? triggers: has one let the launch behind start? known: by device, the vectors of all
+    clusters that its threads know of at their end; earlier_known: at their start.
     """
 
-    waits = triggers = False
+    waits = False
 
     def __init__(
         self,
@@ -62,8 +66,13 @@ class LaunchHistory:
         element: Callable[[int, int], str],
         launched: Launched | None = None,
         earlier: Sequence[Earlier] = (),
+        devices: int = 1,
     ) -> None:
-        self.launched, self.earlier = launched, list(earlier)
+        self.launched, self.earlier, self.devices = launched, list(earlier), devices
+        self.triggers = devices > 1  # a launch of one device does not wait for another device
+        last: list[dict[int, np.ndarray]] = self.earlier[0].launch.known if self.earlier else []
+        self.earlier_known = last or [{} for _ in range(devices)]
+        self.known: list[dict[int, np.ndarray]] = [{} for _ in range(devices)]
         releases = (i.releases and i.scope in ("gpu", "sys") for i in _instructions(program))
         self.program, self.element = program, element
         self.coupled = coupled or any(releases)  # whose reads a later launch may have to know
@@ -96,7 +105,22 @@ class LaunchHistory:
         """A chunk has ended."""
         with self.lock:
             self.chunks[races.number] = PastChunk(races)
+            for device in range(self.devices if self.devices > 1 else 0):
+                self.known[device] = merged(self.known[device], self._known_at_end(races, device))
         vars(races.early).clear()  # the two refer to each other: this frees their memory at once
+
+    def _known_at_end(self, races: Any, device: int) -> dict[int, np.ndarray]:
+        """What the threads of a device know when they end, for its next launch: all of its own
+        accesses, and what they have acquired from other devices."""
+        clocks, number = races.clocks, 0 if self.launched is None else self.launched.number
+        clusters = range(device, races.chunk.threads // clocks.width, self.devices)
+        known: dict[int, np.ndarray] = {}
+        rows = clocks.rows.row_of.reshape(-1, clocks.width)[clusters]
+        for foreign in np.unique(clocks.rows.foreign[rows]).tolist():
+            vectors = clocks.sets[foreign].items()
+            known = merged(known, {foreign_key(number, key): of_all_proxies(v) for key, v in vectors})
+        everything = np.full((FENCED_GLOBAL + 1, clocks.rows.known.shape[2]), history.FULL, np.uint32)
+        return known | {foreign_key(number, races.first_cluster + c): everything for c in clusters}
 
     def footprint(self, arrays: Iterable[tuple[NamedArray, np.ndarray]]) -> Footprint:
         """Accesses of the launch, after its end."""

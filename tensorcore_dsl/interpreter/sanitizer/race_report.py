@@ -277,12 +277,18 @@ class Finding:
                 "other access must come before the issue or after the wait"
             )
         strong = [i is not None and i.strong for i in (theirs, mine)]
+        group, first, devices = races.names.group, races.names.geometry.first, races.names.geometry.devices
+        block = first + self.thread // group
+        other = owner.names.geometry.first + self._warp * WARP // group
+        abroad = block // races.peers % devices != other // races.peers % devices
+        narrow = [i.scope for i in (theirs, mine) if i is not None and i.strong and i.scope != "sys"]
+        if all(strong) and abroad and narrow:
+            return (
+                f"both are atomic or volatile, but the scope {narrow[0]} has no other ranks: it must be sys"
+            )
         if all(strong):
             return "both are atomic or volatile, but their sizes or their scopes do not fit"
         end = "; an atomic or volatile access alone orders no others" if any(strong) else ""
-        group, first = races.names.group, races.names.geometry.first
-        block = first + self.thread // group
-        other = owner.names.geometry.first + self._warp * WARP // group
         if here is not None and str(here) == str(there) and not end:
             end = "; or make the update one atomic operation"
             if self.what == history.WROTE and self.kind == history.STORE:
@@ -290,6 +296,11 @@ class Finding:
         if block != other and not self._many and block // races.peers == other // races.peers:
             barrier = advice.CLUSTER_BARRIER
             return f"the cluster must meet between the two ({barrier}, or an mbarrier){end}"
+        if abroad:
+            return (
+                "ranks run at their own time: only a release and an acquire of sys scope (tc.signal "
+                f"and tc.wait_signal) would order the two{end}"
+            )
         if block != other or self._many:
             return (
                 "blocks run in any order: only a release and an acquire of gpu scope, or another "

@@ -8,6 +8,7 @@ and awaited.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -18,6 +19,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.core.threads import scalar
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report
 from tensorcore_dsl.interpreter.sanitizer.earlier_launches import EarlierLaunches
@@ -44,12 +46,13 @@ LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses fro
 class Races(HappensBefore):
     """The detector of one chunk.
 
-    places: by memory, the rows that say where the codes are: by CTA, or by allocation. booked: the
-    rows of clocks whose addresses are in the book. drawn: the turn of the last asynchronous
-    operation's serial number.
+    registers: of the machine. places: by memory, the rows that say where the codes are: by CTA, or
+    by allocation. booked: the rows of clocks whose addresses are in the book. drawn: the turn of the
+    last asynchronous operation's serial number.
     """
 
     booked: Any = None
+    registers: Any = None
 
     def __init__(
         self, chunk: Chunk, storage: SharedStorage, launch: LaunchHistory, table: np.ndarray
@@ -82,6 +85,8 @@ class Races(HappensBefore):
         self.places = {history.OWN: shared, history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
+        for device, known in enumerate(launch.earlier_known):
+            self.clocks.start(slice(device, geometry.ctas // self.peers, launch.devices), known)
         # mbarriers that nobody has fenced yet: the thread that has initialised them
         self.unfenced: dict[tuple[int, int], int] = {}
         self.met_cluster = np.zeros(chunk.threads, np.bool_)  # they have passed its barrier
@@ -101,6 +106,7 @@ class Races(HappensBefore):
         ):
             book[item] = array.ctypes.data
         book[history.CHUNK], book[history.COUPLED] = self.number, launch.coupled
+        book[history.DEVICES] = launch.devices
         book[history.WARPS], book[history.CTA_WARPS] = width // WARP, self.chunk.group // WARP
         return book
 
@@ -320,6 +326,28 @@ class Races(HappensBefore):
             lacking = knows[ORDER] & ~fenced
             found[rows_here[lacking], history.WHAT] = unfenced[lacking]
         return known
+
+    def counter_goal(self, thread: int) -> int | None:
+        """The value of a counter that a thread waits for at the running step, if that is a wait."""
+        place = self.chunk.program.awaited.get(self.chunk.at_step)
+        if place is None or isinstance(place, tuple):
+            return None if place is None else place[0]
+        fixed = self.registers.fixed.get(place)
+        return int(scalar(self.registers.values[place], thread)) if fixed is None else int(fixed)
+
+    def last_writers(self, address: int) -> list[str]:
+        """Who wrote last at a virtual address of global memory, each with the line."""
+        which = (address >> 40) - 1
+        place = self.places[history.GLOBAL][which]
+        offset = address - int(self.table[which][0]) + int(place[history.ORIGIN])
+        granule = int(place[history.POINTER_WRITES]) + 4 * (offset >> int(place[history.SHIFT]))
+        found: dict[str, None] = {}
+        for serial, _ in history.entries(self.book, ctypes.c_uint32.from_address(granule).value):
+            names = self.launch.chunks[int(self.launch.owner[serial // PAGE])].names
+            step = int(self.launch.who[serial]) >> history.WARP_BITS
+            block = names.block_name(self.warp_of(serial) * WARP // names.group)
+            found[f"block {block} at {names.loc(step)}"] = None
+        return list(found)
 
     def operation(self, thread: int, column: int) -> int:
         """The serial number of an asynchronous operation that `thread` issues."""

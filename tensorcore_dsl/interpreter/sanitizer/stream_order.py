@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from tensorcore_dsl.interpreter.sanitizer.footprint import Footprint
 
 DEFAULT_STREAM, LEGACY_STREAM = 0, 1  # two handles of one stream
@@ -28,11 +30,13 @@ MAX_LAUNCHES = 8  # of a stream: the accesses of older ones are dropped
 
 
 class Queued(NamedTuple):
-    """Queue of a launch. stream: a handle. blocking: whether the default stream waits for it."""
+    """Queue of a launch. stream: a handle. blocking: whether the default stream waits for it.
+    devices: each has a stream of its own, in which the launches have the same order."""
 
     stream: int = DEFAULT_STREAM
     blocking: bool = True
     pdl: bool = False
+    devices: int = 1
 
 
 @dataclass
@@ -42,7 +46,7 @@ class Launched:
     before: the numbers of launches that ended before it starts; behind_wait: before its threads
     pass griddepcontrol.wait. waits, triggers: some thread executes griddepcontrol.wait or
     .launch_dependents, or nobody has looked. footprint: its accesses, None before its end and
-    without checks.
+    without checks. known: by device, what its threads knew at their end (`launch_history`).
     """
 
     kernel: str
@@ -53,6 +57,7 @@ class Launched:
     waits: bool = True
     triggers: bool = True
     footprint: Footprint | None = None
+    known: list[dict[int, np.ndarray]] = field(default_factory=list)
 
     @property
     def ended(self) -> frozenset[int]:
@@ -102,17 +107,20 @@ def launched(kernel: str, queue: Queued) -> tuple[Launched, list[Earlier]]:
         new = Launched(kernel, queue, next(_numbers))
         front = stream.launches[-1] if stream.launches else None
         known = stream.known | _host | _of_other_streams(queue)
-        if queue.pdl and stream.direct and front is not None:
+        if queue.devices > 1:  # the launches of other devices may still run
+            pass
+        elif queue.pdl and stream.direct and front is not None:
             new.before = front.before | known
             new.behind_wait = new.before | front.ended
         else:
             new.before = new.behind_wait = known | _ended(stream.launches)
+        streams = [stream] if queue.devices > 1 else _streams.values()
         kept = {launch.number for other in _streams.values() for launch in other.launches}
         new.before, new.behind_wait = new.before & kept, new.behind_wait & kept
         _host.intersection_update(kept)
         earlier = [
             _earlier(launch, new, other is stream and other.launches)
-            for other in _streams.values()
+            for other in streams
             for launch in other.launches
             if launch.number not in new.before and launch.footprint is not None
         ]
@@ -178,6 +186,12 @@ def host_waits_for(launches: frozenset[int]) -> None:
     """The host waits for launches."""
     with _lock:
         _host.update(launches)
+
+
+def leave(queue: Queued) -> None:
+    """Forget the launches of a stream that no later launch can meet."""
+    with _lock:
+        _streams.pop((queue.stream, queue.blocking), None)
 
 
 def forget() -> None:

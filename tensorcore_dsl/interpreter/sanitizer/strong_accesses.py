@@ -9,6 +9,7 @@ location, and a strong read takes effect at a later acquire of its location, too
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -24,6 +25,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     GPU_SCOPE,
     NON_COHERENT,
     SIZE_BITS,
+    SYSTEM_SCOPE,
 )
 from tensorcore_dsl.interpreter.sanitizer.vector_clocks import FENCED_GLOBAL, ORDER, VectorClocks, merged
 from tensorcore_dsl.isa.effects import Effect
@@ -41,12 +43,14 @@ class Detector(Protocol):
 
     @property
     def now(self) -> int: ...
+    def counter_goal(self, thread: int) -> int | None: ...
 
 
-_SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE, "sys": GPU_SCOPE}
+_SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE, "sys": SYSTEM_SCOPE}
 MBARRIER = 8  # bytes of an mbarrier
 LAUNCH_BITS = 32  # of a number of a cluster, below the number of its launch
 NOWHERE = -1
+MAX_COUNTED = 256  # messages of a counter
 
 
 def strength(instr: Instruction | None) -> int:
@@ -60,7 +64,7 @@ def strength(instr: Instruction | None) -> int:
         return 0
     access = instr.accesses[0]
     if instr.uses_mbarrier or (instr.counts_bytes and not access.order):
-        return MBARRIER | GPU_SCOPE << SIZE_BITS
+        return MBARRIER | SYSTEM_SCOPE << SIZE_BITS
     size = access.scalar | ATOMIC * (access.verb == "update" and not access.completion)
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
@@ -68,27 +72,31 @@ def strength(instr: Instruction | None) -> int:
 def compatible_abroad(strong: int, other: int) -> bool:
     """Are accesses of these strengths no race, though made by different launches?"""
     same_size = (strong ^ other) & (ATOMIC - 1) == 0
-    return strong != 0 and same_size and min(strong, other) >> SIZE_BITS == GPU_SCOPE
+    return strong != 0 and same_size and min(strong, other) >> SIZE_BITS >= GPU_SCOPE
 
 
 @dataclass
 class Message:
-    """Content of a release: vectors by cluster, its scope, and the CTA that made it.
+    """Content of a release: vectors by cluster, its scope, and the CTA that made it, on a device.
 
-    chain: the same number where atomics have carried it on, and added what they hand on.
+    chain: the same number where atomics have carried it on, and added what they hand on. value: of a
+    counter, behind the release.
     """
 
     vectors: dict[int, np.ndarray]
     scope: int
     cta: int
     cluster: int
+    device: int
     chain: int = field(default_factory=count().__next__)
+    value: int = 0
 
 
 @dataclass
 class Signals:
     """Messages by location; what threads have fenced, and what waits for their next fence.
 
+    counted: by location, the messages of a counter that only grows, in the order of its values.
     released: by thread and location, what the thread's releases of it have handed on. waiting: by
     thread and location; observed: the same, also of what has been learned since, with the serial
     number of the last such read. learned: by thread, location and scope, what it has learned there
@@ -107,6 +115,37 @@ class Signals:
     released: dict[tuple[Any, ...], Message] = field(default_factory=dict)
     learned: dict[tuple[Any, ...], Message] = field(default_factory=dict)
     waiting: dict[tuple[int, int], dict[Any, list[Message]]] = field(default_factory=dict)
+    counted: dict[tuple[int, int], list[Message]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.counted = {key: [message] for key, message in self.locations.items()}
+
+    def count(self, key: tuple[int, int], message: Message, bits: int, behind: int) -> Message:
+        """Note the message of a thread that has changed a location.
+
+        behind: threads that change it in the same step, after this one. They add equal shares.
+        """
+        word = ctypes.c_uint32 if bits == 32 else ctypes.c_uint64
+        messages, value = self.counted.setdefault(key, []), word.from_address(key[1]).value
+        last = messages[-1] if messages else None
+        if last is not None and not _reached(value, last.value + 1, bits):
+            messages.clear()  # it was set
+            last = None
+        share = 1 if last is None else (value - last.value) % (1 << bits) // (behind + 1)
+        message = replace(message, value=value - behind * share)
+        messages.append(message)
+        del messages[:-MAX_COUNTED]
+        return message
+
+    def reached(self, key: tuple[int, int], value: int, bits: int) -> Message | None:
+        """The message of a counter when it reached a value: later signals may come behind the wait."""
+        messages = self.counted.get(key, [])
+        return next((message for message in messages if _reached(message.value, value, bits)), None)
+
+
+def _reached(value: int, least: int, bits: int) -> bool:
+    """Has a counter, which may have wrapped around, reached a value?"""
+    return (value - least) % (1 << bits) < 1 << bits - 1
 
 
 def foreign_key(launch: int, cluster: int) -> int:
@@ -122,17 +161,19 @@ def for_later_launches(signals: Signals, launch: int) -> dict[int, Message]:
     """
     return {
         location: Message(
-            {foreign_key(launch, key): _of_all_proxies(item) for key, item in message.vectors.items()},
+            {foreign_key(launch, key): of_all_proxies(item) for key, item in message.vectors.items()},
             message.scope,
             NOWHERE,
             NOWHERE,
+            message.device,
+            value=message.value,
         )
         for (memory, location), message in signals.locations.items()
         if memory == 0 and message.vectors
     }
 
 
-def _of_all_proxies(vectors: np.ndarray) -> np.ndarray:
+def of_all_proxies(vectors: np.ndarray) -> np.ndarray:
     """The vectors of a thread, with those of the async proxy, which are 0 for a kernel without it."""
     return np.pad(vectors, ((0, FENCED_GLOBAL + 1 - len(vectors)), (0, 0)))
 
@@ -165,50 +206,70 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
 
     locations: (T,), equal where threads of the chunk name the same bytes.
     """
-    releases, acquires = instr.releases, instr.acquires
     reads, writes = Effect.LOAD in instr.effects, Effect.STORE in instr.effects
-    signals, scope, number = races.launch.signals, _SCOPES[instr.scope], races.number
-    if not (signals.locations or (writes and (releases or signals.fenced))):
+    signals, number = races.launch.signals, races.number
+    if not (signals.locations or (writes and (instr.releases or signals.fenced))):
         return
     for thread in map(int, np.flatnonzero(mask)):
         key = (number if instr.space.startswith("shared") else 0), int(locations[thread])
         message = signals.locations.get(key)
         if reads and message is not None and instr.results:
-            if acquires:
-                read = signals.waiting.get((number, thread), {}).pop(key, [])
-                again = signals.learned.get((number, thread, key, scope)) is message
-                if read or not again:  # else a poll has read the same once more
-                    signals.learned[number, thread, key, scope] = message
-                    _learn(races, thread, scope, [*read, message])
-            else:
-                read = signals.waiting.setdefault((number, thread), {}).setdefault(key, [])
-                if read and read[-1].chain == message.chain:
-                    read.pop()  # the newer one says all that the older one does
-                read.append(message)
-                signals.observed[number, thread, key] = races.now, read
+            _read(races, instr, thread, key, message)
         if not writes:
             continue
-        handed = signals.released.get((number, thread, key))
-        if releases:
-            vectors = races.clocks.snapshot(thread, races.now)
-            handed = Message(
-                {**races.clocks.foreign(thread), _cluster(races, thread): vectors},
-                scope,
-                _cta(races, thread),
-                _cluster(races, thread),
-            )
-            signals.released[number, thread, key] = handed
-        elif (fenced := fenced_by(races, thread)) is not None:
-            handed = fenced if handed is None else _joined(fenced, handed)
-        if not releases:
-            for fenced in _fenced_by_others(races, thread):
-                handed = fenced if handed is None else _joined(fenced, handed)
-        if handed is not None and message is not None and reads:
-            handed = replace(_joined(handed, message), chain=message.chain)
+        handed = _handed_on(races, instr, thread, key, message if reads else None)
         if handed is not None:
+            bits = 8 * instr.accesses[0].scalar
+            if key[0] == 0 and bits in (32, 64):
+                behind = np.count_nonzero(locations[thread + 1 :][mask[thread + 1 :]] == key[1])
+                handed = signals.count(key, handed, bits, int(behind))
             signals.locations[key] = handed
         elif not reads:
             signals.locations.pop(key, None)
+
+
+def _read(races: Detector, instr: Instruction, thread: int, key: tuple[int, int], message: Message) -> None:
+    """A thread reads a location with a message: it learns the message now or at its next fence."""
+    signals, scope, number = races.launch.signals, _SCOPES[instr.scope], races.number
+    if instr.acquires:
+        goal = races.counter_goal(thread)
+        if goal is not None:
+            reached = signals.reached(key, goal, 8 * instr.accesses[0].scalar)
+            if reached is None:  # it will read again
+                return
+            message = reached
+        read = signals.waiting.get((number, thread), {}).pop(key, [])
+        again = signals.learned.get((number, thread, key, scope)) is message
+        if read or not again:  # else a poll has read the same once more
+            signals.learned[number, thread, key, scope] = message
+            _learn(races, thread, scope, [*read, message])
+        return
+    read = signals.waiting.setdefault((number, thread), {}).setdefault(key, [])
+    if read and read[-1].chain == message.chain:
+        read.pop()  # the newer one says all that the older one does
+    read.append(message)
+    signals.observed[number, thread, key] = races.now, read
+
+
+def _handed_on(
+    races: Detector, instr: Instruction, thread: int, key: tuple[int, int], message: Message | None
+) -> Message | None:
+    """The message of a location that a thread has written; `message`: what it has read there."""
+    signals, number = races.launch.signals, races.number
+    handed: Message | None = signals.released.get((number, thread, key))
+    if instr.releases:
+        vectors = races.clocks.snapshot(thread, races.now)
+        known = {**races.clocks.foreign(thread), _cluster(races, thread): vectors}
+        handed = _message(races, thread, known, _SCOPES[instr.scope])
+        signals.released[number, thread, key] = handed
+    elif (fenced := fenced_by(races, thread)) is not None:
+        handed = fenced if handed is None else _joined(fenced, handed)
+    if not instr.releases:
+        for fenced in _fenced_by_others(races, thread):
+            handed = fenced if handed is None else _joined(fenced, handed)
+    if handed is not None and message is not None:
+        handed = replace(_joined(handed, message), chain=message.chain)
+    return handed
 
 
 def fenced_by(races: Detector, thread: int) -> Message | None:
@@ -219,7 +280,7 @@ def fenced_by(races: Detector, thread: int) -> Message | None:
     vectors = known.copy()
     vectors[ORDER, thread % races.clocks.width] = then
     cluster = _cluster(races, thread)
-    return Message({**foreign, cluster: vectors}, scope, _cta(races, thread), cluster)
+    return _message(races, thread, {**foreign, cluster: vectors}, scope)
 
 
 def _fenced_by_others(races: Detector, thread: int) -> list[Message]:
@@ -236,7 +297,7 @@ def _fenced_by_others(races: Detector, thread: int) -> list[Message]:
         key = id(vectors), scope
         if key not in found:
             all_of = {**foreign, _cluster(races, thread): vectors.copy()}
-            found[key] = Message(all_of, scope, _cta(races, thread), _cluster(races, thread))
+            found[key] = _message(races, thread, all_of, scope)
         found[key].vectors[_cluster(races, thread)][ORDER, column] = then
     return list(found.values())
 
@@ -266,6 +327,11 @@ def _learn(races: Detector, thread: int, scope: int, messages: Iterable[Message]
             races.clocks.learn(thread, _cluster(races, thread), message.vectors)
 
 
+def _message(races: Detector, thread: int, vectors: dict[int, np.ndarray], scope: int) -> Message:
+    cluster = _cluster(races, thread)
+    return Message(vectors, scope, _cta(races, thread), cluster, cluster % races.launch.devices)
+
+
 def _cta(races: Detector, thread: int) -> int:
     return races.chunk.geometry.first + thread // races.chunk.group
 
@@ -278,5 +344,7 @@ def _includes(races: Detector, thread: int, scope: int, message: Message) -> boo
     """Do the scopes of both sides include the other thread?"""
     if _cta(races, thread) == message.cta:
         return True
+    if _cluster(races, thread) % races.launch.devices != message.device:
+        return min(scope, message.scope) == SYSTEM_SCOPE
     same = _cluster(races, thread) == message.cluster
     return min(scope, message.scope) >= (CLUSTER_SCOPE if same else GPU_SCOPE)

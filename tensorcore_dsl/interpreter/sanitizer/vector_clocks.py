@@ -198,6 +198,10 @@ class VectorClocks:
             foreign = self.sets[int(self.rows.foreign[target])]
             self.rows.foreign[target] = self._number(merged(foreign, others))
 
+    def start(self, clusters: slice, vectors: dict[int, np.ndarray]) -> None:
+        """The threads of clusters know vectors before they start."""
+        self.rows.foreign[clusters] = self._number(vectors)
+
     def common(self, threads: Iterable[int]) -> int:
         """A row of what all of these threads know, to be given back."""
         row = self.message()

@@ -59,7 +59,10 @@ class SwitchedSchedule:
         if base.startswith("drawn"):
             seed = int(base.removeprefix("drawn")), self.chunk.geometry.first
             return np.random.default_rng(seed).permutation(warps)
-        ranks = np.arange(warps)
+        # The devices one after the other.
+        g = self.chunk.geometry
+        order = np.argsort(g.device(np.arange(warps) * WARP // g.group), kind="stable")
+        ranks = np.argsort(order)
         return ranks[::-1] if base == "down" else ranks
 
     def _place(self, switch: Switch) -> tuple[int, np.ndarray] | None:

@@ -83,7 +83,8 @@ class _Hooks:
         ctx = self.ctx = machine.ctx
         geometry = ctx.geometry
         cluster = geometry.cluster_ctas
-        blocks = min(-(-wanted // cluster) * cluster, geometry.ctas)
+        several = cluster * geometry.devices  # at least one cluster of each device
+        blocks = min(-(-wanted // several) * several, geometry.ctas)
         self.per_block = geometry.group // WARP
         self.warps = blocks * self.per_block
         self.threads = self.warps * WARP

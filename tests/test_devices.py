@@ -1,0 +1,250 @@
+"""Virtual GPUs: arguments of each rank, memory of peers, signals, and what is reported across ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import ArgumentError, AssertionFailed, Deadlock, OperandError, Race
+from tests.planted import devices as planted
+
+WORLD = 4
+
+
+def zeros(*shape: int, dtype: Any = np.int32) -> list[np.ndarray]:
+    return [np.zeros(shape or 64, dtype) for _ in range(WORLD)]
+
+
+def ranks(*shape: int, dtype: Any = np.int32) -> list[np.ndarray]:
+    return [np.full(shape or 64, 10 * rank, dtype) for rank in range(WORLD)]
+
+
+@tc.kernel
+def places(out: tc.Array, number: tc.s32):
+    """Which block of which grid is it, on which rank?"""
+    out[tc.blockIdx.y, tc.blockIdx.x, tc.threadIdx.x] = (
+        number + 10 * tc.blockIdx.y + tc.blockIdx.x + tc.gridDim.x
+    )
+
+
+def test_each_rank_runs_the_grid_with_its_own_arguments() -> None:
+    out = zeros(2, 3, 32)
+    with tc.devices(WORLD):
+        places[(3, 2), 32](out, [100 * rank for rank in range(WORLD)])
+    for rank, found in enumerate(out):
+        expected = 100 * rank + 10 * np.arange(2)[:, None] + np.arange(3) + 3
+        assert (found == expected[..., None]).all()
+
+
+def test_clusters_are_of_one_rank() -> None:
+    @tc.kernel(threads=32)
+    def exchange(out: tc.Array, number: tc.s32):
+        tc.cluster_size(2)
+        cell = tc.shared(1, tc.s32)
+        if tc.threadIdx.x == 0:
+            cell[0] = number + tc.blockIdx.x
+        tc.cluster_sync()
+        out[tc.blockIdx.x, tc.threadIdx.x] = cell.remote(1 - tc.cluster_rank())[0]
+        tc.cluster_sync()
+
+    out = zeros(4, 32)
+    with tc.devices(WORLD):
+        exchange[4, 32](out, [100 * rank for rank in range(WORLD)])
+    assert [found[:, 0].tolist() for found in out] == [[r + 1, r, r + 3, r + 2] for r in range(0, 400, 100)]
+
+
+@tc.kernel(threads=64)
+def ring_load(peers: tc.PeerArray, out: tc.Array, back: tc.PeerArray, how: tc.Const = "load"):
+    """Rank r reads the array of rank r + 1, and writes it into `back` of rank r + 2."""
+    i, rank, world = tc.threadIdx.x, peers.rank, peers.world
+    source, target = peers[(rank + 1) % world], back[(rank + 2) % world]
+    if how == "load":
+        out[0, i] = source[0, i]
+        target[0, i] = source[0, i]
+    else:
+        tile, bar = tc.shared((1, 64), tc.f32, align=128), tc.mbarriers(1)[0]
+        boxes = tc.tensor_map(source, (1, 64))
+        if i == 0:
+            bar.init(1)
+            tc.fence_mbarrier_init()
+            bar.arrive_expect_tx(boxes.bytes)
+            tc.tma_load(tile, boxes, (0, 0), bar)
+        tc.barrier()
+        bar.wait(0)
+        out[0, i] = tile[0, i]
+        if i == 0:
+            reduce = "add" if how == "reduce" else None
+            tc.tma_store(tc.tensor_map(target, (1, 64)), (0, 0), tile, reduce=reduce)
+            tc.tma_store_commit()
+            tc.tma_store_wait(0)
+
+
+@pytest.mark.parametrize("how", ["load", "store", "reduce"])
+def test_memory_of_peers(how: str) -> None:
+    x, out, back = (
+        ranks(1, 64, dtype=np.float32),
+        zeros(1, 64, dtype=np.float32),
+        zeros(1, 64, dtype=np.float32),
+    )
+    with tc.devices(WORLD):
+        ring_load[1, 64](tc.PeerArray(x), out, tc.PeerArray(back), how)
+    assert [int(o[0, 0]) for o in out] == [10, 20, 30, 0]
+    assert [int(b[0, 63]) for b in back] == [30, 0, 10, 20]
+
+
+@tc.kernel
+def count_up(pads: tc.PeerArray, goal: tc.s64):
+    """Every rank signals to all, and waits for all."""
+    if tc.threadIdx.x < pads.world:
+        tc.signal(pads[tc.threadIdx.x].at(0))
+    if tc.threadIdx.x == 0:
+        tc.wait_signal(pads[pads.rank].at(0), goal)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_counters_wrap_around(dtype: Any) -> None:
+    """Two launches wait for values on both sides of 0, or of the end of the range."""
+    start = np.iinfo(dtype).max - 1 if np.dtype(dtype).kind == "i" else -2
+    pads = [np.array([start]).astype(dtype) for _ in range(WORLD)]
+    with tc.devices(WORLD):
+        for launch in (1, 2):
+            goal = (start + WORLD * launch + 2**63) % 2**64 - 2**63
+            count_up[1, 32](tc.PeerArray(pads), goal)
+    bits = 8 * np.dtype(dtype).itemsize
+    assert [int(pad[0]) % 2**bits for pad in pads] == [(start + 2 * WORLD) % 2**bits] * WORLD
+
+
+def test_text_of_signals() -> None:
+    arrays = [tc.ArrayType(tc.s32, 1, (True,), 16)] * WORLD
+    text = count_up.ptx(tc.PeerArray(arrays, 1), tc.s64)
+    assert "red.release.sys.global.add.s32" in text and "ld.acquire.sys.global.b32" in text
+    assert count_up.resources(tc.PeerArray(arrays, 1), tc.s64).registers
+
+
+def test_one_rank_alone() -> None:
+    """A PeerArray with a rank is that of one process."""
+    x = ranks()
+
+    @tc.kernel
+    def total(peers: tc.PeerArray, out: tc.Array):
+        value = peers.rank
+        for rank in tc.static_range(peers.world):
+            value += peers[rank][tc.threadIdx.x]
+        out[tc.threadIdx.x] = value
+
+    out = np.zeros(64, np.int32)
+    total[1, 64](tc.PeerArray(x, 2), out)
+    assert (out == 62).all()
+
+
+def test_a_deadlock_names_the_ranks() -> None:
+    arguments, _ = planted.alone(np.random.default_rng(0))
+    with tc.devices(3), pytest.raises(Deadlock) as error:
+        planted.wait_first[1, 64](**arguments, mistake="planted")
+    text = str(error.value)
+    for rank in range(3):
+        assert f"block 0 of rank {rank} warps 0" in text
+        assert f"-> pads[{rank}][0], which nobody has changed" in text
+    assert "no rank has reached the signal at" in text
+
+
+def test_a_race_across_launches_names_the_ranks() -> None:
+    arguments, _ = planted.pushed(np.random.default_rng(0))
+    with tc.devices(3), pytest.raises(Race, match="each rank runs its launches at its own time"):
+        for launch in (1, 2):
+            planted.push[1, 64](**arguments, launch=launch, mistake="no wait for the reader")
+
+
+def test_a_barrier_orders_launches() -> None:
+    arguments, expected = planted.pushed(np.random.default_rng(0))
+    with tc.devices(3) as group:
+        for launch in (1, 2):
+            planted.push[1, 64](**arguments, launch=launch, mistake="no wait for the reader")
+            group.barrier()
+    assert np.array_equal(arguments["out"], expected["out"])
+
+
+def test_explore_changes_the_order_of_ranks() -> None:
+    @tc.kernel
+    def last(peers: tc.PeerArray):
+        if tc.threadIdx.x == 0:
+            tc.atomic("exch", peers[0].at(0), peers.rank, scope="sys")
+
+    with tc.devices(WORLD):
+        found = last.explore(20)[1, 32](tc.PeerArray(zeros(1)))
+    assert [d.argument for d in found.differences] == ["peers[0]"]
+
+
+def test_check_and_explore_of_correct_launches() -> None:
+    arguments, expected = planted.ringed(np.random.default_rng(0))
+    with tc.devices(3):
+        assert planted.ring.check(1, 64)(**arguments).ok
+        assert planted.ring.explore(4)[1, 64](**arguments).ok
+
+
+def test_a_timeline_has_the_blocks_of_each_rank(tmp_path: Path) -> None:
+    with tc.devices(WORLD):
+        report = places.emulator(timeline=True)[(1, 1), 32](zeros(1, 1, 32), 0)
+    report.timeline.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert [f"block 0 of rank {rank}" in name for rank, name in enumerate(names)] == [True] * WORLD
+
+
+@tc.kernel
+def next_rank(peers: tc.PeerArray, out: tc.Array):
+    out[tc.threadIdx.x] = peers[peers.rank + 1][tc.threadIdx.x]
+
+
+def test_a_rank_that_does_not_exist() -> None:
+    with tc.devices(WORLD), pytest.raises(AssertionFailed, match="a rank from 0 to 3"):
+        next_rank[1, 32](tc.PeerArray(ranks()), zeros())
+
+
+REFUSED = {
+    "devices": (lambda: tc.devices(1).__enter__(), "2 to 16 virtual GPUs"),
+    "one array": (lambda: places[1, 32](np.zeros((1, 1, 32)), 0), "pass a list of 4 arrays"),
+    "too few": (lambda: places[1, 32](zeros(1, 1, 32)[:3], 0), "a list of 3"),
+    "types": (lambda: places[1, 32]([*zeros(1, 1, 32)[:3], np.zeros((1, 1, 32))], 0), "different types"),
+    "no peers": (lambda: next_rank[1, 32](ranks(), zeros()), "takes a tc.PeerArray"),
+    "world": (lambda: next_rank[1, 32](tc.PeerArray(ranks()[:3]), zeros()), "has 3 arrays"),
+    "rank": (lambda: next_rank[1, 32](tc.PeerArray(ranks(), 0), zeros()), "and no rank"),
+    "shapes": (lambda: tc.PeerArray([np.zeros(1), np.zeros(2)]), "all of one shape and type"),
+    "beyond": (lambda: tc.PeerArray(ranks(), 4), "does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_arguments(case: str) -> None:
+    call, message = REFUSED[case]
+    with tc.devices(WORLD), pytest.raises(ArgumentError, match=message):
+        call()
+
+
+def test_a_peer_array_needs_a_rank() -> None:
+    with pytest.raises(ArgumentError, match="without a rank"):
+        next_rank[1, 32](tc.PeerArray(ranks()), zeros()[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda x, peers: tc.signal(x), "takes a pointer"),
+        (lambda x, peers: tc.wait_signal(x.at(0).as_type(tc.f32), 1), "a counter is s32"),
+        (lambda x, peers: tc.wait_signal(x.at(0), 1, scope="node"), "the scope of a wait"),
+        (lambda x, peers: peers[4], "rank 4 does not exist"),
+        (lambda x, peers: peers[1.5], "a rank is an integer"),
+    ],
+)
+def test_refused_in_kernels(body: Any, message: str) -> None:
+    @tc.kernel
+    def wrong(x: tc.Array, peers: tc.PeerArray):
+        body(x, peers)
+
+    with tc.devices(WORLD), pytest.raises((OperandError, ArgumentError), match=message):
+        wrong[1, 32](zeros(), tc.PeerArray(zeros()))
