@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """Products in NumPy: what blocks leave, such as infinities, NaN and extreme exponents.
 
 Arithmetic is in binary64, which is exact here. A product of two elements has at most 22 significant
