@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 
 import tensorcore_dsl as tc
@@ -20,6 +21,7 @@ from tensorcore_dsl.errors import ArgumentError, TensorCoreError
 from tensorcore_dsl.export import commands as of_kernels
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
+from tensorcore_dsl.kernel import installation
 from tensorcore_dsl.kernels import bench, demo, museum
 from tensorcore_dsl.viewer.observe import observe
 from tensorcore_dsl.viewer.page import page
@@ -85,6 +87,9 @@ def parser() -> argparse.ArgumentParser:
     visited.add_argument("--all", action="store_true", help="run all of them")
     held = command("ptx", read_ptx, "say what a file of PTX holds, and whether its kernels can be emulated")
     held.add_argument("file", help="a file of PTX, of any compiler")
+    command("info", info, "say what is installed, which GPUs there are, what is set, and what is missing")
+    completed = command("completion", complete, "print a script that completes commands in a shell")
+    completed.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell")
     cache = command("cache", show_cache, "say where the caches are and how large, or clear them")
     cache.add_argument(
         "--clear",
@@ -222,6 +227,21 @@ def read_ptx(options: argparse.Namespace) -> int:
     said = list(module.overview())
     print("\n".join(line for line, _ in said))
     return int(not all(fine for _, fine in said))
+
+
+def info(options: argparse.Namespace) -> int:
+    for title, lines in installation.report():
+        print(f"{title}:", *lines, sep="\n    ")
+    return 0
+
+
+def complete(options: argparse.Namespace) -> int:
+    try:
+        shtab = import_module("shtab")
+    except ImportError:
+        raise ArgumentError("completion needs shtab: pip install 'tensorcore-dsl[completion]'") from None
+    print(shtab.complete(parser(), shell=options.shell))
+    return 0
 
 
 def show_cache(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,10 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.isa.description import constructor, describe, search
 from tensorcore_dsl.isa.effects import MEANINGS, members
+from tensorcore_dsl.kernel import installation
 from tensorcore_dsl.kernels import demo
 from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.runtime import targets
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 
@@ -202,6 +205,54 @@ def test_a_reader_may_stop_early():
     assert pipe.wait() == 0
 
 
+# -- what is installed -----------------------------------------------------------------------------
+
+
+def test_info_says_what_there_is(capsys, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CHEKS", "1")
+    monkeypatch.setenv("TENSORCORE_DSL_DUMP", "here")
+    text = printed(capsys, "info")
+    parts = dict(re.findall(r"^(\S.*):\n((?:    .*\n)+)", text, re.M))
+    assert list(parts) == ["versions", "GPUs", "kernels run", "assemblers", "cache", "variables", "missing"]
+    assert f"tensorcore-dsl {tc.__version__}" in parts["versions"] and "numpy" in parts["versions"]
+    assert "TENSORCORE_DSL_DUMP=here\n" in parts["variables"]
+    assert "_CHEKS=1  (unknown; did you mean TENSORCORE_DSL_CHECKS?)" in parts["variables"]
+    assert parts["kernels run"] == "    on cpu, as sm_90a\n"
+
+
+def test_info_of_a_machine_without_assemblers(capsys, monkeypatch):
+    monkeypatch.setattr(installation.ptxas, "candidates", lambda: ())
+    monkeypatch.setattr(installation, "installed", lambda name: iter(()))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvjitlink", None)
+    text = printed(capsys, "info").partition("missing:")[2]
+    for what in ("nvJitLink, for machine code", "ptxas, for kernels with setmaxnreg", "nvdisasm, for SASS"):
+        assert what in text
+
+
+def test_info_knows_every_variable():
+    """Those that the code reads, and those that the docs name, are the same."""
+    root = Path(tc.__file__).parent
+    sources = [*root.rglob("*.py"), *(root.parent / "kernels").rglob("*.py")]
+    read = {
+        name for path in sources for name in re.findall(r'"(TENSORCORE_DSL_\w+)"', path.read_text("utf-8"))
+    }
+    told = re.findall(
+        r"^\| `(TENSORCORE_DSL_\w+)`", (root.parent / "docs/deploying.md").read_text("utf-8"), re.M
+    )
+    assert read | {targets.TARGET_VARIABLE} == set(installation.VARIABLES) == set(told)
+
+
+def test_completion(capsys):
+    pytest.importorskip("shtab")
+    text = printed(capsys, "completion", "bash")
+    assert "--resources" in text and "export" in text
+
+
+def test_completion_without_shtab(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "pip install 'tensorcore-dsl[completion]'" in refused(capsys, "completion", "zsh")
+
+
 # -- kernels of a file -----------------------------------------------------------------------------
 
 KERNEL = """
@@ -234,6 +285,15 @@ def test_compile_prints_resources(capsys, place):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     text = printed(capsys, "compile", place, "f32[1]", "f32[1,?]", "f32", "--arch", "sm_80")
     assert re.search(r"^registers: \d+\nspill_stores: 0$", text, re.M)
+
+
+def test_compile_prints_machine_code(capsys, place):
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
+    arguments = ("compile", place, "f32[1]", "f32[1,?]", "f32", "--sass", "--arch", "sm_90a")
+    if not any(path.is_file() for path in installation.installed("nvdisasm")):
+        assert "there is no nvdisasm" in refused(capsys, *arguments)
+        return
+    assert "EXIT" in printed(capsys, *arguments)
 
 
 def test_export_writes_a_launcher(capsys, place, tmp_path):
@@ -289,7 +349,7 @@ def test_version(capsys):
 def test_commands():
     assert set(commands()) == {
         "show", "list", "demo", "bench", "check", "compile", "export", "cache", "museum", "ptx",
-        "view",
+        "view", "info", "completion",
     }  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """The driver: where there is none, contexts of threads, and all its calls on a stub of the library."""
 
-import ctypes
 import os
 import shutil
 import subprocess

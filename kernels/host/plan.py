@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,8 @@ from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 from tensorcore_dsl.kernels.host.summation import summation_of
 from tensorcore_dsl.kernels.host.vector_tiles import TILES_ALONG_K, TILES_BESIDE, runs_along_k, vector_config
 from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue, named_arguments
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,10 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     else:
         plan = _plan_sm80(copied, config)
     check_config(problem, plan.config)
+    what = f"{problem.M} x {problem.N} x {problem.K} of {problem.dtype}"
+    log.info("product of %s: %s, %s, grid %s", what, plan.kernel.__name__, plan.config, plan.grid)
+    for copy in copies:
+        log.info("product of %s: copies an operand: %s", what, copy.why)
     return replace(plan, problem=problem, copies=copies)
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
+from tensorcore_dsl.codegen.nvdisasm import disassemble
 from tensorcore_dsl.export.from_text import SYNTAX, arguments_of, kernel_in_file
 from tensorcore_dsl.export.write import FORMS
 from tensorcore_dsl.ir.text import format_kernel
 
-PRINTED = ("ir", "ptx", "resources")
+PRINTED = ("ir", "ptx", "sass", "resources")
 _OPTIONS = ("arch", "name", "form", "grid", "block", "shared_bytes", "cluster", "cooperative", "pdl")
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the two commands. command: makes the parser of one, of its name, function and text."""
-    compiled = command("compile", compile_kernel, "print a kernel's IR, PTX, or what it takes of a GPU")
+    compiled = command(
+        "compile", compile_kernel, "print a kernel's IR, PTX or SASS, or what it takes of a GPU"
+    )
     for form in PRINTED:
         compiled.add_argument(f"--{form}", action="store_true", help="print it (default: --resources)")
     exported = command("export", export, "write a kernel as machine code with a launcher in C")
@@ -43,16 +47,22 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def _lines(fields: dict[str, Any]) -> str:
+    return "".join(f"{name}: {value}\n" for name, value in fields.items())
+
+
 def compile_kernel(options: argparse.Namespace) -> int:
     kernel, names = kernel_in_file(options.kernel)
     given = arguments_of(kernel, options.types, names)
+    chosen = kernel.specialise((), given, options.arch)
+    texts: dict[str, Callable[[], str]] = {
+        "ir": lambda: format_kernel(chosen.ir),
+        "ptx": lambda: chosen.ptx,
+        "sass": lambda: "".join(f"{line.text}\n" for line in disassemble(chosen.cubin, {})),
+        "resources": lambda: _lines(vars(kernel.resources(**given, arch=options.arch))),
+    }
     for form in [form for form in PRINTED if getattr(options, form)] or ["resources"]:
-        if form == "resources":
-            resources = kernel.resources(**given, arch=options.arch)
-            print("\n".join(f"{name}: {value}" for name, value in vars(resources).items()))
-        else:
-            chosen = kernel.specialise((), given, options.arch)
-            print(format_kernel(chosen.ir) if form == "ir" else chosen.ptx, end="")
+        print(texts[form](), end="")
     return 0
 
 

@@ -15,6 +15,7 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.export.c_source import CSource
 from tensorcore_dsl.export.grid_rule import GridRule
 from tensorcore_dsl.export.interface import Argument, Interface
+from tensorcore_dsl.kernel.constants import shown
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.runtime.arguments import ArrayType
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
@@ -47,7 +48,7 @@ def write_kernel(
         _arguments(chosen, shapes),
         None,
         _config(chosen, cubin, block, options),
-        tuple((constant, _shown(value)) for constant, value in chosen.constants.items()),
+        tuple((constant, shown(value)) for constant, value in chosen.constants.items()),
         " ".join(versions_of(("tensorcore-dsl",))) or "tensorcore-dsl",
     )
     if grid is not None:
@@ -110,8 +111,3 @@ def _arguments(chosen: Specialisation, shapes: Mapping[str, Sequence[int]]) -> t
     if unknown := set(shapes) - set(names):
         raise ArgumentError(f"shapes names {sorted(unknown)}; the arguments are {', '.join(names)}")
     return tuple(arguments)
-
-
-def _shown(value: Any) -> str:
-    """A Const value as text on one line, without addresses of objects."""
-    return re.sub(r"\s+", " ", re.sub(r" at 0x[0-9a-f]+", "", repr(value)))

@@ -1,7 +1,8 @@
-"""Keys that distinguish Const values."""
+"""Keys that distinguish Const values, and their texts."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from dataclasses import fields, is_dataclass
@@ -15,6 +16,11 @@ from tensorcore_dsl.dtypes import DType
 def constants_key(constants: dict[str, Any]) -> Any:
     """A key that distinguishes Const values, also those that are equal in Python: 1, 1.0, True."""
     return tuple([(name, _key(value)) for name, value in constants.items()])
+
+
+def shown(value: Any) -> str:
+    """A Const value as text on one line, without the addresses of objects."""
+    return re.sub(r"\s+", " ", re.sub(r" at 0x[0-9a-f]+", "", repr(value)))
 
 
 def _key(value: Any) -> Any:

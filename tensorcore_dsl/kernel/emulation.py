@@ -15,9 +15,11 @@ from tensorcore_dsl.interpreter.execution.watchdog import limit_of
 from tensorcore_dsl.interpreter.sanitizer.stream_order import Queued
 from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.interpreter.sync.grids import Overlap
+from tensorcore_dsl.kernel import dump
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
+from tensorcore_dsl.runtime.arguments import NO_ARGUMENT, ScalarType, describe
 from tensorcore_dsl.runtime.devices import current_devices
 from tensorcore_dsl.runtime.events import queue_of
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration, refuse_call
@@ -89,6 +91,16 @@ class Emulator:
         place: where the launch is queued; None: its arrays are copies that no other launch has.
         overlap: with other launches that run at the same time.
         """
+        if dump.wanted():
+            build = self.kernel.specialised(chosen.types, chosen.constants, chosen.arch)
+            names = self.kernel.runtime_names
+            described = [
+                NO_ARGUMENT
+                if kind is None
+                else describe(argument, name, kind.dtype if isinstance(kind, ScalarType) else None)
+                for argument, name, kind in zip(runtime, names, chosen.types, strict=True)
+            ]
+            dump.dump_launch(build, config, described, "cpu")
         checks = self.checks is not False
         how = self.profile, self.order, self.trace, limit_of(self.limit), self.timeline
         races = bool(self._checks_indices())

@@ -7,10 +7,12 @@ from pickle import PicklingError
 from typing import Any
 
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError, hide_library, public
+from tensorcore_dsl.kernel import dump
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.constants import constants_key
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.runtime import driver
+from tensorcore_dsl.runtime.arguments import Description
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, launch_text
 from tensorcore_dsl.runtime.targets import current_target, device_arch, gpu_chosen
@@ -111,8 +113,18 @@ class Launch:
                 self.stream,
                 kernel.runtime_names,
                 [p.dtype for p in kernel.runtime_parameters],
+                lambda arguments, config: self._planned(constants, arguments, config),
             )
         return launcher
+
+    def _planned(
+        self, constants: dict[str, Any], arguments: Sequence[Description], config: LaunchConfig
+    ) -> None:
+        """Dump a launch with new types or shapes, if that is asked for."""
+        if dump.wanted():
+            types = tuple(argument.type for argument in arguments)
+            build = self.kernel.specialised(types, constants, device_arch())
+            dump.dump_launch(build, config, arguments, "cuda")
 
     @public
     def prepare(self, /, *args: Any, **named_args: Any) -> Callable[..., None]:

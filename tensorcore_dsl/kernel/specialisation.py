@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -38,6 +40,7 @@ from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import tiled
 
+log = logging.getLogger(__name__)
 MAX_KEPT = 128  # specialisations that keep IR, PTX and program: 2 to 6 MiB each
 _DERIVED = ("ir", "ptx", "ptx_with_lines", "program", "debug_ir", "debug_program")
 
@@ -105,7 +108,9 @@ class Specialisation:
         )
         cached = kernel_cache.load(entry)
         if cached is not None:
+            log.debug("%s for %s: machine code is in the cache", kernel.__name__, self.arch)
             return cached
+        began = time.perf_counter()
         cubin = replace(
             assemble.assemble(
                 self.ptx_with_lines if lineinfo else self.ptx,
@@ -124,6 +129,15 @@ class Specialisation:
         lines = lambda: source_lines(self.ptx_with_lines, self.ir, counted=lineinfo)
         diagnostics = diagnostics_of(cubin, defined, lines)
         kernel_cache.store(entry, cubin, diagnostics)
+        milliseconds = 1e3 * (time.perf_counter() - began)
+        registers = cubin.resources.registers
+        log.info(
+            "%s for %s: assembled in %.0f ms, %s registers",
+            kernel.__name__,
+            self.arch,
+            milliseconds,
+            registers,
+        )
         return cubin, diagnostics
 
     @property

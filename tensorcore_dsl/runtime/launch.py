@@ -8,6 +8,7 @@ launch on, a plan is launched by machine code (`fast_launch`), if that can read 
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
+log = logging.getLogger(__name__)
 MAX_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
 MAX_MAPS = 4096  # encoded tensor maps of one plan
 
@@ -214,6 +216,7 @@ class HostPlan(Plan):
     def launch(self, arguments: Sequence[Description]) -> None:
         with self._driver.on_device(self._device):
             stream = self.stream()
+            log.debug("%s: NumPy arrays are copied to the GPU and back", self._loaded.name)
             staged = Staging(arguments, self._driver.memory(stream))
             self._launch(staged.arguments, stream)
             staged.finish()
@@ -266,7 +269,8 @@ class Launcher:
     `specialise` returns the cubin for the types of the arguments, and is called once for each.
     `stream` None is the current stream of the library that the arrays come from (torch, CuPy),
     else the default stream. `names` are the parameters' names, for messages; `declared` are the
-    element types of those that take scalars of one type alone, None for the others.
+    element types of those that take scalars of one type alone, None for the others. `planned` is
+    called for each new plan, with the arguments and the configuration of its launch.
 
     `fast` launches too: by machine code where the arguments fit a plan, else by `_launch`.
     """
@@ -279,7 +283,9 @@ class Launcher:
         stream: Any = None,
         names: Sequence[str] = (),
         declared: Sequence[DType | None] = (),
+        planned: Callable[[Sequence[Description], LaunchConfig], None] | None = None,
     ) -> None:
+        self._planned = planned
         self._specialise, self._config, self._driver = specialise, config, driver
         self._stream_object = stream  # keeps the stream alive
         self._handle = None if stream is None else array_interop.stream_handle(stream)
@@ -346,6 +352,15 @@ class Launcher:
         if len(self._plans) >= MAX_PLANS:
             self._plans.pop(next(iter(self._plans)), None)
         self._plans[key] = plan
+        log.debug(
+            "launch of %s: grid %s, block %s, cluster %s",
+            cubin.name,
+            config.grid,
+            config.block,
+            config.cluster,
+        )
+        if self._planned is not None:
+            self._planned(arguments, config)
         return plan
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:

@@ -1,0 +1,103 @@
+"""TENSORCORE_DSL_DUMP and the log: what they say of launches, on the CPU and on the GPU's path."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from fake_gpu import FakeGpu, OnGpu
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernel import dump
+from tensorcore_dsl.runtime import targets
+
+
+@tc.kernel
+def scale(x: tc.Array, factor: tc.f32, y: tc.Array | None = None, n: tc.Const = 1):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    if i < x.shape[0]:
+        x[i] *= factor * n
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(dump.VARIABLE, str(tmp_path / "dump"))
+    return tmp_path / "dump"
+
+
+def launches(folder):
+    return [json.loads(line) for line in (folder / dump.LAUNCHES).read_text().splitlines()]
+
+
+def test_each_kind_of_launch_is_written_once(folder):
+    x = np.ones(64, np.float32)
+    for factor in (2.0, 3.0):
+        scale[1, 64](x, factor)
+    scale[2, 32](x, 2.0, n=2)
+    scale[2, 32](x[:32], 2.0, n=2)
+    first, second, third = launches(folder)
+    assert first["launch"] == {"grid": [1, 1, 1], "block": [64, 1, 1]} and first["target"] == "cpu"
+    assert first["arguments"]["x"] == {"type": "f32[strides 1; 16 B aligned]", "shape": [64], "strides": [1]}
+    assert first["arguments"]["factor"] == "f32" and first["arguments"]["y"] == "None"
+    assert second["kernel"] == third["kernel"] != first["kernel"]
+    assert third["arguments"]["x"]["shape"] == [32] and third["constants"] == {"n": "2"}
+    assert {path.suffix for path in folder.iterdir()} == {".ir", ".ptx", ".json", ".jsonl"}
+
+
+def test_the_code_is_that_of_a_gpu(folder):
+    """Without the checks of the emulation."""
+    x = np.ones(64, np.float32)
+    scale[1, 64](x, 2.0)
+    (launch,) = launches(folder)
+    assert (folder / f"{launch['kernel']}.ptx").read_text() == scale.ptx(x, 2.0)
+    assert (folder / f"{launch['kernel']}.ir").read_text() == scale.ir(x, 2.0)
+    known = json.loads((folder / f"{launch['kernel']}.json").read_text())
+    assert known["file"] == __file__ and known["arch"] == "sm_90a"
+    assert {"registers", "unknown"} & set(known["resources"])
+
+
+def test_a_product_has_its_configuration(folder):
+    a = np.ones((32, 64), np.float16)
+    kernels.gemm(a, a.T)
+    (launch,) = launches(folder)
+    assert launch["constants"]["config"].startswith("HopperConfig(BM=64, ")
+
+
+def test_launches_on_a_gpu(folder, monkeypatch):
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
+    gpu = FakeGpu()
+    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: gpu)
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
+    monkeypatch.delenv(targets.TARGET_VARIABLE)
+    x = OnGpu(np.ones(64, np.float32))
+    for _ in range(3):
+        scale[1, 64](x, 2.0)
+    scale[1, 64].prepare(OnGpu(np.ones(32, np.float32)), 2.0)
+    assert len(gpu.records) == 3
+    assert [launch["arguments"]["x"]["shape"] for launch in launches(folder)] == [[64], [32]]
+    assert {launch["target"] for launch in launches(folder)} == {"cuda"}
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(dump.VARIABLE, str(tmp_path / "file"))
+    x = np.ones(64, np.float32)
+    with pytest.warns(RuntimeWarning, match="TENSORCORE_DSL_DUMP=.*file: cannot be written"):
+        scale[1, 64](x, 2.0)
+    assert (x == 2).all()
+
+
+def test_the_log(caplog, tmp_path, monkeypatch):
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
+    caplog.set_level(logging.DEBUG, "tensorcore_dsl")
+    a = np.ones((24, 40), np.float16)
+    kernels.gemm(a, a.T)
+    assert "product of 24 x 24 x 40 of f16: " in caplog.text and ", HopperConfig(" in caplog.text
+    caplog.clear()
+    for kernel in (scale.variant(), scale.variant()):
+        kernel.cubin(np.ones(64, np.float32), 2.0)
+    made, found = caplog.messages
+    assert made.startswith("scale for sm_90a: assembled in ") and made.endswith(" registers")
+    assert found == "scale for sm_90a: machine code is in the cache"
