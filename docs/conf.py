@@ -86,7 +86,7 @@ def copy_pages(_app: Any = None) -> None:
         for other, there in pages.items():
             text = text.replace(f"]({other}.md)", f"]({there})")
         text = text.replace("](LICENSE)", "](../../LICENSE)")
-        text = text.replace("](examples/w4a16.ipynb)", "](../notebooks/w4a16.ipynb)")
+        text = re.sub(r"\]\(examples/(\w+\.ipynb)\)", r"](../notebooks/\1)", text)
         target = PROJECT / page
         if not target.exists() or target.read_text() != text:
             target.write_text(text)

@@ -47,7 +47,7 @@ from itertools import islice
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
-from tensorcore_dsl.origins import is_installed, is_of_package, is_pythons
+from tensorcore_dsl.origins import is_installed, is_of_package, is_pythons, shown_name
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Loc:
         return locs
 
     def __str__(self) -> str:
-        return f"{self.filename}:{self.line}"
+        return f"{shown_name(self.filename)}:{self.line}"
 
     def excerpt(self) -> str:
         """The source line, with carets under the expression."""

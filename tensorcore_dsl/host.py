@@ -23,13 +23,14 @@ from tensorcore_dsl.runtime.fast_launch import key_function
 from tensorcore_dsl.runtime.targets import current_target, device_arch, emulated_arch, target_arch, target_key
 from tensorcore_dsl.runtime.timing import DeviceClock, HostClock, current_stream, in_a_row, separately
 from tensorcore_dsl.runtime.trials import Bench, Trial, Tuning, fastest_first
+from tensorcore_dsl.viz.html import html_table
 
 __all__ = [
     "CURRENT_DEVICE", "ArrayType", "Bench", "Description", "DeviceClock", "HostClock", "JsonStore",
     "Loc", "TensorCoreArithmetic", "Trial", "Tuning", "cache_directory", "cores", "cuda_driver",
     "cupy_stream", "current_stream", "current_target", "describe", "device_arch", "emulated_arch",
-    "fastest_first", "from_numpy", "has_program_assembler", "in_a_row", "key_function", "publish",
-    "replace_file", "separately", "stream_handle", "target_arch", "target_key",
+    "fastest_first", "from_numpy", "has_program_assembler", "html_table", "in_a_row", "key_function",
+    "publish", "replace_file", "separately", "stream_handle", "target_arch", "target_key",
     "tensor_core_arithmetic", "torch_stream",
 ]  # fmt: skip
 

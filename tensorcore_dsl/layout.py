@@ -131,6 +131,9 @@ class Layout:
     def __str__(self) -> str:
         return draw(self)
 
+    def _repr_html_(self) -> str:
+        return html(self)
+
 
 @cache
 def _of_type(base: Layout, dtype: DType) -> Layout:
@@ -216,18 +219,51 @@ def sharing_bits(layout: Layout, axis: str) -> tuple[int, ...] | None:
     return bits if sharing == 1 << len(bits) else None
 
 
-def draw(layout: Layout) -> str:
-    """The matrix as text; each cell is `T<thread>:<slot>` of the first holder."""
-    cells = [["" for _ in range(layout.cols)] for _ in range(layout.rows)]
+SHOWN_ROWS, SHOWN_COLS = 64, 32  # of a table in a notebook
+
+
+def _holders(layout: Layout) -> list[list[tuple[int, int]]]:
+    """The first (thread, slot) that holds each element, by row and column."""
+    cells: list[list[Any]] = [[None] * layout.cols for _ in range(layout.rows)]
     for thread in range(layout.threads):
         for slot in range(layout.slots):
             row, col = layout.coords[thread, slot]
-            cells[row][col] = cells[row][col] or f"T{thread}:{slot}"
-    width = max(len(c) for line in cells for c in line) + 1
-    head = (
+            cells[row][col] = cells[row][col] or (thread, slot)
+    return cells
+
+
+def _title(layout: Layout) -> str:
+    return (
         f"{layout.name}: {layout.rows}x{layout.cols} {layout.dtype.name}, "
         f"{layout.registers} registers in each of {layout.threads} threads"
     )
+
+
+def html(layout: Layout) -> str:
+    """The matrix as a table; four neighbouring threads have one hue in four shades."""
+    rows = _holders(layout)[:SHOWN_ROWS]
+    numbers = range(min(layout.cols, SHOWN_COLS))
+    head = "".join(f"<th>{col}</th>" for col in numbers)
+    body = "".join(
+        f"<tr><th>{number}</th>{''.join(_html_cell(*row[col]) for col in numbers)}</tr>"
+        for number, row in enumerate(rows)
+    )
+    cut = layout.rows > SHOWN_ROWS or layout.cols > SHOWN_COLS
+    part = f"; the first {len(rows)} rows and {len(numbers)} columns" if cut else ""
+    style = "border-collapse:collapse; font:11px monospace; text-align:center"
+    table = f'<table style="{style}"><tr><th></th>{head}</tr>{body}</table>'
+    return f'<div style="overflow-x:auto"><b>{_title(layout)}{part}</b>{table}</div>'
+
+
+def _html_cell(thread: int, slot: int) -> str:
+    color = f"hsl({thread // 4 % 8 * 45} 75% {62 + 9 * (thread % 4)}%)"
+    return f'<td style="background:{color}; color:#111; padding:1px 4px">T{thread}:{slot}</td>'
+
+
+def draw(layout: Layout) -> str:
+    """The matrix as text; each cell is `T<thread>:<slot>` of the first holder."""
+    cells = [[f"T{thread}:{slot}" for thread, slot in row] for row in _holders(layout)]
+    width = max(len(c) for line in cells for c in line) + 1
     top = " " * 4 + "".join(f"{c:>{width}}" for c in range(layout.cols))
     body = [f"{r:>4}" + "".join(f"{c:>{width}}" for c in cells[r]) for r in range(layout.rows)]
-    return "\n".join([head, top, *body])
+    return "\n".join([_title(layout), top, *body])

@@ -33,6 +33,15 @@ def is_library_kernel(module: str) -> bool:
     return f"{module}.".startswith(_KERNELS)
 
 
+def shown_name(filename: str) -> str:
+    """The name of a file in messages: of a notebook's cell "Cell In[3]", as IPython has it."""
+    running = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = running() if running is not None else None
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    cell = named(filename) if named is not None else None
+    return " ".join(cell) if cell else filename
+
+
 def is_pythons(module: str, filename: str | None) -> bool:
     """Is a module part of Python's library? Users have modules with the same names."""
     if module.partition(".")[0] not in sys.stdlib_module_names:

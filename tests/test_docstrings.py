@@ -28,6 +28,7 @@ SAFE = {
     "cupy_stream",
     "current_stream",
     "emulated_arch",
+    "html_table",
     "enabled",
     "fastest_first",
     "has_program_assembler",

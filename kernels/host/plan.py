@@ -10,7 +10,7 @@ from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe, target_arch
+from tensorcore_dsl.host import Description, describe, html_table, target_arch
 from tensorcore_dsl.kernels.ampere.config import MAX_VECTORS, AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.choosing import choice
 from tensorcore_dsl.kernels.hopper import row_reduction
@@ -86,6 +86,11 @@ class Plan:
     partials: tuple[tuple[int, ...], Any] | None = None
     copies: tuple[padding.Copy, ...] = ()
     problem: GemmProblem | None = field(default=None, repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        """The kernel, its grid, its configuration and traits."""
+        rows = [("grid", self.grid), *vars(self.config).items(), *vars(self.traits).items(), *self.extra]
+        return html_table(f"plan: {self.kernel.__name__}", ["field", "value"], rows)
 
     @property
     def parts(self) -> int:

@@ -20,6 +20,7 @@ from tensorcore_dsl.errors import (
     TensorCoreError,
 )
 from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.viz.html import html_table
 
 SCHEMA_VERSION = 1  # of `CheckResult.as_dict`; docs/static/check.schema.json describes it
 
@@ -247,6 +248,10 @@ class CheckResult:
         return text
 
     __repr__ = __str__  # shown by a failed assertion
+
+    def _repr_html_(self) -> str:
+        rows = [(one.kind, str(one)) for one in (*self.findings, *self.warnings)]
+        return html_table(self.summary(), [], rows, bad=0)
 
     def summary(self) -> str:
         """One line: `2 launches checked: 1 finding, no warnings`."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl import dtypes
@@ -20,8 +21,9 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError, public
 from tensorcore_dsl.isa.access import SCOPES, Access, effects_of, parse_accesses
 from tensorcore_dsl.isa.effects import PURE, Effect
-from tensorcore_dsl.layout import Layout
+from tensorcore_dsl.layout import Layout, html
 from tensorcore_dsl.tracing import emitter
+from tensorcore_dsl.viz.html import html_table
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,10 @@ class Operand:
     def __str__(self) -> str:
         drawn = self.layout or self.drawing
         return str(drawn) if drawn else f"{self.name}: {self.type_name}"
+
+    def _repr_html_(self) -> str:
+        drawn = self.layout or self.drawing
+        return html(drawn) if drawn else f"<code>{escape(str(self))}</code>"
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the drawing, whose layout no name of the table finds again."""
@@ -404,6 +410,14 @@ class Instruction:
 
     def __str__(self) -> str:
         return self.mnemonic
+
+    def _repr_html_(self) -> str:
+        """Its text, targets, and the layouts of its fragments."""
+        operands = [*self.results, *self.operands]
+        layouts = dict.fromkeys(filter(None, (o.layout or o.drawing for o in operands)))
+        drawn = "".join(f"<details><summary>{each.name}</summary>{html(each)}</details>" for each in layouts)
+        rows = [(o.name, o.type_name) for o in operands]
+        return html_table(f"{self.ptx}: {self.requires}", ["operand", "type"], rows) + drawn
 
     def __repr__(self) -> str:
         return f"<{self.mnemonic}>"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from html import escape
 from typing import Any, TypeVar
 
 from tensorcore_dsl.dtypes import DType, s32
@@ -15,6 +17,7 @@ from tensorcore_dsl.lang.peers import PeerArray
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, class_name, describe
 from tensorcore_dsl.runtime.devices import current_devices, each_rank
 from tensorcore_dsl.runtime.named import Named
+from tensorcore_dsl.viz.html import html_python
 
 Own = TypeVar("Own", bound="Definition")
 
@@ -218,6 +221,14 @@ class Definition(Named):
                 f"{label} is compiled for {value}; the parameter is declared as {parameter.dtype}"
             )
         return value
+
+    def _repr_html_(self) -> str:
+        """Its signature and its source."""
+        try:
+            lines, _ = inspect.getsourcelines(self.function)
+        except OSError:
+            return f"<code>{escape(repr(self))}</code>"
+        return f"<code>{escape(repr(self))}</code>{html_python(textwrap.dedent(''.join(lines)))}"
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}({', '.join(map(str, self.parameters))})>"

@@ -1,1 +1,1 @@
-"""Drawings of fragment layouts and of swizzled shared memory."""
+"""Drawings of fragment layouts and of swizzled shared memory, and HTML for notebooks."""

@@ -6,12 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from operator import add
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.program import Step
+from tensorcore_dsl.viz.html import html_table
 
 SECTOR = 32  # bytes of a global transaction
 BANKS = 32
@@ -47,7 +49,7 @@ class Traffic:
         return self.units - self.ideal
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """Counts of an emulated launch.
 
@@ -80,6 +82,23 @@ class Report:
             lines[key] = lines.get(key, Traffic()) + traffic
         counts = (self.instructions + other.instructions, self.bytes + other.bytes)
         return Report(*counts, lines, self.executed + other.executed)
+
+    def _repr_html_(self) -> str:
+        """Traffic by line, bytes, instructions, and the timeline."""
+        about = ("accesses", "bytes", "units", "ideal", "excess")
+        lines = [
+            (Path(line).name, f"{space} {verb}", *astuple(traffic), traffic.excess)
+            for (line, space, verb), traffic in sorted(self.lines.items())
+        ]
+        traffic = html_table("accesses by line", ["line", "of", *about], lines, bad=6) if lines else ""
+        moved = [(" ".join(key), number) for key, number in sorted(self.bytes.items())]
+        counts = html_table("bytes", ["of", "bytes"], moved)
+        counts += html_table("instructions", ["instruction", "warps"], self.instructions.most_common())
+        timeline = "" if self.timeline is None else self.timeline._repr_html_()
+        return f"{timeline}{traffic}<details><summary>counts</summary>{counts}</details>"
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         out = ["instructions (warps):"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,38 @@ COLORS = {
 }
 WIDTH, ROW = 12.0, 0.22  # inches of the picture, of a row
 LANES = 8  # rows for copies in flight
+SVG_WIDTH, SVG_LABEL = 900, 75  # of the picture in notebooks, and its names
+
+
+def svg(replay: Replay) -> str:
+    """The first block as SVG for notebooks: warps, tensor cores and copies over time."""
+    scale = SVG_WIDTH / max(replay.end, 1.0)
+    rows = [
+        (f"warp {warp.number}", [(s.start, s.end, COLORS[s.state], STATES[s.state]) for s in warp.segments])
+        for warp in replay.warps
+        if warp.block == 0 and warp.steps
+    ]
+    products = [m for m in merged(replay.multiplications) if m.block == 0]
+    rows.append(("tensor cores", [(m.start, m.end, COLORS["multiply"], "multiply") for m in products]))
+    lanes: list[list[tuple[float, float, str, str]]] = [[] for _ in range(LANES)]
+    for copy in sorted(t for t in replay.transfers if t.block == 0):
+        lane = next((one for one in lanes if not one or one[-1][1] <= copy.start), lanes[-1])
+        lane.append((copy.start, copy.end, COLORS["copy"], f"{copy.kind} of {copy.bytes:,} bytes in flight"))
+    rows += [("" if at else "copies", lane) for at, lane in enumerate(lanes) if lane]
+    bars = ""
+    for row, (name, spans) in enumerate(rows):
+        drawn: dict[tuple[str, str], str] = defaultdict(str)
+        for start, end, color, text in spans:
+            width = max((end - start) * scale, 0.1)
+            drawn[color, text] += f"M{SVG_LABEL + start * scale:.1f} 0h{width:.1f}v13h-{width:.1f}z"
+        paths = (f'<path fill="{c}" d="{d}"><title>{text}</title></path>' for (c, text), d in drawn.items())
+        label = f'<text y="11" fill="currentColor">{name}</text>'
+        bars += f'<g transform="translate(0 {15 * row})">{label}{"".join(paths)}</g>'
+    legend = " ".join(
+        f'<span style="color:{COLORS[state]}">&#9632;</span> {text}' for state, text in STATES.items()
+    )
+    size = f'viewBox="0 0 {SVG_LABEL + SVG_WIDTH} {15 * len(rows)}" style="width:100%; font:11px sans-serif"'
+    return f'<svg {size}>{bars}</svg><div style="font-size:85%">{legend}</div>'
 
 
 def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any:

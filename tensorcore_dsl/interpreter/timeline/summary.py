@@ -58,7 +58,7 @@ def _role(replay: Replay, warps: list[Track]) -> Iterator[str]:
 def place(replay: Replay, at: int) -> str:
     """The source line of a step: `gemm.py:31`."""
     loc = replay.recording.steps[at].loc
-    return "an unknown line" if loc is None else f"{Path(loc.filename).name}:{loc.line}"
+    return "an unknown line" if loc is None else Path(str(loc)).name
 
 
 def awaited(replay: Replay, phase: Phase | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from html import escape
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,10 @@ class Timeline:
 
     def __repr__(self) -> str:
         return f"<Timeline of {self.kernel}: about {self.cycles:,.0f} cycles>"
+
+    def _repr_html_(self) -> str:
+        """The text, and a picture of the first block."""
+        return drawing.svg(self.replay) + f"<pre>{escape(str(self))}</pre>"
 
     @public
     def save(self, path: str | Path) -> None:
