@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import isa, ptx
 from tensorcore_dsl.checking.formats import FORMATS
-from tensorcore_dsl.checking.script import USAGE, check_script, source_of
+from tensorcore_dsl.checking.script import USAGE, check_script, run, source_of
 from tensorcore_dsl.environment import cache_contents as caches
 from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError
@@ -23,6 +25,7 @@ from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
 from tensorcore_dsl.kernel import installation
 from tensorcore_dsl.kernels import bench, demo, museum
+from tensorcore_dsl.ptx.launch_file import run_launches
 from tensorcore_dsl.viewer.observe import observe
 from tensorcore_dsl.viewer.page import page
 from tensorcore_dsl.viewer.server import Pages, serve
@@ -108,8 +111,9 @@ def add_check_arguments(checked: argparse.ArgumentParser) -> None:
     checked.add_argument("--output", metavar="FILE", help="write the report to a file")
     checked.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
     checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
+    checked.add_argument("--launch", metavar="FILE", help="of TOML: the launches of kernels in a file of PTX")
     checked.set_defaults(status_of_errors=USAGE)
-    checked.add_argument("script", help="path of a Python script")
+    checked.add_argument("script", help="path of a Python script, or of a file of PTX")
     checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
 
 
@@ -180,15 +184,41 @@ def on_target(run: Command) -> Command:
 def check(options: argparse.Namespace) -> int:
     requested: str | None = options.order
     order = order_of(int(requested) if requested is not None and requested.isdecimal() else requested)
+    body = None
+    if options.script.endswith(".ptx") and options.arguments[:1] == ["--launch"]:
+        options.launch = "".join(options.arguments[1:])
+    if options.launch is not None:
+        body = partial(ptx_launches, options.script, options.launch, options.arch)
+    elif options.script.endswith(".ptx"):
+        raise ArgumentError("the launches of a file of PTX are needed: --launch FILE, in TOML")
+    elif re.search(r"^\s*(import|from) triton\b", source_text(options.script), re.MULTILINE):
+        body = partial(triton_script, options.script, options.arguments, options.arch)
     return check_script(
         options.script,
         options.arguments,
+        body=body,
         form=options.format,
         output=options.output,
         first=options.first,
         order=order,
         arch=options.arch,
     )
+
+
+def source_text(script: str) -> str:
+    source_of(script)  # or its error
+    return Path(script).read_text(encoding="utf-8", errors="replace")
+
+
+def ptx_launches(script: str, launches: str, arch: str | None) -> str:
+    run_launches(script, launches, arch)
+    return ""
+
+
+def triton_script(script: str, arguments: Sequence[str], arch: str | None) -> str:
+    """Run a script of Triton, which needs no GPU then."""
+    with ptx.triton_on_cpu(arch or "sm_90a"):
+        return run(source_of(script), script, arguments)
 
 
 def view(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from tensorcore_dsl.codegen.ptx import print_kernel
 from tensorcore_dsl.kernel import specialisation
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.ptx import reader, syntax
+from tensorcore_dsl.ptx.launch_file import run_launches
 
 SOURCE = Path(__file__).parent / "cuda_kernels.cu"
 
@@ -385,6 +386,98 @@ def test_arguments_are_checked() -> None:
         k[1, 1](1, np.zeros(3))
     with pytest.raises(tc.ArgumentError, match="no variable is called 'v'"):
         ptx.load(".version 8.0\n.target sm_90\n.entry a() { ret; }\n").memory("v")
+
+
+REVERSED = """
+    ld.param.u64 %rd1, [x];
+    mov.u32 %r1, %tid.x;
+    mad.wide.u32 %rd1, %r1, 4, %rd1;
+    ld.global.u32 %r2, [%rd1];
+    mov.u32 %r3, s;
+    mad.lo.u32 %r4, %r1, 4, %r3;
+    st.shared.u32 [%r4], %r2;
+    BARRIER
+    sub.u32 %r4, 63, %r1;
+    mad.lo.u32 %r4, %r4, 4, %r3;
+    ld.shared.u32 %r2, [%r4];
+    st.global.u32 [%rd1], %r2;
+    ret;
+"""
+LAUNCH = """
+[[launch]]
+kernel = "k"
+grid = 1
+block = [64, 1, 1]
+arguments = [{dtype = "f32", shape = [64], fill = "random"}]
+"""
+
+
+def file_of(folder: Path, body: str) -> str:
+    path = folder / "k.ptx"
+    before = ".shared .align 4 .b8 s[256];"
+    path.write_text(
+        f".version 8.0\n.target sm_90\n.address_size 64\n{before}\n.entry k(.param .u64 x)\n"
+        f"{{ .reg .b32 %r<9>; .reg .b64 %rd<9>; {body} }}\n"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("barrier, status", [("", 1), ("bar.sync 0;", 0)])
+def test_check_of_a_file(
+    barrier: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ptx, launches = file_of(tmp_path, REVERSED.replace("BARRIER", barrier)), tmp_path / "launch.toml"
+    launches.write_text(LAUNCH)
+    assert main(["check", ptx, "--launch", str(launches)]) == status
+    assert ("k.ptx:17" in capsys.readouterr().out) == bool(status)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("launch = 3 3", "cannot read"),
+        ("", r"a table \[\[launch\]\] for each launch is needed"),
+        ('[[launch]]\nkernel = "k"', "launch 1 lacks block, grid"),
+        (
+            LAUNCH.replace("random", "noise"),
+            "launch 1: fill is 'noise'; allowed are a number and zeros, range",
+        ),
+        (LAUNCH.replace("shape", "size"), "launch 1: an array has dtype and shape, and may have box, dtype"),
+        (LAUNCH.replace('"k"', '"q"'), "no kernel is called 'q'; there are k"),
+    ],
+)
+def test_launches_that_are_no_launches(text: str, message: str, tmp_path: Path) -> None:
+    ptx, launches = file_of(tmp_path, "ret;"), tmp_path / "launch.toml"
+    launches.write_text(text)
+    with pytest.raises(tc.ArgumentError, match=message):
+        run_launches(ptx, str(launches))
+
+
+def test_launches_of_structs_and_arrays_with_names(tmp_path: Path) -> None:
+    path, launches = tmp_path / "x.npy", tmp_path / "launch.toml"
+    np.save(path, np.arange(4, dtype=np.uint32))
+    ptx = tmp_path / "k.ptx"
+    ptx.write_text("""
+.version 8.0
+.target sm_90
+.address_size 64
+.entry k(.param .align 8 .b8 s[16], .param .u32 wanted)
+{ .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p1;
+    ld.param.u64 %rd1, [s+8]; ld.param.u32 %r1, [s]; ld.global.u32 %r2, [%rd1+4]; ld.param.u32 %r4, [wanted];
+    add.u32 %r3, %r1, %r2; st.global.u32 [%rd1+4], %r3; setp.ne.u32 %p1, %r3, %r4; @%p1 trap; ret; }
+""")
+    one = f"""
+[[launch]]
+kernel = "k"
+grid = 1
+block = 1
+arguments = [{{"0" = 5, "8" = {{name = "x", file = "{path}"}}}}, WANTED]
+"""
+    launches.write_text(one.replace("WANTED", "6") + one.replace("WANTED", "11"))
+    run_launches(str(ptx), str(launches))
+    launches.write_text(one.replace("WANTED", "7"))
+    with pytest.raises(tc.EmulationError, match="trap"):
+        run_launches(str(ptx), str(launches))
 
 
 def test_the_program_says_what_a_file_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

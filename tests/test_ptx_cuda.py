@@ -17,11 +17,7 @@ if not any((Path(folder) / "include" / "crt" / "mma.h").exists() for folder in n
     pytest.skip("mma.h of the package nvidia-cuda-crt is missing", allow_module_level=True)
 
 # Where the memory model lacks an order in the headers themselves.
-FINDINGS = {
-    ("pipelined", "sm_80"): "mbarrier_inval.h",
-    ("pipelined", "sm_90a"): "mbarrier_inval.h",
-    ("copied_by_barrier", "sm_90a"): "cp_async_bulk.h",
-}
+FINDINGS = {("pipelined", "sm_80"): "mbarrier_inval.h", ("pipelined", "sm_90a"): "mbarrier_inval.h"}
 
 
 @pytest.mark.quick(lambda name: 0)

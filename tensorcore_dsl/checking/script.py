@@ -7,7 +7,8 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,19 +25,21 @@ def check_script(
     *,
     form: str = "text",
     output: str | None = None,
+    body: Callable[[], str] | None = None,
     **options: Any,
 ) -> int:
     """Run a script as `python script.py arguments` does, and report what its launches have found.
 
     form: a key of `FORMATS`. output: the file that the report is written to; None for the standard
-    output, which then has the report alone unless it is text. options: arch, first, order, of
+    output, which then has the report alone unless it is text. body: runs instead of the script, and
+    returns what made it fail, "" for nothing. options: arch, first, order, of
     `checking`. Returns CLEAN, FINDINGS, or FAILED if the script fails by itself without findings.
     """
-    source = source_of(script)
+    body = body or partial(run, source_of(script), script, arguments)
     alone = form != "text" and output is None
     prints = _to_stderr() if alone else contextlib.nullcontext()
     with prints, checking(**options) as session:
-        failure = run(source, script, arguments)
+        failure = body()
     result = session.result
     result.failure = failure
     if output is not None:

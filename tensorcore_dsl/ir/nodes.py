@@ -262,7 +262,7 @@ class Kernel:
     debug build keeps each value of a variable. stops: it contains a `breakpoint()`. tiles: the
     static tiles of a checked build. barriers: by address in the CTA, the variable that holds an
     mbarrier, with the number of calls around its assignment. mixed_swizzles: tiles of different
-    swizzles share bytes.
+    swizzles share bytes. foreign: another compiler wrote it.
     """
 
     name: str
@@ -282,6 +282,7 @@ class Kernel:
     tiles: list[SharedTile] = field(default_factory=list)
     barriers: dict[int, tuple[int, str]] = field(default_factory=dict)
     mixed_swizzles: bool = False
+    foreign: bool = False
 
 
 def walk(block: Block) -> Iterator[Node]:

@@ -204,6 +204,11 @@ def accesses_parameter(opcode: str) -> bool:
     return head in _MOVES and "param" in [word.split("::")[0] for word in words]
 
 
+def of_parameter(opcode: str) -> bool:
+    """Does it make a generic address of one in the space of parameters?"""
+    return opcode.startswith("cvta.param")
+
+
 def loads_parameter(opcode: str) -> bool:
     """Does it load a parameter of the kernel, or of a function?"""
     return accesses_parameter(opcode) and opcode.startswith("ld")

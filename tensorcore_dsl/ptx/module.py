@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.dtypes import DType, named
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError, public
 from tensorcore_dsl.interpreter import Report, compile_program, run
@@ -20,6 +21,8 @@ from tensorcore_dsl.interpreter.memory.global_memory import GlobalPointer
 from tensorcore_dsl.ir.nodes import Kernel, Op
 from tensorcore_dsl.ptx import syntax
 from tensorcore_dsl.ptx.reader import LOCAL, kernel_of, part_name
+from tensorcore_dsl.ptx.simplify import in_memory
+from tensorcore_dsl.ptx.tensor_maps import TensorMap, on_arrays
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, configuration, configured
@@ -226,7 +229,7 @@ class PtxKernel:
             )
         given: dict[str, Any] = {}
         for param, x in zip(self.declared, arguments, strict=True):
-            given |= _parts(param, x) if param.array else {param.name: x}
+            given |= self._parts(param, x) if param.array else {param.name: x}
         if self.local_bytes:
             threads = prod(config.grid) * prod(config.block)
             given[LOCAL] = np.zeros(threads * self.local_bytes, np.uint8)
@@ -235,27 +238,38 @@ class PtxKernel:
         if missing:
             raise ArgumentError(f"{self.name} reads {', '.join(missing)}, of which no value was given")
         found = [given[name] if name in given else self.module.memory(name) for name in names]
-        with on_host(found) as arrays:
+        with on_host([x.array if isinstance(x, TensorMap) else x for x in found]) as arrays:
             values = [
                 _value(x, param.value.type.dtype, param.name)
-                for x, param in zip(arrays, self.ir.params, strict=True)
+                for x, param in zip(on_arrays(found, arrays), self.ir.params, strict=True)
             ]
-            return run(
+            session = current_session()
+            checks = self.checks or session is not None
+            launch = partial(
+                run,
                 self.ir,
                 config.grid,
                 config.block,
                 values,
                 arch=self.arch,
                 dynamic_shared=config.shared_bytes,
-                checks=self.checks,
+                checks=checks,
                 program=self.program,
                 cluster=config.cluster,
-                races=self.checks,
+                races=checks,
+                order=session.order if session else None,
             )
+            return session.run(self.name, launch) if session else launch()
+
+    def _parts(self, param: syntax.Variable, x: Any) -> dict[str, Any]:
+        """The parts of a parameter that is an array of bytes, by their names in the IR."""
+        if isinstance(x, TensorMap):
+            return {in_memory(param.name): x}
+        return _fields(param, x)
 
 
-def _parts(param: syntax.Variable, x: Any) -> dict[str, Any]:
-    """The parts of a parameter that is an array of bytes, by their names in the IR."""
+def _fields(param: syntax.Variable, x: Any) -> dict[str, Any]:
+    """The fields of a struct, by their names in the IR."""
     if not isinstance(x, dict) or not all(isinstance(offset, int) for offset in x):
         raise ArgumentError(
             f"parameter {param.name} has {param.size} bytes, such as those of a struct: pass a dict with the "
@@ -280,6 +294,8 @@ def _initial(variable: syntax.Variable) -> np.ndarray:
 
 def _value(x: Any, dtype: DType, name: str) -> Any:
     """An argument as the emulator takes it."""
+    if isinstance(x, TensorMap):
+        return x.argument(x.array, name)
     if isinstance(x, np.ndarray):
         if dtype.bits != 64:
             raise ArgumentError(f"parameter {name} has {dtype.bits} bits, and the address of an array 64")

@@ -13,11 +13,12 @@ from tensorcore_dsl.isa import instruction, names, reading
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.ptx.inlining import BRANCH, CALL, RETURN, head, inlined
-from tensorcore_dsl.ptx.simplify import simplified
+from tensorcore_dsl.ptx.simplify import in_memory, simplified
 from tensorcore_dsl.ptx.syntax import Function, Item, Label, Statement, Text, Variable, number_of, operands_of
 
 _LEAVES = (RETURN, "exit")
 LOCAL = "local memory"  # the name of the parameter for it
+IN_MEMORY = -1  # the offset of a parameter's address in memory
 
 
 def kernel_of(function: Function, text: Text) -> tuple[nodes.Kernel, int]:
@@ -76,6 +77,7 @@ class _Reader:
             dynamic=max((v.align for v in dynamic), default=0),
             threads=prod(threads) if threads else None,
             cluster=(*cluster, 1, 1)[:3] if cluster else None,  # type: ignore[arg-type]
+            foreign=True,
         )
 
     def refuse(self, text: str, loc: Loc) -> NoReturn:
@@ -397,8 +399,11 @@ class _Reader:
             whole, index = self.flying[name]
             return self.pending.get(whole, {}).get(index) or nodes.Part(whole, index)
         found = self.values.get(name) or self.locals.get(name) or self.address_of_global(name)
-        if found is None and name in self.declared and self.declared[name].array:  # a tensor map
-            found = self.params.setdefault((name, 0), self.value("u64", self.function.loc))
+        for declared in self.declared.values() if found is None else ():
+            if name == in_memory(declared.name):
+                return self.params.setdefault(
+                    (declared.name, IN_MEMORY), self.value("u64", self.function.loc)
+                )
         return found
 
     def address_of_global(self, name: str) -> nodes.Value | None:
@@ -437,7 +442,9 @@ def _with_parts(whole: nodes.Value, parts: dict[int, nodes.Value], loc: Loc) -> 
 
 
 def part_name(name: str, offset: int) -> str:
-    """The name in the IR of the part of a parameter at an offset in bytes."""
+    """The name in the IR of the part of a parameter at an offset in bytes, or of its address."""
+    if offset == IN_MEMORY:
+        return in_memory(name)
     return f"{name}+{offset}" if offset else name
 
 

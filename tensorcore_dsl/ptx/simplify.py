@@ -23,6 +23,7 @@ LOCAL = "local memory"  # the name of the parameter for it
 _SUB, _ADD = names.binary("sub", dtypes.u64), names.binary("add", dtypes.u64)
 _NARROW, _WIDEN = names.convert("u32", "u64"), names.convert("u64", "u32")
 _AND, _NOT = names.bitwise("and", dtypes.pred), names.bitwise("not", dtypes.pred)
+_ROOM = 1 << 16  # bytes between parameters in their space, more than all of them have
 _Step = Callable[[Statement], Iterator[Statement | Label]]
 
 
@@ -36,19 +37,36 @@ def simplified(function: Function) -> Function:
     return replace(function, registers=simplifier.registers, body=body)
 
 
+def in_memory(name: str) -> str:
+    """The name of what holds the address of a parameter in memory."""
+    return f"{name} in memory"
+
+
+def _blocks(function: Function, statements: list[Statement]) -> dict[str, tuple[int, int]]:
+    """The parameters whose addresses a kernel takes: each with a place in their space, and its size."""
+    own = {v.name: v for v in function.params if v.array}
+    taken = set[str]()
+    for s in statements:
+        if not reading.accesses_parameter(s.opcode):
+            taken |= own.keys() & {item[1] for item in s.operands if item[0] == "name"}
+    return {name: ((i + 1) * _ROOM, own[name].size) for i, name in enumerate(own) if name in taken}
+
+
 def _number(value: int) -> Item:
     return "number", str(value)
 
 
 class _Simplifier:
     """shared: does the kernel make generic addresses of shared memory? cluster: may they be of another
-    CTA? tables: the labels of each table of jumps."""
+    CTA? tables: the labels of each table of jumps. blocks: the parameters whose addresses the kernel
+    takes, in the space of parameters, and their sizes."""
 
     def __init__(self, function: Function) -> None:
         self.registers, self.numbers = dict(function.registers), count()
         statements = [node for node in function.body if isinstance(node, Statement)]
         self.shared = any(reading.makes_generic(s.opcode) for s in statements)
         self.cluster = any(reading.special(s.opcode, s.operands) == "peer" for s in statements)
+        self.blocks = _blocks(function, statements)
         self.tables: dict[str, list[str]] = {}
         for label, table in zip(function.body, function.body[1:], strict=False):
             if isinstance(label, Label) and isinstance(table, Statement) and table.opcode == TABLE:
@@ -60,6 +78,10 @@ class _Simplifier:
             return self.nothing
         if head(s) == JUMP_BY_TABLE:
             return self.jumps
+        if self.blocks and (reading.accesses_parameter(s.opcode) or reading.of_parameter(s.opcode)):
+            return self.parameter
+        if any(name in self.blocks for item in s.operands for name in item[1:2]):
+            return self.named_block
         kind = reading.special(s.opcode, s.operands)
         steps: dict[str, _Step] = {
             "access": self.access,
@@ -81,6 +103,41 @@ class _Simplifier:
 
     def nothing(self, s: Statement) -> Iterator[Statement | Label]:
         return iter(())
+
+    # -- parameters in memory ----------------------------------------------------------------------
+
+    def named_block(self, s: Statement) -> Iterator[Statement | Label]:
+        """The address of a parameter in its space is a number, which may have 32 bits."""
+        places = {name: _number(at) for name, (at, _) in self.blocks.items()}
+        operands = tuple(places.get(item[1], item) if item[0] == "name" else item for item in s.operands)
+        yield replace(s, operands=operands)
+
+    def parameter(self, s: Statement) -> Iterator[Statement | Label]:
+        """A load at an address that the kernel has computed is one of global memory."""
+        loads = reading.accesses_parameter(s.opcode)
+        address = s.operands[-1][1] if loads else s.operands[1]
+        base, displacement = (address[1], address[2]) if address[0] == "sum" else (address, 0)
+        if loads and base[1] not in self.registers:
+            yield s
+            return
+        if base[1] in self.blocks:
+            base = _number(self.blocks[base[1]][0])
+        found = self.register("b64") if loads else s.operands[0]
+        yield Statement(names.move("b64"), (found, base), None, s.loc)
+        for name, (at, size) in self.blocks.items():
+            distance, inside, there = self.register("b64"), self.register("pred"), self.register("b64")
+            yield Statement(_SUB, (distance, found, _number(at)), None, s.loc)
+            below = (inside, distance, _number(size))
+            yield Statement(names.compare("lt", dtypes.u64), below, None, s.loc)
+            yield Statement(_ADD, (there, distance, ("name", in_memory(name))), None, s.loc)
+            yield Statement(names.select(64), (found, there, found, inside), None, s.loc)
+        if loads:
+            opcode = reading.in_local_memory(s.opcode)
+            yield replace(
+                s, opcode=opcode, operands=(s.operands[0], ("address", ("sum", found, displacement)))
+            )
+
+    # -- jumps, comparisons, reciprocals ---------------------------------------------------------------
 
     def jumps(self, s: Statement) -> Iterator[Statement | Label]:
         index, table = s.operands[0], s.operands[1][1]

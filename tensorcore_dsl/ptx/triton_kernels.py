@@ -1,11 +1,18 @@
-"""Kernels of Triton's `@triton.jit`, run in emulation: Triton compiles them to PTX without a GPU."""
+"""Kernels of Triton's `@triton.jit`, run in emulation: Triton compiles them to PTX without a GPU.
+
+Triton launches through a driver and compiles through a backend. Those here run PTX in emulation, so that
+Triton itself binds arguments, specialises kernels and evaluates heuristics.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -13,15 +20,7 @@ from tensorcore_dsl.arch import arch as arch_of
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.ptx.module import PtxKernel, load
-from tensorcore_dsl.runtime.arguments import ArrayType, describe
-from tensorcore_dsl.runtime.host_arrays import on_host
-
-# Triton's names of element types.
-TYPES = {
-    **{"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "e4m3": "fp8e4nv", "e5m2": "fp8e5"},
-    **{f"s{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
-}
+from tensorcore_dsl.ptx.tensor_maps import SWIZZLES, TensorMap, tensor_map
 
 
 @public
@@ -33,7 +32,8 @@ def from_triton(
     Parameters
     ----------
     kernel : JITFunction
-        Of Triton.
+        Of Triton, also with `@triton.heuristics` and `@triton.autotune`, whose first configuration is
+        taken.
     constants : mapping, optional
         The values of its parameters that are `tl.constexpr`.
     arch : str
@@ -44,7 +44,8 @@ def from_triton(
     Returns
     -------
     TritonKernel
-        `kernel[grid](*arguments)` takes arrays and numbers for the other parameters, in their order.
+        `kernel[grid](*arguments)` takes arrays, numbers and tensor maps (`tc.ptx.tensor_map`) for the
+        other parameters, in their order.
 
     Raises
     ------
@@ -62,10 +63,17 @@ def from_triton(
     unknown = given.keys() - set(kernel.arg_names)
     if unknown:
         raise ArgumentError(
-            f"{kernel.__name__} has no parameter {', '.join(sorted(unknown))}; there are "
+            f"{_name(kernel)} has no parameter {', '.join(sorted(unknown))}; there are "
             + ", ".join(kernel.arg_names)
         )
     return TritonKernel(kernel, arch, given, options)
+
+
+def _name(kernel: Any) -> str:
+    """The name of a kernel, within what autotuning and heuristics add."""
+    while not hasattr(kernel, "__name__"):
+        kernel = kernel.fn
+    return str(kernel.__name__)
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,6 @@ class TritonKernel:
     constants: dict[str, Any]
     options: dict[str, Any]
     checks: bool = True
-    _compiled: dict[Any, tuple[PtxKernel, int, int]] = field(default_factory=dict, repr=False, compare=False)
 
     @public
     def emulator(self, *, checks: bool = True) -> TritonKernel:
@@ -110,14 +117,24 @@ class TritonKernel:
         return replace(self, checks=checks)
 
     @public
-    def __getitem__(self, grid: int | tuple[int, ...]) -> Callable[..., Report]:
-        return partial(self._run, grid)
+    def __getitem__(self, grid: Any) -> Callable[..., Report]:
+        return functools.partial(self._run, (grid,) if isinstance(grid, int) else grid)
 
-    def _run(self, grid: int | tuple[int, ...], *arguments: Any) -> Report:
-        with on_host(arguments) as given:
-            kernel, threads, shared = self.compiled(*given)
-            extra = [0] * (len(kernel.declared) - len(given))
-            return kernel.emulator(checks=self.checks)[grid, threads, None, shared](*given, *extra)
+    def _run(self, grid: Any, *arguments: Any) -> Report:
+        with triton_on_cpu(self.arch, checks=self.checks) as reports:
+            self._call(grid, False, arguments)
+        return reports[-1]
+
+    def _call(self, grid: Any, warmup: bool, arguments: Sequence[Any]) -> Any:
+        """Let Triton bind arguments and compile, and launch unless it warms up."""
+        given = map(_readable, arguments)
+        try:
+            return self.function.run(*given, grid=grid, warmup=warmup, **self.constants, **self.options)
+        except KeyError as error:
+            raise ArgumentError(f"{_name(self.function)}: {error} is no type or option of Triton") from error
+        except TypeError as error:  # of Triton, which binds the arguments
+            text = str(error).removeprefix("dynamic_func() ")
+            raise ArgumentError(f"{_name(self.function)}: {text}") from error
 
     @public
     def compiled(self, *arguments: Any) -> tuple[PtxKernel, int, int]:
@@ -137,43 +154,181 @@ class TritonKernel:
         shared : int
             Bytes of dynamic shared memory.
         """
-        names = [name for name in self.function.arg_names if name not in self.constants]
-        if len(arguments) != len(names):
-            raise ArgumentError(
-                f"{self.function.__name__} takes {len(names)} arguments ({', '.join(names)}), "
-                f"{len(arguments)} were given"
-            )
-        types = tuple(_type(x, name) for x, name in zip(arguments, names, strict=True))
-        if types not in self._compiled:
-            from triton import compile as compiled  # type: ignore[import-not-found]
-            from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found]
-            from triton.compiler import ASTSource  # type: ignore[import-not-found]
-
-            signature = dict(zip(names, types, strict=True)) | dict.fromkeys(self.constants, "constexpr")
-            ordered = {name: signature[name] for name in self.function.arg_names}
-            source = ASTSource(fn=self.function, signature=ordered, constexprs=self.constants)
-            target = GPUTarget("cuda", arch_of(self.arch).number, 32)
-            found = compiled(source, target=target, options=self.options)
-            module = load(found.asm["ptx"])
-            (name,) = module
-            facts = found.metadata
-            if facts.global_scratch_size:
-                raise ArgumentError(f"{name} needs memory of the driver, which emulation does not have")
-            kernel = module[name].emulator(self.arch)
-            self._compiled[types] = kernel, 32 * facts.num_warps, facts.shared
-        return self._compiled[types]
+        with triton_on_cpu(self.arch):
+            found = self._call((1,), True, arguments)
+        facts = found.metadata
+        return _loaded(found.asm["ptx"], self.arch), 32 * facts.num_warps, facts.shared
 
 
-def _type(x: Any, name: str) -> str:
-    """The type of an argument in Triton's words."""
-    if isinstance(x, (bool, np.bool_)):
-        return "i1"
-    if isinstance(x, int):
-        return "i32" if -(1 << 31) <= x < 1 << 31 else "i64"
-    if isinstance(x, float):
-        return "fp32"
-    kind = describe(x, name).type
-    found = TYPES.get(kind.dtype.name)
-    if found is None:
-        raise ArgumentError(f"argument {name} has elements of {kind.dtype}, which Triton does not have")
-    return f"*{found}" if isinstance(kind, ArrayType) else found
+class _Tensor(np.ndarray):
+    """An array with what Triton asks tensors for."""
+
+    def data_ptr(self) -> int:
+        return int(self.__array_interface__["data"][0])
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(stride // self.itemsize for stride in self.strides)
+
+
+def _readable(x: Any) -> Any:
+    """An argument as Triton takes it."""
+    if isinstance(x, TensorMap):
+        descriptors: Any = import_module("triton.tools.tensor_descriptor")
+        return descriptors.TensorDescriptor.from_tensor(_readable(x.array), list(x.box))
+    return x.view(_Tensor) if isinstance(x, np.ndarray) else x
+
+
+@public
+@contextmanager
+def triton_on_cpu(arch: str = "sm_80", *, checks: bool = True) -> Iterator[list[Report]]:
+    """Run the launches of Triton inside on the CPU, with all checks.
+
+    Heuristics are those of Triton; autotuning takes the first configuration. `tensorcore-dsl check
+    script.py` runs a whole script so.
+
+    Parameters
+    ----------
+    arch : str
+        The architecture that kernels are compiled for, and whose bits they give.
+    checks : bool
+        All checks, those of races included; else those of bounds alone.
+
+    Yields
+    ------
+    list of Report
+        One for each launch so far.
+
+    Raises
+    ------
+    UnsupportedSyntax
+        At a launch: what `load` does not read.
+
+    Examples
+    --------
+    >>> with tc.ptx.triton_on_cpu("sm_90a") as reports:                            # doctest: +SKIP
+    ...     add[(4,)](x, y, out, 500, BLOCK=128)
+    """
+    backends: Any = import_module("triton.backends").backends  # type: ignore[attr-defined]
+    driver: Any = import_module("triton.runtime.driver").driver  # type: ignore[attr-defined]
+    tuner: Any = import_module("triton.runtime.autotuner").Autotuner  # type: ignore[attr-defined]
+    pruned = tuner.prune_configs
+    emulated, before = _Driver(arch, checks), driver._active
+    backend = replace(backends["nvidia"], compiler=_backend(backends["nvidia"].compiler))
+    with (
+        mock.patch.dict(backends, nvidia=backend),
+        mock.patch.object(tuner, "prune_configs", lambda self, given: pruned(self, given)[:1]),
+    ):
+        driver.set_active(emulated)
+        try:
+            yield emulated.reports
+        finally:
+            driver._active = before
+
+
+@functools.cache
+def _backend(compiler: Any) -> Any:
+    """Triton's compiler up to PTX."""
+
+    class Backend(compiler):  # type: ignore[misc]
+        def __init__(self, target: Any) -> None:
+            super().__init__(target)
+            self.binary_ext = "ptx"
+
+        def add_stages(self, stages: dict[str, Any], *options: Any) -> None:
+            super().add_stages(stages, *options)
+            del stages["cubin"]
+
+        def hash(self) -> str:
+            return f"{super().hash()}-ptx"
+
+    return Backend
+
+
+@functools.lru_cache(64)
+def _loaded(text: str, arch: str) -> PtxKernel:
+    module = load(text)
+    (name,) = module
+    return module[name].emulator(arch)
+
+
+class _Driver:
+    """What Triton asks a driver for. A device for each architecture, since Triton keeps kernels by device."""
+
+    def __init__(self, arch: str, checks: bool) -> None:
+        self.arch, self.checks = arch_of(arch), checks
+        self.reports: list[Report] = []
+        self.utils = self
+        self.launcher_cls = functools.partial(_Launcher, self)
+
+    def get_current_target(self) -> Any:
+        return import_module("triton.backends.compiler").GPUTarget("cuda", self.arch.number, 32)
+
+    def get_current_device(self) -> str:
+        return f"emulated {self.arch.name}"
+
+    def set_current_device(self, device: Any) -> None:
+        pass
+
+    def get_current_stream(self, device: Any) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        return import_module("torch").device("cpu")
+
+    def get_device_properties(self, device: Any) -> dict[str, int]:
+        return {
+            "max_shared_mem": self.arch.shared_kib * 1024,
+            "multiprocessor_count": 132,
+            "max_num_regs": 65536,
+            "warpSize": 32,
+        }
+
+    def load_binary(self, name: str, text: Any, *rest: Any) -> tuple[Any, Any, int, int, int]:
+        """The module, the kernel, registers, spills and the most threads."""
+        kernel = _loaded(text.decode() if isinstance(text, bytes) else text, self.arch.name)
+        return None, kernel, 0, 0, 1024
+
+    def unload_module(self, module: Any) -> None:
+        pass
+
+
+class _Launcher:
+    """Launches of one kernel of Triton."""
+
+    def __init__(self, driver: _Driver, source: Any, metadata: Any) -> None:
+        self.driver, self.metadata = driver, metadata
+        self.signature = tuple(source.signature.values())
+
+    def __call__(self, x: int, y: int, z: int, stream: Any, kernel: PtxKernel, *rest: Any) -> None:
+        facts, checks = self.metadata, self.driver.checks
+        maps = iter(getattr(facts, "tensordesc_meta", None) or ())
+        arguments = [a for pair in zip(self.signature, rest[4:], strict=True) for a in _flat(*pair, maps)]
+        scratch = facts.global_scratch_size * x * y * z * facts.num_ctas
+        arguments += [np.zeros(scratch, np.uint8)] if scratch else []
+        arguments += [0] * (len(kernel.declared) - len(arguments))
+        launch = kernel.emulator(checks=checks).configured(
+            (x * facts.num_ctas, y, z),
+            32 * facts.num_warps,
+            shared_bytes=facts.shared,
+            cluster=facts.num_ctas if facts.num_ctas > 1 else None,
+        )
+        self.driver.reports.append(launch(*arguments))
+
+
+def _flat(kind: Any, value: Any, maps: Iterator[Any]) -> Iterator[Any]:
+    """The parameters in PTX of one argument; `maps` describes the tensor maps that follow."""
+    if isinstance(kind, tuple):
+        for inner in zip(kind, value, strict=True):
+            yield from _flat(*inner, maps)
+    elif kind.startswith("tensordesc"):
+        described = next(maps, None)
+        shape, strides = map(tuple, (value.shape, value.strides))
+        if described is None:
+            yield from (value.base, *shape, *strides, value.padding == "nan", value.round_f32_to_tf32)
+        elif value.padding == "nan":
+            raise ArgumentError("a descriptor of Triton with padding='nan'; padding='zero' is supported")
+        else:
+            yield tensor_map(value.base, described["block_size"], SWIZZLES[described["swizzle"]])
+        yield from (*shape, *strides)
+    elif kind != "constexpr":
+        yield value
