@@ -187,21 +187,12 @@ class SharedTiles:
         key = (key, first.tobytes(), whole.tobytes())
         cached: Chunks | None = self._kept.get(key)
         if cached is None:
-            cached = find()
-            self.keep(key, cached, [cached])
+            cached = self._kept[key] = find()
+            self._held += 2 * (cached.addresses.nbytes + cached.own.nbytes)
+            if self._held > MAX_HELD:
+                self._kept.clear()
+                self._held = 0
         return cached
-
-    def kept(self, key: tuple[Any, ...]) -> Any:
-        """Look up a key; None if it is missing."""
-        return self._kept.get(key)
-
-    def keep(self, key: tuple[Any, ...], value: Any, tables: Iterable[Chunks]) -> None:
-        """Keep a value, which holds these tables."""
-        self._held += sum(2 * (table.addresses.nbytes + table.own.nbytes) for table in tables)
-        if self._held > MAX_HELD:
-            self._kept.clear()
-            self._held = 0
-        self._kept[key] = value
 
     def element(self, address: int) -> str:
         """Name the element that contains a byte of the CTA; "" if no tile is known."""

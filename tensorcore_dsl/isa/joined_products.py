@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.isa.descriptor import Chunks
-from tensorcore_dsl.isa.wgmma import Buffers, Lines, Multiplication, few_at_a_time, prepared
+from tensorcore_dsl.isa.wgmma import Buffers, Lines, Multiplication, prepared, share
 
 
 class Together:
@@ -21,16 +21,13 @@ class Together:
     """
 
     def __init__(self, steps: Sequence[Multiplication]) -> None:
-        self.steps, first = steps, steps[0]
-        self._prepared: Any = None
+        self.steps = steps
         self._loads: list[tuple[Multiplication, list[str]]] = []  # products, and the lines that each reads
         places: dict[int, np.ndarray] = {}
         for step in steps:
             new = [name for name, (_, out) in step.lines.items() if id(out) not in places]
             self._loads.append((step, new))
             places.update((id(out), out) for _, out in step.lines.values())
-        self._held = sum(step.c.nbytes for step in steps) // len(first.whole)
-        self._held += sum(out[0].nbytes for out in places.values())
 
     @classmethod
     def joined(cls, groups: Sequence[Sequence[Multiplication]]) -> Together | None:
@@ -59,48 +56,30 @@ class Together:
             whole.buffers = first.buffers.chain = first.buffers.chain or Buffers()
             whole.product = _deeper(first.product, len(groups[0]))
             wholes.append(whole)
-        together = cls(_placed(wholes, all_lines, firsts[0].whole))
-        together.ask(firsts)
-        return together
-
-    @property
-    def lines(self) -> list[dict[str, Lines]]:
-        """Lines of each product."""
-        return [{name: own for name, (own, _) in step.lines.items()} for step in self.steps]
-
-    def moved(self, lines: list[dict[str, Lines]], whole: np.ndarray) -> Together:
-        """Move the products to other lines and other warpgroups, all of which keep C."""
-        return Together(_placed(self.steps, lines, whole))
-
-    def ask(self, firsts: Iterable[Multiplication]) -> None:
-        """Update which warpgroups keep C, from other products."""
-        for step, first in zip(self.steps, firsts, strict=True):
-            step.c, step.dropped = first.c, first.dropped
+        return cls(_placed(wholes, all_lines))
 
     def run(self) -> None:
         """Compute the products."""
-        self._prepared = self._prepared or prepared(self.steps)
-        few_at_a_time(self.steps, self._held, self._some)
+        product = prepared(self.steps)
 
-    def _some(self, some: np.ndarray, number: int) -> None:
-        for step, names in self._loads:
-            step.load(some, names)
-            step.clear(some)
-        self._prepared.run(some, number=number)
+        def some(whole: np.ndarray, number: int) -> None:
+            for step, names in self._loads:
+                step.load(whole, names)
+                step.clear(whole)
+            product.run(whole, number=number)
+
+        share(self.steps, some)
 
 
-def _placed(
-    steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]], whole: np.ndarray
-) -> list[Multiplication]:
-    """Place products at other lines and other warpgroups, all of which keep C."""
+def _placed(steps: Sequence[Multiplication], lines: Sequence[dict[str, Lines]]) -> list[Multiplication]:
+    """Place products at other lines."""
     places: dict[int, tuple[Lines, np.ndarray]] = {}
     placed = []
     for step, named in zip(steps, lines, strict=True):
         other = copy(step)
-        other.whole, other.c, other.dropped = whole, step.kept, None
         for name, own in named.items():
             if id(own) not in places:
-                places[id(own)] = own, other.buffers.of(name, len(whole), own)
+                places[id(own)] = own, other.buffers.of(name, len(other.whole), own)
         other.lines = {name: places[id(own)] for name, own in named.items()}
         placed.append(other)
     return placed

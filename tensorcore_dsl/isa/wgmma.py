@@ -166,7 +166,7 @@ class Multiplication:
 
     out: receives d, contiguous or (by `tc.emulate`) with the registers of a thread as neighbours.
     lines: by name, the operands in shared memory and their buffers. dropped: warpgroups without C,
-    which has the place of D. kept: C of the other warpgroups.
+    which has the place of D.
     """
 
     def __init__(
@@ -192,16 +192,11 @@ class Multiplication:
                 transposed = given.get(f"trans_{name}", 0) == 1
                 lines = Lines.of(ctx, instr, name, bits, rows, depths[name], self.whole, transposed)
                 self.lines[name] = lines, self.buffers.of(name, len(self.whole), lines)
-        self.kept: Any = c if c is out else fragments.image(ctx, instr, "c", c)
-        self.ask()
-
-    def ask(self) -> None:
-        """Update which warpgroups keep C."""
-        c = self.kept
+        c = c if c is out else fragments.image(ctx, instr, "c", c)
         self.dropped: np.ndarray | None = None
-        keep = np.asarray(self.given["scale_d"], bool)
+        keep = np.asarray(given["scale_d"], bool)
         if not keep.all():
-            keep = np.broadcast_to(keep, (self.ctx.threads,))
+            keep = np.broadcast_to(keep, (ctx.threads,))
             if not keep.reshape(-1, THREADS)[self.whole].all():
                 self.dropped = self._dropped(keep) if c is self.out else None
                 if self.dropped is None:
@@ -298,37 +293,22 @@ def prepared(steps: Sequence[Multiplication]) -> Any:
 
 
 CHUNK_COST = 3  # nanoseconds of a read of 16 bytes, estimated
-BLOCK = 1 << 21  # bytes of accumulators and operands that stay in a processor's cache
 
 
-def few_at_a_time(steps: Sequence[Multiplication], held: int, do: Callable[[np.ndarray, int], None]) -> None:
-    """Compute products of the same warpgroups by `do(some, number)`, for a few warpgroups at a time, so
-    that their accumulators and operands (`held` bytes of each) stay in the cache."""
+def share(steps: Sequence[Multiplication], do: Callable[[np.ndarray, int], None]) -> None:
+    """Compute products of the same warpgroups by `do(some, number)`, in the threads of the team."""
     from tensorcore_dsl.numerics.products import COST
 
-    first, size = steps[0], max(BLOCK // held, 1)
-
-    def work(some: np.ndarray, number: int) -> None:
-        if np.count_nonzero(some) <= size:
-            do(some, number)
-            return
-        groups = np.flatnonzero(some)
-        for start in range(0, len(groups), size):
-            part = np.zeros_like(some)
-            part[groups[start : start + size]] = True
-            do(part, number)
-
+    first = steps[0]
     product = first.product
     cost = COST * product.m * product.n * product.k * len(steps)
-    first.ctx.team.share_mask(first.whole, cost, work)
+    first.ctx.team.share_mask(first.whole, cost, do)
 
 
 def multiply_all(steps: list[Multiplication]) -> None:
     """Compute products of the same warpgroups in place, in this order; each may use the result of the
     product before."""
     uses = [prepared([step]) for step in steps]
-    held = steps[0].c.nbytes // len(steps[0].whole)
-    held += sum(out[0].nbytes for step in steps for _, out in step.lines.values())
 
     def do(some: np.ndarray, number: int) -> None:
         for step, product in zip(steps, uses, strict=True):
@@ -336,7 +316,7 @@ def multiply_all(steps: list[Multiplication]) -> None:
             step.clear(some)
             product.run(some, number=number)
 
-    few_at_a_time(steps, held, do)
+    share(steps, do)
 
 
 def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any, **where: Any) -> np.ndarray:

@@ -49,8 +49,8 @@ class Machine:
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
-    loops without an end. products, buffers, chains: by step, what is prepared for products of warps
-    (by their end too), of warpgroups, and for several of these at once; rest: for those in regions.
+    loops without an end. products, buffers: by step, what is prepared for products of warps (by
+    their end too) and of warpgroups; rest: for those in regions.
     asked: the step where threads that wait are asked again, -1 for none. yields: the running cohort
     lets others run behind its step. observers: see the marks of a debug build. level: the regions
     that it may execute; frames: what their code gets; memory: the
@@ -82,7 +82,6 @@ class Machine:
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[tuple[int, int], RegisterProducts] = {}
         self.buffers: dict[int, Buffers] = {}
-        self.chains: dict[int, Any] = {}
         self.asked = -1
         self.yields = False
         self.started, self.resident = 0, resident or MAX_GRID

@@ -7,7 +7,7 @@ asynchronous readers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -151,17 +151,8 @@ class SharedMemory(accesses.WordMemory):
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, chunks)
 
-    def note_chunks(
-        self,
-        instr: Instruction,
-        chunks: Chunks,
-        whole: np.ndarray,
-        parts: Sequence[tuple[int, np.ndarray]] = (),
-    ) -> None:
-        """Show a read through the async proxy to the checks, as `isa.context` says.
-
-        parts: see `Read`; with them, no detector looks for races.
-        """
+    def note_chunks(self, instr: Instruction, chunks: Chunks, whole: np.ndarray) -> None:
+        """Show a read through the async proxy to the checks, as `isa.context` says."""
         addresses, own = chunks.addresses, chunks.own
         chunk, sanitizer = self.chunk, self.sanitizer
         proxies = sanitizer.proxies
@@ -182,7 +173,7 @@ class SharedMemory(accesses.WordMemory):
             if found is not None:
                 found()
         if proxies.tracked:
-            reads = chunks.numbers, own[owners], chunks.spans, parts
+            reads = chunks.numbers, own[owners], chunks.spans
             proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, *reads))
 
     def _check(

@@ -9,8 +9,8 @@ bytes of a bulk load before some thread has waited for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,7 @@ class Read:
     step: where it was issued. owners: the threads that wait for it, or the warpgroups of a matrix
     product. groups: how many groups each owner had committed before. ctas: the CTA of each one's
     shared memory. chunks: (different reads, chunks) their numbers; rows: that of each owner. spans:
-    the same as `Chunks.spans`, if they are known. parts: where it stands for several operations,
-    the step and the chunks of each, which have these rows.
+    the same as `Chunks.spans`, if they are known.
     """
 
     kind: int
@@ -65,33 +64,21 @@ class Read:
     chunks: np.ndarray
     rows: np.ndarray
     spans: np.ndarray | None = None
-    parts: Sequence[tuple[int, np.ndarray]] = ()
 
     def part(self, some: np.ndarray) -> Read:
         """The operation for some of its owners."""
-        return Read(
-            self.kind,
-            self.step,
-            self.owners[some],
-            self.groups[some],
-            self.ctas[some],
-            self.chunks,
-            self.rows[some],
-            self.spans,
-            self.parts,
+        return replace(
+            self,
+            owners=self.owners[some],
+            groups=self.groups[some],
+            ctas=self.ctas[some],
+            rows=self.rows[some],
         )
 
     def places(self, address: int, cta: int) -> np.ndarray:
         """(owners,) bool of those for whom it reads the byte at this address of a CTA."""
         there = (self.chunks == address // CHUNK).any(axis=1)
         return np.asarray(there[self.rows] & (self.ctas == cta))
-
-    def step_at(self, address: int, row: int) -> int:
-        """The step where an owner began to read the byte at this address."""
-        for step, chunks in self.parts:
-            if (chunks[self.rows[row]] == address // CHUNK).any():
-                return step
-        return self.step
 
 
 class LastWaits:
@@ -220,7 +207,7 @@ class ProxyFences:
             reads = read.places(address, cta)
             if reads.any():
                 row = int(np.argmax(reads))
-                what = self._describe(read, row, read.step_at(address, row))
+                what = self._describe(read, row, read.step)
                 return f"{what}: {self._advice(read, row)}"
         return "an asynchronous operation"
 
