@@ -31,7 +31,7 @@ help:
 	@echo "make test-all   all tests"
 	@echo "make test-torch the tests that need PyTorch, on the CPU"
 	@echo "make test-triton the tests of kernels of Triton and CUDA, which are compiled without a GPU"
-	@echo "make test-browser  the tests of pages in Chromium"
+	@echo "make test-browser  the tests of the site and of other pages in Chromium"
 	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
 	@echo "make lint       ruff, its formatting and mypy"
 	@echo "make installs   build sdist and wheel, test them with the oldest and newest versions of others"
@@ -58,7 +58,7 @@ test-triton: $(DEV) $(TRITON)
 	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py tests/test_ptx_cuda.py
 
 # The browser is Debian's package; playwright, in a folder of its own, drives it.
-test-browser: $(DEV) $(PLAYWRIGHT)
+test-browser: $(DEV) $(PLAYWRIGHT) site
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	PYTHONPATH=$(PLAYWRIGHT) $(PYTEST) --all tests/test_*_browser.py
 
@@ -90,7 +90,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks --out build
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/reference docs/notebooks docs/project
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/reference docs/notebooks docs/project docs/programs docs/extra
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Some systems ship Python without ensurepip: then pip installs itself from outside.

@@ -14,7 +14,7 @@ from benchmarks.tables import Table
 
 DOCS = Path(__file__).parent.parent / "docs"
 SUMMARY, DETAILS = DOCS / "performance.md", DOCS / "measurements.md"
-SUMMARY_TITLES = ("Geometric means", "The worst", "")  # of the tables on SUMMARY; all others are on DETAILS
+SUMMARY_TITLES = ("Geometric means", "")  # of the tables on SUMMARY; all others are on DETAILS
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 EMPTY = "No results are recorded: `python -m benchmarks gemm --suite hopper --record` adds some.\n"
 # First word of a benchmark's name -> module whose `tables(document)` shows its results.
@@ -106,7 +106,8 @@ def section(document: Document, shown: Callable[[Table], bool]) -> Iterator[str]
     if not tables:
         return
     yield f"### {document['benchmark']} on {machine(document)}\n"
-    yield facts_of(document) + "\n"
+    if shown is not is_summary:  # dates, versions and files are for those who look at each problem
+        yield facts_of(document) + "\n"
     for table in tables:
         yield from table.markdown()
 

@@ -342,6 +342,38 @@ def _element_type(name: str, dtype: DType) -> str:
     return f".. data:: {name}\n\n   {KINDS[dtype.kind]}, {dtype.bits} bits{lanes}; {stored}.\n"
 
 
+def all_names() -> str:
+    """A list of every public name with a line about it, by page."""
+    parts = ["All names", "---------", ""]
+    for group in groups():
+        module = module_of(group.module)
+        parts += [f"**{group.title}**", ""]
+        for name in group.own:
+            line = _line(name, getattr(module, name))
+            parts.append(f":obj:`{name} <{group.module}.{name}>`\n    {line}\n")
+    for module in read_modules():
+        parts += [f"**{READ[module]}**", ""]
+        for name, node in _read_names(module).items():
+            line = _plain(ast.get_docstring(node) or "")
+            parts.append(f":obj:`{name} <{module}.{name}>`\n    {line}\n")
+    return "\n".join(parts)
+
+
+def _line(name: str, value: Any) -> str:
+    """The first sentence about a name."""
+    if isinstance(value, DType):
+        return f"{KINDS[value.kind]}, {value.bits} bits."
+    if isinstance(value, Namespace):
+        return f"Matrix products of ``{name}``, by shape and types."
+    text = DATA.get(name) or (inspect.getdoc(value) if callable(value) else "") or f"{type(value).__name__}."
+    return _plain(text)
+
+
+def _plain(text: str) -> str:
+    """The first paragraph as one line of reStructuredText."""
+    return " ".join(re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text.partition("\n\n")[0]).split())
+
+
 def page(group: Group) -> str:
     """The page of a group in reStructuredText."""
     module = module_of(group.module)

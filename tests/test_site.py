@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def _load(name):
 
 public_names = _load("public_names")
 conf = _load("conf")
+programs, plain_text = conf.programs, conf.plain_text
 
 
 # -- navigation ------------------------------------------------------------------------------------
@@ -41,7 +43,8 @@ def test_navigation_lists_every_page_once():
     pages = [p.stem for p in DOCS.glob("*.md") if not p.read_text().startswith("---\norphan: true\n---\n")]
     notebooks = [f"notebooks/{path.stem}" for path in (ROOT / "examples").glob("*.ipynb")]
     copied = ["project/changelog", "project/contributing"]
-    assert sorted(navigation()) == sorted([*pages, *notebooks, *copied, "reference/index"])
+    written = ["reference/index", "programs/index"]
+    assert sorted(navigation()) == sorted([*pages, *notebooks, *copied, *written])
 
 
 def test_the_first_page_leads_to_pages_that_exist():
@@ -60,7 +63,8 @@ def test_pages_lead_only_to_pages_that_the_site_has():
     """A Markdown file outside `docs/` is no page: a link to it breaks the site."""
     for path in DOCS.glob("*.md"):
         for target in re.findall(r"\]\(([^)#:]+\.md)[)#]", _adapted(path)):
-            assert target in ("project/changelog.md", "project/contributing.md") or "/" not in target, (
+            written = ("project/changelog.md", "project/contributing.md")
+            assert target in written or target.startswith("programs/") or "/" not in target, (
                 f"{path.name}: {target}"
             )
             assert (DOCS / target).exists() or "/" in target, f"{path.name}: {target}"
@@ -161,6 +165,76 @@ def test_pages_of_the_reference_name_what_they_show(group):
     text = public_names.page(group)
     for name in group.names:
         assert re.search(rf"\b{name}\b", text), name
+
+
+# -- programs ------------------------------------------------------------------------------------
+
+
+def test_every_program_has_a_page():
+    """The steps of the tutorial with what changes, and the examples."""
+    pages = dict(programs.pages())
+    for path in (*(ROOT / "kernels" / "tutorial").glob("hopper_*.py"), *(ROOT / "examples").glob("*.py")):
+        text = pages[f"{path.stem}.md"]
+        assert f"literalinclude}} ../../{path.relative_to(ROOT)}\n" in text
+        assert f"\n| [{path.name}]({path.stem}.md) | " in pages["index.md"]
+    step = pages["hopper_gemm_5_producer_consumer.md"]
+    assert "## Changes from hopper_gemm_4_tma.py" in step
+    assert re.search(r"^\+    tc.warp_specialize\(", step, re.M)
+    assert "## Changes" not in pages["hopper_gemm_1_mma_sync.md"] + pages["histogram.md"]
+
+
+def test_links_to_programs_lead_to_their_pages():
+    text = _adapted(DOCS / "examples.md")
+    assert "](programs/flash_attention.md)" in text and "](../examples/" not in text
+
+
+# -- names in code ---------------------------------------------------------------------------------
+
+
+def linked(body):
+    """What the site makes of the body of a page, where the reference has `tc.shared` alone."""
+    entry = types.SimpleNamespace(docname="reference/memory", node_id="tensorcore_dsl.shared")
+    domain = types.SimpleNamespace(objects={"tensorcore_dsl.shared": entry})
+    env = types.SimpleNamespace(domains=types.SimpleNamespace(python_domain=domain))
+    builder = types.SimpleNamespace(get_relative_uri=lambda page, other: f"{other}.html")
+    context = {"body": body}
+    conf.link_names(types.SimpleNamespace(env=env, builder=builder), "page", "", context, None)
+    return context["body"]
+
+
+NAME = '<span class="n">tc</span><span class="o">.</span><span class="n">{}</span>'
+INLINE = '<code class="docutils literal notranslate"><span class="pre">{}</span></code>'
+
+
+def test_names_in_code_lead_to_the_reference():
+    target = '<a class="name" href="reference/memory.html#tensorcore_dsl.shared">'
+    name = NAME.format("shared")
+    assert linked(name) == f"{target}{name}</a>"
+    assert linked(INLINE.format("tc.shared(8,")) == INLINE.format(f"{target}tc.shared</a>(8,")
+
+
+@pytest.mark.parametrize(
+    "body", [NAME.format("unknown"), INLINE.format("np.shared"), f'<a href="x">{NAME.format("shared")}</a>']
+)
+def test_other_code_and_links_stay(body):
+    assert linked(body) == body
+
+
+# -- texts for programs ----------------------------------------------------------------------------
+
+
+def test_the_list_of_pages_for_programs():
+    text = plain_text.llms()
+    assert text.startswith("# tensorcore_dsl\n\n> A Python DSL")
+    assert "- [Get started](_sources/start.md.txt)" in text and "llms-full.txt" in text
+
+
+def test_the_text_for_programs_has_pages_and_every_name():
+    text = plain_text.full()
+    assert "# Get started" in text and "# The museum of public bugs" in text
+    for group in public_names.groups():
+        for name in group.own:
+            assert re.search(rf"^### {name}\b", text, re.M), name
 
 
 # -- pictures --------------------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""Pages of the site for whole programs: the steps of the Hopper tutorial and the examples."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorcore_dsl.viewer.observe import observe
+from tensorcore_dsl.viewer.page import page
+
+ROOT = Path(__file__).parent.parent
+STEPS = sorted((ROOT / "kernels" / "tutorial").glob("hopper_gemm_*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+UNSEEN = {"numba_matmul"}  # whose kernel is Numba's
+INTRODUCTION = """\
+# Programs
+
+Whole programs of one file each, to read, copy and change. A page has the program in colours, where names of
+the package lead to the reference. *See inside* opens its kernels with PTX, SASS, counts and timeline.
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A file, and the step before it if it is one of the tutorial."""
+
+    path: Path
+    before: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def seen(self) -> bool:
+        """Does the site have its kernels as pages of `tensorcore-dsl view`?"""
+        return self.name not in UNSEEN
+
+    @property
+    def story(self) -> tuple[str, str]:
+        """The first sentence of the docstring, and the rest."""
+        text = ast.get_docstring(ast.parse(self.path.read_text())) or self.name
+        first, _, rest = text.partition("\n\n")
+        return " ".join(first.split()).rstrip("."), rest
+
+    def markdown(self) -> str:
+        title, rest = self.story
+        where = self.path.relative_to(ROOT).as_posix()
+        links = [f'<a href="../view/{self.name}.html">See inside</a>'] if self.seen else []
+        links.append(f"[{where}](../../{where})")
+        if self.before is not None:
+            links.append(f"[what changes](#changes-from-{self.before.stem.replace('_', '-')}-py)")
+        words = self.name.replace("_", " ")  # which the search finds; a name is one word to it
+        parts = [f"# {title}", f"`{self.path.name}` ({words}): {' · '.join(links)}", rest]
+        parts.append(f"```{{literalinclude}} ../../{where}\n:language: python\n:linenos:\n```")
+        if self.before is not None:
+            parts += [f"## Changes from {self.before.name}", f"```diff\n{self._difference()}```"]
+        return "\n\n".join(parts) + "\n"
+
+    def _difference(self) -> str:
+        """The lines that differ from the step before it, without the docstrings."""
+        texts = [_code(path).splitlines(keepends=True) for path in (self.before, self.path) if path]
+        return "".join(list(difflib.unified_diff(*texts, n=2))[2:])
+
+
+def _code(path: Path) -> str:
+    """A program without its docstring."""
+    return re.sub(r'\A""".*?"""\n+', "", path.read_text(), flags=re.DOTALL)
+
+
+def programs() -> list[Program]:
+    """The steps of the tutorial, then the examples."""
+    steps = [Program(path, before) for path, before in zip(STEPS, [None, *STEPS])]
+    return [*steps, *map(Program, EXAMPLES)]
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """(file name, text) of each page, the list of them first."""
+    every = programs()
+    rows = [f"| [{one.path.name}]({one.name}.md) | {one.story[0]} |" for one in every]
+    count = len(STEPS)
+    tables = ["| file | computes |\n|---|---|\n" + "\n".join(part) for part in (rows[:count], rows[count:])]
+    text = f"{INTRODUCTION}\n## Steps of the [Hopper tutorial](../hopper_tutorial.md)\n\n{tables[0]}\n\n"
+    text += f"## [Examples](../examples.md)\n\n{tables[1]}\n\n"
+    names = "\n".join(one.name for one in every)
+    yield "index.md", f"{text}```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{names}\n```\n"
+    for one in every:
+        yield f"{one.name}.md", one.markdown()
+
+
+def write_views(folder: Path) -> None:
+    """The kernels of the programs as pages of `tensorcore-dsl view`, where they are older than the code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    printed = io.StringIO()  # what the programs print
+    package = max(path.stat().st_mtime for path in (ROOT / "tensorcore_dsl").rglob("*.*"))
+    for one in programs():
+        target = folder / f"{one.name}.html"
+        newest = max(package, one.path.stat().st_mtime)
+        if one.seen and not (target.exists() and target.stat().st_mtime > newest):
+            with redirect_stdout(printed):
+                target.write_text(page(observe(str(one.path), None)), encoding="utf-8")
