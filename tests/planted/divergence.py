@@ -12,67 +12,6 @@ PARTIAL = (Divergence, EmulationError)
 
 
 @tc.kernel
-def barrier_in_a_branch(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    tile[t] = x[t]
-    if mistake:
-        if {"half a warp": tc.lane_id() < 16, "one and a half warps": t < 48}.get(mistake, x[t] % 2 == 0):
-            tc.barrier()  # error
-    else:
-        tc.barrier()
-        out[t] = tile[63 - t]
-
-
-@tc.kernel
-def barrier_in_both_arms(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """The arms of a branch may each have a barrier where whole warps take them, else not."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    if (t % 2 if mistake else t // 32) == 0:
-        tile[t] = x[t]
-        tc.barrier()  # error
-    else:
-        tile[t] = -x[t]
-        tc.barrier()  # error
-    out[t] = tile[t ^ 32]
-
-
-@tc.kernel
-def barrier_in_a_loop_of_lanes(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Turns by the lane's own bound, instead of the same number for all."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    tile[t] = x[t]
-    for i in tc.range(1 + t % 3 if mistake == "bound of the lane" else 3):
-        if mistake == "break":
-            if i > t % 3:
-                break
-        tc.barrier()  # error
-    out[t] = tile[63 - t]
-
-
-@tc.kernel
-def barrier_behind_and(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """A function that waits is called in the right operand of `and`."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-
-    def neighbour():
-        tile[t] = x[t]
-        tc.barrier()  # error
-        return tile[63 - t]
-
-    if mistake:
-        if x[t] % 2 == 1 and neighbour() > 0:
-            out[t] = 1
-    else:
-        value = neighbour()
-        if x[t] % 2 == 1 and value > 0:
-            out[t] = 1
-
-
-@tc.kernel
 def barrier_by_predicate(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
@@ -234,19 +173,6 @@ def left_half(draw):
 
 
 @tc.kernel
-def role_by_thread_not_by_warp(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """The first 40 threads are to store, the others to compute; roles must be whole warps."""
-    tile = tc.shared(64, tc.s32)
-    t = tc.threadIdx.x
-    if t < (40 if mistake else 32):
-        tile[t] = x[t]
-        tc.barrier(1, 64)  # error
-    else:
-        tc.barrier(1, 64)  # error
-        out[t - 32] = tile[63 - t]
-
-
-@tc.kernel
 def shuffle_after_a_return(x: tc.Array, out: tc.Array, mistake: tc.Const = ""):
     """Lanes beyond the end return; the others reduce with a full mask."""
     lane = tc.lane_id()
@@ -268,26 +194,6 @@ def _next_large(x):
 
 
 CASES = [
-    *variants(
-        barrier_in_a_branch,
-        1,
-        64,
-        mapped(64, lambda x: x[::-1]),
-        Divergence,
-        mistakes=("half a warp", "one and a half warps", "condition of the data"),
-    ),
-    *variants(
-        barrier_in_both_arms, 1, 64, mapped(64, lambda x: np.concatenate([-x[32:], x[:32]])), Divergence
-    ),
-    *variants(
-        barrier_in_a_loop_of_lanes,
-        1,
-        64,
-        mapped(64, lambda x: x[::-1]),
-        Divergence,
-        mistakes=("bound of the lane", "break"),
-    ),
-    *variants(barrier_behind_and, 1, 64, mapped(64, lambda x: x % 2), Divergence),
     *variants(
         barrier_by_predicate,
         1,
@@ -328,7 +234,6 @@ CASES = [
         Divergence,
         mistakes=("mma", "ldmatrix", "stmatrix", "movmatrix"),
     ),
-    *variants(role_by_thread_not_by_warp, 1, 64, mapped(64, lambda x: x[31::-1]), Divergence),
     *variants(
         shuffle_after_a_return, 1, 32, mapped(20, lambda x: np.full(20, x.sum(), np.int32)), Divergence
     ),
