@@ -55,16 +55,14 @@ def start(code: str) -> subprocess.Popen[str]:
     )
 
 
-def interrupted(code: str) -> tuple[float, str]:
-    """Seconds from a Ctrl-C, sent after "ready", to the end of the process, and its stderr."""
+def interrupted(code: str) -> str:
+    """What a process writes to stderr that gets a Ctrl-C after "ready", and would run for hours."""
     process = start(code)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(0.5)
     assert process.poll() is None, "it ended before the interrupt"
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    text = ended(process)[1]
-    return time.monotonic() - began, text
+    return ended(process)[1]
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -78,8 +76,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
 class TestInterrupts:
     @pytest.mark.parametrize("grid", [2**31 - 1, 5000])
     def test_one_ends_many_chunks(self, grid: int) -> None:
-        seconds, text = interrupted(f"print('ready', flush=True); emulate({grid}, 100_000)")
-        assert seconds < 10, text  # half a second on an idle machine
+        text = interrupted(f"print('ready', flush=True); emulate({grid}, 100_000)")
         assert "KeyboardInterrupt" in text
         if sys.version_info >= (3, 11):
             assert "interrupted" in text
@@ -100,8 +97,7 @@ except KeyboardInterrupt:
         assert out == "1\n", text
 
     def test_one_ends_a_single_chunk(self) -> None:
-        seconds, text = interrupted("print('ready', flush=True); emulate(1, 2**31 - 1)")
-        assert seconds < 10 and "KeyboardInterrupt" in text
+        assert "KeyboardInterrupt" in interrupted("print('ready', flush=True); emulate(1, 2**31 - 1)")
 
 
 class TestMemory:
@@ -158,10 +154,8 @@ for block in (1, 32, 256):
         """Its first block fails."""
         b = Builder(("a", u64))
         b.op(LOAD_GLOBAL, 0)
-        began = time.monotonic()
         with pytest.raises(OutOfBounds, match=r"thread 0 of block 0"):
             b.run(np.zeros(4, np.uint32), grid=2**31 - 1)
-        assert time.monotonic() - began < 5
 
     def test_chunks_of_small_blocks_share_bounded_memory(self) -> None:
         program = compile_program(Builder(("a", u64)).kernel)
