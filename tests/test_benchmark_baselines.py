@@ -1,9 +1,7 @@
 """Kinds of GEMMs and their baselines on the CPU: a fake cuBLAS, torch, and stubs for kernels."""
 
-import importlib.util
 import json
 
-import numpy as np
 import pytest
 from fake_cublaslt import FakeCublas, FakeCuda, FakeLibrary, FakeTorch
 
@@ -97,21 +95,6 @@ def test_operands_of_each_kind():
         assert data.a[0].data_ptr() != data.a[1].data_ptr() and torch.equal(data.b[0], data.b[1])
 
 
-def test_pruning_keeps_the_largest_two_of_four():
-    a = torch.tensor([[1.0, -4.0, 3.0, 2.0, 0.0, 0.0, 5.0, -1.0]])
-    assert operands.pruned(torch, a).tolist() == [[0, -4, 3, 0, 0, 0, 5, -1]]
-
-
-def test_counts():
-    assert CASES["batched"].operations == 5 * 2 * 16 * 24 * 32
-    assert CASES["swiglu"].operations == 2 * CASES["gelu"].operations
-    assert CASES["grouped"].bytes == 2 * (59 * 32 + 3 * 32 * 24 + 59 * 24)
-    assert str(CASES["batched"]) == "bf16 5 times 16 x 24 x 32 row.col"
-    assert "3 groups" in str(CASES["grouped"])
-    read = json.loads(json.dumps(vars(CASES["grouped"])))
-    assert Case.of(read) == CASES["grouped"] and Case.of({**read, "more": 1}).rows == ROWS
-
-
 # Ours
 
 
@@ -131,25 +114,6 @@ def test_ours_are_called_and_checked(kind, monkeypatch):
         wrong = data.d[0].clone()
         wrong[(*[-1] * (wrong.dim() - 2), *place)] += 0.5 * float(wrong.abs().max())
         assert not accuracy.check(torch, data, wrong)[1]
-
-
-def test_precise_sums_are_asked_for(monkeypatch):
-    asked = []
-    monkeypatch.setattr(kernels, "gemm", lambda a, b, out, **wishes: asked.append(wishes["accumulate"]))
-    for case in (Case("e4m3", 32, 32, 32), Case("e4m3", 32, 32, 32, precise=True), CASES["plain"]):
-        gemm_gpu.ours(drawn(case))(0)
-    assert asked == ["fast", None, None]
-
-
-def test_our_gelu_is_cublas_s():
-    """In emulation, on a wgmma kernel, beside torch's tanh formula."""
-    case = Case("bf16", 64, 64, 64, kind="gelu")
-    data = drawn(case, 1)
-    a, b, bias = (x.float().numpy().astype(tc.bf16.numpy) for x in (data.a[0], data.b[0].mT, data.bias))
-    out = np.zeros((64, 64), tc.bf16.numpy)
-    with tc.target("cpu", "sm_90a"):
-        kernels.gemm(a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=gemm_gpu.tanh_gelu)
-    assert accuracy.check(torch, data, torch.tensor(out.astype(np.float32)))[1]
 
 
 # Baselines
@@ -198,14 +162,6 @@ def test_baselines_multiply(kind, cuda):
     )
     left = [x for x in cuda.library.objects.values() if x["values"]]
     assert not left, "descriptions and layouts are freed"
-
-
-def test_accuracy_of_fp8_is_a_choice(cuda):
-    lt = baselines.CublasLt(FakeTorch(cuda))
-    for precise in (False, True):
-        case = Case("e4m3", 32, 32, 32, precise=precise)
-        lt.prepare(case, drawn(case)).close()
-    assert cuda.library.fast == [1, 0]
 
 
 def test_the_fastest_fair_baseline_with_a_right_result_is_the_reference():
@@ -264,88 +220,7 @@ def test_a_baseline_that_fails_is_noted_and_the_others_go_on(cuda, monkeypatch):
     assert "Broken: RuntimeError: no such luck" in gemm_summary.notes(found)
 
 
-def test_results_of_captured_launches_are_not_checked(cuda, monkeypatch):
-    """Functions of torch that return new tensors, as cuSPARSELt: a capture computes nothing."""
-
-    class Returning(baselines.Baseline):
-        name, kinds = "Returning", ("plain",)
-
-        def prepare(self, case, data):
-            def launch(i):
-                cuda.spend(1.0)
-                captured = cuda.graph is not None
-                data.d[i] = torch.zeros_like(data.d[i]) if captured else data.a[i] @ data.b[i]
-
-            return baselines.Prepared("Returning", launch, data)
-
-    for name, function in exact(None).items():
-        monkeypatch.setattr(kernels, name, function)
-    bench = gemm_gpu.GpuBench(FakeTorch(cuda), [Returning()], gpu.Monitor(False), 3, 0, True)
-    result = bench(CASES["plain"])
-    assert result["baselines"]["Returning"]["correct"] and result["reference_correct"]
-
-
-def test_triton_tiles():
-    if not importlib.util.find_spec("triton"):
-        pytest.skip("Triton is not installed")
-    from benchmarks import triton_kernels
-
-    for dtype in ("bf16", "e4m3"):
-        for M in (1, 64, 4096):
-            found = triton_kernels.configurations(dtype, M, fast=False)
-            assert len(found) == len(set(found)) >= 2
-            assert all(c.precise == (dtype == "e4m3") for c in found)
-
-
 # Ceilings
-
-
-@pytest.mark.parametrize("dtype", ceiling.LOOPS)
-def test_the_loop_of_a_ceiling_multiplies(dtype):
-    """What is counted is what is done."""
-    case = Case(dtype, 1, 1, 1)
-    a, b, d = ceiling.loop_operands(torch, dtype, "cpu")
-    a, b = (x.view(torch.uint8).numpy().view(case.element.numpy) for x in (a, b))
-    d, rounds = d.numpy(), 2
-    with tc.target("cpu", "sm_90a"):
-        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype])
-    slots = [x.astype(np.float64).reshape(ceiling.STAGES, -1, x.shape[1]) for x in (a, b)]
-    expected = rounds * sum(x @ y.T for x, y in zip(*slots))
-    thread = np.arange(128)
-    row = thread // 32 * 16 + thread % 32 // 4
-    for group in range(2):
-        exact = expected[group * 64 + row, thread % 4 * 2]
-        np.testing.assert_allclose(d[group], exact, rtol=1e-2, atol=0.1 * (dtype != "s8"))
-    terms = a.shape[0] // ceiling.STAGES * a.shape[1] * ceiling.STAGES * rounds
-    assert ceiling.operations(dtype, rounds) == 2 * terms * ceiling.BN
-
-
-def test_shares_of_the_ceiling_that_binds():
-    def result(dtype, seconds, **more):
-        case = Case(dtype, 1000, 1000, 1000, **more)
-        found = {**vars(case), "operations": case.operations}
-        return gemm_summary.derive({**found, "ours": {"median": seconds, "samples": [seconds]}})
-
-    results = [
-        result("bf16", 4e-6),
-        result("f64", 2e-5),
-        result("f64", 4e-5),
-        result("bf16", 2e-6, kind="sparse"),
-    ]
-    gemm_summary.add_shares(results, {"flops": {"bf16": 1e15}, "bytes": 1e15})
-    assert [r["share"] for r in results] == pytest.approx([0.5, 1, 0.5, 0.5])
-    gemm_summary.add_shares(results, {"flops": {"bf16": 1e15}, "bytes": 2e12})
-    assert results[0]["share"] == pytest.approx(3e-6 / 4e-6), "6 MB at 2 TB/s"
-
-
-def test_ceilings_that_fail_are_noted(monkeypatch):
-    def broken(*arguments):
-        raise ValueError("no")
-
-    monkeypatch.setattr(ceiling, "tensor_rate", broken)
-    monkeypatch.setattr(ceiling, "memory_rate", lambda *arguments: 3.0)
-    found = ceiling.measured(torch, ["bf16"])
-    assert found == {"flops": {}, "failures": {"bf16": "ValueError: no"}, "bytes": 3.0}
 
 
 # The whole of it

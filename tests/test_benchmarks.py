@@ -1,6 +1,5 @@
 """The benchmarks: statistics, the quick paths on the CPU, and those of the GPU with a fake one."""
 
-import argparse
 import dataclasses
 import json
 import math
@@ -18,7 +17,6 @@ import tensorcore_dsl as tc
 from benchmarks import (
     accuracy,
     baselines,
-    batch_invariant,
     compile_time,
     cublas,
     forms,
@@ -42,11 +40,8 @@ from benchmarks.harness import Report, Timing
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
-from tensorcore_dsl.kernels.choosing.choice import choose
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache
-from tensorcore_dsl.kernels.host.operands import BITS
-from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 pytestmark = pytest.mark.thorough
 
@@ -96,12 +91,6 @@ def test_report_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-def test_machine_says_what_matters():
-    found = harness.machine()
-    assert found["cores"] >= 1 and found["versions"]["numpy"] == np.__version__
-    assert json.loads(json.dumps(found)) == found
-
-
 def test_tables(capsys):
     rows = [
         {"name": "[a]", "rate": "12.5", "unused": "-", "notes": "fine"},
@@ -124,11 +113,6 @@ def test_tables(capsys):
     ]
 
 
-def test_no_progress_bar_in_a_file(capsys):
-    assert list(tables.progress([1, 2], "t")) == [1, 2]
-    assert capsys.readouterr().err == ""
-
-
 def test_duration():
     assert [tables.duration(s) for s in (2.5, 0.0123, 4.56e-6, 7e-9)] == [
         "2.5 s",
@@ -140,33 +124,6 @@ def test_duration():
 
 
 # Cases
-
-
-def test_sizes_dtypes_layouts():
-    assert gemm_cases.sizes_of("64,1x2x3") == ((64, 64, 64), (1, 2, 3))
-    assert gemm_cases.layouts_of("TN,row.row") == ("row.col", "row.row")
-    assert gemm_cases.dtypes_of("F16, s8") == ("f16", "s8")
-    for function, text, said in (
-        (gemm_cases.sizes_of, "1x2", "MxNxK"),
-        (gemm_cases.sizes_of, "0", "MxNxK"),
-        (gemm_cases.sizes_of, "axbxc", "MxNxK"),
-        (gemm_cases.dtypes_of, "f17", "tf32"),
-        (gemm_cases.layouts_of, "row", "row.col"),
-    ):
-        with pytest.raises(argparse.ArgumentTypeError, match=said):
-            function(text)
-
-
-def test_all_layouts_at_one_size():
-    found = list(gemm_cases.cases(("f16", "s8"), gemm_cases.GPU_SIZES, ()))
-    assert len(found) == len(set(found)) == 2 * (len(gemm_cases.GPU_SIZES) + len(LAYOUTS) - 1)
-    assert {c.dtype for c in found[:2]} == {"f16", "s8"}, "a run cut short has something of each"
-
-
-def test_case_counts():
-    case = Case("s8", 2, 3, 4)
-    assert case.operations == 48 and case.bytes == 8 + 12 + 6 * 4 and case.out == tc.s32
-    assert Case("f64", 2, 3, 4).bytes == 8 * (8 + 12 + 6)
 
 
 def test_allowed_error_is_zero_for_integers_and_small_for_floats():
@@ -228,25 +185,6 @@ def test_a_landscape_says_how_its_ratios_lie(tmp_path):
     assert mean["median"] == "1.095"
     assert [row["ratio"] for row in found["The worst"]] == [f"{0.9 + 0.01 * i:.3f}" for i in range(10)]
     assert "Drawn" in gemm_plot.draw(report, tmp_path / "map.png")
-
-
-def test_suites_can_be_cut():
-    assert {c.dtype for c in suites.cases("hopper", ("square",), ("e4m3", "s8"))} == {"e4m3", "s8"}
-    assert {c.kind for c in suites.cases("hopper", ("gelu", "swiglu"))} == {"gelu", "swiglu"}
-    sized = suites.cases("hopper", ("batched", "grouped"), sizes=((64, 32, 16), (128, 32, 16)))
-    assert [(c.N, c.K) for c in sized] == [(32, 16)] * 4 and max(sized[2].rows) == 64
-    assert sum(sized[2].rows) == sized[2].M
-    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {"odd bf16", "mma.sync bf16"}
-    with pytest.raises(ValueError, match=r"groups are square bf16, .*mma\.sync bf16"):
-        suites.cases("hopper", ("even",))
-
-
-def test_a_suite_is_measured_round_robin():
-    chosen = suites.cases("hopper")
-    turns = suites.round_robin(chosen)
-    names = list(dict.fromkeys(case.group for case in chosen))
-    assert [case.group for case in turns[: len(names)]] == names
-    assert sorted(map(str, turns)) == sorted(map(str, chosen))
 
 
 # cuBLASLt
@@ -369,33 +307,6 @@ def test_gpu_bench_picks_the_fastest_algorithm_and_compares(bench):
     json.dumps(found, allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    "case, note",
-    [
-        (Case("s8", 8, 8, 16, "row.col"), ""),
-        (Case("s8", 8, 8, 16, "col.row"), "reference reads row.col"),
-        (Case("s8", 7, 9, 17, "row.row"), "reference padded to 16x16x32, row.col"),
-    ],
-)
-def test_s8_reference_where_cublaslt_has_no_such_product(bench, case, note):
-    found = bench(case)
-    assert (found["note"], found["error"], found["reference_error"]) == (note, 0, 0)
-    assert found["reference_correct"]
-
-
-def test_fp8_reference_sums_fast(bench, monkeypatch):
-    """What stands for ours is exact: the emulator has no fp8 product without wgmma."""
-
-    def exact(a, b, out, **wishes):
-        out.copy_((a.double() @ b.double()).to(out.dtype))
-
-    monkeypatch.setattr(kernels, "gemm", exact)
-    found = bench(Case("e4m3", 32, 16, 64))
-    assert found["correct"] and found["reference_correct"], found
-    assert found["reference_name"].startswith("cuBLASLt")
-    assert "NOT_SUPPORTED" in bench(Case("e4m3", 32, 16, 63))["reference_failure"]
-
-
 def test_the_family_of_kernels_is_an_option(bench, monkeypatch):
     asked = []
     plain = kernels.gemm
@@ -404,65 +315,6 @@ def test_the_family_of_kernels_is_an_option(bench, monkeypatch):
     assert set(asked) == {"sm80"} and found["chosen_family"] == "sm80"
     bench(Case("bf16", 8, 8, 8))
     assert asked[-1] is None
-
-
-def test_tiles_of_both_families():
-    assert gemm_gpu.tile(kernels.AmpereConfig(BM=64, BK=32, stages=3)) == "64x128x32 s3"
-    assert gemm_gpu.tile(HopperConfig(BN=128, stages=6, cluster_m=2)) == "128x128 s6 c2"
-    assert gemm_gpu.tile(HopperConfig(cluster_m=2, cluster_n=2, pingpong=True)) == "128x256 s4 c2x2 pp"
-    assert gemm_gpu.tile(HopperConfig(BM=64, split_k=4)) == "64x256 s4 k4"
-    torch = pytest.importorskip("torch")
-    a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
-    found = gemm_gpu.planned(a, b.t(), d, "sm90")
-    assert (found["chosen_family"], found["kernel"]) == ("sm90", "bf16_gemm")
-    chosen = choose(ProblemShape(128, 128, 128))
-    assert (found["config"]["BN"], found["tile"]) == (chosen.BN, gemm_gpu.tile(chosen))
-
-
-def test_gpu_bench_without_graphs(bench):
-    bench.torch.cuda.captures = False
-    found = bench(Case("f64", 8, 8, 8))
-    assert found["ours"]["launched_as"] == "batches (RuntimeError: no captures here)"
-    assert found["ours"]["median"] == pytest.approx(2e-3)
-    assert "ours in batches" in gemm_summary.notes({**vars(Case("f64", 8, 8, 8)), **found})
-
-
-def test_gpu_bench_without_a_reference(bench):
-    bench.baselines[0]._library._library.costs = (None,)
-    found = bench(Case("bf16", 8, 8, 8))
-    assert "none of the 1 algorithms" in found["reference_failure"]
-    assert "ours" in found and "reference" not in found
-
-
-def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
-    def missing(name):
-        raise cublas.Unavailable("not here")
-
-    monkeypatch.setattr(cublas, "load", missing)
-    bench.baselines = baselines.available(bench.torch)
-    case = Case("f16", 8, 8, 8)
-    fair = [each.name for each in bench.baselines if each.supports(case) and each.is_fair(case)]
-    assert fair == ["torch"]
-    found = bench(Case("tf32", 16, 8, 24, "row.row"))
-    assert found["reference_correct"] and found["reference_name"].endswith(" mm")
-
-
-def test_rows_of_large_products_are_sampled(bench, monkeypatch):
-    torch = bench.torch
-    case = Case("f16", 1000, 8, 8)
-    everything = list(accuracy.row_blocks(torch, case))
-    assert sum(len(range(*block.indices(case.M))) for block in everything) == case.M
-    monkeypatch.setattr(accuracy, "CHECKED", case.operations - 1)
-    (rows,) = accuracy.row_blocks(torch, case)
-    assert len(rows) == accuracy.ROWS and rows.unique().numel() == accuracy.ROWS
-    edges = [int(row * accuracy.ROWS / case.M) for row in rows + 0.0]
-    assert max(abs(edge - place) for place, edge in enumerate(edges)) <= 1, "one in each part"
-    a, b = operands.draw(torch, case, 0)
-    data = operands.operands(torch, case, a, b, 1)
-    d = (a.double() @ b.double()).half()
-    assert accuracy.check(torch, data, d)[1]
-    d[500:508, 5] = math.nan
-    assert accuracy.check(torch, data, d) == (None, False)
 
 
 def test_wrong_results_are_seen(bench):
@@ -480,48 +332,6 @@ def test_wrong_results_are_seen(bench):
 
 
 # Batch invariance
-
-
-def invariant_result(M, **more):
-    return {"dtype": "bf16", "M": M, "N": 4096, "K": 14336, "layout": "row.col", **more}
-
-
-def test_batch_invariance_is_summed_up():
-    """Each M is in the means once; what failed, or had no time, is not."""
-    timed = [
-        {bits: {"tile": "64x64 s6", "other_rows": M * (bits == "any"), "median": 1e-5} for bits in BITS}
-        for M in (1, 8)
-    ]
-    results = [
-        invariant_result(1, ratio=0.5, correct=True, same_plan=False, **timed[0]),
-        invariant_result(8, ratio=2.0, correct=True, same_plan=True, **timed[1]),
-        invariant_result(16, failure="ValueError: no"),
-        invariant_result(32, left_out="170 s are over"),
-    ]
-    summary = batch_invariant.summary(results)
-    assert summary["geometric_mean"] == {"bf16": 1.0, "bf16 4096x14336": 1.0}
-    rows, means = batch_invariant.tables({"results": results, "summary": summary})
-    assert [row["M"] for row in rows.rows] == ["1", "8", "16", "32"]
-    assert [row["rows that differ"] for row in rows.rows] == ["1", "8", "-", "-"]
-    assert [row["notes"] for row in rows.rows] == [
-        "",
-        "one plan for both",
-        "ValueError: no",
-        "170 s are over",
-    ]
-    assert [row["ratio"] for row in means.rows] == ["1.000"] * 2
-    wrong = invariant_result(8, ratio=1.0, correct=False, **timed[1])
-    wrong["batch_invariant"]["other_rows"] = 3
-    (row,) = next(batch_invariant.tables({"results": [wrong], "summary": {}})).rows
-    assert row["notes"] == "3 ROWS HAVE OTHER BITS"
-
-
-def test_weights_and_rows_of_batch_invariance():
-    parser = argparse.ArgumentParser()
-    batch_invariant.add_arguments(parser)
-    given = parser.parse_args(["--weights", "4096x512,8x16", "--rows", "1,300", "--dtypes", "bf16,e4m3"])
-    assert (given.weights, given.rows) == (((4096, 512), (8, 16)), (1, 300))
-    assert given.dtypes == ("bf16", "e4m3") and not given.fast
 
 
 # Tuning
@@ -544,21 +354,6 @@ def test_tuning_shows_the_best_and_the_choice_before(bench, monkeypatch):
     (before,) = [row for row in table.rows if row["notes"] == "gemm's choice before"]
     assert before["place"] == "6" and {row["family"] for row in table.rows} == {"sm90"}
     assert tuning_cache.entries() == known  # those of other tests in this process
-
-
-def test_lists_of_configurations():
-    parser = argparse.ArgumentParser()
-    tuning.add_arguments(parser)
-    assert tuning.candidates(parser.parse_args([])) is None
-    found = tuning.candidates(
-        parser.parse_args(["--BN", "64,256", "--group-m", "4,16", "--mma-in-flight", "0"])
-    )
-    assert {(c.BN, c.group_m) for c in found} == {(64, 4), (64, 16), (256, 4), (256, 16)}
-    assert {c.mma_in_flight for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {4}
-    (one,) = tuning.candidates(parser.parse_args(["--stages", "3"]))
-    assert one == HopperConfig(stages=3)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--BN", "x"])
 
 
 def test_a_problem_that_fails_leaves_the_others():
@@ -680,38 +475,6 @@ def test_gemm_on_the_cpu(tmp_path, capsys):
     assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(math.sqrt(rates[0] * rates[1]))
     (plot,) = tmp_path.glob("*.png")
     assert plot.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_comparison_is_drawn_and_printed(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    report = Report("gemm", {}, {"reference": "cuBLASLt"}, {"gpu": {"name": "X", "driver": "1"}})
-    report.summary["target"] = "cuda"
-    for size, ours in ((512, 1e-4), (1024, 4e-4)):
-        timing = {"median": ours, "spread": 0.01, "samples": [ours]}
-        report.results.append(
-            gemm_summary.derive(
-                {
-                    "dtype": "bf16",
-                    "M": size,
-                    "N": size,
-                    "K": size,
-                    "layout": "row.col",
-                    "operations": 10**10,
-                    "error": 1e-3,
-                    "correct": True,
-                    "ours": dict(timing),
-                    "reference": {"median": 2e-4, "spread": 0.0, "samples": [2e-4]},
-                }
-            )
-        )
-    gemm_summary.conclude(report)
-    for table in gemm_summary.tables(report.json()):
-        table.print()
-    assert "Drawn to" in gemm_plot.draw(report, tmp_path / "plot.png")
-    out = capsys.readouterr().out
-    assert "2.000" in out and "0.500" in out and "1 of 2" in out
-    assert report.summary["dtypes"]["bf16"]["ratio"] == pytest.approx(1)
-    assert list(tmp_path.glob("*.png"))
 
 
 def test_a_suite_in_emulation(tmp_path, capsys, monkeypatch):

@@ -22,9 +22,7 @@ ROOT = Path(__file__).parent.parent
 FILES = Path(__file__).parent / "typing"
 KERNELS = (  # strictly typed, as README.md and the mistakes
     "row_kernels",
-    "gemm_kernels",
     "fragment_kernels",
-    "persistent_kernels",
     "features",
     "host_code",
     "star_import",
