@@ -125,6 +125,7 @@ def expected(value: exact.Number, source: DType, to: DType, rounding: str) -> in
 PAIRS = list(itertools.product(NUMBERS, NUMBERS))
 
 
+@pytest.mark.quick(lambda to: to.bits)
 @pytest.mark.parametrize("to", NUMBERS, ids=str)
 def test_every_pair_of_types_converts_exactly(to: DType):
     for source in NUMBERS:

@@ -43,6 +43,7 @@ def kernel_of(call: str) -> tc.Kernel:
     return tc.kernel(scope["f"])
 
 
+@pytest.mark.quick(lambda name: getattr(tc, name).__module__)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_error_of_python_inside_the_library_is_shown(name: str) -> None:
     for call in calls_of(name):

@@ -74,10 +74,12 @@ def test_one_line_says_what_takes_long(tmp_path):
     assert launch(tmp_path, AFTER="0") == ([], "")
 
 
+@pytest.mark.thorough
 def test_the_line_can_be_switched_off(tmp_path):
     assert launch(tmp_path, AFTER="0", TENSORCORE_DSL_NOTICE="off")[1] == ""
 
 
+@pytest.mark.thorough
 def test_where_nothing_can_be_kept(tmp_path):
     """Below a file no directory can be made; every process compiles, and says so."""
     (tmp_path / "file").write_text("")

@@ -56,6 +56,7 @@ class TestProducts:
         values = product_cases.values(draw, (4,), "f32", "wide")
         assert values.tobytes().hex() == "9ae41b3b6f5f77409db497bda647523c"
 
+    @pytest.mark.thorough
     def test_every_kind_has_a_result(self) -> None:
         """No kind of case is refused always."""
         seen: dict[str, int] = {}

@@ -18,7 +18,7 @@ from tests.gemm_cases import CASES, RECORDS, digest, run_case
 GOLDEN = Path(__file__).parent / "golden"
 ARCH = "sm_90a"
 FILES = sorted((GOLDEN / ARCH).glob("*.json"))
-CHUNK = 10
+CHUNK = 5
 
 
 def chunks() -> list[Any]:

@@ -19,7 +19,7 @@ from tests.matrix_records import CHUNKS, Record, digest, replayed
 ARCH = "sm_90a"
 FOLDER = Path(__file__).parent / "golden" / ARCH / "matrix"
 KNOWN = matrix_records.read(FOLDER)
-TOGETHER = 16  # forms of one test
+TOGETHER = 6  # forms of one test
 
 
 def groups() -> list[Any]:

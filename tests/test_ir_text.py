@@ -150,7 +150,7 @@ def structure(item: Any, locations: bool) -> Any:
     return item
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(kernels(), st.booleans())
 def test_text_parses_to_the_same_kernel(kernel: Kernel, locations: bool) -> None:
     text = format_kernel(kernel, locations)

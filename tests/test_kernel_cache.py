@@ -112,25 +112,22 @@ FILES = {
 }
 
 
-def process(folder, seed="0"):
-    """Whether a new process compiled."""
+def output(folder, *program, seed="0"):
+    """What a program in a folder prints."""
     done = subprocess.run(
-        [sys.executable, "user.py"], cwd=folder, capture_output=True, text=True, check=False,
+        [sys.executable, *program], cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PYTHONHASHSEED": seed,
              "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    count, ir, _ = done.stdout.split()
+    return done.stdout
+
+
+def process(folder, seed="0"):
+    """Whether a new process compiled."""
+    count, ir, _ = output(folder, "user.py", seed=seed).split()
     assert (count == "1") == (ir == "True")
     return count == "1"
-
-
-@pytest.fixture(scope="module")
-def user(tmp_path_factory):
-    """A folder with the files, whose kernel is in the cache of this module."""
-    folder = tmp_path_factory.mktemp("user")
-    write(folder, FILES)
-    return folder
 
 
 def write(folder, files):
@@ -138,28 +135,47 @@ def write(folder, files):
         (folder / name).write_text(textwrap.dedent(text))
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "compiles"),
-    [
-        ("user.py", "LIMIT = 7", "LIMIT = 8", True),
-        ("user.py", "maker(1.5)", "maker(2.5)", True),
-        ("user.py", "N: tc.Const = 2", "N: tc.Const = 3", True),
-        ("helper.py", "value + TABLE", "value - TABLE", True),
-        ("helper.py", "[1.0, 2.0]", "[1.0, 4.0]", True),
-        ("helper.py", "width = 4", "width = 5", True),
-        ("helper.py", "self.width * 2", "self.width * 3", True),
-        ("settings.py", "FACTOR = 3.0", "FACTOR = 3.5", True),
-        ("settings.py", "UNUSED = 1", "UNUSED = 2", False),
-    ],
-)
-def test_a_change_in_any_file_is_seen(tmp_path, name, old, new, compiles):
-    write(tmp_path, FILES)
+# A file, an edit of it, and whether the kernel is compiled again.
+EDITS = [
+    ("user.py", "LIMIT = 7", "LIMIT = 8", True),
+    ("user.py", "maker(1.5)", "maker(2.5)", True),
+    ("user.py", "N: tc.Const = 2", "N: tc.Const = 3", True),
+    ("helper.py", "value + TABLE", "value - TABLE", True),
+    ("helper.py", "[1.0, 2.0]", "[1.0, 4.0]", True),
+    ("helper.py", "width = 4", "width = 5", True),
+    ("helper.py", "self.width * 2", "self.width * 3", True),
+    ("settings.py", "FACTOR = 3.0", "FACTOR = 3.5", True),
+    ("settings.py", "UNUSED = 1", "UNUSED = 2", False),
+]
+# Runs the program twice with each edit, in processes that have imported the package and nothing of the user's.
+FORKS = """
+import os, runpy, sys
+import numpy, tensorcore_dsl
+from pathlib import Path
+for name, old, new, _ in eval(sys.argv[1]):
+    text = Path(name).read_text()
+    assert text.count(old) == 1
+    Path(name).write_text(text.replace(old, new))
+    for _ in range(2):
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            runpy.run_path("user.py", run_name="__main__")
+            sys.stdout.flush()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    Path(name).write_text(text)
+"""
+
+
+def test_a_change_in_any_file_is_seen(tmp_path):
+    write(tmp_path, {**FILES, "forks.py": FORKS})
     assert process(tmp_path)
     assert not process(tmp_path, seed="17")
-    assert old in (tmp_path / name).read_text()
-    (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new))
-    assert process(tmp_path) == compiles
-    assert not process(tmp_path)
+    lines = output(tmp_path, "forks.py", repr(EDITS)).splitlines()
+    compiled = [line.startswith("1 ") for line in lines]
+    expected = [again for *_, compiles in EDITS for again in (compiles, False)]
+    assert compiled == expected, [*zip(EDITS, compiled[::2], compiled[1::2])]
 
 
 # What is served is what was made.

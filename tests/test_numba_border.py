@@ -36,6 +36,7 @@ assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("order", ["first", "last"])
 def test_numpy_without_row_stack(order, tmp_path):
     """NumPy 2.5 removed it; numba-cuda 0.30.4 names it as it first compiles."""

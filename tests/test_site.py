@@ -257,6 +257,7 @@ def test_pictures_are_shown_and_small(pictures):
     assert all(path.stat().st_size < 150_000 for path in pictures.FOLDER.iterdir())
 
 
+@pytest.mark.thorough
 def test_pictures_are_current(pictures):
     """`make pictures` draws those that are not."""
     stale = [n for n, draw in pictures.PICTURES.items() if pictures.recorded(n) != pictures.digest(draw())]

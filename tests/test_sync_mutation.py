@@ -143,7 +143,6 @@ def test_loads_that_a_copy_overtakes() -> None:
     assert "f64_operands.py" in text and "in load_by_tma" in text
 
 
-@pytest.mark.quick
 def test_a_mutant_is_gone_afterwards() -> None:
     specialisation, run = prepared("f64")
     wanted, before = run(), str(specialisation.ptx)

@@ -109,6 +109,7 @@ def test_configurations_that_were_pickled_have_the_same_entry() -> None:
     assert cache_key(config) == cache_key(again) == before
 
 
+@pytest.mark.thorough
 def test_many_sizes_share_kernels() -> None:
     products = warming._products((tc.bf16,), warming.SIZES, ("row.col",), None)
     found = warming.kernels_of(products, "sm_90a")
