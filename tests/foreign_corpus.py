@@ -42,14 +42,18 @@ def run(name: str, arch: str, checks: bool = True) -> None:
     case = CASES[name]()
     arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in case.arguments]
     module(arch)[name].emulator(checks=checks)[case.grid, case.block](*arguments)
+    compared(case, arguments)
+
+
+def compared(case: Any, arguments: Sequence[Any]) -> None:
+    """Compare the arrays of a launch with what is wanted of it, and others with what they were."""
     for place, x in enumerate(case.arguments):
         if not isinstance(x, np.ndarray):
             continue
-        found, wanted = arguments[place].astype(x.dtype), np.asarray(case.wanted.get(place, x))
+        found, wanted = np.asarray(arguments[place]), np.asarray(case.wanted.get(place, x))
         if case.tolerance and place in case.wanted:
-            np.testing.assert_allclose(
-                found.astype(float), wanted.astype(float), rtol=case.tolerance, atol=case.tolerance
-            )
+            close = {"rtol": case.tolerance, "atol": case.tolerance}
+            np.testing.assert_allclose(found.astype(float), wanted.astype(float), **close)
         else:
             np.testing.assert_array_equal(found, wanted)
 

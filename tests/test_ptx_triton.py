@@ -14,6 +14,9 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.__main__ import main
 
 pytest.importorskip("triton")
+from triton.compiler.errors import CompilationError  # noqa: E402
+
+from tests import triton_corpus as corpus  # noqa: E402
 from tests import triton_kernels as kernels  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -136,3 +139,14 @@ def test_what_is_refused() -> None:
         tc.ptx.from_triton(kernels.softmax, {"BLOCK": 64})[1](np.zeros(3))
     with pytest.raises(tc.ArgumentError, match="softmax: 'complex64' is no type or option of Triton"):
         tc.ptx.from_triton(kernels.softmax, {"BLOCK": 64})[1](np.zeros(3, np.complex64), np.zeros(3), 3)
+
+
+@pytest.mark.quick(lambda name: 0)
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", corpus.CASES)
+def test_kernels_are_right(name: str, arch: str) -> None:
+    if (name, arch) == ("fp8 e4m3", "sm_80"):
+        with pytest.raises(CompilationError, match="fp8e4nv not supported in this architecture"):
+            corpus.run(name, arch)
+    else:
+        corpus.run(name, arch)

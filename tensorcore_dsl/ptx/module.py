@@ -63,7 +63,7 @@ def load(source: str | Path) -> Module:
     """
     path = Path(source) if isinstance(source, Path) or "\n" not in source else None
     text = path.read_text(encoding="utf-8") if path else str(source)
-    return Module(syntax.parse(text, str(path or "<ptx>")))
+    return Module(syntax.parse(text, str(path or "<ptx>")), text)
 
 
 class Module:
@@ -75,10 +75,12 @@ class Module:
         Of PTX.
     target : str
         The architecture that it was written for.
+    ptx : str
+        The text.
     """
 
-    def __init__(self, text: syntax.Text) -> None:
-        self.version, self.target = text.version, text.target
+    def __init__(self, text: syntax.Text, ptx: str) -> None:
+        self.version, self.target, self.ptx = text.version, text.target, ptx
         self._text, self._kernels = text, dict[str, PtxKernel]()
         self._functions = {function.name: function for function in text.kernels}
         self._variables = {v.name: v for v in text.variables if v.space in ("global", "const")}
