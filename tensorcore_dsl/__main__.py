@@ -26,7 +26,7 @@ from tensorcore_dsl.isa.description import describe, search
 from tensorcore_dsl.kernel import installation
 from tensorcore_dsl.kernels import bench, demo, museum
 from tensorcore_dsl.ptx.launch_file import run_launches
-from tensorcore_dsl.viewer.observe import observe
+from tensorcore_dsl.viewer.observe import compiled, observe
 from tensorcore_dsl.viewer.page import page
 from tensorcore_dsl.viewer.server import Pages, serve
 
@@ -114,7 +114,7 @@ def add_check_arguments(checked: argparse.ArgumentParser) -> None:
     checked.add_argument("--launch", metavar="FILE", help="of TOML: the launches of kernels in a file of PTX")
     checked.set_defaults(status_of_errors=USAGE)
     checked.add_argument("script", help="path of a Python script, or of a file of PTX")
-    checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given, or types")
 
 
 def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
@@ -122,6 +122,7 @@ def add_view_arguments(viewed: argparse.ArgumentParser) -> None:
     viewed.add_argument("--port", type=int, default=0, help="of the page (default: any that is free)")
     viewed.add_argument("--arch", help="the architecture, for example sm_80 (default: sm_90a)")
     viewed.add_argument("--launch", type=int, default=1, metavar="N", help="the kernel's N-th launch")
+    viewed.add_argument("--types", action="store_true", help="compile for types, as `compile`; run nothing")
     viewed.add_argument("target", metavar="FILE[:KERNEL]", help="a script, and a kernel that it launches")
     viewed.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
 
@@ -227,10 +228,15 @@ def view(options: argparse.Namespace) -> int:
         script, kernel = options.target, ""
     if options.export is None:
         source_of(script)  # or its error, before anything is served
-        chosen = [f"--launch={options.launch}", *([f"--arch={options.arch}"] if options.arch else [])]
+        chosen = [f"--launch={options.launch}", *(["--types"] if options.types else [])]
+        chosen += [f"--arch={options.arch}"] if options.arch else []
         serve(Pages([*chosen, options.target, *options.arguments], script), options.port)
         return 0
-    text = page(observe(script, kernel or None, options.arguments, options.launch, options.arch))
+    if options.types:
+        seen = compiled(options.target, options.arguments, options.arch)
+    else:
+        seen = observe(script, kernel or None, options.arguments, options.launch, options.arch)
+    text = page(seen)
     try:
         Path(options.export).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -16,7 +16,7 @@ from tensorcore_dsl.arch import arch
 from tensorcore_dsl.codegen import nvdisasm
 from tensorcore_dsl.interpreter.core.residency import limits
 from tensorcore_dsl.kernels import tutorial
-from tensorcore_dsl.viewer.observe import observe
+from tensorcore_dsl.viewer.observe import compiled, observe
 from tensorcore_dsl.viewer.page import page, view
 
 SCRIPT = str(Path(__file__).with_name("viewed_kernels.py"))
@@ -88,6 +88,16 @@ def test_a_launch_that_fails_is_shown_with_its_finding():
     assert [one["kind"] for one in shown["findings"]] == ["OutOfBounds"]
     assert not shown["complete"] and shown["timeline"] is None and shown["counts"] == {}
     assert lines_of(shown, "PTX", key("tc.threadIdx.x + 1"))
+
+
+def test_types_are_enough_for_the_texts(tmp_path, capsys):
+    shown = view(*compiled(f"{SCRIPT}:columns", ["f32[?,1]", "f32[1]", "f32", "swizzle=128"]))
+    assert lines_of(shown, "PTX", READ) and not shown["run"] and shown["counts"] == {}
+    assert shown["arguments"][0].startswith("x: ") and shown["arguments"][-1] == "swizzle = 128"
+    assert "occupancy" not in [name for name, *_ in shown["numbers"]], "the block is not known"
+    target = str(tmp_path / "page.html")
+    assert main(["view", "--export", target, "--types", f"{SCRIPT}:columns", "f32[?,1]"]) == 1
+    assert "needs types for" in capsys.readouterr().err
 
 
 def test_without_a_kernel_all_are_shown(capfd):

@@ -13,6 +13,7 @@ from tensorcore_dsl.checking.findings import CheckResult
 from tensorcore_dsl.checking.script import run, source_of
 from tensorcore_dsl.checking.session import Session, Stopped, launching_in
 from tensorcore_dsl.errors import ArgumentError, EmulationError, TensorCoreError, listing
+from tensorcore_dsl.export.from_text import arguments_of, kernel_in_file
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.kernel.emulation import PreparedLaunch
 from tensorcore_dsl.kernel.specialisation import Specialisation
@@ -22,11 +23,15 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 @dataclass
 class Observed:
-    """One launch. chosen: the build for a GPU; report: None if the emulator refused to go on."""
+    """One launch, or a kernel that is only compiled.
+
+    chosen: the build for a GPU. config: None without a launch. arguments: run-time ones, or their types.
+    report: None if the emulator refused to go on.
+    """
 
     name: str
     chosen: Specialisation
-    config: LaunchConfig
+    config: LaunchConfig | None
     arguments: Sequence[Any]
     result: CheckResult
     report: Report | None
@@ -75,6 +80,13 @@ def _observe(name: str, launch: PreparedLaunch) -> Observed:
     return Observed(name, build, config, arguments, result, report)
 
 
+def compiled(target: str, types: Sequence[str], arch: str | None = None) -> list[Observed]:
+    """The kernel FILE:KERNEL for types of arguments, as `tensorcore-dsl compile` takes them."""
+    kernel, names = kernel_in_file(target)
+    chosen = kernel.specialise((), arguments_of(kernel, types, names), arch)
+    return [Observed(kernel.__name__, chosen, None, chosen.types, CheckResult(), None)]
+
+
 def observe(
     script: str, wanted: str | None, arguments: Sequence[str] = (), number: int = 1, arch: str | None = None
 ) -> list[Observed]:
@@ -93,6 +105,7 @@ def observe(
         failed = f"; it failed ({failure})" if failure else ""
         raise ArgumentError(
             f"{script} makes {'fewer than ' if number > 1 else ''}{count} of {what}{others}{failed}. "
-            "`view` runs the file as a script: launch the kernel in it, or give a script that does"
+            "`view` runs the file as a script: launch the kernel in it, give a script that does, or "
+            "types of its arguments: `view --types FILE:KERNEL TYPE ...` compiles it without a run"
         )
     return session.observed

@@ -239,8 +239,8 @@ function showDetail() {
   const box = $("detail");
   box.replaceChildren();
   if (!selected) {
-    box.append(make("span", "none", view.complete
-      ? "Select a line: it is marked in all texts and in the timeline."
+    box.append(make("span", "none", view.complete || !view.run
+      ? `Select a line: it is marked in all texts${view.timeline ? " and in the timeline" : ""}.`
       : "The emulated run did not come to its end, so there are no counts and no timeline; the findings say why."));
     return;
   }
@@ -317,7 +317,8 @@ function showNav() {
     nav.append(button);
   }
   const counts = ["error", "warning"].map((kind) => view.findings.filter((f) => f.severity === kind).length);
-  if (!view.findings.length) nav.append(make("span", "clean", "checked: no findings"));
+  if (!view.run) nav.append(make("span", "clean", "not run"));
+  else if (!view.findings.length) nav.append(make("span", "clean", "checked: no findings"));
   else {
     const words = [["finding", counts[0]], ["warning", counts[1]]].filter(([, n]) => n);
     const text = words.map(([word, n]) => counted(n, word)).join(", ");

@@ -44,6 +44,7 @@ def view(seen: Observed) -> dict[str, Any]:
         "assembly": assembly(seen.chosen),
         "counts": _counts(seen, timeline),
         "findings": [_finding(one) for one in (*result.findings, *result.warnings)],
+        "run": seen.config is not None,
         "complete": seen.report is not None,
         "states": {state: {"text": text, "color": COLORS[state]} for state, text in STATES.items()},
         "timeline": None if timeline is None else _timeline(timeline),
@@ -51,6 +52,8 @@ def view(seen: Observed) -> dict[str, Any]:
 
 
 def _launch(seen: Observed) -> str:
+    if seen.config is None:
+        return "compiled, not launched"
     sizes = [" × ".join(str(n) for n in dim if n > 1) or "1" for dim in (seen.config.grid, seen.config.block)]
     cluster = seen.config.cluster or seen.chosen.ir.cluster
     clusters = f", clusters of {prod(cluster)}" if cluster is not None and prod(cluster) > 1 else ""
@@ -61,15 +64,17 @@ def _launch(seen: Observed) -> str:
 def _arguments(seen: Observed) -> Iterator[str]:
     for name, argument in zip(seen.chosen.kernel.runtime_names, seen.arguments):
         shape = getattr(argument, "shape", None)
-        yield f"{name}: {argument!r}" if shape is None else f"{name}: {argument.dtype}{list(shape)}"
+        text = f"{argument}" if seen.config is None or shape is None else f"{argument.dtype}{list(shape)}"
+        yield f"{name}: {text}"
     for name, value in seen.chosen.constants.items():
         yield f"{name} = {value!r}"
 
 
 def _numbers(seen: Observed) -> Iterator[tuple[str, str, str]]:
     """(name, value, explanation) of each number at the top of the page."""
-    ir, arch, threads = seen.chosen.ir, seen.chosen.arch, prod(seen.config.block)
-    shared, registers = ir.shared_bytes + seen.config.shared_bytes, None
+    ir, arch, config = seen.chosen.ir, seen.chosen.arch, seen.config
+    threads = ir.threads if config is None else prod(config.block)
+    shared, registers = ir.shared_bytes + (config.shared_bytes if config is not None else 0), None
     try:
         resources = seen.chosen.cubin.resources
     except TensorCoreError as error:
@@ -81,6 +86,8 @@ def _numbers(seen: Observed) -> Iterator[tuple[str, str, str]]:
         spilled = "bytes of spill stores / spill loads of a thread"
         yield "spills", "none" if resources.spills is False else spills, spilled
     yield "shared memory", f"{shared / 1024:,.1f} KiB", f"of a block; {arch} allows {arch.shared_kib} KiB"
+    if threads is None:
+        return
     held = limits(arch, threads, shared, registers)
     least = min(held, key=lambda name: held[name])
     warps, most = held[least] * -(-threads // 32), warps_of(arch)

@@ -24,13 +24,14 @@ COLORS = {
 WIDTH, ROW = 12.0, 0.22  # inches of the picture, of a row
 LANES = 8  # rows for copies in flight
 SVG_WIDTH, SVG_LABEL = 900, 75  # of the picture in notebooks, and its names
+SVG_WAIT = "#8a95a055"  # on light and dark pages
 
 
 def svg(replay: Replay) -> str:
     """The first block as SVG for notebooks: warps, tensor cores and copies over time."""
-    scale = SVG_WIDTH / max(replay.end, 1.0)
+    scale, colors = SVG_WIDTH / max(replay.end, 1.0), COLORS | {"wait": SVG_WAIT}
     rows = [
-        (f"warp {warp.number}", [(s.start, s.end, COLORS[s.state], STATES[s.state]) for s in warp.segments])
+        (f"warp {warp.number}", [(s.start, s.end, colors[s.state], STATES[s.state]) for s in warp.segments])
         for warp in replay.warps
         if warp.block == 0 and warp.steps
     ]
@@ -51,7 +52,7 @@ def svg(replay: Replay) -> str:
         label = f'<text y="11" fill="currentColor">{name}</text>'
         bars += f'<g transform="translate(0 {15 * row})">{label}{"".join(paths)}</g>'
     legend = " ".join(
-        f'<span style="color:{COLORS[state]}">&#9632;</span> {text}' for state, text in STATES.items()
+        f'<span style="color:{colors[state]}">&#9632;</span> {text}' for state, text in STATES.items()
     )
     size = f'viewBox="0 0 {SVG_LABEL + SVG_WIDTH} {15 * len(rows)}" style="width:100%; font:11px sans-serif"'
     return f'<svg {size}>{bars}</svg><div style="font-size:85%">{legend}</div>'

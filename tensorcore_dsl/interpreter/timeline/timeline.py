@@ -207,7 +207,7 @@ class Timeline:
 
     def _repr_html_(self) -> str:
         """The text, and a picture of the first block."""
-        return drawing.svg(self.replay) + f"<pre>{escape(str(self))}</pre>"
+        return drawing.svg(self.replay) + f'<pre style="font-size:85%">{escape(str(self))}</pre>'
 
     @public
     def save(self, path: str | Path) -> None:
