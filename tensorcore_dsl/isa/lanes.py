@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from tensorcore_dsl.isa import bounds, bulk, convert, matrix, memory, semantics, special, warp
-from tensorcore_dsl.isa.context import CLUSTER_SHIFT, FARTHEST
+from tensorcore_dsl.isa import bounds, matrix, memory, semantics, special, warp
 from tensorcore_dsl.isa.effects import Effect
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.numerics import symbols
@@ -24,7 +23,7 @@ class Elementary(NamedTuple):
 
     bits: 0 for an operation that semantics themselves emit. result: -1 for none. function: the name
     of an operation that refers to something by address. literals: the numbers of operands that are
-    immediate. constants: what the operation takes behind these.
+    immediate.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Elementary(NamedTuple):
     result: int = 0
     function: str = ""
     literals: tuple[int, ...] = ()
-    constants: tuple[int, ...] = ()
 
 
 class Access(NamedTuple):
@@ -183,29 +181,6 @@ def _copy(instr: Instruction) -> Operations:
     return (Elementary("copy", max(instr.results[0].register_bits, 8), (0,)),)
 
 
-def _convert(instr: Instruction) -> Operations:
-    p = instr.params
-    name, nearest = _FLOAT_CONVERSIONS.get((p["a"], p["d"])), p.get("rnd", "") in ("", ".rn")
-    return (Elementary(name, instr.operands[0].register_bits, (0,)),) if name and nearest else ()
-
-
-_FLOAT_CONVERSIONS = {
-    ("f32", "f16"): "to f16",
-    ("f32", "bf16"): "to bf16",
-    ("f16", "f32"): "f16 to f32",
-    ("bf16", "f32"): "bf16 to f32",
-    ("s32", "f32"): "s32 to f32",
-    ("u32", "f32"): "u32 to f32",
-}
-
-
-def _convert_pair(instr: Instruction) -> Operations:
-    p = instr.params
-    if p["d"] not in ("f16x2", "bf16x2") or p.get("rnd") != ".rn" or len(instr.operands) != 2:
-        return ()
-    return (Elementary(f"to {p['d']}", 32, (0, 1)),)
-
-
 def _check(instr: Instruction) -> Operations:
     bits = instr.operands[1].register_bits
     return (Elementary("check", bits, (1, 2), result=-1, literals=(3,)),)
@@ -229,12 +204,7 @@ def _reduce(instr: Instruction) -> Operations:
     return (Elementary(f"redux.{sign}{op}", 32, (0,)),)
 
 
-def _map_address(instr: Instruction) -> Operations:
-    return (Elementary("map address", 32, (0, 1), constants=(CLUSTER_SHIFT, FARTHEST)),)
-
-
 _RULES = {
-    semantics.floating: _floating, semantics.compare: _compare, semantics.copy: _copy, convert.single: _convert, convert.pair: _convert_pair,
+    semantics.floating: _floating, semantics.compare: _compare, semantics.copy: _copy,
     bounds.execute: _check, warp.shuffle: _shuffle, warp.vote: _vote, warp.reduce: _reduce,
-    bulk.map_address: _map_address,
 }  # fmt: skip

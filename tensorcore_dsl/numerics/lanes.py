@@ -17,9 +17,9 @@ LANES = 16  # lanes of a vector: half a warp, which compiles and runs faster tha
 WARP = 2 * LANES
 NAN = 0x7FFFFFFF  # the NaN of f32 arithmetic
 
-# Kinds of vectors: words; words in which a NaN may have any bits; floats in which a NaN may have any
-# bits. Few operations read the bits of a NaN, so all others leave them as they are.
-WORDS, ANY, FLOATS = "w", "n", "f"
+# Kinds of vectors: words, and floats in which a NaN may have any bits. Few operations read the bits of
+# a NaN, so f32 arithmetic leaves them as they are.
+WORDS, FLOATS = "w", "f"
 
 Emit = Callable[..., Any]  # (builder, *vectors of the operands) -> vector of the result
 
@@ -89,11 +89,6 @@ def _intrinsic(name: str) -> Emit:
     return emit
 
 
-def _is_nan(builder: Any, a: Any) -> Any:
-    magnitude = builder.and_(a, constant(32, 0x7FFFFFFF))
-    return builder.icmp_unsigned(">", magnitude, constant(32, 0x7F800000))
-
-
 def _float_extreme(largest: bool) -> Emit:
     """-0.0 is less than +0.0; one NaN gives the other operand."""
 
@@ -107,84 +102,6 @@ def _float_extreme(largest: bool) -> Emit:
         return builder.select(builder.fcmp_unordered("uno", b, b), a, chosen)
 
     return emit
-
-
-# -- conversions, to nearest where they round ------------------------------------------------------
-
-_HALF_NAN = 0x7FFF
-
-
-def _from_half(builder: Any, a: Any) -> Any:
-    """Exact: the exponent is corrected by a product, which also takes subnormal numbers."""
-    word = builder.zext(a, vector(32))
-    sign = builder.shl(builder.and_(word, constant(32, 0x8000)), constant(32, 16))
-    magnitude = builder.and_(word, constant(32, 0x7FFF))
-    moved = builder.shl(magnitude, constant(32, 13))
-    scale = builder.bitcast(constant(32, (127 + 112) << 23), _FLOATS)
-    bits = builder.bitcast(builder.fmul(_floats(builder, moved), scale), vector(32))
-    infinite = builder.icmp_unsigned("==", magnitude, constant(32, 0x7C00))
-    bits = builder.select(infinite, constant(32, 0x7F800000), bits)
-    bits = builder.or_(bits, sign)
-    nan = builder.icmp_unsigned(">", magnitude, constant(32, 0x7C00))
-    return builder.select(nan, constant(32, NAN), bits)
-
-
-def _to_half(builder: Any, a: Any) -> Any:
-    magnitude = builder.and_(a, constant(32, 0x7FFFFFFF))
-    sign = builder.and_(builder.lshr(a, constant(32, 16)), constant(32, 0x8000))
-    # Subnormal: added to 1/2, whose last place is that of subnormal halves, the sum is rounded.
-    half = constant(32, 126 << 23)
-    sum_ = builder.fadd(_floats(builder, magnitude), builder.bitcast(half, _FLOATS))
-    small = builder.sub(builder.bitcast(sum_, vector(32)), half)
-    odd = builder.and_(builder.lshr(magnitude, constant(32, 13)), constant(32, 1))
-    moved = builder.add(builder.sub(magnitude, constant(32, 112 << 23)), constant(32, 0xFFF))
-    normal = builder.lshr(builder.add(moved, odd), constant(32, 13))
-    is_small = builder.icmp_unsigned("<", magnitude, constant(32, 113 << 23))
-    rounded = builder.select(is_small, small, normal)
-    huge = builder.icmp_unsigned(">=", magnitude, constant(32, 143 << 23))
-    rounded = builder.or_(builder.select(huge, constant(32, 0x7C00), rounded), sign)
-    rounded = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), rounded)
-    return builder.trunc(rounded, vector(16))
-
-
-def _from_bfloat(builder: Any, a: Any) -> Any:
-    return builder.shl(builder.zext(a, vector(32)), constant(32, 16))
-
-
-def _to_bfloat(builder: Any, a: Any) -> Any:
-    odd = builder.and_(builder.lshr(a, constant(32, 16)), constant(32, 1))
-    rounded = builder.lshr(builder.add(builder.add(a, constant(32, 0x7FFF)), odd), constant(32, 16))
-    rounded = builder.select(_is_nan(builder, a), constant(32, _HALF_NAN), rounded)
-    return builder.trunc(rounded, vector(16))
-
-
-def _pair(convert: Emit) -> Emit:
-    """Pack two words into the halves of one, the first one above."""
-
-    def emit(builder: Any, high: Any, low: Any) -> Any:
-        low, high = (builder.zext(convert(builder, x), vector(32)) for x in (low, high))
-        return builder.or_(low, builder.shl(high, constant(32, 16)))
-
-    return emit
-
-
-def _to_float(way: str) -> Emit:
-    return lambda builder, a: getattr(builder, way)(a, _FLOATS)
-
-
-def _of_conversions() -> dict[tuple[str, int], Operation]:
-    operations = {
-        ("to f16", 32): Operation(16, (32,), _to_half, kinds="wn"),
-        ("to bf16", 32): Operation(16, (32,), _to_bfloat, kinds="wn"),
-        ("to f16x2", 32): Operation(32, (32, 32), _pair(_to_half), kinds="wnn"),
-        ("to bf16x2", 32): Operation(32, (32, 32), _pair(_to_bfloat), kinds="wnn"),
-        ("f16 to f32", 16): Operation(32, (16,), _from_half),
-        ("bf16 to f32", 16): Operation(32, (16,), _from_bfloat),
-        ("s32 to f32", 32): Operation(32, (32,), _to_float("sitofp"), kinds="fw"),
-        ("u32 to f32", 32): Operation(32, (32,), _to_float("uitofp"), kinds="fw"),
-        ("map address", 32): Operation(32, (32, 32), _map_address, literals=2),
-    }
-    return operations
 
 
 # -- checks ------------------------------------------------------------------------------------
@@ -208,19 +125,6 @@ def _everywhere(builder: Any, number: Any, lanes: int = LANES) -> Any:
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(_INDEX, 0))
     order = ir.Constant(ir.VectorType(_INDEX, lanes), [0] * lanes)
     return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), order)
-
-
-# -- addresses of clusters ---------------------------------------------------------------------
-
-
-def _map_address(builder: Any, address: Any, rank: Any, shift: Any, farthest: Any) -> Any:
-    """The bits of an address below `shift`, above them the rank, at most `farthest`, plus one."""
-    shift, farthest = (_everywhere(builder, builder.trunc(x, ir.IntType(32))) for x in (shift, farthest))
-    least = builder.select(builder.icmp_unsigned("<", rank, farthest), rank, farthest)
-    upper = builder.add(least, constant(32, 1))
-    ones = builder.shl(constant(32, 0xFFFFFFFF), shift)
-    offset = builder.and_(address, builder.not_(ones))
-    return builder.or_(offset, builder.shl(upper, shift))
 
 
 # -- exchange between all lanes of a warp ----------------------------------
@@ -362,6 +266,5 @@ OPERATIONS: dict[tuple[str, int], Operation] = {
     **_of_width(32),
     **_of_width(64),
     **_of_floats(),
-    **_of_conversions(),
     **_of_warps(),
 }

@@ -161,7 +161,7 @@ def instruction_rows(
     found = []
     for op in operations(instr, tuple(sorted((immediate or {}).items()))):
         target = NOTHING if op.result < 0 else results[op.result]
-        numbers = [*((immediate or {})[i] for i in op.literals), *op.constants]
+        numbers = [(immediate or {})[i] for i in op.literals]
         made = row(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
         found.append(made and made._replace(function=op.function))
     rows = [r for r in found if r is not None]

@@ -26,7 +26,7 @@ from tensorcore_dsl.interpreter.regions.layout import (
 from tensorcore_dsl.interpreter.regions.plan import INPUT, PRODUCTS, Region, Row, Slot
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import COPY, operation
-from tensorcore_dsl.numerics.lanes import ANY, FLOATS, LANES, NAN, WORDS, Operation
+from tensorcore_dsl.numerics.lanes import FLOATS, LANES, NAN, WORDS, Operation
 
 LIST = ", ".join(f"i32 {i}" for i in range(2 * LANES))
 LOW, HIGH = (", ".join(f"i32 {i}" for i in range(n, n + LANES)) for n in (0, LANES))
@@ -160,21 +160,15 @@ class Rows:
 
     def read(self, slot: Slot, kind: str = WORDS) -> Pair:
         value = self.value(slot)
-        if kind == ANY and WORDS in value:
-            kind = WORDS
-        if kind not in value:
-            words = VECTOR[32]
-            if kind == FLOATS:
-                pair = tuple(self.let(f"bitcast {words} {x} to {FLOAT}") for x in value[WORDS])
-            else:
-                pair = tuple(self.let(f"bitcast {FLOAT} {x} to {words}") for x in value[FLOATS])
-            if kind == WORDS:
-                nans = [self.let(f"fcmp uno {FLOAT} {x}, zeroinitializer") for x in value[FLOATS]]
-                pair = tuple(
-                    self.select(nan, words, f"splat (i32 {NAN})", x)
-                    for nan, x in zip(nans, pair, strict=True)
-                )
-            value[kind] = pair  # type: ignore[assignment]
+        words = VECTOR[32]
+        if kind not in value and kind == FLOATS:
+            value[kind] = tuple(self.let(f"bitcast {words} {x} to {FLOAT}") for x in value[WORDS])  # type: ignore[assignment]
+        elif kind not in value:
+            bits = [self.let(f"bitcast {FLOAT} {x} to {words}") for x in value[FLOATS]]
+            nans = [self.let(f"fcmp uno {FLOAT} {x}, zeroinitializer") for x in value[FLOATS]]
+            value[kind] = tuple(  # type: ignore[assignment]
+                self.select(nan, words, f"splat (i32 {NAN})", x) for nan, x in zip(nans, bits, strict=True)
+            )
         return value[kind]
 
     def write(self, slot: Slot, value: Pair, kind: str = WORDS) -> None:
