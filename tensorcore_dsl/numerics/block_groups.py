@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
-"""Vector code of sums of scaled groups of 4-bit elements, and of m8n8k4 in single instructions.
+"""Vector code of sums of scaled groups of 4-bit elements.
 
 The sum of a group is an integer in units of 1/4. int32 holds it, also multiplied by two scales.
 Aligned sums are integers below 2**50, which binary64 holds.
@@ -14,7 +14,7 @@ from tensorcore_dsl.lowering import arrays
 
 from . import block_code as layout
 from .block_code import LOW, Group
-from .block_sums import BIAS, MOST, FusedBlocks, IntegerBlocks
+from .block_sums import BIAS, MOST, IntegerBlocks
 from .vectors import F32, F64, I16, I32, I64, LANES, Value, constant, vector
 
 MAX_GROUPS = 8  # groups of one product
@@ -166,37 +166,3 @@ class GroupedBlocks(IntegerBlocks):
         bits = builder.add(self.float_bits(near), beyond)
         zero = builder.icmp_unsigned("==", self.masked(bits, 0x7FFFFFFF), constant(I32, 0))
         return builder.select(zero, constant(I32, 0), bits)
-
-
-class ScalarBlocks(FusedBlocks):
-    """Emitter of m8n8k4 as binary32 instructions, in the order of GPUs without that unit."""
-
-    def group(self, group: Group) -> list[Value]:
-        builder, zero = self.builder, constant(F32, 0.0)
-        slots = self.accumulators(group)
-        for largest in self.largest(group, self.count(0), self.count(4)):
-            self.note(builder.icmp_signed(">", largest, constant(I32, 2 * (MOST + BIAS))))
-        terms = [self.numbers(group, self.count(0), self.count(step)) for step in range(4)]
-        sums = [self.variable(zero) for _ in slots]
-        with builder.if_else(self.flag(layout.CONVERT)) as (in_pairs, in_a_row):
-            with in_pairs:  # the first product of a pair is rounded alone
-                for i, (slot, total) in enumerate(zip(slots, sums, strict=True)):
-                    low, high = (
-                        self.fused("fma", y[0], y[1][i], builder.fmul(x[0], x[1][i]))
-                        for x, y in (terms[:2], terms[2:])
-                    )
-                    self.put(builder.fadd(builder.fadd(self.get(slot), low), high), total)
-            with in_a_row:
-                for i, (slot, total) in enumerate(zip(slots, sums, strict=True)):
-                    value = zero
-                    for of_a, of_b in terms:
-                        value = self.fused("fma", of_a, of_b[i], value)
-                    self.put(builder.fadd(self.get(slot), value), total)
-        results = [self.get(total) for total in sums]
-        for value in results:
-            self.note(builder.fcmp_unordered("uno", value, value))
-        return [self.finished(value, zero) for value in results]
-
-
-class HalfScalar(ScalarBlocks):
-    two_columns = True

@@ -23,7 +23,6 @@ NO_SPECIAL = (1 << 32) - 1  # above all codes of a format without infinities and
 PRODUCT_BIAS = 2 * sums.BIAS  # bias of exponents of products
 MAX_FRACTION = 36  # bits of sums of groups, so that binary64 holds them
 ENGINE_OF_ACCUMULATOR = {"s32": blocks.INTEGER, "f64": blocks.CHAIN}
-ENGINE_OF_MODEL = {"grouped": blocks.GROUPED, "scalar": blocks.SCALAR}
 PAIRED = blocks.INTEGER, blocks.GROUPED  # numbers are two elements of 16 bits
 HALVES = ("f16",)  # types of C and D of which two elements share a word
 NUMBERS = {**dict.fromkeys(PAIRED, 2), blocks.BITS: 32}  # engine -> most elements of a number
@@ -97,7 +96,9 @@ class Layouts:
 
 def block_plan(product: Product, model: Model, layouts: Layouts, order: Array) -> BlockPlan | None:  # noqa: PLR0915
     """Plan a product; None if it cannot be computed in blocks. order: the k of the places."""
-    engine = ENGINE_OF_MODEL.get(model.engine, ENGINE_OF_ACCUMULATOR.get(model.accumulator, blocks.FUSED))
+    engine = ENGINE_OF_ACCUMULATOR.get(model.accumulator, blocks.FUSED)
+    if model.engine == "grouped":
+        engine = blocks.GROUPED
     if product.a == "b1":
         engine = blocks.BITS
     settings = _settings(product, model, max(layouts.packed))
@@ -241,9 +242,6 @@ def _settings(product: Product, model: Model, packed: int) -> Array | None:
         s[[code.LENGTH, code.ROUNDING]] = 1, ROUNDINGS[product.rounding]
         return s if model.engine == "double" else None
     s[[code.SINGLE_C, code.SINGLE_D]] = product.c == "f32", product.d == "f32"
-    if model.engine == "scalar":
-        s[[code.LENGTH, code.CONVERT]] = 1, product.d == "f16"  # in the order of k
-        return s
     if model.engine == "grouped":
         return _of_groups(s, product, model, packed)
     s[code.SCALED] = product.scale_kind is not None
@@ -309,7 +307,7 @@ def _form(product: Product, model: Model, name: str, engine: int, alone: bool) -
     if engine == blocks.INTEGER and name != "c":
         f[code.DOWN] = (16 - form.bits) * 0x10001
         f[code.SIGNED] = (1 << form.bits - 1) * 0x10001 if form.signed else 0
-    elif engine in (blocks.FUSED, blocks.SCALAR) and form.bits < 32:
+    elif engine == blocks.FUSED and form.bits < 32:
         least = model.least if model.least is not None and name != "c" else form.least
         if name == "c":
             least = FORMATS[model.accumulator].least

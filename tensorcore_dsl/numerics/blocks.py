@@ -9,7 +9,7 @@ from typing import Any
 from tensorcore_dsl.lowering import compiled, primitive
 
 from .block_code import Blocks
-from .block_groups import GroupedBlocks, HalfScalar, ScalarBlocks
+from .block_groups import GroupedBlocks
 from .block_sums import (
     BitBlocks,
     ChainBlocks,
@@ -205,9 +205,9 @@ def _loops(kind: type[Blocks]) -> Any:  # noqa: PLR0915
     return products
 
 
-FUSED, INTEGER, BITS, CHAIN, SCALAR, GROUPED = range(6)
-KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks, ScalarBlocks)
-HALVES = (HalfFused, HalfInteger, HalfBits, HalfChain, HalfScalar)
+FUSED, INTEGER, BITS, CHAIN, GROUPED = range(5)
+KINDS = (FusedBlocks, IntegerBlocks, BitBlocks, ChainBlocks)
+HALVES = (HalfFused, HalfInteger, HalfBits, HalfChain)
 LOOPS = (
     *((_loops(whole), _loops(half)) for whole, half in zip(KINDS, HALVES, strict=True)),
     (_loops(GroupedBlocks),),  # grouped products have 16 rows or more
