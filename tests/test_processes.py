@@ -30,12 +30,10 @@ from tensorcore_dsl.interpreter.arena import Arena
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Report
-from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.memory.global_memory import ALIGNMENT, GlobalPointer, TensorMapArgument
 from tensorcore_dsl.interpreter.processes import ProcessPool
 from tensorcore_dsl.lowering.forms import COMPILING
-from tests.fuzz.ways import helped
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, STORE_GLOBAL, Builder, u64
 from tests.test_robust_launch import ended, interrupted, start
 
@@ -50,10 +48,9 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     run = ProcessPool.run
 
-    def noted(self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any, processors: int) -> Report:
+    def noted(self: ProcessPool, chunk: Any, jobs: Any, count: int, *more: Any) -> Report:
         made.append(count)
-        assert processors == 3
-        return run(self, chunk, jobs, count, *more, processors)
+        return run(self, chunk, jobs, count, *more)
 
     monkeypatch.setattr(launch, "cores", lambda: 3)
     monkeypatch.setattr(launch, "_is_long", lambda *_: True)
@@ -85,16 +82,6 @@ class TestProducts:
             three.clear()
             assert found.tobytes() == kernels.gemm(a, b.T).tobytes()
             assert not three
-
-    @pytest.mark.parametrize("kind,arch", [("bf16", "sm_90a"), ("f16", "sm_80"), ("f64", "sm_90a")])
-    def test_have_the_same_bits_where_threads_help(self, kind: str, arch: str, three: list[int]) -> None:
-        a, b = matrices(kind, (300, 128), (272, 128))
-        with tc.target("cpu", arch):
-            found = kernels.gemm(a, b.T)
-            three.clear()
-            with helped():
-                assert found.tobytes() == kernels.gemm(a, b.T).tobytes()
-            assert three
 
     def test_c_may_be_overwritten_within_a_larger_array(
         self, three: list[int], monkeypatch: pytest.MonkeyPatch
@@ -289,36 +276,17 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 
 @dataclass
-class NotesTeam:
-    """A chunk that notes how many threads it may use, the first CTA once others have no work."""
-
-    array: np.ndarray
-    team: Team
-
-    def __call__(self, first: int, ctas: int, _: Event) -> Report:
-        wait_until(lambda: first > 0 or self.team.size == 4)
-        self.array[first] = self.team.size
-        return Report()
-
-
-@dataclass
 class TakesLocks:
-    """A chunk whose threads note whether each of them could take all locks."""
+    """A chunk that notes whether its process could take all locks."""
 
     array: np.ndarray
-    team: Team
 
     def __call__(self, first: int, ctas: int, _: Event) -> Report:
         locks: list[Any] = [COMPILING, processes._changing, memory_pool._changing]
-
-        def take(start: int, stop: int, number: int) -> None:
-            taken = [lock for lock in locks if lock.acquire(timeout=5)]
-            for lock in taken:
-                lock.release()
-            self.array[number] = len(taken) == len(locks)
-
-        wait_until(lambda: self.team.size == 4)
-        self.team.share(4, 1e9, take)
+        taken = [lock for lock in locks if lock.acquire(timeout=5)]
+        for lock in taken:
+            lock.release()
+        self.array[first] = len(taken) == len(locks)
         return Report()
 
 
@@ -376,56 +344,11 @@ class TestProcesses:
         first, *others = told.array.tolist()
         assert first and first not in others and len({*others}) == 1
 
-    def test_processors_without_work_help_the_others(self) -> None:
-        """With four processors, the last of three chunks may use four threads, and one of two two;
-        a process has a team of its own."""
-        (told,) = self.pool.arena.take([GlobalPointer(np.zeros(3, np.int64), "x")])
-        jobs = [(first, 1) for first in range(3)]
-        chunk = NotesTeam(told.array, ALONE)
-        self.pool.run(chunk, jobs, 3, Event(), lambda _: None, 4)
-        first, *others = told.array.tolist()
-        assert first == 4 and {*others} <= {1, 2, 4}
-        self.pool.run(chunk, [(1, 1)], 1, Event(), lambda _: None, 1)
-        assert told.array[1] == 1
-
-    def test_launches_begin_without_help(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        begin, helpers = ProcessPool._begin, list[int]()
-
-        def noted(pool: ProcessPool, *given: Any) -> Any:
-            helpers.append(pool.arena.helpers)
-            return begin(pool, *given)
-
-        monkeypatch.setattr(ProcessPool, "_begin", noted)
-        self.pool.arena.helpers = 3
-        self.run(report)
-        assert helpers == [0]
-
-    def test_threads_of_a_process_may_take_all_locks(self) -> None:
+    def test_a_process_may_take_all_locks(self) -> None:
         """The process that was copied held some of them."""
-        (told,) = self.pool.arena.take([GlobalPointer(np.zeros(4, np.bool_), "x")])
-        self.pool.arena.helpers = 3
-        chunk = TakesLocks(told.array, ALONE)
-        self.pool.run(chunk, [(0, 1), (1, 1)], 2, Event(), lambda _: None, 8)
+        (told,) = self.pool.arena.take([GlobalPointer(np.zeros(2, np.bool_), "x")])
+        self.pool.run(TakesLocks(told.array), [(0, 1), (1, 1)], 2, Event(), lambda _: None)
         assert told.array.all()
-
-    @pytest.mark.parametrize(
-        "processors,running,most,helpers",
-        [
-            (2, 2, 2, 0),
-            (2, 1, 2, 1),
-            (16, 16, 16, 0),
-            (16, 15, 16, 1),
-            (16, 5, 16, 3),
-            (16, 1, 16, 3),
-            (16, 14, 14, 0),
-            (16, 13, 14, 1),
-            (16, 5, 5, 2),
-            (1, 2, 2, 0),
-        ],
-    )
-    def test_helpers(self, processors: int, running: int, most: int, helpers: int) -> None:
-        """Before a worker has ended, threads have processors of their own."""
-        assert processes._helpers(processors, running, most) == helpers
 
     def test_an_interrupt_before_it_runs_does_not_end_in_the_users_program(self) -> None:
         """Control-C reaches copies, too: one must not go on with what follows the launch."""

@@ -78,8 +78,7 @@ class Arena:
     def __init__(self, size: int) -> None:
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         self._memory = mmap.mmap(-1, HEADER + max(size, LEAST), flags=flags)
-        header = memoryview(self._memory)
-        self._clock, self._helpers = header[:8].cast("d"), header[8:16].cast("q")
+        self._clock = memoryview(self._memory)[:8].cast("d")
         self.bytes = np.frombuffer(self._memory, np.uint8)[HEADER:]
         self._start = span(self.bytes)[0]
         self._regions: list[_Region] = []
@@ -92,15 +91,6 @@ class Arena:
     @used.setter
     def used(self, when: float) -> None:
         self._clock[0] = when
-
-    @property
-    def helpers(self) -> int:
-        """Threads that each worker process may use beside its own."""
-        return self._helpers[0]
-
-    @helpers.setter
-    def helpers(self, count: int) -> None:
-        self._helpers[0] = count
 
     @staticmethod
     def room(arguments: Sequence[Any]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import count
 from math import prod
 from threading import Event
@@ -145,7 +145,8 @@ def run(  # noqa: PLR0913, PLR0915
     most_workers = 1 if observers or overlap else _workers(workers)
     group = -(-prod(block) // program.unit) * program.unit
     alone = coupled or waits or order is not None or recorder is not None or (races and checks)
-    apart = not alone and most_workers > 1 and _is_long(program, ctas, group, arguments)
+    # A process has one thread: fewer CTAs than cores run in threads, which share the steps.
+    apart = not alone and 1 < most_workers <= ctas and _is_long(program, ctas, group, arguments)
     with ExitStack() as stack:
         stack.enter_context(processes.launching())
         stack.callback(memory_pool.forget, memory_pool.BETWEEN)
@@ -197,7 +198,7 @@ def run(  # noqa: PLR0913, PLR0915
             total += launch(0, first, stop)
             progress.advance(first)
         at_once = min(at_once, max(-(-(ctas - first) // size), 1))
-        run = partial(pool.run, processors=most_workers) if pool and at_once > 1 else _run_chunks
+        run = pool.run if pool and at_once > 1 else _run_chunks
         jobs = ((at, min(size, ctas - at)) for at in range(first, ctas, size))
         total += run(launch, jobs, at_once, stop, progress.advance)
         program.seconds = (_seconds() - began) * at_once / ctas

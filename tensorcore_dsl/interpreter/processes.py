@@ -37,7 +37,7 @@ from tensorcore_dsl.interpreter.arena import LEAST, Arena
 from tensorcore_dsl.interpreter.core import memory_pool
 from tensorcore_dsl.interpreter.core.program import PROGRAMS, Program, next_serial
 from tensorcore_dsl.interpreter.core.report import Report
-from tensorcore_dsl.interpreter.core.team import Team
+from tensorcore_dsl.interpreter.core.team import ALONE, Team
 from tensorcore_dsl.lowering.forms import COMPILING
 
 VARIABLE = "TENSORCORE_DSL_PROCESSES"
@@ -46,9 +46,8 @@ PATIENCE = 2.0  # seconds for the other processes to say where they stood
 REUSE_SECONDS = 2.0  # for which workers without work are used again
 IDLE_SECONDS = 3 * REUSE_SECONDS  # after which a worker without work ends
 MAX_AGE_SECONDS = 60.0  # for which workers are used: they hold memory that this process has freed
-MAX_THREADS = 4  # of a worker: more would wait for the lock of its interpreter
 SPARE_FILES = 8  # descriptors that a new worker and a launch need
-_TEAM = "team"  # stands for a team in what is sent
+_TEAM = "team"  # stands for a team in what is sent: a worker has one thread
 
 # Runs CTAs, from the first one on, so many of them, until an event is set.
 Chunk = Callable[[int, int, Event], Report]
@@ -141,23 +140,8 @@ def shutdown() -> None:
 # -- processes -----------------------------------------------------------------------------------
 
 
-class _Threads(Team):
-    """The threads of a worker: one, and more while processors have no work."""
-
-    part = 150_000  # half of what others need: the processors would have nothing to do
-
-    def __init__(self, arena: Arena) -> None:
-        super().__init__(1)
-        self._arena = arena
-
-    @property
-    def size(self) -> int:
-        return 1 + self._arena.helpers
-
-
 class _Pickler(pickle.Pickler):
-    """Writes programs as numbers, arrays in the arena as places, and a team as a mark, since each
-    process has its own."""
+    """Writes programs as numbers, arrays in the arena as places, and a team as a mark."""
 
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -173,13 +157,13 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, arena: Arena, team: Team) -> None:
+    def __init__(self, data: bytes, arena: Arena) -> None:
         super().__init__(io.BytesIO(data))
-        self.arena, self.team = arena, team
+        self.arena = arena
 
     def persistent_load(self, name: Any) -> Any:
         if name == _TEAM:
-            return self.team
+            return ALONE
         return PROGRAMS[name] if isinstance(name, int) else self.arena.view(name)
 
 
@@ -270,7 +254,7 @@ class _Worker:
 def _work(end: Connection, arena: Arena) -> NoReturn:
     """Run the chunks that are asked for, until nobody has asked for a while."""
     try:
-        stop, data, chunk, team = Event(), b"", None, _Threads(arena)
+        stop, data, chunk = Event(), b"", None
         _leave(end.fileno())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -284,7 +268,7 @@ def _work(end: Connection, arena: Arena) -> NoReturn:
                     if launch is not None:
                         stop.clear()
                         data, chunk = launch, None
-                    chunk = _run(data, chunk, job, arena, team, stop, end)
+                    chunk = _run(data, chunk, job, arena, stop, end)
         os._exit(0)
     except BaseException:
         try:
@@ -312,11 +296,11 @@ def _leave(own: int) -> None:
 
 
 def _run(
-    data: bytes, chunk: Chunk | None, job: Job, arena: Arena, team: Team, stop: Event, end: Connection
+    data: bytes, chunk: Chunk | None, job: Job, arena: Arena, stop: Event, end: Connection
 ) -> Chunk | None:
     """Run a chunk, which is read from `data` if it is None, and returned."""
     try:
-        chunk = chunk or _Unpickler(data, arena, team).load()
+        chunk = chunk or _Unpickler(data, arena).load()
         answer: Any = chunk(*job, stop)
     except BaseException as error:
         answer = error
@@ -369,40 +353,26 @@ class ProcessPool:
                 worker.end()
 
     def run(
-        self,
-        chunk: Chunk,
-        jobs: Iterable[Job],
-        count: int,
-        stop: Event,
-        advance: Callable[[int], None],
-        processors: int = 1,
+        self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event, advance: Callable[[int], None]
     ) -> Report:
         """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
 
-        `count` processes, of which each has a job, take the next one when they are done. Where
-        fewer of them run than there are `processors`, each may use several threads.
+        `count` processes, of which each has a job, take the next one when they are done.
 
         Of the chunks that fail, the first one's error is raised; those behind it are ended. stop:
         asks a chunk to end. advance: is told of each number of CTAs that have ended.
         """
         try:
-            return self._run(chunk, jobs, count, stop, advance, processors)
+            return self._run(chunk, jobs, count, stop, advance)
         except BaseException:
             self._broken = True  # another interrupt may leave some that write to the arena
             self.end()
             raise
 
     def _run(
-        self,
-        chunk: Chunk,
-        jobs: Iterable[Job],
-        count: int,
-        stop: Event,
-        advance: Callable[[int], None],
-        processors: int,
+        self, chunk: Chunk, jobs: Iterable[Job], count: int, stop: Event, advance: Callable[[int], None]
     ) -> Report:
         total, failed, left = Report(), dict[int, BaseException](), iter(jobs)
-        self.arena.helpers = 0
         workers = self._begin(chunk, left, count)
         if not workers:  # the system refuses all
             for job in left:
@@ -410,7 +380,6 @@ class ProcessPool:
                 advance(job[1])
         try:
             while running := _running(workers, min(failed, default=math.inf)):
-                self.arena.helpers = _helpers(processors, len(running), len(workers))
                 for ready in wait([worker.answers for worker in running]):
                     worker = next(w for w in running if w.answers is ready)
                     assert worker.job is not None
@@ -448,15 +417,6 @@ class ProcessPool:
         for worker, job in zip(used, jobs):
             worker.begin(job, data.getvalue())
         return used
-
-
-def _helpers(processors: int, running: int, most: int) -> int:
-    """Threads that each of the running workers, of which there were `most`, may use beside its own.
-
-    All processors have work once a worker has none; before, no two threads share one.
-    """
-    threads = processors // running if running == most else -(-processors // running)
-    return min(max(threads, 1), MAX_THREADS) - 1
 
 
 def _running(workers: Sequence[_Worker], end: float) -> list[_Worker]:

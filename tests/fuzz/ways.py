@@ -66,21 +66,6 @@ def apart() -> Iterator[None]:
 
 
 @contextmanager
-def helped() -> Iterator[None]:
-    """The same, and in each process three threads share all steps that can be shared."""
-    with (
-        apart(),
-        patch.object(processes, "_helpers", lambda *_: 2),
-        patch.object(processes._Threads, "part", 1),
-    ):
-        processes.shutdown()  # those that there are know another part
-        try:
-            yield
-        finally:
-            processes.shutdown()
-
-
-@contextmanager
 def shared(chunks: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
     """Four threads share all steps that can be shared, and take turns as often as they can."""
     interval = sys.getswitchinterval()
@@ -124,7 +109,6 @@ WAYS: dict[str, Callable[[int], AbstractContextManager[Any]]] = {
     "alone": lambda seed: options(workers=1),
     "chunks": lambda seed: small_chunks(),
     "processes": lambda seed: apart(),
-    "helped": lambda seed: helped(),
     "shared": lambda seed: shared(),
     "shared chunks": lambda seed: shared(small_chunks),
     "regions": lambda seed: in_regions(),
