@@ -31,6 +31,7 @@ TOOLS = {
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": ("benchmarks.timeline", "times of configurations that the timeline was fitted to, on a GPU"),
     "torch-mlp": ("benchmarks.torch_mlp", "training of an MLP in PyTorch, on a GPU"),
+    "distributed": ("benchmarks.distributed", "products on several GPUs beside NCCL and cuBLAS"),
     "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer on planted bugs, on a GPU"),
     "report": ("benchmarks.page", "tables of docs/ from the newest recorded results"),
 }

@@ -5,6 +5,12 @@ from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.attention import attention
+from tensorcore_dsl.kernels.host.distributed import (
+    VirtualGroup,
+    all_gather_gemm,
+    gemm_all_reduce,
+    gemm_reduce_scatter,
+)
 from tensorcore_dsl.kernels.host.export import export_gemm
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm
@@ -17,8 +23,9 @@ from tensorcore_dsl.kernels.host.tuning import tune
 from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
-    "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "attention", "compress",
-    "decompress", "explain_bits", "export_gemm", "gemm", "grouped_gemm", "k_grouped_gemm", "plan",
+    "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "VirtualGroup",
+    "all_gather_gemm", "attention", "compress", "decompress", "explain_bits", "export_gemm",
+    "gemm", "gemm_all_reduce", "gemm_reduce_scatter", "grouped_gemm", "k_grouped_gemm", "plan",
     "requantised_gemm", "scaled_gemm", "swiglu", "tune", "warm",
 ]  # fmt: skip
 

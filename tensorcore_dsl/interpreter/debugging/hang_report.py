@@ -311,7 +311,8 @@ class HangReport:
                 by = f"last changed by {listing(last, 4)}" if last else "which nobody has changed"
                 lines.append(f"    {self._name(group, mine)} -> {self._place_of(op, address)}, {by}")
         steps = [(at, s) for at, s in enumerate(ctx.program.steps) if s.instr and s.instr.releases]
-        late = {str(ctx.loc(at)): None for at, step in steps if not ctx.tally.counts[at]}
+        executed = ctx.tally.executed()
+        late = {str(ctx.loc(at)): None for at, step in steps if not executed[at]}
         if lines and late:
             lines.append(f"    no rank has reached the signal at {listing(list(late), 4)}")
         return ["  which signal each rank waits for:", *lines[:MOST]] if lines else []

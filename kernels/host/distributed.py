@@ -1,0 +1,290 @@
+"""Products on several GPUs: `all_gather_gemm`, `gemm_reduce_scatter`, `gemm_all_reduce`.
+
+A *group* is where the ranks are: the virtual GPUs of `tc.devices`, or a process group of torch
+(`tensorcore_dsl.torch.distributed`). It allocates memory that all ranks map, and keeps it for later
+calls of the same shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper import distributed_gemm
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.host.arguments import described
+from tensorcore_dsl.kernels.host.operands import check_half_precision, check_rank
+from tensorcore_dsl.kernels.host.problem_shape import SMS, grid_size
+
+# The widest tile that fills the SMs is the fastest: 128 x 128 loads a third more for each product.
+TILES = (
+    HopperConfig(BM=128, BN=256, stages=4, cluster_m=2),
+    HopperConfig(BM=128, BN=256, stages=4),
+    HopperConfig(BM=128, BN=128, stages=6),
+    HopperConfig(BM=64, BN=128, stages=8),
+)
+NARROW_COST = {256: 1.0, 128: 1.12}  # of a column of a tile, estimated from the bytes that it loads
+
+
+class Group(Protocol):
+    """Ranks with memory that all of them map.
+
+    Attributes
+    ----------
+    world : int
+        Number of ranks.
+    kept : dict
+        What calls keep for later ones.
+    """
+
+    world: int
+    kept: dict[Any, Any]
+
+    def shared(self, shape: tuple[int, ...], dtype: Any) -> tuple[tc.PeerArray, Any]:
+        """Zeros in memory that all ranks map: of all ranks, and the argument of a kernel for the own rank."""
+
+    def local(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Zeros that no other rank maps, as the argument of a kernel."""
+
+    def of_rank(self, argument: Any) -> Any:
+        """One rank's array of an argument."""
+
+
+class VirtualGroup:
+    """The virtual GPUs of `with tc.devices(world)`: an argument is a list of NumPy arrays."""
+
+    def __init__(self, world: int) -> None:
+        self.world: int = world
+        self.kept: dict[Any, Any] = {}
+
+    def shared(self, shape: tuple[int, ...], dtype: Any) -> tuple[tc.PeerArray, Any]:
+        arrays = self.local(shape, dtype)
+        return tc.PeerArray(arrays), arrays
+
+    def local(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return [np.zeros(shape, dtype.numpy) for _ in range(self.world)]
+
+    def of_rank(self, argument: Any) -> Any:
+        if not isinstance(argument, (list, tuple)) or len(argument) != self.world:
+            raise tc.ArgumentError(
+                f"each operand on {self.world} virtual GPUs is a list of {self.world} arrays, one a rank"
+            )
+        return argument[0]
+
+
+def all_gather_gemm(
+    x: Any, w: Any, group: Group, *, out: Any = None, epilogue: Any = None, config: HopperConfig | None = None
+) -> Any:
+    """Compute (rows of x of all ranks) w on each rank, while the rows arrive; for sm_90a.
+
+    Parameters
+    ----------
+    x : array
+        M / world x K, bf16 or f16: this rank's rows. On virtual GPUs, a list of arrays, as all operands.
+    w : array
+        K x N, K contiguous: this rank's columns of a weight. Pass a weight stored as N x K as `w.T`.
+    group : Group
+        `VirtualGroup(world)` inside `with tc.devices(world)`, or that of
+        `tensorcore_dsl.torch.distributed.group_of`.
+    out : array, optional
+        M x N. None: a new array.
+    epilogue : function, optional
+        As for `gemm`: epilogue(value, row, col) of each element.
+    config : HopperConfig, optional
+        The tile; cluster_n and split_k are 1.
+
+    Returns
+    -------
+    array
+        M x N. All ranks call it in the same order.
+
+    Raises
+    ------
+    ArgumentError
+        Shapes, types or layouts that do not fit. M / world is a multiple of 64.
+
+    Examples
+    --------
+    >>> x = [np.full((64, 64), rank + 1, np.float16) for rank in range(2)]
+    >>> w = [np.ones((16, 64), np.float16) for rank in range(2)]
+    >>> with tc.devices(2):
+    ...     y = kernels.all_gather_gemm(x, [one.T for one in w], kernels.VirtualGroup(2))
+    >>> y[0].shape, float(y[0][0, 0]), float(y[1][64, 0])
+    ((128, 16), 64.0, 128.0)
+    """
+    kernel, (rows, K), (_, N), dtype = distributed_gemm.all_gather_gemm, *_operands(x, w, group)
+    M = rows * group.world
+    config = config or _choose(rows, M, N)
+    _check_config(config, rows, dtype)
+    gathered, mine = _kept(group, ("gathered", M, K, dtype), lambda: group.shared((M, K), dtype))
+    pads, state = _counters(group, (kernel, M, K, N, dtype, config), M // config.BM)
+    out = group.local((M, N), dtype) if out is None else out
+    arguments = x, w, out, gathered, mine, pads, state
+    _launch(kernel, config, epilogue, (M, N), arguments)
+    return out
+
+
+def gemm_reduce_scatter(
+    x: Any, w: Any, group: Group, *, out: Any = None, epilogue: Any = None, config: HopperConfig | None = None
+) -> Any:
+    """Compute this rank's rows of the sum of x w over the ranks; tiles travel as they are finished.
+
+    Parameters
+    ----------
+    x : array
+        M x K, bf16 or f16: this rank's part of K.
+    w : array
+        K x N, K contiguous: this rank's rows of a weight.
+    group, epilogue, config : optional
+        As for `all_gather_gemm`. The epilogue gets the sums.
+    out : array, optional
+        M / world x N. None: a new array.
+
+    Returns
+    -------
+    array
+        M / world x N. Products of other ranks are rounded to the type of x once, and added in f32 in the
+        order of the ring from this rank on. No timing changes the bits.
+
+    Raises
+    ------
+    ArgumentError
+        As for `all_gather_gemm`.
+
+    Examples
+    --------
+    >>> x = [np.full((128, 64), rank + 1, np.float16) for rank in range(2)]
+    >>> w = [np.ones((16, 64), np.float16) for rank in range(2)]
+    >>> with tc.devices(2):
+    ...     y = kernels.gemm_reduce_scatter(x, [one.T for one in w], kernels.VirtualGroup(2))
+    >>> y[0].shape, float(y[0][0, 0])
+    ((64, 16), 192.0)
+    """
+    kernel = distributed_gemm.gemm_reduce_scatter
+    config, rows, N, dtype, workspace = _reduced(x, w, group, config, kernel)
+    out = group.local((rows, N), dtype) if out is None else out
+    _launch(kernel, config, epilogue, (rows * group.world, N), (x, w, out, *workspace))
+    return out
+
+
+def gemm_all_reduce(
+    x: Any, w: Any, group: Group, *, epilogue: Any = None, config: HopperConfig | None = None
+) -> Any:
+    """Compute the sum of x w over the ranks, on each of them.
+
+    Parameters
+    ----------
+    x, w, group, epilogue, config
+        As for `gemm_reduce_scatter`, whose bits the result has.
+
+    Returns
+    -------
+    array
+        M x N, in memory of the group: the next call of this shape overwrites it.
+
+    Raises
+    ------
+    ArgumentError
+        As for `all_gather_gemm`.
+
+    Examples
+    --------
+    >>> x = [np.full((128, 64), rank + 1, np.float16) for rank in range(2)]
+    >>> w = [np.ones((16, 64), np.float16) for rank in range(2)]
+    >>> with tc.devices(2):
+    ...     y = kernels.gemm_all_reduce(x, [one.T for one in w], kernels.VirtualGroup(2))
+    >>> y[1].shape, float(y[1][0, 0])
+    ((128, 16), 192.0)
+    """
+    kernel = distributed_gemm.gemm_all_reduce
+    config, rows, N, dtype, workspace = _reduced(x, w, group, config, kernel)
+    M = rows * group.world
+    result, out = _kept(group, ("result", M, N, dtype), lambda: group.shared((M, N), dtype))
+    _launch(kernel, config, epilogue, (M, N), (x, w, result, *workspace))
+    return out
+
+
+def _reduced(
+    x: Any, w: Any, group: Group, config: HopperConfig | None, kernel: Any
+) -> tuple[HopperConfig, int, int, Any, tuple[Any, ...]]:
+    """Configuration, rows of a rank, columns, type, and workspace of a product that is reduced."""
+    (M, K), (_, N), dtype = _operands(x, w, group)
+    rows = M // group.world
+    if M % group.world:
+        raise tc.ArgumentError(f"x has {M} rows; the {group.world} ranks need equal parts of them")
+    config = config or _choose(rows, M, N)
+    _check_config(config, rows, dtype)
+    columns = -(-N // config.BN)
+    shape = group.world, rows, columns * config.BN
+    inbox = _kept(group, ("inbox", shape, dtype), lambda: group.shared(shape, dtype))
+    blocks = rows // distributed_gemm.BLOCK * columns
+    return config, rows, N, dtype, (*inbox, *_counters(group, (kernel, M, K, N, dtype, config), blocks))
+
+
+def _operands(x: Any, w: Any, group: Group) -> tuple[tuple[int, int], tuple[int, int], Any]:
+    """Shapes of x and w, and their element type."""
+    operands = described(x=group.of_rank(x), w=group.of_rank(w))
+    dtype = check_half_precision(**operands)
+    (rows, K), (depth, N) = (check_rank(name, operand, 2) for name, operand in operands.items())
+    if depth != K or 0 in (rows, K, N):
+        raise tc.ArgumentError(f"the shapes do not fit x (M, K), w (K, N): x {(rows, K)}, w {(depth, N)}")
+    for name, axis in (("x", 1), ("w", 0)):
+        strides = operands[name].strides
+        if strides[axis] != 1 or strides[1 - axis] * dtype.itemsize % 16:
+            raise tc.ArgumentError(
+                f"{name} has strides {strides}; K must be its contiguous axis, and the other stride a "
+                "multiple of 16 bytes: pass a contiguous copy"
+            )
+    if N * dtype.itemsize % 16 or K * dtype.itemsize % 16:
+        raise tc.ArgumentError(f"K and N are multiples of {16 // dtype.itemsize} elements, not {K} and {N}")
+    return (rows, K), (depth, N), dtype
+
+
+def _choose(rows: int, M: int, N: int) -> HopperConfig:
+    """The tile whose waves take the least time."""
+    fitting = [c for c in TILES if rows % (c.BM * c.cluster_m) == 0] or [TILES[-1]]
+
+    def time(config: HopperConfig) -> float:
+        waves = -(-(M // config.BM) * -(-N // config.BN) // SMS)
+        return waves * config.BM * config.BN * NARROW_COST[config.BN] * (128 / config.BM) ** 0.2
+
+    return min(fitting, key=time)
+
+
+def _check_config(config: HopperConfig, rows: int, dtype: Any) -> None:
+    high = config.BM * config.cluster_m
+    if rows % high:
+        raise tc.ArgumentError(
+            f"each rank has {rows} rows; they are whole tiles of {high} rows with {config}: pass another "
+            "config, or pad the rows to a multiple of 64"
+        )
+    if config.cluster_n > 1 or config.split_k > 1 or config.k_slabs > 1 or config.swapped or config.pingpong:
+        raise tc.ArgumentError(
+            f"products on several GPUs take no cluster_n, split_k, k_slabs, swapped or pingpong: {config}"
+        )
+
+
+def _kept(group: Group, key: Any, make: Callable[[], Any]) -> Any:
+    """What the group keeps under a key, made at the first call."""
+    if key not in group.kept:
+        group.kept[key] = make()
+    return group.kept[key]
+
+
+def _counters(group: Group, key: Any, blocks: int) -> tuple[Any, Any]:
+    """Counters that all ranks map, and the launches so far: of one kernel, shape and configuration."""
+    count = group.world + 1 + blocks
+    return (
+        _kept(group, ("pads", key), lambda: group.shared((count,), tc.s32))[0],
+        _kept(group, ("state", key), lambda: group.local((2,), tc.s32)),
+    )
+
+
+def _launch(
+    kernel: Any, config: HopperConfig, epilogue: Any, shape: tuple[int, int], arguments: tuple[Any, ...]
+) -> None:
+    grid = grid_size(config, *shape)
+    kernel[grid, config.threads](*arguments, config=config, traits=HopperTraits(epilogue=epilogue))

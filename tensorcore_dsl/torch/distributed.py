@@ -1,0 +1,299 @@
+"""Products on the GPUs of a process group, overlapped with their communication, with gradients.
+
+`torch.distributed._symmetric_memory` maps the memory of the ranks into each other. A group keeps that
+memory for later calls of the same shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.kernels import all_gather_gemm as _all_gather_gemm
+from tensorcore_dsl.kernels import gemm_all_reduce as _gemm_all_reduce
+from tensorcore_dsl.kernels import gemm_reduce_scatter as _gemm_reduce_scatter
+
+__all__ = [
+    "ColumnParallelLinear",
+    "ProcessGroup",
+    "RowParallelLinear",
+    "all_gather_gemm",
+    "gemm_all_reduce",
+    "gemm_reduce_scatter",
+    "group_of",
+]
+
+_groups: dict[str, ProcessGroup] = {}
+
+
+class ProcessGroup:
+    """The ranks of a process group of torch, one GPU each, with symmetric memory.
+
+    Attributes
+    ----------
+    world, rank : int
+        Number of ranks, and that of this process.
+    kept : dict
+        What calls keep for later ones.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.world, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self.kept: dict[Any, Any] = {}
+
+    def shared(self, shape: tuple[int, ...], dtype: DType) -> tuple[tc.PeerArray, torch.Tensor]:
+        """Zeros in symmetric memory, complete on all ranks."""
+        import torch.distributed._symmetric_memory as symmetric
+
+        kind = _torch_dtype(dtype)
+        mine = symmetric.empty(shape, dtype=kind, device=f"cuda:{torch.cuda.current_device()}")
+        handle = symmetric.rendezvous(mine, self.group)
+        mine.zero_()
+        torch.cuda.synchronize()
+        dist.barrier(self.group)
+        arrays = [mine if r == self.rank else handle.get_buffer(r, shape, kind) for r in range(self.world)]
+        self.kept.setdefault("handles", []).append(handle)
+        return tc.PeerArray(arrays, self.rank), mine
+
+    def local(self, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
+        """Zeros that no other rank maps."""
+        return torch.zeros(shape, dtype=_torch_dtype(dtype), device="cuda")
+
+    def of_rank(self, argument: Any) -> Any:
+        return argument
+
+
+def _torch_dtype(dtype: DType) -> torch.dtype:
+    names = {"bf16": "bfloat16", "f16": "float16", "s32": "int32"}
+    return cast(torch.dtype, getattr(torch, names[dtype.name]))
+
+
+def group_of(group: Any = None) -> ProcessGroup:
+    """The symmetric memory of a process group, kept for its life.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup, optional
+        None: all ranks. Every rank has a GPU of its own on one host, which is current.
+
+    Returns
+    -------
+    ProcessGroup
+        What the functions of `kernels` take as a group.
+    """
+    group = dist.group.WORLD if group is None else group
+    name = group.group_name
+    if name not in _groups:
+        _groups[name] = ProcessGroup(group)
+    return _groups[name]
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous()
+
+
+def _k_major(weight: torch.Tensor) -> torch.Tensor:
+    """A K x N operand with K contiguous, copied if it is not."""
+    return weight if weight.stride(0) == 1 else weight.t().contiguous().t()
+
+
+class _AllGatherGemm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group = group
+        out = x.new_empty(x.shape[0] * group.world, weight.shape[0])
+        return cast(torch.Tensor, _all_gather_gemm(_rows(x), _k_major(weight.t()), group, out=out))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (x, weight), group, grad = ctx.saved_tensors, ctx.group, _rows(grads[0])
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = _gemm_reduce_scatter(grad, _k_major(weight), group, out=torch.empty_like(x))
+        if ctx.needs_input_grad[1]:
+            grad_weight = grad.t() @ _gathered(x, group)
+        return grad_x, grad_weight, None
+
+
+class _GemmReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group = group
+        out = x.new_empty(x.shape[0] // group.world, weight.shape[0])
+        return cast(torch.Tensor, _gemm_reduce_scatter(_rows(x), _k_major(weight.t()), group, out=out))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (x, weight), group, grad = ctx.saved_tensors, ctx.group, _rows(grads[0])
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = _all_gather_gemm(grad, _k_major(weight), group, out=torch.empty_like(x))
+        if ctx.needs_input_grad[1]:
+            grad_weight = _gathered(grad, group).t() @ x
+        return grad_x, grad_weight, None
+
+
+def _gathered(rows: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    full = rows.new_empty(rows.shape[0] * group.world, *rows.shape[1:])
+    dist.all_gather_into_tensor(full, _rows(rows), group.group)
+    return full
+
+
+def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Compute (rows of x of all ranks) weight.T; its gradient is a `gemm_reduce_scatter`.
+
+    Parameters
+    ----------
+    x : Tensor
+        M / world x K, bf16 or f16: this rank's rows, a multiple of 64.
+    weight : Tensor
+        N x K, of the type of x: this rank's rows of a weight that is split along N.
+    group : torch.distributed.ProcessGroup, optional
+        None: all ranks.
+
+    Returns
+    -------
+    Tensor
+        M x N.
+
+    Raises
+    ------
+    ArgumentError
+        Shapes and types that do not fit.
+    """
+    return cast(torch.Tensor, _AllGatherGemm.apply(x, weight, group_of(group)))
+
+
+def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Compute this rank's rows of the sum of x weight.T; its gradient is an `all_gather_gemm`.
+
+    Parameters
+    ----------
+    x : Tensor
+        M x K, bf16 or f16: this rank's part of K.
+    weight : Tensor
+        N x K, of the type of x: this rank's columns of a weight that is split along K.
+    group : torch.distributed.ProcessGroup, optional
+        None: all ranks.
+
+    Returns
+    -------
+    Tensor
+        M / world x N.
+
+    Raises
+    ------
+    ArgumentError
+        Shapes and types that do not fit.
+    """
+    return cast(torch.Tensor, _GemmReduceScatter.apply(x, weight, group_of(group)))
+
+
+def gemm_all_reduce(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Compute the sum of x weight.T over the ranks, on each of them, without gradients.
+
+    Parameters
+    ----------
+    x, weight, group
+        As for `gemm_reduce_scatter`.
+
+    Returns
+    -------
+    Tensor
+        M x N, in memory of the group: the next call of this shape overwrites it.
+
+    Raises
+    ------
+    ArgumentError
+        Shapes and types that do not fit.
+    """
+    result = _gemm_all_reduce(_rows(x.detach()), _k_major(weight.detach().t()), group_of(group))
+    return cast(torch.Tensor, result)
+
+
+class ColumnParallelLinear(torch.nn.Module):
+    """A linear layer whose output features are split over the ranks, with sequence parallelism.
+
+    The input has this rank's rows of the sequence, and the output all rows with this rank's features.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Of the whole layer; out_features is a multiple of the number of ranks.
+    group : torch.distributed.ProcessGroup, optional
+        None: all ranks.
+    bias, device, dtype : optional
+        As for torch.nn.Linear.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        group: Any = None,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.group = group_of(group)
+        own = _share(out_features, self.group, "out_features")
+        self.weight = torch.nn.Parameter(torch.empty(own, in_features, device=device, dtype=dtype))
+        self.bias = torch.nn.Parameter(torch.zeros(own, device=device, dtype=dtype)) if bias else None
+        torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: rows / world x in_features; returns rows x out_features / world."""
+        y = cast(torch.Tensor, _AllGatherGemm.apply(x, self.weight, self.group))
+        return y if self.bias is None else y + self.bias
+
+
+class RowParallelLinear(torch.nn.Module):
+    """A linear layer whose input features are split over the ranks, with sequence parallelism.
+
+    The input has all rows with this rank's features, and the output this rank's rows of the sequence.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Of the whole layer; in_features is a multiple of the number of ranks.
+    group, bias, device, dtype : optional
+        As for ColumnParallelLinear. All ranks have the same bias.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        group: Any = None,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.group = group_of(group)
+        own = _share(in_features, self.group, "in_features")
+        self.weight = torch.nn.Parameter(torch.empty(out_features, own, device=device, dtype=dtype))
+        self.bias = (
+            torch.nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        )
+        torch.nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: rows x in_features / world; returns rows / world x out_features."""
+        y = cast(torch.Tensor, _GemmReduceScatter.apply(x, self.weight, self.group))
+        return y if self.bias is None else y + self.bias
+
+
+def _share(features: int, group: ProcessGroup, name: str) -> int:
+    """A rank's part of the features."""
+    if features % group.world:
+        raise tc.ArgumentError(f"{name} is {features}; the {group.world} ranks need equal parts of it")
+    return features // group.world

@@ -1,0 +1,156 @@
+"""Products on several GPUs, emulated: bits, launches one after the other, races, and refused operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_gpu import FakeGpu, OnGpu
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.checking.session import checking
+from tensorcore_dsl.kernels import HopperConfig, VirtualGroup
+from tensorcore_dsl.runtime import targets
+
+SMALL = HopperConfig(BM=64, BN=64, stages=3)
+PAIRS = HopperConfig(BM=128, BN=64, stages=3, cluster_m=2)
+bf16 = ml_dtypes.bfloat16
+
+
+def operands(world: int, M: int, N: int, K: int, gathered: bool, dtype: Any = bf16, seed: int = 0) -> Any:
+    """x and w of each rank; whole numbers, so that sums are exact in f32."""
+    draw = np.random.default_rng(seed)
+    rows = M // world if gathered else M
+    x = [draw.integers(-4, 5, (rows, K)).astype(dtype) for _ in range(world)]
+    w = [draw.integers(-4, 5, (N, K)).astype(dtype).T for _ in range(world)]
+    return x, w
+
+
+def reduced(x: Any, w: Any) -> list[np.ndarray]:
+    """Sums in the order of the ring: a rank's own products in f32, those of the others rounded before."""
+    world, rows = len(x), len(x[0]) // len(x)
+    found = []
+    for rank in range(world):
+        part = slice(rank * rows, rank * rows + rows)
+        products = [np.float32(x[r][part]) @ np.float32(w[r]) for r in range(world)]
+        total = products[rank]
+        for hops in range(1, world):
+            total = total + np.float32(products[(rank + hops) % world].astype(x[0].dtype))
+        found.append(total.astype(x[0].dtype))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world", "M", "N", "K", "config"),
+    [(2, 256, 128, 320, SMALL), (3, 384, 72, 72, SMALL), (4, 1024, 64, 128, PAIRS), (2, 128, 264, 256, None)],
+)
+@pytest.mark.parametrize("dtype", [bf16, np.float16])
+def test_bits(world: int, M: int, N: int, K: int, config: Any, dtype: Any) -> None:
+    """The group keeps its memory for a second launch. All-gather gives the bits of one product."""
+    group = VirtualGroup(world)
+    with tc.devices(world):
+        for seed in (0, 1):
+            x, w = operands(world, M, N, K, True, dtype, seed)
+            found = kernels.all_gather_gemm(x, w, group, config=config)
+            expected = [np.float32(np.concatenate(x)) @ np.float32(one) for one in w]
+            assert all(np.array_equal(d, e.astype(dtype)) for d, e in zip(found, expected, strict=True))
+            x, w = operands(world, M, N, K, False, dtype, seed)
+            sums = reduced(x, w)
+            found = kernels.gemm_reduce_scatter(x, w, group, config=config)
+            assert all(np.array_equal(d, e) for d, e in zip(found, sums, strict=True))
+            for everything in kernels.gemm_all_reduce(x, w, group, config=config):
+                assert np.array_equal(everything, np.concatenate(sums))
+
+
+@pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"])
+def test_no_races_in_two_launches(name: str) -> None:
+    group, product = VirtualGroup(2), getattr(kernels, name)
+    x, w = operands(2, 256, 64, 128, name == "all_gather_gemm")
+    with tc.devices(2), checking(collect=False):
+        for _ in range(2):
+            product(x, w, group, config=SMALL)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_bits_do_not_depend_on_the_order_of_ranks(seed: int) -> None:
+    x, w = operands(3, 192, 64, 64, False)
+    with tc.devices(3), checking(collect=False, order=seed) as session:
+        session.checks = False
+        found = kernels.gemm_reduce_scatter(x, w, VirtualGroup(3), config=SMALL)
+    assert all(np.array_equal(d, e) for d, e in zip(found, reduced(x, w), strict=True))
+
+
+def test_an_epilogue_gets_the_sums() -> None:
+    def relu(value, row, col):
+        return tc.maximum(value, 0.0)
+
+    x, w = operands(2, 128, 64, 64, False)
+    with tc.devices(2):
+        found = kernels.gemm_reduce_scatter(x, w, VirtualGroup(2), config=SMALL, epilogue=relu)
+    expected = [np.maximum(np.float32(d), 0).astype(bf16) for d in reduced(x, w)]
+    assert all(np.array_equal(d, e) for d, e in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K", "change", "message"),
+    [
+        (96, 64, 64, {}, "whole tiles of 64 rows"),
+        (128, 60, 64, {}, "K and N are multiples of 8"),
+        (128, 64, 64, {"config": HopperConfig(BM=64, BN=64, stages=3, cluster_n=2)}, "take no cluster_n"),
+        (
+            128,
+            64,
+            64,
+            {"x": lambda x: [np.asfortranarray(one) for one in x]},
+            "K must be its contiguous axis",
+        ),
+        (128, 64, 64, {"x": lambda x: x[0]}, "is a list of 2 arrays"),
+        (128, 64, 64, {"x": lambda x: [one[:, :32] for one in x]}, "the shapes do not fit"),
+    ],
+)
+def test_refused(M: int, N: int, K: int, change: dict[str, Any], message: str) -> None:
+    x, w = operands(2, M, N, K, True)
+    x = change.get("x", lambda x: x)(x)
+    with tc.devices(2), pytest.raises(tc.ArgumentError, match=message):
+        kernels.all_gather_gemm(x, w, VirtualGroup(2), config=change.get("config"))
+
+
+class OneRank:
+    """Rank 1 of 2, with memory of a GPU that is host memory."""
+
+    world = 2
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, Any] = {}
+
+    def shared(self, shape: Any, dtype: Any) -> Any:
+        arrays = [self.local(shape, dtype) for _ in range(2)]
+        return tc.PeerArray(arrays, 1), arrays[1]
+
+    def local(self, shape: Any, dtype: Any) -> Any:
+        return OnGpu(np.zeros(shape, dtype.numpy))
+
+    def of_rank(self, argument: Any) -> Any:
+        return argument
+
+
+@pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"])
+def test_launch_of_one_rank_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both launches, of which the second one is prepared; each rank's array has a tensor map."""
+    fake, group = FakeGpu(), OneRank()
+    monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
+    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
+    x, w = operands(1, 256, 64, 128, False, np.float16)
+    for _ in range(2):
+        getattr(kernels, name)(OnGpu(x[0]), OnGpu(w[0]), group, config=SMALL)
+    blocks = 8 if name == "all_gather_gemm" else 4  # x has the rows of one rank, or of both
+    assert [(record.grid, record.block) for record in fake.records] == [((blocks, 1, 1), (256, 1, 1))] * 2
+    kind = {"all_gather_gemm": "gathered", "gemm_reduce_scatter": "inbox", "gemm_all_reduce": "result"}[name]
+    peers = next(v[0] for key, v in group.kept.items() if key[0] == kind)
+    encoded = [pointer for pointer, *_ in fake.encoded]
+    assert all(array.array.ctypes.data in encoded for array in peers.arrays)
