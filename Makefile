@@ -12,6 +12,8 @@ DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
 TORCH_VERSION := 2.13.0
 TORCH := $(abspath $(VENV))/torch-$(TORCH_VERSION)
+JAX_VERSION := 0.10.2
+JAX := $(abspath $(VENV))/jax-$(JAX_VERSION)
 TRITON_VERSION := 3.9.0
 TRITON := $(abspath $(VENV))/foreign-$(TRITON_VERSION)
 PLAYWRIGHT := $(abspath $(VENV))/playwright
@@ -23,13 +25,14 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(abspath build/pycache) 
   $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test test-all test-torch test-triton test-browser test-gpu lint installs docs pictures site bench clean
+.PHONY: help demo test test-all test-torch test-jax test-triton test-browser test-gpu lint installs docs pictures site bench clean
 
 help:
 	@echo "make demo       tiled GEMMs on the GPU, or in emulation, checked against NumPy"
 	@echo "make test       one test of each family of kernels, type, row of the table, message and page"
 	@echo "make test-all   all tests"
 	@echo "make test-torch the tests that need PyTorch, on the CPU"
+	@echo "make test-jax   the tests that need JAX, on the CPU"
 	@echo "make test-triton the tests of kernels of Triton and CUDA, which are compiled without a GPU"
 	@echo "make test-browser  the tests of the site and of other pages in Chromium"
 	@echo "make test-gpu   the tests on a machine with a GPU, those of the GPU and of PyTorch too"
@@ -53,6 +56,9 @@ test-all: $(DEV)
 # PyTorch lies in a folder of its own, so that the other targets run without it.
 test-torch: $(DEV) $(TORCH)
 	PYTHONPATH=$(TORCH) $(PYTEST) --all -k "torch or baselines" $(TORCH_TESTS)
+
+test-jax: $(DEV) $(JAX)
+	PYTHONPATH=$(JAX) $(PYTEST) --all -k "jax" tests/test_jax.py tests/test_array_interop.py tests/test_docs.py
 
 test-triton: $(DEV) $(TRITON)
 	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py tests/test_ptx_cuda.py
@@ -118,6 +124,12 @@ $(DEV): $(METADATA) | $(BIN)/python
 $(TORCH): | $(BIN)/python
 	rm -rf $@.part
 	$(PIP) --target $@.part torch==$(TORCH_VERSION)
+	mv $@.part $@
+
+# JAX's wheels for CPUs; NumPy and ml_dtypes are those of the environment.
+$(JAX): | $(BIN)/python
+	rm -rf $@.part
+	$(PIP) --no-deps --target $@.part jax==$(JAX_VERSION) jaxlib==$(JAX_VERSION) opt-einsum scipy
 	mv $@.part $@
 
 # Triton is one wheel; it too lies in a folder of its own, since torch.compile would use it. With it

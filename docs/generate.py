@@ -33,7 +33,7 @@ PAGES = (
     "README.md",
     *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")) if p.name != "instructions.md"),
 )
-NEEDED = {"docs/pytorch.md": "torch"}  # optional modules that a page's program imports
+NEEDED = {"docs/pytorch.md": "torch", "docs/jax.md": "jax"}  # optional modules that a page's program imports
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 NOTEBOOKS = tuple(f"examples/{p.name}" for p in sorted((ROOT / "examples").glob("*.ipynb")))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)

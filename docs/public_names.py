@@ -32,7 +32,7 @@ MODULES = {
     "tensorcore_dsl.host": "For libraries of kernels",
 }
 # Public modules that need a package which builds of the site lack: they are read, not imported.
-READ = {"tensorcore_dsl.torch": "Operators of PyTorch"}
+READ = {"tensorcore_dsl.torch": "Operators of PyTorch", "tensorcore_dsl.jax": "Functions of JAX"}
 # What users receive and do not name: classes of values in kernels, and of results.
 RECEIVED = (
     "tensorcore_dsl.values.values.Scalar",

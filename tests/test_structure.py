@@ -92,7 +92,7 @@ def place_of(module: str) -> str:
 
 
 # The kernels, the operators that are made of them, and the program that runs some of them.
-ABOVE = ("kernels", "torch", "__main__")
+ABOVE = ("kernels", "jax", "torch", "__main__")
 PLACES = [place for level in LEVELS for place in level] + [*ABOVE]
 
 

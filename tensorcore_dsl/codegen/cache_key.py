@@ -73,6 +73,7 @@ OUTSIDE_IR = frozenset(
         "checking",
         "export",
         "interpreter",
+        "jax",
         "lowering",
         "numba",
         "numerics",

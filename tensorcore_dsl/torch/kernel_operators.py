@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -16,6 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.errors import listing
 from tensorcore_dsl.ir.writes import written_arrays
 from tensorcore_dsl.kernel.constants import constants_key
+from tensorcore_dsl.kernel.named_call import called, check_names
 from tensorcore_dsl.kernel.parameters import Parameter
 from tensorcore_dsl.torch.operators import has_tangents
 from tensorcore_dsl.torch.placement import run_where_it_lies
@@ -117,10 +118,10 @@ class KernelOperator:
                 f"finds the device of an operator by its tensors"
             )
         for function in self.outputs.values():
-            _check_names(function, names)
+            check_names(function, names)
         for function in (self.grid, self.block):
             if callable(function):
-                _check_names(function, [*names, *self.outputs])
+                check_names(function, [*names, *self.outputs])
 
     def _is_argument(self, p: Parameter) -> bool:
         """Is it given at each call: no output, and no Const that only has a default?"""
@@ -162,7 +163,7 @@ class KernelOperator:
         constants = [p for p in self.kernel.parameters if p.const]
         values = {**{p.name: p.default for p in constants}, **arguments, **results}
         self._check_writes(values)
-        sizes = tuple([_called(x, values) if callable(x) else x for x in (self.grid, self.block)])
+        sizes = tuple([called(x, values) if callable(x) else x for x in (self.grid, self.block)])
         configured = self.configured.get(sizes)
         if configured is None:
             configured = self.configured[sizes] = self.kernel.configured(*sizes, **self.launch)
@@ -182,7 +183,7 @@ class KernelOperator:
         return {**defaults, **positional, **named}
 
     def _results(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        return {name: _called(make, arguments) for name, make in self.outputs.items()}
+        return {name: called(make, arguments) for name, make in self.outputs.items()}
 
     def _check_writes(self, values: dict[str, Any]) -> None:
         """Refuse writes that torch does not know of; once for each combination of types."""
@@ -202,25 +203,6 @@ class KernelOperator:
                     place,
                 )
         self.checked.add(key)
-
-
-@cache
-def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of a function's parameters."""
-    return tuple(inspect.signature(function).parameters)
-
-
-def _check_names(function: Callable[..., Any], known: Sequence[str]) -> None:
-    for name in _taken(function):
-        if name not in known:
-            raise tc.ArgumentError(
-                f"a function of the operator takes {name!r}; the arguments are {listing(known)}"
-            )
-
-
-def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call the function with the arguments that its parameters name."""
-    return function(*[values[name] for name in _taken(function)])
 
 
 def _returned(results: dict[str, Any]) -> Any:
