@@ -201,6 +201,7 @@ def test_the_server_makes_the_page_again_when_the_script_changes(served):
     status, text = get(port)
     assert status == 200 and '"kind":"Race"' in text
     _, before = get(port, "/version")
+    assert f'!== "{before}") location.reload()' in text
     script.write_text("1 / 0")
     assert get(port, "/version")[1] != before
     assert "ZeroDivisionError" in get(port)[1]

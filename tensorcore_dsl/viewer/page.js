@@ -587,19 +587,6 @@ function listen() {
   listenToCanvas();
 }
 
-// A served page is loaded again when the script changes.
-function watch() {
-  if (!location.protocol.startsWith("http")) return;
-  let before;
-  setInterval(async () => {
-    try {
-      const now = await (await fetch("version")).text();
-      if (before && now !== before) location.reload();
-      before = now;
-    } catch { /* the program has ended */ }
-  }, 1500);
-}
-
 if (views.length > 1) {
   $("which").hidden = false;
   $("which").append(...views.map((one, i) => new Option(`${i + 1}: ${one.name}`, i)));
@@ -609,4 +596,3 @@ document.documentElement.classList.toggle("dark", matchMedia("(prefers-color-sch
 listen();
 open(0);
 if (location.hash) select(decodeURIComponent(location.hash.slice(1)));
-watch();

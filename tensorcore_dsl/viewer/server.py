@@ -14,6 +14,10 @@ from threading import Lock
 from tensorcore_dsl.errors import ArgumentError
 
 HOST = "127.0.0.1"
+# Behind a served page: loads it again when its version is another one.
+WATCH = """<script>setInterval(async () => {
+  try { if (await (await fetch("version")).text() !== "%s") location.reload(); } catch { /* it has ended */ }
+}, 1500);</script>"""
 
 
 class Pages:
@@ -32,7 +36,7 @@ class Pages:
         with self._lock:
             version = self.version()
             if self._made is None or self._made[0] != version:
-                self._made = version, self._make()
+                self._made = version, self._make() + (WATCH % version).encode()
             return self._made[1]
 
     def _make(self) -> bytes:
