@@ -5,6 +5,7 @@ from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.attention import attention
+from tensorcore_dsl.kernels.host.attention_backward import attention_backward
 from tensorcore_dsl.kernels.host.distributed import (
     VirtualGroup,
     all_gather_gemm,
@@ -24,9 +25,10 @@ from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
     "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "VirtualGroup",
-    "all_gather_gemm", "attention", "compress", "decompress", "explain_bits", "export_gemm",
-    "gemm", "gemm_all_reduce", "gemm_reduce_scatter", "grouped_gemm", "k_grouped_gemm", "plan",
-    "requantised_gemm", "scaled_gemm", "swiglu", "tune", "warm",
+    "all_gather_gemm", "attention", "attention_backward", "compress", "decompress",
+    "explain_bits", "export_gemm", "gemm", "gemm_all_reduce", "gemm_reduce_scatter",
+    "grouped_gemm", "k_grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune",
+    "warm",
 ]  # fmt: skip
 
 

@@ -75,11 +75,15 @@ class KeyRange:
             edge = edge | (key < first + (rows - 1) + self.ahead - self.left)
         return edge
 
-    def masked(self, scores, first, key):
-        """Set scores to -inf where the query of a row does not see the key of a column."""
+    def masked(self, scores, first, key, transposed: bool = False):
+        """Set scores to -inf where the query of a row does not see the key of a column.
+
+        Transposed scores have keys as rows.
+        """
         last, begin = self.keys - key, first + self.ahead - key
 
-        def mask(score, i, j):
+        def mask(score, row, column):
+            i, j = (column, row) if transposed else (row, column)
             visible = j < last
             if self.traits.right:
                 visible = visible & (j <= begin + i + self.right)

@@ -312,12 +312,16 @@ def consume(cta: Cta, number, o, lse):
         scores, out, factor, exponent, key_state = attend(
             cta, consumer, tile, row, q_stage, scores, key_state
         )
-        store(out * factor, queries.smem[q_stage, number], tile, row, o, cta.traits.width)
+        # Each warp overwrites its own 16 rows of the queries, whose products are complete.
+        batch, start_row = tile.place
+        staging = queries.smem[q_stage, number, : cta.values.slabs]
+        stage_matrices((out * factor).to(o.dtype), staging, 0)
+        tc.syncwarp()
+        store_rows(staging, (batch, tile.head, start_row + row), tile.end, o, cta.traits.width)
         # Loads by ordinary instructions come before TMA overwrites the queries.
         tc.fence_proxy_async()
         queries.empty[q_stage].arrive()
         if cta.traits.lse:
-            batch, start_row = tile.place
             of_head = lse[batch, tile.head, : tile.end]
             tc.store_rows(of_head, exponent, origin=start_row + row, bounded=True)
         key_state, query_state = advance(key_state, config.stages), advance(query_state, config.q_stages)
@@ -435,30 +439,34 @@ def clear(cta: Cta, stage, phase, count):
     tc.barrier(CLEAR_BARRIER, threads)
 
 
-def store(out, staging, tile: QueryTile, row, o, width: int):
-    """Store 64 rows of the output through the shared memory of their queries.
+def stage_matrices(values, staging, first_row):
+    """Store a fragment of 64 rows of 16-bit elements to slabs of shared memory.
 
-    Each warp writes and reads its own 16 rows, whose products with the keys are complete.
+    Each warp writes its own 16 rows. staging: slabs (rows, 64).
     """
-    lane, base = tc.lane_id(), tc.warp_id() % 4 * 16
-    batch, start_row = tile.place
-    values = out.to(o.dtype).registers
-    for place in tc.static_range(0, width, 16):
-        words = values[place // 4 : place // 4 + 4]
+    lane, base, registers = tc.lane_id(), first_row + tc.warp_id() % 4 * 16, values.registers
+    for place in tc.static_range(0, values.layout.cols, 16):
+        words = registers[place // 4 : place // 4 + 4]
         at = base + lane % 16, place % SLAB + lane // 16 * 8
         # With 8 columns left, the lanes of the second half give no addresses.
         name = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16"
         tc.emit(name, staging[place // SLAB].at(*at).address, words)
-    tc.syncwarp()
-    for slab in tc.static_range(-(-width // SLAB)):
+
+
+def store_rows(staging, place, end, target, width: int, column=0):
+    """Store 64 rows of slabs to an array, each warp its own 16 rows.
+
+    place: batch, head and first row. end: one past the last row. width: D of the array. column: of
+    the first slab.
+    """
+    lane, base = tc.lane_id(), tc.warp_id() % 4 * 16
+    batch, head, row = place
+    for slab in tc.static_range(staging.shape[0]):
         for part in tc.static_range(4):
-            at, col = base + 4 * part + lane // 8, lane % 8 * 8
-            inside = start_row + row + at < tile.end
-            if width % SLAB:
-                inside = inside & (slab * SLAB + col < width)
-            vector = staging[slab].at(at, col).load(8, pred=inside)
-            target = o.at(batch, tile.head, start_row + row + at, slab * SLAB + col)
-            target.store(vector, pred=inside)
+            at, col = base + 4 * part + lane // 8, column + slab * SLAB + lane % 8 * 8
+            inside = (row + at < end) & (col < width)
+            vector = staging[slab].at(at, lane % 8 * 8).load(8, pred=inside)
+            target.at(batch, head, row + at, col).store(vector, pred=inside)
 
 
 def start(parity):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -123,6 +123,63 @@ def attention(  # noqa: PLR0913
     return out if lse is None else (out, lse)
 
 
+@dataclass(frozen=True)
+class AttentionProblem:
+    """Checked arguments of attention, or of its gradients.
+
+    Attributes
+    ----------
+    arrays : dict
+        q, k and v by name.
+    shape : tuple of int
+        Shape of the result: (batch, heads, queries, D of v).
+    traits : AttentionTraits
+        Compile-time constants.
+    scale : float
+        Factor of the scores.
+    scalars : tuple
+        Arguments of the kernels: scale and cap, see Softmax; left and right, see KeyRange.
+    """
+
+    arrays: dict[str, Description]
+    dtype: Any
+    shape: tuple[int, int, int, int]
+    traits: AttentionTraits
+    scale: float
+    scalars: tuple[Any, ...]
+
+
+def checked_problem(
+    arrays: dict[str, Any],
+    lists: dict[str, Description],
+    page: int,
+    causal: Any,
+    window: Any,
+    scale: Any,
+    softcap: Any,
+    return_lse: Any,
+) -> AttentionProblem:
+    """Check q, k, v and the options.
+
+    lists: descriptions of the starts of sequences and of the table of pages; page: keys of a page.
+    """
+    descriptions = described(**arrays)
+    dtype = check_half_precision(**descriptions)
+    shape = _result_shape(descriptions, lists, page)
+    left, right = _window(causal, window)
+    depth, width = descriptions["q"].shape[3], shape[3]
+    scale = 1 / math.sqrt(depth) if scale is None else _positive("scale", scale)
+    factors = (scale * LOG2_E, 1.0)
+    if softcap is not None:
+        softcap = _positive("softcap", softcap)
+        factors = (softcap * LOG2_E, 2 * LOG2_E * scale / softcap)
+    bounds, has_bounds = (left or 0, right or 0), (left is not None, right is not None)
+    traits = AttentionTraits(
+        depth, width, *has_bounds, softcap is not None, bool(return_lse), bool(lists), page
+    )
+    return AttentionProblem(descriptions, dtype, shape, traits, scale, (*factors, *bounds))
+
+
 def _prepare(  # noqa: PLR0913
     q: Any,
     k: Any,
@@ -140,34 +197,25 @@ def _prepare(  # noqa: PLR0913
 ) -> PreparedCall:
     """Check the arguments, choose the kernel and bind its launch."""
     check_stream(stream)
-    descriptions = described(q=q, k=k, v=v)
-    dtype = check_half_precision(**descriptions)
-    lists = _check_lists(starts, table)
-    packed, page = bool(lists), descriptions["k"].shape[2] if table is not None else 0
-    shape = _result_shape(descriptions, lists, page)
-    o, in_o = result_array_of_type(q, out, shape, dtype)
+    lists = check_lists(starts, table)
+    page = described(k=k)["k"].shape[2] if table is not None else 0
+    arrays = {"q": q, "k": k, "v": v}
+    problem = checked_problem(arrays, lists, page, causal, window, scale, softcap, return_lse)
+    shape, traits, descriptions = problem.shape, problem.traits, problem.arrays
+    o, in_o = result_array_of_type(q, out, shape, problem.dtype)
     check_written(described(**present(out=out)), {**descriptions, **lists})
     for name, x in {**descriptions, "out": in_o}.items():
-        _check_layout(name, x)
-    left, right = _window(causal, window)
-    depth, width = descriptions["q"].shape[3], shape[3]
-    scale = 1 / math.sqrt(depth) if scale is None else _positive("scale", scale)
-    factors = (scale * LOG2_E, 1.0)
-    if softcap is not None:
-        softcap = _positive("softcap", softcap)
-        factors = (softcap * LOG2_E, 2 * LOG2_E * scale / softcap)
-    bounds, has_bounds = (left or 0, right or 0), (left is not None, right is not None)
-    traits = AttentionTraits(depth, width, *has_bounds, softcap is not None, bool(return_lse), packed, page)
+        check_layout(name, x)
     allocate = (lambda like: empty_like(like, shape[:3], tc.f32)) if return_lse else None
-    call = PreparedCall(shape, dtype, launch_nothing, (), allocate)
+    call = PreparedCall(shape, problem.dtype, launch_nothing, (), allocate)
     if 0 in shape:
         return call
     if 0 in descriptions["k"].shape:
         return replace(call, launch=_fill(stream))
-    run = _bind_sm80 if _family(family) == "sm80" else _bind_sm90
+    run = _bind_sm80 if chosen_family(family) == "sm80" else _bind_sm90
     lse = None if allocate is None else allocate(q)
-    arrays = q, k, v, o, lse, *(x for x in (*starts, table) if x is not None)
-    return replace(call, launch=run(traits, arrays, (*factors, *bounds), descriptions, stream))
+    bound = q, k, v, o, lse, *(x for x in (*starts, table) if x is not None)
+    return replace(call, launch=run(traits, bound, problem.scalars, descriptions, stream))
 
 
 def _bind_sm80(
@@ -179,7 +227,7 @@ def _bind_sm80(
     grid, options = (-(-queries // ampere.ROWS), heads, sequences), {"traits": traits}
 
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
-        return (q, k, v, o, o if lse is None else lse, *_padded(lists, o), *scalars)
+        return (q, k, v, o, o if lse is None else lse, *padded(lists, o), *scalars)
 
     launch = bind(ampere.attention_kernel, grid, ampere.THREADS, options, arguments(*arrays), stream=stream)
     return lambda *arrays: launch(*arguments(*arrays))
@@ -201,7 +249,7 @@ def _bind_sm90(
 
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
         tickets = _tickets(q, stream)
-        lists = tickets, *_padded(lists, tickets)
+        lists = tickets, *padded(lists, tickets)
         return (q, k, v, o, o if lse is None else lse, *lists, *scalars, section)
 
     launch = bind(
@@ -216,12 +264,12 @@ def _bind_sm90(
     return lambda *arrays: launch(*arguments(*arrays))
 
 
-def _padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
+def padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
     """The two lists of starts and the table; dummy arrays for kernels that do not read them."""
     return *lists, *(stand_in,) * (3 - len(lists))
 
 
-def _check_lists(starts: Any, table: Any) -> dict[str, Description]:
+def check_lists(starts: Any, table: Any) -> dict[str, Description]:
     """Describe and check the starts of queries and keys, and the table, if given."""
     if len(starts) != 2 or (starts[0] is None) != (starts[1] is None):
         raise tc.ArgumentError("cu_seqlens is an array, or a tuple of two: for the queries, and for the keys")
@@ -275,7 +323,7 @@ def _result_shape(
     return q[0], q[1], q[2], v[3]
 
 
-def _check_layout(name: str, x: Description) -> None:
+def check_layout(name: str, x: Description) -> None:
     """Refuse layouts that TMA and accesses of 16 bytes cannot read."""
     if 0 in x.shape or (x.type.unit[-1] and x.type.align >= 16 and min(x.strides) >= 0):
         return
@@ -306,7 +354,7 @@ def _positive(name: str, number: Any) -> float:
     return value
 
 
-def _family(family: Any) -> str:
+def chosen_family(family: Any) -> str:
     """Family of kernels to run: the caller's, or that of the target."""
     if family is None:
         family = "sm90" if has_wgmma() and gives_registers() else "sm80"

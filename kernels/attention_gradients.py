@@ -1,0 +1,195 @@
+"""The gradients of attention: which tiles meet, sums of rows before, and dQ after the main kernel.
+
+With P = softmax(scale q kᵀ) and dO the gradient of the output o = P v:
+
+    delta = row sums of dO o
+    dV = Pᵀ dO,   dP = dO vᵀ,   dS = P (dP - delta),   dQ = scale dS k,   dK = scale dSᵀ q
+
+P comes from the scores again, and from the logarithms of the sums that the forward kernel stores.
+
+Queries are divided into blocks of BM rows. The main kernel computes one tile of BN keys after the
+other. A tile visits the blocks whose queries see its keys, and adds its share of dQ to the f32 sums
+of each block. The sums lie in global memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_scores import KeyRange
+
+THREADS = 256
+LANES = 16  # that sum one row of dO o
+
+
+@dataclass
+class Sequences:
+    """Where the rows of each sequence lie, and how many there are.
+
+    Attributes
+    ----------
+    queries, keys : s32
+        Rows of each sequence, if the sequences are not packed.
+    starts_q, starts_k : Array
+        First rows of packed sequences.
+    """
+
+    queries: Any
+    keys: Any
+    starts_q: Any
+    starts_k: Any
+    left: Any
+    right: Any
+    traits: Any
+    BM: int
+    BN: int
+
+    def blocks_of(self, queries):
+        """Number of blocks; a sequence without queries has one, too."""
+        return max((queries + (self.BM - 1)) // self.BM, 1)
+
+    def at(self, number):
+        """Sequence `number`: of the batch, or of those packed in batch 0."""
+        traits, batch, start, key_start = self.traits, number, 0, 0
+        queries, keys = self.queries, self.keys
+        block = number * self.blocks_of(queries)
+        if traits.packed:
+            starts_q, starts_k = self.starts_q, self.starts_k
+            batch, start, key_start = 0, starts_q[number], starts_k[number]
+            queries, keys = starts_q[number + 1] - start, starts_k[number + 1] - key_start
+            # Each sequence begins a block; one block for each sequence is room enough.
+            block = start // self.BM + number
+        seen = KeyRange(traits, keys, keys - queries, self.left, self.right)
+        return Sequence(seen, number, batch, queries, start, key_start, block, self.BM, self.BN)
+
+
+@dataclass
+class Sequence:
+    """A sequence, its blocks of queries and its tiles of keys.
+
+    Attributes
+    ----------
+    seen : KeyRange
+        The keys that a query sees.
+    number, batch : s32
+        Number of the sequence, and its index in the arrays.
+    queries : s32
+        Number of queries.
+    start, key_start : s32
+        Rows of the first query and of the first key.
+    block : s32
+        Number of blocks of a head of the sequences before.
+    """
+
+    seen: Any
+    number: Any
+    batch: Any
+    queries: Any
+    start: Any
+    key_start: Any
+    block: Any
+    BM: int
+    BN: int
+
+    def blocks(self):
+        """Number of blocks; a sequence without queries has one, too."""
+        return max((self.queries + (self.BM - 1)) // self.BM, 1)
+
+    def slot(self, block, head, heads):
+        """Place of a block of one of `heads` heads in arrays of all blocks."""
+        return self.block * heads + head * self.blocks() + block
+
+    def tiles(self):
+        """Number of tiles of keys."""
+        return (self.seen.keys + (self.BN - 1)) // self.BN
+
+    def visited(self, tile):
+        """The first block whose queries see keys of a tile, and one past the last one."""
+        seen, key = self.seen, tile * self.BN
+        low, high = tc.s32(0), tc.s32(self.queries)
+        if seen.traits.right:
+            low = max(key - seen.ahead - seen.right, 0)
+        if seen.traits.left:
+            high = min(high, max(key + self.BN - seen.ahead + seen.left, 0))
+        return low // self.BM, (high + (self.BM - 1)) // self.BM
+
+    def visitors(self, block):
+        """The first tile that visits a block, and one past the last one.
+
+        All tiles between them visit the block, too.
+        """
+        seen, row = self.seen, block * self.BM + self.seen.ahead
+        low, high = tc.s32(0), tc.s32(self.tiles())
+        if seen.traits.left:
+            low = max(row - seen.left, 0) // self.BN
+        if seen.traits.right:
+            high = min(high, max(row + (self.BM - 1 + self.BN) + seen.right, 0) // self.BN)
+        return low, high
+
+    def turn(self, tile, block):
+        """How many tiles add to the sums of a block before this one does: those with less keys."""
+        return tile - self.visitors(block)[0]
+
+
+def divide(number, by):
+    """number // by of integers that are not negative, by the shorter unsigned division."""
+    return tc.s32(tc.u32(number) // tc.u32(by))
+
+
+@tc.kernel(threads=THREADS)
+def sum_rows(
+    o: tc.Array,
+    grad: tc.Array,
+    lse: tc.Array,
+    starts_q: tc.Array,
+    shifts: tc.Array,
+    deltas: tc.Array,
+    turns: tc.Array,
+    tickets: tc.Array,
+    BM: tc.Const,
+    traits: tc.Const,
+):
+    """shifts = lse log2(e) and deltas = row sums of dO o, for blocks of BM queries.
+
+    o, grad: (batch, heads, queries, D). lse: (batch, heads, queries). shifts, deltas: (BM times
+    slots,), f32. turns: (slots,), s32, and tickets: become 0. For slots, see Sequence.slot.
+    Grid: (blocks of the longest sequence, or more; heads; sequences).
+
+    Rows without keys, and rows behind the last query, have a shift of +inf: exp2 of anything minus
+    infinity is 0, so that they add nothing.
+    """
+    sequences = Sequences(o.shape[2], 0, starts_q, starts_q, 0, 0, traits, BM, 1)
+    sequence = sequences.at(tc.s32(tc.blockIdx.z))
+    number, head = tc.s32(tc.blockIdx.x), tc.s32(tc.blockIdx.y)
+    if number >= sequence.blocks():
+        return
+    slot = sequence.slot(number, head, o.shape[1])
+    if tc.threadIdx.x == 0:
+        turns[slot] = 0
+        if (number == 0) & (head == 0) & (sequence.number == 0):
+            tickets[0] = 0
+    lane = tc.threadIdx.x % LANES
+    for part in tc.static_range(0, BM, THREADS // LANES):
+        row = part + tc.threadIdx.x // LANES
+        query, total = number * BM + row, tc.f32(0)
+        inside = query < sequence.queries
+        place = sequence.start + query
+        for col in tc.static_range(0, traits.width, 8 * LANES):
+            at = col + 8 * lane
+            loaded = inside & (at < traits.width)
+            left, right = (x.at(sequence.batch, head, place, at).load(8, pred=loaded) for x in (o, grad))
+            for x, y in zip(left.elements(), right.elements(), strict=True):
+                total = tc.fma(x.to(tc.f32), y.to(tc.f32), total)
+        total = tc.select(inside, total, 0.0)
+        for step in (8, 4, 2, 1):
+            total += tc.shfl_xor(total, step)
+        if lane == 0:
+            exponent = tc.f32(-math.inf)
+            if inside:
+                exponent = lse[sequence.batch, head, place]
+            shift = tc.select(exponent == -math.inf, math.inf, exponent * math.log2(math.e))
+            shifts[slot * BM + row] = shift
+            deltas[slot * BM + row] = total

@@ -1,0 +1,529 @@
+"""Gradients of attention for sm_90a by wgmma and TMA, persistent CTAs: dQ, dK and dV in one pass.
+
+A CTA computes one tile of 128 keys after the other. K and V of the tile stay in shared memory. The
+CTA visits the blocks of BM queries that see these keys, and loads Q and dO of each block into a
+pipeline of stages. Two consumer warpgroups have 64 keys each:
+
+    scores      k qᵀ: f32, BM / 2 registers of each thread; with exp2, the transposed weights Pᵀ
+    slopes      v dOᵀ: f32, BM / 2; with the weights, dSᵀ
+    dv, dk      sums of Pᵀ dO and dSᵀ q over all blocks: f32, D / 2 each. Pᵀ and dSᵀ are 16-bit A
+                operands in registers.
+    dq          dS k of the block, over the keys of both consumers: f32, BM D / 256. dS goes through
+                shared memory. Each consumer computes half of the rows (D up to 64), or 64 columns.
+
+The scores of the next block are issued before the consumer waits for dq of this block. So the tensor
+cores multiply while the consumer hands dq over, and while it computes the next weights.
+
+Two other warps of the producer warpgroup add dq to the f32 sums in global memory, by bulk copies,
+one for every second block.
+Tiles take turns at the sums of a block, in the order of keys, so that the bits of the sum are fixed.
+A tile waits only for tiles in front of it in the list that CTAs draw from. A CTA computes its tiles
+in the order of the list. So tiles never wait in a circle, whether all CTAs are resident or not. In
+the list, tiles of several heads alternate, and each tile goes from the last block to the first: then
+the tile before it has most often been there.
+
+The order of the products follows FlashAttention 3 (Shah et al., arXiv:2407.08608).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_gradients import Sequences
+from tensorcore_dsl.kernels.attention_scores import Softmax
+from tensorcore_dsl.kernels.hopper.attention import SLAB, advance, stage_matrices, start, store_rows
+from tensorcore_dsl.kernels.hopper.attention_dq import (
+    BN,
+    CONSUMERS,
+    STAGES,
+    add_up,
+    dq_product,
+    hand_over,
+    stage_of,
+)
+from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+
+Q_STAGES = 3  # blocks of Q in shared memory
+THREADS = WARPGROUP * (1 + CONSUMERS)
+EXCHANGE_BARRIER, CLEAR_BARRIER = 1, 2  # named barriers of the consumers
+READ_BARRIER = 3  # READ_BARRIER + c: consumer c has read dS of the block before
+REGISTERS = 24, 240  # of a thread of the producer and of a consumer
+
+
+@dataclass(frozen=True)
+class BackwardConfig:
+    """How the kernel divides its work. All fields are compile-time constants.
+
+    Attributes
+    ----------
+    parts : int
+        Parts of 64 queries of a block: 1, or 2 for D up to 64.
+    """
+
+    parts: int = 1
+
+    @property
+    def BM(self) -> int:
+        return 64 * self.parts
+
+
+@dataclass
+class Stages:
+    """Stages of blocks of Q or dO with a number for each row: memory, maps, two mbarriers a stage.
+
+    Attributes
+    ----------
+    smem : tile
+        (stages, slabs, BM, 64).
+    rows, row_map : tile, TensorMap
+        (stages, BM) numbers of rows, f32: shifts of Q, or deltas of dO.
+    """
+
+    smem: Any
+    map: Any
+    rows: Any
+    row_map: Any
+    full: Any
+    empty: Any
+
+
+@dataclass
+class Cta:
+    """Shared memory and barriers of a CTA.
+
+    Attributes
+    ----------
+    keys, values : tile
+        (slabs, BN, 64).
+    full_keys, empty_keys : mbarrier
+        Of `keys`, `values` and `drawn`: sequence, head of k and v, and number of the tile.
+    exchange : tile
+        dSᵀ of both consumers, as (slabs of BM, 1, BN, 64).
+    dq, dq_visit : tile
+        dQ of a block in the order of registers: (stages, consumers, quads, threads, 4), f32. Its sequence,
+        head of q, block, and the number of the tile. Sequence -1: no block follows. Head -1: the
+        tile adds nothing.
+    """
+
+    tiles: KeyTileList
+    keys: Any
+    values: Any
+    maps: Any
+    full_keys: Any
+    empty_keys: Any
+    drawn: Any
+    queries: Stages
+    grads: Stages
+    exchange: Any
+    dq: Any
+    dq_visit: Any
+    full_dq: Any
+    empty_dq: Any
+    softmax: Softmax
+    config: BackwardConfig
+    traits: Any
+
+
+@tc.kernel
+def attention_backward_kernel(  # noqa: PLR0913
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    grad: tc.Array,
+    shifts: tc.Array,
+    deltas: tc.Array,
+    sums: tc.Array,
+    turns: tc.Array,
+    tickets: tc.Array,
+    dk: tc.Array,
+    dv: tc.Array,
+    starts_q: tc.Array,
+    starts_k: tc.Array,
+    scale: tc.f32,
+    cap: tc.f32,
+    slope: tc.f32,
+    left: tc.s32,
+    right: tc.s32,
+    shared_by: tc.s32,
+    section: tc.s32,
+    config: tc.Const,
+    traits: tc.Const,
+):
+    """q, grad: (batch, heads, queries, D). k, v, dk, dv: (batch, key heads, keys, D). shifts, deltas,
+    turns, tickets: see sum_rows. sums: (slots, words), f32, see `finish`.
+    scale, cap: see Softmax. slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of
+    packed sequences, see attention_kernel.
+    """
+    tc.launch_bounds(THREADS, 1)
+    sequences = Sequences(q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, BN)
+    softmax = Softmax(traits, scale, cap)
+    count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
+    tiles = KeyTileList(sequences, q.shape[1], k.shape[1], shared_by, section, count)
+    cta = make_cta(q, k, v, grad, (shifts, deltas), tiles, softmax, config, traits)
+
+    def producer():
+        if tc.threadIdx.x == 0:
+            produce(cta, tickets)
+        for writer in tc.static_range(STAGES):
+            if tc.threadIdx.x == 32 * (writer + 1):
+                add_up(cta, sums, turns, writer)
+
+    def consumers(number):
+        consume(cta, number, dk, dv, slope)
+
+    tc.warp_specialize((1, producer), (CONSUMERS, consumers), registers=REGISTERS)
+
+
+def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits):
+    """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
+    BM = config.BM
+    slabs_k, slabs_v = -(-traits.depth // SLAB), -(-traits.width // SLAB)
+    keys = tc.shared((slabs_k, BN, SLAB), q.dtype, swizzle=128)
+    values = tc.shared((slabs_v, BN, SLAB), q.dtype, swizzle=128)
+    maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
+    shapes = (Q_STAGES, slabs_k, BM, SLAB), (STAGES, slabs_v, BM, SLAB)
+    blocks = [tc.shared(shape, q.dtype, swizzle=128) for shape in shapes]
+    exchange = tc.shared((BM // SLAB, 1, BN, SLAB), q.dtype, swizzle=128)
+    dq = tc.shared((STAGES, CONSUMERS, dq_product(q.dtype).d.layout.slots // 4, WARPGROUP, 4), tc.f32)
+    parts = []
+    for row, (x, smem) in enumerate(((q, blocks[0]), (grad, blocks[1]))):
+        stages = smem.shape[0]
+        of_rows = tc.shared((stages, BM), tc.f32, align=128)
+        full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
+        of_blocks = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
+        row_map = tc.tensor_map(rows[row], (BM,))
+        parts.append(Stages(smem, of_blocks, of_rows, row_map, full, empty))
+    drawn, dq_visit = tc.shared(4, tc.s32), tc.shared((STAGES, 4), tc.s32)
+    full_keys, empty_keys = tc.mbarriers(1), tc.mbarriers(1)
+    full_dq, empty_dq = tc.mbarriers(STAGES), tc.mbarriers(STAGES)
+    if tc.threadIdx.x == 0:
+        for each in parts:
+            for stage in tc.static_range(each.smem.shape[0]):
+                each.full[stage].init(1)
+                each.empty[stage].init(CONSUMERS)
+        full_keys[0].init(1)
+        empty_keys[0].init(CONSUMERS * WARPGROUP)
+        for stage in tc.static_range(STAGES):
+            full_dq[stage].init(CONSUMERS * WARPGROUP)
+            empty_dq[stage].init(1)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    return Cta(
+        tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn,
+        *parts, exchange, dq, dq_visit, full_dq, empty_dq, softmax, config, traits,
+    )  # fmt: skip
+
+
+# -- producer ---------------------------------------------------------------------------------
+
+
+def produce(cta: Cta, tickets):
+    """Draw tiles, and load their keys, values and blocks of queries. One thread runs this.
+
+    A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
+    """
+    states = start(1), tc.u32(STAGES)
+    sequence, before = tc.s32(0), tc.s32(0)
+    ticket = tc.s32(tc.blockIdx.x)
+    # `drawn` is published by the arrival at `full_keys`. It also keeps the parity for `empty_keys`:
+    # this thread has no register left for it.
+    cta.drawn[0], cta.drawn[3] = 0, 1
+    while cta.drawn[0] >= 0:
+        drawn, head, number, sequence, before = cta.tiles.locate(ticket, sequence, before)
+        cta.empty_keys.wait(cta.drawn[3])
+        cta.drawn[3] = cta.drawn[3] ^ 1
+        cta.drawn[0], cta.drawn[1], cta.drawn[2] = drawn, head, number
+        if drawn >= 0:
+            states = load_tile(cta, states)
+            ticket = tc.gridDim.x + tc.atomic("add", tickets.at(0), 1)
+    cta.full_keys.arrive()
+
+
+def load_tile(cta: Cta, states):
+    """Load the keys and values of a tile, then Q and dO of each block that it visits."""
+    tile, full = cta.tiles.tile_at(cta.drawn), cta.full_keys
+    full.arrive_expect_tx(sum(x.shape[0] * m.bytes for x, m in zip((cta.keys, cta.values), cta.maps)))
+    for smem, source in zip((cta.keys, cta.values), cta.maps):
+        for slab in tc.static_range(smem.shape[0]):
+            place = tile.sequence.batch, tile.kv_head, tile.sequence.key_start + tile.key(), slab * SLAB
+            tc.tma_load(smem[slab], source, place, full)
+    block, head = tile.end - 1, tc.s32(0)
+    while head < cta.tiles.shared_by:
+        load_block(cta, cta.queries, tile, block, head, states[0])
+        load_block(cta, cta.grads, tile, block, head, stage_of(states[1]))
+        states = following(states)
+        block, head = tile.after(block, head)
+    return states
+
+
+def following(states):
+    """The next stage of Q with its phase, and the number of the next visit."""
+    return advance(states[0], Q_STAGES), states[1] + 1
+
+
+def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
+    """Load a block of Q or dO and the numbers of its rows, when the stage is empty."""
+    (stage, phase), sequence = state, tile.sequence
+    full = part.full[stage]
+    part.empty[stage].wait(phase)
+    slabs = part.smem.shape[1]
+    full.arrive_expect_tx(slabs * part.map.bytes + part.row_map.bytes)
+    for slab in tc.static_range(slabs):
+        row = sequence.start + block * sequence.BM
+        place = sequence.batch, cta.tiles.head(tile, head), row, slab * SLAB
+        tc.tma_load(part.smem[stage, slab], part.map, place, full)
+    first = sequence.slot(block, cta.tiles.head(tile, head), cta.tiles.heads) * sequence.BM
+    tc.tma_load(part.rows[stage], part.row_map, (first,), full)
+
+
+# -- consumers --------------------------------------------------------------------------------
+
+
+def consume(cta: Cta, number, dk, dv, slope):
+    """Compute dK and dV of 64 keys of each tile, and a part of dQ of each block."""
+    tile_phase, states = tc.u32(0), (start(0), tc.u32(0))
+    consumer = make_consumer(cta, number)
+    cta.full_keys.wait(tile_phase)
+    while cta.drawn[0] >= 0:
+        tile = cta.tiles.tile_at(cta.drawn)
+        if cta.traits.packed and tile.key() + BN > tile.sequence.seen.keys:
+            rest = tile.sequence.seen.keys - tile.key()
+            clear(cta.keys, rest)
+            clear(cta.values, rest)
+        (of_keys, of_values), states = differentiate(cta, consumer, tile, states)
+        # All products of both consumers have read the keys.
+        tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
+        first = tile.key() + 64 * number
+        place = tile.sequence.batch, tile.kv_head
+        row, end = tile.sequence.key_start + first, tile.sequence.key_start + tile.sequence.seen.keys
+        for target, value, smem in ((dk, of_keys * slope, cta.keys), (dv, of_values, cta.values)):
+            staging = by_consumer(smem)[number]
+            stage_matrices(value.to(target.dtype), [staging[s] for s in range(smem.shape[0])], 0)
+            tc.syncwarp()
+            width = value.layout.cols
+            store_rows(staging, (*place, row), end, target, width)
+        # Loads by ordinary instructions come before TMA overwrites the keys.
+        tc.fence_proxy_async()
+        cta.empty_keys.arrive()
+        tile_phase = tile_phase ^ 1
+        cta.full_keys.wait(tile_phase)
+    for _ in tc.static_range(STAGES):
+        stage, phase = stage_of(states[1] + STAGES)
+        cta.empty_dq[stage].wait(phase)
+        if consumer.leader & (number == 0):
+            cta.dq_visit[stage, 0] = -1
+        cta.full_dq[stage].arrive()
+        states = following(states)
+
+
+def by_consumer(smem):
+    """View keys or values as (consumers, slabs, 64, 64)."""
+    slabs = smem.shape[0]
+    return smem.with_parts(shape=(CONSUMERS, slabs, 64, SLAB), strides=(64 * SLAB, BN * SLAB, SLAB, 1))
+
+
+@dataclass
+class Consumer:
+    """A consumer warpgroup: its products, and its views of keys and values.
+
+    Attributes
+    ----------
+    number, leader : s32, pred
+        Number of the consumer; whether this thread arrives for the warpgroup.
+    score, of_keys, of_values, dq : Instruction
+        For scores and slopes, dK, dV, and a share of dQ.
+    k_rows, v_rows : tile
+        Its 64 keys and values: (slabs, 64, 64).
+    """
+
+    number: Any
+    leader: Any
+    score: Any
+    of_keys: Any
+    of_values: Any
+    dq: Any
+    k_rows: Any
+    v_rows: Any
+
+
+def make_consumer(cta: Cta, number):
+    """Consumer `number`."""
+    dtype, traits, named = cta.keys.dtype, cta.traits, tc.wgmma
+    score = named.m64n64k16(dtype, dtype, tc.f32)
+    of_keys = getattr(named, f"m64n{traits.depth}k16")(dtype, dtype, tc.f32, source="registers")
+    of_values = getattr(named, f"m64n{traits.width}k16")(dtype, dtype, tc.f32, source="registers")
+    dq = dq_product(dtype)
+    k_rows, v_rows = by_consumer(cta.keys)[number], by_consumer(cta.values)[number]
+    leader = tc.threadIdx.x % WARPGROUP == 0
+    return Consumer(number, leader, score, of_keys, of_values, dq, k_rows, v_rows)
+
+
+def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
+    """dK and dV of 64 keys over all visits, and dQ of each visit.
+
+    A block has one or two parts of 64 queries. No product is in flight from one round of the loop to
+    the next one: ptxas would put all products one after the other.
+    """
+    block, head = tile.end - 1, tc.s32(0)
+    wait_for(cta, cta.queries, tile, block, states[0])
+    scores = issue_scores(cta, consumer, states, 0)
+    wait_for(cta, cta.grads, tile, block, stage_of(states[1]))
+    slopes = issue_slopes(cta, consumer, states, 0)
+    tc.wgmma_wait(1)  # the scores are complete
+    sums = consumer.of_keys.d.zeros(), consumer.of_values.d.zeros()
+    operand, sums = weigh(cta, consumer, tile, block, states, 0, scores, slopes, sums)
+    next_block, next_head = tile.after(block, head)
+    while next_head < cta.tiles.shared_by:
+        operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
+        dq = issue_dq(cta, consumer)
+        before, states = states, following(states)
+        wait_for(cta, cta.queries, tile, next_block, states[0])
+        scores = issue_scores(cta, consumer, states, 0)
+        sums = issue_dk(cta, consumer, before[0][0], -1, operand, sums)
+        tc.wgmma_wait(2)  # dq is complete
+        tc.barrier_arrive(READ_BARRIER + consumer.number, CONSUMERS * WARPGROUP)
+        hand_over(cta, consumer, dq, before[1], tile, block, head)
+        wait_for(cta, cta.grads, tile, next_block, stage_of(states[1]))
+        slopes = issue_slopes(cta, consumer, states, 0)
+        tc.wgmma_wait(2)  # the scores are complete; dk and the slopes may still be in flight
+        block, head = next_block, next_head
+        next_block, next_head = tile.after(block, head)
+        operand, sums = weigh(cta, consumer, tile, block, states, 0, scores, slopes, sums, before[0][0])
+    operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
+    dq = issue_dq(cta, consumer)
+    sums = issue_dk(cta, consumer, states[0][0], -1, operand, sums)
+    tc.wgmma_wait(0)
+    hand_over(cta, consumer, dq, states[1], tile, block, head)
+    cta.queries.empty[states[0][0]].arrive(pred=consumer.leader)
+    return sums, following(states)
+
+
+def other_parts(cta: Cta, consumer: Consumer, tile: KeyTile, block, states, operand, sums):
+    """Continue with the second part of a block, if it has one."""
+    for part in tc.static_range(1, cta.config.parts):
+        scores = issue_scores(cta, consumer, states, part)
+        sums = issue_dk(cta, consumer, states[0][0], part - 1, operand, sums)
+        slopes = issue_slopes(cta, consumer, states, part)
+        tc.wgmma_wait(2)
+        operand, sums = weigh(cta, consumer, tile, block, states, part, scores, slopes, sums)
+    return operand, sums
+
+
+def weigh(
+    cta: Cta, consumer: Consumer, tile: KeyTile, block, states, part, scores, slopes, sums, before=None
+):
+    """Weights and dS of one part of a block: add Pᵀ dO to dv, and put dSᵀ into shared memory.
+
+    `scores` are complete; `slopes`, and dk of the part before, may be in flight. In the end, no
+    product is in flight. `before`: the stage of Q of the block before, which is free then. Returns
+    dSᵀ as an operand, and the sums.
+    """
+    rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, states[1] % STAGES
+    query, shifts = block * cta.config.BM + 64 * part, cta.queries.rows[states[0][0], rows]
+    weights, factors = weights_of(cta, scores, tile, query, consumer.number, shifts)
+    operand = tc.as_operand(weights, consumer.of_values.a)
+    tc.wgmma_fence()
+    dv = tc.wgmma_async(consumer.of_values, dv, operand, cta.grads.smem[stage, :, rows], b_major="mn")
+    tc.wgmma_commit()
+    tc.wgmma_wait(1)  # the slopes and dk are complete
+    if before is not None:
+        cta.queries.empty[before].arrive(pred=consumer.leader)
+    slopes = factors * (slopes - tc.load_columns(cta.grads.rows[stage, rows], slopes))
+    if before is not None:
+        tc.barrier(READ_BARRIER + 1 - consumer.number, CONSUMERS * WARPGROUP)
+    stage_matrices(slopes.to(cta.keys.dtype), [cta.exchange[part, 0]], 64 * consumer.number)
+    operand = tc.as_operand(slopes, consumer.of_keys.a)
+    if part == cta.config.parts - 1:
+        # Behind the barrier, dS of both consumers is in shared memory.
+        tc.fence_proxy_async()
+        tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
+    tc.wgmma_wait(0)  # dv is complete: the registers of its operand are free for the next scores
+    if part == cta.config.parts - 1:
+        cta.grads.empty[stage].arrive(pred=consumer.leader)
+    return operand, (dk, dv)
+
+
+def weights_of(cta: Cta, scores, tile: KeyTile, query, number, shifts):
+    """Weights of 64 queries, and factors of their slopes: the weights, times the derivative of tanh.
+
+    Only tiles at an edge need a mask. `shifts`: the logarithm of each query's sum, base 2.
+    """
+    seen, key = tile.sequence.seen, tile.key() + 64 * number
+    scores = cta.softmax.capped(scores)
+    exponents = tc.fma(scores, cta.softmax.scale, -tc.load_columns(shifts, scores))
+    if seen.needs_mask(query, 64, key, 64):
+        exponents = seen.masked(exponents, query, key, transposed=True)
+    weights = tc.exp2(exponents, ftz=True)
+    return weights, weights * (1 - scores * scores) if cta.traits.softcap else weights
+
+
+def issue_scores(cta: Cta, consumer: Consumer, states, part):
+    """Issue k qᵀ of 64 queries."""
+    return issue(consumer.score, consumer.k_rows, cta.queries.smem[states[0][0]], part, cta.traits.depth)
+
+
+def issue_slopes(cta: Cta, consumer: Consumer, states, part):
+    """Issue v dOᵀ of 64 queries."""
+    return issue(consumer.score, consumer.v_rows, cta.grads.smem[states[1] % STAGES], part, cta.traits.width)
+
+
+def issue(product, a, b, part, depth: int):
+    """Issue a bᵀ over D as one group of wgmma. a: (slabs, 64, 64), b: (slabs, BM, 64).
+
+    The accumulators begin as zeros, although the product does not read them. So they take no
+    registers before.
+    """
+    acc, rows = product.d.zeros(), slice(64 * part, 64 * part + 64)
+    tc.wgmma_fence()
+    for slab in tc.static_range(a.shape[0]):
+        used = min(-(-depth // 16) * 16 - slab * SLAB, SLAB)
+        acc = tc.wgmma_async(product, acc, a[slab, :, :used], b[slab, rows, :used], accumulate=slab > 0)
+    tc.wgmma_commit()
+    return acc
+
+
+def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
+    """Issue dk += dSᵀ q of 64 queries."""
+    part, (dk, dv) = part % cta.config.parts, sums
+    tc.wgmma_fence()
+    queries = cta.queries.smem[stage, :, 64 * part : 64 * part + 64]
+    dk = tc.wgmma_async(consumer.of_keys, dk, operand, queries, b_major="mn")
+    tc.wgmma_commit()
+    return dk, dv
+
+
+def issue_dq(cta: Cta, consumer: Consumer):
+    """Issue this consumer's share of dS k: 64 of 128 rows, or 64 rows and one slab of columns."""
+    shape, strides = (cta.keys.shape[0], 1, BN, SLAB), (BN * SLAB, BN * SLAB, SLAB, 1)
+    keys, by_rows = cta.keys.with_parts(shape=shape, strides=strides), cta.config.parts > 1
+    of_scores = cta.exchange[consumer.number if by_rows else 0]
+    of_keys = keys[0 if by_rows else consumer.number]
+    acc = consumer.dq.d.zeros()
+    tc.wgmma_fence()
+    acc = tc.wgmma_async(consumer.dq, acc, of_scores, of_keys, accumulate=False, a_major="mn", b_major="mn")
+    tc.wgmma_commit()
+    return acc
+
+
+def wait_for(cta: Cta, part: Stages, tile: KeyTile, block, state):
+    """Wait for a block of Q or dO. Rows behind the last query of a packed sequence become zero."""
+    stage, phase = state
+    part.full[stage].wait(phase)
+    if cta.traits.packed and (block + 1) * cta.config.BM > tile.sequence.queries:
+        clear(part.smem[stage], tile.sequence.queries - block * cta.config.BM)
+
+
+def clear(smem, count):
+    """Zero the rows from `count` on of (slabs, rows, 64): zeros must not meet NaN bits.
+
+    These rows hold the next sequence. All consumers share the work.
+    """
+    zeros, thread, threads = tc.vector([smem.dtype(0)] * 8), tc.threadIdx.x - WARPGROUP, CONSUMERS * WARPGROUP
+    for slab in tc.static_range(smem.shape[0]):
+        for i in tc.range(max(count, 0) * 8 + thread, smem.shape[1] * 8, threads):
+            smem.at(slab, i // 8, i % 8 * 8).store(zeros)
+    tc.fence_proxy_async()
+    tc.barrier(CLEAR_BARRIER, threads)

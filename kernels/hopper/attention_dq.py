@@ -1,0 +1,128 @@
+"""dQ of Hopper attention: consumers hand over their shares, writers add them to sums in global memory.
+
+Shares lie in shared memory, and the sums of a block in global memory, in the order of the registers
+of the consumers. So a bulk copy adds them up without rearranging them. `finish` reads them into
+registers again, and stores dQ.
+"""
+
+from __future__ import annotations
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_gradients import Sequences
+from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, store_rows
+from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP
+from tensorcore_dsl.kernels.hopper.streamk_scheduler import load_acquire
+
+CONSUMERS = 2
+BN = 64 * CONSUMERS  # keys of a tile
+STAGES = 2  # blocks of dO, and of dQ, in shared memory
+REDUCE = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"
+
+
+def dq_product(dtype):
+    """The instruction for a consumer's share of dQ: 64 of 128 rows, or 64 rows and a slab of columns."""
+    return tc.wgmma.m64n64k16(dtype, dtype, tc.f32)
+
+
+def stage_of(visit):
+    """The stage of dO of a visit and its phase; STAGES visits later, the phase is the other one."""
+    return visit % STAGES, visit // STAGES % 2
+
+
+def hand_over(cta, consumer, dq, visit, tile: KeyTile, block, head):
+    """Write dq to shared memory in the order of registers, for `add_up`.
+
+    Its stages are like those of dO, but start out empty, so the parity is the other one.
+    """
+    stage, phase = stage_of(visit + STAGES)
+    cta.empty_dq[stage].wait(phase)
+    if consumer.leader & (consumer.number == 0):
+        entry = cta.dq_visit[stage]
+        entry[0], entry[1] = cta.drawn[0], tc.select(tile.active, cta.tiles.head(tile, head), -1)
+        entry[2], entry[3] = block, cta.drawn[2]
+    elements, thread = dq.elements(), tc.threadIdx.x % WARPGROUP
+    for i in tc.static_range(len(elements) // 4):
+        cta.dq.at(stage, consumer.number, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+    tc.fence_proxy_async()
+    cta.full_dq[stage].arrive()
+
+
+def add_up(cta, sums, turns, writer):
+    """Add dQ of every second visit to the sums of its block. One thread of each writer runs this."""
+    dq, visit, full, empty = (x[writer] for x in (cta.dq, cta.dq_visit, cta.full_dq, cta.empty_dq))
+    phase = tc.u32(0)
+    full.wait(phase)
+    while visit[0] >= 0:
+        head, block = visit[1], visit[2]
+        if head >= 0:
+            sequence = cta.tiles.sequences.at(visit[0])
+            slot, turn = sequence.slot(block, head, cta.tiles.heads), sequence.turn(visit[3], block)
+            add(dq, empty, sums.at(slot, 0), turns.at(slot), turn)
+        else:
+            empty.arrive()
+        phase = phase ^ 1
+        full.wait(phase)
+
+
+def add(dq, empty, target, turns, turn):
+    """Add dQ to the sums of a block, in turn. The first tile stores them.
+
+    The release hands on what the bulk copy has written, once it is complete.
+    """
+    size = dq.size * 4
+    while load_acquire(turns) != turn:
+        pass
+    tc.fence_proxy_async("global")
+    if turn == 0:
+        tc.emit("cp.async.bulk.global.shared::cta.bulk_group", target.address, dq.address, size)
+    else:
+        tc.emit(REDUCE, target.address, dq.address, size)
+    tc.tma_store_commit()
+    tc.tma_store_wait(0, read=True)
+    empty.arrive()
+    tc.tma_store_wait(0)
+    tc.fence_proxy_async("global")
+    tc.reduce("add", turns, 1, order="release")
+
+
+@tc.kernel(threads=CONSUMERS * WARPGROUP)
+def finish(
+    sums: tc.Array,
+    dq: tc.Array,
+    starts_q: tc.Array,
+    starts_k: tc.Array,
+    keys: tc.s32,
+    slope: tc.f32,
+    left: tc.s32,
+    right: tc.s32,
+    BM: tc.Const,
+    traits: tc.Const,
+):
+    """dq = slope times the sums of each block, which lie in the order of registers.
+
+    dq: (batch, heads, queries, D). sums: (slots, words), f32.
+    Grid: (blocks of the longest sequence, or more; heads; sequences).
+    """
+    sequences = Sequences(dq.shape[2], keys, starts_q, starts_k, left, right, traits, BM, BN)
+    sequence, block = sequences.at(tc.s32(tc.blockIdx.z)), tc.s32(tc.blockIdx.x)
+    head = tc.s32(tc.blockIdx.y)
+    if block >= sequence.blocks():
+        return
+    product = dq_product(dq.dtype)
+    staging = tc.shared((CONSUMERS, 1, 64, SLAB), dq.dtype, swizzle=128)
+    first, end = sequence.visitors(block)
+    number, thread = tc.threadIdx.x // WARPGROUP, tc.threadIdx.x % WARPGROUP
+    slot, quads = sequence.slot(block, head, dq.shape[1]), product.d.layout.slots // 4
+    words = []
+    for i in tc.static_range(quads):
+        place = ((number * quads + i) * WARPGROUP + thread) * 4
+        words += sums.at(slot, place).load(4, pred=first < end).elements()
+    part = tc.fragment(product.d, words) * slope
+    stage_matrices(part.to(dq.dtype), [staging[number, 0]], 0)
+    tc.syncwarp()
+    split_rows = BM > SLAB
+    row = sequence.start + block * BM + (64 * number if split_rows else 0)
+    column = 0 if split_rows else 64 * number
+    store_rows(staging[number], (sequence.batch, head, row), sequence.start + sequence.queries, dq,
+               traits.depth, column)  # fmt: skip

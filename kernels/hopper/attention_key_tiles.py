@@ -1,0 +1,101 @@
+"""Key tiles of the backward kernel of Hopper attention: the list that CTAs draw from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_gradients import Sequence, Sequences, divide
+
+
+@dataclass
+class KeyTile:
+    """A tile of keys, and the blocks of queries that it visits.
+
+    Attributes
+    ----------
+    number, kv_head : s32
+        Number of the tile in its sequence, head of k and v.
+    first, end : s32
+        The blocks that it visits, from `end` - 1 down to `first`.
+    active : pred
+        Whether any query sees the keys. Else the tile visits one block, whose scores are masked.
+    """
+
+    sequence: Sequence
+    number: Any
+    kv_head: Any
+    first: Any
+    end: Any
+    active: Any
+
+    def key(self):
+        """The first key."""
+        return self.number * self.sequence.BN
+
+    def after(self, block, head):
+        """The visit behind this one: all blocks of a head, then those of the next head."""
+        last = block == self.first
+        return tc.select(last, self.end - 1, block - 1), tc.select(last, head + 1, head)
+
+
+@dataclass
+class KeyTileList:
+    """The list of key tiles that CTAs draw from.
+
+    `section` heads of k and v advance together, from the first keys to the last ones: a causal mask
+    makes the first tiles the longest. The heads of a packed sequence are a section.
+
+    Attributes
+    ----------
+    heads, kv_heads, shared_by, count : s32
+        Heads of q, heads of k and v, heads of q for each of them, and number of sequences.
+    """
+
+    sequences: Sequences
+    heads: Any
+    kv_heads: Any
+    shared_by: Any
+    section: Any
+    count: Any
+
+    def tiles_of(self, sequence):
+        """Number of tiles of all heads of a sequence."""
+        return self.sequences.at(sequence).tiles() * self.kv_heads
+
+    def locate(self, ticket, sequence, before):
+        """Tile number `ticket` of the list: sequence, head of k and v, and number of the tile.
+
+        The sequence is -1 behind the last tile. In packed sequences the search begins at `sequence`,
+        with `before` tiles in front of it; both are returned for the next search.
+        """
+        if self.sequences.traits.packed:
+            while sequence < self.count and ticket >= before + self.tiles_of(sequence):
+                before, sequence = before + self.tiles_of(sequence), sequence + 1
+            number = divide(ticket - before, self.kv_heads)
+            head = ticket - before - number * self.kv_heads
+            return tc.select(sequence < self.count, sequence, -1), head, number, sequence, before
+        tiles, lines = self.sequences.at(0).tiles(), self.kv_heads * self.count
+        part = divide(ticket, tiles * self.section)
+        inside = ticket - part * (tiles * self.section)
+        # The last section has fewer heads. Behind the last tile, a section has no heads at all.
+        wide = max(min(lines - part * self.section, self.section), 1)
+        number = divide(inside, wide)
+        line = part * self.section + inside - number * wide
+        drawn = divide(line, self.kv_heads)
+        head = line - drawn * self.kv_heads
+        return tc.select(ticket < tiles * lines, drawn, -1), head, number, sequence, before
+
+    def tile_at(self, drawn):
+        """The tile that `locate` found: drawn has sequence, head of k and v, and number."""
+        sequence, number = self.sequences.at(drawn[0]), drawn[2]
+        first, end = sequence.visited(number)
+        active = first < end
+        first = tc.select(active, first, min(first, sequence.blocks() - 1))
+        end = tc.select(active, end, first + 1)
+        return KeyTile(sequence, number, drawn[1], first, end, active)
+
+    def head(self, tile: KeyTile, head):
+        """The head of q; `head` counts those that share the keys."""
+        return tile.kv_head * self.shared_by + head

@@ -1,0 +1,231 @@
+"""`attention_backward(grad, q, k, v, out, lse, ...)`: the gradients of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.attention_gradients import THREADS, sum_rows
+from tensorcore_dsl.kernels.hopper import attention_backward as hopper
+from tensorcore_dsl.kernels.hopper.attention_backward import BackwardConfig
+from tensorcore_dsl.kernels.hopper.attention_dq import finish
+from tensorcore_dsl.kernels.host.arguments import check_stream, described
+from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
+from tensorcore_dsl.kernels.host.attention import (
+    AttentionProblem,
+    check_layout,
+    check_lists,
+    checked_problem,
+    chosen_family,
+    padded,
+)
+from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, launch_nothing
+from tensorcore_dsl.kernels.host.problem_shape import SMS
+from tensorcore_dsl.kernels.host.workspace import scratch
+
+MAX_DEPTH = 128
+SECTION = 16  # heads of k and v whose tiles alternate: several tiles of each run, at different blocks
+WORDS = hopper.CONSUMERS * hopper.WARPGROUP * 32  # f32 sums of dQ of a block of 64 x 128 or 128 x 64
+
+
+def attention_backward(  # noqa: PLR0913
+    grad: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    cu_seqlens: Any = None,
+    family: str | None = None,
+    stream: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Compute the gradients of `attention` by q, k and v.
+
+    Parameters
+    ----------
+    grad : array
+        The gradient of the output: (batch, heads, queries, D of v), of the type of q.
+    q, k, v : array
+        As for `attention`.
+    out, lse : array
+        The results of `attention` with return_lse=True.
+    causal, window, scale, softcap, cu_seqlens
+        As for `attention`.
+    family : {"sm80", "sm90"}, optional
+        As for `attention`.
+    stream : stream, optional
+        As for `gemm`.
+
+    Returns
+    -------
+    tuple of three arrays
+        dq, dk and dv, of the shapes and the type of q, k and v.
+
+    Raises
+    ------
+    ArgumentError
+        Arguments that do not fit.
+
+    Examples
+    --------
+    >>> q, k, v = (np.eye(3, 64, dtype=np.float16)[None, None] for _ in range(3))
+    >>> o, lse = kernels.attention(q, k, v, return_lse=True)
+    >>> dq, dk, dv = kernels.attention_backward(np.ones_like(o), q, k, v, o, lse)
+    >>> dv[0, 0, :, 0], abs(dq).max() < 1e-3
+    (array([1., 1., 1.], dtype=float16), True)
+    """
+    options: Any = (causal, window, scale, softcap, family, stream)
+    starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
+    lists = [x for x in starts if x is not None]
+    arrays = grad, q, k, v, out, lse, *lists
+    key = ("attention_backward", len(starts), *map(str, (scale, softcap)), *options)
+    call = cached_call((), arrays, key, lambda: _prepare(*arrays[:6], starts, *options))
+    results = tuple(empty_like(q, x.shape, call.dtype) for x in (q, k, v))
+    call.launch(grad, q, k, v, out, lse, *results, *lists)
+    return results
+
+
+def _prepare(  # noqa: PLR0913
+    grad: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    starts: Any,
+    causal: Any,
+    window: Any,
+    scale: Any,
+    softcap: Any,
+    family: Any,
+    stream: Any,
+) -> PreparedCall:
+    """Check the arguments, choose the kernels and bind their launches."""
+    check_stream(stream)
+    lists = check_lists(starts, None)
+    arrays = {"q": q, "k": k, "v": v}
+    problem = checked_problem(arrays, lists, 0, causal, window, scale, softcap, False)
+    results = described(grad=grad, out=out, lse=lse)
+    for name, x in results.items():
+        needed = (problem.shape[:3], tc.f32) if name == "lse" else (problem.shape, problem.dtype)
+        if (x.shape, x.type.dtype) != needed:
+            raise tc.ArgumentError(
+                f"{name} is {x.type.dtype} of shape {x.shape}; q, k and v need {needed[1]} of shape "
+                f"{needed[0]}"
+            )
+    for name, x in {**problem.arrays, "grad": results["grad"], "out": results["out"]}.items():
+        check_layout(name, x)
+    call = PreparedCall(problem.shape, problem.dtype, launch_nothing)
+    if 0 in problem.shape or 0 in problem.arrays["k"].shape:
+        return replace(call, launch=_clear(stream))
+    if chosen_family(family) == "sm80" or max(problem.traits.depth, problem.traits.width) > MAX_DEPTH:
+        raise tc.ArgumentError(
+            f"attention_backward runs on sm_90a, for D up to {MAX_DEPTH}; D is {problem.traits.depth} of q "
+            f"and k, {problem.traits.width} of v"
+        )
+    lists_given = [x for x in starts if x is not None]
+    launch = _bind_sm90(problem, (grad, q, k, v, out, lse, *lists_given), stream)
+    return replace(call, launch=launch)
+
+
+def _clear(stream: Any) -> Callable[..., None]:
+    """Bind the launch without queries or keys: gradients of zero."""
+
+    def clear(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *results: Any) -> None:
+        with on_stream(q, stream):
+            for x in results[:3]:
+                x[...] = 0
+
+    return clear
+
+
+@dataclass(frozen=True)
+class Workspaces:
+    """Shapes of the arrays between the kernels, for blocks of `BM` queries.
+
+    Attributes
+    ----------
+    grid : tuple of int
+        CTAs of the kernels that work on blocks: blocks, heads, sequences.
+    slots : int
+        Blocks of all heads and sequences, see Sequence.slot.
+    """
+
+    BM: int
+    grid: tuple[int, int, int]
+    slots: int
+
+    @classmethod
+    def of(cls, problem: AttentionProblem, BM: int, sequences: int) -> Workspaces:
+        """Count the blocks. Packed sequences may begin one each."""
+        _, heads, queries, _ = problem.shape
+        if problem.traits.packed:
+            blocks = queries // BM + 1
+            return cls(BM, (blocks, heads, sequences), (queries // BM + sequences) * heads)
+        blocks = -(-queries // BM)
+        return cls(BM, (blocks, heads, sequences), blocks * heads * sequences)
+
+    def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
+        """Shifts, deltas, sums of dQ, turns and tickets; see the kernels."""
+        rows = self.slots * self.BM
+        shapes = (
+            ((rows,), tc.f32),
+            ((rows,), tc.f32),
+            ((self.slots, WORDS), tc.f32),
+            ((self.slots,), tc.s32),
+            ((1,), tc.s32),
+        )
+        make = lambda: tuple(empty_like(like, *each) for each in shapes)
+        size = 4 * sum(prod(shape) for shape, _ in shapes)
+        return scratch(like, stream, ("attention_backward", rows), size, make)
+
+
+def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[..., None]:
+    """Bind the three launches: sums of rows; dK, dV and the sums of dQ; dQ."""
+    traits, (scale, cap, left, right) = problem.traits, problem.scalars
+    keys, kv_heads = problem.arrays["k"].shape[2], problem.arrays["k"].shape[1]
+    sequences = arrays[6].shape[0] - 1 if traits.packed else problem.shape[0]
+    config = BackwardConfig(2 if max(traits.depth, traits.width) <= hopper.SLAB else 1)
+    spaces = Workspaces.of(problem, config.BM, sequences)
+    tiles = -(-keys // hopper.BN) * kv_heads * sequences
+    if traits.packed:  # each sequence may begin a tile
+        tiles = (keys // hopper.BN + sequences) * kv_heads
+
+    def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
+        """The arguments of the three kernels."""
+        dq, dk, dv, *lists = others
+        *rows, sums, turns, tickets = spaces.allocate(q, stream)
+        starts = padded(tuple(lists), tickets)[:2]
+        shared_by = problem.shape[1] // kv_heads
+        before = out, grad, lse, starts[0], *rows, turns, tickets
+        main = q, k, v, grad, *rows, sums, turns, tickets, dk, dv, *starts
+        main = (*main, scale, cap, problem.scale, left, right, shared_by, SECTION)
+        return before, main, (sums, dq, *starts, keys, problem.scale, left, right)
+
+    of_blocks = {"BM": config.BM, "traits": traits}
+    launches = (
+        (sum_rows, spaces.grid, THREADS, of_blocks),
+        (hopper.attention_backward_kernel, min(tiles, SMS), hopper.THREADS,
+         {"config": config, "traits": traits}),
+        (finish, spaces.grid, hopper.CONSUMERS * hopper.WARPGROUP, of_blocks),
+    )  # fmt: skip
+    results = [empty_like(arrays[1], problem.arrays[name].shape, problem.dtype) for name in "qkv"]
+    arguments = by_kernel(*arrays[:6], *results, *arrays[6:])
+    bound = [
+        bind(kernel, grid, threads, options, operands, stream=stream)
+        for (kernel, grid, threads, options), operands in zip(launches, arguments, strict=True)
+    ]
+
+    def launch(*arrays: Any) -> None:
+        for run, operands in zip(bound, by_kernel(*arrays), strict=True):
+            run(*operands)
+
+    return launch

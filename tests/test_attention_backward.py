@@ -1,0 +1,161 @@
+"""`kernels.attention_backward` compared with float64, orders of CTAs, refusals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import BF16, F16, ROUNDOFF, operands, seen, starts
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper.attention_backward import attention_backward_kernel
+from tensorcore_dsl.kernels.host import attention_backward as host
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(autouse=True)
+def on_hopper() -> Any:
+    with tc.target("cpu", "sm_90a"):
+        yield
+
+
+def exact(
+    grad: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool = False,
+    window: Any = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> list[np.ndarray]:
+    """Gradients in float64."""
+    grad, q, k, v = (np.float64(x) for x in (grad, q, k, v))
+    shared_by = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x, shared_by, axis=1) for x in (k, v))
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    scores, slope = scale * (q @ k.swapaxes(2, 3)), 1.0
+    if softcap:
+        bent = np.tanh(scores / softcap)
+        scores, slope = softcap * bent, 1 - bent**2
+    scores = np.where(seen(q.shape[2], k.shape[2], causal, window), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300))
+    total = weights.sum(-1, keepdims=True)
+    weights = weights / np.where(total > 0, total, 1)
+    of_weights = grad @ v.swapaxes(2, 3)
+    delta = (grad * (weights @ v)).sum(-1, keepdims=True)
+    of_scores = scale * slope * weights * (of_weights - delta)
+    of_keys, of_values = of_scores.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ grad
+    by_key_head = [x.reshape(x.shape[0], -1, shared_by, *x.shape[2:]).sum(2) for x in (of_keys, of_values)]
+    return [of_scores @ k, *by_key_head]
+
+
+def gradients(arrays: Any, **options: Any) -> tuple[Any, tuple[np.ndarray, ...]]:
+    q = arrays[0]
+    out, lse = kernels.attention(*arrays, return_lse=True, **options)
+    grad = np.random.default_rng(9).standard_normal(out.shape).astype(q.dtype)
+    return grad, kernels.attention_backward(grad, *arrays, out, lse, **options)
+
+
+def check(arrays: Any, **options: Any) -> None:
+    """Errors are those of weights, slopes, out and results rounded to 16 bits."""
+    grad, results = gradients(arrays, **options)
+    for x, of_x, want in zip(arrays, results, exact(grad, *arrays, **options), strict=True):
+        assert of_x.shape == x.shape and of_x.dtype == x.dtype
+        error = abs(np.float64(of_x) - want)
+        size = math.sqrt((want**2).mean()) + 1e-4  # dP - delta may cancel
+        unit = ROUNDOFF[x.dtype.type]
+        assert math.sqrt((error**2).mean()) <= 1.2 * unit * size
+        assert error.max() <= 16 * unit * (size + abs(want).max())
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim, dtype", [(64, F16), (128, BF16)])
+def test_values(dim: int, causal: bool, dtype: Any) -> None:
+    check(operands(200, 150, dim, dtype=dtype), causal=causal)
+
+
+@pytest.mark.parametrize("dim, width", [(8, 8), (40, 72), (96, 128)])
+def test_other_depths(dim: int, width: int) -> None:
+    check(operands(70, 150, dim, width), causal=True)
+
+
+@pytest.mark.parametrize("queries, keys", [(1, 1), (1, 300), (129, 1), (128, 128), (260, 129)])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_lengths(queries: int, keys: int, dim: int) -> None:
+    check(operands(queries, keys, dim))
+    check(operands(queries, keys, dim), causal=True)
+
+
+@pytest.mark.parametrize("shared_by", [2, 4])
+def test_heads_share_keys(shared_by: int) -> None:
+    check(operands(140, 90, heads=4, shared_by=shared_by, batch=2), causal=True)
+
+
+@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0), (100, 30)])
+def test_windows(window: Any) -> None:
+    check(operands(300, 280, heads=2), window=window)
+
+
+def test_softcap_and_scale() -> None:
+    check(operands(100, 120, 128), softcap=3.0, scale=0.5, causal=True)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_packed_sequences(dim: int) -> None:
+    """Each sequence has the bits that it has alone; NaN of a neighbour does not reach it."""
+    lengths = [70, 0, 200, 33]
+    q, k, v = operands(sum(lengths), sum(lengths), dim, heads=2)
+    at = starts(lengths)
+    v[:, :, at[2] : at[3]] = np.nan
+    grad, results = gradients((q, k, v), causal=True, cu_seqlens=at)
+    for number in (0, 3):
+        part = slice(at[number], at[number + 1])
+        alone = [x[:, :, part].copy() for x in (q, k, v)]
+        out, lse = kernels.attention(*alone, causal=True, return_lse=True)
+        want = kernels.attention_backward(grad[:, :, part].copy(), *alone, out, lse, causal=True)
+        for packed, one in zip(results, want, strict=True):
+            assert np.array_equal(packed[:, :, part].view(np.uint16), one.view(np.uint16))
+
+
+def test_without_queries_or_keys() -> None:
+    _, (dq, dk, dv) = gradients(operands(5, 0))
+    assert not dq.any() and dk.shape[2] == 0
+    _, (dq, dk, dv) = gradients(operands(0, 5))
+    assert not dk.any() and not dv.any()
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_orders_of_warps(dim: int, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all checks, and with few CTAs, so that each computes several tiles: the same bits."""
+    arrays = operands(200, 300, dim, heads=3)
+    _, want = gradients(arrays, causal=True)
+    options: Any = {} if order is None else {"order": order}
+
+    def emulated(kernel: Any, grid: Any, threads: int, constants: Any, *others: Any, **given: Any) -> Any:
+        blocks = 2 if kernel is attention_backward_kernel else grid
+        run = kernel.emulator("sm_90a", checks=True, **options)[blocks, threads]
+        return lambda *arrays: run(*arrays, **constants)
+
+    monkeypatch.setattr(host, "bind", emulated)
+    with monkeypatch.context() as uncached:
+        uncached.setattr(host, "cached_call", lambda results, arrays, key, prepare: prepare())
+        _, found = gradients(arrays, causal=True)
+    assert all(np.array_equal(x.view(np.uint16), y.view(np.uint16)) for x, y in zip(found, want, strict=True))
+
+
+def test_refusals() -> None:
+    q, k, v = operands(4, 4)
+    out, lse = kernels.attention(q, k, v, return_lse=True)
+    with pytest.raises(
+        tc.ArgumentError, match=r"lse is f32 of shape \(1, 1, 3\); q, k and v need f32 of shape"
+    ):
+        kernels.attention_backward(out, q, k, v, out, lse[:, :, :3])
+    with pytest.raises(tc.ArgumentError, match="grad is f16 of shape"):
+        kernels.attention_backward(out.astype(F16), q, k, v, out, lse)
