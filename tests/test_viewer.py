@@ -67,6 +67,23 @@ def test_counts_stand_at_their_lines(columns):
     assert sum(cycles) == pytest.approx(columns["timeline"]["cycles"], rel=0.02)
 
 
+def test_a_call_has_the_time_of_what_it_calls(columns):
+    call = columns["counts"][key("        load(tile, x, row)")]
+    assert call["inside"] == pytest.approx(sum(columns["counts"][WRITTEN]["cycles"].values()), rel=0.01)
+    assert not call.get("cycles")
+
+
+def test_kernels_of_other_compilers_run_and_are_not_shown(tmp_path):
+    script = tmp_path / "foreign.py"
+    foreign = (
+        "import tensorcore_dsl as tc\n"
+        "text = '.version 8.0\\n.target sm_90\\n.address_size 64\\n.visible .entry nothing() { ret; }'\n"
+        "tc.ptx.load(text).nothing[1, 32]()\n"
+    )
+    script.write_text(foreign + Path(SCRIPT).read_text())
+    assert [seen.name for seen in observe(str(script), None)] == ["columns", "reverse", "outside"]
+
+
 def test_source_has_the_kernel_first_and_the_functions_that_it_calls(columns):
     firsts = [(part["file"], part["first"]) for part in columns["sources"]]
     calls = [int(key(text).rpartition(":")[2]) for text in ("def columns", "def load")]

@@ -49,10 +49,11 @@ class ObservingSession(Session):
         self.observed: list[Observed] = []
 
     def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
+        if not isinstance(launch, PreparedLaunch):  # a kernel of another compiler
+            return super().run(kernel, launch)
         self.launches[kernel] += 1
         if self.launches[kernel] != self.number or self.wanted not in (None, kernel):
             return super().run(kernel, launch)
-        assert isinstance(launch, PreparedLaunch)
         self.observed.append(_observe(kernel, launch))
         if self.wanted is not None:
             raise Stopped

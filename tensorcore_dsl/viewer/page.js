@@ -43,8 +43,19 @@ function traffic(key) {
   }));
 }
 
+// The cycles of the functions that a line calls.
+const inside = (key) => (view.counts[key] || {}).inside || 0;
+
 function timeCell(key, most) {
-  const cell = make("span", "cell time"), total = cycles(key);
+  const cell = make("span", "cell time"), total = cycles(key), called = inside(key);
+  if (called > total) {
+    const meter = make("span", "meter"), part = make("i", "inside");
+    part.style.width = `${Math.min(100, (100 * called) / most)}%`;
+    meter.append(part);
+    cell.append(meter, make("b", "", `(${percent(called / allCycles())})`));
+    cell.title = "in the functions that it calls";
+    return cell;
+  }
   if (!total) return cell;
   const meter = make("span", "meter");
   for (const [state, spent] of Object.entries(view.counts[key].cycles)) {
@@ -255,6 +266,7 @@ function showDetail() {
   for (const t of traffic(selected)) {
     add(`${t.space} ${t.verb}: ${bytes(t.moved)}` + (t.units ? `, ${number(t.units)} ${t.what}, ideal ${number(t.ideal)}` : ""));
   }
+  if (inside(selected)) add(`time in the functions that it calls ${percent(inside(selected) / allCycles())}`);
   if (states(selected).length) add(`time ${percent(cycles(selected) / allCycles())}: ${states(selected).join(", ")}`);
 }
 

@@ -102,7 +102,10 @@ def _number(number: int | None) -> str:
 
 
 def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
-    """By line: instructions of warps, traffic of each space, cycles of warps by state."""
+    """By line: instructions of warps, traffic of each space, cycles of warps by state.
+
+    inside: cycles in functions that the line calls.
+    """
     counts: dict[str, Any] = defaultdict(dict)
     if seen.report is not None:
         for line, number in seen.report.executed.items():
@@ -114,9 +117,17 @@ def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
         steps, recording = timeline.replay.recording.steps, timeline.recording
         for warp in timeline.replay.warps[: recording.blocks * recording.warps]:
             for (state, at, _), cycles in warp.spent.items():
-                spent = counts[_place(steps[at].loc)].setdefault("cycles", defaultdict(float))
+                place, *calls = map(_place, _chain(steps[at].loc))
+                spent = counts[place].setdefault("cycles", defaultdict(float))
                 spent[state] += round(cycles, 1)
+                for call in {*calls} - {place}:
+                    counts[call]["inside"] = counts[call].get("inside", 0) + round(cycles, 1)
     return counts
+
+
+def _chain(loc: Loc | None) -> Sequence[Loc | None]:
+    """A place and those of its calls."""
+    return [None] if loc is None else loc.chain()
 
 
 def _place(loc: Loc | None) -> str:
