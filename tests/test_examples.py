@@ -25,6 +25,7 @@ PROGRAMS = {
     "hopper_attention": ["--queries", "70", "--keys", "150", "--causal"],
     "numba_matmul": ["--m", "128", "--n", "256", "--k", "64"],
     "reduction": ["--size", "5003"],
+    "tensor_parallel": ["--emulate", "2", "--rows", "128", "--features", "128", "--hidden", "128"],
     "w4a16": ["--m", "3", "--n", "48", "--k", "384"],
 }  # fmt: skip
 
