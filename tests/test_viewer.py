@@ -91,6 +91,16 @@ def test_source_has_the_kernel_first_and_the_functions_that_it_calls(columns):
     assert re.sub("<.*?>", "", columns["sources"][1]["html"][0]) == LINES[calls[1] - 1]
 
 
+def test_a_relative_path_names_the_same_lines(columns, monkeypatch):
+    """Also where the IR lies on the disk, from a process that named the file otherwise."""
+    monkeypatch.chdir(Path(SCRIPT).parent)
+    shown = view(*observe("viewed_kernels.py", "columns"))
+    assert len(shown["sources"]) == 2 and shown["counts"].keys() == columns["counts"].keys()
+    assert [shown["assembly"][name]["keys"] for name in ("IR", "PTX", "SASS")] == [
+        columns["assembly"][name]["keys"] for name in ("IR", "PTX", "SASS")
+    ]
+
+
 def test_findings_stand_at_their_lines():
     (race,) = view(*observe(SCRIPT, "reverse"))["findings"]
     assert (race["kind"], race["key"], race["other"]) == (

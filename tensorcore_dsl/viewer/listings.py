@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import linecache
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,7 +28,12 @@ _REFERENCE = re.compile(r" #(\d+)$")
 
 def key(place: Place | None) -> str:
     """The name of a line of Python on the page; "" for none."""
-    return "" if place is None else f"{place[0]}:{place[1]}"
+    return "" if place is None else f"{absolute(place[0])}:{place[1]}"
+
+
+def absolute(filename: str) -> str:
+    """IR from the disk has the path of the process that wrote it, absolute or not."""
+    return filename if filename.startswith("<") else os.path.abspath(filename)
 
 
 def listing_of(lines: Iterable[tuple[str, str]], **more: Any) -> dict[str, Any]:
@@ -65,12 +71,12 @@ def _sass(chosen: Specialisation) -> dict[str, Any]:
 def sources(chosen: Specialisation) -> list[dict[str, Any]]:
     """The functions that a kernel is made of, highlighted, the kernel first."""
     code = chosen.kernel.function.__code__
-    wanted: dict[str, set[int]] = {code.co_filename: {code.co_firstlineno}}
+    own = (absolute(code.co_filename), code.co_firstlineno)
+    wanted: dict[str, set[int]] = {own[0]: {own[1]}}
     for node in walk(chosen.ir.body):
         for loc in node.loc.chain() if node.loc is not None else ():
-            wanted.setdefault(loc.filename, set()).add(loc.line)
+            wanted.setdefault(absolute(loc.filename), set()).add(loc.line)
     sections = [part for name, lines in wanted.items() for part in _sections(name, sorted(lines))]
-    own = (code.co_filename, code.co_firstlineno)
     return sorted(sections, key=lambda part: (part["path"], part["first"]) != own)
 
 

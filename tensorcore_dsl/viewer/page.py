@@ -109,10 +109,10 @@ def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
     counts: dict[str, Any] = defaultdict(dict)
     if seen.report is not None:
         for line, number in seen.report.executed.items():
-            counts[line]["instructions"] = number
+            counts[_named(line)]["instructions"] = number
         for (line, space, verb), traffic in seen.report.lines.items():
             excess = [traffic.bytes, traffic.units, traffic.ideal]
-            counts[line].setdefault("traffic", []).append([space, verb, *excess])
+            counts[_named(line)].setdefault("traffic", []).append([space, verb, *excess])
     if timeline is not None:
         steps, recording = timeline.replay.recording.steps, timeline.recording
         for warp in timeline.replay.warps[: recording.blocks * recording.warps]:
@@ -123,6 +123,12 @@ def _counts(seen: Observed, timeline: Timeline | None) -> dict[str, Any]:
                 for call in {*calls} - {place}:
                     counts[call]["inside"] = counts[call].get("inside", 0) + round(cycles, 1)
     return counts
+
+
+def _named(line: str) -> str:
+    """The key of a line that a report names."""
+    filename, _, number = line.rpartition(":")
+    return key((filename, int(number))) if number.isdecimal() else ""
 
 
 def _chain(loc: Loc | None) -> Sequence[Loc | None]:
