@@ -5,19 +5,26 @@ The only top-level name is `tensorcore_dsl`: the folder `kernels` of the reposit
 All else is in pyproject.toml.
 """
 
+import os
 import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-README, PROJECT = ((HERE / name).read_text("utf-8") for name in ("README.md", "pyproject.toml"))
+README = (HERE / "README.md").read_text("utf-8")
 
 # A page that shows the README alone has none of the files that it points to. Their links lead to
-# the repository, if pyproject.toml says where it is (paths as on GitHub); if not, they are plain
-# text. Programs stay as they are: launches look like links.
-REPOSITORY = re.search(r'^Repository *= *"(.+?)/?"', PROJECT, re.MULTILINE)
-LINK = rf"[\1]({REPOSITORY[1]}/blob/HEAD/\2)" if REPOSITORY else r"\1"
+# the repository, if the variable REPOSITORY says where it is (paths as on GitHub); if not, they are
+# plain text. Programs stay as they are: launches look like links.
+REPOSITORY = os.environ.get("REPOSITORY", "").rstrip("/")
+LINK = rf"[\1]({REPOSITORY}/blob/HEAD/\2)" if REPOSITORY else r"\1"
+URLS = {
+    "Repository": REPOSITORY,
+    "Documentation": f"{REPOSITORY}/tree/HEAD/docs",
+    "Changelog": f"{REPOSITORY}/blob/HEAD/CHANGELOG.md",
+    "Issues": f"{REPOSITORY}/issues",
+}
 PROGRAM = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 DESCRIPTION = "".join(
     part if part.startswith("```") else re.sub(r"\[([^]]+)\]\((?!https?:|#)([^)]+)\)", LINK, part)
@@ -27,6 +34,7 @@ DESCRIPTION = "".join(
 setup(
     long_description=DESCRIPTION,
     long_description_content_type="text/markdown",
+    project_urls=URLS if REPOSITORY else {},
     packages=[
         *find_packages(include=["tensorcore_dsl*"]),
         *(f"tensorcore_dsl.{name}" for name in find_packages(include=["kernels*"])),

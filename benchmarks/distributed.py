@@ -94,7 +94,7 @@ def _rank(rank: int, world: int, port: int, path: str, problems: Any, repeats: i
             result = {"kernel": name, "ranks": world, "M": M, "N": N, "K": K}
             result |= attempt(_measure, name, M, N, K, repeats)
             if rank == 0:
-                with open(path, "a") as file:
+                with open(path, "a", encoding="utf-8") as file:
                     file.write(json.dumps(result) + "\n")
                 print(json.dumps(result), flush=True)
     dist.destroy_process_group()

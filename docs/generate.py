@@ -155,7 +155,7 @@ def _anchor(title: str) -> str:
 def _exhibit(exhibit: museum.Exhibit) -> str:
     """An exhibit as a section: the story, the code behind its constants, the report, the cure."""
     path = Path(exhibit.module.__file__ or "")
-    code = re.split(r"^KIND = .*\n", path.read_text(), flags=re.M)[1].strip()
+    code = re.split(r"^KIND = .*\n", path.read_text(encoding="utf-8"), flags=re.M)[1].strip()
     broken, fixed = exhibit.reports()
     if fixed or not broken:
         raise ValueError(f"{exhibit.name}: the broken form must be reported, and the fixed one not: {fixed}")
@@ -192,9 +192,9 @@ def main() -> int:
 
 def _write(path: Path, text: str) -> bool:
     """Did the file change?"""
-    if path.exists() and path.read_text() == text:
+    if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return True
 
 

@@ -71,7 +71,7 @@ class Program:
 
 def _code(path: Path) -> str:
     """A program without its docstring."""
-    return re.sub(r'\A""".*?"""\n+', "", path.read_text(), flags=re.DOTALL)
+    return re.sub(r'\A""".*?"""\n+', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def programs() -> list[Program]:

@@ -218,7 +218,7 @@ def _source(module: str) -> Path:
 
 
 def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def read_modules() -> list[str]:

@@ -33,6 +33,8 @@ os.environ.setdefault("TENSORCORE_DSL_NOTICE", "off")
 os.environ[targets.TARGET_VARIABLE] = "cpu"
 # torch.compile starts a process for each core, in each of pytest's workers.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# JAX would take most of a GPU's memory, in each of pytest's workers.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,13 @@ from tensorcore_dsl.jax import ffi  # noqa: E402
 WHOLE = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def on_cpu():
+    """Emulation, on a machine with a GPU too."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
 def whole(*shape, dtype=jnp.bfloat16):
     """Whole numbers, so that all sums are exact."""
     return jnp.asarray(WHOLE.integers(-3, 4, shape).astype(np.float32)).astype(dtype)

@@ -269,3 +269,26 @@ def test_demo_matrices_are_laid_out_as_asked(dtype):
     a, b = replace(SMALL, dtype=dtype, orders=("row", "col")).matrices()
     assert a.flags.c_contiguous and b.flags.f_contiguous
     assert a.shape == (64, 32) and b.shape == (32, 64) and len(np.unique(a)) > 30
+
+
+def test_recipes_agree_with_the_project():
+    """The image names extras that exist; the recipe of conda has the version and the requirements."""
+    found, folder = project(), ROOT / "packaging"
+    (extras,) = re.findall(
+        r"\[([\w,]+)\]", (folder / "Dockerfile").read_text("utf-8").partition("ENTRYPOINT")[0]
+    )[:1]
+    assert set(extras.split(",")) <= set(found["optional-dependencies"])
+    recipe = (folder / "conda" / "recipe.yaml").read_text("utf-8")
+    assert f'version: "{tc.__version__}"' in recipe and f'summary: "{found["description"]}"' in recipe
+    needed = {f"- {n.replace('>=', ' >=')}" for n in found["dependencies"]}
+    assert needed <= {line.strip() for line in recipe.partition("run:")[2].splitlines()}
+
+
+def test_workflows_run_what_there_is():
+    yaml = pytest.importorskip("yaml")
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text("utf-8"))
+        steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+        programs = " ".join(step.get("run", "") for step in steps)
+        assert all((ROOT / name).exists() for name in re.findall(r"(?:tests|\.ci)/[\w.]+", programs))
+    assert "run: .ci/run\n" in (ROOT / ".github/workflows/ci.yml").read_text("utf-8")

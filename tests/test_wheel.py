@@ -14,7 +14,17 @@ import pytest
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = (".ci", "benchmarks", "docs", "examples", "kernels", "tensorcore_dsl", "tests")
+FOLDERS = (
+    ".ci",
+    ".github",
+    "benchmarks",
+    "docs",
+    "examples",
+    "kernels",
+    "packaging",
+    "tensorcore_dsl",
+    "tests",
+)
 FILES = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -153,14 +163,12 @@ def test_metadata(wheel):
 def test_links_lead_to_the_repository_once_it_is_named(source, tmp_path):
     copy = tmp_path / "source"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "tests", "*.egg-info"))
-    project = copy / "pyproject.toml"
-    urls = '[project.urls]\nRepository = "https://example.org/some/where/"\n\n[project.scripts]\n'
-    project.write_text(project.read_text().replace("[project.scripts]\n", urls))
     script = "from setuptools.build_meta import prepare_metadata_for_build_wheel as p; print(p('.'))"
-    folder = run(sys.executable, "-c", script, cwd=copy).splitlines()[-1]
+    place = "https://example.org/some/where"
+    folder = run(sys.executable, "-c", script, cwd=copy, REPOSITORY=f"{place}/").splitlines()[-1]
     head, _, text = (copy / folder / "METADATA").read_text().partition("\n\n")
-    assert "\nProject-URL: Repository, https://example.org/some/where/\n" in head
-    place = "https://example.org/some/where/blob/HEAD/"
+    assert f"\nProject-URL: Repository, {place}\n" in head and f"Issues, {place}/issues\n" in head
+    place += "/blob/HEAD/"
     linked = [t.partition("#")[0] for t in targets(text) if not t.startswith("#")]
     ours = [t.removeprefix(place) for t in linked if t.startswith(place)]
     assert len(ours) > 30 and all((ROOT / name).exists() for name in ours)

@@ -63,7 +63,7 @@ def assemble(path: Path, ptx: str, arch: str, options: Sequence[str] = ()) -> tu
     """Machine code and log of a text. Raises Refusal with the output of ptxas."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
+        source.write_text(ptx, encoding="utf-8")
         command = [str(path), *options, f"-arch={arch}", str(source), "-o", str(target)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)

@@ -194,7 +194,7 @@ class _Worker:
         self._status: int | None = None
         with end, ExitStack() as spare:
             for _ in range(SPARE_FILES):
-                spare.enter_context(open(os.devnull))
+                spare.enter_context(open(os.devnull, "rb"))
             with _changing, COMPILING, warnings.catch_warnings():
                 if len(set(_launches)) > 1:
                     raise BlockingIOError("another thread has begun to emulate")
@@ -313,7 +313,7 @@ def _run(
 
 def _free_memory() -> int:
     """Bytes that this machine could give to programs."""
-    with open("/proc/meminfo") as lines:
+    with open("/proc/meminfo", encoding="ascii") as lines:
         sizes = dict(line.split(":") for line in lines)
     return int(sizes.get("MemAvailable", "0").split()[0]) << 10
 
