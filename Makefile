@@ -15,6 +15,7 @@ TORCH := $(abspath $(VENV))/torch-$(TORCH_VERSION)
 JAX_VERSION := 0.10.2
 JAX := $(abspath $(VENV))/jax-$(JAX_VERSION)
 TRITON_VERSION := 3.9.0
+CUTLASS_VERSION := 4.2.0.0
 TRITON := $(abspath $(VENV))/foreign-$(TRITON_VERSION)
 PLAYWRIGHT := $(abspath $(VENV))/playwright
 # Files with tests that need PyTorch; their names, or those of the tests, say so.
@@ -61,7 +62,7 @@ test-jax: $(DEV) $(JAX)
 	PYTHONPATH=$(JAX) $(PYTEST) --all -k "jax" tests/test_jax.py tests/test_array_interop.py tests/test_docs.py
 
 test-triton: $(DEV) $(TRITON)
-	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py tests/test_ptx_cuda.py
+	PYTHONPATH=$(TRITON) $(PYTEST) --all tests/test_ptx_triton.py tests/test_ptx_cuda.py tests/test_ptx_cutlass.py
 
 # The browser is Debian's package; playwright, in a folder of its own, drives it.
 test-browser: $(DEV) $(PLAYWRIGHT) site
@@ -133,10 +134,10 @@ $(JAX): | $(BIN)/python
 	mv $@.part $@
 
 # Triton is one wheel; it too lies in a folder of its own, since torch.compile would use it. With it
-# come headers that NVRTC needs for `mma.h`.
+# come headers that NVRTC needs for `mma.h`, and those of CUTLASS.
 $(TRITON): | $(BIN)/python
 	rm -rf $@.part
-	$(PIP) --no-deps --target $@.part triton==$(TRITON_VERSION) nvidia-cuda-crt
+	$(PIP) --no-deps --target $@.part triton==$(TRITON_VERSION) nvidia-cuda-crt nvidia-cutlass==$(CUTLASS_VERSION)
 	mv $@.part $@
 
 $(PLAYWRIGHT): | $(BIN)/python

@@ -37,8 +37,9 @@ def record(path: str) -> None:
         entry = _launch(self, config, arguments)
         report = run(self, config, *arguments)
         for parameter in entry["parameters"]:
-            if parameter["kind"] == "array":
-                parameter["wanted"] = parameter.pop("source").copy()
+            for part in (parameter, *parameter.get("fields", {}).values()):
+                if part["kind"] == "array":
+                    part["wanted"] = part.pop("source").copy()
         launches.append(entry)
         return report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,9 +33,13 @@ class Case:
 
 @cache
 def module(arch: str) -> ptx.Module:
-    """The kernels, by NVRTC; `mma.h` needs the package nvidia-cuda-crt."""
-    folders = [Path(folder) / "include" for folder in import_module("nvidia.cu13").__path__]
-    return tc.ptx.from_cuda(SOURCE, arch, include=folders)
+    """The kernels, by NVRTC."""
+    return tc.ptx.from_cuda(SOURCE, arch, include=headers())
+
+
+def headers() -> list[Path]:
+    """Those of all packages; `mma.h` needs nvidia-cuda-crt."""
+    return [Path(folder) / "include" for folder in import_module("nvidia.cu13").__path__]
 
 
 def run(name: str, arch: str, checks: bool = True) -> None:
@@ -43,6 +48,19 @@ def run(name: str, arch: str, checks: bool = True) -> None:
     arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in case.arguments]
     module(arch)[name].emulator(checks=checks)[case.grid, case.block](*arguments)
     compared(case, arguments)
+
+
+SYNCHRONISATION = re.compile(
+    r"^\s*(bar\.sync|bar\.warp\.sync|barrier\.sync|cp\.async\.wait_group|wgmma\.wait_group|fence\.proxy|membar)[^;]*;",
+    re.MULTILINE,
+)
+
+
+def without(text: str, name: str, nth: int) -> str:
+    """PTX without the n-th synchronisation of a kernel."""
+    start = text.index(f".entry {name}(")
+    found = list(SYNCHRONISATION.finditer(text, start))[nth]
+    return text[: found.start()] + "\n" + text[found.end() :]
 
 
 def compared(case: Any, arguments: Sequence[Any]) -> None:

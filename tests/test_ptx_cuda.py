@@ -82,3 +82,30 @@ def test_calls_that_are_refused(small: tc.ptx.Module, name: str, message: str) -
 def test_an_error_of_nvrtc() -> None:
     with pytest.raises(tc.ArgumentError, match=r'NVRTC refuses(.|\n)*identifier "y" is undefined'):
         tc.ptx.from_cuda('extern "C" __global__ void k(int *x) {\n  *x = y;\n}')
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    "name, nth, line",
+    [
+        ("by_address", 0, "= s[63 - threadIdx.x];"),
+        ("either_space", 0, "= p[31 - threadIdx.x];"),
+        ("variables", 0, "= table[threadIdx.x & 7]"),
+        ("copied_by_group", 0, "= s[255 - threadIdx.x];"),
+        ("last_block", 0, "s[threadIdx.x] += s[threadIdx.x + k];"),
+        ("last_block", 8, "sum += __ldcg(partial + i);"),
+        ("last_block", 10, "if (last"),
+        ("thread_pipeline", 0, "sum += s[i & 1][threadIdx.x];"),
+        ("tiled_product", 0, "sum += sa[y][i] * sb[i][x];"),
+        ("tiled_product", 1, "sa[y][x] = a["),
+        ("mma_product", 0, "ldmatrix.sync.aligned.m8n8.x4"),
+        ("mma_product", 3, "cp.async.cg.shared.global"),
+    ],
+)
+def test_a_deleted_synchronisation_is_reported_at_the_line(name: str, nth: int, line: str) -> None:
+    case = corpus.CASES[name]()
+    kernel = tc.ptx.load(corpus.without(corpus.module("sm_90a").ptx, name, nth))[name]
+    arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in case.arguments]
+    with pytest.raises((tc.Race, tc.Uninitialised)) as error:
+        kernel[case.grid, case.block](*arguments)
+    assert line in corpus.SOURCE.read_text().splitlines()[error.value.loc.line - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.__main__ import main
+from tensorcore_dsl.ptx import load, triton_kernels
+from tests.foreign_corpus import without
 
 pytest.importorskip("triton")
 from triton.compiler.errors import CompilationError  # noqa: E402
@@ -150,3 +153,35 @@ def test_kernels_are_right(name: str, arch: str) -> None:
             corpus.run(name, arch)
     else:
         corpus.run(name, arch)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    "name, arch, nth, line",
+    [
+        ("matmul f16", "sm_80", 7, "tl.load(left"),
+        ("int8 matmul", "sm_80", 0, "tl.load(a + r[:, None]"),
+        ("attention", "sm_80", 1, "query = tl.load"),
+        ("matmul f16", "sm_90a", 1, "acc = tl.dot(x, y, acc)"),
+        ("matmul f16", "sm_90a", 2, "acc = tl.dot(x, y, acc)"),
+        ("matmul f16", "sm_90a", 5, "tl.store(c"),
+        ("descriptors", "sm_90a", 13, "c.store([m, n]"),
+        ("attention", "sm_90a", 3, "tl.maximum(most"),
+    ],
+)
+def test_a_deleted_synchronisation_is_reported_at_the_line(
+    name: str, arch: str, nth: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(text: str) -> tc.ptx.Module:
+        found = re.search(r"\.entry (\w+)\(", text)
+        assert found
+        return load(without(text, found[1], nth))
+
+    monkeypatch.setattr(triton_kernels, "load", changed)
+    monkeypatch.setattr(triton_kernels, "_loaded", triton_kernels._loaded.__wrapped__)
+    corpus.CASES[name]().kernel.device_caches.clear()
+    with pytest.raises(tc.EmulationError) as error:
+        corpus.run(name, arch)
+    corpus.CASES[name]().kernel.device_caches.clear()
+    loc = error.value.loc
+    assert loc and line in Path(loc.filename).read_text().splitlines()[loc.line - 1]

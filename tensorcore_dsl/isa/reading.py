@@ -143,18 +143,23 @@ def special(opcode: str, operands: tuple[Item, ...]) -> str:
     At generic addresses: "access", "synchronisation" at an mbarrier, "hint" without an effect, "peer" for
     the same place in another CTA, "rank" of the CTA that has it. Else "space" for a test of an address,
     "state" of an mbarrier, "indicator" for a comparison whose result is a number, "gross" for a rough
-    reciprocal.
+    reciprocal, "breakpoint" of a debugger,
+    "hinted wait" with a time.
     """
     head, *words = opcode.split(".")
     if head == "mbarrier" and not _generic(words):
+        if "wait" in words[0] and len(operands) > _WAIT_OPERANDS:
+            return "hinted wait"
         return "state" if _uses_state(words, operands) else ""
     if head in ("rcp", "rsqrt") and words[0] == "approx" and words[-1] == "f64":
         return "gross"
-    if head in ("isspacep", "set"):
-        return {"isspacep": "space", "set": "indicator"}[head]
+    if head in _OTHERS:
+        return _OTHERS[head]
     return _SPECIAL.get(head, "") if _generic(words) else ""
 
 
+_WAIT_OPERANDS = 3  # a predicate, an address, a phase; behind them how long to suspend the thread
+_OTHERS = {"isspacep": "space", "set": "indicator", "brkpt": "breakpoint"}
 _SPECIAL = {
     **dict.fromkeys(_ACCESSES, "access"),
     **{"prefetch": "hint", "prefetchu": "hint", "mbarrier": "synchronisation", "mapa": "peer"},

@@ -93,6 +93,8 @@ class _Simplifier:
             "state": self.state,
             "indicator": self.indicator,
             "gross": self.gross,
+            "breakpoint": self.stop,
+            "hinted wait": self.without_hint,
         }
         return None if kind == "access" and not self.shared else steps.get(kind)
 
@@ -152,6 +154,14 @@ class _Simplifier:
             yield Statement(names.compare("eq", dtypes.u32), operands, None, s.loc)
             yield jump(target, s, (here[1], False))
         yield Label(behind, s.loc)
+
+    def stop(self, s: Statement) -> Iterator[Statement | Label]:
+        yield replace(s, opcode=names.TRAP)
+
+    def without_hint(self, s: Statement) -> Iterator[Statement | Label]:
+        own = replace(s, operands=s.operands[:-1])
+        step = self.step(own)
+        yield from [own] if step is None else step(own)
 
     def indicator(self, s: Statement) -> Iterator[Statement | Label]:
         """A comparison gives 1.0 or all ones; that of packed halves gives two."""
