@@ -111,9 +111,13 @@ class RingScheduler(TileScheduler):
         return replace(tile, m=tc.select(row >= self.shape[0], row - self.shape[0], row))
 
 
-def ring_scheduler(shape, config: HopperConfig, first_row):
+def ring_scheduler(shape, config: HopperConfig, first_row, world: int):
     scheduler = RingScheduler(**vars(make_tile_scheduler(shape, config)))
     scheduler.first_row = first_row
+    # Groups of rows that advance together do not reach into the rows of two ranks.
+    groups = scheduler.rows // (config.group_m * world)
+    groups = tc.select(groups > 0, groups, tc.u32(1)) * world
+    scheduler.group_rows = (scheduler.rows + (groups - 1)) // groups
     return scheduler
 
 
@@ -152,7 +156,7 @@ def all_gather_gemm(
     own = row_tiles(x, config)
     columns = make_k_major_tiles(w, 1, config.BN, own.smem.shape[-1], config)
     pipeline = make_pipeline(row_tiles(mine, config, own.smem), columns, x.shape[1], config)
-    scheduler = ring_scheduler(d.shape, config, exchange.rank * exchange.rows)
+    scheduler = ring_scheduler(d.shape, config, exchange.rank * exchange.rows, exchange.world)
     run_warpgroups(
         pipeline,
         mma,
@@ -182,6 +186,7 @@ def produce_gathered(pipeline, scheduler, own, exchange):
         else:
             counter = exchange.pads[exchange.rank].at(exchange.tiles + tile.m // config.BM)
             tc.wait_signal(counter, exchange.epoch * pieces)
+            tc.fence_proxy_async("global")  # TMA has written the rows, and reads them
             load_k_tiles(pipeline, tile, state, load_stage)
 
 
@@ -378,7 +383,7 @@ def reduce_products(
     pipeline = make_pipeline(rows, columns, x.shape[1], config)
     shape = x.shape[0], w.shape[1]
     # The right neighbour's rows come first, the rank's own last.
-    scheduler = ring_scheduler(shape, config, exchange.neighbour(1) * exchange.rows)
+    scheduler = ring_scheduler(shape, config, exchange.neighbour(1) * exchange.rows, exchange.world)
     sent = Sent(tc.s32(-1), tc.s32(0))
 
     def store(acc, consumer, epilogue, tile, row, epilogue_op, config):

@@ -8,11 +8,13 @@ calls of the same shapes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.host import current_target, key_function, target_key
 from tensorcore_dsl.kernels.hopper import distributed_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.host.arguments import described
@@ -115,16 +117,8 @@ def all_gather_gemm(
     >>> y[0].shape, float(y[0][0, 0]), float(y[1][64, 0])
     ((128, 16), 64.0, 128.0)
     """
-    kernel, (rows, K), (_, N), dtype = distributed_gemm.all_gather_gemm, *_operands(x, w, group)
-    M = rows * group.world
-    config = config or _choose(rows, M, N)
-    _check_config(config, rows, dtype)
-    gathered, mine = _kept(group, ("gathered", M, K, dtype), lambda: group.shared((M, K), dtype))
-    pads, state = _counters(group, (kernel, M, K, N, dtype, config), M // config.BM)
-    out = group.local((M, N), dtype) if out is None else out
-    arguments = x, w, out, gathered, mine, pads, state
-    _launch(kernel, config, epilogue, (M, N), arguments)
-    return out
+    call = _call(_prepare_gather, x, w, out, group, epilogue, config)
+    return call.run(group, x, w, out)
 
 
 def gemm_reduce_scatter(
@@ -163,11 +157,8 @@ def gemm_reduce_scatter(
     >>> y[0].shape, float(y[0][0, 0])
     ((64, 16), 192.0)
     """
-    kernel = distributed_gemm.gemm_reduce_scatter
-    config, rows, N, dtype, workspace = _reduced(x, w, group, config, kernel)
-    out = group.local((rows, N), dtype) if out is None else out
-    _launch(kernel, config, epilogue, (rows * group.world, N), (x, w, out, *workspace))
-    return out
+    call = _call(_prepare_reduce_scatter, x, w, out, group, epilogue, config)
+    return call.run(group, x, w, out)
 
 
 def gemm_all_reduce(
@@ -199,12 +190,92 @@ def gemm_all_reduce(
     >>> y[1].shape, float(y[1][0, 0])
     ((128, 16), 192.0)
     """
+    call = _call(_prepare_all_reduce, x, w, None, group, epilogue, config)
+    return call.run(group, x, w, call.result)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that is checked and bound: calls with similar operands cost a look-up and a launch.
+
+    Attributes
+    ----------
+    launch : function
+        Of x, w and the result.
+    shape, dtype : tuple, DType
+        Of a new result.
+    result : array, optional
+        In memory of the group.
+    """
+
+    launch: Callable[..., None]
+    shape: tuple[int, ...]
+    dtype: Any
+    result: Any = None
+
+    def run(self, group: Group, x: Any, w: Any, out: Any) -> Any:
+        """Launch; returns the result."""
+        out = group.local(self.shape, self.dtype) if out is None else out
+        self.launch(x, w, out)
+        return out
+
+
+def _call(
+    prepare: Callable[..., Call],
+    x: Any,
+    w: Any,
+    out: Any,
+    group: Group,
+    epilogue: Any,
+    config: HopperConfig | None,
+) -> Call:
+    """prepare(...), or what the group keeps of a call with operands of the same types and shapes."""
+    arrays = (x, w) if out is None else (x, w, out)
+    try:
+        key = key_function(tuple(map(type, arrays)))(*arrays), prepare, epilogue, config, target_key()
+        known: Call | None = group.kept.get(key)
+    except Exception:  # lists of arrays, or what is no array: `prepare` reports errors
+        key = known = None
+    if known is None:
+        known = prepare(x, w, out, group, epilogue, config)
+        if key is not None:
+            group.kept[key] = known
+    return known
+
+
+def _prepare_gather(
+    x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
+) -> Call:
+    kernel, (rows, K), (_, N), dtype = distributed_gemm.all_gather_gemm, *_operands(x, w, group)
+    M = rows * group.world
+    config = config or _choose(rows, M, N)
+    _check_config(config, rows, dtype)
+    _check_result(out, group, (M, N), dtype)
+    gathered = _kept(group, ("gathered", M, K, dtype), lambda: group.shared((M, K), dtype))
+    counters = _counters(group, (kernel, M, K, N, dtype, config), M // config.BM)
+    launch = _bound(kernel, config, epilogue, (M, N), (*gathered, *counters))
+    return Call(launch, (M, N), dtype)
+
+
+def _prepare_reduce_scatter(
+    x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
+) -> Call:
+    kernel = distributed_gemm.gemm_reduce_scatter
+    config, rows, N, dtype, workspace = _reduced(x, w, group, config, kernel)
+    _check_result(out, group, (rows, N), dtype)
+    launch = _bound(kernel, config, epilogue, (rows * group.world, N), workspace)
+    return Call(launch, (rows, N), dtype)
+
+
+def _prepare_all_reduce(
+    x: Any, w: Any, out: Any, group: Group, epilogue: Any, config: HopperConfig | None
+) -> Call:
     kernel = distributed_gemm.gemm_all_reduce
     config, rows, N, dtype, workspace = _reduced(x, w, group, config, kernel)
     M = rows * group.world
     result, out = _kept(group, ("result", M, N, dtype), lambda: group.shared((M, N), dtype))
-    _launch(kernel, config, epilogue, (M, N), (x, w, result, *workspace))
-    return out
+    launch = _bound(kernel, config, epilogue, (M, N), workspace)
+    return Call(lambda x, w, _: launch(x, w, result), (M, N), dtype, out)
 
 
 def _reduced(
@@ -283,8 +354,31 @@ def _counters(group: Group, key: Any, blocks: int) -> tuple[Any, Any]:
     )
 
 
-def _launch(
-    kernel: Any, config: HopperConfig, epilogue: Any, shape: tuple[int, int], arguments: tuple[Any, ...]
-) -> None:
-    grid = grid_size(config, *shape)
-    kernel[grid, config.threads](*arguments, config=config, traits=HopperTraits(epilogue=epilogue))
+def _check_result(out: Any, group: Group, shape: tuple[int, int], dtype: Any) -> None:
+    if out is None:
+        return
+    found = described(out=group.of_rank(out))["out"]
+    if found.shape != shape or found.type.dtype != dtype or found.strides[1] != 1:
+        raise tc.ArgumentError(f"out has shape {found.shape}; the result is {dtype} of {shape}, row-major")
+
+
+def _bound(
+    kernel: Any, config: HopperConfig, epilogue: Any, shape: tuple[int, int], workspace: tuple[Any, ...]
+) -> Callable[..., None]:
+    """The launch of x, w and the result, which may be a PeerArray."""
+    grid, options = grid_size(config, *shape), {"config": config, "traits": HopperTraits(epilogue=epilogue)}
+    if current_target() == "cpu":
+        return lambda x, w, out: kernel[grid, config.threads](x, w, out, *workspace, **options)
+    launchers: list[Any] = []
+
+    def launch(*operands: Any) -> None:
+        arguments = (*operands, *workspace)
+        if not launchers:
+            chosen, _, _ = kernel.with_peers(arguments, options)
+            launchers.append(chosen[grid, config.threads].launcher(options))
+        flat: list[Any] = []
+        for argument in arguments:
+            flat += [argument.rank, *argument.arrays] if isinstance(argument, tc.PeerArray) else [argument]
+        launchers[0](*flat)
+
+    return launch
