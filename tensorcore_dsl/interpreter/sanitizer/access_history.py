@@ -39,7 +39,7 @@ SERIALS = 1 << 26
 NODE_ROOM = 1 << 23
 MEMO = 1 << 12
 FULL = 0xFFFFFFFF
-SELDOM = 15  # bits of a hash of serial numbers: those where all are 0 drop accesses from long chains
+SELDOM = 15  # bits of a hash of serial numbers: accesses where all are 0 shorten chains
 
 LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
 OWN, CLUSTER, GLOBAL = range(3)  # which memory the addresses name
@@ -251,20 +251,39 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
         if same and _node(h, node, 2) == rest:
             return node << LANE_BITS | CHAIN
         if h[NEXT_NODE] < h[END_NODE]:
-            node = h[NEXT_NODE]
-            h[NEXT_NODE] += 1
-            at = h[NODES] + 12 * node
-            poke32(at, np.uint32(serial))
-            poke32(at + 4, np.uint32(lanes))
-            poke32(at + 8, np.uint32(rest))
-            poke32(h[MEMORY] + 4 * key, np.uint32(node))
-            return node << LANE_BITS | CHAIN
+            poke32(h[MEMORY] + 4 * key, np.uint32(h[NEXT_NODE]))
+            return linked(h, serial, lanes, rest)
         lanes = lanes & -lanes  # no room: only one of the accesses is kept
     if lanes == 0:
         return serial << LANE_BITS | ASYNC
     if lanes == FULL:
         return serial << LANE_BITS | ALL
     return serial << LANE_BITS | lowest_bit(lanes)
+
+
+@inlined
+def joins_chain(h: Any, code: int, serial: int) -> bool:
+    """Does a weak read of the own cluster join a code without a look at it?
+
+    Where many threads read the same places, chains are long, and mostly no read is ordered before
+    another one. So one access in SELDOM + 1 drops those that it stands for. In between they cost
+    time, but change no result.
+    """
+    often: bool = serial * 0x9E3779B1 >> 20 & SELDOM != 0
+    return often and code & KIND == CHAIN and h[NEXT_NODE] < h[END_NODE]
+
+
+@inlined
+def linked(h: Any, serial: int, lanes: int, rest: int) -> int:
+    """The code of a new node, for which there must be room."""
+    node = h[NEXT_NODE]
+    h[NEXT_NODE] += 1
+    at = h[NODES] + 12 * node
+    poke32(at, np.uint32(serial))
+    poke32(at + 4, np.uint32(lanes))
+    poke32(at + 8, np.uint32(rest))
+    code: int = node << LANE_BITS | CHAIN
+    return code
 
 
 @compiled
@@ -277,15 +296,10 @@ def added(
     An atomic one stands for the last write, too, if that is strong: it has observed the write,
     which therefore happened before all that comes after the atomic one.
 
-    Where many threads read the same places, the newest access is unordered. Then only one access in
-    SELDOM + 1 looks at the others: those that it would drop cost time, but change no result.
     """
     first, kept, observes = code, 0, strong & ATOMIC != 0
-    if strong == 0 and code != 0 and code & KIND != MANY and serial * 0x9E3779B1 >> 20 & SELDOM != 0:
-        old, there, _ = first_of(h, code)
-        order = order_of(h, old, there, mine, thread, row, 0, local)
-        if old != serial and order == 0 and (local or not _elsewhere(h, old, thread)):
-            return prepend(h, serial, lanes, code)
+    if strong == 0 and local and joins_chain(h, code, serial):
+        return linked(h, serial, lanes, code)
     if observes:  # the last lane observes the others
         while lanes & (lanes - 1) != 0:
             lanes &= lanes - 1

@@ -40,6 +40,8 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     WHO,
     added,
     first_of,
+    joins_chain,
+    linked,
     order_of,
     report,
     touch,
@@ -402,7 +404,9 @@ def _touch_known(
             read = int(peek32(reads + 4 * granule))
             if read != old:
                 old, new = read, code
-                if not _knows(h, read, thread, row, local, False):
+                if local and joins_chain(h, read, serial):
+                    new = linked(h, serial, lane, read)
+                elif not _knows(h, read, thread, row, local, False):
                     new = int(added(h, read, serial, lane, lane, thread, row, 0, local))
             poke32(reads + 4 * granule, np.uint32(new))
     return True
