@@ -12,27 +12,30 @@ from benchmarks.harness import RECORDED
 
 # Subcommand -> its module, and its description.
 BENCHMARKS = {
-    "gemm": ("benchmarks.gemm", "GEMMs beside cuBLAS on a GPU, else in emulation"),
-    "launch": ("benchmarks.launch", "host time of a launch"),
-    "compile": ("benchmarks.compile_time", "from Python to PTX, from PTX to machine code, cached"),
+    "gemm": ("benchmarks.products.gemm", "GEMMs beside cuBLAS on a GPU, else in emulation"),
+    "launch": ("benchmarks.host.launch", "host time of a launch"),
+    "compile": ("benchmarks.host.compile_time", "from Python to PTX, from PTX to machine code, cached"),
 }
 # Subcommands that `all` leaves out.
 TOOLS = {
-    "examples": ("benchmarks.examples", "the programs of examples/ beside PyTorch, on a GPU"),
-    "first-call": ("benchmarks.first_call", "first runs in emulation, in processes of their own"),
-    "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
-    "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
-    "batch-invariant": ("benchmarks.batch_invariant", "gemm with one order of summation for all M"),
-    "attention": ("benchmarks.attention", "kernels.attention beside cuDNN, on a GPU"),
+    "examples": ("benchmarks.programs.examples", "the programs of examples/ beside PyTorch, on a GPU"),
+    "first-call": ("benchmarks.host.first_call", "first runs in emulation, in processes of their own"),
+    "merge": ("benchmarks.products.merge", "one report from the result files of the parts of a suite"),
+    "tune": ("benchmarks.choices.tuning", "find and remember gemm's fastest configuration for problems"),
+    "batch-invariant": ("benchmarks.answered.batch_invariant", "gemm with one order of summation for all M"),
+    "attention": ("benchmarks.programs.attention", "kernels.attention beside cuDNN, on a GPU"),
     "forms": ("benchmarks.forms", "every matrix instruction on the CPU, the slowest ones first"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
-    "learn": ("benchmarks.learn", "the trees and the menu of gemm's choice, from timings"),
-    "regret": ("benchmarks.regret", "the choice of configuration beside all plausible ones"),
-    "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
-    "timeline": ("benchmarks.timeline", "times of configurations that the timeline was fitted to, on a GPU"),
-    "torch-mlp": ("benchmarks.torch_mlp", "training of an MLP in PyTorch, on a GPU"),
+    "learn": ("benchmarks.choices.learn", "the trees and the menu of gemm's choice, from timings"),
+    "regret": ("benchmarks.choices.regret", "the choice of configuration beside all plausible ones"),
+    "tutorial": ("benchmarks.programs.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
+    "timeline": (
+        "benchmarks.answered.timeline",
+        "times of configurations that the timeline was fitted to, on a GPU",
+    ),
+    "torch-mlp": ("benchmarks.programs.torch_mlp", "an MLP in PyTorch, on a GPU"),
     "distributed": ("benchmarks.distributed", "products on several GPUs beside NCCL and cuBLAS"),
-    "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer on planted bugs, on a GPU"),
+    "sanitizers": ("benchmarks.answered.sanitizers", "compute-sanitizer on planted bugs, on a GPU"),
     "report": ("benchmarks.page", "tables of docs/ from the newest recorded results"),
 }
 EPILOG = """\
@@ -106,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
             table.print()
         print(f"Written to {report.save(options.out)}")
         if options.plot and report.benchmark.startswith("gemm"):
-            from benchmarks.gemm_plot import draw
+            from benchmarks.products.gemm_plot import draw
 
             print(draw(report, report.path(options.out, "png")))
     except Exception as error:

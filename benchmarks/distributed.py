@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gemm import torch_with_gpu
 from benchmarks.harness import Report, attempt, geometric_mean
+from benchmarks.products.gemm import torch_with_gpu
 from benchmarks.tables import Table
 
 PROBLEMS = ((8192, 28672, 8192), (4096, 14336, 4096), (2048, 28672, 8192), (16384, 14336, 4096))

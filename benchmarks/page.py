@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compile_time, examples, forms, gemm_summary, launch
+from benchmarks import forms
 from benchmarks.harness import RECORDED
+from benchmarks.host import compile_time, launch
+from benchmarks.products import gemm_summary
+from benchmarks.programs import examples
 from benchmarks.tables import Table
 
 DOCS = Path(__file__).parent.parent / "docs"

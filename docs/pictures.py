@@ -100,8 +100,8 @@ def ladder() -> Figure:
 
 def landscape() -> Figure:
     """The map of `python -m benchmarks gemm --suite landscape`, from its recorded result."""
-    from benchmarks.gemm_plot import figure_of
     from benchmarks.harness import Report
+    from benchmarks.products.gemm_plot import figure_of
 
     document = newest("gemm-landscape")
     names = ("benchmark", "options", "method", "machine", "results", "summary")

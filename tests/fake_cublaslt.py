@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from benchmarks.cublas import GROUPED_PROTOTYPES, LT_PROTOTYPES
+from benchmarks.products.cublas import GROUPED_PROTOTYPES, LT_PROTOTYPES
 
 NUMPY = {
     0: np.float32,

@@ -7,7 +7,8 @@ from fake_cublaslt import FakeCublas, FakeCuda, FakeLibrary, FakeTorch
 
 import benchmarks.__main__ as command
 import tensorcore_dsl as tc
-from benchmarks import (
+from benchmarks import gpu, harness
+from benchmarks.products import (
     accuracy,
     baselines,
     ceiling,
@@ -15,12 +16,10 @@ from benchmarks import (
     gemm,
     gemm_gpu,
     gemm_summary,
-    gpu,
-    harness,
     operands,
     suites,
 )
-from benchmarks.gemm_cases import Case
+from benchmarks.products.gemm_cases import Case
 from tensorcore_dsl import kernels
 from tensorcore_dsl.runtime.targets import target as targets_of
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import benchmarks.__main__ as command
-from benchmarks import examples
 from benchmarks.harness import Timing
+from benchmarks.programs import examples
 
 pytestmark = pytest.mark.thorough
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from benchmarks import sanitizers
-from benchmarks.sanitizers_case import GRAIN, aligned, planted, prepare
-from benchmarks.sanitizers_process import Batch, Runner, Sanitizer, blocks, reports_of
+from benchmarks.answered import sanitizers
+from benchmarks.answered.sanitizers_case import GRAIN, aligned, planted, prepare
+from benchmarks.answered.sanitizers_process import Batch, Runner, Sanitizer, blocks, reports_of
 
 pytestmark = pytest.mark.thorough
 

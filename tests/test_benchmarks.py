@@ -14,29 +14,25 @@ from fake_cublaslt import FakeCuda, FakeLibrary, FakeTorch
 
 import benchmarks.__main__ as command
 import tensorcore_dsl as tc
-from benchmarks import (
+from benchmarks import forms, gpu, harness, page, tables
+from benchmarks.choices import tuning
+from benchmarks.harness import Report, Timing
+from benchmarks.host import compile_time
+from benchmarks.products import (
     accuracy,
     baselines,
-    compile_time,
     cublas,
-    forms,
     gemm,
     gemm_cases,
     gemm_gpu,
     gemm_plot,
     gemm_summary,
-    gpu,
-    harness,
     landscape,
     merge,
     operands,
-    page,
     suites,
-    tables,
-    tuning,
 )
-from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
-from benchmarks.harness import Report, Timing
+from benchmarks.products.gemm_cases import DTYPES, LAYOUTS, Case
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
@@ -427,8 +423,8 @@ def test_page_without_markers_is_refused(tmp_path):
 
 
 def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.launch.BATCH", 2)
-    monkeypatch.setattr("benchmarks.launch.driver.cuda_available", lambda: False)
+    monkeypatch.setattr("benchmarks.host.launch.BATCH", 2)
+    monkeypatch.setattr("benchmarks.host.launch.driver.cuda_available", lambda: False)
     monkeypatch.setattr(compile_time, "PORTABLE", {"tf32": DTYPES["tf32"]})
     run(tmp_path, "launch", "--rounds", "2")
     run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
@@ -602,8 +598,8 @@ def test_compile(tmp_path, monkeypatch):
 
 
 def test_launch(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("benchmarks.launch.BATCH", 3)
-    monkeypatch.setattr("benchmarks.launch.driver.cuda_available", lambda: False)
+    monkeypatch.setattr("benchmarks.host.launch.BATCH", 3)
+    monkeypatch.setattr("benchmarks.host.launch.driver.cuda_available", lambda: False)
     status, (found,) = run(tmp_path, "launch", "--rounds", "2")
     assert status == 0 and "NO GPU HERE" in capsys.readouterr().out
     assert all(0 < r["launch"]["median"] < 1 for r in found["results"])

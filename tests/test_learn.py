@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import learn
-from benchmarks.gemm_cases import Case
-from benchmarks.regret import chosen
+from benchmarks.choices import learn
+from benchmarks.choices.regret import chosen
+from benchmarks.products.gemm_cases import Case
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 from tensorcore_dsl.kernels.choosing import trees
 from tensorcore_dsl.kernels.choosing.menu import (

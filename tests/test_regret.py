@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import landscape, regret
-from benchmarks.gemm_cases import Case
-from benchmarks.operands import Operands
+from benchmarks.choices import regret
+from benchmarks.products import landscape
+from benchmarks.products.gemm_cases import Case
+from benchmarks.products.operands import Operands
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 
 pytestmark = pytest.mark.thorough

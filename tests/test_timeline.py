@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from benchmarks import timeline_cases
+from benchmarks.answered import timeline_cases
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.timeline import trace
 from tensorcore_dsl.interpreter.timeline.costs import SM_90A, Figure

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from benchmarks import tutorial as tutorial_benchmark
 from benchmarks.harness import Timing
-from benchmarks.operands import Operands
+from benchmarks.products.operands import Operands
+from benchmarks.programs import tutorial as tutorial_benchmark
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels import tutorial
 
@@ -167,7 +167,7 @@ def test_benchmark_measures_every_step(
         "operands": lambda torch, case, a, b, sets: Operands(case, [a], [b], [d]),
     }  # fmt: skip
     for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(f"benchmarks.tutorial.{name}", stand_in)
+        monkeypatch.setattr(f"benchmarks.programs.tutorial.{name}", stand_in)
     options = SimpleNamespace(sizes=[size], rounds=3, quick=False, out=tmp_path)
     report = tutorial_benchmark.run(options)  # type: ignore[arg-type]
     assert [r["name"] for r in report.results] == [*tutorial.NAMES, "kernels.gemm", "cuBLASLt"]

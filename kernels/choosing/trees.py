@@ -40,7 +40,7 @@ class Trees:
 
     @classmethod
     def of(cls, stored: Any) -> Trees:
-        """The trees of the arrays in which `benchmarks.learn` stores them.
+        """The trees of the arrays in which `benchmarks.choices.learn` stores them.
 
         counts: thresholds of each feature. sizes: nodes of each tree. feature: of each node, or
         LEAF. code: the number of a node's threshold, or a leaf's answer, 8 bits with a sign.

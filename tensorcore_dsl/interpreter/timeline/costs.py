@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 LUO = "Luo et al., microbenchmarks of Hopper, arXiv:2402.13499 and arXiv:2501.12084"
 VENDOR = "the vendor's datasheet and tuning guide for Hopper"
-FITTED = "fitted to H200 times of the library's GEMMs (benchmarks/timeline.py)"
+FITTED = "fitted to H200 times of the library's GEMMs (benchmarks/answered/timeline.py)"
 MODEL = "fitted to H200 times of the library's GEMMs (benchmarks/results/timings.npz)"
 
 

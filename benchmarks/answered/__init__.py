@@ -1,0 +1,1 @@
+"""Questions that recorded results answer; what measured them."""

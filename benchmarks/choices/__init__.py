@@ -1,0 +1,1 @@
+"""How well `gemm` chooses a configuration, and from what it learns that."""

@@ -1,0 +1,1 @@
+"""Products beside the fastest libraries: problems, rivals, ceilings, results."""

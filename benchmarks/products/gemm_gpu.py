@@ -1,0 +1,200 @@
+"""GEMMs on the GPU: our kernel and the baselines, timed interleaved on the same operands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tensorcore_dsl as tc
+from benchmarks.gpu import Launch, Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
+from benchmarks.harness import failure
+from benchmarks.products.accuracy import check
+from benchmarks.products.baselines import Baseline
+from benchmarks.products.gemm_cases import Case
+from benchmarks.products.operands import Operands, draw, operands
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.host.operands import FAST
+
+
+class GpuBench:
+    """Measures one case after the other; calling it with a case returns the result."""
+
+    def __init__(
+        self, torch: Any, baselines: list[Baseline], monitor: Monitor, repeats: int, seed: int, hot: bool
+    ) -> None:
+        self.torch, self.baselines, self._monitor = torch, baselines, monitor
+        self._repeats, self._seed, self._hot = repeats, seed, hot
+        self.cache = cache_bytes(torch)
+
+    def __call__(self, case: Case) -> dict[str, Any]:
+        """Our timing or failure, that of each baseline, and the reference."""
+        a, b = draw(self.torch, case, self._seed)
+        sets = 1 if self._hot else sets_beyond_cache(case.bytes, self.cache)
+        data = operands(self.torch, case, a, b, sets)
+        baselines = [baseline for baseline in self.baselines if baseline.supports(case)]
+        result: dict[str, Any] = {"sets": sets, "baselines": {b.name: {} for b in baselines}}
+        with ExitStack() as stack:
+            launches = {"ours": self._attempt(result, partial(self._ours, data, result))}
+            for baseline in baselines:
+                about = result["baselines"][baseline.name]
+                prepare = partial(self._baseline, baseline, data, about, stack)
+                launches[baseline.name] = self._attempt(about, prepare)
+            self._time({name: x for name, x in launches.items() if x is not None}, result)
+        return result | reference([b for b in baselines if b.is_fair(case)], result)
+
+    def alive(self) -> bool:
+        """Wait for the GPU; False when an error has destroyed the CUDA context."""
+        try:
+            self.torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
+    def _attempt(self, about: dict[str, Any], prepare: Callable[[], TimedLaunch]) -> TimedLaunch | None:
+        """Return `prepare()`; after an error None, and `about` describes the failure."""
+        try:
+            return prepare()
+        except Exception as error:  # a failure is a result, and the others are still measured
+            about |= failure(error)
+            self.alive()
+            return None
+
+    def _ours(self, data: Operands, result: dict[str, Any]) -> TimedLaunch:
+        launch = TimedLaunch(self.torch, ours(data), data.sets)
+        result["first_call_s"] = launch.first_call
+        if data.case.kind in ("plain", "batched"):
+            result |= planned(data.a[0], data.b[0], data.d[0], **gemm_options(data.case))
+        result["error"], result["correct"] = check(self.torch, data, data.d[0])
+        return launch
+
+    def _baseline(
+        self, baseline: Baseline, data: Operands, about: dict[str, Any], stack: ExitStack
+    ) -> TimedLaunch:
+        separate = replace(data, d=[self.torch.zeros_like(d) for d in data.d])
+        prepared = baseline.prepare(data.case, separate)
+        stack.callback(prepared.close)
+        launch = TimedLaunch(self.torch, prepared.launch, data.sets)
+        prepared.launch(0)  # a captured launch may return a tensor that no replay has written
+        about["name"], about["note"] = prepared.name, prepared.note
+        about["error"], about["correct"] = check(self.torch, data, prepared.data.d[0])
+        return launch
+
+    def _time(self, launches: dict[str, TimedLaunch], result: dict[str, Any]) -> None:
+        begin = time.perf_counter()
+        timings = time_interleaved(list(launches.values()), self._repeats) if launches else []
+        result["state"] = self._monitor.between(begin, time.perf_counter())
+        for (name, launch), timing in zip(launches.items(), timings, strict=True):
+            target = result if name == "ours" else result["baselines"]
+            how = "CUDA graph" if launch.captured else f"batches ({launch.loop.error})"
+            target.setdefault(name, {}).update(timing.json(), launched_as=how)
+
+
+def reference(fair: list[Baseline], result: dict[str, Any]) -> dict[str, Any]:
+    """The fastest fair baseline with a correct result; of wrong ones if all are wrong."""
+    measured = {baseline.name: result["baselines"][baseline.name] for baseline in fair}
+    timed = {name: each for name, each in measured.items() if "median" in each}
+    if not timed:
+        failures = [f"{name}: {each['failure']}" for name, each in measured.items()]
+        return {"reference_failure": "; ".join(failures) or "no library has this operation"}
+    name, best = min(timed.items(), key=lambda item: (not item[1]["correct"], item[1]["median"]))
+    timing = {key: best[key] for key in ("median", "best", "spread", "samples", "launched_as")}
+    about = {f"reference_{key}": best[key] for key in ("name", "error", "correct")}
+    return {"reference": timing, "reference_baseline": name, **about, "note": best["note"]}
+
+
+def planned(
+    a: Any, b: Any, d: Any, family: str | None = None, accumulate: Any = None, precision: str | None = None
+) -> dict[str, Any]:
+    """Kernel and configuration that gemm chooses, or why they are unknown."""
+    try:
+        options = {"accumulate": accumulate, "precision": precision}
+        plan = kernels.plan(a, b, None, d, family=family, **options)
+    except Exception as error:  # the timing is still worth having
+        return {"undescribed": f"{type(error).__name__}: {error}"}
+    config = plan.config
+    return {
+        "through_copies": bool(plan.copies),
+        "kernel": plan.kernel.__name__,
+        "chosen_family": "sm90" if isinstance(config, HopperConfig) else "sm80",
+        "tile": tile(config),
+        "config": {k: v for k, v in vars(config).items() if isinstance(v, (int, float, str))},
+        "grid": plan.grid if isinstance(plan.grid, int) else list(plan.grid),
+    }
+
+
+def tile(config: Any) -> str:
+    """BM x BN (x BK) and the number of stages, as in "128x256 s4 c2 k4 pp".
+
+    c: cluster_m (x cluster_n), k: split_k, u: units of stream-K, pp: ping-pong schedule, t: swap
+    AB.
+    """
+    usual = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "streamk_units": 0}
+    usual |= {"pingpong": False, "swapped": False}
+    fields = usual | vars(config)
+    cluster = f"c{fields['cluster_m']}" + f"x{fields['cluster_n']}" * (fields["cluster_n"] > 1)
+    parts = [
+        "x".join(str(fields[name]) for name in ("BM", "BN", "BK") if name in fields),
+        f"s{config.stages}",
+        cluster if cluster != "c1" else "",
+        f"k{fields['split_k']}" if fields["split_k"] > 1 else "",
+        f"u{fields['streamk_units']}" if fields["streamk_units"] else "",
+        "pp" if fields["pingpong"] else "",
+        "t" if fields["swapped"] else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def ours(data: Operands) -> Launch:
+    """Launches of our kernel that write to `data.d`."""
+    return KINDS[data.case.kind](data)
+
+
+def gemm_options(case: Case) -> dict[str, Any]:
+    """Options of kernels.gemm that a case needs."""
+    fast = case.dtype == "e4m3" and not case.precise
+    return {"family": case.family or None, "accumulate": FAST if fast else None, "precision": case.precision}
+
+
+def plain(data: Operands) -> Launch:
+    options = gemm_options(data.case)
+    return lambda i: kernels.gemm(data.a[i], data.b[i], out=data.d[i], **options)
+
+
+def grouped(data: Operands) -> Launch:
+    return lambda i: kernels.grouped_gemm(data.a[i], data.b[i], data.offsets, out=data.d[i])
+
+
+def gelu(data: Operands) -> Launch:
+    bias = data.bias.expand(data.case.M, data.case.N)
+    return lambda i: kernels.gemm(data.a[i], data.b[i], bias, out=data.d[i], epilogue=tanh_gelu)
+
+
+def tanh_gelu(value, row, col):  # type: ignore[no-untyped-def]  # in the kernel language
+    """GELU by the tanh formula, as in cuBLASLt."""
+    inner = value * (0.7978845608028654 + 0.035677408136300125 * value * value)
+    return 0.5 * value * (1.0 + tc.tanh(inner))
+
+
+def swiglu(data: Operands) -> Launch:
+    N = data.case.N
+    return lambda i: kernels.swiglu(data.a[i], data.b[i][:, :N], data.b[i][:, N:], out=data.d[i])
+
+
+def sparse(data: Operands) -> Launch:
+    compressed = [kernels.compress(a) for a in data.a]
+    return lambda i: kernels.gemm(compressed[i], data.b[i], out=data.d[i])
+
+
+KINDS: dict[str, Callable[[Operands], Launch]] = {
+    "plain": plain,
+    "batched": plain,
+    "grouped": grouped,
+    "gelu": gelu,
+    "swiglu": swiglu,
+    "sparse": sparse,
+}

@@ -1,0 +1,1 @@
+"""Whole programs on a GPU: attention, the tutorial, examples/, training."""
