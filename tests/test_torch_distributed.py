@@ -1,0 +1,86 @@
+"""Products on the GPUs of a process group: bits of a hundred runs, gradients, and the emulated bits."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.runtime import driver
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not driver.cuda_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"),
+]
+WORLD, RUNS = 2, 100
+
+
+def on_ranks(check: Any) -> None:
+    """Run check(rank) in a process for each GPU; a failure there fails the test."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_start, (port, check), nprocs=WORLD)
+
+
+def _start(rank: int, port: int, check: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD))
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=WORLD, device_id=torch.device("cuda", rank))
+    check(rank)
+    dist.destroy_process_group()
+
+
+def operands(M: int, N: int, K: int, gathered: bool, seed: int) -> Any:
+    """x and w of each rank as NumPy arrays of f16."""
+    draw, rows = np.random.default_rng(seed), M // WORLD if gathered else M
+    x = [draw.standard_normal((rows, K)).astype(np.float16) for _ in range(WORLD)]
+    w = [draw.standard_normal((N, K)).astype(np.float16) for _ in range(WORLD)]
+    return x, w
+
+
+def _bits(rank: int) -> None:
+    import tensorcore_dsl.torch.distributed as tcd
+
+    for name in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"):
+        for seed, (M, N, K) in enumerate([(256, 128, 192), (512, 264, 136)]):
+            x, w = operands(M, N, K, name == "all_gather_gemm", seed)
+            mine = torch.from_numpy(x[rank]).cuda(), torch.from_numpy(w[rank]).cuda()
+            with torch.no_grad():
+                found = [getattr(tcd, name)(*mine).clone() for _ in range(RUNS)]
+            assert all(torch.equal(one, found[0]) for one in found)
+            with tc.devices(WORLD):
+                expected = getattr(kernels, name)(x, [one.T for one in w], kernels.VirtualGroup(WORLD))
+            assert np.array_equal(found[0].cpu().numpy(), expected[rank]), (name, M, N, K)
+
+
+def test_bits() -> None:
+    on_ranks(_bits)
+
+
+def _gradients(rank: int) -> None:
+    import tensorcore_dsl.torch.distributed as tcd
+
+    x, w = operands(256, 128, 192, True, 0)
+    mine = [torch.from_numpy(one[rank]).cuda().requires_grad_() for one in (x, w)]
+    y = tcd.all_gather_gemm(*mine)
+    y.float().square().mean().backward()
+    whole = [torch.from_numpy(np.concatenate(one)).cuda().float().requires_grad_() for one in (x, w)]
+    full = whole[0] @ whole[1].t()
+    sum(part.square().mean() for part in full.chunk(WORLD, 1)).backward()
+    for own, expected in zip(mine, whole, strict=True):
+        part = expected.grad.chunk(WORLD, 0)[rank]
+        assert (own.grad.float() - part).abs().max() < 0.01 * part.abs().max()
+
+
+def test_gradients() -> None:
+    on_ranks(_gradients)
