@@ -18,6 +18,8 @@ ROOT = Path(__file__).parent.parent
 STEPS = sorted((ROOT / "kernels" / "tutorial").glob("hopper_gemm_*.py"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 UNSEEN = {"numba_matmul"}  # whose kernel is Numba's
+# Of programs that make no launch without them.
+ARGUMENTS = {"tensor_parallel": ["--emulate", "2", "--rows", "128", "--features", "128", "--hidden", "128"]}
 INTRODUCTION = """\
 # Programs
 
@@ -104,4 +106,5 @@ def write_views(folder: Path) -> None:
         newest = max(package, one.path.stat().st_mtime)
         if one.seen and not (target.exists() and target.stat().st_mtime > newest):
             with redirect_stdout(printed):
-                target.write_text(page(observe(str(one.path), None)), encoding="utf-8")
+                seen = observe(str(one.path), None, ARGUMENTS.get(one.name, []))
+            target.write_text(page(seen), encoding="utf-8")

@@ -266,7 +266,7 @@ def documented(name: str, value: Any) -> str:
     if inspect.isclass(value) and value.__name__ != name:
         return _renamed(name, value)
     if inspect.isclass(value):
-        return _class(name)
+        return _class(name, value)
     if isinstance(value, Namespace):
         return _namespace(name, value)
     if name in DATA:
@@ -278,10 +278,11 @@ def documented(name: str, value: Any) -> str:
     return f".. autodata:: {name}\n   :no-value:\n"
 
 
-def _class(path: str) -> str:
+def _class(path: str, value: type | None = None) -> str:
     """A class with the methods and properties that users need."""
     shown = MEMBERS.get(path.rpartition(".")[2])
-    if shown is None:
+    other = bool(shown) and value is not None and not any(hasattr(value, n) for n in shown.split(", "))
+    if shown is None or other:  # other: a class of another module with this name
         return f".. autoclass:: {path}\n   :members:\n"
     members = f"   :members: {shown}\n" if shown else ""
     return f".. autoclass:: {path}\n{members}"
