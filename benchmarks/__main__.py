@@ -34,7 +34,7 @@ TOOLS = {
         "times of configurations that the timeline was fitted to, on a GPU",
     ),
     "torch-mlp": ("benchmarks.programs.torch_mlp", "an MLP in PyTorch, on a GPU"),
-    "distributed": ("benchmarks.distributed", "products on several GPUs beside NCCL and cuBLAS"),
+    "distributed": ("benchmarks.products.distributed", "products on several GPUs beside NCCL and cuBLAS"),
     "sanitizers": ("benchmarks.answered.sanitizers", "compute-sanitizer on planted bugs, on a GPU"),
     "report": ("benchmarks.page", "tables of docs/ from the newest recorded results"),
 }
