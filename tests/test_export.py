@@ -35,6 +35,7 @@ needs_compiler = pytest.mark.skipif(not (INCLUDE and GCC), reason="needs gcc and
 
 @tc.kernel
 def scale(x: tc.Array, y: tc.Array, factor: tc.f32, flag: tc.pred, half: tc.f16, n: tc.Const = 1):
+    """y = factor n xᵀ + half"""
     i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     if (i < x.shape[0]) & flag:
         for j in range(x.shape[1]):
@@ -258,7 +259,11 @@ def test_a_description_says_everything(tmp_path):
         ("half", "b16"),
     ]  # fmt: skip
     header = (tmp_path / "scale_2.h").read_text()
-    assert "factor: a number, f32\n" in header and "half: a number, f16, passed as its bits" in header
+    assert (
+        " * y = factor n xᵀ + half\n" in header
+        and "factor: a number, f32\n" in header
+        and "half: a number, f16, passed as its bits" in header
+    )
 
 
 # Grid rules
@@ -354,6 +359,18 @@ def test_files_that_describe_no_kernel(tmp_path, text):
     path.write_text(text)
     with pytest.raises(tc.ArgumentError, match="describes no exported kernel|has format 99"):
         tc.load_exported(path)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_header_of_a_product_says_what_is_read(tmp_path, arch):
+    a, c = np.empty((64, 64), np.float16), np.empty((64, 64), np.float16)
+    path = kernels.export_gemm(tmp_path, a, a.T, arch=arch, form="ptx")
+    header = path.with_suffix(".h").read_text()
+    assert " * D = alpha A B + beta C, for the shapes below.\n" in header
+    assert "alpha is 1, and the argument is not read." in header and "not read; pass D as C." in header
+    path = kernels.export_gemm(tmp_path, a, a.T, c, arch=arch, form="ptx", alpha=2)
+    header = path.with_suffix(".h").read_text()
+    assert "not read" not in header
 
 
 def test_an_epilogue_with_arguments(tmp_path):

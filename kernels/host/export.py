@@ -68,7 +68,7 @@ def export_gemm(
     'gemm.json'
     """
     with tc.target("cpu", target_arch().name if arch is None else arch):
-        options["config"] = _of_one_kernel(a, b, c, options)
+        options["config"], traits = _of_one_kernel(a, b, c, options)
         with recorded() as launches:
             gemm(a, b, c, **options)
     if len(launches) != 1:
@@ -85,13 +85,17 @@ def export_gemm(
             block=bound.threads,
             pdl=bound.pdl,
             shapes=bound.shapes,
+            about=_about(traits),
             **bound.constants,
         )
     )
 
 
-def _of_one_kernel(a: Any, b: Any, c: Any, options: dict[str, Any]) -> Any:
-    """The configuration that `gemm` chooses, with K undivided where its parts need a second kernel."""
+def _of_one_kernel(a: Any, b: Any, c: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """The configuration that `gemm` chooses, and the traits of the product.
+
+    K is undivided where its parts would need a second kernel.
+    """
     known: dict[str, Any] = {key: options[key] for key in _OF_PLAN if key in options}
     if c is not None:
         known.setdefault("beta", 1)
@@ -109,7 +113,15 @@ def _of_one_kernel(a: Any, b: Any, c: Any, options: dict[str, Any]) -> Any:
             "config=kernels.HopperConfig(..., k_slabs=1), takes one kernel"
         )
     if chosen.partial_sums is not None:
-        return replace(chosen.config, split_k=1)
+        return replace(chosen.config, split_k=1), chosen.partial_sums
     if chosen.streamk is not None:
-        return replace(chosen.config, streamk_units=0)
-    return chosen.config
+        return replace(chosen.config, streamk_units=0), chosen.traits
+    return chosen.config, chosen.traits
+
+
+def _about(traits: Any) -> str:
+    """Text for the header: the product, and the arguments that this kernel does not read."""
+    product = "D = epilogue(alpha A B + beta C)" if traits.epilogue else "D = alpha A B + beta C"
+    unread = [] if traits.scaled else ["alpha is 1, and the argument is not read."]
+    unread += [] if traits.has_c else ["beta is 0: beta and C are not read; pass D as C."]
+    return "\n".join([f"{product}, for the shapes below.", *unread])

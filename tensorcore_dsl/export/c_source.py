@@ -151,6 +151,7 @@ class CSource:
         name, sizes = interface.name, " x ".join(map(str, config.block))
         yield f"{name}: the kernel {interface.cubin.name} for {interface.cubin.arch}, by {interface.made_by}."
         yield "It needs the CUDA driver (12.0 or later), and no runtime library and no Python."
+        yield from ("", *_comment(interface.about).splitlines()) if interface.about else ()
         yield ""
         yield f"    {name}_kernel kernel;"
         yield f"    {name}_load(&kernel);"
@@ -170,7 +171,7 @@ class CSource:
             if argument.type is not None:
                 yield f"    {self.names[argument.name]}: {_described(argument)}"
         for constant, value in interface.constants:
-            yield f"    {constant} = {value[:200]} is compiled in".replace("*/", "* /")
+            yield _comment(f"    {constant} = {value[:200]} is compiled in")
 
     def _signature(self) -> str:
         name = self.interface.name
@@ -298,6 +299,11 @@ class CSource:
         yield "    if (result != CUDA_SUCCESS)"
         yield "        return result;"
         yield "}"
+
+
+def _comment(text: str) -> str:
+    """Text that ends no comment."""
+    return text.replace("*/", "* /")
 
 
 def _attributes(interface: Interface) -> list[list[str]]:

@@ -78,6 +78,8 @@ class Interface:
         Names of the Const parameters, and their values as text.
     made_by : str
         Name and version of this package.
+    about : str
+        What the kernel computes, for the header.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Interface:
     config: LaunchConfig
     constants: tuple[tuple[str, str], ...] = ()
     made_by: str = ""
+    about: str = ""
 
     @property
     def types(self) -> dict[str, ArgumentType]:
@@ -111,6 +114,7 @@ class Interface:
         return {
             "format": FORMAT,
             "made_by": self.made_by,
+            "about": self.about,
             "name": self.name,
             "entry": cubin.name,
             "arch": cubin.arch,
@@ -176,7 +180,8 @@ class Interface:
         types = {argument.name: argument.type for argument in arguments}
         rule = None if launch["grid"] is None else GridRule.of(launch["grid"], types)
         constants = tuple(data["constants"].items())
-        return cls(data["name"], data["code"], cubin, arguments, rule, config, constants, data["made_by"])
+        told = data["made_by"], data["about"]
+        return cls(data["name"], data["code"], cubin, arguments, rule, config, constants, *told)
 
 
 def element_bytes(kind: ArrayType) -> int:

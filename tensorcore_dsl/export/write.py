@@ -31,6 +31,7 @@ def write_kernel(
     grid: Any,
     block: Any,
     shapes: Mapping[str, Sequence[int]],
+    about: str,
     **options: Any,
 ) -> Path:
     """Write the files of a specialisation; returns the path of the JSON.
@@ -50,6 +51,7 @@ def write_kernel(
         _config(chosen, cubin, block, options),
         tuple((constant, shown(value)) for constant, value in chosen.constants.items()),
         " ".join(versions_of(("tensorcore-dsl",))) or "tensorcore-dsl",
+        about,
     )
     if grid is not None:
         interface = replace(interface, grid=GridRule.of(grid, interface.types))

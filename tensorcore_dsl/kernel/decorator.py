@@ -272,7 +272,7 @@ class Kernel(CompiledKernel):
         return Explorer(Emulator(self, arch, checks), index(n))
 
     @public
-    def export(
+    def export(  # noqa: PLR0913
         self,
         folder: str | Path,
         types: Sequence[Any] | Mapping[str, Any],
@@ -288,6 +288,7 @@ class Kernel(CompiledKernel):
         cooperative: bool = False,
         pdl: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        about: str | None = None,
         **constants: Any,
     ) -> Path:
         """Write machine code, a C header, C source with a typed launcher, and a description in JSON.
@@ -318,6 +319,8 @@ class Kernel(CompiledKernel):
             As `configured` takes them.
         shapes : mapping, optional
             The only shape that an argument may have, by its name; a launch refuses others.
+        about : str, optional
+            What the kernel computes, for the header. None: the docstring of the kernel.
         **constants : value
             Values of Const parameters.
 
@@ -338,7 +341,8 @@ class Kernel(CompiledKernel):
         in_order = () if isinstance(types, Mapping) else types
         chosen = self.specialise(in_order, by_name | constants, arch)
         options = {"shared_bytes": shared_bytes, "cluster": cluster, "cooperative": cooperative, "pdl": pdl}
-        return write_kernel(chosen, folder, name, form, grid, block, shapes or {}, **options)
+        about = inspect.getdoc(self.function) or "" if about is None else about
+        return write_kernel(chosen, folder, name, form, grid, block, shapes or {}, about, **options)
 
     @public
     def __call__(self, /, *args: InKernel, **named: InKernel) -> None:
