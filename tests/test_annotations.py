@@ -38,7 +38,7 @@ X, BIAS = np.arange(4, dtype=np.float32), np.full(4, 10, np.float32)
         ((), {"shift": 1.5, "scale": 2}, 2 * X + 1.5),
     ],
 )
-def test_none_is_known_at_compile_time(args: Any, named: Any, wanted: np.ndarray) -> None:
+def test_none_is_known_at_compile_time(args, named, wanted):
     linear.emulate[1, 4](x := X.copy(), *args, **named)
     assert np.array_equal(x, wanted)
     with tc.target("cpu"):
@@ -50,7 +50,7 @@ def test_none_is_known_at_compile_time(args: Any, named: Any, wanted: np.ndarray
     assert not linear.explore(3)[1, 4](X.copy(), *args, **named).error
 
 
-def test_code_for_none_is_not_there() -> None:
+def test_code_for_none_is_not_there():
     array = tc.ArrayType(tc.f32, 1, (True,), 16)
     ptx = linear.ptx(array, None, None, None, arch="sm_80")
     assert ptx.count(".param .") == 2 and "ld.global" in ptx and "mul.rn" not in ptx
@@ -58,7 +58,7 @@ def test_code_for_none_is_not_there() -> None:
     assert ["bias" in text for text in texts] == [False, True]
 
 
-def test_none_takes_no_place_among_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_takes_no_place_among_the_parameters(monkeypatch):
     fake = FakeGpu()
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
@@ -83,7 +83,7 @@ def test_none_takes_no_place_among_the_parameters(monkeypatch: pytest.MonkeyPatc
         launch(1, None, None, None)
 
 
-def test_autotuned_kernels_take_none() -> None:
+def test_autotuned_kernels_take_none():
     tuned = tc.autotune([tc.Config(grid=1, block=4)], key=["bias"], remember=False)(linear)
     for bias, wanted in ((None, X), (BIAS, X + 10)):
         with tc.target("cpu"):
@@ -93,7 +93,7 @@ def test_autotuned_kernels_take_none() -> None:
         assert tuned.key_of(call, {})[0][1] == (None if bias is None else tuned.key_of(call, {})[0][0])
 
 
-def test_machine_code_compares_none_by_identity() -> None:
+def test_machine_code_compares_none_by_identity():
     assert kinds_of([None, None], [None, tc.f32]) == (Same(), Same())
 
 
@@ -102,7 +102,7 @@ def quoted(x: "tc.Array", n: "tc.Const[int]" = 2, m: "tc.Const" = 3, f: "f32" = 
     x[tc.threadIdx.x] = n + m + f + g
 
 
-def test_quoted_annotations_in_a_file_that_postpones_them() -> None:
+def test_quoted_annotations_in_a_file_that_postpones_them():
     quoted.emulate[1, 4](x := np.zeros(4, np.float32))
     assert x.tolist() == [7] * 4
     assert repr(quoted).startswith("<kernel quoted(x: Array, n: Const = 2, m: Const = 3, f: f32")
@@ -130,7 +130,7 @@ def with_annotation(note: Any, default: Any = None) -> Any:
         ("Optional[tc.Const[int]]", "Const"),
     ],
 )
-def test_optional(note: Any, kind: str) -> None:
+def test_optional(note, kind):
     kernel = with_annotation(note)
     assert kernel.parameters[1].kind == kind
     for given, wanted in ((BIAS if kind == "Array" else 10, 10), (None, 9)):
@@ -141,7 +141,7 @@ def test_optional(note: Any, kind: str) -> None:
 @pytest.mark.parametrize(
     "note", [Optional[tc.f32], tc.f32 | None, Optional[float], "float | None", "tc.f32 | None"]
 )
-def test_optional_numbers(note: Any) -> None:
+def test_optional_numbers(note):
     @tc.kernel
     def filled(x: tc.Array, p: note = 3):
         assert p is None or p.dtype == tc.f32
@@ -152,7 +152,7 @@ def test_optional_numbers(note: Any) -> None:
         assert x.tolist() == [wanted] * 4
 
 
-def test_names_that_only_the_annotations_use() -> None:
+def test_names_that_only_the_annotations_use():
     import tensorcore_dsl as other
 
     @tc.kernel
@@ -163,7 +163,7 @@ def test_names_that_only_the_annotations_use() -> None:
     assert x[0] == 2
 
 
-def test_none_where_it_is_no_value() -> None:
+def test_none_where_it_is_no_value():
     @tc.kernel
     def plain(x: tc.Array, n: tc.s32, y):
         x[0] = n if y is None else y
@@ -185,7 +185,7 @@ def test_none_where_it_is_no_value() -> None:
         with_annotation(union)
 
 
-def test_methods_say_what_to_write() -> None:
+def test_methods_say_what_to_write():
     with pytest.raises(tc.ArgumentError) as found:
 
         class _Model:

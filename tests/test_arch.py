@@ -42,7 +42,7 @@ def told(name: str, asked: int, arch: str) -> str:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_a_block_has_the_shared_memory_of_its_architecture(arch: str) -> None:
+def test_a_block_has_the_shared_memory_of_its_architecture(arch):
     most = ARCHS[arch].shared_kib
     tiled.emulator(arch)[1, 32](x := zeros(), kib=most)
     assert x.all()
@@ -55,7 +55,7 @@ def test_a_block_has_the_shared_memory_of_its_architecture(arch: str) -> None:
 
 
 @pytest.mark.parametrize("look", ["ir", "ptx", "cubin", "resources"])
-def test_the_compiler_says_what_the_emulator_says(look: str) -> None:
+def test_the_compiler_says_what_the_emulator_says(look):
     """So a launch on a GPU, which compiles first, says it too."""
     with pytest.raises(tc.ArgumentError, match=told("tiled", 164 * 1024, "sm_80")):
         getattr(tiled, look)(zeros(), kib=164, arch="sm_80")
@@ -80,7 +80,7 @@ def traits() -> dict[str, int]:
     return found
 
 
-def test_nvidia_states_the_same_limits() -> None:
+def test_nvidia_states_the_same_limits():
     stated: dict[str, Any] = traits()
     assert {name: arch.shared_kib for name, arch in ARCHS.items()} == {
         name: stated.get(name.rstrip("f")) for name in ARCHS

@@ -62,14 +62,14 @@ def double(x: tc.Array, y: tc.Array):
     y[tc.threadIdx.x] = 2 * x[tc.threadIdx.x]
 
 
-def test_a_versioned_capsule_is_read_and_written() -> None:
+def test_a_versioned_capsule_is_read_and_written():
     x, y = Versioned(), Versioned()
     double[1, 8](x, y)
     assert np.array_equal(y.numbers, 2 * x.numbers)
     assert x.asked[0] == {"max_version": (1, 1), "copy": False}
 
 
-def test_read_only_flags_are_respected() -> None:
+def test_read_only_flags_are_respected():
     x, y = Versioned(READ_ONLY), Versioned(READ_ONLY)
     assert not describe(x).type.writable and describe(Versioned()).type.writable
     with pytest.raises(tc.ArgumentError, match="'y' is a read-only array, and double writes it here"):
@@ -84,12 +84,12 @@ def test_read_only_flags_are_respected() -> None:
     "producer, text",
     [(Versioned(COPIED), "exports a copy"), (Versioned(major=2), r"returns DLPack 2\.3; asked for was 1\.1")],
 )
-def test_capsules_that_are_refused(producer: Any, text: str) -> None:
+def test_capsules_that_are_refused(producer, text):
     with pytest.raises(tc.ArgumentError, match=text):
         describe(producer)
 
 
-def test_numpy_exports_read_only_arrays_with_their_flag() -> None:
+def test_numpy_exports_read_only_arrays_with_their_flag():
     array = np.arange(8, dtype=np.float32)
     assert describe(Exported(array)).type.writable
     array.flags.writeable = False
@@ -98,13 +98,13 @@ def test_numpy_exports_read_only_arrays_with_their_flag() -> None:
         describe(OfOldLibrary(array))
 
 
-def test_libraries_from_before_versions() -> None:
+def test_libraries_from_before_versions():
     array, found = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     double[1, 8](OfOldLibrary(array), OfOldLibrary(found))
     assert np.array_equal(found, 2 * array)
 
 
-def test_capsules_are_given_back() -> None:
+def test_capsules_are_given_back():
     """Each export is released as soon as it is read: its library counts them."""
     freed = []
     deleter = DELETER(freed.append)
@@ -126,7 +126,7 @@ def test_capsules_are_given_back() -> None:
 # -- array API namespaces ------------------------------------------------------------------------
 
 
-def test_results_are_arrays_of_the_operands_namespace() -> None:
+def test_results_are_arrays_of_the_operands_namespace():
     """array-api-strict offers what the standard demands, and nothing else."""
     xp = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
     draw = np.random.default_rng(0)
@@ -139,7 +139,7 @@ def test_results_are_arrays_of_the_operands_namespace() -> None:
     assert np.array_equal(np.asarray(odd), a.T @ a)
 
 
-def test_arrays_of_types_that_the_namespace_has_not_are_numpys() -> None:
+def test_arrays_of_types_that_the_namespace_has_not_are_numpys():
     xp = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
     a = np.ones((16, 64), np.int8)
     found = kernels.gemm(xp.asarray(a), xp.asarray(a).mT)
@@ -150,19 +150,19 @@ def test_arrays_of_types_that_the_namespace_has_not_are_numpys() -> None:
 
 
 @pytest.fixture
-def jnp(monkeypatch: Any) -> Any:
+def jnp(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     return pytest.importorskip("jax.numpy", reason="JAX is not installed: pip install jax")
 
 
-def test_kernels_read_arrays_of_jax(jnp: Any) -> None:
+def test_kernels_read_arrays_of_jax(jnp):
     x, found = jnp.arange(8.0), np.zeros(8, np.float32)
     double[1, 8](x, found)
     assert np.array_equal(found, 2 * np.asarray(x))
     assert jnp.array_equal(jnp.from_dlpack(found), 2 * x)
 
 
-def test_kernels_do_not_write_arrays_of_jax(jnp: Any) -> None:
+def test_kernels_do_not_write_arrays_of_jax(jnp):
     x, y = jnp.arange(8.0), jnp.zeros(8)
     with pytest.raises(tc.ArgumentError, match="'y' is a read-only array"):
         double[1, 8](x, y)
@@ -170,7 +170,7 @@ def test_kernels_do_not_write_arrays_of_jax(jnp: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_products_of_arrays_of_jax(jnp: Any, dtype: str) -> None:
+def test_products_of_arrays_of_jax(jnp, dtype):
     """The results are NumPy's, as arrays of JAX cannot be written; JAX takes them without a copy."""
     draw = np.random.default_rng(0)
     a, b, c = (jnp.asarray(draw.integers(-2, 3, shape), dtype) for shape in ((24, 40), (40, 16), (16,)))

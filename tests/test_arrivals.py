@@ -82,7 +82,7 @@ def run(kernel, *constants, block=64):
 
 
 @pytest.mark.parametrize("scope", ["cta", "cluster"])
-def test_a_relaxed_arrival_hands_nothing_on(scope: str) -> None:
+def test_a_relaxed_arrival_hands_nothing_on(scope):
     assert (run(hand_on, f".release.{scope}") == 5).all()
     with pytest.raises(Race) as raised:
         run(hand_on, f".relaxed.{scope}")
@@ -93,14 +93,14 @@ def test_a_relaxed_arrival_hands_nothing_on(scope: str) -> None:
 
 
 @pytest.mark.parametrize("fence", ["fence.acq_rel.cta", "fence.release.cluster", "fence.sc.gpu"])
-def test_a_fence_makes_a_release_of_a_relaxed_arrival(fence: str) -> None:
+def test_a_fence_makes_a_release_of_a_relaxed_arrival(fence):
     assert (run(hand_on, ".relaxed.cta", fence) == 5).all()
 
 
 @pytest.mark.parametrize(
     "fence, orders", [("fence.acq_rel.cluster", True), ("fence.acq_rel.cta", False), ("", False)]
 )
-def test_a_fence_must_reach_the_cta_that_waits(fence: str, orders: bool) -> None:
+def test_a_fence_must_reach_the_cta_that_waits(fence, orders):
     data, out = np.zeros((2, 1), np.int32)
     launch = across.emulator("sm_90a")[2, 32]
     if orders:
@@ -114,14 +114,14 @@ def test_a_fence_must_reach_the_cta_that_waits(fence: str, orders: bool) -> None
 # -- noComplete ------------------------------------------------------------------------------------
 
 
-def test_arrivals_that_leave_the_phase_open() -> None:
+def test_arrivals_that_leave_the_phase_open():
     assert run(count, ".noComplete", "", block=32).all()
     assert run(count, ".noComplete.release.cta", "", block=32).all()
     assert run(count, ".noComplete", "", "_drop", block=32).all()
 
 
 @pytest.mark.parametrize("first", ["", ".noComplete"])
-def test_an_arrival_that_must_not_end_the_phase(first: str) -> None:
+def test_an_arrival_that_must_not_end_the_phase(first):
     words = "thread 1 of block 0 ends phase 0, with 5 of 8 arrivals, by an arrival that must not complete it"
     with pytest.raises(EmulationError, match=words):
         run(count, first, ".noComplete", block=32)
@@ -141,13 +141,13 @@ def test_an_arrival_that_must_not_end_the_phase(first: str) -> None:
         (".noComplete.release.cta.shared::cta.b64", "sm_80", (8, 0)),
     ],
 )
-def test_targets(modifiers: str, requires: str, version: tuple[int, int], drop: str) -> None:
+def test_targets(modifiers, requires, version, drop):
     """PTX manual, 9.7.13.15.13 and .14."""
     instr = isa.instruction(f"mbarrier.arrive{drop}{modifiers}")
     assert requires in str(instr.requires) and instr.version == version
 
 
-def test_sm_80_counts_without_an_end() -> None:
+def test_sm_80_counts_without_an_end():
     """There a count needs `.noComplete`."""
     with pytest.raises(ArchError):
         count.ptx(ARRAY, "", "", arch="sm_80")
@@ -163,7 +163,7 @@ def test_sm_80_counts_without_an_end() -> None:
 
 
 @pytest.mark.parametrize("arch, sm", [("sm_80", 80), ("sm_90a", 90)])
-def test_the_assembler_takes_every_one(arch: str, sm: int) -> None:
+def test_the_assembler_takes_every_one(arch, sm):
     pytest.importorskip("cuda.core", reason="the assembler")
     names = [
         instr.mnemonic

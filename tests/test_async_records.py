@@ -11,12 +11,12 @@ CASES = {case.name: case for case in capture_async.cases()}
 RECORDS = dict(np.load(capture_async.GOLDEN)) if capture_async.GOLDEN.exists() else {}
 
 
-def test_names_are_different() -> None:
+def test_names_are_different():
     assert len(CASES) == len([*capture_async.cases()])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results(name: str) -> None:
+def test_results(name):
     found = CASES[name].run(capture_async.on_cpu)
     assert found.any()
     if name not in RECORDS:

@@ -65,7 +65,7 @@ def run(*constants: Any) -> Any:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_text(scope: str) -> None:
+def test_text(scope):
     text = every_order.ptx(ARRAY, scope, arch="sm_90a")
     for order in ORDERS:
         plain = scope == "gpu" and order == "relaxed"
@@ -77,7 +77,7 @@ def test_text(scope: str) -> None:
     assert every_order.resources(ARRAY, scope, arch="sm_90a").registers > 0
 
 
-def test_counts_are_the_same() -> None:
+def test_counts_are_the_same():
     for scope in SCOPES:
         x = np.zeros(6, np.uint32)
         every_order.emulate[1, 32](x, scope)
@@ -85,7 +85,7 @@ def test_counts_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("scope", ["gpu", "sys"])
-def test_a_release_and_an_acquire_order(scope: str) -> None:
+def test_a_release_and_an_acquire_order(scope):
     assert run("release", "acquire", scope) == run("acq_rel", "acq_rel", scope) == 7
 
 
@@ -94,12 +94,12 @@ def test_a_release_and_an_acquire_order(scope: str) -> None:
     [("relaxed", "acquire", "gpu"), ("release", "relaxed", "gpu"), ("release", "acquire", "cta"),
      ("release", "acquire", "cluster")],
 )  # fmt: skip
-def test_weaker_orders_and_scopes_are_races(constants: tuple[str, str, str]) -> None:
+def test_weaker_orders_and_scopes_are_races(constants):
     with pytest.raises(Race):
         run(*constants)
 
 
-def test_reductions_release() -> None:
+def test_reductions_release():
     data, done, out = np.zeros(4, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
     count.emulate[4, 1](data, done, out, "release")
     assert out[0] == 28
@@ -107,7 +107,7 @@ def test_reductions_release() -> None:
         count.emulate[4, 1](data, np.zeros(1, np.int32), out, "relaxed")
 
 
-def test_loops_of_compare_and_swap_have_the_order() -> None:
+def test_loops_of_compare_and_swap_have_the_order():
     text = by_comparison.ptx(tc.ArrayType(tc.f32, 1, (True,), 16), arch="sm_90a")
     assert "atom.release.sys.global.cas.b32" in text
 
@@ -121,7 +121,7 @@ def test_loops_of_compare_and_swap_have_the_order() -> None:
         (lambda x: tc.reduce("add", x.at(0), 1, scope="block"), "the scope of a reduction may be cta, cluster"),
     ],
 )  # fmt: skip
-def test_refusals(call: Any, words: str) -> None:
+def test_refusals(call, words):
     @tc.kernel
     def wrong(x: tc.Array):
         call(x)
@@ -130,7 +130,7 @@ def test_refusals(call: Any, words: str) -> None:
         wrong.ir(ARRAY)
 
 
-def test_asynchronous_reductions_have_their_own_order() -> None:
+def test_asynchronous_reductions_have_their_own_order():
     @tc.kernel
     def wrong(x: tc.Array):
         tile, bar = tc.shared(4, tc.u32), tc.mbarriers(1)[0]
@@ -140,6 +140,6 @@ def test_asynchronous_reductions_have_their_own_order() -> None:
         wrong.ir(ARRAY)
 
 
-def test_the_scope_of_a_cluster_needs_clusters() -> None:
+def test_the_scope_of_a_cluster_needs_clusters():
     with pytest.raises(ArchError):
         every_order.ir(ARRAY, "cluster", arch="sm_80")

@@ -25,7 +25,7 @@ CONFIGS = [tc.Config(BLOCK=block) for block in (32, 64, 128)]
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Any, monkeypatch: Any) -> Any:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     read_again()
@@ -206,7 +206,7 @@ def test_a_timer_measures_on_the_cpu_too():
         (dict(block=32), True),
     ],
 )
-def test_what_is_measured_again(second: dict[str, Any], again: bool):
+def test_what_is_measured_again(second, again):
     second = dict(second)
     clock = Stopwatch(lambda block: float(block))
     kernel = tuned([tc.Config(BLOCK=32)], timer=clock, key=second.pop("key", ["n"]))
@@ -298,7 +298,7 @@ def test_configurations_that_fail_are_left_out():
 
 
 @pytest.mark.parametrize("option", ["restore_value", "reset_to_zero"])
-def test_numbers_are_not_restored(option: str):
+def test_numbers_are_not_restored(option):
     kernel = tuned(timer=lambda launch: 1.0, **{option: ["n"]})
     with (
         tc.target("cpu"),
@@ -357,7 +357,7 @@ def test_wrong_arguments_are_no_failures_of_configurations():
         (CONFIGS, {"reset_to_zero": ["factor"]}, "reset_to_zero names 'factor'"),
     ],
 )
-def test_what_cannot_be_tuned(configs: Any, options: Any, message: str):
+def test_what_cannot_be_tuned(configs, options, message):
     with pytest.raises(tc.ArgumentError, match=message):
         tuned(configs, **options)
 
@@ -397,7 +397,7 @@ def test_configurations_compare_by_what_they_say():
 # -- on disk -----------------------------------------------------------------------------------
 
 
-def test_results_are_remembered(cache: Any):
+def test_results_are_remembered(cache):
     x, y = arrays()
 
     def run(key: Any = ("n",), n: int = 1000, configs: Any = CONFIGS, **options: Any) -> list[int]:
@@ -444,7 +444,7 @@ def test_another_body_is_measured_again():
     assert asked == [1, 2]
 
 
-def test_without_a_cache_results_last_as_long_as_the_process(monkeypatch: Any, cache: Any):
+def test_without_a_cache_results_last_as_long_as_the_process(monkeypatch, cache):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     clock = Stopwatch(float)
     kernel = tuned(timer=clock)
@@ -459,7 +459,7 @@ def test_without_a_cache_results_last_as_long_as_the_process(monkeypatch: Any, c
 
 
 @pytest.fixture
-def gpu(monkeypatch: Any) -> FakeGpu:
+def gpu(monkeypatch):
     fake = FakeGpu(duration=lambda record: 1e-3)
     monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
     monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
@@ -472,7 +472,7 @@ def on_gpu(n: int = 1000) -> tuple[Any, Any]:
 
 
 @needs_assembler
-def test_the_gpu_measures(gpu: FakeGpu, cache: Any):
+def test_the_gpu_measures(gpu, cache):
     gpu.duration = lambda record: 1e-3 * abs(record.block[0] - 60)
     kernel = tuned(warmup=5, rep=20)
     x, y = on_gpu()
@@ -502,7 +502,7 @@ def test_the_gpu_measures(gpu: FakeGpu, cache: Any):
 
 
 @needs_assembler
-def test_what_the_driver_refuses_is_left_out(gpu: FakeGpu):
+def test_what_the_driver_refuses_is_left_out(gpu):
     def most(record: Any) -> float:
         if record.block[0] == 128:
             raise AssertionError("never launched")
@@ -516,7 +516,7 @@ def test_what_the_driver_refuses_is_left_out(gpu: FakeGpu):
 
 
 @needs_assembler
-def test_a_gpu_that_fails_ends_the_tuning(gpu: FakeGpu, monkeypatch: Any):
+def test_a_gpu_that_fails_ends_the_tuning(gpu, monkeypatch):
     class Lost(Exception):
         pass
 
@@ -535,7 +535,7 @@ def strided() -> Any:
 
 @needs_assembler
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_arrays_of_a_gpu_are_restored(gpu: FakeGpu, contiguous: bool):
+def test_arrays_of_a_gpu_are_restored(gpu, contiguous):
     """Before each launch, and behind the last that is measured."""
     base, view = strided()
     x = np.arange(8, dtype=np.float32) if contiguous else view
@@ -567,7 +567,7 @@ def test_arrays_of_a_gpu_are_restored(gpu: FakeGpu, contiguous: bool):
 
 
 @needs_assembler
-def test_numpy_arrays_are_copied_once_for_all_launches(gpu: FakeGpu):
+def test_numpy_arrays_are_copied_once_for_all_launches(gpu):
     x, y = arrays()
 
     def body(parameters: bytes) -> None:
@@ -583,7 +583,7 @@ def test_numpy_arrays_are_copied_once_for_all_launches(gpu: FakeGpu):
 
 
 @needs_assembler
-def test_captured_launches_are_not_measured(gpu: FakeGpu):
+def test_captured_launches_are_not_measured(gpu):
     gpu.captured = (7,)
     kernel = tuned(warmup=0, rep=1)
     with pytest.raises(
@@ -598,7 +598,7 @@ def test_captured_launches_are_not_measured(gpu: FakeGpu):
 
 
 @needs_assembler
-def test_finalists_are_few(gpu: FakeGpu):
+def test_finalists_are_few(gpu):
     kernel = tuned([tc.Config(BLOCK=32 * i) for i in range(1, 9)], warmup=0, rep=1)
     kernel[grid, block](*on_gpu(), 1000)
     counts = [sum(r.block[0] == 32 * i for r in gpu.records) for i in range(1, 9)]
@@ -608,7 +608,7 @@ def test_finalists_are_few(gpu: FakeGpu):
 # -- do_bench ----------------------------------------------------------------------------------
 
 
-def test_launches_are_timed_one_by_one(gpu: FakeGpu):
+def test_launches_are_timed_one_by_one(gpu):
     durations = iter([9, 1, 1, 1, *[3, 1, 2] * 40])
     calls: list[str] = []
 
@@ -637,7 +637,7 @@ def test_launches_are_timed_one_by_one(gpu: FakeGpu):
         ({"quantiles": (0.5, 0, 1)}, [3, 1, 10]),
     ],
 )
-def test_what_do_bench_returns(gpu: FakeGpu, options: Any, wanted: Any):
+def test_what_do_bench_returns(gpu, options, wanted):
     durations = iter([2, 2, 2, 2, 2, 10, 1, 3, 5, 2])
 
     def work() -> None:
@@ -666,7 +666,7 @@ def test_do_bench_on_the_cpu():
         ({"stream": "x"}, "a stream cannot be a str"),
     ],
 )
-def test_do_bench_refuses(gpu: FakeGpu, options: Any, message: str):
+def test_do_bench_refuses(gpu, options, message):
     with pytest.raises(tc.ArgumentError, match=message):
         tc.testing.do_bench(lambda: None, **options)
     with pytest.raises(tc.ArgumentError, match="function is 3"):
@@ -678,7 +678,7 @@ def test_signatures_are_the_users():
     assert tuned().__doc__ == "y = factor x" and repr(tuned()).startswith("<autotuned scale(")
 
 
-def test_launches_without_blocks_are_not_measured(cache: Any) -> None:
+def test_launches_without_blocks_are_not_measured(cache):
     measured: list[Any] = []
     kernel = tuned(timer=lambda launch: measured.append(launch()) or 1.0)
     x, y = arrays()

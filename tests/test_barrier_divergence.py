@@ -118,7 +118,7 @@ def marked_line(kernel: Any) -> int:
 @pytest.mark.parametrize("kernel", BROKEN, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("order", [None, 0, 1])
 @pytest.mark.parametrize("checks", [True, False])
-def test_a_part_of_a_warp_at_a_barrier(kernel: Any, order: int | None, checks: bool) -> None:
+def test_a_part_of_a_warp_at_a_barrier(kernel, order, checks):
     x = np.zeros(64, np.float32)
     with pytest.raises(Divergence) as error:
         kernel.emulator("sm_90a", order=order, checks=checks)[1, 64](x)
@@ -160,7 +160,7 @@ def return_in_the_other_arm(x: tc.Array, n):
         return
 
 
-def test_machine_code_does_not_tell_where_a_return_stands() -> None:
+def test_machine_code_does_not_tell_where_a_return_stands():
     """So the check cannot tell it either: lanes that have returned are excused anywhere."""
     codes = []
     for function in (early_return.function, return_in_the_other_arm.function):
@@ -244,7 +244,7 @@ ALLOWED = (
 
 @pytest.mark.parametrize("kernel", ALLOWED, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("order", [None, 0, 1])
-def test_correct_barriers_pass(kernel: Any, order: int | None) -> None:
+def test_correct_barriers_pass(kernel, order):
     x = np.zeros(64, np.float32)
     kernel.emulator("sm_90a", order=order)[1, 64](x, 20)
     assert x.any()
@@ -260,7 +260,7 @@ def a_short_block(x: tc.Array):
     x[tc.threadIdx.x] += value
 
 
-def test_a_block_of_a_broken_warp() -> None:
+def test_a_block_of_a_broken_warp():
     x = np.zeros(40, np.float32)
     a_short_block.emulate[1, 40](x)
     assert (x == 2).all()
@@ -280,7 +280,7 @@ def one_lane_waits_forever(x: tc.Array):
     x[tc.threadIdx.x] = 1
 
 
-def test_a_lane_that_waits_elsewhere_is_a_deadlock() -> None:
+def test_a_lane_that_waits_elsewhere_is_a_deadlock():
     with pytest.raises(Deadlock) as error:
         one_lane_waits_forever.emulator("sm_90a")[1, 64](np.zeros(64, np.float32))
     assert error.value.loc is not None
@@ -318,7 +318,7 @@ def exchanges_in_the_arms(x: tc.Array, out: tc.Array):
 
 
 @pytest.mark.parametrize("order", [None, 0, 1, 2, 3, "up", "down", "down b0w1l3-20@4"])
-def test_lanes_exchange_from_different_places(order: Any) -> None:
+def test_lanes_exchange_from_different_places(order):
     x, out = np.arange(100, 164, dtype=np.int32).reshape(2, 32), np.zeros((2, 2, 32), np.int32)
     exchanges_in_the_arms.emulator("sm_90a", order=order)[1, 64](x.ravel(), out.ravel())
     middle = (np.arange(32) >= 8) & (np.arange(32) < 20)
@@ -339,7 +339,7 @@ def masks_in_turn(out: tc.Array):
 
 
 @pytest.mark.parametrize("order", [None, 3, "up", "down"])
-def test_lanes_that_meet_with_different_masks_in_turn(order: Any) -> None:
+def test_lanes_that_meet_with_different_masks_in_turn(order):
     out = np.zeros(32, np.int32)
     masks_in_turn.emulator("sm_90a", order=order)[1, 32](out)
     assert (out[:16] == 0x0FFF).all() and (out[24:] == 0xFF00).all()

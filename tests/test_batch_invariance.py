@@ -5,9 +5,7 @@ Operands have all exponents, so that another order of their sums has other bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ N, K = 40, 336  # K ends inside every step of a mainloop
 
 
 @pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
+def on_cpu():
     with tc.target("cpu", "sm_90a"):
         yield
 
@@ -78,7 +76,7 @@ TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_row_has_its_bits_in_every_product(name: str) -> None:
+def test_a_row_has_its_bits_in_every_product(name):
     """Rows from anywhere among any others, in any number."""
     dtype, options = TYPES[name]
     a, b = numbers(70, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
@@ -92,7 +90,7 @@ def test_a_row_has_its_bits_in_every_product(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bf16", "f16 in f16", "f32", "e4m3", "e4m3 fast"])
-def test_a_row_has_its_bits_in_every_batch(name: str) -> None:
+def test_a_row_has_its_bits_in_every_batch(name):
     dtype, options = TYPES[name]
     a, b = numbers(3, 20, K, dtype=dtype), numbers(3, N, K, dtype=dtype).swapaxes(1, 2)
     together, shared = invariant(a, b, **options), invariant(a, b[1], **options)
@@ -104,7 +102,7 @@ def test_a_row_has_its_bits_in_every_batch(name: str) -> None:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["sm80", "sm90", None])
 @pytest.mark.parametrize("name", ["bf16", "f16", "f16 in f16", "tf32", "s8"])
-def test_layouts_and_families_have_no_part_in_it(name: str, family: str | None) -> None:
+def test_layouts_and_families_have_no_part_in_it(name, family):
     """A and D by rows or columns, at any address; both families of kernels."""
     dtype, options = TYPES[name]
     a, b = numbers(24, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
@@ -135,7 +133,7 @@ ORDERS = {"bf16 to f32": 4, "tf32": 3, "s8": 1, "f16 in f16": 3}
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_equal_texts_have_equal_bits(name: str) -> None:
+def test_equal_texts_have_equal_bits(name):
     """And here, other texts have other bits, where sums are rounded."""
     dtype, options = TYPES[name]
     a, b = numbers(24, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
@@ -162,7 +160,7 @@ def test_equal_texts_have_equal_bits(name: str) -> None:
     assert len(found) == ORDERS[name]
 
 
-def test_free_choices_differ() -> None:
+def test_free_choices_differ():
     """Without the option, a row has other bits in other products."""
     a, b = numbers(1024, 4096), numbers(4096, 512, order="F")
     named: dict[str, Any] = {"out_dtype": tc.f32, "family": "sm90"}
@@ -175,7 +173,7 @@ def test_free_choices_differ() -> None:
 
 @pytest.mark.parametrize("family", ["sm80", "sm90"])
 @pytest.mark.parametrize("name", ["bf16", "tf32", "f16 in f16"])
-def test_operands_may_be_swapped(name: str, family: str) -> None:
+def test_operands_may_be_swapped(name, family):
     """Products commute, and a step sums them at once: B' A' has the bits of A B."""
     dtype, options = TYPES[name]
     a, b = numbers(24, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
@@ -183,7 +181,7 @@ def test_operands_may_be_swapped(name: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["sm80", "sm90"])
-def test_values_without_a_sum(family: str) -> None:
+def test_values_without_a_sum(family):
     """Zeros of both signs, infinities, NaN and subnormals, in full tiles and at edges."""
     a, b = numbers(64, 128), numbers(128, 64, order="F")
     values = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38], np.float32).astype(BF16)
@@ -204,7 +202,7 @@ def halved(value: Any, row: Any, col: Any, bias: Any) -> Any:
 
 @pytest.mark.parametrize("family", ["sm80", "sm90"])
 @pytest.mark.parametrize("name", ["bf16", "f16 in f16", "tf32", "bf16 to f32"])
-def test_the_epilogue_has_one_arithmetic(name: str, family: str) -> None:
+def test_the_epilogue_has_one_arithmetic(name, family):
     """alpha, beta C and a function of elements, in full tiles and at edges."""
     dtype, options = TYPES[name]
     a, b = numbers(64, 128, dtype=dtype), numbers(128, 64, dtype=dtype, order="F")
@@ -216,7 +214,7 @@ def test_the_epilogue_has_one_arithmetic(name: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32, E4M3], ids=str)
-def test_sums_of_rows(dtype: Any) -> None:
+def test_sums_of_rows(dtype):
     """The parts of a row that are added up have one width."""
     a, b = numbers(150, 64, dtype=dtype), numbers(64, 300, dtype=dtype, order="F")
     named: dict[str, Any] = {"row_reductions": (RowReduction("sum"), RowReduction("max"))}
@@ -235,7 +233,7 @@ def test_sums_of_rows(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_groups_of_any_sizes(dtype: Any) -> None:
+def test_groups_of_any_sizes(dtype):
     """Rows of a group have the bits that gemm gives them alone."""
     experts, draw = numbers(4, K, N, dtype=dtype), np.random.default_rng(3)
     for _ in range(3):
@@ -247,14 +245,14 @@ def test_groups_of_any_sizes(dtype: Any) -> None:
                 assert same(d[first:end], invariant(a[first:end], experts[g]))
 
 
-def test_gates() -> None:
+def test_gates():
     x, gate, up = numbers(90, K), numbers(K, N, order="F"), numbers(K, N, order="F", seed=1)
     whole = kernels.swiglu(x, gate, up, bits=INVARIANT)
     for first, end in ((0, 1), (3, 8), (20, 90)):
         assert same(kernels.swiglu(x[first:end], gate, up, bits=INVARIANT), whole[first:end])
 
 
-def test_scales() -> None:
+def test_scales():
     a, b = numbers(90, 384, dtype=E4M3), numbers(384, 136, dtype=E4M3, order="F")
     left, right = abs(numbers(90, 3, dtype=F32)), abs(numbers(3, 2, dtype=F32))
     whole = kernels.scaled_gemm(a, b, left, right, bits=INVARIANT)
@@ -272,7 +270,7 @@ def forget_rankings() -> None:
 
 
 @pytest.fixture(params=[(132, True), (132, False), (78, True), (16, False)], ids=str)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def device(request, monkeypatch):
     """Another count of multiprocessors, with the assembler or without."""
     sms, assembler = request.param
     for module in (problem_shape, menu, features, rankings):
@@ -313,7 +311,7 @@ def drawn_problem(draw: np.random.Generator, name: str) -> GemmProblem:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_the_choice_has_one_order(name: str, device: None) -> None:
+def test_the_choice_has_one_order(name, device):
     """For one N and K, of all M, layouts and batches; without the option there are several."""
     draw = np.random.default_rng(11)
     orders: dict[tuple[int, int], set[Summation]] = {}
@@ -331,7 +329,7 @@ def test_the_choice_has_one_order(name: str, device: None) -> None:
     assert several != (name == "s8")
 
 
-def test_all_rows_of_models_have_a_configuration(device: None) -> None:
+def test_all_rows_of_models_have_a_configuration(device):
     """Every configuration that the cost model may choose for a skinny or tall A is in the order."""
     for M in (*range(1, 18), *range(24, 137, 8), 127, 129, 256, 1000, 4096, 16384):
         for n, k in ((4096, 14336), (512, 7168), (8, 65536)):
@@ -343,7 +341,7 @@ def test_all_rows_of_models_have_a_configuration(device: None) -> None:
 
 
 @pytest.fixture
-def tuning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def tuning(monkeypatch, tmp_path):
     """Plans look for tuned configurations as on a GPU named X; the cache is new."""
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     monkeypatch.setattr(choice, "current_target", lambda: "cuda")
@@ -354,7 +352,7 @@ def tuning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
-def test_products_are_tuned_in_their_order(dtype: Any, tuning: None) -> None:
+def test_products_are_tuned_in_their_order(dtype, tuning):
     """Each kind of bits for itself, and among configurations of its order alone."""
     a, b, d = (
         empty(256, 2048, dtype=dtype),
@@ -374,7 +372,7 @@ def test_products_are_tuned_in_their_order(dtype: Any, tuning: None) -> None:
     assert len(orders[0]) > 1 == len(orders[1])
 
 
-def test_tuned_configurations_of_another_order_are_left_out(tuning: None) -> None:
+def test_tuned_configurations_of_another_order_are_left_out(tuning):
     """Also where the file has one."""
     a, b, d = (empty(256, 256, dtype=BF16, by_rows=i != 1) for i in range(3))
     problem = GemmProblem.of(a, b, None, d, bits=INVARIANT)
@@ -388,7 +386,7 @@ def test_tuned_configurations_of_another_order_are_left_out(tuning: None) -> Non
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_the_instruction_is_that_of_the_kernel(name: str) -> None:
+def test_the_instruction_is_that_of_the_kernel(name):
     """Depth and type of the sums, by which plans are compared, are those of the kernels' IR."""
     dtype, options = TYPES[name]
     if "out_dtype" in options:
@@ -415,7 +413,7 @@ def test_the_instruction_is_that_of_the_kernel(name: str) -> None:
 
 
 @pytest.mark.quick
-def test_explain_bits() -> None:
+def test_explain_bits():
     a, b = numbers(64, 512), numbers(512, 64, order="F")
     d = np.empty((64, 64), BF16)
     c = np.zeros(64, np.float32)
@@ -443,7 +441,7 @@ def test_explain_bits() -> None:
         kernels.explain_bits("plan")
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     a, b = numbers(64, 512, dtype=F32), numbers(512, 64, dtype=F32, order="F")
     with pytest.raises(tc.ArgumentError, match="'any' or 'batch_invariant'"):
         kernels.gemm(a, b, bits="free")

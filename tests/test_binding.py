@@ -62,7 +62,7 @@ def split(kernel: Any, args: Any, named: Any) -> dict[str, Any] | None:
     return {**dict(zip(kernel.runtime_names, runtime, strict=True)), **constants}
 
 
-def test_any_call_of_any_signature_binds_as_in_python() -> None:
+def test_any_call_of_any_signature_binds_as_in_python():
     rng = random.Random(39)
     bound = 0
     for _ in range(400):
@@ -100,7 +100,7 @@ def needs_n(out: tc.Array, n: tc.Const, b: int = 3):
         (needs_n, (), {"n": 4}, 43),
     ],
 )
-def test_a_const_parameter_keeps_its_place(kernel: Any, args: Any, named: Any, value: int) -> None:
+def test_a_const_parameter_keeps_its_place(kernel, args, named, value):
     out = np.zeros(4, np.int32)
     kernel.emulate[1, 4](out, *args, **named)
     assert out.tolist() == [value] * 4
@@ -111,7 +111,7 @@ def test_a_const_parameter_keeps_its_place(kernel: Any, args: Any, named: Any, v
     assert found.arguments["out"].tolist() == [value] * 4
 
 
-def test_launches_on_a_gpu_bind_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_on_a_gpu_bind_in_the_same_way(monkeypatch):
     """A launch by position alone goes to the fast path, which knows no Const value."""
     fake = FakeGpu()
     monkeypatch.setattr(Specialisation, "cubin", CUBIN)
@@ -132,7 +132,7 @@ def test_launches_on_a_gpu_bind_in_the_same_way(monkeypatch: pytest.MonkeyPatch)
     assert [np.frombuffer(r.parameters, np.int32).tolist() for r in fake.records] == [[5, 3]] * 6
 
 
-def test_named_arguments_stand_where_arguments_stands() -> None:
+def test_named_arguments_stand_where_arguments_stands():
     @tc.kernel
     def combined(y, *arrays, scale: tc.Const = 1):
         i = tc.threadIdx.x
@@ -151,7 +151,7 @@ def test_named_arguments_stand_where_arguments_stands() -> None:
         kernel.emulate[1, 4](y, p, q, 2)
 
 
-def test_what_a_configuration_chooses_has_no_place() -> None:
+def test_what_a_configuration_chooses_has_no_place():
     @tc.autotune([tc.Config(BM=2, grid=1, block=4)], remember=False)
     @tc.kernel
     def tuned(out: tc.Array, BM: tc.Const, n: tc.Const = 2, b: int = 3):
@@ -163,7 +163,7 @@ def test_what_a_configuration_chooses_has_no_place() -> None:
         assert out.tolist() == [value] * 4
 
 
-def test_a_parameter_called_self() -> None:
+def test_a_parameter_called_self():
     @tc.kernel
     def filled(self, n: tc.Const = 2):
         self[tc.threadIdx.x] = n

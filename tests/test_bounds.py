@@ -916,7 +916,7 @@ def guarded_by_name(x: tc.Array):
 
 
 @pytest.mark.parametrize("case", CAUGHT, ids=ids)
-def test_caught(case: Case) -> None:
+def test_caught(case):
     with pytest.raises(OutOfBounds) as found:
         case.run()
     assert found.value.message == case.message
@@ -925,17 +925,17 @@ def test_caught(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", FINE, ids=ids)
-def test_fine(case: Case) -> None:
+def test_fine(case):
     case.run(checks=True)
 
 
 @pytest.mark.parametrize("case", FINE, ids=ids)
-def test_fine_in_any_order(case: Case) -> None:
+def test_fine_in_any_order(case):
     case.run(order=1)
 
 
 @pytest.mark.parametrize("case", CAUGHT, ids=ids)
-def test_nothing_is_checked_without_checks(case: Case) -> None:
+def test_nothing_is_checked_without_checks(case):
     args = [np.ones(a, case.dtype) if isinstance(a, tuple) else a for a in case.args]
     assert "check.index" not in case.kernel.ir(*args, arch=case.arch)
     assert "check.index" in format_kernel(checked(case.kernel, args, case.arch).ir)

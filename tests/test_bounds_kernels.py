@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(params=["sm_80", "sm_90a"])
-def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def arch(request, monkeypatch):
     """The library's kernels are emulated with checks."""
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     with tc.target("cpu", arch=request.param):
@@ -30,7 +29,7 @@ def whole(*shape: int, dtype: Any = tc.bf16.numpy) -> np.ndarray:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [(1, 8, 8), (129, 72, 40), (33, 7, 19)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, np.int8], ids=["f16", "s8"])
-def test_products_with_checks(arch: str, size: tuple[int, int, int], dtype: Any) -> None:
+def test_products_with_checks(arch, size, dtype):
     m, n, k = size
     a, b = whole(m, k, dtype=dtype), whole(k, n, dtype=dtype)
     found = kernels.gemm(a, b)
@@ -39,7 +38,7 @@ def test_products_with_checks(arch: str, size: tuple[int, int, int], dtype: Any)
     assert np.array_equal(found.astype(int), 1 + a.astype(int) @ whole(n, k).astype(int).T)
 
 
-def test_batches_with_checks(monkeypatch: Any) -> None:
+def test_batches_with_checks(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     a, b = whole(3, 40, 24), whole(3, 24, 136)
     found = kernels.gemm(a, b, out_dtype=tc.f32)
@@ -47,7 +46,7 @@ def test_batches_with_checks(monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(5, 0, 66), (1, 1, 1)], ids=str)
-def test_groups_and_gates_with_checks(monkeypatch: Any, sizes: tuple[int, ...]) -> None:
+def test_groups_and_gates_with_checks(monkeypatch, sizes):
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     a, b = whole(sum(sizes), 72), whole(3, 72, 40)
     offsets = np.cumsum((0, *sizes)).astype(np.int32)
@@ -57,7 +56,7 @@ def test_groups_and_gates_with_checks(monkeypatch: Any, sizes: tuple[int, ...]) 
     assert kernels.swiglu(a, whole(40, 72).T, whole(40, 72).T).shape == (sum(sizes), 40)
 
 
-def test_row_reductions_with_checks(monkeypatch: Any) -> None:
+def test_row_reductions_with_checks(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     a, b = whole(70, 64), whole(64, 40)
     out, (most,) = kernels.gemm(a, b, row_reductions=[kernels.RowReduction("max")])
@@ -65,7 +64,7 @@ def test_row_reductions_with_checks(monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 5, 7, 8])
-def test_the_tutorial_with_checks(monkeypatch: Any, number: int) -> None:
+def test_the_tutorial_with_checks(monkeypatch, number):
     monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
     module = tutorial.load_step(number)
     size = (392, 264, 200) if number > 3 else (256, 256, 128)

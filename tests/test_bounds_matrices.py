@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from twins import Twin, Twins
+from twins import Twins
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Divergence, EmulationError, OperandError, OutOfBounds
@@ -282,17 +282,17 @@ def masks_without_themselves(bad: tc.Const):
 
 
 @pytest.mark.parametrize("case", twin, ids=str)
-def test_bad(case: Twin) -> None:
+def test_bad(case):
     case.check_bad()
 
 
 @pytest.mark.parametrize("case", twin, ids=str)
-def test_good(case: Twin) -> None:
+def test_good(case):
     case.check_good()
 
 
 @pytest.mark.parametrize("valid", [17, 5000, 100_000, 2**31, 2**32 - 1])
-def test_valid_bytes_never_corrupt_memory(valid: int) -> None:
+def test_valid_bytes_never_corrupt_memory(valid):
     @tc.kernel
     def copy(x: tc.Array, n: tc.u32):
         tile = tc.shared((32, 4), tc.f32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from twins import Twin, Twins
+from twins import Twins
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import InvalidArithmetic, OperandError, OutOfBounds
@@ -589,21 +589,21 @@ WAYS = "dynamic", "difference", "emitted", "carried difference", "ring", "xor", 
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_addresses_of_several_tiles(how: str) -> None:
+def test_addresses_of_several_tiles(how):
     reaches_other_tiles.emulator("sm_90a")[1, 32, None, 512 if how == "dynamic" else 0](1, 2, how)
 
 
 @pytest.mark.parametrize("case", twin, ids=str)
-def test_bad(case: Twin) -> None:
+def test_bad(case):
     case.check_bad()
 
 
 @pytest.mark.parametrize("case", twin, ids=str)
-def test_good(case: Twin) -> None:
+def test_good(case):
     case.check_good()
 
 
-def test_pointers_to_different_arrays_still_join() -> None:
+def test_pointers_to_different_arrays_still_join():
     @tc.kernel
     def choose(x: tc.Array, y: tc.Array, i):
         place = x.at(0, 1)
@@ -619,7 +619,7 @@ def test_pointers_to_different_arrays_still_join() -> None:
     assert x[0, 1] == 5 and y[6] == 5
 
 
-def test_builds_without_checks_carry_no_areas() -> None:
+def test_builds_without_checks_carry_no_areas():
     @tc.kernel
     def walk(n):
         tile = tc.shared(32, tc.f32)

@@ -68,11 +68,11 @@ def special() -> np.ndarray:
     return np.concatenate([numbers, numbers | np.uint32(1 << 31)])
 
 
-def test_quotients_of_all_special_numbers() -> None:
+def test_quotients_of_all_special_numbers():
     agree(*np.array(list(itertools.product(special(), repeat=2)), np.uint32).T.copy())
 
 
-def test_quotients_of_special_and_random_numbers() -> None:
+def test_quotients_of_special_and_random_numbers():
     rng = np.random.default_rng(1)
     every = np.repeat(special(), 256)
     other = rng.integers(0, 1 << 32, every.size, np.uint32)
@@ -81,11 +81,11 @@ def test_quotients_of_special_and_random_numbers() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_quotients_of_random_numbers(seed: int) -> None:
+def test_quotients_of_random_numbers(seed):
     agree(*np.random.default_rng(seed).integers(0, 1 << 32, (2, 1 << 20), np.uint32))
 
 
-def test_quotients_next_to_ties() -> None:
+def test_quotients_next_to_ties():
     """a is the number next to b times a midpoint of two f32, in the range of subnormals too."""
     rng = np.random.default_rng(2)
     count = 1 << 18
@@ -100,7 +100,7 @@ def test_quotients_next_to_ties() -> None:
         agree(a.view(np.uint32) + np.uint32(off % (1 << 32)), divisor.view(np.uint32))
 
 
-def test_quotients_that_are_ties() -> None:
+def test_quotients_that_are_ties():
     odd = np.arange(1, 1 << 16, 2, dtype=np.float32)
     for power in range(1, 20):
         a = np.ldexp(odd, -149).astype(np.float32).view(np.uint32)
@@ -115,7 +115,7 @@ def roots_next_to_ties() -> np.ndarray:
     return every[np.abs(roots % 1 - 0.5) < 1e-4]
 
 
-def test_reciprocals_and_roots() -> None:
+def test_reciprocals_and_roots():
     rng = np.random.default_rng(3)
     numbers = np.concatenate([special(), rng.integers(0, 1 << 32, 1 << 19, np.uint32)])
     squares = np.arange(1 << 12, 1 << 14, dtype=np.float32) ** 2
@@ -127,7 +127,7 @@ def test_reciprocals_and_roots() -> None:
 
 
 @pytest.mark.parametrize("mnemonic", sorted(CALL_FREE))
-def test_a_sequence_has_the_bits_of_its_instruction(mnemonic: str) -> None:
+def test_a_sequence_has_the_bits_of_its_instruction(mnemonic):
     count = len(isa.instruction(mnemonic).operands)
     given = np.random.default_rng(4).integers(0, 1 << 32, (count, 128, 32), np.uint32)
     wanted = tc.emulate(mnemonic, *given).ravel()
@@ -177,20 +177,20 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("use", "names"), CALL_FREE_OPERATORS)
-def test_operators_without_calls(use: Any, names: str) -> None:
+def test_operators_without_calls(use, names):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     for name in names.split():
         assert log_of(use, getattr(tc, name)) == "", name
 
 
 @pytest.mark.parametrize(("use", "names"), CALLS)
-def test_operators_that_are_calls(use: Any, names: str) -> None:
+def test_operators_that_are_calls(use, names):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     for name in names.split():
         assert "C7509" in log_of(use, getattr(tc, name)), name
 
 
-def test_only_kernels_with_wgmma_have_sequences() -> None:
+def test_only_kernels_with_wgmma_have_sequences():
     @tc.kernel
     def divided(x: tc.Array):
         x[0] = x[1] / x[2]
@@ -202,7 +202,7 @@ def test_only_kernels_with_wgmma_have_sequences() -> None:
     assert assembles(text, "sm_90a") == ""
 
 
-def test_a_guarded_quotient() -> None:
+def test_a_guarded_quotient():
     """A predicate skips a sequence as a whole."""
     kernel, args = multiplied(lambda x, y: tc.emit("div.rn.f32", x, y, pred=x > 0, otherwise=7.0), tc.f32)
     text = kernel.ptx(*args, arch="sm_90a")
@@ -210,7 +210,7 @@ def test_a_guarded_quotient() -> None:
     assert assembles(text, "sm_90a") == ""
 
 
-def test_quotients_share_what_they_need_of_a_divisor() -> None:
+def test_quotients_share_what_they_need_of_a_divisor():
     """Within straight code, as long as the divisor's register stays as it is."""
 
     def use(x: Any, y: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -32,7 +30,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("mnemonic", FORMS)
-def test_kernel_and_emulated_instruction_agree(mnemonic: str) -> None:
+def test_kernel_and_emulated_instruction_agree(mnemonic):
     """The kernel runs chunks together, `on_cpu` each alone."""
     first, last = FORMS[mnemonic]
     probe = probe_of(isa.instruction(mnemonic))
@@ -45,7 +43,7 @@ def test_kernel_and_emulated_instruction_agree(mnemonic: str) -> None:
         assert np.array_equal(results[chunk].reshape(-1), want.reshape(-1))
 
 
-def test_every_matrix_form_has_a_probe() -> None:
+def test_every_matrix_form_has_a_probe():
     """Of sm_90a: all but fences and waits."""
     probed = {p.instr.mnemonic for p in matrix_probes.probes_of(ARCH)}
     opcodes = ("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix")
@@ -54,7 +52,7 @@ def test_every_matrix_form_has_a_probe() -> None:
             assert (instr.mnemonic in probed) == (Effect.WGMMA not in instr.effects), instr
 
 
-def test_wgmma_takes_every_swizzle_and_base_offset() -> None:
+def test_wgmma_takes_every_swizzle_and_base_offset():
     probe = probe_of(isa.instruction("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16"))
     assert isinstance(probe, matrix_probes.WarpgroupProbe)
     _, places = probe.memory(0, CHUNKS)
@@ -67,13 +65,13 @@ def test_wgmma_takes_every_swizzle_and_base_offset() -> None:
         assert len({v[at] for v in probe.variants}) == 2, name
 
 
-def test_all_immediates_are_met_by_some_shape() -> None:
+def test_all_immediates_are_met_by_some_shape():
     instrs = [f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16" for n in range(8, 257, 8)]
     met = {v for f in instrs for v in matrix_probes.variants_of(isa.instruction(f))}
     assert len(met) == 16
 
 
-def test_warps_have_strides_of_their_own() -> None:
+def test_warps_have_strides_of_their_own():
     """wmma.load of column 0 of A: each warp steps as its own stride says."""
     instr = isa.instruction("wmma.load.a.sync.aligned.row.m16n16k16.shared.f16")
     memory = np.arange(1024, dtype=np.uint16).view(np.uint8)
@@ -83,14 +81,14 @@ def test_warps_have_strides_of_their_own() -> None:
     assert np.array_equal(first, np.arange(8) * strides[:, :1])
 
 
-def test_inputs_of_a_part_are_those_of_the_whole() -> None:
+def test_inputs_of_a_part_are_those_of_the_whole():
     kind = matrix_inputs.Kind.of(dtypes.f16, 16)
     whole = matrix_inputs.words(kind, 3, matrix_inputs.A, 0, 64, 4, 5)
     assert np.array_equal(matrix_inputs.words(kind, 3, matrix_inputs.A, 24, 8, 4, 5), whole[24:32])
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16", "tf32", "e4m3", "e5m2", "f64"])
-def test_regimes_reach_what_they_are_named_after(name: str) -> None:
+def test_regimes_reach_what_they_are_named_after(name):
     dtype = dtypes.named(name)
     kind = matrix_inputs.Kind.of(dtype, dtype.storage_bits)
     exponent, mantissa, _ = matrix_inputs.FLOATS[name]
@@ -108,7 +106,7 @@ def test_regimes_reach_what_they_are_named_after(name: str) -> None:
     assert len(np.unique(field[finite])) > 2**exponent * 0.3 or name == "f64"
 
 
-def test_a_record_survives_its_file(tmp_path: Path) -> None:
+def test_a_record_survives_its_file(tmp_path):
     rng = np.random.default_rng(0)
     results = [rng.integers(0, 2**32, (64, 4), np.uint32) for _ in range(CHUNKS)]
     records = {
@@ -125,7 +123,7 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
     ]
 
 
-def test_a_capture_tells_what_differs() -> None:
+def test_a_capture_tells_what_differs():
     def wrong(probe: MemoryProbe) -> list[np.ndarray]:
         results = [np.array(probe.on_cpu(chunk, ARCH)) for chunk in range(CHUNKS)]
         results[5].reshape(-1)[17] ^= 1
@@ -136,7 +134,7 @@ def test_a_capture_tells_what_differs() -> None:
     assert list(answer.kept) == [5]
 
 
-def test_workers_that_fail_are_replaced() -> None:
+def test_workers_that_fail_are_replaced():
     def task(name: str) -> Answer:
         if name == "b":
             raise ValueError("no")

@@ -30,7 +30,7 @@ def whole(words: np.ndarray, thread: int) -> int:
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 @pytest.mark.parametrize("sign", ["u", "s"])
-def test_sums_and_differences(dtype: Any, sign: str) -> None:
+def test_sums_and_differences(dtype, sign):
     a, b = numbers(4, dtype), numbers(4, dtype)
     sums, differences = np.zeros((2, 5, THREADS), dtype)
     kernels.long_sums.emulator("sm_90a")[1, THREADS](a, b, sums, differences, sign=sign)
@@ -42,14 +42,14 @@ def test_sums_and_differences(dtype: Any, sign: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
-def test_products(dtype: Any) -> None:
+def test_products(dtype):
     a, b, out = numbers(2, dtype), numbers(2, dtype), np.zeros((4, THREADS), dtype)
     kernels.long_products.emulator("sm_90a")[1, THREADS](a, b, out)
     for thread in range(THREADS):
         assert whole(out, thread) == whole(a, thread) * whole(b, thread)
 
 
-def test_high_products_of_signed_words_carry_as_unsigned_sums() -> None:
+def test_high_products_of_signed_words_carry_as_unsigned_sums():
     a, b, c = (numbers(1, np.uint32)[0].view(np.int32) for _ in range(3))
     low, over = np.zeros((2, THREADS), np.uint32)
 
@@ -66,7 +66,7 @@ def test_high_products_of_signed_words_carry_as_unsigned_sums() -> None:
         assert (int(over[thread]), int(low[thread])) == divmod(total, 1 << 32)
 
 
-def test_sums_and_differences_share_the_carry() -> None:
+def test_sums_and_differences_share_the_carry():
     """As on an H200: the carry of a difference says that nothing is borrowed."""
     a, b, out = numbers(1, np.uint32), numbers(1, np.uint32), np.zeros((4, THREADS), np.uint32)
     kernels.mixed_carries.emulator("sm_90a")[1, THREADS](a, b, out)
@@ -76,14 +76,14 @@ def test_sums_and_differences_share_the_carry() -> None:
     assert np.array_equal(out[3], np.where(wide >> np.uint64(32), 0, 0xFFFFFFFF))
 
 
-def test_each_thread_has_its_own_carry() -> None:
+def test_each_thread_has_its_own_carry():
     a, out = numbers(1, np.uint32)[0], np.zeros(THREADS, np.uint32)
     kernels.carries_apart.emulator("sm_90a")[1, THREADS](a, out)
     even = np.arange(THREADS) % 2 == 0
     assert np.array_equal(out, np.where(even, a >> 31, 1))
 
 
-def test_a_carry_that_nothing_has_written() -> None:
+def test_a_carry_that_nothing_has_written():
     with pytest.raises(EmulationError, match=r"addc.u32 reads a carry, which no instruction with"):
         kernels.reads_nothing.emulator("sm_90a")[1, 32](np.zeros(32, np.uint32))
     with pytest.raises(EmulationError, match=r"addc.cc.u64 reads a carry"):
@@ -91,7 +91,7 @@ def test_a_carry_that_nothing_has_written() -> None:
     assert (tc.emulate("add.cc.u32", 0xFFFFFFFF, 2) == 1).all()
 
 
-def test_the_assembler_takes_the_kernels() -> None:
+def test_the_assembler_takes_the_kernels():
     a = numbers(4, np.uint64)
     assert kernels.long_sums.resources(a, a, a, a, sign="s", arch="sm_90a").registers > 0
     assert kernels.long_products.resources(a, a, a, arch="sm_90a").registers > 0

@@ -35,7 +35,7 @@ CASES = [
 
 
 @pytest.fixture(autouse=True)
-def like_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def like_the_library(monkeypatch):
     """Its kernels run without a search for races, which takes each product alone."""
     monkeypatch.setattr(type(chained.emulator("sm_90a")), "_checks_indices", lambda self: False)
 
@@ -133,13 +133,13 @@ def operands(kind: str, into: str, wild: bool) -> tuple[np.ndarray, np.ndarray, 
 
 @pytest.mark.parametrize("wild", [False, True], ids=["plain", "wild"])
 @pytest.mark.parametrize("kind, into", CASES)
-def test_bits(kind: str, into: str, wild: bool) -> None:
+def test_bits(kind, into, wild):
     a, b, c = operands(kind, into, wild)
     wanted = one_by_one(a, b, c, kind, into)
     assert np.array_equal(bits_of(run(a, b, c, kind=kind, into=into)), wanted)
 
 
-def test_some_lanes_are_wild() -> None:
+def test_some_lanes_are_wild():
     """A chain that is not exact in vectors is computed again as a whole, from the same C."""
     a, b, c = operands("bf16", "f32", False)
     a[5, 40], b[60, 7] = 3e38, 3e38
@@ -149,19 +149,19 @@ def test_some_lanes_are_wild() -> None:
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
-def test_b_across(kind: str) -> None:
+def test_b_across(kind):
     a, b, c = operands(kind, "f32", False)
     wanted = one_by_one(a, b, c, kind, "f32")
     assert np.array_equal(bits_of(run(a, b, c, kind=kind, into="f32", major="mn")), wanted)
 
 
-def test_without_c() -> None:
+def test_without_c():
     a, b, c = operands("bf16", "f32", False)
     wanted = one_by_one(a, b, np.zeros_like(c), "bf16", "f32")
     assert np.array_equal(bits_of(run(a, b, c, kind="bf16", into="f32", keep=False)), wanted)
 
 
-def test_each_product_saturates() -> None:
+def test_each_product_saturates():
     """Between two products, not only at the end."""
     a, b = np.full((64, 128), -128, np.int8), np.full((128, N), -128, np.int8)
     a[:, 64:] = 127
@@ -173,7 +173,7 @@ def test_each_product_saturates() -> None:
     assert (found != np.clip(wrapped, -(1 << 31), (1 << 31) - 1)).all()
 
 
-def test_the_product_that_reads_what_nobody_wrote() -> None:
+def test_the_product_that_reads_what_nobody_wrote():
     a, b, c = operands("bf16", "f32", False)
     with pytest.raises(Uninitialised, match="wgmma .*nothing has written byte 0x290") as found:
         run(a, b, c, kind="bf16", into="f32", gap=5)
@@ -211,7 +211,7 @@ def in_turns(a: tc.Array, b: tc.Array, d: tc.Array, first: tc.s32):
 
 
 @pytest.mark.parametrize("first", [-2, 0, 1, 4, 5])
-def test_products_of_the_same_stages_in_turns(first: int) -> None:
+def test_products_of_the_same_stages_in_turns(first):
     """What is kept for the descriptors of a stage says nothing about who keeps C."""
     a, b = numbers((2, 128, 128), "s8", True), numbers((2, 32, 128), "s8", True)
     d = np.zeros((128, 32), np.int32)
@@ -266,7 +266,7 @@ def run_halves(first: int, **constants: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("first", [-2, -1, 0, 1, 4, 6])
-def test_products_with_the_same_b(first: int) -> None:
+def test_products_with_the_same_b(first):
     d, products = run_halves(first)
     for half in range(2):
         begin = max(first + half, 0) if first + half < TURNS else 0
@@ -276,14 +276,14 @@ def test_products_with_the_same_b(first: int) -> None:
 
 
 @pytest.mark.parametrize("row, half", [(5, "upper"), (64 + 5, "lower"), (192 + 5, "lower")])
-def test_the_half_that_reads_what_nobody_wrote(row: int, half: str) -> None:
+def test_the_half_that_reads_what_nobody_wrote(row, half):
     with pytest.raises(Uninitialised, match="nothing has written byte") as found:
         run_halves(-2, gap=row)
     assert line_of(found.value.loc).startswith(f"{half} = tc.wgmma_async")
 
 
 @pytest.mark.parametrize("early", ["registers", "memory"])
-def test_the_half_that_is_in_flight(early: str) -> None:
+def test_the_half_that_is_in_flight(early):
     """In a second launch, too, which finds what the first one has kept."""
     words = {"registers": "uses registers that the wgmma", "memory": "still read by a wgmma"}
     for _ in range(2):
@@ -325,7 +325,7 @@ def descriptor(start: Any) -> Any:
     return tc.emit("mov.b64.pack", (start & 0x3FFF).bits(tc.b32), tc.u32(1024 // 16 | 1 << 30))
 
 
-def test_no_mistake() -> None:
+def test_no_mistake():
     out = np.zeros(128, np.int32)
     mistakes.emulator("sm_90a")[1, 128](out)
     assert (out == 64).all()
@@ -340,9 +340,7 @@ def test_no_mistake() -> None:
         (dict(gap=5, apart=1024), Uninitialised, "nothing has written", "upper"),
     ],
 )
-def test_the_first_of_two_mistakes(
-    constants: dict[str, Any], kind: type[Exception], words: str, half: str
-) -> None:
+def test_the_first_of_two_mistakes(constants, kind, words, half):
     with pytest.raises(kind, match=words) as found:
         mistakes.emulator("sm_90a")[1, 128](np.zeros(128, np.int32), **constants)
     assert line_of(found.value.loc).startswith(f"{half} = mma")  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def zeros(n: int = 64) -> Any:
 # -- kernel.check --------------------------------------------------------------------------------
 
 
-def test_a_correct_launch() -> None:
+def test_a_correct_launch():
     x = zeros()
     result = fill.check(1, 64)(x, value=3)
     assert result and result.ok and not result.findings and not result.warnings
@@ -73,7 +72,7 @@ def test_a_correct_launch() -> None:
     result.raise_first()
 
 
-def test_a_finding_has_its_place() -> None:
+def test_a_finding_has_its_place():
     result = unwritten.check(1, 64)(zeros())
     assert not result and len(result.findings) == 1 and result.report is None
     found = result.findings[0]
@@ -92,13 +91,13 @@ def test_a_finding_has_its_place() -> None:
         result.raise_first()
 
 
-def test_indices_are_checked_whatever_the_kernel_says() -> None:
+def test_indices_are_checked_whatever_the_kernel_says():
     lax = tc.kernel(checks=False)(fill.function)
     found = lax.check(1, 64)(zeros(40)).findings[0]
     assert (found.kind, found.line) == ("OutOfBounds", FILLED) and "thread (40,0,0)" in found.who
 
 
-def test_json() -> None:
+def test_json():
     result = unwritten.check(1, 64)(zeros())
     said = json.loads(result.json())
     assert said == result.as_dict() and not said["ok"] and said["launches"] == 1 and said["warnings"] == []
@@ -107,13 +106,13 @@ def test_json() -> None:
     assert (found["thread"], found["block"]) == ([40, 0, 0], [0, 0, 0])
 
 
-def test_in_place() -> None:
+def test_in_place():
     x = zeros()
     result = fill.check(1, 64, in_place=True)(x)
     assert x.all() and result.arguments["x"] is x
 
 
-def test_the_configuration() -> None:
+def test_the_configuration():
     result = ranks.check(4, 32, cluster=2)(zeros(4))
     assert result and result.arguments["out"].tolist() == [0, 1, 0, 1]
     assert dynamic.check(1, 32, shared_bytes=128)(zeros(32)).arguments["out"].tolist() == [7] * 32
@@ -122,7 +121,7 @@ def test_the_configuration() -> None:
         assert fill.check((1,), (64, 1), order=order, arch="sm_80")(zeros())
 
 
-def test_mistakes_of_the_caller_are_raised() -> None:
+def test_mistakes_of_the_caller_are_raised():
     for wrong in (
         lambda: fill.check(1, 64)(),
         lambda: fill.check(1, 64)(zeros(), vlaue=3),
@@ -152,7 +151,7 @@ def alike(out: tc.Array):
         out[0] = 5
 
 
-def test_a_race_has_two_places() -> None:
+def test_a_race_has_two_places():
     found = hurried.check(1, 64)(zeros(), zeros()).findings[0]
     first = hurried.function.__code__.co_firstlineno
     assert found.other is not None and (found.kind, found.file, found.other.file) == ("Race", HERE, HERE)
@@ -162,7 +161,7 @@ def test_a_race_has_two_places() -> None:
     assert found.cure == "tc.barrier() between the two would order them"
 
 
-def test_a_race_of_equal_values_is_a_warning() -> None:
+def test_a_race_of_equal_values_is_a_warning():
     result = alike.check(1, 64)(zeros())
     assert result and [found.kind for found in result.warnings] == ["RaceWarning"]
     found = result.warnings[0]
@@ -171,7 +170,7 @@ def test_a_race_of_equal_values_is_a_warning() -> None:
     assert found.severity == "warning" and HERE not in found.message and f"at {HERE}:" in str(found)
 
 
-def test_warnings_do_not_make_a_launch_wrong(recwarn: Any) -> None:
+def test_warnings_do_not_make_a_launch_wrong(recwarn):
     result = tc.CheckResult()
 
     def launch() -> Report:
@@ -194,7 +193,7 @@ def test_warnings_do_not_make_a_launch_wrong(recwarn: Any) -> None:
 # -- copies --------------------------------------------------------------------------------------
 
 
-def test_copies_overlap_and_are_laid_out_like_the_arrays() -> None:
+def test_copies_overlap_and_are_laid_out_like_the_arrays():
     memory = np.arange(4000, dtype=np.int32)
     given = [
         memory[3:67],
@@ -221,7 +220,7 @@ def test_copies_overlap_and_are_laid_out_like_the_arrays() -> None:
 # -- sessions ------------------------------------------------------------------------------------
 
 
-def test_every_launch_is_emulated_with_all_checks(monkeypatch: Any) -> None:
+def test_every_launch_is_emulated_with_all_checks(monkeypatch):
     """Those of the library too, whatever target they ask for, in every thread."""
     built: list[tuple[str, bool]] = []
     specialised = compiled.CompiledKernel.specialised
@@ -242,7 +241,7 @@ def test_every_launch_is_emulated_with_all_checks(monkeypatch: Any) -> None:
     assert len(built) >= 3 and all(checks for _, checks in built)
 
 
-def test_errors_are_noted_or_raised() -> None:
+def test_errors_are_noted_or_raised():
     with checking() as session:
         assert isinstance(fill.emulate[1, 64](zeros(9)), Report)
     assert [found.kind for found in session.result.findings] == ["OutOfBounds"]
@@ -252,7 +251,7 @@ def test_errors_are_noted_or_raised() -> None:
         Session(collect=False).run("fill", lambda: fill.emulate[1, 64](zeros(9)))
 
 
-def test_a_session_leaves_the_target_as_it_was(monkeypatch: Any) -> None:
+def test_a_session_leaves_the_target_as_it_was(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cuda")
     with checking(arch="sm_80"):
         assert tc.current_target() == "cpu"
@@ -293,7 +292,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: Any) -> Iterator[str]:
+def script(tmp_path, monkeypatch):
     (tmp_path / "neighbour.py").write_text(NEIGHBOUR)
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
@@ -307,7 +306,7 @@ def checked(capsys: Any, *arguments: str) -> tuple[int, str, str]:
     return (status, *capsys.readouterr())
 
 
-def test_a_script_runs_as_python_runs_it(script: str, capsys: Any) -> None:
+def test_a_script_runs_as_python_runs_it(script, capsys):
     before = sys.argv, sys.path[:]
     status, out, _ = checked(capsys, script, "0", "20", "4")
     assert (status, out) == (
@@ -318,7 +317,7 @@ def test_a_script_runs_as_python_runs_it(script: str, capsys: Any) -> None:
     assert (sys.argv, sys.path) == before
 
 
-def test_a_script_goes_on_after_findings(script: str, capsys: Any) -> None:
+def test_a_script_goes_on_after_findings(script, capsys):
     status, out, _ = checked(capsys, script, "0", "32", "20", "32")
     assert status == 1 and "words" in out and "raised" not in out
     assert "OutOfBounds in kernel double (found in 2 launches): index 20 leaves axis 0" in out
@@ -326,12 +325,12 @@ def test_a_script_goes_on_after_findings(script: str, capsys: Any) -> None:
     assert out.endswith("3 launches checked: 1 finding, no warnings\n")
 
 
-def test_a_script_stops_at_the_first_finding(script: str, capsys: Any) -> None:
+def test_a_script_stops_at_the_first_finding(script, capsys):
     status, out, _ = checked(capsys, "--first", script, "0", "20", "32", "20")
     assert status == 1 and "words" not in out and "2 launches checked: 1 finding" in out
 
 
-def test_the_status_of_a_script(script: str, capsys: Any) -> None:
+def test_the_status_of_a_script(script, capsys):
     status, out, _ = checked(capsys, script, "5", "20")
     assert status == 3 and "the script failed (exit status 5)" in out
     assert checked(capsys, script, "5", "32")[0] == 1
@@ -346,7 +345,7 @@ def test_the_status_of_a_script(script: str, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("order", ["3", "down", "up b0w0@2"])
-def test_orders_of_a_script(script: str, capsys: Any, order: str) -> None:
+def test_orders_of_a_script(script, capsys, order):
     assert checked(capsys, "--order", order, "--arch", "sm_80", script, "0", "20")[0] == 0
 
 
@@ -360,12 +359,12 @@ def test_orders_of_a_script(script: str, capsys: Any, order: str) -> None:
         ([str(Path(HERE).parent.parent / "README.md")], "is no Python"),
     ],
 )
-def test_mistakes_on_the_command_line(script: str, capsys: Any, arguments: Any, message: str) -> None:
+def test_mistakes_on_the_command_line(script, capsys, arguments, message):
     status, _, err = checked(capsys, *(script if a == "SCRIPT" else a for a in arguments))
     assert status == 2 and message in err
 
 
-def test_on_a_terminal(script: str, tmp_path: Path) -> None:
+def test_on_a_terminal(script, tmp_path):
     """As users call it, from another folder."""
     command = [sys.executable, "-m", "tensorcore_dsl", "check", script, "0", "32"]
     environment = {**os.environ, "PYTHONPATH": str(Path(HERE).parent.parent)}
@@ -421,7 +420,7 @@ def indexed(x: tc.Array, a: tc.s32, b: tc.s32, how: tc.Const):
         ("turns", 0, 0, True),
     ],
 )
-def test_a_product_that_wraps_back_into_the_array(how: str, a: int, b: int, wraps: bool) -> None:
+def test_a_product_that_wraps_back_into_the_array(how, a, b, wraps):
     result = indexed.check(1, 1)(np.zeros(32, np.float32), a, b, how)
     assert [finding.kind for finding in result.findings] == ["InvalidArithmetic"] * wraps
     if wraps and how != "turns":
@@ -429,7 +428,7 @@ def test_a_product_that_wraps_back_into_the_array(how: str, a: int, b: int, wrap
         assert text in str(result.findings[0])
 
 
-def test_products_of_sizes_of_tiles_cost_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_sizes_of_tiles_cost_no_check(monkeypatch):
     @tc.kernel
     def tiled(x: tc.Array, size: tc.Const):
         block = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
@@ -442,7 +441,7 @@ def test_products_of_sizes_of_tiles_cost_no_check(monkeypatch: pytest.MonkeyPatc
     assert "check.index.s64" in tiled.ir(given, 1 << 20)
 
 
-def test_what_is_called_shows_its_kernel_and_configuration() -> None:
+def test_what_is_called_shows_its_kernel_and_configuration():
     checked, explored = repr(fill.check(1, 32, order=3)), repr(fill.explore(5))
     assert "kernel=<kernel fill" in checked and "grid=(1, 1, 1), block=(32, 1, 1)" in checked
     assert "kernel=<kernel fill" in explored and explored.endswith("n=5)")

@@ -73,7 +73,7 @@ def line(text: str) -> int:
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def script(tmp_path, monkeypatch):
     """A script in a folder whose name needs escapes, seen from the folder above."""
     (tmp_path / "a,b c").mkdir()
     (tmp_path / "a,b c" / "s%.py").write_text(SCRIPT, "utf-8")
@@ -94,7 +94,7 @@ def validator() -> jsonschema.Draft202012Validator:
 # -- JSON ----------------------------------------------------------------------------------------
 
 
-def test_json_follows_its_schema(script: str) -> None:
+def test_json_follows_its_schema(script):
     status, text = report(script, "json", "fails")
     said = json.loads(text)
     validator().validate(said)
@@ -120,7 +120,7 @@ def test_json_follows_its_schema(script: str) -> None:
     assert (warning["kind"], warning["severity"], warning["launch"]) == ("RaceWarning", "warning", 2)
 
 
-def test_json_of_a_clean_script(script: str) -> None:
+def test_json_of_a_clean_script(script):
     status, text = report(script, "json", "clean")
     said = json.loads(text)
     validator().validate(said)
@@ -129,7 +129,7 @@ def test_json_of_a_clean_script(script: str) -> None:
     }  # fmt: skip
 
 
-def test_the_schema_names_every_property() -> None:
+def test_the_schema_names_every_property():
     schema = json.loads((DOCS / "static" / "check.schema.json").read_text())
     finding = Finding.of(tc.Race("a race", Loc("a.py", 3)), "k")
     place, whole = (set(schema["$defs"][name]["properties"]) for name in ("place", "finding"))
@@ -139,7 +139,7 @@ def test_the_schema_names_every_property() -> None:
     assert list(validator().iter_errors(wrong))
 
 
-def test_errors_without_two_accesses() -> None:
+def test_errors_without_two_accesses():
     @tc.kernel
     def untidy(x: tc.Array):
         x[tc.threadIdx.x + 1000] = 1
@@ -153,7 +153,7 @@ def test_errors_without_two_accesses() -> None:
     }  # fmt: skip
 
 
-def test_the_other_access_of_a_missing_proxy_fence() -> None:
+def test_the_other_access_of_a_missing_proxy_fence():
     @tc.kernel
     def unfenced(x: tc.Array):
         tile = tc.shared(64, tc.s32)
@@ -180,7 +180,7 @@ def unescaped(text: str, more: dict[str, str]) -> str:
     return text
 
 
-def test_annotations_of_github(script: str) -> None:
+def test_annotations_of_github(script):
     status, text = report(script, "github", "fails")
     assert status == 1
     commands = text.splitlines()
@@ -194,7 +194,7 @@ def test_annotations_of_github(script: str) -> None:
     assert commands[-1] == "::error title=The script failed::ValueError"
 
 
-def test_annotations_escape_what_commands_end_with() -> None:
+def test_annotations_escape_what_commands_end_with():
     result = CheckResult(findings=[Finding.of(tc.Race("a: 5%, b\r\nc", Loc("/x:1,%/a.py", 3)), "k")])
     assert formats.github(result) == (
         "::error file=/x%3A1%2C%25/a.py,line=3,title=Race in kernel k::a: 5%25, b%0D%0Ac"
@@ -204,7 +204,7 @@ def test_annotations_escape_what_commands_end_with() -> None:
 # -- SARIF ---------------------------------------------------------------------------------------
 
 
-def test_sarif(script: str) -> None:
+def test_sarif(script):
     """Properties that SARIF 2.1.0 requires, and what viewers show."""
     _, text = report(script, "sarif", "fails")
     log = json.loads(text)
@@ -232,7 +232,7 @@ def test_sarif(script: str) -> None:
             assert physical["region"] == {"startLine": where["line"], "startColumn": where["column"]}
 
 
-def test_sarif_of_other_places() -> None:
+def test_sarif_of_other_places():
     errors = [tc.Race("r", Loc("/else where/a.py", 3)), tc.Deadlock("d"), tc.Race("e", Loc("<string>", 1))]
     result = CheckResult(findings=[Finding.of(error, "k") for error in errors])
     outside, nowhere, unnamed = json.loads(formats.sarif(result))["runs"][0]["results"]
@@ -244,7 +244,7 @@ def test_sarif_of_other_places() -> None:
 @pytest.mark.parametrize(
     "error", [*tc.EmulationError.__subclasses__(), tc.RaceWarning, tc.PerformanceWarning]
 )
-def test_rules_lead_to_sections_of_the_docs(error: type[Exception]) -> None:
+def test_rules_lead_to_sections_of_the_docs(error):
     result = CheckResult(findings=[Finding.of(error("text"), "k")])
     (rule,) = json.loads(formats.sarif(result))["runs"][0]["tool"]["driver"]["rules"]
     assert rule["shortDescription"]["text"].endswith(".")
@@ -257,7 +257,7 @@ def test_rules_lead_to_sections_of_the_docs(error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "sarif", "github"])
-def test_the_standard_output_has_the_report_alone(script: str, form: str) -> None:
+def test_the_standard_output_has_the_report_alone(script, form):
     """Without what the script, its processes and the text of the report print."""
     command = [sys.executable, "-m", "tensorcore_dsl", "check", "--format", form, script, "finds"]
     environment: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(DOCS.parent)}}
@@ -271,18 +271,18 @@ def test_the_standard_output_has_the_report_alone(script: str, form: str) -> Non
         assert f"{text}\n" in done.stderr
 
 
-def test_a_report_in_a_file_leaves_the_standard_output_as_it_is(script: str, capsys: Any) -> None:
+def test_a_report_in_a_file_leaves_the_standard_output_as_it_is(script, capsys):
     assert report(script, "text", "clean") == (0, "no launches checked: no findings, no warnings\n")
     out = capsys.readouterr().out
     assert "printed\n" in out and out.endswith("no launches checked: no findings, no warnings\n")
 
 
-def test_json_has_an_option_of_its_own(script: str, capsys: Any) -> None:
+def test_json_has_an_option_of_its_own(script, capsys):
     assert main(["check", "--json", script, "clean"]) == 0
     assert json.loads(capsys.readouterr().out)["version"] == 1
 
 
-def test_formats_that_do_not_exist(capsys: Any) -> None:
+def test_formats_that_do_not_exist(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["check", "--format", "xml", "a.py"])
     assert ended.value.code == 2 and "sarif" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from twins import Twin, Twins
+from twins import Twins
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import InvalidArithmetic, OperandError
@@ -114,16 +114,16 @@ def local_constant(x: tc.Array, bad: tc.Const):
 
 
 @pytest.mark.parametrize("case", twin, ids=str)
-def test_bad(case: Twin) -> None:
+def test_bad(case):
     case.check_bad()
 
 
 @pytest.mark.parametrize("case", twin, ids=str)
-def test_good(case: Twin) -> None:
+def test_good(case):
     case.check_good()
 
 
-def test_counts_beyond_the_width_shift_all_bits_out() -> None:
+def test_counts_beyond_the_width_shift_all_bits_out():
     @tc.kernel
     def shifts(x: tc.Array, n):
         x[0], x[1], x[2] = 1 << n, -5 >> n, (tc.u32(5) >> n).bits(tc.s32)
@@ -135,7 +135,7 @@ def test_counts_beyond_the_width_shift_all_bits_out() -> None:
     assert x.tolist() == [0, -1, 0]
 
 
-def test_ranges_near_the_end_of_their_type() -> None:
+def test_ranges_near_the_end_of_their_type():
     @tc.kernel
     def sums(x: tc.Array, a, b, step: tc.Const, first: tc.Const):
         for i in range(a, b, step):
@@ -163,7 +163,7 @@ def test_ranges_near_the_end_of_their_type() -> None:
                 count(*bounds, **options)
 
 
-def test_builds_without_checks_divide_as_before() -> None:
+def test_builds_without_checks_divide_as_before():
     @tc.kernel
     def divide(x: tc.Array, n):
         x[0] = 5 // n
@@ -175,7 +175,7 @@ def test_builds_without_checks_divide_as_before() -> None:
     assert divide.emulator(checks=False)[1, 1](x, 5) and x[0] == 1
 
 
-def test_the_line_on_the_gpu_names_the_error() -> None:
+def test_the_line_on_the_gpu_names_the_error():
     @tc.kernel(checks=True)
     def divide(x: tc.Array, n):
         x[0] = 5 // n

@@ -34,7 +34,7 @@ def row(x: tc.Array, i: tc.s32):
 X = np.zeros((8, 4), np.float32)
 
 
-def test_the_text_of_a_check() -> None:
+def test_the_text_of_a_check():
     ir = checked(row, (X, 1)).ir
     text = format_kernel(ir, locations=True)
     line = row.function.__code__.co_firstlineno + 2
@@ -46,7 +46,7 @@ def test_the_text_of_a_check() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
-def test_the_ptx_of_a_check_assembles(arch: str) -> None:
+def test_the_ptx_of_a_check_assembles(arch):
     from assembler import assembles
 
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
@@ -61,7 +61,7 @@ def test_the_ptx_of_a_check_assembles(arch: str) -> None:
     assert assembles(text, arch) == ""
 
 
-def test_checks_on_the_gpu_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_on_the_gpu_are_asked_for(monkeypatch):
     plain, never = tc.kernel(row.function), tc.kernel(row.function, checks=False)
     assert "vprintf" in row.ptx(X, 1, arch="sm_90a")
     assert "vprintf" not in plain.ptx(X, 1, arch="sm_90a")
@@ -80,7 +80,7 @@ def test_checks_on_the_gpu_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "vprintf" not in plain.ptx(X, 1, arch="sm_90a")
 
 
-def test_builds_with_checks_have_their_own_entry_in_the_cache(tmp_path, monkeypatch) -> None:
+def test_builds_with_checks_have_their_own_entry_in_the_cache(tmp_path, monkeypatch):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     kernel = tc.kernel(row.function)
@@ -92,7 +92,7 @@ def test_builds_with_checks_have_their_own_entry_in_the_cache(tmp_path, monkeypa
     assert [(c.checks, c.code) for c in again] == [(c.checks, c.code) for c in found]
 
 
-def test_a_launch_with_checks_waits_and_reports() -> None:
+def test_a_launch_with_checks_waits_and_reports():
     gpu = FakeGpu()
     run = Launcher(lambda types: replace(CUBIN, checks=True), LaunchConfig.of(1, 32), gpu)
     x = OnGpu(np.zeros(8, np.float32))
@@ -110,14 +110,14 @@ def test_a_launch_with_checks_waits_and_reports() -> None:
     assert not gpu.synchronized
 
 
-def test_names_of_checks() -> None:
+def test_names_of_checks():
     with pytest.raises(
         UnknownInstruction, match=r"no instruction 'check.index.f32'; there are check.index.s32"
     ):
         isa.instruction("check.index.f32")
 
 
-def test_the_same_check_is_made_once() -> None:
+def test_the_same_check_is_made_once():
     @tc.kernel
     def often(x: tc.Array, i):
         x[i] = x[i] + x[i]
@@ -130,7 +130,7 @@ def test_the_same_check_is_made_once() -> None:
     assert format_kernel(checked(often, (X[0], 1)).ir).count("check.index") == 1
 
 
-def test_a_check_under_a_condition_does_not_serve_others() -> None:
+def test_a_check_under_a_condition_does_not_serve_others():
     @tc.kernel
     def later(x: tc.Array, i):
         if i < 4:
@@ -143,13 +143,13 @@ def test_a_check_under_a_condition_does_not_serve_others() -> None:
     assert found.value.loc.line == later.function.__code__.co_firstlineno + 5
 
 
-def test_the_librarys_kernels_are_emulated_without_checks() -> None:
+def test_the_librarys_kernels_are_emulated_without_checks():
     assert not copy_kernel.emulate._checks_indices()
     assert copy_kernel.emulator(checks=True)._checks_indices()
     assert tc.kernel(row.function).emulate._checks_indices()
 
 
-def test_no_warnings_of_the_speed_of_checks(recwarn: pytest.WarningsRecorder) -> None:
+def test_no_warnings_of_the_speed_of_checks(recwarn):
     """The calls serialise wgmma, as the assembler says."""
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
 

@@ -24,7 +24,7 @@ SEED, CASES = 5, 1000
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+def gpu(monkeypatch):
     """The target "cuda" is an H200 that does nothing, on a machine with an assembler."""
     fake = FakeGpu()
     monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
@@ -65,7 +65,7 @@ KERNELS = (("bf16_gemm", 160), ("f32_gemm", 40), ("f32_fragments_gemm", 8))
 
 
 @pytest.mark.thorough
-def test_emulation_chooses_as_a_gpu_does(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulation_chooses_as_a_gpu_does(gpu, monkeypatch):
     on_gpu, on_cpu = choices(monkeypatch, ("cuda",), ("cpu", "sm_90a"))
     assert on_gpu == on_cpu and len(on_gpu) == CASES
     for kernel, least in KERNELS:
@@ -74,7 +74,7 @@ def test_emulation_chooses_as_a_gpu_does(gpu: FakeGpu, monkeypatch: pytest.Monke
 
 
 @pytest.mark.thorough
-def test_of_large_products_too(gpu: FakeGpu) -> None:
+def test_of_large_products_too(gpu):
     draw, found = product_cases.Draw(SEED), []
     for _ in range(400):
         dtype = draw.choice(("f16", "bf16", "tf32", "f32", "s8", "f64", "e4m3"))
@@ -98,7 +98,7 @@ def test_of_large_products_too(gpu: FakeGpu) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "i1"])
-def test_the_library_of_the_arrays_has_no_part(gpu: FakeGpu, dtype: str) -> None:
+def test_the_library_of_the_arrays_has_no_part(gpu, dtype):
     """Copies for TMA are made of every library's arrays, or of none."""
     a, b = np.zeros((1500, 1001), dtype), np.zeros((1001, 1500), dtype)
     d = np.zeros((1500, 1500), "i4" if dtype == "i1" else dtype)
@@ -110,7 +110,7 @@ def test_the_library_of_the_arrays_has_no_part(gpu: FakeGpu, dtype: str) -> None
     assert of_numpy == others and bool(others) == (dtype != "f4")
 
 
-def test_a_missing_assembler_is_reported_once(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_assembler_is_reported_once(gpu, monkeypatch):
     """On a GPU other configurations are chosen then; emulation needs no assembler."""
     a, b = np.empty((8192, 8192), np.float16), np.empty((8192, 8192), np.float16, order="F")
     d = np.empty((8192, 8192), np.float16)
@@ -133,7 +133,7 @@ def test_a_missing_assembler_is_reported_once(gpu: FakeGpu, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("dtype", "width", "pitch"), [("f16", 15, 16), ("f32", 107, 108)])
-def test_threads_store_rows_that_end_within_a_unit_of_tma(dtype: str, width: int, pitch: int) -> None:
+def test_threads_store_rows_that_end_within_a_unit_of_tma(dtype, width, pitch):
     """TMA would write the 16 bytes in which a row ends, on a GPU; an H200 showed it."""
     memory = np.zeros((8, pitch), product_cases.NUMPY[dtype])
     for d, by_threads in ((memory[:, :width], True), (memory, False), (memory[:, : pitch - 16], False)):
@@ -158,7 +158,7 @@ def laid_out(
 
 
 @pytest.mark.thorough
-def test_neither_gaps_nor_addresses_change_the_order_of_summation() -> None:
+def test_neither_gaps_nor_addresses_change_the_order_of_summation():
     """Nor which kernels can read the operands: here few of them need no copies."""
     draw, families_chosen = product_cases.Draw(SEED), set()
     for _ in range(400):

@@ -318,7 +318,7 @@ class Program:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("hundred", range(40))
-def test_random_programs_keep_their_semantics(hundred: int) -> None:
+def test_random_programs_keep_their_semantics(hundred):
     for seed in range(100 * hundred, 100 * hundred + 100):
         kernel = Program(seed).kernel()
         expected = run(kernel)
@@ -337,7 +337,7 @@ def nodes(kernel: Kernel, kind: type) -> list[Any]:
     return [n for n in walk(kernel.body) if isinstance(n, kind)]
 
 
-def test_an_accumulator_in_a_loop_keeps_its_registers() -> None:
+def test_an_accumulator_in_a_loop_keeps_its_registers():
     quad = Type(f32, 4)
     mma = instr("mma", "d:f32*4 = a:f32*4, c:f32*4", None)
     acc, new, a, index = value(0, quad), value(1, quad), value(2, quad), value(3)
@@ -358,7 +358,7 @@ def test_an_accumulator_in_a_loop_keeps_its_registers() -> None:
     assert len(nodes(kernel, Assign)) == 2
 
 
-def test_double_buffers_stay_apart() -> None:
+def test_double_buffers_stay_apart():
     now, later, new, index = (value(i) for i in range(4))
     loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([
         Op(ADD, (new,), (now, index)),
@@ -374,7 +374,7 @@ def test_double_buffers_stay_apart() -> None:
     assert len(nodes(kernel, Assign)) == 4  # each of the three is live where another is written
 
 
-def test_two_branches_write_one_set_of_registers() -> None:
+def test_two_branches_write_one_set_of_registers():
     flag, left, right, joined, param = value(0, Type(pred)), *(value(i) for i in range(1, 5))
     then = [Op(ADD, (left,), (param, param)), Assign(joined, (left,))]
     orelse = [Op(ADD, (right,), (param, Const(1, u32))), Assign(joined, (right,))]
@@ -384,7 +384,7 @@ def test_two_branches_write_one_set_of_registers() -> None:
     assert nodes(kernel, Assign) == []
 
 
-def test_a_parameter_that_is_still_needed_is_not_overwritten() -> None:
+def test_a_parameter_that_is_still_needed_is_not_overwritten():
     param, counter = value(0), value(1)
     body = [
         Assign(counter, (param,)),
@@ -398,7 +398,7 @@ def test_a_parameter_that_is_still_needed_is_not_overwritten() -> None:
     assert run(kernel) == expected and len(nodes(kernel, Assign)) == 1
 
 
-def test_a_loop_index_keeps_its_own_register() -> None:
+def test_a_loop_index_keeps_its_own_register():
     index, last = value(0), value(1)
     loop = For(
         index,
@@ -417,7 +417,7 @@ def test_a_loop_index_keeps_its_own_register() -> None:
 
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("lives_on", [False, True])
-def test_an_unwritten_operand_gets_the_result_registers(guarded: bool, lives_on: bool) -> None:
+def test_an_unwritten_operand_gets_the_result_registers(guarded, lives_on):
     old, new, n, flag = value(0, PAIR), value(1, PAIR), value(2), value(3, Type(pred))
     body: list[Any] = [Assign(old, (n, n)), Assign(new, (Const(1, u32),))]
     body += [Op(FUSED, (new,), (n, old), flag if guarded else None), Op(OUTPAIR, (), (new,))]
@@ -447,13 +447,13 @@ def in_flight(*order: str, pending: int = 0) -> int:
     return sum(n.target.type == PAIR for n in nodes(kernel, Assign)) - 1
 
 
-def test_fragments_of_asynchronous_instructions_are_kept_until_the_wait() -> None:
+def test_fragments_of_asynchronous_instructions_are_kept_until_the_wait():
     assert in_flight("issue", "wait", "next", "copy") == 0
     assert in_flight("issue", "next", "wait", "copy") == 1
     assert in_flight("issue", "wait", "next", "copy", pending=1) == 1
 
 
-def test_results_of_one_instruction_stay_apart_even_when_dead() -> None:
+def test_results_of_one_instruction_stay_apart_even_when_dead():
     two = instr("two", "d:u32, e:u32 = a:u32", None, VOLATILE)
     d, e, n = value(0), value(1), value(2)
     body = [Op(two, (d, e), (n,)), Assign(e, (Const(1, u32),)), Assign(d, (e,)), Op(OUT, (), (d,))]
@@ -463,7 +463,7 @@ def test_results_of_one_instruction_stay_apart_even_when_dead() -> None:
     assert op.results[0] is not op.results[1]
 
 
-def test_a_list_of_statements_does_not_overwrite_what_it_still_reads() -> None:
+def test_a_list_of_statements_does_not_overwrite_what_it_still_reads():
     a, b, d, e = (value(i) for i in range(4))
     body = [Op(LISTED, (d, e), (a, b)), Op(OUT, (), (e,)), Assign(a, (d,)), Op(OUT, (), (a,))]
     kernel = Kernel("k", [Param("a", a), Param("b", b)], Block(body))
@@ -472,7 +472,7 @@ def test_a_list_of_statements_does_not_overwrite_what_it_still_reads() -> None:
     assert run(kernel) == expected
 
 
-def test_a_value_lives_through_a_continue() -> None:
+def test_a_value_lives_through_a_continue():
     flag, kept, other, n, index = value(0, Type(pred)), *(value(i) for i in range(1, 5))
     loop = For(
         index,
@@ -504,7 +504,7 @@ def test_a_value_lives_through_a_continue() -> None:
 # --- dead code -----------------------------------------------------------------------------
 
 
-def test_dead_chains_go_and_effects_stay() -> None:
+def test_dead_chains_go_and_effects_stay():
     a, b, c, index = (value(i) for i in range(4))
     grows = Op(ADD, (c,), (c, a))  # reads itself, nobody else does
     body = [
@@ -519,7 +519,7 @@ def test_dead_chains_go_and_effects_stay() -> None:
     assert [type(n).__name__ for n in walk(kernel.body)] == ["Op", "For", "Op"]
 
 
-def test_copies_of_a_long_loop_all_go() -> None:
+def test_copies_of_a_long_loop_all_go():
     zero = Const(0, u32)
     index = value(0)
     accs = [value(i + 1, PAIR) for i in range(64)]

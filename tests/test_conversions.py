@@ -127,7 +127,7 @@ PAIRS = list(itertools.product(NUMBERS, NUMBERS))
 
 @pytest.mark.quick(lambda to: to.bits)
 @pytest.mark.parametrize("to", NUMBERS, ids=str)
-def test_every_pair_of_types_converts_exactly(to: DType):
+def test_every_pair_of_types_converts_exactly(to):
     for source in NUMBERS:
         codes = codes_of(source)
         for rounding in ("rz", "rp") if to.name == "ue8m0" and source != to else ("rn",):
@@ -163,7 +163,7 @@ OTHERS = [p for p in itertools.product(ALL.values(), ALL.values()) if p not in P
 
 
 @pytest.mark.parametrize("source", dict.fromkeys(s for s, _ in OTHERS), ids=str)
-def test_other_pairs_are_refused_in_words(source: DType):
+def test_other_pairs_are_refused_in_words(source):
     for to in (t for s, t in OTHERS if s == source):
         if not refused(source, to):
             got = run(source, to, range(8))
@@ -181,7 +181,7 @@ def test_other_pairs_are_refused_in_words(source: DType):
 
 
 @pytest.mark.parametrize("dtype", [tc.f16, tc.bf16, tc.e4m3, tc.e5m2], ids=str)
-def test_options_count_for_a_value_that_has_the_type(dtype: DType):
+def test_options_count_for_a_value_that_has_the_type(dtype):
     minus_one, infinity = (exact.encode(v, dtype.name) for v in (Fraction(-1), "+inf"))
     assert run(dtype, dtype, [minus_one], relu=True) == [0]
     largest = exact.encode("+inf", dtype.name, satfinite=True)
@@ -192,7 +192,7 @@ def test_options_count_for_a_value_that_has_the_type(dtype: DType):
 @pytest.mark.parametrize(
     "dtype, to", [(tc.f32, tc.f32), (tc.f64, tc.f64), (tc.s32, tc.u32), (tc.tf32, tc.f32)], ids=str
 )
-def test_options_without_an_instruction_are_refused(dtype: DType, to: DType):
+def test_options_without_an_instruction_are_refused(dtype, to):
     with pytest.raises(UnknownInstruction, match=r"\.relu\."):
         run(dtype, to, [0], relu=True)
 
@@ -218,7 +218,7 @@ HALF = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
 
 @pytest.mark.parametrize("source", ["e4m3", "e5m2", "ue8m0"])
 @pytest.mark.parametrize("to", ["f16", "bf16", "f32"])
-def test_stores_convert(source: str, to: str):
+def test_stores_convert(source, to):
     codes = np.arange(256, dtype=np.uint8) % 64 + (96 if source == "ue8m0" else 32)
     x = codes.view(ALL[source].numpy).reshape(32, 8)
     y, z, w = (np.zeros((32, 8), ALL[to].numpy) for _ in range(3))

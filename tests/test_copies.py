@@ -36,7 +36,7 @@ quiet = pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
 
 
 @pytest.fixture(autouse=True)
-def hopper() -> Any:
+def hopper():
     known_calls.clear()  # which make no plan, and so no warning
     with tc.target("cpu", "sm_90a"), np.errstate(all="ignore"):
         yield
@@ -54,7 +54,7 @@ def image(x: Any) -> bytes:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["s8", "bf16", "f32", "f64"])
-def test_matrices_are_copied(dtype: str, mode: str) -> None:
+def test_matrices_are_copied(dtype, mode):
     """From any address and stride, and nothing beside the target is written."""
     draw, kind = Draw(3), NUMPY[dtype]
     for shape in SHAPES:
@@ -74,7 +74,7 @@ def test_matrices_are_copied(dtype: str, mode: str) -> None:
             assert others.sum() <= target.size
 
 
-def test_no_chunk_leaves_the_memory_of_the_source() -> None:
+def test_no_chunk_leaves_the_memory_of_the_source():
     """The emulator reports accesses outside of arrays; a reversed view has its end first."""
     for mode, order in ((ALONG, "n"), (ACROSS, "t")):
         for length in (2, 3, 15, 17, 31, 33):
@@ -86,7 +86,7 @@ def test_no_chunk_leaves_the_memory_of_the_source() -> None:
                 assert np.array_equal(target[:, : view.shape[1]], view)
 
 
-def test_two_matrices_are_copied_by_one_launch() -> None:
+def test_two_matrices_are_copied_by_one_launch():
     draw = Draw(5)
     a, b = values(draw, (70, 33), "bf16", "plain"), values(draw, (33, 50), "bf16", "plain").T
     a_copy, b_copy = np.zeros((70, 64), a.dtype), np.zeros((50, 64), b.dtype)
@@ -144,7 +144,7 @@ def results(found: Any) -> list[bytes]:
 @quiet
 @pytest.mark.parametrize("by_kernel", [False, True], ids=["by NumPy", "by kernels"])
 @pytest.mark.parametrize("name", CALLS)
-def test_layouts_change_no_bits(name: str, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_change_no_bits(name, by_kernel, monkeypatch):
     """Those of operands that need no copies, whatever is copied and how."""
     if by_kernel:
         monkeypatch.setattr(copies, "_are_on_gpu", lambda given: True)
@@ -167,7 +167,7 @@ def test_layouts_change_no_bits(name: str, by_kernel: bool, monkeypatch: pytest.
 
 
 @quiet
-def test_sparse_products_of_any_layout() -> None:
+def test_sparse_products_of_any_layout():
     draw = Draw(9)
     a, b = values(draw, (48, 128), "f16", "wide"), values(draw, (128, 39), "f16", "wide")
     sparse = kernels.compress(a, prune=True)
@@ -178,7 +178,7 @@ def test_sparse_products_of_any_layout() -> None:
 
 
 @quiet
-def test_a_result_goes_through_a_copy_beside_c() -> None:
+def test_a_result_goes_through_a_copy_beside_c():
     """C is read where it is, also where the result goes."""
     draw = Draw(11)
     a, b = values(draw, (33, 77), "e4m3", "whole"), values(draw, (77, 50), "e4m3", "whole")
@@ -237,7 +237,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", MESSAGES)
-def test_the_user_is_told(name: str) -> None:
+def test_the_user_is_told(name):
     given, options, messages = MESSAGES[name]
     caught = warned(kernels.gemm, *given, **options)
     assert len(caught) == len(messages)
@@ -246,7 +246,7 @@ def test_the_user_is_told(name: str) -> None:
         assert warning.filename == __file__
 
 
-def test_of_other_products_too() -> None:
+def test_of_other_products_too():
     x, w = zeros(16, 60, "bf16"), zeros(60, 20, "bf16")
     texts = [str(w.message) for w in warned(kernels.swiglu, x, w, w)]
     assert [text.partition(": ")[2][:12] for text in texts] == [
@@ -261,7 +261,7 @@ def test_of_other_products_too() -> None:
     assert len(texts) == 3 and "the kernels take b with rows that start" in texts[1]
 
 
-def test_once_for_a_line_and_a_reason() -> None:
+def test_once_for_a_line_and_a_reason():
     """Of Python's usual filter; shapes are not part of the text."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -270,7 +270,7 @@ def test_once_for_a_line_and_a_reason() -> None:
     assert len(caught) == 1
 
 
-def test_a_plan_names_its_copies() -> None:
+def test_a_plan_names_its_copies():
     a, b, d = zeros(16, 63, "e4m3"), zeros(63, 16, "e4m3", "F"), zeros(16, 16, "f32")
     plan = kernels.plan(a, b, None, d)
     assert [(copy.place, copy.axis, copy.is_result) for copy in plan.copies] == [
@@ -285,7 +285,7 @@ def test_a_plan_names_its_copies() -> None:
 
 @pytest.mark.parametrize("axis", [padding.ROWS, padding.COLUMNS])
 @pytest.mark.parametrize("shape", [(33, 50), (3, 33, 50), (1, 1), (2, 1, 1)])
-def test_copies_are_what_was_planned(shape: tuple[int, ...], axis: int) -> None:
+def test_copies_are_what_was_planned(shape, axis):
     x = np.zeros(shape, np.float16)
     copy, seen = padding.Copy(0, axis, ""), []
     copies.bind_with_copies(lambda given: seen.append(describe(given[0])), (x,), (copy,), None)
@@ -294,7 +294,7 @@ def test_copies_are_what_was_planned(shape: tuple[int, ...], axis: int) -> None:
     assert seen[0].type.unit == wanted.type.unit
 
 
-def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_belong_to_the_stream_of_the_product(monkeypatch):
     """Elsewhere they could come before what wrote the operands, or after their product."""
     current, done = [0], []
 
@@ -322,7 +322,7 @@ def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPa
 
 @quiet
 @pytest.mark.parametrize("K, N", [(1, 3), (3, 1), (1, 1)])
-def test_kernels_copy_single_rows_and_columns(K: int, N: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_copy_single_rows_and_columns(K, N, monkeypatch):
     """Both axes of a single column have stride 1: its rows start at no multiples of 16 bytes."""
     monkeypatch.setattr(copies, "_are_on_gpu", lambda given: True)
     rng, ends = np.random.default_rng(1), np.array([0, 5, 5, 70, 72], np.int32)

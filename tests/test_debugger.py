@@ -54,7 +54,7 @@ def sums(x: tc.Array, out: tc.Array, n: tc.s32):
 
 
 class TestStops:
-    def test_the_thread_that_reaches_it_stops_at_the_line(self, capsys: Any) -> None:
+    def test_the_thread_that_reaches_it_stops_at_the_line(self, capsys):
         out = np.zeros_like(X)
         printed = session(
             capsys, sums.emulate[1, 64], "p i", "p total", "p i + 1", "c", "p total", "c", args=(X, out, 2)
@@ -70,7 +70,7 @@ class TestStops:
         assert printed[4] == "20.0  (lane 5)"
         assert np.array_equal(out, 4 * X)  # the debug build computes the same
 
-    def test_steps_follow_the_thread_into_calls_and_out(self, capsys: Any) -> None:
+    def test_steps_follow_the_thread_into_calls_and_out(self, capsys):
         place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
         printed = session(
             capsys, sums.emulate[1, 64], "n", "s", "s", "s", "r", "c", "c", args=(X, np.zeros_like(X), 3)
@@ -82,7 +82,7 @@ class TestStops:
         # `r` from the kernel itself goes on to the next breakpoint.
         assert place(printed[4]) == line(sums, "breakpoint")
 
-    def test_next_stays_in_the_function(self, capsys: Any) -> None:
+    def test_next_stays_in_the_function(self, capsys):
         place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
         printed = session(
             capsys, sums.emulate[1, 64], "n", "n", "n", "unt", "n", "n", args=(X, np.zeros_like(X), 2)
@@ -94,7 +94,7 @@ class TestStops:
         assert printed[4].splitlines()[2] == "-> (the end of the kernel)"
         assert printed[5] == ""
 
-    def test_where_and_up_show_the_calls(self, capsys: Any) -> None:
+    def test_where_and_up_show_the_calls(self, capsys):
         printed = session(
             capsys,
             sums.emulate[1, 64],
@@ -118,7 +118,7 @@ class TestStops:
         assert printed[5].startswith("[ 0.  2.  4.  6.")
         assert f"{line(double, 'twice')} ->     twice = value + value" in printed[7]
 
-    def test_breakpoints_at_lines(self, capsys: Any) -> None:
+    def test_breakpoints_at_lines(self, capsys):
         out, end = line(sums, "out[i]"), line(sums, "def sums")
         printed = session(
             capsys,
@@ -143,7 +143,7 @@ class TestStops:
         assert printed[6].splitlines()[0] == "block 0, warp 0, lanes 0-31 (of 64 threads that are here)"
         assert printed[8] == ""
 
-    def test_quit_and_the_end_of_the_input(self, capsys: Any, monkeypatch: Any) -> None:
+    def test_quit_and_the_end_of_the_input(self, capsys, monkeypatch):
         args = X, np.zeros_like(X), 2
         with pytest.raises(DebuggerQuit, match="left with quit") as error:
             session(capsys, sums.emulate[1, 64], "q", args=args)
@@ -156,7 +156,7 @@ class TestStops:
             sums.emulate[1, 64](*args)
         assert "5  (lane 5)" in capsys.readouterr().out
 
-    def test_input_that_cannot_be_read(self, capsys: Any, monkeypatch: Any) -> None:
+    def test_input_that_cannot_be_read(self, capsys, monkeypatch):
         def refuse(*_: Any) -> str:
             raise OSError("it is captured!")
 
@@ -164,7 +164,7 @@ class TestStops:
         with pytest.raises(DebuggerQuit, match=r"it is captured! tc.debugger.script\(...\) gives"):
             sums.emulate[1, 64](X, np.zeros_like(X), 2)
 
-    def test_ctrl_c_leaves_the_line(self, capsys: Any, monkeypatch: Any) -> None:
+    def test_ctrl_c_leaves_the_line(self, capsys, monkeypatch):
         typed = iter([KeyboardInterrupt(), "p total", "c", "c"])
 
         def keyboard(*_: Any) -> str:
@@ -179,18 +179,18 @@ class TestStops:
         text = capsys.readouterr().out
         assert "(quit stops the emulation)\n10.0  (lane 5)\n" in text and out[5] == 20
 
-    def test_input_that_is_replaced(self, capsys: Any, monkeypatch: Any) -> None:
+    def test_input_that_is_replaced(self, capsys, monkeypatch):
         monkeypatch.setattr("sys.stdin", io.StringIO("p total\nc\nc\n"))
         sums.emulate[1, 64](X, np.zeros_like(X), 2)
         assert "10.0  (lane 5)" in capsys.readouterr().out
 
-    def test_it_can_be_switched_off(self, capsys: Any, monkeypatch: Any) -> None:
+    def test_it_can_be_switched_off(self, capsys, monkeypatch):
         monkeypatch.setenv("PYTHONBREAKPOINT", "0")
         out = np.zeros_like(X)
         sums.emulate[1, 64](X, out, 2)
         assert np.array_equal(out, 4 * X) and capsys.readouterr().out == ""
 
-    def test_a_condition(self, capsys: Any) -> None:
+    def test_a_condition(self, capsys):
         @tc.kernel
         def checked(x: tc.Array, always: tc.Const = False):
             i = tc.threadIdx.x
@@ -201,7 +201,7 @@ class TestStops:
         assert printed[0].startswith("[-- -- -- -- -- -- -- -- -- 41 42")
         session(capsys, lambda: checked.emulate[1, 64](X, always=True), "c", "c")
 
-    def test_threads_of_several_warps_stop_together(self, capsys: Any) -> None:
+    def test_threads_of_several_warps_stop_together(self, capsys):
         @tc.kernel
         def apart(x: tc.Array):
             i = tc.threadIdx.x
@@ -215,7 +215,7 @@ class TestStops:
         assert first == "block 0, warp 0, lane 5 (of 2 threads that are here)"
         assert last == "(tcdb) c"
 
-    def test_the_gpu_ignores_it(self) -> None:
+    def test_the_gpu_ignores_it(self):
         @tc.kernel
         def without(x: tc.Array, out: tc.Array, n: tc.s32):
             i = tc.threadIdx.x
@@ -228,9 +228,7 @@ class TestStops:
         text = sums.ptx(*args, arch="sm_90a").replace("sums", "without")
         assert text == without.ptx(*args, arch="sm_90a")
 
-    def test_several_chunks_of_blocks_stop_one_after_the_other(
-        self, capsys: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_several_chunks_of_blocks_stop_one_after_the_other(self, capsys, monkeypatch):
         monkeypatch.setattr(launch, "MAX_THREADS", 1000 * 64)
 
         @tc.kernel
@@ -269,7 +267,7 @@ class State:
 
 
 class TestValues:
-    def test_fragments_tiles_and_arrays(self, capsys: Any) -> None:
+    def test_fragments_tiles_and_arrays(self, capsys):
         @tc.kernel
         def product(a: tc.Array, d: tc.Array):
             mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
@@ -319,7 +317,7 @@ class TestValues:
         assert "tile    = a shared bf16 tile of 16x64, 128-byte swizzle" in printed[-2]
         assert "a       = a 2-dimensional bf16 array" in printed[-2]
 
-    def test_the_layouts_of_all_sizes(self, capsys: Any) -> None:
+    def test_the_layouts_of_all_sizes(self, capsys):
         """Fragments of 8-bit, 16-bit, 32-bit and 64-bit elements are assembled by their layouts."""
 
         @tc.kernel
@@ -351,7 +349,7 @@ class TestValues:
         assert "(16, 32)" in printed[0] and "True" in printed[0]
         assert "(8, 4)" in printed[1] and "True" in printed[1]
 
-    def test_containers_constants_and_missing_values(self, capsys: Any) -> None:
+    def test_containers_constants_and_missing_values(self, capsys):
         @tc.kernel
         def mixed(x: tc.Array, n: tc.s32, size: tc.Const = 3):
             i = tc.threadIdx.x
@@ -429,7 +427,7 @@ class TestValues:
             "*** thread (32",
         ]
 
-    def test_variables_named_like_commands(self, capsys: Any) -> None:
+    def test_variables_named_like_commands(self, capsys):
         @tc.kernel
         def letters(a: tc.Array, d: tc.Array):
             n = tc.threadIdx.x
@@ -447,7 +445,7 @@ class TestValues:
         printed = session(capsys, letters.emulate[1, 64], *shows, "c", args=(X.copy(), X))
         assert dict(zip(shows, printed)) == shows
 
-    def test_lists_of_fragments_and_masks(self, capsys: Any) -> None:
+    def test_lists_of_fragments_and_masks(self, capsys):
         @tc.kernel
         def several(x: tc.Array):
             mma = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
@@ -468,7 +466,7 @@ class TestValues:
             "mask = a mask of 8x8",
         ]
 
-    def test_masked_values_print_with_the_same_precision(self, capsys: Any) -> None:
+    def test_masked_values_print_with_the_same_precision(self, capsys):
         @tc.kernel
         def thirds(x: tc.Array):
             i = tc.threadIdx.x
@@ -494,7 +492,7 @@ class TestValues:
         assert printed[2] == "[0.e+00 1.e-30 2.e-30]"
         assert printed[4] == "0.33333334"
 
-    def test_a_value_that_is_not_used_again_is_kept(self, capsys: Any) -> None:
+    def test_a_value_that_is_not_used_again_is_kept(self, capsys):
         """Registers are merged and dead code is removed, but not what variables hold."""
 
         @tc.kernel
@@ -516,7 +514,7 @@ class TestValues:
         assert printed[3] == "(5.0, 15.0, 12.0, 5.0, 1)"
         assert printed[5] == "(5.0, 15.0, 13.0, 5.0, 2)"
 
-    def test_threads_elsewhere_show_what_they_hold_there(self, capsys: Any) -> None:
+    def test_threads_elsewhere_show_what_they_hold_there(self, capsys):
         @tc.kernel
         def apart(x: tc.Array):
             warp = tc.warp_id()
@@ -540,7 +538,7 @@ class TestValues:
         assert rows[1].startswith("block 0  warp 1  lanes 0-31  stopped at")
         assert printed[4] == "barrier 1: 32 of 64 threads have arrived"
 
-    def test_an_index_on_which_all_lanes_agree_is_one_number(self, capsys: Any) -> None:
+    def test_an_index_on_which_all_lanes_agree_is_one_number(self, capsys):
         @tc.kernel
         def staged(x: tc.Array):
             tile, full = tc.shared((2, 4, 32), tc.f32), tc.mbarriers(2)
@@ -576,7 +574,7 @@ class TestValues:
         assert printed[5].startswith("*** IndexError") and printed[6].startswith("[0 1 2 --")
         assert printed[7].startswith("*** TypeError")
 
-    def test_mbarriers(self, capsys: Any) -> None:
+    def test_mbarriers(self, capsys):
         @tc.kernel
         def phases(x: tc.Array):
             bars = tc.mbarriers(2)
@@ -612,7 +610,7 @@ class TestValues:
         assert printed[1] == "1"
         assert printed[2] == "phase 1 (parity 1), 1 of 1 arrivals pending"
 
-    def test_help(self, capsys: Any) -> None:
+    def test_help(self, capsys):
         printed = session(
             capsys, sums.emulate[1, 64], "help", "help s", "", "a", "c", "c", args=(X, np.zeros_like(X), 2)
         )
@@ -634,7 +632,7 @@ def traced(x: tc.Array, out: tc.Array, n: tc.s32):
 
 
 class TestTrace:
-    def test_each_assignment_is_recorded(self) -> None:
+    def test_each_assignment_is_recorded(self):
         out = np.zeros_like(X)
         report = traced.emulator(trace=("total", "j"))[2, 64](X, out, 2)
         trace = report.trace
@@ -656,7 +654,7 @@ class TestTrace:
         assert records[0].value.dtype == np.float32
         assert [r.value[0] for r in trace.of("j", block=0, warp=0)] == [0, 1]
 
-    def test_chosen_threads(self) -> None:
+    def test_chosen_threads(self):
         trace = traced.emulator(trace={"total": (1, 33), "i": 40})[1, 64](X, np.zeros_like(X), 1).trace
         assert [r.threads.tolist() for r in trace.of("i")] == [[40]]
         assert trace.of("i")[0].value.tolist() == [40]
@@ -667,7 +665,7 @@ class TestTrace:
             ([33], [33.0]),
         ]
 
-    def test_the_table(self) -> None:
+    def test_the_table(self):
         trace = traced.emulator(trace={"total": range(3)})[1, 32](X, np.zeros_like(X), 1).trace
         first = line(traced, "total = 0.0")
         assert str(trace).splitlines() == [
@@ -677,7 +675,7 @@ class TestTrace:
         ]
         assert str(trace[1]) == (f"{__file__}:{first + 3} block 0 warp 0 lanes 0-2: total = [0. 1. 2.]")
 
-    def test_fragments_are_matrices_and_calls_are_followed(self) -> None:
+    def test_fragments_are_matrices_and_calls_are_followed(self):
         def step(acc: Any, mma: Any, a: Any) -> Any:
             acc = mma(a, mma.b.zeros(), acc + 1.0)
             return acc
@@ -700,7 +698,7 @@ class TestTrace:
             *(v for n in (1, 2, 3) for v in (*inside(n), ("loop", float(n), (16, 8)))),
         ]
 
-    def test_asynchronous_products_and_roles(self) -> None:
+    def test_asynchronous_products_and_roles(self):
         """A debug build keeps accumulators in flight and changes no bit, nor does it add hazards."""
         random = np.random.default_rng(0)
         a, b = (random.standard_normal((n, 192)).astype(ml_dtypes.bfloat16) for n in (128, 256))
@@ -715,7 +713,7 @@ class TestTrace:
         stages = [int(record.value[0]) for record in trace.of("stage", warp=4)]
         assert stages[0] == 0 and 1 in stages and len(stages) >= 4
 
-    def test_mistakes(self) -> None:
+    def test_mistakes(self):
         args = X, np.zeros_like(X), 1
         with pytest.raises(ArgumentError, match="trace: traced has no variable 'toal'; it has i, j,"):
             traced.emulator(trace="toal")[1, 64](*args)
@@ -724,18 +722,18 @@ class TestTrace:
         with pytest.raises(ArgumentError, match="takes the numbers of threads in a block"):
             traced.emulator(trace={"total": "warp 0"})[1, 64](*args)
 
-    def test_threads_that_no_block_has(self) -> None:
+    def test_threads_that_no_block_has(self):
         out = np.zeros_like(X)
         with pytest.raises(ArgumentError, match="a block has threads 0 to 63, not 99"):
             sums.emulator(trace={"total": [3, 99]})[1, 64](X, out, 2)
         assert not out.any()
 
-    def test_without_a_trace_the_report_has_none(self) -> None:
+    def test_without_a_trace_the_report_has_none(self):
         assert traced.emulator()[1, 64](X, np.zeros_like(X), 1).trace is None
 
 
 class TestPrint:
-    def test_a_fragment_prints_once_for_each_warp(self, capsys: Any) -> None:
+    def test_a_fragment_prints_once_for_each_warp(self, capsys):
         @tc.kernel
         def shows(x: tc.Array):
             mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
@@ -752,7 +750,7 @@ class TestPrint:
             f"warp 0 {both[0]} 100%\nwarp 1 {both[1]} 100%\n{fixed[0]} {lanes}\n{fixed[1]} {lanes}\n"
         )
 
-    def test_tiles_and_arrays_print_their_elements(self, capsys: Any) -> None:
+    def test_tiles_and_arrays_print_their_elements(self, capsys):
         @tc.kernel
         def shows(x: tc.Array):
             tile = tc.shared((2, 64), tc.f16, swizzle=128)
@@ -769,7 +767,7 @@ class TestPrint:
             "[[1,000.0 2,000.0]\n [     --      --]]\n"
         )
 
-    def test_lists_of_fragments_and_masks(self, capsys: Any) -> None:
+    def test_lists_of_fragments_and_masks(self, capsys):
         @tc.kernel
         def shows(x: tc.Array):
             mma = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
@@ -782,7 +780,7 @@ class TestPrint:
         assert capsys.readouterr().out == f"acc [{zeros},\n{ones}] ({mask},\n3)\n"
         assert "acc [[%.9g %.9g], [%.9g %.9g]] ([%d, %d], 3)" in shows.ir(X)  # on the GPU
 
-    def test_a_warpgroup_prints_one_matrix(self, capsys: Any) -> None:
+    def test_a_warpgroup_prints_one_matrix(self, capsys):
         @tc.kernel
         def shows(x: tc.Array):
             acc = tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32).d.zeros()
@@ -792,7 +790,7 @@ class TestPrint:
         wanted = np.repeat(np.arange(4, dtype=np.float32), 16)[:, None] * np.ones(8, np.float32)
         assert capsys.readouterr().out == f"{wanted}\n"
 
-    def test_on_the_gpu_tiles_are_refused_and_fragments_print_by_thread(self) -> None:
+    def test_on_the_gpu_tiles_are_refused_and_fragments_print_by_thread(self):
         @tc.kernel
         def tiles(x: tc.Array):
             print(tc.shared(4, tc.f32))

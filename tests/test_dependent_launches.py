@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -403,7 +402,7 @@ def marked(comment: str) -> set[int]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_mistakes_are_reported_at_both_lines(case: Callable[[bool], None]) -> None:
+def test_mistakes_are_reported_at_both_lines(case):
     with pytest.raises(Race) as raised:
         case(True)
     error = raised.value
@@ -414,7 +413,7 @@ def test_mistakes_are_reported_at_both_lines(case: Callable[[bool], None]) -> No
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_correct_launches_are_not_complained_of(case: Callable[[bool], None]) -> None:
+def test_correct_launches_are_not_complained_of(case):
     case(False)
 
 
@@ -459,7 +458,7 @@ def results(kernel, *arguments, n=40, checks=False, **options):
     return tc.explore(launches, n, checks=checks)(zeros())
 
 
-def test_launches_that_overlap_give_other_results() -> None:
+def test_launches_that_overlap_give_other_results():
     found = results(use_early, zeros())
     assert not found and found.error is None
     assert [d.argument for d in found.differences] == ["out of use_early"]
@@ -468,7 +467,7 @@ def test_launches_that_overlap_give_other_results() -> None:
     assert results(use, zeros()).orders == 40
 
 
-def test_a_warp_that_does_not_wait_overtakes_the_one_that_does() -> None:
+def test_a_warp_that_does_not_wait_overtakes_the_one_that_does():
     found = results(one_warp_waits, zeros(), grid=1, block=64)
     assert found, "the barrier orders"
     late = tc.explore(
@@ -479,14 +478,14 @@ def test_a_warp_that_does_not_wait_overtakes_the_one_that_does() -> None:
     assert [d.argument for d in late.differences] == ["out of one_warp_waits"]
 
 
-def test_a_block_that_ends_lets_the_next_launch_start() -> None:
+def test_a_block_that_ends_lets_the_next_launch_start():
     found = tc.explore(
         lambda x, out: (last_block_is_late[2, 32](x), pdl(use_early)(x, out)), 40, checks=False
     )(zeros(), zeros())
     assert [d.argument for d in found.differences] == ["out of use_early"]
 
 
-def test_a_launch_starts_when_all_blocks_have_let_it() -> None:
+def test_a_launch_starts_when_all_blocks_have_let_it():
     """What stands before the trigger has then been done."""
 
     def launches(x, out):
@@ -496,13 +495,13 @@ def test_a_launch_starts_when_all_blocks_have_let_it() -> None:
     assert tc.explore(launches, 40, checks=False)(zeros(), zeros())
 
 
-def test_errors_of_an_overlapping_launch() -> None:
+def test_errors_of_an_overlapping_launch():
     found = results(leave_bounds_if_early, zeros(), checks=False)
     assert isinstance(found.error, tc.OutOfBounds) and found.switches
     assert '"OutOfBounds"' in found.json()
 
 
-def test_a_launch_that_polls_is_no_deadlock() -> None:
+def test_a_launch_that_polls_is_no_deadlock():
     def launches(x, out):
         raise_flag[1, 32](x)
         pdl(poll, 1)(x, out)
@@ -510,7 +509,7 @@ def test_a_launch_that_polls_is_no_deadlock() -> None:
     assert tc.explore(launches, 20, checks=False)(zeros(), zeros())
 
 
-def test_three_launches_overlap() -> None:
+def test_three_launches_overlap():
     def launches(x, y, out, wait):
         write_late[2, 32](x)
         pdl(use)(y, zeros(), wait=wait)
@@ -521,7 +520,7 @@ def test_three_launches_overlap() -> None:
     assert [d.argument for d in found.differences] == ["out of use"]
 
 
-def test_host_code_between_launches_ends_the_first_one() -> None:
+def test_host_code_between_launches_ends_the_first_one():
     """It runs once, and what it writes waits for the launch in front."""
     runs = []
 
@@ -537,14 +536,14 @@ def test_host_code_between_launches_ends_the_first_one() -> None:
     assert runs == [8, 7]
 
 
-def test_arguments_are_copied_and_races_found_at_once() -> None:
+def test_arguments_are_copied_and_races_found_at_once():
     x = zeros()
     found = tc.explore(lambda x: (write[2, 32](x), pdl(overwrite)(x, wait=False)), 5)(x)
     assert isinstance(found.error, Race) and found.order is None and not x.any()
     assert str(found).endswith("it shows in the emulator's own order")
 
 
-def test_explore_needs_a_number_of_orders() -> None:
+def test_explore_needs_a_number_of_orders():
     with pytest.raises(tc.ArgumentError, match="the number of orders, 1 or more, not 0"):
         tc.explore(print, 0)
 
@@ -558,7 +557,7 @@ def report(case, bug=True):
     return str(raised.value)
 
 
-def test_a_report_names_launches_lines_bytes_and_the_cure() -> None:
+def test_a_report_names_launches_lines_bytes_and_the_cure():
     text = report(missing_wait)
     assert "`x[i]` is read here by thread 0 of block 0 (warp 0, lane 0) in the launch of use;" in text
     assert "wrote it at line" in text and "in the launch of write in front of it" in text
@@ -567,13 +566,13 @@ def test_a_report_names_launches_lines_bytes_and_the_cure() -> None:
     assert "call tc.griddep_wait() before this access" in text
 
 
-def test_a_report_says_who_has_waited() -> None:
+def test_a_report_says_who_has_waited():
     text = report(warp_that_does_not_wait)
     assert "warp 0 of block 0 has waited at line" in text
     assert "let the threads meet behind the wait (tc.barrier())" in text
 
 
-def test_a_report_of_a_chain_names_the_launch_that_does_not_wait() -> None:
+def test_a_report_of_a_chain_names_the_launch_that_does_not_wait():
     text = report(second_never_waits)
     assert "in the launch of write that lies 2 launches before it" in text
     assert "use lies between the two and never calls tc.griddep_wait()" in text
@@ -581,14 +580,14 @@ def test_a_report_of_a_chain_names_the_launch_that_does_not_wait() -> None:
     assert "use and the launches in front of it are launched with pdl=True" in text
 
 
-def test_a_report_of_streams_names_them() -> None:
+def test_a_report_of_streams_names_them():
     text = report(two_streams)
     assert "in the launch of write in stream 7" in text
     assert "use is launched in stream 8, which does not wait for stream 7" in text
     assert "an event that is recorded behind write" in text
 
 
-def test_memory_that_was_freed_is_not_compared() -> None:
+def test_memory_that_was_freed_is_not_compared():
     """What is allocated in its place is another array, which something has filled in between."""
     memory = np.zeros(64, np.int32)
     address = memory.__array_interface__["data"][0]
@@ -599,7 +598,7 @@ def test_memory_that_was_freed_is_not_compared() -> None:
     pdl(use)(same[0] if same else again[0], zeros(), wait=False)
 
 
-def test_no_launch_keeps_its_arrays_alive() -> None:
+def test_no_launch_keeps_its_arrays_alive():
     x = zeros()
     gone = weakref.ref(x)
     write[2, 32](x)
@@ -607,7 +606,7 @@ def test_no_launch_keeps_its_arrays_alive() -> None:
     assert gone() is None
 
 
-def test_old_launches_are_dropped() -> None:
+def test_old_launches_are_dropped():
     for _ in range(12):
         pdl(use, stream=3)(zeros(), zeros())
     (stream,) = stream_order._streams.values()
@@ -619,7 +618,7 @@ def test_old_launches_are_dropped() -> None:
     assert len(stream.launches) == 1
 
 
-def test_sessions_check_kernels_of_the_library_too() -> None:
+def test_sessions_check_kernels_of_the_library_too():
     a = np.ones((64, 64), np.float16)
     with checking(collect=True) as session:
         d = kernels.gemm(a, a)
@@ -647,14 +646,14 @@ def put(x: tc.Array):
 @pytest.mark.parametrize(
     "view", [lambda x: x, lambda x: x.view(np.uint8), lambda x: x[::-1]], ids=["same", "bytes", "reversed"]
 )
-def test_reads_of_several_blocks_and_other_views(view: Callable[[np.ndarray], np.ndarray]) -> None:
+def test_reads_of_several_blocks_and_other_views(view):
     x = zeros(32)
     read_one[4, 32](x, zeros(128))
     with pytest.raises(Race, match="several blocks, block 0 among them, read it at line"):
         pdl(put, 1)(view(x))
 
 
-def test_neighbours_of_what_was_written_are_free() -> None:
+def test_neighbours_of_what_was_written_are_free():
     x = np.zeros(65, np.uint8)
     write[2, 32](x)
     pdl(put, 1, 1)(x[64:])
@@ -683,7 +682,7 @@ def tensor_load(x: tc.Array, out: tc.Array, wait: tc.Const = True):
     out[tc.threadIdx.x] = tile[0, tc.threadIdx.x]
 
 
-def test_tensor_loads() -> None:
+def test_tensor_loads():
     x = np.zeros((8, 32), np.float32)
     for _ in range(2):
         fill_rows[1, 32](x)

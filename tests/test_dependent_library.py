@@ -93,7 +93,7 @@ CALLS = {
 @pytest.mark.quick(lambda name: name if CALLS[name].__name__ != "calls" else "f32" in name)
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_in_a_row(name: str) -> None:
+def test_calls_in_a_row(name):
     with checking(arch="sm_90a") as session:
         CALLS[name]()
     assert session.result.launches > 1 and session.result.ok, str(session.result)

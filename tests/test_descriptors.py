@@ -43,7 +43,7 @@ def wanted(kind: str, major: int, width: int, line: int, leading: int) -> np.nda
 
 
 @pytest.fixture(scope="module")
-def read() -> dict[str, np.ndarray]:
+def read():
     return {kind: probe.run(kind == "sparse", True) for kind in FORMS}
 
 
@@ -51,7 +51,7 @@ def read() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("major", [0, 1], ids=["k", "mn"])
 @pytest.mark.parametrize("width", SWIZZLES)
-def test_chunks(read: dict[str, np.ndarray], kind: str, major: int, width: int) -> None:
+def test_chunks(read, kind, major, width):
     """With the base offset that the manual demands, a pattern may start at any line."""
     words = probe.descriptors(64 if kind == "sparse" else 32)[major * len(CASES) :]
     for line in range(8):
@@ -61,7 +61,7 @@ def test_chunks(read: dict[str, np.ndarray], kind: str, major: int, width: int) 
         assert np.array_equal(got, wanted(kind, major, width, line, leading)), (line, base)
 
 
-def test_a_batch_may_mix_swizzles() -> None:
+def test_a_batch_may_mix_swizzles():
     rng = np.random.default_rng(1)
     instr = tc.isa.instruction(FORMS["dense"])
     words = probe.descriptors(32)[np.arange(0, 2 * len(CASES), 37)]
@@ -74,7 +74,7 @@ def test_a_batch_may_mix_swizzles() -> None:
         assert np.array_equal(together[i], alone)
 
 
-def test_a_warpgroup_has_one_descriptor() -> None:
+def test_a_warpgroup_has_one_descriptor():
     instr = tc.isa.instruction(FORMS["dense"])
     from tensorcore_dsl.isa.descriptor import Descriptor
 
@@ -84,7 +84,7 @@ def test_a_warpgroup_has_one_descriptor() -> None:
         Descriptor.of(instr, "desc_b", words, np.ones(len(words), bool))
 
 
-def test_addresses_are_kept_within_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_kept_within_their_bytes(monkeypatch):
     """The same descriptors are looked up once, until there is too much of others."""
     monkeypatch.setattr(descriptor, "MAX_HELD", 3 * 2 * (16 * 8 + 8))
     tiles, whole, made = SharedTiles([]), np.ones(1, np.bool_), []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ def places(out: tc.Array, number: tc.s32):
     )
 
 
-def test_each_rank_runs_the_grid_with_its_own_arguments() -> None:
+def test_each_rank_runs_the_grid_with_its_own_arguments():
     out = zeros(2, 3, 32)
     with tc.devices(WORLD):
         places[(3, 2), 32](out, [100 * rank for rank in range(WORLD)])
@@ -41,7 +40,7 @@ def test_each_rank_runs_the_grid_with_its_own_arguments() -> None:
         assert (found == expected[..., None]).all()
 
 
-def test_clusters_are_of_one_rank() -> None:
+def test_clusters_are_of_one_rank():
     @tc.kernel(threads=32)
     def exchange(out: tc.Array, number: tc.s32):
         tc.cluster_size(2)
@@ -85,7 +84,7 @@ def ring_load(peers: tc.PeerArray, out: tc.Array, back: tc.PeerArray, how: tc.Co
 
 
 @pytest.mark.parametrize("how", ["load", "store", "reduce"])
-def test_memory_of_peers(how: str) -> None:
+def test_memory_of_peers(how):
     x, out, back = (
         ranks(1, 64, dtype=np.float32),
         zeros(1, 64, dtype=np.float32),
@@ -107,7 +106,7 @@ def count_up(pads: tc.PeerArray, goal: tc.s64):
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
-def test_counters_wrap_around(dtype: Any) -> None:
+def test_counters_wrap_around(dtype):
     """Two launches wait for values on both sides of 0, or of the end of the range."""
     start = np.iinfo(dtype).max - 1 if np.dtype(dtype).kind == "i" else -2
     pads = [np.array([start]).astype(dtype) for _ in range(WORLD)]
@@ -119,14 +118,14 @@ def test_counters_wrap_around(dtype: Any) -> None:
     assert [int(pad[0]) % 2**bits for pad in pads] == [(start + 2 * WORLD) % 2**bits] * WORLD
 
 
-def test_text_of_signals() -> None:
+def test_text_of_signals():
     arrays = [tc.ArrayType(tc.s32, 1, (True,), 16)] * WORLD
     text = count_up.ptx(tc.PeerArray(arrays, 1), tc.s64)
     assert "red.release.sys.global.add.s32" in text and "ld.acquire.sys.global.b32" in text
     assert count_up.resources(tc.PeerArray(arrays, 1), tc.s64).registers
 
 
-def test_one_rank_alone() -> None:
+def test_one_rank_alone():
     """A PeerArray with a rank is that of one process."""
     x = ranks()
 
@@ -142,7 +141,7 @@ def test_one_rank_alone() -> None:
     assert (out == 62).all()
 
 
-def test_a_deadlock_names_the_ranks() -> None:
+def test_a_deadlock_names_the_ranks():
     arguments, _ = planted.alone(np.random.default_rng(0))
     with tc.devices(3), pytest.raises(Deadlock) as error:
         planted.wait_first[1, 64](**arguments, mistake="planted")
@@ -153,14 +152,14 @@ def test_a_deadlock_names_the_ranks() -> None:
     assert "no rank has reached the signal at" in text
 
 
-def test_a_race_across_launches_names_the_ranks() -> None:
+def test_a_race_across_launches_names_the_ranks():
     arguments, _ = planted.pushed(np.random.default_rng(0))
     with tc.devices(3), pytest.raises(Race, match="each rank runs its launches at its own time"):
         for launch in (1, 2):
             planted.push[1, 64](**arguments, launch=launch, mistake="no wait for the reader")
 
 
-def test_a_barrier_orders_launches() -> None:
+def test_a_barrier_orders_launches():
     arguments, expected = planted.pushed(np.random.default_rng(0))
     with tc.devices(3) as group:
         for launch in (1, 2):
@@ -169,7 +168,7 @@ def test_a_barrier_orders_launches() -> None:
     assert np.array_equal(arguments["out"], expected["out"])
 
 
-def test_explore_changes_the_order_of_ranks() -> None:
+def test_explore_changes_the_order_of_ranks():
     @tc.kernel
     def last(peers: tc.PeerArray):
         if tc.threadIdx.x == 0:
@@ -180,14 +179,14 @@ def test_explore_changes_the_order_of_ranks() -> None:
     assert [d.argument for d in found.differences] == ["peers[0]"]
 
 
-def test_check_and_explore_of_correct_launches() -> None:
+def test_check_and_explore_of_correct_launches():
     arguments, expected = planted.ringed(np.random.default_rng(0))
     with tc.devices(3):
         assert planted.ring.check(1, 64)(**arguments).ok
         assert planted.ring.explore(4)[1, 64](**arguments).ok
 
 
-def test_a_timeline_has_the_blocks_of_each_rank(tmp_path: Path) -> None:
+def test_a_timeline_has_the_blocks_of_each_rank(tmp_path):
     with tc.devices(WORLD):
         report = places.emulator(timeline=True)[(1, 1), 32](zeros(1, 1, 32), 0)
     report.timeline.save(tmp_path / "trace.json")
@@ -201,7 +200,7 @@ def next_rank(peers: tc.PeerArray, out: tc.Array):
     out[tc.threadIdx.x] = peers[peers.rank + 1][tc.threadIdx.x]
 
 
-def test_a_rank_that_does_not_exist() -> None:
+def test_a_rank_that_does_not_exist():
     with tc.devices(WORLD), pytest.raises(AssertionFailed, match="a rank from 0 to 3"):
         next_rank[1, 32](tc.PeerArray(ranks()), zeros())
 
@@ -220,13 +219,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_arguments(case: str) -> None:
+def test_refused_arguments(case):
     call, message = REFUSED[case]
     with tc.devices(WORLD), pytest.raises(ArgumentError, match=message):
         call()
 
 
-def test_a_peer_array_needs_a_rank() -> None:
+def test_a_peer_array_needs_a_rank():
     with pytest.raises(ArgumentError, match="without a rank"):
         next_rank[1, 32](tc.PeerArray(ranks()), zeros()[0])
 
@@ -241,7 +240,7 @@ def test_a_peer_array_needs_a_rank() -> None:
         (lambda x, peers: peers[1.5], "a rank is an integer"),
     ],
 )
-def test_refused_in_kernels(body: Any, message: str) -> None:
+def test_refused_in_kernels(body, message):
     @tc.kernel
     def wrong(x: tc.Array, peers: tc.PeerArray):
         body(x, peers)

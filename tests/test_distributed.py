@@ -48,7 +48,7 @@ def reduced(x: Any, w: Any) -> list[np.ndarray]:
     [(2, 256, 128, 320, SMALL), (3, 384, 72, 72, SMALL), (4, 1024, 64, 128, PAIRS), (2, 128, 264, 256, None)],
 )
 @pytest.mark.parametrize("dtype", [bf16, np.float16])
-def test_bits(world: int, M: int, N: int, K: int, config: Any, dtype: Any) -> None:
+def test_bits(world, M, N, K, config, dtype):
     """The group keeps its memory for a second launch. All-gather gives the bits of one product."""
     group = VirtualGroup(world)
     with tc.devices(world):
@@ -66,7 +66,7 @@ def test_bits(world: int, M: int, N: int, K: int, config: Any, dtype: Any) -> No
 
 
 @pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"])
-def test_no_races_in_two_launches(name: str) -> None:
+def test_no_races_in_two_launches(name):
     group, product = VirtualGroup(2), getattr(kernels, name)
     x, w = operands(2, 256, 64, 128, name == "all_gather_gemm")
     with tc.devices(2), checking(collect=False):
@@ -75,7 +75,7 @@ def test_no_races_in_two_launches(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_bits_do_not_depend_on_the_order_of_ranks(seed: int) -> None:
+def test_bits_do_not_depend_on_the_order_of_ranks(seed):
     x, w = operands(3, 192, 64, 64, False)
     with tc.devices(3), checking(collect=False, order=seed) as session:
         session.checks = False
@@ -83,7 +83,7 @@ def test_bits_do_not_depend_on_the_order_of_ranks(seed: int) -> None:
     assert all(np.array_equal(d, e) for d, e in zip(found, reduced(x, w), strict=True))
 
 
-def test_an_epilogue_gets_the_sums() -> None:
+def test_an_epilogue_gets_the_sums():
     def relu(value, row, col):
         return tc.maximum(value, 0.0)
 
@@ -111,7 +111,7 @@ def test_an_epilogue_gets_the_sums() -> None:
         (128, 64, 64, {"x": lambda x: [one[:, :32] for one in x]}, "the shapes do not fit"),
     ],
 )
-def test_refused(M: int, N: int, K: int, change: dict[str, Any], message: str) -> None:
+def test_refused(M, N, K, change, message):
     x, w = operands(2, M, N, K, True)
     x = change.get("x", lambda x: x)(x)
     with tc.devices(2), pytest.raises(tc.ArgumentError, match=message):
@@ -138,7 +138,7 @@ class OneRank:
 
 
 @pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"])
-def test_launch_of_one_rank_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_of_one_rank_on_a_gpu(name, monkeypatch):
     """Both launches, of which the second one is prepared; each rank's array has a tensor map."""
     fake, group = FakeGpu(), OneRank()
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)

@@ -45,7 +45,7 @@ def integers(seed: int, *shape: int) -> np.ndarray:
 
 class TestProducts:
     @pytest.mark.parametrize("batch", [(), (3,), (2, 300)])
-    def test_f16(self, batch: tuple[int, ...]) -> None:
+    def test_f16(self, batch):
         a, b, c = (integers(1, *batch, 16, 16), integers(2, *batch, 16, 8), integers(3, *batch, 16, 8))
         given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
         found = emulate(F16, *given)
@@ -54,14 +54,14 @@ class TestProducts:
         assert layout is not None
         assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
 
-    def test_f64_has_wide_registers(self) -> None:
+    def test_f64_has_wide_registers(self):
         a, b, c = (integers(i, 8, *s).astype(np.float64) for i, s in enumerate([(8, 4), (4, 8), (8, 8)]))
         found = emulate(F64, *operands(F64, a, b, c), arch="sm_80")
         layout = isa.instruction(F64).d.layout
         assert layout is not None and found.dtype == np.uint64
         assert np.array_equal(matrix(layout, found, np.float64), a @ b + c)
 
-    def test_batches_broadcast(self) -> None:
+    def test_batches_broadcast(self):
         a, b, c = integers(4, 5, 1, 16, 16), integers(5, 7, 16, 8), integers(6, 16, 8)
         given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
         found = emulate(F16, *given)
@@ -69,7 +69,7 @@ class TestProducts:
         assert layout is not None and found.shape == (5, 7, 32, 4)
         assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
 
-    def test_operands_are_left_alone(self) -> None:
+    def test_operands_are_left_alone(self):
         given = operands(
             F16,
             *(
@@ -83,7 +83,7 @@ class TestProducts:
         emulate(F16, *given)
         assert all(np.array_equal(g, b) for g, b in zip(given, before, strict=True))
 
-    def test_the_first_of_copies_counts(self) -> None:
+    def test_the_first_of_copies_counts(self):
         """wmma's m8n32k16 holds A four times. As on an H200, only the first copy is read."""
         name = "wmma.mma.sync.aligned.row.col.m8n32k16.f32.f32"
         a, b, c = operands(
@@ -112,7 +112,7 @@ class TestWarpgroups:
         return start >> 4 | 128 >> 4 << 16 | 256 >> 4 << 32
 
     @pytest.mark.parametrize("source", ["memory", "registers"])
-    def test_product(self, source: str) -> None:
+    def test_product(self, source):
         a, b, c = integers(8, 3, 64, 16), integers(9, 3, 16, 8), integers(10, 3, 64, 8)
         half = [a.astype(np.float16), np.ascontiguousarray(b.swapaxes(1, 2)).astype(np.float16)]
         shared = np.concatenate([self.stored(x) for x in half], axis=1)
@@ -128,7 +128,7 @@ class TestWarpgroups:
         found = emulate(self.NAME, *given, False, 1, 1, *trans, shared=shared)
         assert np.array_equal(matrix(d, found, np.float32), a @ b)
 
-    def test_descriptors_of_a_batch(self) -> None:
+    def test_descriptors_of_a_batch(self):
         """Three tiles of A in one memory."""
         a, b = integers(11, 3, 64, 16), integers(12, 16, 8)
         half = [x.astype(np.float16) for x in (a.reshape(192, 16), np.ascontiguousarray(b.T))]
@@ -140,14 +140,14 @@ class TestWarpgroups:
         found = emulate(self.NAME, zeros, starts, self.descriptor(3 * 2048), 1, 1, 1, 0, 0, shared=shared)
         assert np.array_equal(matrix(d, found, np.float32), a @ b)
 
-    def test_a_descriptor_outside(self) -> None:
+    def test_a_descriptor_outside(self):
         zeros, descriptor = np.zeros((128, 4), np.uint32), self.descriptor(0)
         with pytest.raises(OutOfBounds, match="bytes 0 to 0x3ff"):
             emulate(self.NAME, zeros, descriptor, descriptor, 1, 1, 1, 0, 0, shared=np.zeros(1024, np.uint8))
 
 
 class TestMatrices:
-    def test_ldmatrix_and_stmatrix_are_inverse(self) -> None:
+    def test_ldmatrix_and_stmatrix_are_inverse(self):
         """Rows at scattered addresses of a batch of shared memories."""
         rng = np.random.default_rng(7)
         shared = rng.integers(0, 256, (6, 2048)).astype(np.uint8)
@@ -166,20 +166,20 @@ class TestMatrices:
             held[cta, (rows[cta][:, None] + np.arange(16)).ravel()] = True
         assert np.array_equal(image, np.where(held, shared, 0))
 
-    def test_one_memory_serves_a_batch(self) -> None:
+    def test_one_memory_serves_a_batch(self):
         shared = np.arange(1024, dtype=np.uint16).view(np.uint8)
         rows = np.arange(32, dtype=np.uint32) * 16 + np.array([[0], [512], [1024]], np.uint32)
         registers = emulate(LDMATRIX, rows, shared=shared)
         assert registers.shape == (3, 32, 4)
         assert (registers[1] - registers[0] == 256 * 0x10001).all()
 
-    def test_an_address_outside(self) -> None:
+    def test_an_address_outside(self):
         rows = np.arange(32, dtype=np.uint32) * 16
         with pytest.raises(OutOfBounds, match="bytes 0 to 0x1ef"):
             emulate(LDMATRIX, rows, shared=np.zeros(496, np.uint8))
 
     @pytest.mark.parametrize(("trans", "count"), [("", 1), ("", 2), (".trans", 1), (".trans", 4)])
-    def test_ldmatrix_has_an_axis_of_registers(self, trans: str, count: int) -> None:
+    def test_ldmatrix_has_an_axis_of_registers(self, trans, count):
         """Also where it is one register; lane 4r + q holds elements 2q, 2q + 1 of row r."""
         elements = integers(16, 3, count, 8, 8).astype(np.uint16)
         shared = elements.reshape(3, -1).view(np.uint8)
@@ -191,7 +191,7 @@ class TestMatrices:
         assert np.array_equal(found, words.swapaxes(1, 2))
 
     @pytest.mark.parametrize("tail", [(), (1,)])
-    def test_movmatrix_has_an_axis_of_registers(self, tail: tuple[int, ...]) -> None:
+    def test_movmatrix_has_an_axis_of_registers(self, tail):
         elements = integers(17, 2, 8, 8).astype(np.uint16)
         given = elements.view(np.uint32).reshape(2, 32, *tail)
         found = emulate("movmatrix.sync.aligned.m8n8.trans.b16", given)
@@ -200,13 +200,13 @@ class TestMatrices:
 
 
 class TestScalars:
-    def test_lanes_and_numbers(self) -> None:
+    def test_lanes_and_numbers(self):
         a = np.arange(64, dtype=np.uint32).reshape(2, 32)
         assert np.array_equal(emulate("add.u32", a, 5), a + 5)
         assert np.array_equal(emulate("add.u32", a[..., None], 5), (a + 5)[..., None])
         assert emulate("add.u32", 2, 3).tolist() == [5] * 32
 
-    def test_a_register_may_have_an_axis(self) -> None:
+    def test_a_register_may_have_an_axis(self):
         """The result has it exactly when an operand has it."""
         a = integers(18, 5, 32).astype(np.int32)
         assert emulate("add.s32", a, 3).shape == (5, 32)
@@ -214,18 +214,18 @@ class TestScalars:
         assert found.shape == (5, 32, 1)
         assert np.array_equal(found.view(np.int32)[..., 0], 2 * a)
 
-    def test_floats_as_bits(self) -> None:
+    def test_floats_as_bits(self):
         a = np.linspace(0, 1, 32, dtype=np.float32)
         found = emulate("add.rn.f32", a.view(np.uint32), 1.5)
         assert np.array_equal(found.view(np.float32), a + np.float32(1.5))
 
-    def test_several_results(self) -> None:
+    def test_several_results(self):
         value = np.arange(32, dtype=np.uint32)
         moved, inside = emulate("shfl.sync.up.b32.pred", value, 1, 0, 0xFFFFFFFF)
         assert moved.tolist() == [0, *range(31)]
         assert inside.tolist() == [False] + [True] * 31
 
-    def test_signed_bits_are_bits(self) -> None:
+    def test_signed_bits_are_bits(self):
         a = np.full(32, -2, np.int32)
         assert (emulate("add.s32", a, 1).view(np.int32) == -1).all()
 
@@ -242,7 +242,7 @@ class TestMistakes:
             ((["x"], 2, 3), "a is a list; a NumPy array of register bits or a number is needed"),
         ],
     )
-    def test_operands(self, operands: Any, message: str) -> None:
+    def test_operands(self, operands, message):
         with pytest.raises(OperandError, match=message):
             emulate(F16, *operands)
 
@@ -254,18 +254,18 @@ class TestMistakes:
             ("wgmma.wait_group.sync.aligned", "n"),
         ],
     )
-    def test_arrays_for_what_is_known_at_compile_time(self, text: str, name: str) -> None:
+    def test_arrays_for_what_is_known_at_compile_time(self, text, name):
         with pytest.raises(OperandError, match=f"operand {name} is a ndarray; a number is needed"):
             emulate(text, np.full(32, 40, np.uint32))
 
-    def test_batches_that_do_not_broadcast(self) -> None:
+    def test_batches_that_do_not_broadcast(self):
         def zeros(*shape: int) -> np.ndarray:
             return np.zeros(shape, np.uint32)
 
         with pytest.raises(OperandError, match=r"a \(2,\), b \(3,\), c \(\)"):
             emulate(F16, zeros(2, 32, 4), zeros(3, 32, 2), zeros(32, 4))
 
-    def test_architecture(self) -> None:
+    def test_architecture(self):
         given = operands(
             F16,
             *(
@@ -278,22 +278,22 @@ class TestMistakes:
         with pytest.raises(ArchError, match="unknown architecture 'sm_81'"):
             emulate(F16, *given, arch="sm_81")
 
-    def test_unknown(self) -> None:
+    def test_unknown(self):
         with pytest.raises(UnknownInstruction):
             emulate("mma.sync.aligned.m16n8k17.row.col.f32.f16.f16.f32")
 
-    def test_immediates(self) -> None:
+    def test_immediates(self):
         with pytest.raises(OperandError, match="operand size: 5 was given; allowed are 4, 8, 16"):
             emulate("cp.async.ca.shared.global", 0, 0, 5)
 
-    def test_shared_is_bytes(self) -> None:
+    def test_shared_is_bytes(self):
         with pytest.raises(OperandError, match="shared has dtype uint32"):
             emulate(LDMATRIX, np.zeros(32, np.uint32), shared=np.zeros(512, np.uint32))
 
-    def test_there_is_no_global_memory(self) -> None:
+    def test_there_is_no_global_memory(self):
         with pytest.raises(OutOfBounds, match="belongs to no argument"):
             emulate("ld.global.b32", np.zeros(32, np.uint64))
 
-    def test_a_lane_that_names_nobody(self) -> None:
+    def test_a_lane_that_names_nobody(self):
         with pytest.raises(Divergence, match="not in its own mask"):
             emulate("shfl.sync.idx.b32", 1, 0, 31, 0xFFFF)

@@ -59,7 +59,7 @@ def fill(x: tc.Array):
 
 
 @pytest.mark.parametrize("stream", ["foo", [1], -5, object(), True])
-def test_streams_are_checked_on_the_cpu_too(stream: Any) -> None:
+def test_streams_are_checked_on_the_cpu_too(stream):
     tuned = tc.autotune([tc.Config(grid=1, block=4)])(fill)
     with tc.target("cpu"):
         for launch in (
@@ -73,13 +73,13 @@ def test_streams_are_checked_on_the_cpu_too(stream: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [None, 0, 7, Stream()])
-def test_streams_that_a_launch_on_the_cpu_takes(stream: Any) -> None:
+def test_streams_that_a_launch_on_the_cpu_takes(stream):
     with tc.target("cpu"):
         fill[1, 4, stream](x := np.zeros(4, np.float32))
     assert x.tolist() == [1, 1, 1, 1]
 
 
-def test_options_of_configured() -> None:
+def test_options_of_configured():
     says(
         ".configured(grid, block, *, stream=None, shared_bytes=0, cluster=None, cooperative=False, "
         "pdl=False): got an unexpected keyword argument 'foo'",
@@ -110,13 +110,13 @@ def generates(x: tc.Array):
     ("kernel", "line"),
     [(too_large, "    large = tc.shared((512, 1024), tc.f32)"), (generates, "    yield x[1]")],
 )
-def test_places_of_what_is_refused_as_a_whole(kernel: Any, line: str) -> None:
+def test_places_of_what_is_refused_as_a_whole(kernel, line):
     with pytest.raises(TensorCoreError) as found:
         kernel.ptx(F32)
     assert f"{line}\n" in str(found.value) and " in " + kernel.__name__ in str(found.value)
 
 
-def test_emulating_an_instruction_without_its_shared_memory() -> None:
+def test_emulating_an_instruction_without_its_shared_memory():
     with pytest.raises(
         tc.OutOfBounds, match=r"the CTA has no shared memory; pass shared=, its bytes \(uint8\)"
     ):
@@ -125,7 +125,7 @@ def test_emulating_an_instruction_without_its_shared_memory() -> None:
 
 @pytest.mark.parametrize("function", [tc.shfl_xor, tc.shfl_up, tc.shfl_down, tc.shfl])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_shuffles_with_the_mask_in_front(function: Any, dtype: Any) -> None:
+def test_shuffles_with_the_mask_in_front(function, dtype):
     @tc.kernel
     def habit(x: tc.Array):
         x[tc.lane_id()] = function(0xFFFFFFFF, x[tc.lane_id()], 1)
@@ -137,7 +137,7 @@ def test_shuffles_with_the_mask_in_front(function: Any, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("threads", [32, 128])
-def test_a_race_within_a_warp_names_the_barrier_of_larger_blocks(threads: int) -> None:
+def test_a_race_within_a_warp_names_the_barrier_of_larger_blocks(threads):
     @tc.kernel
     def turned(x: tc.Array):
         tile = tc.shared((128,), tc.f32)
@@ -153,12 +153,12 @@ def test_a_race_within_a_warp_names_the_barrier_of_larger_blocks(threads: int) -
     assert (more in str(found.value)) == (threads == 128)
 
 
-def test_autotune_without_configurations() -> None:
+def test_autotune_without_configurations():
     says("autotune takes configs, not kernel fill: @tc.autotune([...])", lambda: tc.autotune(fill))
     says("autotune takes configs, not 3: @tc.autotune([...])", lambda: tc.autotune(3))
 
 
-def test_autotuned_emulation_takes_the_grid_of_the_configurations() -> None:
+def test_autotuned_emulation_takes_the_grid_of_the_configurations():
     tuned = tc.autotune([tc.Config(grid=1, block=4)])(fill)
     tuned.emulate(x := np.zeros(4, np.float32))
     assert x.tolist() == [1, 1, 1, 1]
@@ -241,7 +241,7 @@ HIDDEN = NAMES["hidden"]
 LAMBDA = lambda: None
 
 
-def test_targets(monkeypatch: Any):
+def test_targets(monkeypatch):
     def enter(*args: Any) -> None:
         with tc.target(*args):
             pass
@@ -253,7 +253,7 @@ def test_targets(monkeypatch: Any):
     says("TENSORCORE_DSL_TARGET is 'tpu'; allowed are cpu, cuda", tc.current_target)
 
 
-def test_a_gpu_of_the_future(monkeypatch: Any):
+def test_a_gpu_of_the_future(monkeypatch):
     from tensorcore_dsl.runtime import targets
 
     monkeypatch.setattr(targets.driver, "compute_capability", lambda: 137)
@@ -275,7 +275,7 @@ def test_a_gpu_of_the_future(monkeypatch: Any):
         (124, "sm_121f"),
     ],
 )
-def test_a_gpu_is_served_by_its_family(number: int, name: str, monkeypatch: Any):
+def test_a_gpu_is_served_by_its_family(number, name, monkeypatch):
     from tensorcore_dsl.runtime import targets
 
     monkeypatch.setattr(targets.driver, "compute_capability", lambda: number)

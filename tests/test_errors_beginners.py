@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda
-from refused_kernels import F32, MATRIX, Case, Refusals, check
+from refused_kernels import F32, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import (
@@ -29,7 +29,7 @@ X = np.zeros(32, np.float32)
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case):
+def test_refused(case):
     check(case)
 
 
@@ -168,7 +168,7 @@ def misspells_an_attribute_of_a_fragment():
         ("Shared", "did you mean tc.shared?"),
     ],
 )
-def test_names_of_other_languages(name: str, meant: str | None) -> None:
+def test_names_of_other_languages(name, meant):
     with pytest.raises(AttributeError) as error:
         getattr(tc, name)
     if meant is None:  # Python asks for such names itself
@@ -177,7 +177,7 @@ def test_names_of_other_languages(name: str, meant: str | None) -> None:
     assert str(error.value) == f"tensorcore_dsl has no {name!r}; {meant}"
 
 
-def test_all_advice_names_what_exists() -> None:
+def test_all_advice_names_what_exists():
     from tensorcore_dsl.lang import synonyms
 
     for name, advice in synonyms._NAMES.items():
@@ -381,12 +381,12 @@ TorchType.__module__ = "torch"
         ("b32", tc.b32),
     ],
 )
-def test_types_by_other_names(given: Any, meant: Any) -> None:
+def test_types_by_other_names(given, meant):
     assert as_dtype(given) is meant
 
 
 @pytest.mark.parametrize("given", ["f17", 3, None, str, np.complex64, np, "i4", "float", object()])
-def test_what_is_no_type(given: Any) -> None:
+def test_what_is_no_type(given):
     with pytest.raises(tc.TensorCoreError):
         as_dtype(given)
 
@@ -402,7 +402,7 @@ def types(x: tc.Array, n: np.int64, f: f32, h: np.dtype("float16")):  # noqa: F8
     x[tc.threadIdx.x] = own[0] + tile[tc.threadIdx.x] + n + value + h + bits
 
 
-def test_types_of_numpy_in_kernels() -> None:
+def test_types_of_numpy_in_kernels():
     x = np.arange(32, dtype=np.float32)
     types.emulate[1, 32](x, 3, 2.0, 0.5)
     assert np.array_equal(x, np.arange(32) + 2 + 3 + 1 + 0.5 + 2)
@@ -730,7 +730,7 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", LAUNCHES)
-def test_launches(case: str) -> None:
+def test_launches(case):
     run, message = LAUNCHES[case]
     with pytest.raises(tc.TensorCoreError) as error:
         run()
@@ -758,7 +758,7 @@ def allowed(x: tc.Array, bias: tc.Const = None):
     x[tc.threadIdx.x] = total + first[tc.threadIdx.x] + second[tc.threadIdx.x] + len(range(0, 2))
 
 
-def test_what_stays_allowed() -> None:
+def test_what_stays_allowed():
     x = np.zeros(32, np.float32)
     allowed.emulate[1, 32](x)
     assert np.array_equal(x, np.full(32, 10, np.float32))

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from refused_kernels import F32, MATRIX, Case, Refusals, check
+from refused_kernels import F32, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 
@@ -45,7 +45,7 @@ def kernel_of(call: str) -> tc.Kernel:
 
 @pytest.mark.quick(lambda name: getattr(tc, name).__module__)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_error_of_python_inside_the_library_is_shown(name: str) -> None:
+def test_no_error_of_python_inside_the_library_is_shown(name):
     for call in calls_of(name):
         try:
             kernel_of(call).ptx(F32, tc.s32, arch="sm_90a")
@@ -56,7 +56,7 @@ def test_no_error_of_python_inside_the_library_is_shown(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_outside_of_kernels(name: str) -> None:
+def test_outside_of_kernels(name):
     for args in ((), (1,), ("a",), (None, 1), (1, 2, 3), (X,), (X, X)):
         if name == "static_range" and args and all(isinstance(arg, int) for arg in args):
             continue  # a range
@@ -129,5 +129,5 @@ def loads_without_a_map(x: tc.Array):
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case) -> None:
+def test_refused(case):
     check(case)

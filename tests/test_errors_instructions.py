@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from refused_kernels import F32, INTS, MATRIX, Case, Refusals, check
+from refused_kernels import F32, INTS, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArchError, UnknownInstruction
@@ -12,7 +12,7 @@ refused = Refusals()
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case):
+def test_refused(case):
     check(case)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from refused_kernels import F32, INTS, Case, Refusals, check
+from refused_kernels import F32, INTS, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArrayType, EmulationError, LayoutError, OperandError
@@ -21,7 +21,7 @@ MMA = "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case) -> None:
+def test_refused(case):
     check(case)
 
 
@@ -102,7 +102,7 @@ MN = {"b_major": "mn"}
         ({"options": {"metadata": [1]}}, "takes 0 words of metadata for 4 steps of K; 1 was given"),
     ],
 )
-def test_operands_of_another_extent_or_type(given: dict[str, Any], message: str) -> None:
+def test_operands_of_another_extent_or_type(given, message):
     with pytest.raises(OperandError) as found:
         product.ir(**given, arch="sm_90a")
     assert message in found.value.message
@@ -142,9 +142,7 @@ WIDE = "make it (2, 64, 64) with swizzle=128 and pass tile[index], or (STAGES, 2
         ),
     ],
 )
-def test_rows_that_are_no_operand_say_which_shape_is(
-    given: dict[str, Any], choose: Any, message: str
-) -> None:
+def test_rows_that_are_no_operand_say_which_shape_is(given, choose, message):
     with pytest.raises(LayoutError) as found:
         rows_of(given, choose or (lambda tile, i: tile)).ir(tc.s32, arch="sm_90a")
     assert found.value.message.endswith(message)
@@ -169,7 +167,7 @@ def product_of_stage(x: tc.Array, stage: tc.s32, out: tc.Array, rows: tc.Const):
 
 
 @pytest.mark.parametrize("stage, rows", [(0, 64), (1, 64), (2, 24), (5, 24)])
-def test_slices_at_run_time_that_start_at_whole_swizzle_periods(stage: int, rows: int) -> None:
+def test_slices_at_run_time_that_start_at_whole_swizzle_periods(stage, rows):
     x = np.random.default_rng(0).integers(-4, 5, (192, 64)).astype(ml_dtypes.bfloat16)
     out = np.zeros((64, 64), np.float32)
     product_of_stage.emulator("sm_90a")[1, 128](x, stage, out, rows)
@@ -188,7 +186,7 @@ def test_slices_at_run_time_that_start_at_whole_swizzle_periods(stage: int, rows
         {"rows": (64, 128), "columns": (64, 128), "instr": S8, "dtype": tc.s8},
     ],
 )
-def test_operands_that_fit(given: dict[str, Any]) -> None:
+def test_operands_that_fit(given):
     assert "wgmma.mma_async" in product.ir(**given, arch="sm_90a")
 
 
@@ -275,7 +273,7 @@ def load_box(
     tc.tma_load(tile, map, index, bars[0], **(options or {}))
 
 
-def test_arrays_that_are_contiguous_along_another_axis() -> None:
+def test_arrays_that_are_contiguous_along_another_axis():
     with pytest.raises(LayoutError) as found:
         load_box.ir(COLUMNS, box=(128, 64), shape=(128, 64), map_swizzle=128, arch="sm_90a")
     assert found.value.message == (
@@ -291,7 +289,7 @@ def test_arrays_that_are_contiguous_along_another_axis() -> None:
     )
 
 
-def test_a_transposed_view_for_wgmma() -> None:
+def test_a_transposed_view_for_wgmma():
     @tc.kernel(threads=128)
     def transposed():
         mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
@@ -362,7 +360,7 @@ SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
         ),
     ],
 )
-def test_tiles_and_indices_that_are_no_box(given: dict[str, Any], message: str) -> None:
+def test_tiles_and_indices_that_are_no_box(given, message):
     with pytest.raises(OperandError) as found:
         load_box.ir(BF16, **given, arch="sm_90a")
     assert message in found.value.message
@@ -383,12 +381,12 @@ def test_tiles_and_indices_that_are_no_box(given: dict[str, Any], message: str) 
         {"index": (np.int64(8), 0)},
     ],
 )
-def test_tiles_that_are_a_box(given: dict[str, Any]) -> None:
+def test_tiles_that_are_a_box(given):
     assert "cp.async.bulk.tensor" in load_box.ir(BF16, **given, arch="sm_90a")
 
 
 @pytest.mark.parametrize("given", [{"shape": (64, 32)}, {"shape": (32, 64), "strides": (1, 32)}])
-def test_a_tile_of_columns_has_either_order(given: dict[str, Any]) -> None:
+def test_a_tile_of_columns_has_either_order(given):
     assert "cp.async.bulk.tensor" in load_box.ir(COLUMNS, box=(32, 64), **given, arch="sm_90a")
     message = r"boxes of 32x64 bf16 \(in memory 64x32\) to dense tiles; a shared bf16 tile of 32x64"
     with pytest.raises(OperandError, match=message):
@@ -607,7 +605,7 @@ def vector_leaves_a_tile():
     tile.at(0, 4).store([1.0, 2.0, 3.0, 4.0])
 
 
-def test_what_a_predicate_decides_is_no_error() -> None:
+def test_what_a_predicate_decides_is_no_error():
     @tc.kernel
     def guarded(x: tc.Array, n: tc.s32):
         view, tile = x[0:64], tc.shared((8, 6), tc.f32)
@@ -704,7 +702,7 @@ WAIT = "`tc.wgmma_wait(pending)` at line {} leaves it in flight; "
         (copies_in_flight, 32, (0,), ""),
     ],
 )
-def test_waits_that_leave_too_much_in_flight(kernel: Any, threads: int, args: Any, words: str) -> None:
+def test_waits_that_leave_too_much_in_flight(kernel, threads, args, words):
     """A wait for fewer groups than needed is told from none: which one, and what it should be."""
     run = kernel.emulator("sm_90a")[1, threads]
     x = np.zeros((8, 32 if kernel is stores_in_flight else 128), np.float32)
@@ -742,7 +740,7 @@ BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
 @pytest.mark.parametrize("single", [False, True])
-def test_too_few_announced_bytes(single: bool) -> None:
+def test_too_few_announced_bytes(single):
     """The report names the phase that ended too early, not the one that nobody waits for."""
     x = np.ones((1, 32), np.float32)
     run, out = announced.emulator("sm_90a")[1, 32], np.zeros_like(x)
@@ -766,7 +764,7 @@ def test_too_few_announced_bytes(single: bool) -> None:
         ((64, 8), 48, "a tensor map of argument 'x': a swizzle of 48 bytes; allowed are 0, 32, 64, 128"),
     ],
 )
-def test_boxes_that_no_tensor_map_has(box: Any, swizzle: int, message: str) -> None:
+def test_boxes_that_no_tensor_map_has(box, swizzle, message):
     @tc.kernel
     def mapped(x: tc.Array):
         _ = tc.tensor_map(x, box, swizzle)
@@ -788,7 +786,7 @@ def unaligned(x: tc.Array):
         tc.tma_load(tile, map, (0, 0), bar)
 
 
-def test_a_tile_that_is_not_aligned() -> None:
+def test_a_tile_that_is_not_aligned():
     words = r"names shared 0x10, which is no multiple of 128 \(tc.shared\(\.\.\., align=128\)\)"
     with pytest.raises(tc.Misaligned, match=words):
         unaligned.emulator("sm_90a")[1, 32](np.zeros((8, 32), np.float32))
@@ -802,7 +800,7 @@ def aligned_to(x: tc.Array, align: tc.Const, first: tc.Const = 0):
     x.at(0).store(tile.at(0, first).load(4))
 
 
-def test_accesses_to_a_tile_that_is_not_aligned() -> None:
+def test_accesses_to_a_tile_that_is_not_aligned():
     """The tile's start needs align=; a wrong place in an aligned tile does not."""
     x = np.zeros(4, np.float16)
     words = r"at 0x2 by .*, which is no multiple of 8: element \[0, 0\] of .* \(.*align=8\)"
@@ -826,7 +824,7 @@ def copied_to_dynamic(x: tc.Array, out: tc.Array, offset: tc.Const):
     out[tc.threadIdx.x] = tile[7, tc.threadIdx.x]
 
 
-def test_tma_reaches_dynamic_memory_behind_static() -> None:
+def test_tma_reaches_dynamic_memory_behind_static():
     """The 8 bytes of the mbarrier lie before it."""
     x, out = np.arange(256, dtype=np.float32).reshape(8, 32), np.zeros(32, np.float32)
     copied_to_dynamic.emulator("sm_90a")[1, 32, None, 1152](x, out, 128)

@@ -6,7 +6,7 @@ import linecache
 
 import numpy as np
 import pytest
-from refused_kernels import INTS, Case, Refusals, check
+from refused_kernels import INTS, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import CompileError
@@ -15,7 +15,7 @@ refused = Refusals()
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case):
+def test_refused(case):
     check(case)
 
 

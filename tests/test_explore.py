@@ -34,13 +34,13 @@ def words(n: int) -> Any:
 
 
 @pytest.mark.parametrize("text", ["up", "down", "drawn7", "up b0w2@17", "down b3w0l4@1 b0w31l16-31@9 b0w0@2"])
-def test_schedules_are_what_their_text_says(text: str) -> None:
+def test_schedules_are_what_their_text_says(text):
     schedule = order_of(text)
     assert isinstance(schedule, Schedule) and str(schedule) == text
     assert order_of(schedule) is schedule
 
 
-def test_switches_are_read() -> None:
+def test_switches_are_read():
     assert Schedule.parse("up b3w0l4@1 b0w2@17") == Schedule(
         "up", (Switch(3, 0, 1, (4, 4)), Switch(0, 2, 17))
     )
@@ -60,7 +60,7 @@ def test_switches_are_read() -> None:
         "drawn",
     ],
 )
-def test_other_texts_are_refused(text: str) -> None:
+def test_other_texts_are_refused(text):
     with pytest.raises(tc.ArgumentError, match="is no seed: .* a schedule as kernel.explore prints"):
         in_pairs.emulator(order=text)
 
@@ -80,14 +80,14 @@ def taken(order: Any, warps: int = 4) -> list[int]:
     return list(out)
 
 
-def test_warps_run_in_the_order_of_the_base() -> None:
+def test_warps_run_in_the_order_of_the_base():
     assert taken("up") == [0, 1, 2, 3] and taken("down") == [3, 2, 1, 0]
     drawn = {tuple(taken(f"drawn{seed}")) for seed in range(4)}
     assert len(drawn) > 1 and all(sorted(t) == [0, 1, 2, 3] for t in drawn)
     assert taken("drawn1") == taken("drawn1")
 
 
-def test_a_warp_stops_at_a_switch() -> None:
+def test_a_warp_stops_at_a_switch():
     assert taken("up b0w0@1") == [3, 0, 1, 2]
     assert taken("up b0w1@1 b0w0@1") == [2, 3, 0, 1]
     assert taken("up b0w2@2") == taken("up b0w7@1") == taken("up b5w0@1") == [0, 1, 2, 3]
@@ -118,21 +118,21 @@ def pairs(order: Any, how: str = "races") -> list[int]:
 SWAPPED = [t + 1 for i in range(0, 64, 2) for t in (i + 1, i)]
 
 
-def test_lanes_run_apart() -> None:
+def test_lanes_run_apart():
     assert pairs(None) == pairs("up") == SWAPPED
     late = pairs("up b0w0l1@3")
     assert late[0] == 0 and late[1:] == SWAPPED[1:]
     assert pairs("up b0w1l16-31@3")[48:] == SWAPPED[48:]  # whose neighbours wait too
 
 
-def test_drawn_orders_split_warps() -> None:
+def test_drawn_orders_split_warps():
     """Every fourth seed; the others keep warps whole, so that this race cannot show."""
     assert all(pairs(seed) == SWAPPED for seed in range(12) if seed % 4 != 3)
     assert any(pairs(seed) != SWAPPED for seed in range(3, 40, 4))
 
 
 @pytest.mark.parametrize("how", ["meets", "exchanges"])
-def test_lanes_meet_where_they_must(how: str) -> None:
+def test_lanes_meet_where_they_must(how):
     for order in (*range(3, 24, 4), "up b0w0l1@3", "down b0w0l0-3@3 b0w1l7@4", "up b0w1l1-31@1"):
         assert pairs(order, how) == SWAPPED
 
@@ -164,7 +164,7 @@ def unmatched(out: tc.Array):
 
 
 @pytest.mark.parametrize("order", ["up", "down", "up b0w1@1", "drawn3 b0w1l3-9@1"])
-def test_polls_and_deadlocks(order: str) -> None:
+def test_polls_and_deadlocks(order):
     out = np.zeros(128, np.int32)
     polled.emulator(order=order)[1, 128](np.zeros(1, np.int32), out)
     assert out.all()
@@ -177,7 +177,7 @@ def test_polls_and_deadlocks(order: str) -> None:
 # -- kernel.explore ------------------------------------------------------------------------------
 
 
-def test_a_correct_kernel() -> None:
+def test_a_correct_kernel():
     x, out = words(64), words(64)
     found = in_pairs.explore(40)[1, 64](x, out, how="meets")
     assert found and found.ok and found.orders == 40 and found.order is None
@@ -185,7 +185,7 @@ def test_a_correct_kernel() -> None:
     assert (x == words(64)).all() and (out == words(64)).all()  # it ran on copies
 
 
-def test_results_that_differ() -> None:
+def test_results_that_differ():
     out = words(64)
     found = in_pairs.explore(100, checks=False)[1, 64](words(64), out)
     assert not found and found.error is None and found.orders < 100
@@ -217,7 +217,7 @@ def depends(flag: tc.Array, out: tc.Array):
         tc.atomic("exch", flag.at(0), 1)
 
 
-def test_an_error_is_reported_with_the_switch_that_leads_to_it() -> None:
+def test_an_error_is_reported_with_the_switch_that_leads_to_it():
     arrays = np.zeros(1, np.int32), np.zeros(64, np.int32)
     found = depends.explore(60)[1, 64](*arrays)
     assert not found and isinstance(found.error, tc.OutOfBounds) and not found.differences
@@ -233,7 +233,7 @@ def test_an_error_is_reported_with_the_switch_that_leads_to_it() -> None:
     assert json.loads(found.json())["error"]["kind"] == "OutOfBounds"
 
 
-def test_an_error_of_the_first_order() -> None:
+def test_an_error_of_the_first_order():
     found = tickets.explore(9)[1, 64](np.zeros(1, np.int32), words(1))
     assert not found and found.orders == 1 and found.order is None and not found.switches
     assert "it shows in the emulator's own order" in str(found)
@@ -246,13 +246,13 @@ def unique(count: tc.Array, total: tc.Array):
         tc.atomic("add", total.at(0), tc.atomic("add", count.at(0), 1))
 
 
-def test_several_blocks() -> None:
+def test_several_blocks():
     assert unique.explore(30)[5, 64](np.zeros(1, np.int32), np.zeros(1, np.int32))
     found = tickets.explore(30, checks=False)[2, 64](np.zeros(1, np.int32), words(2))
     assert not found and found.differences[0].argument == "out"
 
 
-def test_mistakes_of_the_caller_are_raised() -> None:
+def test_mistakes_of_the_caller_are_raised():
     for wrong in (
         lambda: tickets.explore(0),
         lambda: tickets.explore(True),
@@ -264,7 +264,7 @@ def test_mistakes_of_the_caller_are_raised() -> None:
             wrong()
 
 
-def test_bits_are_compared() -> None:
+def test_bits_are_compared():
     """Zeros of both signs differ, NaNs of the same bits do not."""
 
     @tc.kernel
@@ -279,7 +279,7 @@ def test_bits_are_compared() -> None:
     assert [(d.argument, d.count, d.index) for d in found.differences] == [("out", 1, (0,))]
 
 
-def test_variations_are_many_and_do_not_repeat() -> None:
+def test_variations_are_many_and_do_not_repeat():
     journal = Journal()
     args = [np.zeros(1, np.int32), words(4)]
     tickets.emulator(order=Schedule("up", journal=journal))[1, 128](*args)  # type: ignore[arg-type]
@@ -306,7 +306,7 @@ def normal(rows: int, cols: int) -> Any:
     [HopperConfig(BM=64, BN=32, stages=2, pingpong=True), HopperConfig(BM=64, BN=32, stages=2, split_k=2)],
     ids=["ping-pong", "split"],
 )
-def test_the_library_has_no_false_alarm(config: Any) -> None:
+def test_the_library_has_no_false_alarm(config):
     a, b, d = normal(64, 128), normal(32, 128).T, np.zeros((64, 32), BF16)
     explorer = bf16_gemm.explore(9, arch="sm_90a")[config.cluster_size, config.threads]
     assert explorer(a, b, d, d, 1.0, 0.0, config=config, traits=HopperTraits())
@@ -314,7 +314,7 @@ def test_the_library_has_no_false_alarm(config: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", range(1, 9))
-def test_the_tutorial_has_no_false_alarm(number: int) -> None:
+def test_the_tutorial_has_no_false_alarm(number):
     step = tutorial.load_step(number)
     a, b, d = normal(128, 128), normal(256, 128), np.zeros((128, 256), BF16)
     few = {"ctas": 1 if number == 6 else 2} if number >= 6 else {}
@@ -355,7 +355,7 @@ def asked_once(x: tc.Array, out: tc.Array, asks: tc.Const, bug: tc.Const):
 
 
 @pytest.mark.parametrize("asks", ["test", "wait"])
-def test_bulk_copies_are_late_in_some_orders(asks: str) -> None:
+def test_bulk_copies_are_late_in_some_orders(asks):
     x, out = np.arange(32, dtype=np.int32).reshape(1, 32), np.zeros(64, np.int32)
     with tc.target("cpu", "sm_90a"):
         found = asked_once.explore(20)[1, 64](x, out, asks, 1)
@@ -368,7 +368,7 @@ def test_bulk_copies_are_late_in_some_orders(asks: str) -> None:
         asked_once.emulator("sm_90a", order=1)[1, 64](x, out, asks, 1)
 
 
-def test_the_elected_lane_is_another_in_some_orders() -> None:
+def test_the_elected_lane_is_another_in_some_orders():
     x, out = np.arange(5, 37, dtype=np.int32), np.zeros(1, np.int32)
     with tc.target("cpu", "sm_90a"):
         found = by_the_elected_lane.explore(20)[1, 32](x, out, 1)

@@ -50,7 +50,7 @@ def bound(K: int) -> float:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
 @pytest.mark.parametrize("shape", [(64, 96, 100), (65, 33, 7), (1, 200, 64), (150, 40, 33)], ids=str)
-def test_all_layouts_and_odd_sizes(family: str, orders: str, shape: tuple[int, ...]) -> None:
+def test_all_layouts_and_odd_sizes(family, orders, shape):
     M, N, K = shape
     a, b = matrix(M, K, orders[0]), matrix(K, N, orders[1])
     assert error(kernels.gemm(a, b, family=family), a, b) < 6
@@ -59,7 +59,7 @@ def test_all_layouts_and_odd_sizes(family: str, orders: str, shape: tuple[int, .
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("K", [32, 512, 3000])
 @pytest.mark.parametrize("positive", [False, True])
-def test_error_is_that_of_f32(family: str, K: int, positive: bool) -> None:
+def test_error_is_that_of_f32(family, K, positive):
     """No more than that of a chain of f32 multiply-adds, or of a few roundings where K is small."""
     a, b = matrix(64, K), matrix(K, 64)
     if positive:
@@ -75,7 +75,7 @@ def test_error_is_that_of_f32(family: str, K: int, positive: bool) -> None:
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_operands_of_different_size(family: str) -> None:
+def test_operands_of_different_size(family):
     """Rows and columns scaled by powers of two far apart: the error scales with them."""
     rng = np.random.default_rng(3)
     a, b = matrix(64, 64), matrix(64, 64)
@@ -84,7 +84,7 @@ def test_operands_of_different_size(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_infinities_nan_and_the_largest_numbers(family: str) -> None:
+def test_infinities_nan_and_the_largest_numbers(family):
     numbers = [0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 3.4028235e38, 1e-18, 2.5]
     a = np.repeat(np.array(numbers, F32)[:, None], 4, axis=1)[:, :1]  # rows that TMA reads
     d = kernels.gemm(a, a.T, config=SMALL[family])
@@ -95,7 +95,7 @@ def test_infinities_nan_and_the_largest_numbers(family: str) -> None:
     assert np.allclose(d[finite], want[finite], rtol=2**-21, atol=0)
 
 
-def test_parts_add_up() -> None:
+def test_parts_add_up():
     """high + low is x but for the last bit, and both are tf32."""
 
     @tc.kernel
@@ -113,14 +113,14 @@ def test_parts_add_up() -> None:
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_alpha_beta_c(family: str) -> None:
+def test_alpha_beta_c(family):
     a, b, c = matrix(70, 100), matrix(100, 52), matrix(70, 52)
     d = kernels.gemm(a, b, c, alpha=2, beta=-0.5, config=SMALL[family])
     want = 2 * (a.astype(float) @ b.astype(float)) - 0.5 * c
     assert np.allclose(d, want, rtol=1e-5, atol=1e-5)
 
 
-def test_batches() -> None:
+def test_batches():
     a, b = (np.stack([matrix(*shape, seed=i) for i in range(3)]) for shape in ((70, 100), (100, 40)))
     for x, y in ((a, b), (a, b[0]), (a[0], b), (a, np.asfortranarray(b))):
         assert error(kernels.gemm(x, y), x, y) < 6
@@ -137,7 +137,7 @@ def test_batches() -> None:
     ],
     ids=lambda c: f"{type(c).__name__} {c.split_k}",
 )
-def test_split_k_and_clusters(config: Any) -> None:
+def test_split_k_and_clusters(config):
     a, b, c = matrix(150, 700), matrix(700, 130), matrix(150, 130)
     assert error(kernels.gemm(a, b, config=config), a, b) < 6
     d = kernels.gemm(a, b, c, alpha=2, beta=3, config=config)
@@ -167,7 +167,7 @@ def of_parts_in_memory(shape: tuple[int, ...], orders: str, split_k: int) -> byt
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", FRAGMENTS)
-def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name: str, swapped: bool) -> None:
+def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name, swapped):
     """Of operands whose lines TMA reads, in all layouts, beyond the edges of tiles and of K."""
     config = HopperConfig(**{"stages": 3, "swapped": swapped, **FRAGMENTS[name]})
     for orders in ("CC", "CF", "FC", "FF"):
@@ -178,7 +178,7 @@ def test_fragments_that_are_split_have_the_bits_of_parts_in_memory(name: str, sw
         assert d.tobytes() == of_parts_in_memory(shape, orders, config.split_k)
 
 
-def test_fragments_in_batches_and_with_row_reductions() -> None:
+def test_fragments_in_batches_and_with_row_reductions():
     a, b = (np.stack([matrix(*s, seed=i) for i in range(2)]) for s in ((70, 100), (100, 40)))
     config = HopperConfig(BM=64, BN=64, k_slabs=2, stages=2)
     rows = (kernels.RowReduction("sum"),)
@@ -191,7 +191,7 @@ def test_fragments_in_batches_and_with_row_reductions() -> None:
         assert [z.tobytes() for z in found] == [want.tobytes(), of_rows.tobytes()]
 
 
-def test_lines_that_tma_cannot_read_are_split_in_memory() -> None:
+def test_lines_that_tma_cannot_read_are_split_in_memory():
     """The choice divides K as for other operands; a configuration that reads them is refused."""
     a, wide = np.empty((64, 8192), F32), np.empty((8192, 4097), F32)
     b = wide[:, :4096]
@@ -204,7 +204,7 @@ def test_lines_that_tma_cannot_read_are_split_in_memory() -> None:
         kernels.gemm(a, b, config=usual)
 
 
-def test_the_cpu_chooses_as_the_gpu_does() -> None:
+def test_the_cpu_chooses_as_the_gpu_does():
     """Both families are candidates on either; small products take mma.sync, large ones wgmma."""
     chosen = {}
     for M, N, K in ((32, 32, 32), (16, 128, 512), (1024, 1024, 1024)):
@@ -216,7 +216,7 @@ def test_the_cpu_chooses_as_the_gpu_does() -> None:
     assert {n: type(c) for n, c in chosen.items()} == {32: AmpereConfig, 16: HopperConfig, 1024: HopperConfig}
 
 
-def test_all_kernels_are_ranked_together() -> None:
+def test_all_kernels_are_ranked_together():
     kinds = tuple(kind for kind in KINDS if kind not in (WGMMA, F64))
     for M, N, K in itertools.product((1, 100, 4096), repeat=3):
         shape = ProblemShape(M, N, K, 4, out_bytes=4, products=3)
@@ -254,7 +254,7 @@ def test_all_kernels_are_ranked_together() -> None:
         ),
     ],
 )
-def test_refusals(dtype: Any, options: dict[str, Any], message: str) -> None:
+def test_refusals(dtype, options, message):
     a = np.zeros((64, 64), dtype)
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.gemm(a, a, **options)

@@ -64,7 +64,7 @@ def chain(M: int, N: int, K: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("orders", ORDERS)
-def test_every_tile_and_layout(name: str, orders: str) -> None:
+def test_every_tile_and_layout(name, orders):
     """Through TMA, and by threads, 16 and 8 bytes at a time."""
     config = CONFIGS[name]
     for M, N, K in SHAPES:
@@ -75,7 +75,7 @@ def test_every_tile_and_layout(name: str, orders: str) -> None:
 
 
 @pytest.mark.parametrize("orders", ORDERS)
-def test_lines_at_multiples_of_16_bytes_of_odd_matrices(orders: str) -> None:
+def test_lines_at_multiples_of_16_bytes_of_odd_matrices(orders):
     """Views whose last vector is half outside."""
     a, b = matrix(36, 52, orders[0])[:35, :51], matrix(52, 38, orders[1])[:51, :37]
     out = np.full((35, 38), -1.0)[:, :37]
@@ -91,7 +91,7 @@ def test_lines_at_multiples_of_16_bytes_of_odd_matrices(orders: str) -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("step", [-1, 0, 2])
-def test_lines_that_descend_repeat_or_have_gaps(step: int) -> None:
+def test_lines_that_descend_repeat_or_have_gaps(step):
     """TMA reads ascending lines alone; those that descend are copied first."""
     rows = matrix(40, 48)
     a = rows[::-1] if step < 0 else np.broadcast_to(rows[:1], (40, 48)) if step == 0 else rows[::2]
@@ -102,7 +102,7 @@ def test_lines_that_descend_repeat_or_have_gaps(step: int) -> None:
 
 @pytest.mark.parametrize("split_k", [2, 3, 8, 12])
 @pytest.mark.parametrize("shape", [(40, 40, 400), (33, 35, 391)], ids=str)
-def test_parts_of_k(split_k: int, shape: tuple[int, int, int]) -> None:
+def test_parts_of_k(split_k, shape):
     """Each is a chain from zero; another kernel adds them up."""
     M, N, K = shape
     a, b, c = matrix(M, K), matrix(K, N, "F"), matrix(M, N)
@@ -137,7 +137,7 @@ def shared_sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarra
 
 @pytest.mark.parametrize("units", [1, 2, 3, 5, 7, 40])
 @pytest.mark.parametrize("shape", [(70, 34, 100), (33, 35, 51), (96, 64, 16)], ids=str)
-def test_stream_k(units: int, shape: tuple[int, int, int]) -> None:
+def test_stream_k(units, shape):
     """Units share the steps of the tiles that fill no whole wave; more units than steps idle."""
     M, N, K = shape
     a, b, c = matrix(M, K), matrix(K, N, "F"), matrix(M, N)
@@ -152,7 +152,7 @@ def test_stream_k(units: int, shape: tuple[int, int, int]) -> None:
     assert f"{units} units of stream-K" in text and "in steps of 16" in text
 
 
-def test_stream_k_without_races() -> None:
+def test_stream_k_without_races():
     a, b, d = matrix(70, 90), matrix(90, 66), np.zeros((70, 66))
     config = AmpereConfig(32, 32, 16, 16, 32, 4, group_m=1, streamk_units=5)
     plan = kernels.plan(a, b, None, d, config=config)
@@ -161,7 +161,7 @@ def test_stream_k_without_races() -> None:
     assert plan.kernel.explore(4)[plan.grid, config.threads](*arguments, **options).ok
 
 
-def test_few_ctas_compute_many_tiles() -> None:
+def test_few_ctas_compute_many_tiles():
     """The ring runs on from tile to tile, also where one has fewer steps than there are stages."""
     for M, N, K in SHAPES:
         a, b, d = matrix(M, K), matrix(K, N, "F"), np.zeros((M, N))
@@ -173,7 +173,7 @@ def test_few_ctas_compute_many_tiles() -> None:
             assert np.array_equal(d, sums(a, b)), (M, N, K, config)
 
 
-def test_bits_of_other_kernels() -> None:
+def test_bits_of_other_kernels():
     """sm_80's instruction and kernel give the same."""
     a, b, c = matrix(70, 90), matrix(90, 46), matrix(70, 46)
     config = AmpereConfig(64, 64, 16, 32, 32, 3, split_k=2)
@@ -184,7 +184,7 @@ def test_bits_of_other_kernels() -> None:
 
 
 @pytest.mark.parametrize("config", [AmpereConfig(64, 64, 16, 32, 8, 3), AmpereConfig(stages=1)], ids=str)
-def test_the_kernel_of_sm_80_runs_other_tiles(config: AmpereConfig) -> None:
+def test_the_kernel_of_sm_80_runs_other_tiles(config):
     a, b = matrix(20, 40), matrix(40, 24)
     plan = kernels.plan(a, b, None, np.zeros((20, 24)), config=config)
     assert plan.kernel is ampere.f64_gemm
@@ -192,7 +192,7 @@ def test_the_kernel_of_sm_80_runs_other_tiles(config: AmpereConfig) -> None:
 
 @pytest.mark.parametrize("split_k", [1, 2])
 @pytest.mark.parametrize("N", [40, 35])
-def test_epilogues(split_k: int, N: int) -> None:
+def test_epilogues(split_k, N):
     """Of elements, with C in rows and in columns, and with arrays as large as D."""
     a, b, c, bias = matrix(33, 80), matrix(80, N), matrix(33, N, "F"), matrix(1, N)[0]
     config = AmpereConfig(32, 32, 16, 16, 32, 3, split_k=split_k)
@@ -213,7 +213,7 @@ def test_epilogues(split_k: int, N: int) -> None:
 
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize("shape", [(66, 34, 100), (65, 33, 99)], ids=str)
-def test_neither_races_nor_bank_conflicts(orders: str, shape: tuple[int, int, int]) -> None:
+def test_neither_races_nor_bank_conflicts(orders, shape):
     M, N, K = shape
     a, b, d = matrix(M, K, orders[0]), matrix(K, N, orders[1]), np.zeros((M, N))
     config = AmpereConfig(64, 32, 16, 32, 16, 3)
@@ -227,7 +227,7 @@ def test_neither_races_nor_bank_conflicts(orders: str, shape: tuple[int, int, in
     assert shared and sum(t.excess for t in shared) == 0
 
 
-def test_orders_of_threads() -> None:
+def test_orders_of_threads():
     """The result does not depend on which thread runs first."""
     a, b, d = matrix(40, 70), matrix(70, 34), np.zeros((40, 34))
     config = AmpereConfig(32, 32, 16, 16, 32, 2)
@@ -236,7 +236,7 @@ def test_orders_of_threads() -> None:
     assert explored(a, b, d, d, 1.0, 0.0, **dict(plan.options)).ok
 
 
-def test_lines_of_fragments() -> None:
+def test_lines_of_fragments():
     """The table of f64_operands.py, and what it says of chunks."""
     lines = [line_of(g) for g in range(8)]
     assert lines == [0, 6, 1, 7, 4, 2, 5, 3]
@@ -250,7 +250,7 @@ def config(M: int, N: int, K: int) -> AmpereConfig:
 
 
 @pytest.mark.quick
-def test_what_is_chosen() -> None:
+def test_what_is_chosen():
     """Flat tiles for few rows, tall ones for few columns, parts of K for few tiles."""
     assert config(8, 8192, 8192).BM == 16 and config(16384, 8, 8192).BN == 16
     assert config(64, 64, 8192).split_k >= 8
@@ -264,7 +264,7 @@ def f64_candidates(M: int, N: int, K: int) -> tuple[AmpereConfig, ...]:
 
 
 @pytest.mark.quick
-def test_candidates_are_for_the_kernel() -> None:
+def test_candidates_are_for_the_kernel():
     """It runs each of them, and their stages fit into shared memory."""
     for shape in ((512, 512, 16), (40, 3000, 100), (1000, 1000, 10_000)):
         for candidate in f64_candidates(*shape):
@@ -276,7 +276,7 @@ def test_candidates_are_for_the_kernel() -> None:
     assert len(f64_candidates(512, 512, 512)) > 50
 
 
-def test_four_lanes_have_elements_that_lie_side_by_side() -> None:
+def test_four_lanes_have_elements_that_lie_side_by_side():
     """Where rows are not aligned for pairs: each store of a warp writes 32 bytes of eight rows."""
 
     @tc.kernel

@@ -54,17 +54,17 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_uses_read_the_original(name: str) -> None:
+def test_uses_read_the_original(name):
     body, end = CASES[name]
     assert forwarded(LOAD + body).endswith(end)
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
-def test_what_could_differ_is_left_alone(name: str) -> None:
+def test_what_could_differ_is_left_alone(name):
     assert forwarded(LOAD + LEFT_ALONE[name]) == LOAD + LEFT_ALONE[name]
 
 
-def test_accumulators_of_wgmma_are_not_kept_alive() -> None:
+def test_accumulators_of_wgmma_are_not_kept_alive():
     """A use moved behind the next product would need a copy of the whole accumulator."""
     wgmma = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
     kind = "f32*4@wgmma.D.64x8.f32"
@@ -81,7 +81,7 @@ def test_accumulators_of_wgmma_are_not_kept_alive() -> None:
     assert "st.global.b32 [%0], %11" in after
 
 
-def test_what_ldmatrix_loads_becomes_the_fragment() -> None:
+def test_what_ldmatrix_loads_becomes_the_fragment():
     after = forwarded(
         """%5:b32*4 = ldmatrix.sync.aligned.m8n8.x4.shared.b16 [%1]
         %6:b32 <- %5.0
@@ -99,7 +99,7 @@ def test_what_ldmatrix_loads_becomes_the_fragment() -> None:
     assert after.count("<-") == 2
 
 
-def test_one_load_is_one_fragment_and_a_copy_for_the_other() -> None:
+def test_one_load_is_one_fragment_and_a_copy_for_the_other():
     """Registers cannot have two types: the second fragment keeps its copy."""
     f16, bf16 = "f16*2@mma.B.16x8.f16", "bf16*2@mma.B.16x8.bf16"
     mma = "mma.sync.aligned.m16n8k16.row.col.f32"

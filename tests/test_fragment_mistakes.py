@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tests.refused_kernels import F32, HALF, MATRIX, Case, Refusals, check
+from tests.refused_kernels import F32, HALF, MATRIX, Refusals, check
 
 MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
 ACC = "a fragment f32x4:mma.C.16x8.f32"
@@ -18,7 +16,7 @@ refused = Refusals()
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case):
+def test_refused(case):
     check(case)
 
 
@@ -274,7 +272,7 @@ HINTS = [
 
 
 @pytest.mark.parametrize("slip, hint", HINTS)
-def test_hints(slip: Any, hint: str):
+def test_hints(slip, hint):
     @tc.kernel
     def wrong(slip: tc.Const):
         slip(MMA.d.zeros())
@@ -330,7 +328,7 @@ def run_dropped(how: str) -> None:
     ("how", "name"),
     [("wgmma", "tc.wgmma_async"), ("branch", "tc.wgmma_async"), ("mma", "MMA"), ("tiled", "tc.tiled_mma")],
 )
-def test_the_result_of_a_product_is_not_dropped(how: str, name: str) -> None:
+def test_the_result_of_a_product_is_not_dropped(how, name):
     with pytest.raises(tc.OperandError) as found:
         run_dropped(how)
     text = f"the result of {name}(...) is dropped: the new accumulators are what it returns, acc = "
@@ -338,14 +336,14 @@ def test_the_result_of_a_product_is_not_dropped(how: str, name: str) -> None:
     assert f"\n    {name}(" in str(found.value)
 
 
-def test_accumulators_that_are_copied_behind_the_fence() -> None:
+def test_accumulators_that_are_copied_behind_the_fence():
     with pytest.raises(
         tc.EmulationError, match="did not fence since: wgmma.fence comes between, and the result of"
     ):
         run_dropped("other name")
 
 
-def test_a_copy_without_a_commit() -> None:
+def test_a_copy_without_a_commit():
     with pytest.raises(tc.Uninitialised) as found:
         run_dropped("no commit")
     text = str(found.value)
@@ -360,12 +358,12 @@ def test_a_copy_without_a_commit() -> None:
     )
 
 
-def test_a_copy_without_a_proxy_fence() -> None:
+def test_a_copy_without_a_proxy_fence():
     with pytest.raises(
         tc.EmulationError, match="what the cp.async.cg of thread 0 .* wrote at line .* without a proxy fence"
     ):
         run_dropped("no proxy fence")
 
 
-def test_a_product_in_order() -> None:
+def test_a_product_in_order():
     run_dropped("")

@@ -48,7 +48,7 @@ STORED = [(F16.d, F16.a, (4, 8)), (F16.d, BF16.b, (4, 8)), (WGMMA.d, WGMMA.a, (1
 
 @pytest.mark.parametrize("source, target, of", STORED, ids=short)
 @pytest.mark.parametrize("turned", [False, True])
-def test_converted_accumulators_through_shared_memory(source: Any, target: Any, of: Any, turned: bool):
+def test_converted_accumulators_through_shared_memory(source, target, of, turned):
     if turned and of == (1, 4):
         of = 4, 1
     x = numbers((of[0] * source.layout.rows, of[1] * source.layout.cols), memory_type(source))
@@ -80,7 +80,7 @@ def moved(
 
 @pytest.mark.parametrize("operand", [F16.a, F16.b, F16.d, BF16.a, TF32.b, F64.d, WGMMA.d], ids=short)
 @pytest.mark.parametrize("place", [(0, 0), (5, 3), (-3, -2), (40, 4), (62, 60), (100, 0)])
-def test_bounded_loads_and_stores(operand: Any, place: Any):
+def test_bounded_loads_and_stores(operand, place):
     x = numbers((66, 65), memory_type(operand))
     out = np.zeros_like(x)
     launch(operand, moved, x, out, *place, operand=operand, bounded=True)
@@ -109,7 +109,7 @@ def test_elements_outside_become_otherwise():
     "source, operand",
     [(np.int8, F16.b), (np.float32, F16.a), (np.float64, F16.d), (np.uint8, S8.a), (np.float16, TF32.a)],
 )
-def test_loads_and_stores_convert(source: Any, operand: Any):
+def test_loads_and_stores_convert(source, operand):
     x = abs(numbers((operand.layout.rows, operand.layout.cols), np.int8)).astype(source)
     out = np.zeros(x.shape, np.float64)
     warp(moved, x, out, 0, 0, operand=operand, bounded=False, convert=True)
@@ -128,7 +128,7 @@ def paired(x: tc.Array, out: tc.Array, col: tc.s32, step: tc.Const, view: tc.Con
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("step, view, together", [(2, 0, True), (1, 0, False), (2, 1, False), (8, 2, True)])
-def test_neighbours_move_together_where_alignment_is_known(step: int, view: int, together: bool):
+def test_neighbours_move_together_where_alignment_is_known(step, view, together):
     x, out = numbers((16, 32), np.float16), np.zeros((16, 16), np.float16)
     warp(paired, x, out, 1, step=step, view=view)
     assert np.array_equal(out, x[:, view + step :][:, :16])
@@ -177,7 +177,7 @@ COPIES = [
 @pytest.mark.parametrize("dtype, shape, swizzle", COPIES, ids=str)
 @pytest.mark.parametrize("width", [96, 97, 100])
 @pytest.mark.parametrize("place", [(0, 0), (50, 64), (-2, 32), (3, 80)])
-def test_bounded_copies(dtype: Any, shape: Any, swizzle: int, width: int, place: Any):
+def test_bounded_copies(dtype, shape, swizzle, width, place):
     x = numbers((66, width), dtype)
     out = np.zeros_like(x)
     running.launch(copied, x, out, *place, block=128, shape=shape, swizzle=swizzle, options={"bounded": True})
@@ -186,7 +186,7 @@ def test_bounded_copies(dtype: Any, shape: Any, swizzle: int, width: int, place:
 
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("vector", [None, 1])
-def test_copies_in_both_orders(order: str, vector: Any):
+def test_copies_in_both_orders(order, vector):
     x = np.asarray(numbers((64, 64), np.float16), order=order)
     out = np.zeros_like(x)
     running.launch(copied, x, out, 16, 8, block=128, shape=(32, 16), swizzle=32, options={"vector": vector})
@@ -210,7 +210,7 @@ def wide_copy(
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("vector, size", [(None, 16), (4, 8), (2, 4)])
-def test_copies_are_as_wide_as_is_known(transposed: bool, vector: Any, size: int):
+def test_copies_are_as_wide_as_is_known(transposed, vector, size):
     x = numbers((16, 128), np.float16)
     x = np.asfortranarray(x.T) if transposed else x
     out = np.zeros_like(x)

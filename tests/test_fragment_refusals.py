@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fragment_kernels import F16, S8, WGMMA
-from refused_kernels import F32, HALF, MATRIX, Case, Refusals, check
+from refused_kernels import F32, HALF, MATRIX, Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import ArrayType
@@ -14,7 +14,7 @@ BYTES = ArrayType(tc.s8, 2, (False, True), 16)
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case):
+def test_refused(case):
     check(case)
 
 

@@ -35,7 +35,7 @@ from tensorcore_dsl import LayoutError
 
 
 @pytest.mark.parametrize("instr, name", TILES, ids=short)
-def test_a_layout_knows_who_holds_an_element(instr: Any, name: str):
+def test_a_layout_knows_who_holds_an_element(instr, name):
     layout = instr.operand(name).layout
     for row, col in ((0, 0), (layout.rows - 1, layout.cols - 1), (layout.rows // 2, 1)):
         thread, slot = layout.owner(row, col)
@@ -46,7 +46,7 @@ def test_a_layout_knows_who_holds_an_element(instr: Any, name: str):
 
 @pytest.mark.parametrize("instr, name", TILES, ids=short)
 @pytest.mark.parametrize("dtype", [tc.f16, tc.bf16, tc.f32, tc.s8, tc.s32, tc.f64], ids=str)
-def test_a_layout_of_another_type_has_the_same_slots(instr: Any, name: str, dtype: Any):
+def test_a_layout_of_another_type_has_the_same_slots(instr, name, dtype):
     layout = instr.operand(name).layout
     other = layout.of_type(dtype)
     assert other.dtype == dtype and other.slots == layout.slots
@@ -92,7 +92,7 @@ THROUGH = [(tc.f16,), (tc.bf16,), (tc.f32,), (tc.s32,), (tc.s8,), (tc.f64,), (tc
 
 @pytest.mark.parametrize("instr, name", TILES, ids=short)
 @pytest.mark.parametrize("through", THROUGH, ids=str)
-def test_conversion_keeps_the_layout(instr: Any, name: str, through: Any):
+def test_conversion_keeps_the_layout(instr, name, through):
     operand = instr.operand(name)
     x = numbers((operand.layout.rows, operand.layout.cols), memory_type(operand))
     out = np.zeros(x.shape, np.float32)
@@ -106,7 +106,7 @@ def halved(x: tc.Array, out: tc.Array, dtype: tc.Const):
 
 
 @pytest.mark.parametrize("dtype", [tc.f16, tc.bf16, tc.e4m3, tc.e5m2], ids=str)
-def test_pairs_are_converted_together_and_rounded_to_nearest(dtype: Any):
+def test_pairs_are_converted_together_and_rounded_to_nearest(dtype):
     x = np.random.default_rng(1).standard_normal((16, 8)).astype(np.float32)
     out = np.zeros((16, 8), dtype.numpy)
     warp(halved, x, out, dtype=dtype, arch="sm_90a")
@@ -190,7 +190,7 @@ def chosen_mask(x: tc.Array, out: tc.Array, count: tc.s32):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4])
-def test_masks_in_branches_and_loops(count: int):
+def test_masks_in_branches_and_loops(count):
     x, out = numbers((16, 8), np.float32), np.zeros((16, 8), np.float32)
     warp(chosen_mask, x, out, count)
     mask = (x < 0 if count > 2 else x > 0) ^ bool(count % 2)
@@ -282,7 +282,7 @@ def row_reductions(x: tc.Array, out: tc.Array, operand: tc.Const):
 
 
 @pytest.mark.parametrize("instr, name", TILES, ids=short)
-def test_reductions_of_rows(instr: Any, name: str):
+def test_reductions_of_rows(instr, name):
     operand = instr.operand(name)
     x = numbers((operand.layout.rows, operand.layout.cols), memory_type(operand))
     out = np.zeros((4, len(x)), np.float64)
@@ -299,7 +299,7 @@ def column_reductions(x: tc.Array, out: tc.Array, operand: tc.Const):
 
 
 @pytest.mark.parametrize("instr, name", [(F16, "a"), (F16, "b"), (F16, "d"), (F64, "d")], ids=short)
-def test_reductions_of_columns(instr: Any, name: str):
+def test_reductions_of_columns(instr, name):
     operand = instr.operand(name)
     x = numbers((operand.layout.rows, operand.layout.cols), memory_type(operand))
     out = np.zeros(x.shape[1], np.float32)
@@ -325,7 +325,7 @@ def softmax(x: tc.Array, out: tc.Array, tops: tc.Array, operand: tc.Const, parts
 
 @pytest.mark.parametrize("operand", [F16.d, WGMMA.d, tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32).a], ids=short)
 @pytest.mark.parametrize("parts", [1, 2])
-def test_row_values_are_broadcast_and_carried_through_loops(operand: Any, parts: int):
+def test_row_values_are_broadcast_and_carried_through_loops(operand, parts):
     layout = operand.layout
     x = np.random.default_rng(2).standard_normal((layout.rows, 4 * layout.cols)).astype(np.float32)
     out, tops = np.zeros_like(x), np.zeros(len(x), np.float32)
@@ -349,7 +349,7 @@ def lines(x: tc.Array, rows: tc.Array, cols: tc.Array, out: tc.Array, operand: t
 
 
 @pytest.mark.parametrize("operand", [F16.a, F16.b, F16.d, BF16.b, TF32.a, F64.d, WGMMA.d], ids=short)
-def test_rows_and_columns_of_arrays(operand: Any):
+def test_rows_and_columns_of_arrays(operand):
     layout, dtype = operand.layout, memory_type(operand)
     x = numbers((layout.rows, layout.cols), dtype)
     rows, cols = numbers(layout.rows + 1, dtype, 1), numbers(layout.cols, dtype, 2)
@@ -370,7 +370,7 @@ def partly_stored(out: tc.Array, cols: tc.Array, first: tc.s32):
 
 
 @pytest.mark.parametrize("first", [-4, 0, 6, 30])
-def test_row_values_beyond_the_end_are_not_stored(first: int):
+def test_row_values_beyond_the_end_are_not_stored(first):
     out, cols = np.zeros(20, np.float32), np.zeros(8, np.float16)
     warp(partly_stored, out, cols, first)
     index = np.arange(20)
@@ -404,7 +404,7 @@ def matrix_lines(x: tc.Array, out: tc.Array, row: tc.s32, col: tc.s32, bounded: 
 @pytest.mark.parametrize(
     "row, col, bounded", [(0, 0, False), (3, 5, False), (3, 9, True), (-2, 3, True), (20, 4, True)]
 )
-def test_lines_of_a_matrix(row: int, col: int, bounded: bool):
+def test_lines_of_a_matrix(row, col, bounded):
     x, out = numbers((20, 14), np.float32), np.zeros((17, 9), np.float32)
     warp(matrix_lines, x, out, row, col, bounded=bounded)
 
@@ -434,7 +434,7 @@ def computed_lines(x: tc.Array, out: tc.Array, start: tc.s32, operand: tc.Const)
 
 
 @pytest.mark.parametrize("operand", [F16.d, TF32.d, WGMMA.d], ids=short)
-def test_values_of_the_coordinate(operand: Any):
+def test_values_of_the_coordinate(operand):
     x, out = numbers(80, np.float32), np.zeros((operand.layout.rows, operand.layout.cols), np.float32)
     launch(operand, computed_lines, x, out, 5, operand=operand)
     i, j = np.indices(out.shape)
@@ -486,7 +486,7 @@ REARRANGED = [
 
 
 @pytest.mark.parametrize("source, operand, grid, transposed", REARRANGED, ids=short)
-def test_accumulators_become_operands(source: Any, operand: Any, grid: Any, transposed: bool):
+def test_accumulators_become_operands(source, operand, grid, transposed):
     shape = grid[0] * source.layout.rows, grid[1] * source.layout.cols
     x = numbers(shape, memory_type(source))
     out = np.zeros(shape[::-1] if transposed else shape, np.float32)
@@ -536,7 +536,7 @@ def tiled(a: tc.Array, b: tc.Array, out: tc.Array, mma: tc.Const, shape: tc.Cons
         ((1, 1, 1), "single"),
     ],
 )
-def test_tiled_products(mma: Any, shape: Any, form: str):
+def test_tiled_products(mma, shape, form):
     (m, n, k), (rows, cols, depth) = mma.shape, shape
     a = numbers((rows * m, depth * k), memory_type(mma.a))
     b = numbers((depth * k, cols * n), memory_type(mma.b), 1)
@@ -621,7 +621,7 @@ def of_coordinates(out: tc.Array, operand: tc.Const, together: tc.Const):
     [(F16.a, 1), (F16.a, 2), (F16.b, 2), (F16.d, 2), (S8.b, 4), (S8.a, 2), (WGMMA.d, 2), (TF32.a, 1)],
     ids=short,
 )
-def test_fragments_of_functions(operand: Any, together: int):
+def test_fragments_of_functions(operand, together):
     rows, cols = operand.layout.rows, operand.layout.cols
     out = np.zeros((rows, cols), np.float32)
     launch(operand, of_coordinates, out, operand=operand, together=together)

@@ -94,7 +94,7 @@ def result_type(op: str, a: DType, b: DType) -> DType:
 @pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_integer_operators(data: Any):
+def test_integer_operators(data):
     a, b = (data.draw(st.sampled_from(INTEGERS)) for _ in range(2))
     op = data.draw(st.sampled_from([o for o in OPERATORS if o != "/"]))
     common = promoted(a, b)
@@ -139,7 +139,7 @@ def test_integer_operators(data: Any):
 @pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_float_operators(data: Any):
+def test_float_operators(data):
     a, b = (data.draw(st.sampled_from((*FLOATS, s32, u8))) for _ in range(2))
     if not (a.is_float or b.is_float):
         a = f32
@@ -188,7 +188,7 @@ def _rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
         (s32, True, s32),
     ],
 )
-def test_numbers_are_weak(dtype: DType, number: Any, wanted: DType):
+def test_numbers_are_weak(dtype, number, wanted):
     x = np.arange(1, N + 1).astype(dtype.numpy)
     for left in (True, False):
         out = np.zeros(N, wanted.numpy)
@@ -206,7 +206,7 @@ def shifts(x: tc.Array, n: tc.Array, out: tc.Array):
 
 
 @pytest.mark.parametrize("dtype", [s32, u32, s64, u64, s8, u16])
-def test_shifts_and_unary_operators(dtype: DType):
+def test_shifts_and_unary_operators(dtype):
     rng = np.random.default_rng(3)
     x = rng.integers(0 if dtype.kind == "u" else -100, 100, N).astype(dtype.numpy)
     n = rng.integers(0, 20, N).astype(np.int32)
@@ -273,7 +273,7 @@ def pointers_into_a_swizzle(out: tc.Array, dtype: tc.Const, swizzle: tc.Const):
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("dtype", [s8, f16], ids=lambda t: t.name)
-def test_pointers_follow_the_swizzle(dtype: DType, swizzle: int):
+def test_pointers_follow_the_swizzle(dtype, swizzle):
     out = np.zeros((9, 32), np.int32)
     pointers_into_a_swizzle.emulator()[1, 32](out, dtype, swizzle)
     cols, t = 2 * (swizzle or 128) // dtype.itemsize, np.arange(32)
@@ -368,7 +368,7 @@ def float_functions(out: tc.Array, n: tc.s32, a: tc.f32, b: tc.f32):
         (-math.inf, 2),
     ],
 )
-def test_functions_of_math_compute_in_floats(a: float, b: float):
+def test_functions_of_math_compute_in_floats(a, b):
     """Of integers and halves too, and beyond the range of the squares."""
     n, out = 50000, np.zeros(11)
     float_functions.emulate[1, 1](out, n, a, b)
@@ -430,7 +430,7 @@ def mathematics(x: tc.Array, out: tc.Array):
 
 
 @pytest.mark.parametrize("dtype", [f32, f16, bf16])
-def test_mathematics(dtype: DType):
+def test_mathematics(dtype):
     x = np.linspace(0.1, 3, N).astype(dtype.numpy)
     out = np.zeros((15, N), dtype.numpy)
     launch(mathematics, x, out, arch="sm_90a")
@@ -469,7 +469,7 @@ def conversions(x: tc.Array, out: tc.Array):
 
 @pytest.mark.parametrize("to", ALL, ids=str)
 @pytest.mark.parametrize("of", ALL, ids=str)
-def test_conversions(of: DType, to: DType):
+def test_conversions(of, to):
     rng = np.random.default_rng(5)
     if of.is_float:
         x = (rng.standard_normal(N) * 30).astype(of.numpy)
@@ -543,7 +543,7 @@ def narrow_floats(x: tc.Array, out: tc.Array, dtype: tc.Const = tc.e4m3):
 
 
 @pytest.mark.parametrize("dtype", [tc.e4m3, tc.e5m2], ids=str)
-def test_narrow_floats(dtype: DType):
+def test_narrow_floats(dtype):
     x = (np.random.default_rng(7).standard_normal(N) * 8).astype(np.float32)
     out = np.zeros(N, dtype.numpy)
     launch(narrow_floats, x, out, dtype=dtype, arch="sm_90a")
@@ -584,7 +584,7 @@ def array_views(x: tc.Array, out: tc.Array):
 
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
-def test_views_of_arrays(order: str):
+def test_views_of_arrays(order):
     base = np.arange(5 * 8, dtype=np.int32).reshape(5, 8)
     x = np.asfortranarray(base) if order == "F" else base
     if order == "strided":
@@ -642,7 +642,7 @@ def tiles(x: tc.Array, out: tc.Array, swizzle: tc.Const = 0, padded: tc.Const = 
 
 
 @pytest.mark.parametrize("swizzle, padded", [(0, False), (32, False), (64, False), (128, False), (0, True)])
-def test_shared_tiles(swizzle: int, padded: bool):
+def test_shared_tiles(swizzle, padded):
     x = np.arange(8 * 64).reshape(8, 64).astype(np.float16)
     out = np.zeros((8, 64), np.float16)
     launch(tiles, x, out, swizzle=swizzle, padded=padded)
@@ -683,7 +683,7 @@ def dynamic(x: tc.Array, out: tc.Array, big: tc.Const = 0):
 
 
 @pytest.mark.parametrize("big", [0, 4, 250])
-def test_dynamic_shared_memory_behind_static(big: int):
+def test_dynamic_shared_memory_behind_static(big):
     x, out = np.arange(N, dtype=np.int32), np.zeros((5, N), np.int32)
     dynamic.emulator("sm_80")[1, N, None, 512](x, out, big=big)
     back = x[::-1]
@@ -711,7 +711,7 @@ def swizzled_behind_static(x: tc.Array, out: tc.Array, swizzle: tc.Const):
 
 
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
-def test_swizzled_dynamic_memory_behind_static(swizzle: int):
+def test_swizzled_dynamic_memory_behind_static(swizzle):
     x = np.arange(2 * swizzle, dtype=np.float32).reshape(8, -1)
     out = np.zeros((2, x.size), np.float32)
     swizzled_behind_static.emulator("sm_90a")[1, 32, None, x.nbytes](x, out, swizzle)
@@ -802,7 +802,7 @@ def vectors(x: tc.Array, out: tc.Array):
 
 
 @pytest.mark.parametrize("dtype", [s32, f32, f16, s8, s16, u8], ids=str)
-def test_vectors(dtype: DType):
+def test_vectors(dtype):
     M = 16
     x = (np.arange(4 * M) % 30).astype(dtype.numpy)
     out = np.zeros((10, 4 * M), dtype.numpy)
@@ -835,7 +835,7 @@ def narrow_vectors(x: tc.Array, out: tc.Array):
 
 
 @pytest.mark.parametrize("dtype", [s8, u8, f16, bf16, s16], ids=str)
-def test_vectors_of_narrow_elements(dtype: DType):
+def test_vectors_of_narrow_elements(dtype):
     x = np.arange(8 * N).astype(np.int8).astype(dtype.numpy)
     out = np.zeros(8 * N, dtype.numpy)
     launch(narrow_vectors, x, out)
@@ -985,7 +985,7 @@ def fragments(a: tc.Array, b: tc.Array, d: tc.Array, sums: tc.Array):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_fragments_in_containers(transposed: bool):
+def test_fragments_in_containers(transposed):
     rng = np.random.default_rng(8)
     a, b = (rng.integers(-4, 5, (16, 16)).astype(np.float16), rng.integers(-4, 5, (16, 8)).astype(np.float16))
     b = np.asfortranarray(b) if transposed else b
@@ -1019,7 +1019,7 @@ def matrix_moves(
 
 @pytest.mark.parametrize("swizzle", [0, 128])
 @pytest.mark.parametrize("turned", [False, True])
-def test_ldmatrix_of_many_fragments(turned: bool, swizzle: int):
+def test_ldmatrix_of_many_fragments(turned, swizzle):
     x = np.random.default_rng(9).integers(0, 100, (64, 64)).astype(np.float16)
     out = np.zeros((48, 48), np.float16)
     launch(matrix_moves, x, out, block=32, turned=turned, swizzle=swizzle)
@@ -1053,7 +1053,7 @@ def packed_arithmetic(x: tc.Array, out: tc.Array, dtype: tc.Const = tc.f16):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
-def test_fragments_of_halves_are_computed_in_pairs(dtype: DType, arch: str):
+def test_fragments_of_halves_are_computed_in_pairs(dtype, arch):
     x = np.random.default_rng(11).standard_normal((16, 16)).astype(dtype.numpy)
     out = np.zeros((12, 32))
     launch(packed_arithmetic, x, out, block=32, dtype=dtype, arch=arch)
@@ -1096,7 +1096,7 @@ def prints(x: tc.Array, y: tc.f32):
         print()
 
 
-def test_print(capsys: Any):
+def test_print(capsys):
     x = np.array([10, 255], np.int32)
     launch(prints, x, 2.5, block=32)
     lines = capsys.readouterr().out.splitlines()
@@ -1127,7 +1127,7 @@ def formats(y: tc.f32, n: tc.Const):
     print([(i, "%"), [[]]], Pair(1, i), [f"{n}", n], f"{[y, Pair(y, 'x')]:.2f}")
 
 
-def test_formats(capsys: Any):
+def test_formats(capsys):
     launch(formats, 2.5, 3, block=1)
     y, i, n, width = 2.5, -7, 3, 9
     assert capsys.readouterr().out.splitlines() == [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +17,13 @@ RNG = np.random.RandomState(5)
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_as_an_h200_does(name: str) -> None:
+def test_as_an_h200_does(name):
     form, base = CASES[name]
     results = captured.on_cpu(form, captured.inputs(form, base))
     assert captured.checksum(results) == WANTED[name]
 
 
-def test_every_form_was_captured() -> None:
+def test_every_form_was_captured():
     assert set(captured.forms()) <= set(WANTED)
 
 
@@ -38,7 +37,7 @@ ROWS = [  # a row of the table, a form that uses it, and the first of its inputs
 
 @pytest.mark.parametrize(("row", "form", "base"), ROWS)
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_a_changed_coefficient_is_seen(row: int, form: str, base: int, column: int, monkeypatch: Any) -> None:
+def test_a_changed_coefficient_is_seen(row, form, base, column, monkeypatch):
     x = captured.inputs(form, base)
     before = captured.on_cpu(form, x)
     table, square = function_unit._tables()
@@ -70,7 +69,7 @@ RELATIVE = [
 
 
 @pytest.mark.parametrize(("op", "exact", "low", "high", "bound"), RELATIVE)
-def test_relative_error(op: str, exact: Any, low: int, high: int, bound: float) -> None:
+def test_relative_error(op, exact, low, high, bound):
     x, value = numbers(low, high)
     want = exact(value)
     assert (np.abs(approximate(op, x) - want) <= bound * np.abs(want)).all()
@@ -84,12 +83,12 @@ ABSOLUTE = [
 
 
 @pytest.mark.parametrize(("op", "exact", "low", "high", "bound"), ABSOLUTE)
-def test_absolute_error(op: str, exact: Any, low: int, high: int, bound: float) -> None:
+def test_absolute_error(op, exact, low, high, bound):
     x, value = numbers(low, high)
     assert (np.abs(approximate(op, x) - exact(value)) <= bound).all()
 
 
-def test_shapes() -> None:
+def test_shapes():
     a = np.arange(0x3F800000, 0x3F800000 + 12, dtype=np.uint32).reshape(3, 4)
     quotient = arith("div", "f32", a, a[:, :1], rounding="approx")
     full = arith("div", "f32", a, np.repeat(a[:, :1], 4, 1), rounding="approx")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +15,14 @@ from tests.fuzz.children import watch
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
-def test_odd_input_is_refused_by_errors_of_the_library(family: str) -> None:
+def test_odd_input_is_refused_by_errors_of_the_library(family):
     failures, count = watch(family, seed=1, seconds=6, limit=1)
     assert not failures, "\n\n".join(map(str, failures))
     assert count >= 5
 
 
 class TestTheFuzzer:
-    def test_cases_are_reproducible(self) -> None:
+    def test_cases_are_reproducible(self):
         assert run_case("capsules", 3, 5) == run_case("capsules", 3, 5)
 
     @pytest.mark.thorough
@@ -37,7 +36,7 @@ class TestTheFuzzer:
             ("bytearray(1 << 40)", "MemoryError"),
         ],
     )
-    def test_finds_planted_failures(self, code: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_finds_planted_failures(self, code, text, monkeypatch):
         monkeypatch.setenv("FUZZ_PLANTED", code)
         failures, _ = watch("planted", seed=0, seconds=2, limit=0.3)
         assert failures and text in str(failures[0])
@@ -45,19 +44,19 @@ class TestTheFuzzer:
 
 
 class TestProducts:
-    def test_cases_are_reproducible(self) -> None:
+    def test_cases_are_reproducible(self):
         """Other cases before them change nothing."""
         found = [products.record(index, "cpu", seed=1) for index in (8, 9, 8, 9)]
         assert found[:2] == found[2:] and all("hash" in one for one in found)
 
-    def test_cases_do_not_depend_on_the_version_of_numpy(self) -> None:
+    def test_cases_do_not_depend_on_the_version_of_numpy(self):
         draw = product_cases.Draw(7, 3)
         assert [draw.below(1000) for _ in range(5)] == [670, 161, 542, 633, 639]
         values = product_cases.values(draw, (4,), "f32", "wide")
         assert values.tobytes().hex() == "9ae41b3b6f5f77409db497bda647523c"
 
     @pytest.mark.thorough
-    def test_every_kind_has_a_result(self) -> None:
+    def test_every_kind_has_a_result(self):
         """No kind of case is refused always."""
         seen: dict[str, int] = {}
         for index in range(3000):
@@ -69,17 +68,17 @@ class TestProducts:
                     seen[given.kind] = index
         assert {*seen} == {*product_cases.DTYPES}
 
-    def test_workers_that_die_are_replaced(self) -> None:
+    def test_workers_that_die_are_replaced(self):
         found = products.Workers(2, planted.work, hang=8).run(range(8), limit=100)
         assert {i for i, one in found.items() if one == {"hash": i}} == {0, 1, 2, 4, 6, 7}
         assert found[3] == {"failed": "the process ended with 5"}
         assert found[5] == {"failed": "the process ended with -9"}
 
-    def test_a_limit_ends_the_run(self) -> None:
+    def test_a_limit_ends_the_run(self):
         found = products.Workers(1, planted.work).run(range(5, 8), limit=0.1)
         assert found == {}
 
-    def test_differences_are_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_differences_are_reported(self, tmp_path, capsys):
         one = {0: {"hash": "1", "choice": "k"}, 1: {"hash": "2", "choice": "k"}, 2: {"refused": "no"}}
         two = {0: {"hash": "1", "choice": "k"}, 1: {"hash": "3", "choice": "l"}, 2: {"refused": "no"}}
         read = []
@@ -95,10 +94,10 @@ class TestProducts:
 class TestWays:
     @pytest.mark.thorough
     @pytest.mark.parametrize("index", [0, 1, 4, 36])
-    def test_all_give_the_same_bits(self, index: int) -> None:
+    def test_all_give_the_same_bits(self, index):
         assert not ways.differences(7, index, list(ways.WAYS))
 
-    def test_a_planted_difference_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_planted_difference_is_found(self, monkeypatch):
         """Only the first chunk of a launch is run."""
         run = launch._run_chunks
         monkeypatch.setattr(

@@ -6,7 +6,7 @@ import inspect
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ SPARSE = kernels.compress(np.zeros((64, 64), BF16))
 
 
 @pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
+def on_cpu():
     with tc.target("cpu", "sm_90a"):
         yield
 
@@ -248,7 +248,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_refused(name):
     function, given, named, message = REFUSED[name]
     for _ in range(2):  # errors are not cached
         with pytest.raises(tc.ArgumentError) as caught:
@@ -256,7 +256,7 @@ def test_refused(name: str) -> None:
         assert message in str(caught.value)
 
 
-def test_equal_numbers_are_not_the_same_call() -> None:
+def test_equal_numbers_are_not_the_same_call():
     """What is refused stays refused behind a call with an equal number, and zeros keep their sign."""
     sparse = kernels.compress(H, prune=True)
     for a in (H, sparse):
@@ -288,12 +288,12 @@ def test_equal_numbers_are_not_the_same_call() -> None:
     ],
     ids=str,
 )
-def test_accepted(options: dict[str, Any]) -> None:
+def test_accepted(options):
     a, b = numbers(64, 64, dtype=np.float16), numbers(64, 64, dtype=np.float16, seed=1)
     assert np.array_equal(gemm(a, b, **options), product(a, b))
 
 
-def test_arrays_that_offer_dlpack_alone() -> None:
+def test_arrays_that_offer_dlpack_alone():
     a, b, c = (numbers(64, 64, dtype=np.float16, seed=seed) for seed in range(3))
     out = np.zeros((64, 64), np.float16)
     d = gemm(Capsuled(a), Capsuled(b), Capsuled(c), out=Capsuled(out))
@@ -302,7 +302,7 @@ def test_arrays_that_offer_dlpack_alone() -> None:
     assert np.array_equal(gemm(Capsuled(a), b), product(a, b))
 
 
-def test_empty_products_of_arrays_that_do_not_compute() -> None:
+def test_empty_products_of_arrays_that_do_not_compute():
     a, b = H[:, :0], H[:0]
     for named in ({"out": Capsuled(H.copy())}, {"c": Capsuled(H)}):
         with pytest.raises(tc.ArgumentError, match="K is 0, so no kernel runs, and (out|c) is a Capsuled"):
@@ -312,7 +312,7 @@ def test_empty_products_of_arrays_that_do_not_compute() -> None:
         gemm(H, H, Capsuled(H[0]))
 
 
-def test_every_parameter_is_documented() -> None:
+def test_every_parameter_is_documented():
     documentation = gemm.__doc__ or ""
     for name in inspect.signature(gemm).parameters:
         assert re.search(rf"\b{name}\b", documentation), name
@@ -322,7 +322,7 @@ def test_every_parameter_is_documented() -> None:
 # Overlap.
 
 
-def test_overlap_is_decided_exactly() -> None:
+def test_overlap_is_decided_exactly():
     draw, memory, found = random.Random(0), np.zeros(400, np.float16), set()
     for _ in range(1500):
         x, y = (view_of(memory, draw) for _ in range(2))
@@ -345,7 +345,7 @@ def addresses(x: np.ndarray) -> set[int]:
     return {x[place + (...,)].__array_interface__["data"][0] for place in np.ndindex(x.shape)}
 
 
-def test_large_views_are_compared_quickly() -> None:
+def test_large_views_are_compared_quickly():
     memory = np.zeros(1, np.float16)
     wide = as_strided(memory, (64, 8191, 4095), (6 * 8193 * 8191, 6 * 8193, 6))
     other = wide.__array_interface__["data"][0] + 2
@@ -354,7 +354,7 @@ def test_large_views_are_compared_quickly() -> None:
     assert not overlap.overlaps_itself(overlap._memory(described))
 
 
-def test_views_that_interleave_do_not_overlap() -> None:
+def test_views_that_interleave_do_not_overlap():
     memory = np.zeros((64, 128), np.float16)
     memory[:, ::2] = a = numbers(64, 64, dtype=np.float16)
     assert np.array_equal(gemm(memory[:, ::2], H, out=memory[:, 1::2]), product(a, H))
@@ -364,7 +364,7 @@ def test_views_that_interleave_do_not_overlap() -> None:
     assert np.array_equal(gemm(blocks[:64, :64], H, out=blocks[64:, 64:]), product(a, H))
 
 
-def test_known_calls_notice_overlap() -> None:
+def test_known_calls_notice_overlap():
     a, b, c = (numbers(64, 64, dtype=np.float16, seed=seed) for seed in range(3))
     apart = np.zeros((64, 64), np.float16)
     for _ in range(2):
@@ -390,7 +390,7 @@ IN_PLACE: dict[str, dict[str, Any]] = {
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("columns", [72, 77])
 @pytest.mark.parametrize("how", IN_PLACE)
-def test_c_in_place(how: str, columns: int) -> None:
+def test_c_in_place(how, columns):
     a, b = numbers(100, 256), numbers(256, columns, order="F")
     c = numbers(100, columns, dtype=np.float32)
     expected = 2 * product(a, b) - 3 * c
@@ -399,7 +399,7 @@ def test_c_in_place(how: str, columns: int) -> None:
     assert np.array_equal(c, expected)
 
 
-def test_c_in_place_of_batches_and_sparse_products() -> None:
+def test_c_in_place_of_batches_and_sparse_products():
     a, b, c = numbers(2, 64, 64), numbers(64, 40), numbers(2, 64, 40, dtype=np.float32)
     expected = product(a, b) + c
     with checking(collect=False):
@@ -415,7 +415,7 @@ def test_c_in_place_of_batches_and_sparse_products() -> None:
 
 @pytest.mark.parametrize("family", ["sm80", "sm90"])
 @pytest.mark.parametrize("shape", [(72,), (1, 72), (100, 1), (1, 1), (1,), ()])
-def test_c_is_broadcast(shape: tuple[int, ...], family: str) -> None:
+def test_c_is_broadcast(shape, family):
     a, b, c = numbers(100, 64), numbers(64, 72), numbers(*shape, dtype=np.float32)
     for _ in range(2):
         d = gemm(a, b, c, beta=3, family=family, out_dtype=tc.f32)
@@ -424,12 +424,12 @@ def test_c_is_broadcast(shape: tuple[int, ...], family: str) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", [(40,), (64, 40), (64, 1), (3, 1, 40), (3, 64, 1), (1, 64, 40)])
-def test_c_is_broadcast_to_batches(shape: tuple[int, ...]) -> None:
+def test_c_is_broadcast_to_batches(shape):
     a, b, c = numbers(3, 64, 64), numbers(64, 40), numbers(*shape)
     assert np.array_equal(gemm(a, b, c, out_dtype=tc.f32), product(a, b) + c.astype(float))
 
 
-def test_c_is_broadcast_elsewhere() -> None:
+def test_c_is_broadcast_elsewhere():
     sparse, b, c = kernels.compress(numbers(64, 64), prune=True), numbers(64, 40), numbers(40)
     expected = product(kernels.decompress(sparse), b) + c.astype(float)
     assert np.array_equal(gemm(sparse, b, c, out_dtype=tc.f32), expected)
@@ -479,7 +479,7 @@ EPILOGUES = {
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_epilogue_args(name: str) -> None:
+def test_epilogue_args(name):
     dtype, family, (M, N, K), options = EPILOGUES[name]
     kind = {"int8": np.int32, "float64": np.float64}.get(dtype.name, np.float32)
     a, b = numbers(M, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
@@ -496,7 +496,7 @@ def test_epilogue_args(name: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_epilogues_of_mma_kernels(arch: str) -> None:
+def test_epilogues_of_mma_kernels(arch):
     a, b, c = numbers(70, 64, dtype=np.float16), numbers(64, 50, dtype=np.float16), numbers(70, 50)
     chess = lambda value, row, col: tc.select((row + col) % 2 == 0, value, 0.0)
     with tc.target("cpu", arch):
@@ -505,7 +505,7 @@ def test_epilogues_of_mma_kernels(arch: str) -> None:
     assert np.array_equal(d, np.where(kept, 2 * product(a, b) + c.astype(float), 0))
 
 
-def test_epilogues_know_the_matrix_of_a_batch() -> None:
+def test_epilogues_know_the_matrix_of_a_batch():
     a, b, bias = numbers(3, 64, 64), numbers(64, 40), numbers(3, 40, dtype=np.float32)
     of_matrix = lambda value, row, col, batch, bias: value + bias[batch, col]
     d = gemm(a, b, epilogue=of_matrix, epilogue_args={"bias": bias}, out_dtype=tc.f32)
@@ -518,7 +518,7 @@ def test_epilogues_know_the_matrix_of_a_batch() -> None:
     assert np.array_equal(single, product(a[0], b))
 
 
-def test_epilogue_args_of_the_other_products() -> None:
+def test_epilogue_args_of_the_other_products():
     bias = numbers(40, dtype=np.float32)
     named: Any = {"epilogue": three, "epilogue_args": {"bias": bias}}
     sparse, b = kernels.compress(numbers(64, 128), prune=True), numbers(128, 40)
@@ -538,7 +538,7 @@ def test_epilogue_args_of_the_other_products() -> None:
     assert np.array_equal(d, product(a, b) + bias)
 
 
-def test_names_of_epilogue_args_may_be_those_of_the_kernel() -> None:
+def test_names_of_epilogue_args_may_be_those_of_the_kernel():
     a, b, bias = numbers(64, 64), numbers(64, 40), numbers(40, dtype=np.float32)
     names = lambda value, row, col, d, config, traits, alpha: value + d[col] + config + traits + alpha
     named = {"d": bias, "config": 1, "traits": 2.0, "alpha": np.float16(3)}
@@ -547,7 +547,7 @@ def test_names_of_epilogue_args_may_be_those_of_the_kernel() -> None:
         assert np.array_equal(d, product(a, b) + bias + 6)
 
 
-def test_epilogues_may_return_numbers_and_integers() -> None:
+def test_epilogues_may_return_numbers_and_integers():
     a, b = numbers(64, 64), numbers(64, 40)
     for family in ("sm80", "sm90"):
         assert (gemm(a, b, epilogue=lambda value, row, col: 1, family=family) == 1).all()
@@ -559,7 +559,7 @@ def nothing(value: Any, row: Any, col: Any) -> Any:
     value + 1
 
 
-def test_errors_of_epilogues_are_at_their_lines() -> None:
+def test_errors_of_epilogues_are_at_their_lines():
     def some(value, row, col):
         if value > 0:
             return value
@@ -621,7 +621,7 @@ LOST = [
 
 
 @pytest.mark.parametrize("call", LOST)
-def test_gradients_are_not_lost(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_not_lost(call, monkeypatch):
     recording = SimpleNamespace(is_grad_enabled=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", recording)
     with pytest.raises(tc.ArgumentError, match=r"requires grad.*no derivative.*x\.detach\(\).*no_grad"):
@@ -630,7 +630,7 @@ def test_gradients_are_not_lost(call: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert describe(WEIGHT, "x").shape == (64, 64)
 
 
-def test_gradients_of_torch() -> None:
+def test_gradients_of_torch():
     torch = pytest.importorskip("torch")
     a, weight = torch.ones(64, 64, dtype=torch.bfloat16), torch.nn.Parameter(torch.ones(64, 64).bfloat16())
     for _ in range(3):
@@ -658,7 +658,7 @@ def test_gradients_of_torch() -> None:
     assert (weight.grad == 64).all()
 
 
-def test_overlap_of_torch_tensors() -> None:
+def test_overlap_of_torch_tensors():
     torch = pytest.importorskip("torch")
     a, out = torch.ones(64, 64).half(), torch.zeros(64, 128).half()
     for _ in range(3):
@@ -672,7 +672,7 @@ def test_overlap_of_torch_tensors() -> None:
     assert (biased == 65).all()
 
 
-def test_overlap_reads_no_element() -> None:
+def test_overlap_reads_no_element():
     """The arrays may lie on a GPU: the host must not touch their addresses."""
     out = np.zeros((64, 48), np.float32)
     beyond = describe(out, "out")._replace(value=1 << 12)
@@ -685,7 +685,7 @@ def test_overlap_reads_no_element() -> None:
     [(AmpereConfig(48, 64, 64, 16, 32, 2), np.float16), (AmpereConfig(16, 16, 512, 16, 16, 2), np.float16)],
     ids=str,
 )
-def test_tiles_that_threads_cannot_share(config: AmpereConfig, dtype: Any) -> None:
+def test_tiles_that_threads_cannot_share(config, dtype):
     """They are refused where the kernel is chosen, not where it is compiled."""
     a, b = numbers(64, 64, dtype=dtype), numbers(64, 64, dtype=dtype)
     with pytest.raises(tc.ArgumentError, match="threads cannot share .* choose other tile sizes"):

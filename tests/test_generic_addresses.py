@@ -107,7 +107,7 @@ def four_matrices(x: tc.Array, out: tc.Array, trans: tc.Const):
 
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
-def test_ldmatrix_takes_four_matrices_by_generic_addresses(trans: str):
+def test_ldmatrix_takes_four_matrices_by_generic_addresses(trans):
     x, _ = inputs()
     out = np.zeros((4, 32), np.uint32)
     four_matrices.emulator(arch="sm_90a")[1, 32](x, out, trans)
@@ -161,7 +161,7 @@ def of_a_peer(form: tc.Const):
 
 
 @pytest.mark.parametrize("form", ["load", "store", "wmma"])
-def test_addresses_of_another_cta_are_refused(form: str):
+def test_addresses_of_another_cta_are_refused(form):
     words = (
         "which is in the shared memory of another CTA; .* needs an address of .*the CTA's own shared memory"
     )
@@ -176,7 +176,7 @@ def test_addresses_of_another_cta_are_refused(form: str):
         (transposed, (np.zeros((16, 16), np.float16), np.zeros((2, 32), np.uint32))),
     ],
 )
-def test_kernels_assemble(kernel: Any, arguments: Any):
+def test_kernels_assemble(kernel, arguments):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     assert kernel.cubin(*arguments, arch="sm_90a")
 

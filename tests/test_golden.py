@@ -41,12 +41,12 @@ def replay(stem: str, mnemonic: str) -> str:
 
 @pytest.mark.quick(lambda stem: stem)
 @pytest.mark.parametrize(("stem", "records"), chunks())
-def test_instruction_bits(stem: str, records: list[tuple[str, str]]) -> None:
+def test_instruction_bits(stem, records):
     different = [name for name, wanted in records if replay(stem, name) != wanted]
     assert not different
 
 
-def test_every_promised_form_was_captured() -> None:
+def test_every_promised_form_was_captured():
     captured = {
         name for path in FILES if path.stem != "gemm_kernels" for name in json.loads(path.read_text())
     }
@@ -66,7 +66,7 @@ def test_every_gemm_has_cases():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("dtype", "family"), GEMMS)
-def test_gemm_bits(dtype: str, family: str) -> None:
+def test_gemm_bits(dtype, family):
     wanted = {name: record["digest"] for name, record in RECORDS.items()}
     cases = [case for case in CASES if case.dtype == dtype and case.family == family]
     assert len(cases) >= (14 if family == "sm80" else 6)
@@ -75,7 +75,7 @@ def test_gemm_bits(dtype: str, family: str) -> None:
     assert not different
 
 
-def test_a_flipped_bit_is_seen() -> None:
+def test_a_flipped_bit_is_seen():
     instr = isa.instruction("fma.rn.f32")
     wanted = json.loads((GOLDEN / ARCH / "fma.json").read_text())[instr.mnemonic]
     words = probes.on_cpu(instr, probes.inputs(instr), ARCH)

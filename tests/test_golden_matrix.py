@@ -39,7 +39,7 @@ def emulated(mnemonic: str, chunk: int) -> np.ndarray:
 
 @pytest.mark.quick(lambda names: matrix_records.family(names[0]))
 @pytest.mark.parametrize("names", groups())
-def test_bits(names: list[str]) -> None:
+def test_bits(names):
     wrong = []
     for name in names:
         chunk = replayed(name)
@@ -48,7 +48,7 @@ def test_bits(names: list[str]) -> None:
     assert not wrong
 
 
-def test_every_form_was_captured() -> None:
+def test_every_form_was_captured():
     """All but loads of PTX 9.4, whose published measurement `isa/matrix.py` names."""
     probed = {p.instr.mnemonic for p in matrix_probes.probes_of(ARCH)}
     published = {name for name in probed if name.endswith(".s8.s4")}
@@ -56,7 +56,7 @@ def test_every_form_was_captured() -> None:
     assert {len(r.chunks) for r in KNOWN.values()} == {CHUNKS}
 
 
-def test_all_chunks_are_replayed_of_some_forms() -> None:
+def test_all_chunks_are_replayed_of_some_forms():
     for family in ("mma", "wgmma", "wgmma_sp", "wmma_load"):
         names = [n for n in KNOWN if matrix_records.family(n) == family]
         assert {replayed(n) for n in names} == set(range(CHUNKS))
@@ -70,7 +70,7 @@ def test_all_chunks_are_replayed_of_some_forms() -> None:
         "wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32",
     ],
 )
-def test_full_words_of_the_sample(mnemonic: str) -> None:
+def test_full_words_of_the_sample(mnemonic):
     """The first chunk, also in clear; and a flipped bit is seen."""
     words = emulated(mnemonic, 0)
     assert Record.of([words]) == Record(KNOWN[mnemonic].chunks[:1], KNOWN[mnemonic].words)
@@ -80,7 +80,7 @@ def test_full_words_of_the_sample(mnemonic: str) -> None:
 
 
 @pytest.mark.parametrize("kind", capture_descriptors.FORMS)
-def test_descriptors_name_the_bytes_that_the_gpu_read(kind: str) -> None:
+def test_descriptors_name_the_bytes_that_the_gpu_read(kind):
     """All swizzles, base offsets, starts and majors; without a swizzle a base offset means
     nothing."""
     with np.load(FOLDER / "descriptors.npz") as recorded:

@@ -28,7 +28,7 @@ def small(kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", product_cases.DTYPES)
-def test_products(kind: str) -> None:
+def test_products(kind):
     """Each by the kernel of its record, which is not always the one that is chosen now."""
     for index in small(kind):
         wanted = CASES[str(index)]
@@ -36,21 +36,21 @@ def test_products(kind: str) -> None:
         assert found.get("hash") == wanted["hash"], (product_cases.product(SEED, index), found)
 
 
-def test_which_nan_a_sum_of_two_gives() -> None:
+def test_which_nan_a_sum_of_two_gives():
     """In f64: alpha, -0, times an infinity gives a NaN, which is added to beta times one of C."""
     given = product_cases.product(SEED, 2285)
     assert given.dtype == "f64" and given.alpha == 0 and given.beta
     assert products.replayed(2285, CASES["2285"], "cpu", SEED)["hash"] == CASES["2285"]["hash"]
 
 
-def test_refusals_are_the_same() -> None:
+def test_refusals_are_the_same():
     refused = [index for index, one in CASES.items() if "refused" in one][:20]
     assert len(refused) >= 10
     for index in refused:
         assert "refused" in products.record(int(index), "cpu", SEED)
 
 
-def test_the_records() -> None:
+def test_the_records():
     """Of a GPU, and with results for most cases."""
     assert "--run gpu" in RECORDS["command"] and len(CASES) >= 500
     assert not any("failed" in one for one in CASES.values())

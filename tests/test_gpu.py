@@ -25,7 +25,7 @@ def scale(x: tc.Array, y: tc.Array, factor: tc.f32):
 
 
 @pytest.mark.parametrize("library", ["numpy", "numba", "torch", "cupy"])
-def test_arrays_of_every_library(library: str) -> None:
+def test_arrays_of_every_library(library):
     host = np.arange(1000, dtype=np.float32)
     if library == "numpy":
         x, y = host, np.zeros_like(host)
@@ -44,7 +44,7 @@ def test_arrays_of_every_library(library: str) -> None:
     assert np.array_equal(found, 2 * host)
 
 
-def test_streams() -> None:
+def test_streams():
     torch = pytest.importorskip("torch")
     x = torch.ones(1000, device="cuda")
     y = torch.zeros(1000, device="cuda")
@@ -58,7 +58,7 @@ def test_streams() -> None:
     assert (y == 4).all()
 
 
-def test_graphs_capture_launches() -> None:
+def test_graphs_capture_launches():
     torch = pytest.importorskip("torch")
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     scale[8, 128](x, y, 1.0)
@@ -81,7 +81,7 @@ def through_much_shared_memory(x: tc.Array, y: tc.Array):
         y[i] = tile[19999 - i]
 
 
-def test_more_than_48_kib_of_shared_memory() -> None:
+def test_more_than_48_kib_of_shared_memory():
     x, y = np.arange(20000, dtype=np.float32), np.zeros(20000, np.float32)
     through_much_shared_memory[1, 256](x, y)
     assert np.array_equal(y, x[::-1])
@@ -97,7 +97,7 @@ def dynamic(x: tc.Array, y: tc.Array, n: tc.s32):
     y[i] = (tile.at(0) + (n - 1 - i)).load()
 
 
-def test_dynamic_shared_memory() -> None:
+def test_dynamic_shared_memory():
     x, y = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
     dynamic[1, 256, 0, 1024](x, y, 256)
     assert np.array_equal(y, x[::-1])
@@ -108,7 +108,7 @@ def atomics(x: tc.Array, total: tc.Array):
     tc.atomic("add", total.at(0), x[tc.blockIdx.x * 128 + tc.threadIdx.x])
 
 
-def test_atomics() -> None:
+def test_atomics():
     x, total = np.arange(1280, dtype=np.int32), np.zeros(1, np.int32)
     atomics[10, 128](x, total)
     assert total[0] == x.sum()
@@ -120,7 +120,7 @@ def greet(n: tc.s32):
         print("thread", tc.threadIdx.x, "of", n, 1.5 * n)
 
 
-def test_print(capfd: Any) -> None:
+def test_print(capfd):
     greet[1, 32](np.int32(32))
     from numba import cuda
 
@@ -136,7 +136,7 @@ HOPPER = pytest.mark.skipif(
 @HOPPER
 @pytest.mark.parametrize("shape", [(200, 72, 136), (8, 8, 8), (129, 264, 520), (1, 512, 256)])
 @pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
-def test_wgmma_gives_the_bits_of_mma(shape: tuple[int, int, int], layouts: str) -> None:
+def test_wgmma_gives_the_bits_of_mma(shape, layouts):
     torch = pytest.importorskip("torch")
     M, N, K = (-(-n // 8) * 8 for n in shape)
     a = torch.randn(M, K, device="cuda").bfloat16()
@@ -151,7 +151,7 @@ def test_wgmma_gives_the_bits_of_mma(shape: tuple[int, int, int], layouts: str) 
 
 
 @HOPPER
-def test_epilogue_function_and_odd_lines() -> None:
+def test_epilogue_function_and_odd_lines():
     torch = pytest.importorskip("torch")
     a, b = torch.randn(256, 128, device="cuda").bfloat16(), torch.randn(128, 512, device="cuda").bfloat16()
     plain = kernels.gemm(a, b)
@@ -166,7 +166,7 @@ def test_epilogue_function_and_odd_lines() -> None:
 
 @HOPPER
 @pytest.mark.parametrize("name", cluster_kernels.cases())
-def test_clusters_share_memory_as_in_emulation(name: str) -> None:
+def test_clusters_share_memory_as_in_emulation(name):
     kernel, grid, block, arrays, constants = cluster_kernels.cases()[name]
     here, there = ([a.copy() for a in arrays] for _ in range(2))
     kernel.emulator("sm_90a")[grid, block](*here, **constants)
@@ -176,13 +176,13 @@ def test_clusters_share_memory_as_in_emulation(name: str) -> None:
 
 @HOPPER
 @pytest.mark.parametrize("consumers, registers", [(1, (24, 240)), (2, (40, 232)), (3, (32, 160)), (2, None)])
-def test_roles_and_their_registers(consumers: int, registers: Any) -> None:
+def test_roles_and_their_registers(consumers, registers):
     x = np.random.default_rng(7).integers(-99, 99, (100, 128)).astype(np.int32)
     out = np.zeros((consumers, 128), np.int32)
     hopper_kernels.by_roles[1, 128 * (1 + consumers)](x, out, consumers=consumers, registers=registers)
     assert np.array_equal(out, x.sum(axis=0) * np.arange(1, consumers + 1)[:, None])
 
 
-def test_ml_dtypes_on_the_gpu() -> None:
+def test_ml_dtypes_on_the_gpu():
     a = np.ones((16, 32), ml_dtypes.bfloat16)
     assert (kernels.gemm(a, np.ascontiguousarray(a.T)).astype(np.float32) == 32).all()

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def is_native(function: Any) -> bool:
     return isinstance(function, type(len))
 
 
-def test_tensors_of_many_shapes_and_places() -> None:
+def test_tensors_of_many_shapes_and_places():
     torch = pytest.importorskip("torch")
     launch = add[8, 128]
     for turn in range(4):
@@ -45,7 +44,7 @@ def test_tensors_of_many_shapes_and_places() -> None:
     assert not native_function.available() or is_native(launch.launcher({}).fast)
 
 
-def test_handles() -> None:
+def test_handles():
     torch = pytest.importorskip("torch")
     cuda: Any = pytest.importorskip("numba.cuda")
     x, y, z = (torch.full((1000,), 3.0, device="cuda") for _ in range(3))
@@ -63,7 +62,7 @@ def test_handles() -> None:
     assert (a.copy_to_host() == 7).all()
 
 
-def test_handles_follow_the_current_stream() -> None:
+def test_handles_follow_the_current_stream():
     torch = pytest.importorskip("torch")
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     prepared = add[8, 128].prepare(x, y, 1.0, 1000)
@@ -78,7 +77,7 @@ def test_handles_follow_the_current_stream() -> None:
     assert (y == 2).all()
 
 
-def test_graphs_capture_handles() -> None:
+def test_graphs_capture_handles():
     torch = pytest.importorskip("torch")
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     prepared, launch = add[8, 128].prepare(x, y, 1.0, 1000), add[8, 128]
@@ -96,7 +95,7 @@ def test_graphs_capture_handles() -> None:
     assert (x == 11).all() and (y == 10).all()
 
 
-def test_threads() -> None:
+def test_threads():
     torch = pytest.importorskip("torch")
     launch = add[8, 128]
     tensors = [(torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")) for _ in range(4)]
@@ -116,7 +115,7 @@ def test_threads() -> None:
 
 
 @pytest.mark.skipif(driver.cuda_available() and driver.compute_capability() < 90, reason="TMA needs sm_90")
-def test_tensor_maps_follow_their_pointers() -> None:
+def test_tensor_maps_follow_their_pointers():
     torch = pytest.importorskip("torch")
     launch = first_box[1, 32]
     sources = [torch.randn(16, 64, device="cuda") for _ in range(5)]
@@ -129,7 +128,7 @@ def test_tensor_maps_follow_their_pointers() -> None:
             assert torch.equal(y[:8], x[:8]) and not y[8:].any()
 
 
-def test_a_launch_that_fails_and_the_next() -> None:
+def test_a_launch_that_fails_and_the_next():
     torch = pytest.importorskip("torch")
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     launch = add.configured(1, 1024, shared_bytes=0, cooperative=True)
@@ -151,7 +150,7 @@ def changing_registers(x: tc.Array):
 
 
 @pytest.mark.skipif(driver.cuda_available() and driver.compute_capability() != 90, reason="needs sm_90a")
-def test_registers_change_hands_where_ptxas_is() -> None:
+def test_registers_change_hands_where_ptxas_is():
     """Assembled by ptxas, loaded, and run; by nvJitLink, which ignores it, it runs as well."""
     x = np.zeros(256, np.float32)
     changing_registers[1, 256](x)
@@ -181,7 +180,7 @@ except tc.LaunchError as error:
 
 
 @pytest.mark.parametrize("asked", ["decorator", "environment"])
-def test_a_check_that_fails_prints_its_line(tmp_path: Path, asked: str) -> None:
+def test_a_check_that_fails_prints_its_line(tmp_path, asked):
     """In a process of its own, because the trap ends the context."""
     script, environment = tmp_path / "outside.py", dict(os.environ)
     if asked == "environment":
@@ -204,13 +203,13 @@ def add_checked(x: tc.Array, y: tc.Array):
     y.at(i).store(x.at(i).load(pred=i < x.shape[0]) + 1.0, pred=i < y.shape[0])
 
 
-def test_checks_let_good_kernels_pass() -> None:
+def test_checks_let_good_kernels_pass():
     x, y = np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32)
     add_checked[8, 128](x, y)
     assert np.array_equal(y, x + 1)
 
 
-def test_graphs_capture_checked_launches() -> None:
+def test_graphs_capture_checked_launches():
     torch = pytest.importorskip("torch")
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     add_checked[8, 128](x, y)
@@ -245,7 +244,7 @@ def parts(meta: dict[str, Any]) -> int:
 
 
 @pytest.fixture
-def cache(tmp_path: Any, monkeypatch: Any) -> Any:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     read_again()
     yield tmp_path / "autotune.json"
@@ -261,7 +260,7 @@ def tuned() -> Any:
 
 
 @pytest.mark.parametrize("library", ["torch", "numba", "numpy"])
-def test_tuning(library: str, cache: Any) -> None:
+def test_tuning(library, cache):
     n = 1 << 22
     host = np.ones(n, np.float32), np.zeros(4, np.float32)
     if library == "torch":
@@ -298,7 +297,7 @@ def test_tuning(library: str, cache: Any) -> None:
     assert total() == 4 * n
 
 
-def test_tuning_restores(cache: Any) -> None:
+def test_tuning_restores(cache):
     torch = pytest.importorskip("torch")
     base = torch.arange(2000, dtype=torch.float32, device="cuda")
     x = base[::2]
@@ -320,7 +319,7 @@ def test_tuning_restores(cache: Any) -> None:
     assert torch.equal(base, wanted)
 
 
-def test_tuning_and_graphs(cache: Any) -> None:
+def test_tuning_and_graphs(cache):
     torch = pytest.importorskip("torch")
     x, sums = torch.ones(1 << 16, device="cuda"), torch.zeros(4, device="cuda")
     kernel = tuned()
@@ -340,7 +339,7 @@ def test_tuning_and_graphs(cache: Any) -> None:
     assert float(sums[0].item()) == 3 << 16
 
 
-def test_do_bench() -> None:
+def test_do_bench():
     torch = pytest.importorskip("torch")
     x = torch.zeros(1 << 26, device="cuda")
     x.fill_(1)

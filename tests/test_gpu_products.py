@@ -27,7 +27,7 @@ def biased(value, row, col, bias):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", [(64, 48, 32), (513, 200, 100), (1024, 512, 768)], ids=str)
-def test_products(dtype: str, shape: tuple[int, int, int]) -> None:
+def test_products(dtype, shape):
     M, N, K = shape
     a, b, c = draw(M, K, dtype=dtype), draw(K, N, dtype=dtype), draw(M, N, dtype=dtype)
     exact = a.double() @ b.double()
@@ -51,7 +51,7 @@ def test_products(dtype: str, shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("precision", ["f32", "tf32"])
 @pytest.mark.parametrize("n", [64, 1000, 2048])
-def test_f32_in_a_graph(precision: str, n: int) -> None:
+def test_f32_in_a_graph(precision, n):
     """The workspace belongs to the graph; a launch outside of it does not disturb it."""
     a, b = draw(n, n, dtype="float32"), draw(n, n, dtype="float32")
     a[:, 0], out = 0, torch.zeros((n, n), device="cuda")
@@ -67,7 +67,7 @@ def test_f32_in_a_graph(precision: str, n: int) -> None:
     assert ((out.double() - exact).abs() <= bound).all()
 
 
-def test_streams_share_no_workspace() -> None:
+def test_streams_share_no_workspace():
     """Products on two streams at once give the results of each alone."""
     a, b = draw(300, 4000, dtype="float32"), draw(4000, 200, dtype="float32")
     want = [kernels.gemm(a, b), kernels.gemm(2 * a, b)]
@@ -85,7 +85,7 @@ def test_streams_share_no_workspace() -> None:
 
 
 @pytest.mark.parametrize("shape", [(100, 72, 64), (1024, 1024, 1024)], ids=str)
-def test_arrays_of_numba(shape: tuple[int, int, int]) -> None:
+def test_arrays_of_numba(shape):
     from numba import cuda
 
     M, N, K = shape
@@ -115,7 +115,7 @@ def read_each_other(out: tc.Array, rounds: tc.s32):
 
 
 @pytest.mark.skipif(not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a")
-def test_f64_beside_clusters_that_read_each_other() -> None:
+def test_f64_beside_clusters_that_read_each_other():
     """Loads of fragments are then so late that TMA overtakes them, were they not fenced.
 
     Blocks of both kernels share SMs: registers and shared memory suffice for one of each.

@@ -53,7 +53,7 @@ def by_groups(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("config", GROUPED)
 @pytest.mark.parametrize("sizes", GROUPS)
-def test_groups(sizes: str, config: str, order: str) -> None:
+def test_groups(sizes, config, order):
     offsets = groups_of(GROUPS[sizes])
     a, b = whole(int(offsets[-1]), 136), whole(len(offsets) - 1, 136, 200, order=order)
     found = kernels.grouped_gemm(a, b, offsets, config=HopperConfig(**GROUPED[config]))
@@ -62,7 +62,7 @@ def test_groups(sizes: str, config: str, order: str) -> None:
 
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("config", GROUPED)
-def test_groups_share_few_blocks(config: str) -> None:
+def test_groups_share_few_blocks(config):
     """Blocks that pass from group to group, and leave alone what belongs to no group."""
     chosen, offsets = HopperConfig(**GROUPED[config]), groups_of((70, 0, 1, 200, 64, 0))
     a, b = whole(350, 200), whole(6, 200, 136, order="F")
@@ -76,7 +76,7 @@ def test_groups_share_few_blocks(config: str) -> None:
 
 
 @pytest.mark.parametrize("N", [1, 63, 130])
-def test_lines_that_end_between_words(N: int) -> None:
+def test_lines_that_end_between_words(N):
     """What lies behind a result's columns stays as it was."""
     offsets, room = groups_of((17, 0, 60)), np.full((77, 136), 99, BF16)
     a, b = whole(77, 64), whole(3, 64, 136)[..., :N]
@@ -89,7 +89,7 @@ def plus_row(value, row, col):
     return value + row.to(tc.f32)
 
 
-def test_groups_into_given_results() -> None:
+def test_groups_into_given_results():
     offsets, out = groups_of((3, 61)), np.full((64, 64), 99, F16)
     a, b = whole(64, 64, dtype=F16), whole(2, 64, 64, dtype=F16)
     assert kernels.grouped_gemm(a, b, offsets, out=out) is out
@@ -98,7 +98,7 @@ def test_groups_into_given_results() -> None:
     assert np.array_equal(found, by_groups(a, b, offsets) + np.arange(64)[:, None])
 
 
-def test_sizes_of_groups_are_those_of_each_call() -> None:
+def test_sizes_of_groups_are_those_of_each_call():
     a, b = whole(135, 64), whole(3, 64, 72)
     for sizes in ((65, 0, 70), (1, 134, 0), (0, 0, 135), (65, 0, 70)):
         offsets = groups_of(sizes)
@@ -118,7 +118,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, function: str, name: str) -> list[
     return seen
 
 
-def test_operands_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_alike_are_checked_once(monkeypatch):
     seen = prepared(monkeypatch, "grouped_gemm", "_prepare_grouped")
     a, out = whole(77, 64), np.empty((77, 24), BF16)
     for order in "CCFF":
@@ -132,7 +132,7 @@ def test_operands_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> Non
         kernels.grouped_gemm(a, b, offsets, out=out)
 
 
-def test_gates_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gates_alike_are_checked_once(monkeypatch):
     seen = prepared(monkeypatch, "swiglu", "_prepare_swiglu")
     x, out = ones(78, 64), np.empty((78, 40), BF16)
     for finish in (None, None, plus_row, plus_row):
@@ -150,7 +150,7 @@ NO_PART: list[Any] = [dict(cluster_m=2), dict(split_k=2), dict(swapped=True)]
 
 
 @pytest.mark.parametrize("changes", NO_PART, ids=str)
-def test_configurations_that_groups_have_no_part_for(changes: dict[str, int]) -> None:
+def test_configurations_that_groups_have_no_part_for(changes):
     config = HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes})
     with pytest.raises(tc.ArgumentError, match="groups of rows takes no") as error:
         kernels.grouped_gemm(whole(64, 64), whole(1, 64, 64), groups_of((64,)), config=config)
@@ -158,14 +158,14 @@ def test_configurations_that_groups_have_no_part_for(changes: dict[str, int]) ->
 
 
 @pytest.mark.parametrize("changes", [dict(k_slabs=2), *NO_PART[1:]], ids=str)
-def test_configurations_that_gates_have_no_part_for(changes: dict[str, int]) -> None:
+def test_configurations_that_gates_have_no_part_for(changes):
     config = HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes})
     x, w = whole(64, 64), whole(64, 64, order="F")
     with pytest.raises(tc.ArgumentError, match="products with a gate takes no"):
         kernels.swiglu(x, w, w, config=config)
 
 
-def test_groups_without_work() -> None:
+def test_groups_without_work():
     assert kernels.grouped_gemm(whole(0, 64), whole(2, 64, 8), groups_of((0, 0))).shape == (0, 8)
     assert kernels.grouped_gemm(whole(4, 64), whole(1, 64, 0), groups_of((4,))).shape == (4, 0)
 
@@ -189,7 +189,7 @@ BAD_GROUPS: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_GROUPS, ids=[m for _, m in BAD_GROUPS])
-def test_groups_that_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_groups_that_are_refused(changes, message):
     given = {"a": whole(16, 64), "b": whole(2, 64, 8), "offsets": FEW, **changes}
     with pytest.raises(tc.ArgumentError) as error:
         kernels.grouped_gemm(**given)
@@ -213,14 +213,14 @@ def by_parts_of_k(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarr
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("config", K_GROUPED)
 @pytest.mark.parametrize("sizes", GROUPS)
-def test_groups_along_k(sizes: str, config: str) -> None:
+def test_groups_along_k(sizes, config):
     offsets = groups_of(GROUPS[sizes])
     a, b = whole(136, int(offsets[-1]), order="F"), whole(int(offsets[-1]), 200)
     found = kernels.k_grouped_gemm(a, b, offsets, config=K_GROUPED[config])
     assert np.array_equal(found.astype(float), by_parts_of_k(a, b, offsets))
 
 
-def test_groups_along_k_share_few_blocks() -> None:
+def test_groups_along_k_share_few_blocks():
     """Tiles of groups of different lengths, one after the other in the same blocks."""
     config, offsets = HopperConfig(BM=64, BN=64, stages=3), groups_of((70, 0, 1, 200, 64, 0))
     a, b, d = whole(72, 335, order="F"), whole(335, 136), np.full((6, 72, 136), 99, BF16)
@@ -229,7 +229,7 @@ def test_groups_along_k_share_few_blocks() -> None:
     assert np.array_equal(found.arguments["d"].astype(float), by_parts_of_k(a, b, offsets))
 
 
-def test_a_group_along_k_reads_nothing_of_its_neighbours() -> None:
+def test_a_group_along_k_reads_nothing_of_its_neighbours():
     offsets = groups_of((50, 14, 71))
     a, b = whole(72, 135, order="F"), whole(135, 72)
     a[:, 64:], b[64:] = np.inf, np.nan
@@ -258,7 +258,7 @@ COPIED: dict[str, tuple[Any, Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", COPIED)
-def test_groups_along_k_copy_what_they_cannot_read(case: str) -> None:
+def test_groups_along_k_copy_what_they_cannot_read(case):
     a, b, texts = COPIED[case]
     offsets = groups_of((7, 0, 33))
     with warnings.catch_warnings(record=True) as caught:
@@ -272,7 +272,7 @@ def test_groups_along_k_copy_what_they_cannot_read(case: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
-def test_groups_store_nothing_behind_the_rows_of_a_view() -> None:
+def test_groups_store_nothing_behind_the_rows_of_a_view():
     """TMA stores whole units of 16 bytes: rows of 12 elements need a copy, wherever they start."""
     offsets = groups_of((7, 0, 33))
     for function, a, b, shape in (
@@ -287,7 +287,7 @@ def test_groups_store_nothing_behind_the_rows_of_a_view() -> None:
         assert any("copies its result" in str(w.message) for w in caught)
 
 
-def test_no_group_and_no_k() -> None:
+def test_no_group_and_no_k():
     a, b = whole(16, 24, order="F"), whole(24, 8)
     assert kernels.k_grouped_gemm(a[:, :0], b[:0], np.zeros(1, np.int32)).shape == (0, 16, 8)
     out = np.full((2, 16, 8), 99, BF16)
@@ -309,7 +309,7 @@ OFFSETS = groups_of((30, 34))
         ((A, B, OFFSETS), {"config": HopperConfig(pingpong=True)}, "takes no pingpong=True"),
     ],
 )
-def test_what_groups_along_k_refuse(arguments: Any, options: Any, text: str) -> None:
+def test_what_groups_along_k_refuse(arguments, options, text):
     with pytest.raises(tc.ArgumentError, match=text):
         kernels.k_grouped_gemm(*arguments, **options)
 
@@ -331,7 +331,7 @@ def ones(*shape: int, dtype: Any = BF16) -> np.ndarray:
 
 @pytest.mark.parametrize("K", [136, 200])
 @pytest.mark.parametrize("name", GATED)
-def test_gates_that_are_open(name: str, K: int) -> None:
+def test_gates_that_are_open(name, K):
     """silu(x) is x in f32 from 17 on, so that products are exact."""
     x, gate, up = ones(136, K), ones(104, K).T, whole(104, K, most=1).T
     config, d = HopperConfig(**GATED[name]), np.full((136, 104), 99, BF16)
@@ -343,7 +343,7 @@ def test_gates_that_are_open(name: str, K: int) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_gates(dtype: Any) -> None:
+def test_gates(dtype):
     x, gate, up = (RNG.standard_normal((n, 64)).astype(dtype) / 4 for n in (72, 40, 40))
     out = np.empty((72, 40), dtype)
     found = kernels.swiglu(x, gate.T, up.T, out=out)
@@ -353,7 +353,7 @@ def test_gates(dtype: Any) -> None:
     assert np.allclose(found.astype(float), wanted, rtol=2.0**-7, atol=1e-4)
 
 
-def test_gates_are_finished() -> None:
+def test_gates_are_finished():
     x, gate, up = ones(72, 64), ones(40, 64).T, whole(40, 64, most=1).T
     plain = exact(x, gate) * exact(x, up)
     found = kernels.swiglu(x, gate, up, epilogue=plus_row)
@@ -372,7 +372,7 @@ BAD_GATES: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_GATES, ids=[m for _, m in BAD_GATES])
-def test_gates_that_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_gates_that_are_refused(changes, message):
     weights = {"w_gate": whole(64, 24, order="F"), "w_up": whole(64, 24, order="F")}
     with pytest.raises(tc.ArgumentError) as error:
         kernels.swiglu(**{"x": whole(16, 64), **weights, **changes})
@@ -388,7 +388,7 @@ WIDE = HopperConfig(BN=192, cluster_m=2, pingpong=True).with_stages()
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("config", [SKINNY_GROUPS, PINGPONG], ids=["few rows", "in turn"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> None:
+def test_the_assembler_has_nothing_to_say_of_groups(order, config):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     for dtype in (BF16, F16) if order == "F" else (BF16,):
         a, b, d = (
@@ -411,7 +411,7 @@ def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("config", [PINGPONG, ALONE, WIDE], ids=["in turn", "alone", "wide"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_the_assembler_has_nothing_to_say_of_gates(dtype: Any, config: HopperConfig) -> None:
+def test_the_assembler_has_nothing_to_say_of_gates(dtype, config):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     if not is_assembled(config):
         pytest.skip("needs a whole-program ptxas")

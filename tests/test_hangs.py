@@ -225,7 +225,7 @@ LOOPS: list[tuple[Any, int, int, str]] = [
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kernel, grid, block, line", LOOPS, ids=[k[0].__name__ for k in LOOPS])
-def test_endless_loops(kernel: Any, grid: int, block: int, line: str, order: int | None) -> None:
+def test_endless_loops(kernel, grid, block, line, order):
     run = kernel.emulator("sm_90a", order=order)[grid, block]
     with pytest.raises(tc.Deadlock, match="endless loop: nothing") as error:
         run(np.zeros(256, np.int32))
@@ -250,7 +250,7 @@ def line_of(kernel: Any, text: str) -> int:
     return next(n for n, line in enumerate(lines, 1) if n >= first and text in line)
 
 
-def test_what_a_loop_polls() -> None:
+def test_what_a_loop_polls():
     text = message(on_a_flag, 1, 64, np.zeros(256, np.int32))
     line = line_of(on_a_flag, "while strong")
     assert f"block 0 warps 0: in the loop at {__file__}:{line}, " in text and " iterations so far" in text
@@ -337,7 +337,7 @@ DEADLOCKS: list[tuple[Any, int, int]] = [
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kernel, grid, block", DEADLOCKS, ids=[k[0].__name__ for k in DEADLOCKS])
-def test_deadlocks(kernel: Any, grid: int, block: int, order: int | None) -> None:
+def test_deadlocks(kernel, grid, block, order):
     run = kernel.emulator("sm_90a", order=order)[grid, block]
     with pytest.raises(tc.Deadlock, match="every thread that is left waits"):
         run(np.zeros(256, np.int32))
@@ -346,7 +346,7 @@ def test_deadlocks(kernel: Any, grid: int, block: int, order: int | None) -> Non
     assert x.any()
 
 
-def test_a_cycle() -> None:
+def test_a_cycle():
     text = message(producer_and_consumer, 1, 96, np.zeros(256, np.int32))
     producer = line_of(producer_and_consumer, "# the producer waits")
     consumer = line_of(producer_and_consumer, "# the consumer waits")
@@ -360,7 +360,7 @@ def test_a_cycle() -> None:
     assert "block 0 warps 2: ended" in text
 
 
-def test_blocks_that_wait_alike_are_named_together() -> None:
+def test_blocks_that_wait_alike_are_named_together():
     text = message(waits_in_each_block, 12, 64, np.zeros(256, np.int32))
     assert text.count("32 of 32 arrivals are missing") == 1
     assert "blocks 0 to 11 warps 0: mbarrier.try_wait" in text
@@ -400,7 +400,7 @@ def arrivals_of_another_block(x: tc.Array):
         bar.arrive()
 
 
-def test_arrivals_are_those_of_the_block_that_waits() -> None:
+def test_arrivals_are_those_of_the_block_that_waits():
     text = message(arrivals_of_another_block, 2, 32, np.zeros(1, np.int32))
     line = line_of(arrivals_of_another_block, "# arrives")
     assert re.search(rf"the arrivals so far are from \S+:{line} \(block 0 warps 0\)", text)
@@ -442,7 +442,7 @@ def named_barriers(x: tc.Array, which: tc.Const):
         outer[1].arrive(2)
 
 
-def test_mbarriers_are_called_as_in_the_kernel() -> None:
+def test_mbarriers_are_called_as_in_the_kernel():
     """Hang reports name variables, not addresses."""
     for which, name in (("array", "full[1]"), ("returned", "outer[1]"), ("one", "single")):
         text = message(named_barriers, 1, 32, np.zeros(32, np.int32), which)
@@ -451,7 +451,7 @@ def test_mbarriers_are_called_as_in_the_kernel() -> None:
         named_barriers.emulate[1, 32](np.zeros(32, np.int32), "arrives")
 
 
-def test_who_is_missing_at_a_named_barrier() -> None:
+def test_who_is_missing_at_a_named_barrier():
     text = message(different_barriers, 1, 64, np.zeros(256, np.int32))
     assert "barrier 1 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 1" in text
     assert "barrier 2 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 0" in text
@@ -474,7 +474,7 @@ def counting(x: tc.Array, step: tc.Const = 2):
     x[tc.threadIdx.x] = i.to(tc.s32)
 
 
-def test_a_limit_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_turns(monkeypatch):
     x = np.zeros(32, np.int32)
     text = message(counting, 1, 32, x, limit=500)
     assert "more iterations than the limit of 500" in text and "while i != 3001" in text
@@ -495,7 +495,7 @@ def test_a_limit_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             counting.emulator(limit=bad)  # type: ignore[arg-type]
 
 
-def test_nothing_but_registers_changes_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_registers_changes_for_long(monkeypatch):
     monkeypatch.setattr(watchdog, "PATIENCE", 1000)
     x = np.zeros(32, np.int32)
     text = message(drawing, 1, 32, x)
@@ -619,7 +619,7 @@ RINGS = (
 
 @pytest.mark.quick(lambda how: how in ("store", "words") or "atomic" in how)
 @pytest.mark.parametrize("how", RINGS)
-def test_rings(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rings(how, monkeypatch):
     monkeypatch.setattr(watchdog, "TOGETHER", 127)
     x = np.append(np.arange(101, 9_000), 100).astype(np.int32)
     x[1] = 101
@@ -732,7 +732,7 @@ WAYS = (
 @pytest.mark.thorough
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("how", WAYS)
-def test_numbers_that_pass_by_the_end(how: str, order: int | None) -> None:
+def test_numbers_that_pass_by_the_end(how, order):
     block = 96 if how == "tickets" else 2 if how == "stride" else 32
     run = overshoots.emulator("sm_90a", order=order)[1, block]
     even = np.zeros(256, np.int32)
@@ -793,7 +793,7 @@ def comes_back(x: tc.Array, how: tc.Const):
 
 
 @pytest.mark.parametrize("how", ["follows", "kept", "rarely", "behind a barrier", "block", "warp", "lane"])
-def test_numbers_that_meet_again(how: str) -> None:
+def test_numbers_that_meet_again(how):
     x = np.full(2, 50, np.int32)
     run = comes_back.emulator("sm_90a", checks=how != "block")
     run[2 if how == "block" else 1, 64 if how in ("behind a barrier", "warp") else 32](x, how)
@@ -801,7 +801,7 @@ def test_numbers_that_meet_again(how: str) -> None:
 
 
 @pytest.mark.thorough
-def test_loops_that_end() -> None:
+def test_loops_that_end():
     for kernel in (long_computations, a_time_out):
         for order in (None, 0):
             x = np.zeros(64, np.int32)
@@ -838,7 +838,7 @@ def writes_what_it_polls(x: tc.Array, how: tc.Const):
 
 
 @pytest.mark.parametrize("order", [None, 0])
-def test_loops_that_write_what_they_poll(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_that_write_what_they_poll(order, monkeypatch):
     monkeypatch.setattr(watchdog, "DEEP_AFTER", 0)
     monkeypatch.setattr(watchdog, "DEEP_SHARE", 0)
     for how in ("word by word", "the same word", "in turn", "in a loop", "by atomics"):
@@ -900,7 +900,7 @@ def all_wait_for_the_last(x: tc.Array):
 
 
 @pytest.mark.parametrize("blocks, ends", [(264, True), (265, False)])
-def test_a_barrier_of_the_grid(blocks: int, ends: bool) -> None:
+def test_a_barrier_of_the_grid(blocks, ends):
     """An H100 holds 132 times 2 blocks of 1024 threads."""
     x = np.zeros(300, np.int32)
     if ends:
@@ -912,7 +912,7 @@ def test_a_barrier_of_the_grid(blocks: int, ends: bool) -> None:
 
 
 @pytest.mark.thorough
-def test_blocks_that_wait_for_those_that_will_be_there() -> None:
+def test_blocks_that_wait_for_those_that_will_be_there():
     x = np.zeros(700, np.int32)
     x[0] = 1
     in_the_order_of_blocks.emulator("sm_90a")[540, 32](x)
@@ -923,7 +923,7 @@ def test_blocks_that_wait_for_those_that_will_be_there() -> None:
         assert x[:540].all()
 
 
-def test_blocks_that_wait_for_one_that_has_no_room() -> None:
+def test_blocks_that_wait_for_one_that_has_no_room():
     x = np.zeros(700, np.int32)
     all_wait_for_the_last.emulator("sm_90a")[528, 32](x)
     assert x[:529].all()
@@ -943,13 +943,13 @@ def plain_loads(x: tc.Array):
         x[1 + tc.blockIdx.x] = 1
 
 
-def test_blocks_that_poll_with_plain_loads() -> None:
+def test_blocks_that_poll_with_plain_loads():
     x = np.zeros(300, np.int32)
     plain_loads.emulator("sm_90a", checks=False)[256, 128](x)
     assert x[:257].all()
 
 
-def test_residency() -> None:
+def test_residency():
     hopper = arch("sm_90a")
     assert resident(hopper, 1, 0) == 132 * 32
     assert resident(hopper, 1024, 0) == 132 * 2
@@ -957,7 +957,7 @@ def test_residency() -> None:
     assert resident(hopper, 128, 48 * 1024) == 132 * 4
 
 
-def test_cooperative_launches() -> None:
+def test_cooperative_launches():
     x = np.zeros(600, np.int32)
     with tc.target("cpu"):
         grid_barrier.configured(200, 1024, cooperative=True)(x)
@@ -980,7 +980,7 @@ def busy(x: tc.Array, turns: tc.s32 = 1 << 30):
     x[tc.threadIdx.x] = total.bits(tc.s32)
 
 
-def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_shows_where_everybody_stands(monkeypatch):
     run, x = busy.emulator("sm_90a")[1, 64], np.zeros(64, np.int32)
     run(x, 1)  # compiles
     stop = threading.Event()
@@ -996,9 +996,7 @@ def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("where", ["one chunk", "threads", "processes", "between cohorts"])
-def test_ctrl_c_shows_where_everybody_stands(
-    where: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_ctrl_c_shows_where_everybody_stands(where, monkeypatch, request):
     monkeypatch.setattr(launch, "_workers", lambda _: 2)
     monkeypatch.setattr(launch, "_is_long", lambda *_: where == "processes")
     run = busy.emulator("sm_90a")
@@ -1044,7 +1042,7 @@ def polls_beside_a_wait(x: tc.Array):
         tc.barrier(1, 64)
 
 
-def test_threads_that_wait_count_as_asked_when_nothing_they_wait_for_has_changed() -> None:
+def test_threads_that_wait_count_as_asked_when_nothing_they_wait_for_has_changed():
     """The moment of a report, which names iterations, does not depend on who is really asked."""
     with pytest.raises(tc.errors.Deadlock, match="147 iterations so far"):
         polls_beside_a_wait.emulator("sm_90a")[1, 96](np.zeros(1, np.int32))
@@ -1060,7 +1058,7 @@ def polls_beside_lanes_that_wait(x: tc.Array):
 
 
 @pytest.mark.parametrize("order", [*ORDERS, "up"])
-def test_lanes_that_wait_outside_of_loops(order: Any) -> None:
+def test_lanes_that_wait_outside_of_loops(order):
     """In some orders they stay one by one, and nobody marks them as waiting."""
     emulator = polls_beside_lanes_that_wait.emulator("sm_90a", order=order)
     with pytest.raises(tc.errors.Deadlock, match=r"bar\.sync at (.*\n)+  who waits for whom"):

@@ -65,7 +65,7 @@ FEATURES = {
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("K", [8, 328], ids=["part of a slot", "a tail"])
 @pytest.mark.parametrize("name", FEATURES)
-def test_every_feature(name: str, K: int) -> None:
+def test_every_feature(name, K):
     """Three tiles by three, or more, none of the last ones full."""
     a, b = whole(136, K), whole(K, 168, order="F")
     config = HopperConfig(**FEATURES[name])
@@ -77,7 +77,7 @@ TYPES = [(BF16, BF16), (F16, F16), (E4M3, BF16), (np.int8, np.int32), (np.float3
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("dtype", "out"), TYPES, ids=[str(np.dtype(t)) for t, _ in TYPES])
-def test_every_type_in_turn(dtype: Any, out: Any) -> None:
+def test_every_type_in_turn(dtype, out):
     a, b = whole(136, 336, dtype=dtype, most=1), whole(336, 168, dtype=dtype, most=1, order="F")
     config = HopperConfig(BM=64, BN=32, stages=3, pingpong=True, cluster_n=2)
     d = np.empty((136, 168), out)
@@ -88,13 +88,13 @@ def test_every_type_in_turn(dtype: Any, out: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
-def test_sums_in_f16(name: str) -> None:
+def test_sums_in_f16(name):
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
     found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
     assert np.array_equal(found.astype(float), exact(a, b))
 
 
-def test_sums_in_f16_are_rounded() -> None:
+def test_sums_in_f16_are_rounded():
     """2048 + 1 is 2048 in f16; an instruction has 16 of K."""
     a, b = np.zeros((8, 80), F16), np.ones((80, 8), F16, order="F")
     a[:, ::16], a[:, 0] = 1, 2048
@@ -116,7 +116,7 @@ MN_MAJOR = {
 
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["bf16", "tf32"])
 @pytest.mark.parametrize("name", MN_MAJOR)
-def test_other_layouts(name: str, dtype: Any) -> None:
+def test_other_layouts(name, dtype):
     """Orders of A and B, where K is contiguous in one of them, or in none.
 
     Fragments are read of tf32 in A, tiles of B are transposed.
@@ -144,7 +144,7 @@ SWAPPED_TF32 = {
 
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("name", SWAPPED_TF32)
-def test_swapped_tf32(name: str) -> None:
+def test_swapped_tf32(name):
     """A transposed result of 32 bits; its lines are stored by TMA, or by threads."""
     of_a, of_b = name[-2:]
     config = HopperConfig(**SWAPPED_TF32[name], swapped=True)
@@ -156,7 +156,7 @@ def test_swapped_tf32(name: str) -> None:
 
 
 @pytest.mark.parametrize("orders", ["FC", "CC", "FF"])
-def test_transposed_tiles_have_the_bits_of_others(orders: str) -> None:
+def test_transposed_tiles_have_the_bits_of_others(orders):
     """Of a batch, with row reductions, and of tiles that reach beyond A, B and K."""
     draw = np.random.default_rng(4)
     a, b = (draw.standard_normal(s).astype(np.float32) for s in ((2, 72, 104), (104, 40)))
@@ -171,7 +171,7 @@ def test_transposed_tiles_have_the_bits_of_others(orders: str) -> None:
     assert not kernels.plan(*given, None, d, precision="tf32", config=config).copies
 
 
-def test_tiles_that_are_not_transposed() -> None:
+def test_tiles_that_are_not_transposed():
     """Configurations that transpose none, or not in whole blocks, get copies."""
     a, b, d = (whole(*s, dtype=np.float32) for s in ((136, 64), (64, 256), (136, 256)))
     for config, copied in (
@@ -187,7 +187,7 @@ FEW_ROWS = [{}, {"split_k": 2}, {"k_slabs": 4, "stages": 2}]
 
 
 @pytest.mark.parametrize("more", FEW_ROWS, ids=str)
-def test_few_rows(more: dict[str, int]) -> None:
+def test_few_rows(more):
     """Rows of a tile beyond A are loaded as zeros, or not at all."""
     config = HopperConfig(**{"BM": 64, "BN": 32, "stages": 5, **more})
     for M in (1, 7, 16):
@@ -208,7 +208,7 @@ REFUSED = [
 ]
 
 
-def test_columns_of_s8() -> None:
+def test_columns_of_s8():
     a, b = np.zeros((64, 128), np.int8), np.zeros((128, 64), np.int8, "F")
     with tc.target("cpu", "sm_90a"):
         with pytest.raises(tc.ArgumentError, match="s8 products take BN of 24 and multiples of 16"):
@@ -218,7 +218,7 @@ def test_columns_of_s8() -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
-def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+def test_configurations_that_cannot_be(changes, message):
     with pytest.raises(tc.ArgumentError, match=message) as error:
         HopperConfig(**changes)
     assert all(f"{name}={value}" in str(error.value) for name, value in changes.items())
@@ -235,7 +235,7 @@ SHARES = [
 
 @pytest.mark.parametrize(("orders", "changes"), SHARES, ids=str)
 @pytest.mark.parametrize("dtype", [F16, np.float32])
-def test_blocks_that_share_few_boxes(orders: str, changes: dict[str, Any], dtype: Any) -> None:
+def test_blocks_that_share_few_boxes(orders, changes, dtype):
     a = whole(200, 200, dtype=dtype, order=orders[0])
     b = whole(200, 336, dtype=dtype, order=orders[1])
     if dtype == np.float32 and orders[1] == "C":  # transposed in blocks of 32 columns
@@ -247,13 +247,13 @@ def test_blocks_that_share_few_boxes(orders: str, changes: dict[str, Any], dtype
 
 
 @pytest.mark.parametrize("BN", [216, 232, 240, 256])
-def test_wide_promoted_tiles_are_multiplied_in_equal_parts(BN: int) -> None:
+def test_wide_promoted_tiles_are_multiplied_in_equal_parts(BN):
     a, b = whole(70, 256, dtype=E4M3), whole(256, 480, dtype=E4M3, order="F")
     found = kernels.gemm(a, b, config=HopperConfig(BM=64, BN=BN, stages=2))
     assert np.array_equal(found, exact(a, b).astype(found.dtype))
 
 
-def test_eight_columns_of_one_byte() -> None:
+def test_eight_columns_of_one_byte():
     """TMA stores no rows of 8 bytes: threads do."""
     a, b = whole(100, 64, dtype=np.int8), whole(64, 208, dtype=np.int8, order="F")
     found = kernels.requantised_gemm(a, b, scale=1.0, config=HopperConfig(BM=64, BN=24, stages=2))
@@ -273,7 +273,7 @@ EIGHTS = [
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("changes", EIGHTS, ids=str)
-def test_tiles_of_an_odd_number_of_eight_columns(changes: dict[str, Any], swapped: bool) -> None:
+def test_tiles_of_an_odd_number_of_eight_columns(changes, swapped):
     """Stored by TMA, by vectors and by elements, to 16 and to 32 bits."""
     config = HopperConfig(**{"BM": 64, "stages": 2, "swapped": swapped, **changes})
     for N, out in ((336, F16), (332, F16), (337, F16), (336, np.float32))[: 3 if swapped else 4]:
@@ -291,7 +291,7 @@ AT_EDGES = [
 
 
 @pytest.mark.parametrize("changes", AT_EDGES, ids=str)
-def test_tiles_at_the_edge_are_loaded_in_smaller_boxes(changes: dict[str, Any]) -> None:
+def test_tiles_at_the_edge_are_loaded_in_smaller_boxes(changes):
     """Beside tiles inside of the operands; those of more lines than a box has in smaller ones, too."""
     config = HopperConfig(**{"stages": 2, **changes})
     M = config.BM * config.cluster_m + 40
@@ -302,7 +302,7 @@ def test_tiles_at_the_edge_are_loaded_in_smaller_boxes(changes: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_slots_fill_shared_memory(name: str) -> None:
+def test_slots_fill_shared_memory(name):
     config = HopperConfig(**FEATURES[name]).with_stages(99)
     slot = (config.BM + config.BN) * 128 * config.k_slabs
     buffers = config.staging_buffers(config.BN)
@@ -317,7 +317,7 @@ def test_slots_fill_shared_memory(name: str) -> None:
 
 @pytest.mark.parametrize("N", [77, 81], ids=["less than a box", "more"])
 @pytest.mark.parametrize("pingpong", [False, True])
-def test_results_whose_rows_tma_cannot_write(N: int, pingpong: bool) -> None:
+def test_results_whose_rows_tma_cannot_write(N, pingpong):
     a, b = whole(136, 72), whole(72, N, order="F")
     config = HopperConfig(BM=64, BN=32, stages=2, pingpong=pingpong)
     room = np.full((136, N + 2), 99, BF16)
@@ -330,7 +330,7 @@ BATCHES = {"both": (3, 3), "one A": (0, 3), "one B": (3, 0)}
 
 
 @pytest.mark.parametrize("which", BATCHES)
-def test_batches(which: str) -> None:
+def test_batches(which):
     of_a, of_b = BATCHES[which]
     N = 77 if which == "one B" else 72
     a, b = whole(*[of_a][: of_a > 0], 72, 136), whole(*[of_b][: of_b > 0], 136, N, order="F")
@@ -341,13 +341,13 @@ def test_batches(which: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two", "two lines"])
-def test_batches_with_every_division_of_work(name: str) -> None:
+def test_batches_with_every_division_of_work(name):
     a, b = whole(3, 72, 136), whole(3, 136, 72)
     found = kernels.gemm(a, b, config=HopperConfig(**FEATURES[name]), out_dtype=tc.f32)
     assert np.array_equal(found, exact(a, b))
 
 
-def test_batches_choose_a_kernel() -> None:
+def test_batches_choose_a_kernel():
     a, b = whole(2, 16, 64, dtype=F16), whole(2, 64, 24, dtype=F16, order="F")
     assert np.array_equal(kernels.gemm(a, b).astype(float), exact(a, b))
     assert kernels.gemm(a[:, :, :0], b[:, :0]).shape == (2, 16, 24)
@@ -358,7 +358,7 @@ COLUMNS = [(5, 1, 40), (1, 1, 17), (1, 1, 1), (9, 1, 1)]
 
 @pytest.mark.parametrize("dtype", [BF16, E5M2], ids=str)
 @pytest.mark.parametrize("shape", COLUMNS, ids=str)
-def test_rows_and_columns_of_one_element(shape: tuple[int, int, int], dtype: Any) -> None:
+def test_rows_and_columns_of_one_element(shape, dtype):
     """Both strides of a column are 1, as a matrix's lines are not."""
     M, N, K = shape
     a, b = np.zeros((M, 48), dtype)[:, :K], whole(K, N, dtype=dtype, most=2)
@@ -366,7 +366,7 @@ def test_rows_and_columns_of_one_element(shape: tuple[int, int, int], dtype: Any
     assert np.array_equal(kernels.gemm(a, b, family="sm90").astype(float), exact(a, b))
 
 
-def test_reversed_views() -> None:
+def test_reversed_views():
     """TMA goes forward only: operands are copied, results are written by threads."""
     a, b, room = whole(72, 64), whole(64, 24), np.full((72, 24), 77, np.float32)
     found = kernels.gemm(a[::-1], b[:, ::-1], out=room[::-1], family="sm90")
@@ -382,7 +382,7 @@ def checkered(value, row, col):
 @pytest.mark.parametrize(
     ("name", "N"), [("groups of rows", 77), ("in turn, blocks beside", 72), ("split in two", 72)]
 )
-def test_finished_results(name: str, N: int) -> None:
+def test_finished_results(name, N):
     a, b, c = whole(136, 72), whole(72, N, order="F"), whole(136, N)
     found = kernels.gemm(
         a, b, c, beta=2, epilogue=checkered, out_dtype=tc.f32, config=HopperConfig(**FEATURES[name])
@@ -412,7 +412,7 @@ ONLY_SM90: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), ONLY_SM90, ids=[m for _, m in ONLY_SM90])
-def test_products_that_mma_kernels_refuse(changes: dict[str, Any], message: str) -> None:
+def test_products_that_mma_kernels_refuse(changes, message):
     given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.gemm(**given, family="sm80")
@@ -420,7 +420,7 @@ def test_products_that_mma_kernels_refuse(changes: dict[str, Any], message: str)
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_PRODUCTS, ids=[m for _, m in BAD_PRODUCTS])
-def test_products_that_gemm_refuses(changes: dict[str, Any], message: str) -> None:
+def test_products_that_gemm_refuses(changes, message):
     given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
     with pytest.raises(tc.ArgumentError) as error:
         kernels.gemm(**given, family="sm90")

@@ -332,7 +332,7 @@ FUNCTIONS: dict[str, Case] = {
 }  # fmt: skip
 
 
-def test_every_public_function_is_here() -> None:
+def test_every_public_function_is_here():
     compiles = {"warm"}  # for seconds; tests/test_warm.py has what it refuses
     assert set(FUNCTIONS) | compiles == set(kernels.__all__)
 
@@ -341,7 +341,7 @@ MOST = 5000  # draws, until one of them is right, however slow the machine is
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def launches(monkeypatch):
     """Launches that do nothing, as these calls are about the host."""
     bound = lambda *arguments, **options: lambda *others: None
     for module in (attention, plan, row_reductions, split_k, split_operands):
@@ -350,7 +350,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_odd_arguments(name: str, launches: None) -> None:
+def test_odd_arguments(name, launches):
     function, right, options = FUNCTIONS[name]
     draw, end = random.Random(f"{name} {SEED}"), time.monotonic() + SECONDS / 4
     with tc.target("cpu", "sm_90a"), warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -374,7 +374,7 @@ def test_odd_arguments(name: str, launches: None) -> None:
 
 
 @pytest.mark.thorough
-def test_views_of_one_buffer_give_what_copies_give() -> None:
+def test_views_of_one_buffer_give_what_copies_give():
     """A result that shares memory with what is read is refused, or as right as with copies."""
     draw, rng = random.Random(SEED), np.random.default_rng(SEED)
     accepted = in_place = refused = 0

@@ -65,11 +65,11 @@ def outputs(build: Any, threads: int = 64, grid: int = 2, **options: Any) -> np.
 
 
 class TestControl:
-    def test_straight_line(self) -> None:
+    def test_straight_line(self):
         out = outputs(lambda b, t: b.op(MUL, b.op(ADD, t, 7), 3))
         assert np.array_equal(out, (np.arange(128) + 7) * 3)
 
-    def test_lanes_take_both_sides_of_a_branch(self) -> None:
+    def test_lanes_take_both_sides_of_a_branch(self):
         def build(b: Builder, t: Any) -> Any:
             found = b.value()
             with b.when(b.op(LESS, b.op(LANE), 10)) as orelse:
@@ -81,7 +81,7 @@ class TestControl:
         t = np.arange(128)
         assert np.array_equal(outputs(build), np.where(t % 32 < 10, t + 2, t + 1001))
 
-    def test_a_loop_has_its_own_count_in_each_lane(self) -> None:
+    def test_a_loop_has_its_own_count_in_each_lane(self):
         def build(b: Builder, t: Any) -> Any:
             total = b.variable(0)
             with b.loop(0, t) as i:
@@ -90,7 +90,7 @@ class TestControl:
 
         assert np.array_equal(outputs(build), [t * (t - 1) // 2 for t in range(128)])
 
-    def test_a_loop_counts_down(self) -> None:
+    def test_a_loop_counts_down(self):
         def build(b: Builder, t: Any) -> Any:
             total = b.variable(0, s32)
             with b.loop(5, -3, -2, s32) as i:
@@ -99,7 +99,7 @@ class TestControl:
 
         assert outputs(build)[0] == np.uint32(((5 * 10 + 3) * 10 + 1) * 10 - 1)
 
-    def test_the_step_of_a_loop_may_differ_in_sign(self) -> None:
+    def test_the_step_of_a_loop_may_differ_in_sign(self):
         def build(b: Builder, t: Any) -> Any:
             even = b.op(EQUAL, b.op(AND, t, 1), 0)
             step, stop = b.variable(-1, s32), b.variable(-4, s32)
@@ -113,7 +113,7 @@ class TestControl:
 
         assert outputs(build)[:4].tolist() == [6, 4, 6, 4]
 
-    def test_break_and_continue_leave_with_some_lanes(self) -> None:
+    def test_break_and_continue_leave_with_some_lanes(self):
         def build(b: Builder, t: Any) -> Any:
             total = b.variable(0)
             with b.loop(0, 50) as i:
@@ -136,7 +136,7 @@ class TestControl:
 
         assert np.array_equal(outputs(build), [one(t) for t in range(128)])
 
-    def test_return_ends_some_threads(self) -> None:
+    def test_return_ends_some_threads(self):
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(LESS, t, 40)):
                 b.jump("return")
@@ -145,7 +145,7 @@ class TestControl:
         t = np.arange(128)
         assert np.array_equal(outputs(build), np.where(t < 40, 0xDEAD, t))
 
-    def test_while_runs_its_test_each_time(self) -> None:
+    def test_while_runs_its_test_each_time(self):
         def build(b: Builder, t: Any) -> Any:
             left, turns, more = b.variable(t), b.variable(0), b.value(pred)
             with b.forever(more) as test:
@@ -158,7 +158,7 @@ class TestControl:
         assert np.array_equal(outputs(build), 2 * np.arange(128))
 
     @pytest.mark.parametrize("negated", [False, True])
-    def test_a_guard_keeps_the_bits_of_the_others(self, negated: bool) -> None:
+    def test_a_guard_keeps_the_bits_of_the_others(self, negated):
         def build(b: Builder, t: Any) -> Any:
             found = b.variable(5)
             b.op(ADD, t, 0, into=found, guard=b.op(LESS, t, 20), negated=negated)
@@ -167,10 +167,10 @@ class TestControl:
         t = np.arange(128)
         assert np.array_equal(outputs(build), np.where((t < 20) != negated, t, 5))
 
-    def test_constants_alone_make_a_value_for_every_thread(self) -> None:
+    def test_constants_alone_make_a_value_for_every_thread(self):
         assert set(outputs(lambda b, t: b.op(ADD, 3, 4))) == {7}
 
-    def test_a_block_of_three_dimensions_and_a_broken_last_warp(self) -> None:
+    def test_a_block_of_three_dimensions_and_a_broken_last_warp(self):
         b = Builder(("out", u64))
         out = np.zeros((5, 3, 3), np.uint32)
         x, y, z = (
@@ -184,7 +184,7 @@ class TestControl:
 
 
 class TestGroups:
-    def test_registers_of_a_vector(self) -> None:
+    def test_registers_of_a_vector(self):
         b = Builder(("a", u64), ("out", u64))
         a, out = np.arange(128, dtype=np.uint32), np.zeros(32, np.uint32)
         t = b.op(TID)
@@ -200,7 +200,7 @@ class TestGroups:
         t = np.arange(32)
         assert np.array_equal(out, (4 * t + 2) * 1000 + (4 * t + 3) * 100 + t * 10 + 9)
 
-    def test_one_constant_fills_a_vector(self) -> None:
+    def test_one_constant_fills_a_vector(self):
         def build(b: Builder, t: Any) -> Any:
             vector = b.value(u32, 3)
             b.assign(vector, 4)
@@ -210,7 +210,7 @@ class TestGroups:
 
 
 class TestWarps:
-    def test_a_warp_reconverges_after_a_branch(self) -> None:
+    def test_a_warp_reconverges_after_a_branch(self):
         def build(b: Builder, t: Any) -> Any:
             flag = b.op(LESS, b.op(LANE), 5)
             with b.when(flag):
@@ -219,7 +219,7 @@ class TestWarps:
 
         assert set(outputs(build)) == {5}
 
-    def test_what_follows_a_branch_runs_once_for_a_warp(self) -> None:
+    def test_what_follows_a_branch_runs_once_for_a_warp(self):
         b = Builder(("out", u64))
         lane = b.op(LANE)
         with b.loop(0, lane):
@@ -237,7 +237,7 @@ class TestWarps:
         assert report.instructions["and.u32"] == 2 * 2
         assert report.instructions["mul.u32"] == 2
 
-    def test_part_of_a_warp_is_an_error(self) -> None:
+    def test_part_of_a_warp_is_an_error(self):
         def build(b: Builder, t: Any) -> Any:
             flag = b.op(LESS, b.op(LANE), 5)
             with b.when(flag):
@@ -249,7 +249,7 @@ class TestWarps:
             outputs(build)
         assert line_of(error) == self.line
 
-    def test_an_exited_lane_is_missed(self) -> None:
+    def test_an_exited_lane_is_missed(self):
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(EQUAL, b.op(LANE), 31)):
                 b.jump("return")
@@ -258,7 +258,7 @@ class TestWarps:
         with pytest.raises(Divergence, match="lanes 31 have exited"):
             outputs(build)
 
-    def test_a_guard_may_not_split_a_warp(self) -> None:
+    def test_a_guard_may_not_split_a_warp(self):
         def build(b: Builder, t: Any) -> Any:
             flag = b.op(LESS, b.op(LANE), 5)
             found = b.variable(0)
@@ -268,7 +268,7 @@ class TestWarps:
         with pytest.raises(Divergence, match="lanes 0-4"):
             outputs(build)
 
-    def test_whole_warps_may_differ(self) -> None:
+    def test_whole_warps_may_differ(self):
         def build(b: Builder, t: Any) -> Any:
             found = b.variable(9)
             with b.when(b.op(EQUAL, b.op(WARP_ID), 1)):
@@ -277,7 +277,7 @@ class TestWarps:
 
         assert np.array_equal(outputs(build), np.where(np.arange(128) % 64 < 32, 9, 3))
 
-    def test_lanes_of_a_mask_wait_for_each_other(self) -> None:
+    def test_lanes_of_a_mask_wait_for_each_other(self):
         def build(b: Builder, t: Any) -> Any:
             found = b.variable(0)
             with b.when(b.op(LESS, b.op(LANE), 4)):
@@ -286,7 +286,7 @@ class TestWarps:
 
         assert outputs(build)[:6].tolist() == [6, 6, 6, 6, 0, 0]
 
-    def test_an_exited_lane_of_a_mask_is_excused(self) -> None:
+    def test_an_exited_lane_of_a_mask_is_excused(self):
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(LESS, b.op(LANE), 4)):
                 b.jump("return")
@@ -294,7 +294,7 @@ class TestWarps:
 
         assert np.array_equal(outputs(build), np.where(np.arange(128) % 32 < 4, 0xDEAD, 28))
 
-    def test_a_named_lane_that_never_comes(self) -> None:
+    def test_a_named_lane_that_never_comes(self):
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(LESS, b.op(LANE), 4)):
                 b.op(MEET, t, 0x1F)
@@ -317,7 +317,7 @@ def strings(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_no_instruction_is_known_by_name() -> None:
+def test_no_instruction_is_known_by_name():
     """Whatever the interpreter needs to know of an instruction stands in its row."""
     opcodes = set(isa.opcodes())
     for path in Path(launch.__file__).parent.rglob("*.py"):
@@ -332,7 +332,7 @@ class TestWarpgroups:
 
     FENCE = instr("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP | Effect.WGMMA)
 
-    def test_the_warps_of_a_warpgroup_wait_for_each_other(self) -> None:
+    def test_the_warps_of_a_warpgroup_wait_for_each_other(self):
         b = Builder(("out", u64), shared=4)
         t = b.op(TID)
         with b.loop(0, b.op(WARP_ID)):  # each warp comes later than the one before
@@ -345,7 +345,7 @@ class TestWarpgroups:
         assert np.array_equal(out, np.where(np.arange(160) < 128, np.arange(160) // 32, 9))
 
     @pytest.mark.parametrize(("warps", "where"), [(3, "0-95 of warpgroup 0"), (7, "0-95 of warpgroup 1")])
-    def test_a_divided_warpgroup(self, warps: int, where: str) -> None:
+    def test_a_divided_warpgroup(self, warps, where):
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(LESS, b.op(WARP_ID), warps)):
                 b.op(self.FENCE)
@@ -356,12 +356,12 @@ class TestWarpgroups:
 
 
 class TestMistakes:
-    def test_a_register_that_nothing_wrote(self) -> None:
+    def test_a_register_that_nothing_wrote(self):
         with pytest.raises(Uninitialised, match="add.u32 reads a register that nothing") as error:
             outputs(lambda b, t: b.op(ADD, b.value(), t))
         assert line_of(error) == 5
 
-    def test_a_register_that_only_some_threads_wrote(self) -> None:
+    def test_a_register_that_only_some_threads_wrote(self):
         def build(b: Builder, t: Any, stop: int) -> Any:
             found, copied = b.value(), b.value()
             with b.when(b.op(LESS, t, 40)):
@@ -378,7 +378,7 @@ class TestMistakes:
         assert line_of(error) == self.line
 
     @pytest.mark.parametrize("written", [40, 0])
-    def test_a_copy_of_what_nothing_wrote_is_unwritten(self, written: int) -> None:
+    def test_a_copy_of_what_nothing_wrote_is_unwritten(self, written):
         def build(b: Builder, t: Any) -> Any:
             found, copied = b.value(), b.variable(0)
             b.op(ADD, t, 1, into=found, guard=b.op(LESS, t, written))
@@ -390,7 +390,7 @@ class TestMistakes:
         ):
             outputs(build)
 
-    def test_a_guard_hides_what_is_unwritten(self) -> None:
+    def test_a_guard_hides_what_is_unwritten(self):
         def build(b: Builder, t: Any, negated: bool) -> Any:
             few, found = b.op(LESS, t, 40), b.value()
             b.op(ADD, t, 1, into=found, guard=few)
@@ -401,7 +401,7 @@ class TestMistakes:
         with pytest.raises(Uninitialised, match="in thread 40 of block 0"):
             outputs(lambda b, t: build(b, t, True))
 
-    def test_threads_that_ended_need_no_value(self) -> None:
+    def test_threads_that_ended_need_no_value(self):
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(LESS, t, 40)):
                 b.jump("return")
@@ -416,18 +416,18 @@ class TestMistakes:
         expected = np.where(t < 40, 0xDEAD, np.where(t < 100, t + 2, t + 3))
         assert np.array_equal(outputs(build), expected)
 
-    def test_a_form_that_fails_says_where(self) -> None:
+    def test_a_form_that_fails_says_where(self):
         broken = instr("broken.u32", "d:u32 = a:u32", lambda ctx, instr, a: 1 // 0)
         with pytest.raises(EmulationError, match="broken.u32 failed: ZeroDivisionError") as error:
             outputs(lambda b, t: b.op(broken, t))
         assert line_of(error) == 5
 
-    def test_a_result_of_the_wrong_type(self) -> None:
+    def test_a_result_of_the_wrong_type(self):
         wrong = instr("wrong.u32", "d:u32 = a:u32", lambda ctx, instr, a: a.astype(np.float32))
         with pytest.raises(EmulationError, match="float32, the register uint32"):
             outputs(lambda b, t: b.op(wrong, t))
 
-    def test_a_loop_that_only_polls(self) -> None:
+    def test_a_loop_that_only_polls(self):
         def build(b: Builder, t: Any) -> Any:
             with b.forever():
                 b.op(LOAD_GLOBAL, b.params[0])
@@ -436,7 +436,7 @@ class TestMistakes:
         with pytest.raises(Deadlock, match="endless loop: nothing"):
             outputs(build)
 
-    def test_launches_that_cannot_be(self) -> None:
+    def test_launches_that_cannot_be(self):
         b = Builder(("n", u32))
         for options, message in (
             (dict(block=2048), "1024 is the most"),
@@ -452,7 +452,7 @@ class TestMistakes:
 
 
 class TestChunks:
-    def test_results_do_not_depend_on_how_the_grid_is_cut(self) -> None:
+    def test_results_do_not_depend_on_how_the_grid_is_cut(self):
         def build(b: Builder, t: Any) -> Any:
             total = b.variable(0)
             with b.loop(0, b.op(AND, t, 15)) as i:
@@ -462,7 +462,7 @@ class TestChunks:
         one = outputs(build, 128, 40, workers=1)
         assert np.array_equal(one, outputs(build, 128, 40, workers=3))
 
-    def test_a_program_serves_many_runs(self) -> None:
+    def test_a_program_serves_many_runs(self):
         b = Builder(("out", u64), ("n", u32))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), b.op(ADD, b.params[1], b.op(CTAID)))
         program = compile_program(b.kernel)
@@ -471,7 +471,7 @@ class TestChunks:
             b.run(out, n, program=program)
             assert set(out) == {n}
 
-    def test_a_mistake_ends_the_run(self) -> None:
+    def test_a_mistake_ends_the_run(self):
         """Of 400 chunks only those that had begun are run."""
         b = Builder(("out", u64))
         t = b.thread(1024)
@@ -483,13 +483,13 @@ class TestChunks:
             b.run(out, grid=1600, block=1024, workers=2)
         assert not out[-1].any()
 
-    def test_where_order_matters_chunks_run_in_order(self) -> None:
+    def test_where_order_matters_chunks_run_in_order(self):
         for access, workers in ((LOAD_GLOBAL, 2), (BUMP_GLOBAL, 1)):
             b = Builder(("a", u64))
             b.op(access, *[b.params[0], 1][: len(access.operands)])
             assert launch._chunks(compile_program(b.kernel), 100, 128, 2, 1, 0)[1] == workers
 
-    def test_ctas_may_wait_for_each_other(self) -> None:
+    def test_ctas_may_wait_for_each_other(self):
         """The last of 40 CTAs to add sets free all that poll the counter."""
         b = Builder(("count", u64))
         arrived = b.op(BUMP_GLOBAL, b.params[0], 1)

@@ -28,7 +28,7 @@ def zeros(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_later_phases_expect_fewer_arrivals(order: Any) -> None:
+def test_later_phases_expect_fewer_arrivals(order):
     out = zeros(3, 64)
     run(kernels.drops, 1, 64, out, order=order)
     assert (out[:, 32:] == np.array([[1], [2], [3]])).all() and not out[:, :32].any()
@@ -41,7 +41,7 @@ DROPS = [
 
 
 @pytest.mark.parametrize("mistake, error, words", DROPS, ids=[m[0] for m in DROPS])
-def test_mistakes_of_drops(mistake: str, error: type[Exception], words: str) -> None:
+def test_mistakes_of_drops(mistake, error, words):
     with pytest.raises(error, match=words):
         run(kernels.drops, 1, 64, zeros(3, 64), mistake=mistake)
 
@@ -50,7 +50,7 @@ def test_mistakes_of_drops(mistake: str, error: type[Exception], words: str) -> 
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_bytes_are_counted_without_a_copy(order: Any) -> None:
+def test_bytes_are_counted_without_a_copy(order):
     out = zeros(2, 32)
     run(kernels.cancels, 2, 32, out, order=order)
     assert (out == 512).all()
@@ -64,7 +64,7 @@ CANCELS = [
 
 
 @pytest.mark.parametrize("mistake, error, words", CANCELS, ids=[m[0] for m in CANCELS])
-def test_mistakes_of_counted_bytes(mistake: str, error: type[Exception], words: str) -> None:
+def test_mistakes_of_counted_bytes(mistake, error, words):
     with pytest.raises(error, match=words):
         run(kernels.cancels, 2, 32, zeros(2, 32), mistake=mistake)
 
@@ -75,7 +75,7 @@ def test_mistakes_of_counted_bytes(mistake: str, error: type[Exception], words: 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("noinc", [False, True])
 @pytest.mark.parametrize("groups", [False, True])
-def test_copies_arrive_at_an_mbarrier(noinc: bool, groups: bool, order: Any) -> None:
+def test_copies_arrive_at_an_mbarrier(noinc, groups, order):
     x, out = RNG.integers(-99, 99, (3, 128)).astype(np.int32), zeros(4, 128)
     run(kernels.copies, 1, 64, x, out, order=order, noinc=noinc, groups=groups)
     assert np.array_equal(out[:3], x[:, ::-1])
@@ -91,18 +91,18 @@ COPIES = [
 
 
 @pytest.mark.parametrize("mistake, error, words", COPIES, ids=[m[0] for m in COPIES])
-def test_mistakes_of_copies_that_arrive(mistake: str, error: Any, words: str) -> None:
+def test_mistakes_of_copies_that_arrive(mistake, error, words):
     with pytest.raises(error, match=words):
         run(kernels.copies, 1, 64, zeros(3, 128), zeros(4, 128), mistake=mistake)
 
 
-def test_copies_that_arrive_are_seen_without_the_detector_of_races() -> None:
+def test_copies_that_arrive_are_seen_without_the_detector_of_races():
     x, out = RNG.integers(-99, 99, (3, 128)).astype(np.int32), zeros(4, 128)
     kernels.copies.emulator("sm_90a", checks=False)[1, 64](x, out)
     assert np.array_equal(out[:3], x[:, ::-1])
 
 
-def test_copies_arrive_at_the_mbarriers_of_their_own_cta() -> None:
+def test_copies_arrive_at_the_mbarriers_of_their_own_cta():
     @tc.kernel
     def kernel(x: tc.Array):
         bar = tc.mbarriers(1)[0]
@@ -126,7 +126,7 @@ def test_copies_arrive_at_the_mbarriers_of_their_own_cta() -> None:
         (8, 2, 2, np.float64),
     ],
 )
-def test_stores_go_round(ctas: int, width: int, rounds: int, dtype: Any, order: Any) -> None:
+def test_stores_go_round(ctas, width, rounds, dtype, order):
     x = RNG.integers(0, 99, (2 * ctas, 32 * width)).astype(dtype)
     out = np.zeros_like(x)
     constants = {"ctas": ctas, "width": width, "rounds": rounds}
@@ -147,7 +147,7 @@ SENDS = [
 
 
 @pytest.mark.parametrize("mistake, error, words", SENDS, ids=[m[0] for m in SENDS])
-def test_mistakes_of_stores(mistake: str, error: Any, words: str) -> None:
+def test_mistakes_of_stores(mistake, error, words):
     ctas = 1 if mistake == "no cluster" else 2
     rounds = 2 if mistake == "overwrites" else 1
     with pytest.raises(error, match=words):
@@ -183,7 +183,7 @@ WHOLE = {
         ("xor", np.int32),
     ],
 )
-def test_reductions_of_a_cluster(operation: str, dtype: Any, order: Any) -> None:
+def test_reductions_of_a_cluster(operation, dtype, order):
     info = np.iinfo(dtype)
     x = RNG.integers(info.min, info.max, (8, 32), dtype, endpoint=True)
     out = np.zeros_like(x)
@@ -194,7 +194,7 @@ def test_reductions_of_a_cluster(operation: str, dtype: Any, order: Any) -> None
 
 
 @pytest.mark.parametrize("operation", ["inc", "dec"])
-def test_reductions_that_wrap(operation: str) -> None:
+def test_reductions_that_wrap(operation):
     """9.7.13.6: inc gives old >= b ? 0 : old + 1, dec gives old == 0 or old > b ? b : old - 1."""
     x = np.full((2, 32), 3, np.uint32)
     x[:, :8], out = np.arange(8), np.zeros((2, 32), np.uint32)
@@ -215,7 +215,7 @@ COLLECTS = [
 
 
 @pytest.mark.parametrize("mistake, error, words", COLLECTS, ids=[m[0] for m in COLLECTS])
-def test_mistakes_of_reductions(mistake: str, error: Any, words: str) -> None:
+def test_mistakes_of_reductions(mistake, error, words):
     x = np.ones((4, 32), np.int32)
     with pytest.raises(error, match=words):
         run(kernels.collects, 4, 32, x, np.zeros_like(x), operation="add", mistake=mistake)
@@ -244,7 +244,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("write, words", REFUSED)
-def test_refused_asynchronous_writes(write: Any, words: str) -> None:
+def test_refused_asynchronous_writes(write, words):
     @tc.kernel
     def kernel(write: tc.Const):
         write(tc.shared(4, tc.s32), tc.mbarriers(1)[0])
@@ -253,7 +253,7 @@ def test_refused_asynchronous_writes(write: Any, words: str) -> None:
         kernel.ptx(write=write, arch="sm_90a")
 
 
-def test_the_assembler_takes_the_kernels() -> None:
+def test_the_assembler_takes_the_kernels():
     x, out = np.zeros((8, 128), np.int32), zeros(8, 128)
     for kernel, arguments, constants in (
         (kernels.drops, (out,), {}),
@@ -268,7 +268,7 @@ def test_the_assembler_takes_the_kernels() -> None:
 # -- st.bulk (9.7.9.13) --------------------------------------------------------------------------
 
 
-def test_a_bulk_store_clears_bytes() -> None:
+def test_a_bulk_store_clears_bytes():
     shared = np.full(4096, 7, np.uint8)
     addresses = (128 * np.arange(32)).astype(np.uint32)
     sizes = (8 * (np.arange(32) % 5)).astype(np.uint64)
@@ -287,7 +287,7 @@ def test_a_bulk_store_clears_bytes() -> None:
         (4088, 16, OutOfBounds, "shared store"),
     ],
 )
-def test_mistakes_of_bulk_stores(address: int, size: int, error: Any, words: str) -> None:
+def test_mistakes_of_bulk_stores(address, size, error, words):
     with pytest.raises(error, match=words):
         shared = np.zeros(4096, np.uint8)
         tc.emulate("st.bulk.shared::cta", address, size, 0, arch="sm_100a", shared=shared)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from kit import (
@@ -35,7 +33,7 @@ UNALIGNED_ARRIVE = instruction("barrier.arrive")
 
 
 class TestBarriers:
-    def test_warps_see_what_was_written_before(self) -> None:
+    def test_warps_see_what_was_written_before(self):
         """Each warp loops a different number of times before the barrier."""
         b = Builder(("out", u64), shared=4 * 128)
         t = b.op(TID)
@@ -49,7 +47,7 @@ class TestBarriers:
         b.run(out, block=128)
         assert np.array_equal(out, np.arange(128)[::-1])
 
-    def test_producer_and_consumers_hand_over(self) -> None:
+    def test_producer_and_consumers_hand_over(self):
         """Warp 0 produces ten values, one at a time; warps 1 and 2 add them up."""
         b = Builder(("out", u64), shared=4)
         t, total = b.op(TID), b.variable(0)
@@ -68,7 +66,7 @@ class TestBarriers:
         assert np.array_equal(out, np.where(np.arange(96) < 32, 0, sum(i * i for i in range(10))))
         assert report.instructions["bar.arrive"] == 10 + 20
 
-    def test_different_instructions_meet_at_one_barrier(self) -> None:
+    def test_different_instructions_meet_at_one_barrier(self):
         b = Builder(("out", u64), shared=4)
         with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as others:
             b.op(STORE_SHARED, 0, 5)
@@ -81,7 +79,7 @@ class TestBarriers:
         assert set(out) == {5}
 
     @pytest.mark.parametrize("count", [None, 96])
-    def test_exited_warps_are_not_waited_for(self, count: int | None) -> None:
+    def test_exited_warps_are_not_waited_for(self, count):
         b = Builder(("out", u64))
         t = b.op(TID)
         with b.when(b.op(LESS, t, 40)):  # warp 0, and a quarter of warp 1
@@ -92,7 +90,7 @@ class TestBarriers:
         b.run(out, block=96)
         assert np.array_equal(out, np.arange(96) >= 40)
 
-    def test_a_broken_last_warp_counts_whole(self) -> None:
+    def test_a_broken_last_warp_counts_whole(self):
         b = Builder(("out", u64))
         b.op(SYNC_COUNT, 1, 64)
         b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), 1)
@@ -100,7 +98,7 @@ class TestBarriers:
         b.run(out, block=40)
         assert out.all()
 
-    def test_lanes_of_a_warp_may_arrive_apart_where_it_is_not_aligned(self) -> None:
+    def test_lanes_of_a_warp_may_arrive_apart_where_it_is_not_aligned(self):
         b = Builder(("out", u64))
         t = b.op(TID)
         with b.when(b.op(LESS, t, 10)) as rest:
@@ -112,7 +110,7 @@ class TestBarriers:
         b.run(out, block=64)
         assert out.all()
 
-    def test_reduction(self) -> None:
+    def test_reduction(self):
         b = Builder(("out", u64))
         t = b.thread(64)
         first = b.op(COUNT, 0, b.op(LESS, t, 70))
@@ -122,7 +120,7 @@ class TestBarriers:
         b.run(out, grid=2, block=64)
         assert np.array_equal(out, np.where(np.arange(128) < 64, 6405, 605))
 
-    def test_a_guard_lets_the_others_go_on(self) -> None:
+    def test_a_guard_lets_the_others_go_on(self):
         """Warp 0 waits under a guard; warp 1 passes the same instruction and releases it."""
         b = Builder(("out", u64), shared=4)
         first = b.op(EQUAL, b.op(WARP_ID), 0)
@@ -135,7 +133,7 @@ class TestBarriers:
         assert set(out) == {6}
         assert report.instructions["st.globals"] == 2
 
-    def test_one_instruction_may_stop_some_and_let_others_pass(self) -> None:
+    def test_one_instruction_may_stop_some_and_let_others_pass(self):
         """Warps 0 and 1 meet; warp 2 waits for warp 3, which is held up until warp 0 is through."""
         b = Builder(("out", u64), shared=4)
         warp = b.op(WARP_ID)
@@ -155,7 +153,7 @@ class TestBarriers:
         b.run(out, block=128)
         assert np.array_equal(out, np.where(np.arange(128) < 64, 0, 8))
 
-    def test_a_warp_that_arrived_and_exited_counts_once(self) -> None:
+    def test_a_warp_that_arrived_and_exited_counts_once(self):
         """Warp 0 waits; warp 1 arrives and ends; warp 2 loops long enough to let warp 0 ask again."""
         b = Builder(("out", u64), shared=8)
         warp = b.op(WARP_ID)
@@ -186,13 +184,13 @@ class TestMistakes:
             (ARRIVE, (0, 0), "thread count 0 is no positive"),
         ],
     )
-    def test_operands(self, instr: Any, operands: Any, message: str) -> None:
+    def test_operands(self, instr, operands, message):
         b = Builder()
         b.op(instr, *operands)
         with pytest.raises(EmulationError, match=message):
             b.run(block=64)
 
-    def test_counts_that_differ(self) -> None:
+    def test_counts_that_differ(self):
         b = Builder()
         with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as others:
             b.op(SYNC_COUNT, 0, 64)
@@ -201,7 +199,7 @@ class TestMistakes:
         with pytest.raises(EmulationError, match="expects 96 threads, those before it"):
             b.run(block=96)
 
-    def test_a_warp_that_arrives_too_often(self) -> None:
+    def test_a_warp_that_arrives_too_often(self):
         b = Builder()
         with b.when(b.op(LESS, b.op(TID), 40)):
             b.op(UNALIGNED_ARRIVE, 0, 96)
@@ -209,7 +207,7 @@ class TestMistakes:
         with pytest.raises(EmulationError, match="thread 0 of block 0 arrives a second time"):
             b.run(block=96)
 
-    def test_a_deadlock_lists_who_waits_where(self) -> None:
+    def test_a_deadlock_lists_who_waits_where(self):
         b = Builder()
         with b.when(b.op(LESS, b.op(WARP_ID), 2)) as others:
             b.op(SYNC_COUNT, 1, 128)
@@ -225,7 +223,7 @@ class TestMistakes:
 
 
 class TestFairness:
-    def test_a_spinning_warp_lets_the_others_run(self) -> None:
+    def test_a_spinning_warp_lets_the_others_run(self):
         """Warp 0 polls a flag that warp 1 sets later in the program."""
         b = Builder(("out", u64), shared=4)
         t = b.op(TID)
@@ -243,7 +241,7 @@ class TestFairness:
         b.run(out, block=64)
         assert set(out) == {7}
 
-    def test_a_spinning_warp_does_not_starve_those_a_barrier_released(self) -> None:
+    def test_a_spinning_warp_does_not_starve_those_a_barrier_released(self):
         """Warp 0 polls; warps 1 and 2 meet at a barrier; warp 1, there first, sets the flag."""
         b = Builder(shared=4)
         b.op(STORE_SHARED, 0, 0, guard=b.op(EQUAL, b.op(TID), 0))
@@ -259,7 +257,7 @@ class TestFairness:
                     b.op(SYNC_COUNT, 1, 64)
         b.run(block=96)
 
-    def test_a_lock_within_a_warp(self) -> None:
+    def test_a_lock_within_a_warp(self):
         """Lanes take turns: each waits for its number, and passes it on inside the loop."""
         b = Builder(("out", u64), shared=8)
         t = b.op(TID)

@@ -70,7 +70,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("shape, dtype, box, corner, swizzle", CASES)
-def test_loads_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swizzle: int) -> None:
+def test_loads_of_every_rank(shape, dtype, box, corner, swizzle):
     array = RNG.integers(1, 100, shape).astype(dtype)
     expected = image_of(array, corner, box, swizzle)
     image = np.zeros(len(expected), np.uint32)
@@ -79,7 +79,7 @@ def test_loads_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swiz
 
 
 @pytest.mark.parametrize("shape, dtype, box, corner, swizzle", [case for case in CASES if min(case[3]) >= 0])
-def test_stores_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swizzle: int) -> None:
+def test_stores_of_every_rank(shape, dtype, box, corner, swizzle):
     values = RNG.integers(1, 100, box).astype(dtype)
     image = laid_out(values, swizzle)
     target, expected = np.zeros(shape, dtype), np.zeros(shape, dtype)
@@ -91,7 +91,7 @@ def test_stores_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swi
     assert expected.any() and np.array_equal(target, expected)
 
 
-def test_stores_write_whole_units_of_16_bytes() -> None:
+def test_stores_write_whole_units_of_16_bytes():
     """Also what lies behind a row that ends within one, as on an H200."""
     values = RNG.integers(1, 100, (6, 32)).astype(np.uint16)
     whole = np.zeros((6, 32), np.uint16)
@@ -103,7 +103,7 @@ def test_stores_write_whole_units_of_16_bytes() -> None:
     assert np.array_equal(whole, expected)
 
 
-def test_a_transposed_array() -> None:
+def test_a_transposed_array():
     """The innermost axis is the contiguous one, wherever it stands."""
     array = np.asfortranarray(RNG.integers(0, 100, (24, 40)).astype(np.int32))
     image = np.zeros(256, np.uint32)
@@ -113,7 +113,7 @@ def test_a_transposed_array() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(-15, 47), st.integers(-3, 9).map(lambda n: 4 * n))
-def test_corners_of_boxes_that_touch_the_array(row: int, col: int) -> None:
+def test_corners_of_boxes_that_touch_the_array(row, col):
     array = np.arange(48 * 40, dtype=np.uint32).reshape(48, 40) + 1
     expected = image_of(array, (row, col), (16, 16), 64)
     image = np.zeros(len(expected), np.uint32)
@@ -121,13 +121,13 @@ def test_corners_of_boxes_that_touch_the_array(row: int, col: int) -> None:
     assert np.array_equal(image, expected)
 
 
-def test_a_row_starts_at_a_multiple_of_16_bytes() -> None:
+def test_a_row_starts_at_a_multiple_of_16_bytes():
     array, image = np.zeros((8, 32), np.float32), np.zeros(256, np.uint32)
     with pytest.raises(Misaligned, match="innermost coordinate 6, byte 24 of a row; multiples of 16"):
         run(hopper.load_box, 1, 128, array, image, np.array([0, 6], np.int32), box=(8, 16))
 
 
-def test_a_store_does_not_start_before_the_array() -> None:
+def test_a_store_does_not_start_before_the_array():
     image, array = np.zeros(256, np.uint32), np.zeros((8, 32), np.float32)
     with pytest.raises(OutOfBounds, match=r"starts at coordinates \(0, -1\): stores may hang over"):
         run(hopper.store_box, 1, 128, image, array, np.array([-1, 0], np.int32), box=(8, 16))
@@ -151,7 +151,7 @@ def combined(op: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("op, dtype", REDUCTIONS, ids=lambda v: getattr(v, "__name__", str(v)))
-def test_reductions(op: str, dtype: Any) -> None:
+def test_reductions(op, dtype):
     """A box that hangs over an edge; sums of floats are rounded once."""
     kind = np.dtype(dtype)
     low = -50 if kind.kind in "fiV" else 0
@@ -206,7 +206,7 @@ def specials(kind: np.dtype[Any]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", GOLDEN.files)
-def test_reductions_are_those_of_an_h200(name: str) -> None:
+def test_reductions_are_those_of_an_h200(name):
     """Every pair of special numbers, combined on the chip."""
     how, op, *rest = name.split(".")
     names = {"u": "uint", "s": "int", "f": "float", "b": "bfloat"}
@@ -224,14 +224,14 @@ def test_reductions_are_those_of_an_h200(name: str) -> None:
     assert np.array_equal(target.view(np.uint8).ravel()[: expected.size], expected)
 
 
-def test_a_reduction_that_does_not_exist() -> None:
+def test_a_reduction_that_does_not_exist():
     image, target = np.zeros(256, np.uint32), np.zeros((8, 16), np.float32)
     with pytest.raises(EmulationError, match=r"\.min of argument 'target', whose elements are f32"):
         run(hopper.store_box, 1, 128, image, target, np.zeros(2, np.int32), box=(8, 16), reduce="min")
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.float32, BF16])
-def test_bulk_copies(dtype: Any) -> None:
+def test_bulk_copies(dtype):
     source = RNG.integers(0, 100, 3 * 512).astype(dtype)
     target = np.zeros_like(source)
     report = run(hopper.bulk_copy, 3, 32, source, target)
@@ -244,7 +244,7 @@ def test_bulk_copies(dtype: Any) -> None:
     "op, dtype",
     [("add.u32", np.uint32), ("max.s32", np.int32), ("add.f32", np.float32), ("add.noftz.bf16", BF16)],
 )
-def test_bulk_reductions(op: str, dtype: Any) -> None:
+def test_bulk_reductions(op, dtype):
     source, old = (RNG.integers(0, 100, 512).astype(dtype) for _ in range(2))
     target = old.copy()
     run(hopper.bulk_copy, 1, 32, source, target, reduce=op)
@@ -252,7 +252,7 @@ def test_bulk_reductions(op: str, dtype: Any) -> None:
     assert np.array_equal(target.view(np.uint8), expected.astype(dtype).view(np.uint8))
 
 
-def test_sums_of_f32_keep_subnormals() -> None:
+def test_sums_of_f32_keep_subnormals():
     source, target = np.full(512, 1e-40, np.float32), np.full(512, 2e-40, np.float32)
     run(hopper.bulk_copy, 1, 32, source, target, reduce="add.f32")
     assert np.array_equal(target, np.full(512, np.float32(1e-40) + np.float32(2e-40)))
@@ -320,7 +320,7 @@ def rounds(source: tc.Array, out: tc.Array, count: tc.Const = 1, look: tc.Const 
 
 
 @pytest.fixture(params=[False, True], ids=["races", "no races"])
-def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def library(request, monkeypatch):
     """Kernels run as those of users, and as those of the library, without a search for races."""
     if request.param:
         monkeypatch.setattr(type(rounds.emulator("sm_90a")), "_checks_indices", lambda self: False)
@@ -332,7 +332,7 @@ class TestPages:
 
     @pytest.mark.parametrize("count", [1, 2, 3])
     @pytest.mark.parametrize("look", ["", "another tile"])
-    def test_loads(self, look: str, count: int) -> None:
+    def test_loads(self, look, count):
         source = RNG.integers(1, 100, (48, 64)).astype(np.float16)
         out = np.zeros((17, 64), np.float16)
         run(rounds, 1, 32, source, out, count=count, look=look)
@@ -351,7 +351,7 @@ class TestPages:
     ]
 
     @pytest.mark.parametrize("look", LOOKS)
-    def test_nobody_looks(self, look: str) -> None:
+    def test_nobody_looks(self, look):
         texts = set()
         for count in (1, 2, 3):
             source, out = np.ones((48, 64), np.float16), np.zeros((17, 64), np.float16)
@@ -363,7 +363,7 @@ class TestPages:
 
 class TestClusters:
     @pytest.mark.parametrize("mask", [0b1111, 0b0101, 0b0010])
-    def test_multicast(self, mask: int) -> None:
+    def test_multicast(self, mask):
         source = RNG.integers(1, 100, (3, 64)).astype(np.uint32)
         images = np.zeros((12, 64), np.uint32)
         run(hopper.share, 12, 64, source, images, mask=mask)
@@ -372,12 +372,12 @@ class TestClusters:
         assert not images[~reached].any()
 
     @pytest.mark.parametrize("peers", [2, 4])
-    def test_remote_arrivals(self, peers: int) -> None:
+    def test_remote_arrivals(self, peers):
         out = np.zeros((2 * peers, 3), np.int32)
         run(hopper.count_down, 2 * peers, 32, out, peers=peers)
         assert np.array_equal(out, np.arange(2 * peers)[:, None] % peers + [0, 10, 20])
 
-    def test_special_registers(self) -> None:
+    def test_special_registers(self):
         grid, cluster = (4, 6, 2), (2, 3, 1)
         out = np.full((48, 17), -1, np.int32)
         with tc.target("cpu", "sm_90a"):
@@ -391,7 +391,7 @@ class TestClusters:
             assert found[12:15] == [2, 3, 1]
             assert found[15:] == [y % 3 * 2 + x % 2, 6]
 
-    def test_messages_name_blocks_of_clusters(self) -> None:
+    def test_messages_name_blocks_of_clusters(self):
         geometry = Geometry((4, 6, 2), (20, 1, 1), 6, 12, 0, 0, 32, (2, 3, 1))
         found = [geometry.cta(32 * cta) for cta in range(12)]
         second = [(2 + x, y, 0) for y in range(3) for x in range(2)]
@@ -405,14 +405,14 @@ class TestClusters:
         ],
     )
     @pytest.mark.usefixtures("library")
-    def test_a_load_that_no_barrier_counts(self, offset: int, error: Any, text: str) -> None:
+    def test_a_load_that_no_barrier_counts(self, offset, error, text):
         """In one CTA of four, so that there are more CTAs than copies."""
         source = np.zeros((1, 64), np.uint32)
         with pytest.raises(error, match=text):
             run(beside_its_barrier, 4, 32, source, offset=offset)
 
     @pytest.mark.usefixtures("library")
-    def test_a_phase_that_expects_its_bytes_last_releases_at_once(self) -> None:
+    def test_a_phase_that_expects_its_bytes_last_releases_at_once(self):
         """The store is still read when the phase ends, and waited for behind that."""
         source, out = np.arange(32, dtype=np.int32), np.zeros(32, np.int32)
         with pytest.raises(EmulationError, match="these bytes are still read by a bulk store"):
@@ -460,7 +460,7 @@ def beside_its_barrier(source: tc.Array, offset: tc.Const = 0):
 
 
 @pytest.mark.parametrize("hint", ["", ".L2::cache_hint"])
-def test_loads_to_the_own_cta(hint: str) -> None:
+def test_loads_to_the_own_cta(hint):
     x, out = RNG.integers(-99, 99, 64).astype(np.int32), np.zeros((2, 32), np.int32)
     run(hopper.own_load, 2, 32, x, out, hint=hint)
     assert (out == x[:32] + x[32:]).all()
@@ -468,7 +468,7 @@ def test_loads_to_the_own_cta(hint: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["bytes", "box"])
-def test_loads_to_the_own_cta_do_not_leave_it(mistake: str) -> None:
+def test_loads_to_the_own_cta_do_not_leave_it(mistake):
     with pytest.raises(EmulationError, match="to shared::cta was given the shared memory of another"):
         run(hopper.own_load, 2, 32, np.zeros(64, np.int32), np.zeros((2, 32), np.int32), mistake=mistake)
 
@@ -480,7 +480,7 @@ def test_loads_to_the_own_cta_do_not_leave_it(mistake: str) -> None:
         ("cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group", False),
     ],
 )
-def test_copies_in_im2col_mode_are_refused(text: str, shared_first: bool) -> None:
+def test_copies_in_im2col_mode_are_refused(text, shared_first):
     @tc.kernel
     def kernel(x: tc.Array, text: tc.Const, shared_first: tc.Const):
         tile, bar = tc.shared(512, x.dtype, align=128), tc.mbarriers(1)[0]

@@ -39,7 +39,7 @@ def line_of(message: str) -> str:
 class TestLoads:
     @pytest.mark.parametrize("peers", [2, 4, 8])
     @pytest.mark.parametrize("swizzle", [0, 128])
-    def test_sums_through_peers(self, peers: int, swizzle: int) -> None:
+    def test_sums_through_peers(self, peers, swizzle):
         source = RNG.integers(-99, 99, (2 * peers, 8, 32)).astype(np.float32)
         out = np.zeros_like(source)
         report = run(cluster.total, 2 * peers, 32, source, out, peers=peers, swizzle=swizzle)
@@ -57,17 +57,17 @@ class TestLoads:
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-    def test_mistakes(self, mistake: str, error: type[Exception], words: str) -> None:
+    def test_mistakes(self, mistake, error, words):
         source, out = (np.zeros((4, 8, 32), np.float32) for _ in range(2))
         message = caught(error, words, cluster.total, 4, 32, source, out, mistake=mistake)
         assert line_of(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
 
-    def test_a_peer_that_has_ended(self) -> None:
+    def test_a_peer_that_has_ended(self):
         words = "peer CTA gone: thread 0 of block 1 reaches for shared 0x0 of block 0"
         message = caught(EmulationError, words, cluster.late, 2, 32, np.zeros(32, np.uint32))
         assert line_of(message) == "out[t] = tile.remote(0)[t]"
 
-    def test_a_cta_that_may_end_too_early(self) -> None:
+    def test_a_cta_that_may_end_too_early(self):
         source, out = (np.zeros((4, 8, 32), np.float32) for _ in range(2))
         words = "block 0 may end before block [123] accesses its shared memory here"
         message = caught(EmulationError, words, cluster.total, 4, 32, source, out, mistake="may be gone")
@@ -156,7 +156,7 @@ def sends(x: tc.Array, out: tc.Array, how: tc.Const, waits: tc.Const = True):
 
 
 @pytest.mark.parametrize("how", ["store", "multicast"])
-def test_a_cta_may_end_behind_the_wait_for_what_is_sent_to_it(how: str) -> None:
+def test_a_cta_may_end_behind_the_wait_for_what_is_sent_to_it(how):
     x, out = np.arange(32, dtype=np.uint32)[None], np.zeros(32, np.uint32)
     run(sends, 2, 32, x, out, how=how)
     assert np.array_equal(out, x[0])
@@ -185,39 +185,39 @@ class TestArrivals:
 
     @pytest.mark.parametrize("scope", ["cluster", "gpu", "sys"])
     @pytest.mark.parametrize("kind", ["", ".sc", ".acq_rel", ".release"])
-    def test_a_fence_before_a_relaxed_arrival(self, kind: str, scope: str) -> None:
+    def test_a_fence_before_a_relaxed_arrival(self, kind, scope):
         out = np.zeros((2, 32), np.int32)
         run(relaxed_arrival, 2, 32, out, f"fence{kind}.{scope}")
         assert np.array_equal(out, [np.arange(32)[::-1]] * 2)
 
     @pytest.mark.parametrize("fence", ["", "fence.acquire.cluster", "fence.acq_rel.cta", INIT])
-    def test_fences_that_do_not_do(self, fence: str) -> None:
+    def test_fences_that_do_not_do(self, fence):
         out = np.zeros((2, 32), np.int32)
         caught(Race, "`tile.t.` is written here", relaxed_arrival, 2, 32, out, fence)
 
-    def test_a_load_behind_the_fence(self) -> None:
+    def test_a_load_behind_the_fence(self):
         out = np.zeros((2, 32), np.int32)
         caught(Race, "written here", relaxed_arrival, 2, 32, out, "fence.acq_rel.cluster", True)
 
-    def test_fenced_initialisations(self) -> None:
+    def test_fenced_initialisations(self):
         out = np.zeros((2, 32), np.int32)
         run(relaxed_arrival_behind_init, 2, 32, out, "", self.INIT)
 
     STORES = ("before the initialisation", "before the fence", "after the fence")
 
     @pytest.mark.parametrize("store", STORES)
-    def test_stores_beside_fenced_initialisations(self, store: str) -> None:
+    def test_stores_beside_fenced_initialisations(self, store):
         out = np.zeros((2, 32), np.int32)
         words = r"`tile.remote\(1 - rank\)\[31 - t\]` is read here .* wrote it at"
         caught(Race, words, relaxed_arrival_behind_init, 2, 32, out, store, self.INIT)
 
     @pytest.mark.parametrize("fence", ["older", "fence.proxy.async"])
-    def test_initialisations_without_a_release(self, fence: str) -> None:
+    def test_initialisations_without_a_release(self, fence):
         out = np.zeros((2, 32), np.int32)
         words = r"thread 0 of block \d \(warp 0, lane 0\) wrote it at line"
         caught(Race, words, relaxed_arrival_behind_init, 2, 32, out, "", fence)
 
-    def test_an_exit_releases_nothing(self) -> None:
+    def test_an_exit_releases_nothing(self):
         out = np.zeros((1, 32), np.int32)
         run(leaves, 2, 32, out, True)
         assert np.array_equal(out[0], np.arange(32)[::-1])
@@ -229,30 +229,30 @@ class TestArrivals:
 
 
 class TestStores:
-    def test_a_ring(self) -> None:
+    def test_a_ring(self):
         out = np.zeros((8, 64), np.uint32)
         run(cluster.push, 8, 64, out)
         ranks = (np.arange(8) - 3) % 4
         assert np.array_equal(out, 100 * ranks[:, None] + np.arange(64) + 3)
 
-    def test_one_slot_is_stored_to_while_it_may_be_read(self) -> None:
+    def test_one_slot_is_stored_to_while_it_may_be_read(self):
         out = np.zeros((4, 64), np.uint32)
         words = "is written here by .* of block 0 .* of block 1 .* read it at .*nothing orders"
         message = caught(EmulationError, words, cluster.push, 4, 64, out, mistake="one slot")
         assert line_of(message.split("must meet")[1]) == "following[slot, t] = value"
 
-    def test_reading_without_having_met(self) -> None:
+    def test_reading_without_having_met(self):
         out = np.zeros((4, 64), np.uint32)
         words = r"`inbox\[slot, t\]` is read here by .* of block 0 .* of block 3 .* wrote it at line"
         message = caught(EmulationError, words, cluster.push, 4, 64, out, mistake="no meeting")
         assert line_of(message.split("must meet")[1]) == "value = inbox[slot, t] + 1"
 
-    def test_an_mbarrier_orders_too(self) -> None:
+    def test_an_mbarrier_orders_too(self):
         out = np.zeros(32, np.uint32)
         run(cluster.hand_over, 2, 32, out)
         assert np.array_equal(out, 2 * (np.arange(32) + 7))
 
-    def test_an_mbarrier_that_nobody_waits_for(self) -> None:
+    def test_an_mbarrier_that_nobody_waits_for(self):
         out = np.zeros(32, np.uint32)
         words = "of block 0 .* wrote it at line|uninitialised"
         caught((EmulationError, Uninitialised), words, cluster.hand_over, 2, 32, out, mistake="no wait")
@@ -261,7 +261,7 @@ class TestStores:
         ("operation", "returns"),
         [*itertools.product(["add", "max", "or"], [True, False]), ("exch", True)],  # red has no exch
     )
-    def test_atomics(self, operation: str, returns: bool) -> None:
+    def test_atomics(self, operation, returns):
         out = np.zeros((4, 64, 2), np.uint32)
         run(cluster.count, 4, 64, out, operation=operation, returns=returns)
         numbers = np.arange(1, 257, dtype=np.uint32)
@@ -274,7 +274,7 @@ class TestStores:
 
     @pytest.mark.parametrize("returns", [True, False])
     @pytest.mark.parametrize("tiny", cluster.TINY)
-    def test_sums_keep_subnormals(self, tiny: Any, returns: bool) -> None:
+    def test_sums_keep_subnormals(self, tiny, returns):
         values = np.array([tiny])
         out = np.zeros_like(values)
         run(cluster.add_tiny, 4, 32, values, out, returns=returns)
@@ -285,7 +285,7 @@ class TestStores:
 
 
 class TestAsyncProxy:
-    def test_peers_fill_a_tile(self) -> None:
+    def test_peers_fill_a_tile(self):
         target = np.zeros((4, 64), np.uint32)
         run(cluster.fill_peer, 4, 64, target)
         assert np.array_equal(target, 10 * (np.arange(4) ^ 1)[:, None] + np.arange(64))
@@ -300,11 +300,11 @@ class TestAsyncProxy:
             ("no wait", "store of 4 bytes at 0x0 of block 1 .* still read by a bulk store of thread 0"),
         ],
     )
-    def test_mistakes_of_stores(self, mistake: str, words: str) -> None:
+    def test_mistakes_of_stores(self, mistake, words):
         target = np.zeros((2, 64), np.uint32)
         caught(EmulationError, words, cluster.fill_peer, 2, 64, target, mistake=mistake)
 
-    def test_bulk_copies_to_peers(self) -> None:
+    def test_bulk_copies_to_peers(self):
         source = RNG.integers(0, 1 << 30, (8, 64)).astype(np.uint32)
         out = np.zeros_like(source)
         run(cluster.copy, 8, 64, source, out)
@@ -321,7 +321,7 @@ class TestAsyncProxy:
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-    def test_mistakes_of_copies(self, mistake: str, error: type[Exception], words: str) -> None:
+    def test_mistakes_of_copies(self, mistake, error, words):
         source = np.zeros((4, 64), np.uint32)
         caught(error, words, cluster.copy, 4, 64, source, source.copy(), mistake=mistake)
 
@@ -393,7 +393,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("what, words", REFUSED, ids=[r[0] for r in REFUSED])
-def test_what_is_refused(what: str, words: str) -> None:
+def test_what_is_refused(what, words):
     with pytest.raises(OperandError, match=words):
         misuse.ir(tc.ArrayType(tc.bf16, 2, (False, True), 16), what=what, arch="sm_90a")
 
@@ -412,7 +412,7 @@ def read_all(out: tc.Array):
     tc.cluster_sync()
 
 
-def test_vectors_and_swizzles_reach_ptx() -> None:
+def test_vectors_and_swizzles_reach_ptx():
     """One mapa serves all that is read from a rank."""
     array = tc.ArrayType(tc.f32, 2, (False, True), 16)
     ptx = read_all.ptx(array, arch="sm_90a")
@@ -453,7 +453,7 @@ def product_by_hand(b: tc.Array, d: tc.Array, masked: tc.Const = True):
     tc.cluster_sync()
 
 
-def test_a_descriptor_leaves_the_rank_out() -> None:
+def test_a_descriptor_leaves_the_rank_out():
     """On GPUs the rank lies above an address's 24 bits: shifted, in the field of the offset."""
     b = RNG.integers(-4, 5, (16, 128)).astype(ml_dtypes.bfloat16)
     d = np.zeros((128, 128), np.float32)
@@ -467,7 +467,7 @@ def test_a_descriptor_leaves_the_rank_out() -> None:
 # -- atomics of cluster scope in global memory ----------------------------------------------------
 
 
-def test_atomics_of_cluster_scope_order_a_cluster() -> None:
+def test_atomics_of_cluster_scope_order_a_cluster():
     out = np.zeros(3, np.int32)
     run(cluster.counts_clusters, 6, 32, out, together=False)
     assert out.tolist() == [128] * 3
@@ -487,7 +487,7 @@ def test_atomics_of_cluster_scope_order_a_cluster() -> None:
         ("release.cta", "acquire.cluster"),
     ],
 )
-def test_atomics_that_order_too_little(release: str, acquire: str) -> None:
+def test_atomics_that_order_too_little(release, acquire):
     with pytest.raises(Race):
         run(
             cluster.hands_on,

@@ -113,20 +113,20 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 class TestPipeline:
     @pytest.mark.parametrize("K", [64, 128, 448])
     @pytest.mark.parametrize("stages", [1, 2, 3])
-    def test_products(self, K: int, stages: int) -> None:
+    def test_products(self, K, stages):
         a, b, d = operands(128, 128, K)
         report = run(pipeline, (2, 2), 256, a, b, d, stages=stages)
         assert np.array_equal(d, product(a, b))
         assert report.bytes["global", "load"] == 2 * (a.nbytes + b.nbytes)
         assert report.instructions["wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"] == K
 
-    def test_three_warpgroups(self) -> None:
+    def test_three_warpgroups(self):
         """Four stages, 128 x 128 x 64 tiles."""
         a, b, d = operands(256, 256, 256)
         run(pipeline, (2, 2), 384, a, b, d, BM=128, BN=128, stages=4)
         assert np.array_equal(d, product(a, b))
 
-    def test_without_checks(self) -> None:
+    def test_without_checks(self):
         a, b, d = operands(64, 64, 256)
         emulator = pipeline.emulator("sm_90a", checks=False)
         emulator[(1, 1), 256](a, b, d, mistake="waited too little")
@@ -148,14 +148,14 @@ class TestPipeline:
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-    def test_mistakes(self, mistake: str, error: type[Exception], words: str) -> None:
+    def test_mistakes(self, mistake, error, words):
         size = 128 if mistake == "one waits" else 64
         text = caught(
             error, words, pipeline, 1, 128 + 2 * size, *operands(size, 64, 512), BM=size, mistake=mistake
         )
         assert f"{__file__}:" in text
 
-    def test_a_deadlock_names_everybody(self) -> None:
+    def test_a_deadlock_names_everybody(self):
         text = caught(
             Deadlock,
             "every thread that is left waits",
@@ -326,7 +326,7 @@ def doubled(a: tc.Array, fenced: tc.Const = True):
 
 
 class TestProxies:
-    def test_stores_to_what_was_loaded(self) -> None:
+    def test_stores_to_what_was_loaded(self):
         a = np.arange(64, dtype=np.float32).reshape(8, 8)
         words = "fence.proxy.async.global must come between, best by the reader"
         caught(EmulationError, words, doubled, 1, 64, a, fenced=False)
@@ -336,14 +336,14 @@ class TestProxies:
 
     @pytest.mark.parametrize("matrices", [False, True])
     @pytest.mark.parametrize("fence", ["readers", "lane 0", "producer"])
-    def test_copies_to_what_was_loaded_and_fenced(self, matrices: bool, fence: str) -> None:
+    def test_copies_to_what_was_loaded_and_fenced(self, matrices, fence):
         a, out = np.arange(192, dtype=np.float16).reshape(24, 8), np.zeros((3, 96), np.uint32)
         run(overwritten, 1, 128, a, out, matrices=matrices, fence=fence)
         assert np.array_equal(out, np.tile(a.view(np.uint32).reshape(3, 32), 3))
 
     @pytest.mark.parametrize("matrices", [False, True])
     @pytest.mark.parametrize("fence", ["none", "before the loads", "global", "two warps"])
-    def test_copies_to_what_was_loaded(self, matrices: bool, fence: str) -> None:
+    def test_copies_to_what_was_loaded(self, matrices, fence):
         """The mbarrier orders them, but not across proxies: both places are named."""
         a, out = np.zeros((24, 8), np.float16), np.zeros((3, 96), np.uint32)
         words = "the cp.async.bulk.tensor of warp 0 of block 0 writes through the async proxy what"
@@ -359,7 +359,7 @@ class TestProxies:
 
     @pytest.mark.parametrize("matrices", [False, True])
     @pytest.mark.parametrize("how", ["barrier", "flag", "not at all"])
-    def test_ordinary_loads_of_what_a_copy_brought(self, matrices: bool, how: str) -> None:
+    def test_ordinary_loads_of_what_a_copy_brought(self, matrices, how):
         a, out = np.arange(64, dtype=np.float16).reshape(8, 8), np.zeros(128, np.uint32)
         if how == "not at all":
             words = "is read here by .*bulk.tensor of warp 0 of block 0 wrote it .*nothing orders"
@@ -368,13 +368,13 @@ class TestProxies:
             run(read_by_all, 1, 128, a, out, matrices=matrices, how=how)
             assert np.array_equal(out, np.tile(a.view(np.uint32).ravel(), 4))
 
-    def test_ordinary_stores_with_a_fence(self) -> None:
+    def test_ordinary_stores_with_a_fence(self):
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
         run(by_hand, 1, 128, a, d)
         assert np.array_equal(d, a.astype(np.float32))
 
     @pytest.mark.parametrize("fence", ["none", "one thread", "late write"])
-    def test_missing_fences(self, fence: str) -> None:
+    def test_missing_fences(self, fence):
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
         text = caught(EmulationError, "without a proxy fence", by_hand, 1, 128, a, d, fence=fence)
         assert "fence.proxy.async must come between, best by the writer before it sync" in text
@@ -382,19 +382,19 @@ class TestProxies:
         who = {"none": "thread 0 of", "one thread": "thread 1 of", "late write": "thread 64 of"}
         assert who[fence] in text
 
-    def test_a_store_to_what_wgmma_reads(self) -> None:
+    def test_a_store_to_what_wgmma_reads(self):
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
         text = caught(EmulationError, "still read by a wgmma", by_hand, 1, 128, a, d, wait="store first")
         assert "wgmma.wait_group" in text
 
     @pytest.mark.parametrize("wait", ["never", "no commit"])
-    def test_accumulators_read_too_early(self, wait: str) -> None:
+    def test_accumulators_read_too_early(self, wait):
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
         text = caught(EmulationError, "that the wgmma at .* still owns", by_hand, 1, 128, a, d, wait=wait)
         assert ("wgmma.commit_group and" in text) == (wait == "no commit")
         assert "row, col]= acc[i]".replace("]=", "] =") in text
 
-    def test_bulk_stores(self) -> None:
+    def test_bulk_stores(self):
         d = np.zeros((8, 32), np.uint32)
         run(stored, 1, 64, d)
         assert np.array_equal(d, np.arange(32) + 100 * (np.arange(8)[:, None] % 4))
@@ -408,7 +408,7 @@ class TestProxies:
     ]
 
     @pytest.mark.parametrize("mistake, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-    def test_mistakes_of_stores(self, mistake: str, words: str) -> None:
+    def test_mistakes_of_stores(self, mistake, words):
         caught(EmulationError, words, stored, 1, 64, np.zeros((8, 32), np.uint32), mistake=mistake)
 
 
@@ -505,7 +505,7 @@ def initialised(every: tc.Const):
 
 
 class TestBarriers:
-    def test_counts_and_parities(self) -> None:
+    def test_counts_and_parities(self):
         out = np.zeros(64, np.int32)
         run(barriers, 1, 64, out)
         assert not out[:32].any() and (out[32:] == 20).all()
@@ -522,10 +522,10 @@ class TestBarriers:
     ]
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-    def test_mistakes(self, mistake: str, error: type[Exception], words: str) -> None:
+    def test_mistakes(self, mistake, error, words):
         caught(error, words, barriers, 1, 64, np.zeros(64, np.int32), mistake=mistake)
 
-    def test_who_initialises_a_second_time(self) -> None:
+    def test_who_initialises_a_second_time(self):
         caught(
             EmulationError,
             r"a second time, by thread 1 of block 0 \(first at .*, by thread 0 of block 0 in the "
@@ -545,7 +545,7 @@ class TestBarriers:
             every=False,
         )
 
-    def test_a_cluster_meets(self) -> None:
+    def test_a_cluster_meets(self):
         out = np.zeros(64, np.int32)
         run(meeting, 4, 64, out)
         assert out.all()
@@ -563,7 +563,7 @@ class TestBarriers:
     ]
 
     @pytest.mark.parametrize("mistake, error, words", CLUSTERS, ids=[m[0] for m in CLUSTERS])
-    def test_mistakes_of_clusters(self, mistake: str, error: type[Exception], words: str) -> None:
+    def test_mistakes_of_clusters(self, mistake, error, words):
         caught(error, words, meeting, 2, 64, np.zeros(64, np.int32), mistake=mistake)
 
 
@@ -584,7 +584,7 @@ def registers(out: tc.Array, first: tc.Const = 24, then: tc.Const = 40, whole: t
 
 
 class TestRegisters:
-    def test_shrink_and_grow(self) -> None:
+    def test_shrink_and_grow(self):
         out = np.zeros(256, np.int32)
         run(registers, 1, 256, out)
         assert out.all()
@@ -596,7 +596,7 @@ class TestRegisters:
     ]
 
     @pytest.mark.parametrize("constants, words", MISTAKES)
-    def test_mistakes(self, constants: dict[str, Any], words: str) -> None:
+    def test_mistakes(self, constants, words):
         caught(EmulationError, words, registers, 1, 384, np.zeros(384, np.int32), **constants)
 
 
@@ -619,7 +619,7 @@ def polling(out: tc.Array, arrivals: tc.Const = 1):
         bar.arrive(arrivals)
 
 
-def test_polling_lets_others_run() -> None:
+def test_polling_lets_others_run():
     out = np.zeros(64, np.int32)
     run(polling, 1, 64, out)
     assert out[32:].all()
@@ -644,7 +644,7 @@ def passing(out: tc.Array, rounds: tc.Const = 1):
             bar.arrive()
 
 
-def test_a_waiter_that_two_phases_pass() -> None:
+def test_a_waiter_that_two_phases_pass():
     out = np.zeros(96, np.int32)
     run(passing, 1, 96, out)
     assert out[:32].all()

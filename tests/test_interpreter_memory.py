@@ -46,7 +46,7 @@ def loads(array: np.ndarray, offset: int = 0, instr: Any = LOAD_GLOBAL) -> Build
 
 
 class TestGlobal:
-    def test_the_error_names_argument_bytes_and_thread(self) -> None:
+    def test_the_error_names_argument_bytes_and_thread(self):
         a = np.zeros((4, 10), np.float32)
         b = loads(a)
         with pytest.raises(OutOfBounds) as error:
@@ -57,30 +57,30 @@ class TestGlobal:
             "'a', which has bytes 0 to 159 (shape (4, 10), dtype float32)"
         ) in str(error.value)
 
-    def test_before_the_start(self) -> None:
+    def test_before_the_start(self):
         a = np.zeros(32, np.uint32)
         with pytest.raises(OutOfBounds, match="byte -4 of argument 'a'"):
             loads(a, -4).run(a)
 
-    def test_a_number_is_no_pointer(self) -> None:
+    def test_a_number_is_no_pointer(self):
         with pytest.raises(OutOfBounds, match="belongs to no argument"):
             loads(np.zeros(1)).run(4096)
 
-    def test_misaligned(self) -> None:
+    def test_misaligned(self):
         a = np.zeros(64, np.uint32)
         with pytest.raises(Misaligned, match="thread 0 of block 0, which is no multiple of 4"):
             loads(a, 2).run(a)
         with pytest.raises(Misaligned, match="load of 16 bytes .* by thread 1 of"):
             loads(a, 0, LOAD_GLOBAL4).run(a)
 
-    def test_a_slice_keeps_its_alignment(self) -> None:
+    def test_a_slice_keeps_its_alignment(self):
         a = np.zeros(257, np.uint32)
         loads(a).run(a[1:])
         with pytest.raises(Misaligned, match="by thread 0 of"):
             loads(a, 0, LOAD_GLOBAL4).run(a[1:])
 
     @pytest.mark.parametrize("guilty", ["argument", "array"])
-    def test_read_only(self, guilty: str) -> None:
+    def test_read_only(self, guilty):
         b = Builder(("a", u64))
         b.op(STORE_GLOBAL, b.params[0], 1)
         a = np.zeros(4, np.uint32)
@@ -90,7 +90,7 @@ class TestGlobal:
             run(b.kernel, (1, 1, 1), (32, 1, 1), [pointer], arch="sm_80")
         assert not a.any()
 
-    def test_strides_and_overlap(self) -> None:
+    def test_strides_and_overlap(self):
         """Two views of one array: what is stored through one is loaded through the other."""
         a = np.arange(64, dtype=np.uint32)
         b = Builder(("x", u64), ("y", u64))
@@ -104,11 +104,11 @@ class TestGlobal:
         with pytest.raises(OutOfBounds, match="argument 'x', which has bytes 0 to 251"):
             b.run(a[::2], a[::-1], block=32)
 
-    def test_an_empty_array_has_no_bytes(self) -> None:
+    def test_an_empty_array_has_no_bytes(self):
         with pytest.raises(OutOfBounds):
             loads(np.zeros(0)).run(np.zeros((0, 4), np.uint32))
 
-    def test_unchecked_runs_still_stay_in_bounds(self) -> None:
+    def test_unchecked_runs_still_stay_in_bounds(self):
         a = np.zeros(40, np.uint32)
         loads(a, 2).run(a, checks=False)
         with pytest.raises(OutOfBounds):
@@ -116,7 +116,7 @@ class TestGlobal:
 
 
 class TestShared:
-    def test_what_nothing_wrote(self) -> None:
+    def test_what_nothing_wrote(self):
         b = Builder(shared=64)
         b.op(STORE_SHARED, 12, 1)
         b.op(LOAD_SHARED, 12)
@@ -126,7 +126,7 @@ class TestShared:
         assert line_of(error) == b.line
         b.run(checks=False)
 
-    def test_bounds_and_alignment(self) -> None:
+    def test_bounds_and_alignment(self):
         for address, kind, message in (
             (64, OutOfBounds, "the CTA has bytes 0 to 0x3f"),
             (0xFFFFFFFC, OutOfBounds, "0xfffffffc"),
@@ -137,14 +137,14 @@ class TestShared:
             with pytest.raises(kind, match=message):
                 b.run()
 
-    def test_a_launch_may_add_shared_memory(self) -> None:
+    def test_a_launch_may_add_shared_memory(self):
         b = Builder(shared=8, dynamic=16)
         b.op(STORE_SHARED, 28, 1)
         b.run(dynamic_shared=16)
         with pytest.raises(OutOfBounds):
             b.run(dynamic_shared=8)
 
-    def test_each_block_has_its_own(self) -> None:
+    def test_each_block_has_its_own(self):
         b = Builder(("out", u64), shared=128)
         t, everywhere = b.op(TID), b.thread(32)
         b.op(STORE_SHARED, b.op(MUL, t, 4), everywhere)
@@ -158,7 +158,7 @@ class TestShared:
 
 class TestAtomics:
     @pytest.mark.parametrize("space", ["global", "shared"])
-    def test_threads_come_in_order(self, space: str) -> None:
+    def test_threads_come_in_order(self, space):
         """Old values of one word are the sums of all threads before."""
         b = Builder(("word", u64), ("out", u64), shared=4)
         t = b.thread(64)
@@ -177,7 +177,7 @@ class TestAtomics:
         sums = np.cumsum(added) if space == "global" else np.cumsum(added, axis=1)
         assert np.array_equal(out.ravel(), sums.ravel() - added.ravel())
 
-    def test_only_active_threads_add(self) -> None:
+    def test_only_active_threads_add(self):
         b = Builder(("words", u64))
         lane = b.op(LANE)
         with b.when(b.op(LESS, lane, 7)):
@@ -205,7 +205,7 @@ class TestAsynchronousCopies:
         b.op(STORE_GLOBAL, b.element(b.params[1], t), Part(vector, 3))
         return b
 
-    def test_reading_before_the_wait(self) -> None:
+    def test_reading_before_the_wait(self):
         a, out = np.arange(256, dtype=np.uint32), np.zeros(32, np.uint32)
         b = self.kernel((2,))
         copy, wait = (
@@ -223,12 +223,12 @@ class TestAsynchronousCopies:
             self.kernel((pending,)).run(a, out)
             assert np.array_equal(out, 4 * np.arange(32) + 3)
 
-    def test_the_rest_is_zero(self) -> None:
+    def test_the_rest_is_zero(self):
         a, out = np.arange(256, dtype=np.uint32), np.ones(32, np.uint32)
         self.kernel((0,), valid=12).run(a, out)
         assert not out.any()
 
-    def test_a_copy_is_done_once(self) -> None:
+    def test_a_copy_is_done_once(self):
         """Half of the lanes wait and write over what was copied; then all wait."""
         b = Builder(("a", u64), ("out", u64), shared=128)
         t = b.op(TID)
@@ -244,7 +244,7 @@ class TestAsynchronousCopies:
         b.run(a, out)
         assert np.array_equal(out, np.where(a < 16, 99, a))
 
-    def test_an_uncommitted_copy_stays_in_flight(self) -> None:
+    def test_an_uncommitted_copy_stays_in_flight(self):
         b = Builder(("a", u64), shared=16)
         b.op(COPY, 0, b.params[0], 16, 16, guard=b.op(LESS, b.op(TID), 1))
         b.op(WAIT, 0)
@@ -252,7 +252,7 @@ class TestAsynchronousCopies:
         with pytest.raises(Uninitialised, match="asynchronous copy"):
             b.run(np.zeros(4, np.uint32))
 
-    def test_groups_are_counted_by_thread(self) -> None:
+    def test_groups_are_counted_by_thread(self):
         """Lanes below 16 commit twice: only their first group is complete when one is pending."""
         b = Builder(("a", u64), shared=1024)
         t = b.op(TID)
@@ -277,16 +277,14 @@ class TestAsynchronousCopies:
             (0, 8, 16, Misaligned, "global asynchronous copy"),
         ],
     )
-    def test_mistakes_show_where_the_copy_starts(
-        self, target: int, offset: int, valid: int, kind: Any, message: str
-    ) -> None:
+    def test_mistakes_show_where_the_copy_starts(self, target, offset, valid, kind, message):
         b = Builder(("a", u64), shared=1024)
         b.op(COPY, target, Address(b.params[0], offset), 16, valid)
         with pytest.raises(kind, match=message) as error:
             b.run(np.zeros(128, np.uint32), block=1)
         assert line_of(error) == b.line
 
-    def test_nothing_is_read_where_nothing_is_valid(self) -> None:
+    def test_nothing_is_read_where_nothing_is_valid(self):
         b = Builder(("a", u64), shared=16)
         b.op(COPY, 0, Address(b.params[0], 1 << 20), 16, 0)
         b.op(COMMIT)
@@ -294,7 +292,7 @@ class TestAsynchronousCopies:
         b.op(LOAD_SHARED4, 0)
         b.run(np.zeros(4, np.uint32), block=1)
 
-    def test_two_copies_to_the_same_bytes(self) -> None:
+    def test_two_copies_to_the_same_bytes(self):
         b = Builder(("a", u64), shared=16)
         b.op(COPY, 0, b.params[0], 16, 16)
         with pytest.raises(Uninitialised, match="by thread 1 .* still owns"):
@@ -302,7 +300,7 @@ class TestAsynchronousCopies:
 
 
 class TestReport:
-    def test_instructions_and_bytes(self) -> None:
+    def test_instructions_and_bytes(self):
         b = Builder(("a", u64), ("n", u32))
         t = b.op(TID)
         with b.loop(0, b.params[1]):
@@ -318,7 +316,7 @@ class TestReport:
     @pytest.mark.parametrize(
         ("stride", "sectors", "passes"), [(1, 4, 1), (2, 8, 2), (8, 32, 8), (32, 32, 32), (0, 1, 1)]
     )
-    def test_sectors_and_bank_conflicts(self, stride: int, sectors: int, passes: int) -> None:
+    def test_sectors_and_bank_conflicts(self, stride, sectors, passes):
         b = Builder(("a", u64), shared=4096)
         index = b.op(MUL, b.op(TID), stride)
         b.op(LOAD_GLOBAL, b.element(b.params[0], index))
@@ -331,7 +329,7 @@ class TestReport:
         banks = report.lines[f"kernel.py:{b.line}", "shared", "store"]
         assert (banks.units, banks.ideal, banks.excess) == (passes, 1, passes - 1)
 
-    def test_wide_accesses_go_by_quarter_warps(self) -> None:
+    def test_wide_accesses_go_by_quarter_warps(self):
         b = Builder(("a", u64), shared=4096)
         b.op(LOAD_GLOBAL4, b.element(b.params[0], b.op(TID), 16))
         for i in range(4):
@@ -380,7 +378,7 @@ def discards(x: tc.Array, start: tc.Const):
         tc.emit("discard.global.L2", x.at(32 * tc.threadIdx.x + start), 128)
 
 
-def test_discarded_lines_have_other_values() -> None:
+def test_discarded_lines_have_other_values():
     x = np.arange(96, dtype=np.int32)
     discards.emulator("sm_90a")[1, 32](x, start=0)
     assert not (x[:64] == np.arange(64)).any() and np.array_equal(x[64:], np.arange(64, 96))

@@ -110,7 +110,7 @@ def of_hands(order: int | None, meets: bool, checks: bool | None = None) -> str:
 
 
 @pytest.mark.parametrize("find", [of_turns, of_hands])
-def test_races_show_in_some_orders(find: Any) -> None:
+def test_races_show_in_some_orders(find):
     right = find(None, True)
     # the emulator's own order hides the mistake
     assert find(None, False, checks=False) == right
@@ -119,27 +119,27 @@ def test_races_show_in_some_orders(find: Any) -> None:
     assert sum(result != right for result in found) >= 2
 
 
-def test_one_order_is_enough_for_the_detector() -> None:
+def test_one_order_is_enough_for_the_detector():
     assert of_hands(None, False) == "Race"
 
 
-def test_a_seed_is_an_order() -> None:
+def test_a_seed_is_an_order():
     for seed in SEEDS:
         assert of_turns(seed, False) == of_turns(seed, False)
 
 
-def test_right_sums() -> None:
+def test_right_sums():
     assert of_turns(None, True) == "[15, 51]"
 
 
 @pytest.mark.parametrize("order", [-1, 1.5, "x", True, False])
-def test_seeds_are_whole_numbers(order: Any) -> None:
+def test_seeds_are_whole_numbers(order):
     """True would be the seed 1: nothing says that it asks for an order like any other."""
     with pytest.raises(tc.ArgumentError, match=f"order {order!r} is no seed: a whole number, 0 or"):
         of_turns(order, True)
 
 
-def test_seeds_may_come_from_numpy() -> None:
+def test_seeds_may_come_from_numpy():
     assert of_turns(np.int64(3), False) == of_turns(3, False)
 
 
@@ -176,7 +176,7 @@ def waiting(out: tc.Array):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_polls_and_deadlocks(seed: int) -> None:
+def test_polls_and_deadlocks(seed):
     out = np.zeros(128, np.int32)
     run(spinning, 1, 128, out, order=seed)
     assert out.all()
@@ -198,7 +198,7 @@ GEMMS = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("config", GEMMS, ids=["in turn", "in turn, beside", "cluster", "split"])
-def test_products_are_the_same_in_every_order(config: Any) -> None:
+def test_products_are_the_same_in_every_order(config):
     """Tiles for each block: two at least, and three steps of K, more than there are slots."""
     a, b, d = normal(128, 192), normal(96, 192).T, np.zeros((128, 96), BF16)
     constants = {"config": config, "traits": HopperTraits()}
@@ -215,7 +215,7 @@ def test_products_are_the_same_in_every_order(config: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_gates_are_the_same_in_every_order() -> None:
+def test_gates_are_the_same_in_every_order():
     config = HopperConfig(BM=64, BN=64, stages=2, pingpong=True, cluster_n=2)
     x, gate, up = normal(128, 192), normal(96, 192).T, normal(96, 192).T
     found = []

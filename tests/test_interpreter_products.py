@@ -133,7 +133,7 @@ def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 32, 32), (64, 32, 96), (256, 96, 64)])
-def test_product(m: int, n: int, k: int) -> None:
+def test_product(m, n, k):
     a, b = operands(m, n, k)
     c = np.zeros((m, n), np.float32)
     report = Tile(n, k).run(a, b, c, grid=m // BM * (n // BN), block=128)
@@ -142,14 +142,14 @@ def test_product(m: int, n: int, k: int) -> None:
     assert report.bytes["global", "store"] == c.nbytes
 
 
-def test_padding_avoids_bank_conflicts() -> None:
+def test_padding_avoids_bank_conflicts():
     a, b = operands(64, 32, 64)
     report = Tile(32, 64).run(a, b, np.zeros((64, 32), np.float32), block=128, profile=True)
     reads = [t for (_, space, verb), t in report.lines.items() if (space, verb) == ("shared", "load")]
     assert reads and all(t.excess == 0 for t in reads)
 
 
-def test_a_forgotten_wait() -> None:
+def test_a_forgotten_wait():
     a, b = operands(64, 32, 64)
     tile = Tile(32, 64, wait=False)
     with pytest.raises(Uninitialised, match="ldmatrix|asynchronous copy at .* still owns") as error:
@@ -157,7 +157,7 @@ def test_a_forgotten_wait() -> None:
     assert line_of(error)
 
 
-def test_a_divergent_product() -> None:
+def test_a_divergent_product():
     b = Builder()
     few = b.op(isa.instruction("setp.lt.u32"), b.op(isa.instruction("mov.u32.%laneid")), 8)
     values = []
@@ -209,7 +209,7 @@ class Eights(Builder):
         return out.tolist()
 
 
-def test_products_that_need_each_other() -> None:
+def test_products_that_need_each_other():
     """Runs end where a product reads or writes what one before it wrote, or overtakes a read."""
     ones = Eights()
     first, second, third = ones.c
@@ -223,7 +223,7 @@ def test_products_that_need_each_other() -> None:
     assert ones.found() == [9, 17, 9]
 
 
-def test_a_run_with_an_unwritten_accumulator() -> None:
+def test_a_run_with_an_unwritten_accumulator():
     ones = Eights()
     ones.multiply(ones.c[0], ones.c[0])
     line = ones.multiply(ones.c[1], ones.new)

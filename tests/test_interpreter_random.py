@@ -18,7 +18,7 @@ class TestReference:
 
     @settings(max_examples=60, deadline=None)
     @given(st.data())
-    def test_random_programs(self, data: Any) -> None:
+    def test_random_programs(self, data):
         b = Builder(("out", u64))
         thread = b.thread(32)
         variables = [b.variable(thread), b.variable(1), b.variable(77)]

@@ -152,7 +152,7 @@ def structure(item: Any, locations: bool) -> Any:
 
 @settings(max_examples=30, deadline=None)
 @given(kernels(), st.booleans())
-def test_text_parses_to_the_same_kernel(kernel: Kernel, locations: bool) -> None:
+def test_text_parses_to_the_same_kernel(kernel, locations):
     text = format_kernel(kernel, locations)
     parsed = parse_kernel(text)
     assert format_kernel(parsed, locations) == text
@@ -174,7 +174,7 @@ def counted(x: tc.Array):
 
 
 @pytest.mark.parametrize("locations", [False, True])
-def test_debug_builds_are_printed_with_marks_as_comments(locations: bool) -> None:
+def test_debug_builds_are_printed_with_marks_as_comments(locations):
     chosen = counted.specialise([tc.ArrayType(tc.f32, 1, (True,), 4)], {}, "sm_80")
     text = format_kernel(chosen.debug_ir, locations)
     shown = [line.split() for line in text.splitlines() if line.lstrip().startswith("//")]
@@ -206,7 +206,7 @@ kernel show(p = %0:u64, n = %1:s32) shared 1024 align 128 dynamic threads 64 max
 """
 
 
-def test_the_text_that_people_read() -> None:
+def test_the_text_that_people_read():
     assert format_kernel(parse_kernel(SHOWN)) == SHOWN
 
 
@@ -218,7 +218,7 @@ map 3 axes 0 box 256) cluster 2 1 1 {
 """
 
 
-def test_tensor_maps_and_clusters() -> None:
+def test_tensor_maps_and_clusters():
     kernel = parse_kernel(MAPPED)
     assert [p.tensor_map for p in kernel.params] == [
         None,
@@ -229,12 +229,12 @@ def test_tensor_maps_and_clusters() -> None:
     assert format_kernel(kernel) == MAPPED
 
 
-def test_a_layout_ends_where_an_offset_begins() -> None:
+def test_a_layout_ends_where_an_offset_begins():
     text = "kernel k(a = %0:f32*4@mma.C.16x8.f32) {\n  add.s32 [%1:u64@mma.C.16x8.f32-16]\n}\n"
     assert format_kernel(parse_kernel(text)) == text
 
 
-def test_locations_are_a_table_below() -> None:
+def test_locations_are_a_table_below():
     caller = Loc("a.py", 3, 4, 9, "kernel")
     loc = Loc("b.py", 7, 0, 5, "helper", caller)
     value = Value(0, Type(u32))
@@ -287,12 +287,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_names_its_line_and_what_was_expected(text: str) -> None:
+def test_a_mistake_names_its_line_and_what_was_expected(text):
     with pytest.raises(CompileError) as caught:
         parse_kernel(text)
     assert MISTAKES[text] in caught.value.message
 
 
-def test_an_unknown_instruction_names_its_line() -> None:
+def test_an_unknown_instruction_names_its_line():
     with pytest.raises(UnknownInstruction, match=r"line 2: no instruction 'add\.s33'"):
         parse_kernel("kernel k() {\n  %0:u32 = add.s33 1, 2\n}")

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 from itertools import islice
@@ -50,7 +50,7 @@ LAYOUTS = layouts()
 # -- lookup ------------------------------------------------------------------------------------
 
 
-def test_every_form_is_found_by_its_text() -> None:
+def test_every_form_is_found_by_its_text():
     for instr in isa.instructions():
         assert isa.instruction(instr.mnemonic) is instr
         assert instr.opcode in isa.opcodes()
@@ -71,14 +71,14 @@ def test_every_form_is_found_by_its_text() -> None:
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32", [".f16 is not allowed", ".bf16"]),
     ],
 )
-def test_unknown_text_is_answered_with_what_exists(text: str, parts: list[str]) -> None:
+def test_unknown_text_is_answered_with_what_exists(text, parts):
     with pytest.raises(UnknownInstruction) as caught:
         isa.instruction(text)
     for part in parts:
         assert part in str(caught.value)
 
 
-def test_importing_and_expanding_load_no_numba() -> None:
+def test_importing_and_expanding_load_no_numba():
     """The numerics are loaded when a form first runs."""
     script = """
 import sys
@@ -114,7 +114,7 @@ print("numba" in sys.modules)
         (lambda: isa.wmma.m16n16k16(f16, f16, f32), "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32"),
     ],
 )
-def test_constructors_give_forms(make: Callable[[], Instruction], text: str) -> None:
+def test_constructors_give_forms(make, text):
     assert text in make().mnemonic
 
 
@@ -130,14 +130,14 @@ def test_constructors_give_forms(make: Callable[[], Instruction], text: str) -> 
         (lambda: isa.mma(f16, f16, f32), ["exists as m8n8k4, m16n8k8, m16n8k16", "choose one"]),
     ],
 )
-def test_constructors_answer_mistakes(make: Callable[[], Any], parts: list[str]) -> None:
+def test_constructors_answer_mistakes(make, parts):
     with pytest.raises(UnknownInstruction) as caught:
         make()
     for part in parts:
         assert part in str(caught.value)
 
 
-def test_namespaces_list_their_shapes() -> None:
+def test_namespaces_list_their_shapes():
     assert {"m16n8k16", "m8n8k4", "sp", "block_scale"} <= set(dir(isa.mma))
     assert not hasattr(isa.mma, "m1n1k1")
     assert len([name for name in dir(isa.wgmma) if name.startswith("m64")]) == 3 * 32 + 18
@@ -162,14 +162,14 @@ def members(opcode: str, *groups: str) -> list[Instruction]:
     return [f for f in every if "a" in f.params and f.params.get("group", "") in groups]
 
 
-def test_dense_mma_is_the_manuals() -> None:
+def test_dense_mma_is_the_manuals():
     expected = dict(manual.mma_forms())
     same_forms((f.mnemonic for f in members("mma", "")), [m for m, _ in manual.mma_forms()])
     for mnemonic, counts in expected.items():
         assert registers(isa.instruction(mnemonic)) == counts, mnemonic
 
 
-def test_sparse_mma_is_the_manuals() -> None:
+def test_sparse_mma_is_the_manuals():
     same_forms((f.mnemonic for f in members("mma", "sp")), [m for m, *_ in manual.sparse_forms()])
     for mnemonic, counts, selectors in manual.sparse_forms():
         instr = isa.instruction(mnemonic)
@@ -177,7 +177,7 @@ def test_sparse_mma_is_the_manuals() -> None:
         assert (instr.f.values, instr.e.register_bits) == (selectors, 32)
 
 
-def test_block_scaled_mma_is_the_manuals() -> None:
+def test_block_scaled_mma_is_the_manuals():
     found = members("mma", "block_scale", "sp.block_scale")
     same_forms((f.mnemonic for f in found), [m for m, *_ in manual.scaled_forms()])
     for mnemonic, counts, values in manual.scaled_forms():
@@ -187,7 +187,7 @@ def test_block_scaled_mma_is_the_manuals() -> None:
         assert tuple(instr.operand(name).values for name in names) == values
 
 
-def test_wmma_is_the_manuals() -> None:
+def test_wmma_is_the_manuals():
     same_forms((f.mnemonic for f in members("wmma", "")), [m for m, _ in manual.wmma_forms()])
     for mnemonic, counts in manual.wmma_forms():
         assert registers(isa.instruction(mnemonic)) == counts, mnemonic
@@ -199,7 +199,7 @@ def test_wmma_is_the_manuals() -> None:
                 assert isa.instruction(text).results[0].registers == count
 
 
-def test_wgmma_is_the_manuals() -> None:
+def test_wgmma_is_the_manuals():
     found = members("wgmma", "", "sp")
     expected = dict(manual.wgmma_forms())
     for source in ("", "registers"):
@@ -218,7 +218,7 @@ def same_places(layout: Layout, element: manual.Element) -> None:
             assert tuple(layout.coords[lane, i]) == element(lane, i), (layout.name, lane, i)
 
 
-def test_fragments_are_where_the_manual_says() -> None:
+def test_fragments_are_where_the_manual_says():
     seen = set()
     for instr in members("mma", ""):
         bits = instr.a.layout.container or instr.a.dtype.storage_bits
@@ -237,14 +237,14 @@ def test_fragments_are_where_the_manual_says() -> None:
 
 @pytest.mark.parametrize("order", ["row.row", "row.col", "col.row", "col.col"])
 @pytest.mark.parametrize(("d", "c"), [("f16", "f16"), ("f32", "f16"), ("f32", "f32")])
-def test_quad_fragments_are_where_the_manual_says(order: str, d: str, c: str) -> None:
+def test_quad_fragments_are_where_the_manual_says(order, d, c):
     instr = isa.instruction(f"mma.sync.aligned.m8n8k4.{order}.{d}.f16.f16.{c}")
     a, b = order.split(".")
     for operand, key in ((instr.a, ("a", a)), (instr.b, ("b", b)), (instr.c, ("c", c)), (instr.d, ("c", d))):
         same_places(operand.layout, manual.QUADS[key])
 
 
-def test_stored_elements_of_sparse_a_stay_in_their_columns() -> None:
+def test_stored_elements_of_sparse_a_stay_in_their_columns():
     """The dense layout of k/2 columns, each standing for twice as many, is the manual's."""
     for instr in members("mma", "sp"):
         layout = instr.a.layout
@@ -261,21 +261,21 @@ def test_stored_elements_of_sparse_a_stay_in_their_columns() -> None:
                 assert row_ == lane // 4 + 8 * (i // e % 2)
 
 
-def test_wgmma_results_are_where_the_manual_says() -> None:
+def test_wgmma_results_are_where_the_manual_says():
     for n in (8, 104, 256):
         for kind in ("f16", "f32"):
             same_places(isa.wgmma.__getattr__(f"m64n{n}k16")(f16, f16, kind).d.layout, manual.wgmma_d)
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_layouts_hold_every_element(name: str) -> None:
+def test_layouts_hold_every_element(name):
     layout = LAYOUTS[name]
     layout.check()
     held = np.bincount(layout.coords[..., 0].ravel() * layout.cols + layout.coords[..., 1].ravel())
     assert (held == layout.copies).all()
 
 
-def test_operands_have_the_registers_of_their_layouts() -> None:
+def test_operands_have_the_registers_of_their_layouts():
     for instr in isa.instructions():
         for operand in (*instr.results, *instr.operands):
             if operand.layout is not None:
@@ -303,7 +303,7 @@ def word_in_text(mnemonic: str) -> tuple[str, int, int, str, str]:
     return space, size, scalar, (*orders, default[0])[0], (*scopes, default[1])[0]
 
 
-def test_words_have_the_bytes_order_and_scope_of_their_text() -> None:
+def test_words_have_the_bytes_order_and_scope_of_their_text():
     count = 0
     for instr in isa.instructions():
         special = "async" in instr.mnemonic or "bulk" in instr.mnemonic
@@ -319,7 +319,7 @@ def test_words_have_the_bytes_order_and_scope_of_their_text() -> None:
     assert count > 4000
 
 
-def test_matrices_are_rows_of_16_bytes_or_16_elements_at_one_lane_each() -> None:
+def test_matrices_are_rows_of_16_bytes_or_16_elements_at_one_lane_each():
     for instr in isa.instructions():
         if instr.opcode in ("ldmatrix", "stmatrix"):
             shape, number = re.search(r"\.(m\d+n\d+)\.x([124])", instr.mnemonic).groups()
@@ -329,7 +329,7 @@ def test_matrices_are_rows_of_16_bytes_or_16_elements_at_one_lane_each() -> None
             assert (access.bytes, access.lanes) == (size, rows * int(number)), instr
 
 
-def test_copies_name_what_completes_them() -> None:
+def test_copies_name_what_completes_them():
     for instr in isa.instructions():
         parts = instr.mnemonic.split(".")
         moving = [access for access in instr.accesses if access.moves]
@@ -344,7 +344,7 @@ def test_copies_name_what_completes_them() -> None:
         assert writes == [True, False] and not instr.strong
 
 
-def test_every_address_is_declared() -> None:
+def test_every_address_is_declared():
     for instr in isa.instructions():
         addresses = {operand.name for operand in instr.operands if operand.kind == "addr"}
         assert addresses <= {access.operand for access in instr.accesses}, instr
@@ -356,7 +356,7 @@ def test_every_address_is_declared() -> None:
 ASYNC_STORE = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32"
 
 
-def test_asynchronous_stores_name_what_they_write() -> None:
+def test_asynchronous_stores_name_what_they_write():
     """By the grammar of 9.7.9.12 and 9.7.13.7."""
     found = [i for o in ("st", "red") for i in isa.instructions(o) if ".async." in i.mnemonic]
     assert len(found) == 10 + 12
@@ -385,12 +385,12 @@ def instruction_of(**declared: Any) -> Instruction:
         ({"access": "store p nowhere 1*b32"}, "bad access"),
     ],
 )
-def test_a_row_says_what_it_accesses(declared: dict[str, Any], message: str) -> None:
+def test_a_row_says_what_it_accesses(declared, message):
     with pytest.raises(AssertionError, match=message):
         instruction_of(**declared)
 
 
-def test_a_store_that_completes_later_is_not_strong() -> None:
+def test_a_store_that_completes_later_is_not_strong():
     instr = instruction_of(access="store p shared::cluster 1*b32 mbarrier; sync bar shared::cluster 8")
     assert not instr.strong and instr.runs_behind and instr.counts_bytes and instr.word is None
     assert instr.effects == Effect.STORE | Effect.VOLATILE and instr.accesses[0].bytes == 4
@@ -418,16 +418,14 @@ def parts(arch: str, size: int = 250) -> Iterable[Any]:
 
 @pytest.mark.quick(lambda instrs: instrs[0].opcode)
 @pytest.mark.parametrize(("arch", "version", "instrs"), [part for arch in ARCH_NAMES for part in parts(arch)])
-def test_every_form_assembles(arch: str, version: tuple[int, int], instrs: list[Instruction]) -> None:
+def test_every_form_assembles(arch, version, instrs):
     if version > newest_ptx():
         pytest.skip(f"this nvJitLink does not know PTX {version[0]}.{version[1]}")
     assert not assembles(module(instrs, arch, version), arch)
 
 
 @pytest.mark.parametrize(("arch", "version", "instrs"), list(parts("sm_70")))
-def test_every_form_of_sm_70_assembles(
-    arch: str, version: tuple[int, int], instrs: list[Instruction]
-) -> None:
+def test_every_form_of_sm_70_assembles(arch, version, instrs):
     """By nvJitLink 12: that of CUDA 13, which Numba uses, knows no architecture before sm_75."""
     if nvjitlink12.library() is None:
         pytest.skip(f"no {nvjitlink12.NAME} is installed (pip install nvidia-nvjitlink-cu12)")
@@ -454,7 +452,7 @@ def skip_if_lenient(opcode: str) -> None:
 
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
-def test_forms_are_refused_where_the_table_lacks_them(opcode: str) -> None:
+def test_forms_are_refused_where_the_table_lacks_them(opcode):
     skip_if_lenient(opcode)
     for instrs in groups(opcode).values():
         for arch in ARCH_NAMES:
@@ -467,7 +465,7 @@ def test_forms_are_refused_where_the_table_lacks_them(opcode: str) -> None:
 
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
-def test_no_lower_ptx_version_will_do(opcode: str) -> None:
+def test_no_lower_ptx_version_will_do(opcode):
     skip_if_lenient(opcode)
     more = () if opcode == "wgmma" else ("shape", "a", "c")
     for instrs in groups(opcode, *more).values():
@@ -481,14 +479,14 @@ def test_no_lower_ptx_version_will_do(opcode: str) -> None:
 # -- the tests above can fail ------------------------------------------------------------------
 
 
-def test_a_broken_template_is_refused() -> None:
+def test_a_broken_template_is_refused():
     instr = isa.instruction("shfl.sync.idx.b32.pred")
     assert not assembles(module([instr], "sm_80"), "sm_80")
     broken = replace(instr, template=instr.template.replace("|", ", "))
     assert assembles(module([broken], "sm_80"), "sm_80")
 
 
-def test_a_broken_count_is_refused_and_seen() -> None:
+def test_a_broken_count_is_refused_and_seen():
     instr = isa.instruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
     narrow = replace(instr.operands[0], registers=3)
     broken = replace(instr, operands=(narrow, *instr.operands[1:]))
@@ -496,7 +494,7 @@ def test_a_broken_count_is_refused_and_seen() -> None:
     assert registers(broken) != dict(manual.mma_forms())[instr.mnemonic]
 
 
-def test_a_broken_layout_is_seen() -> None:
+def test_a_broken_layout_is_seen():
     layout = isa.mma.m16n8k16(f16, f16, f32).a.layout
     outside = replace(layout, formula=lambda lane, slot: (lane // 4 + 8 * slot, slot * 0))
     twice = replace(layout, formula=lambda lane, slot: (lane // 4, 2 * (lane % 4) + slot % 2))
@@ -509,12 +507,12 @@ def test_a_broken_layout_is_seen() -> None:
         same_places(swapped, manual.FRAGMENTS["m16n8k16", 16][0])
 
 
-def test_a_loosened_requirement_is_refused() -> None:
+def test_a_loosened_requirement_is_refused():
     instr = replace(isa.instruction("redux.sync.add.u32"), requires=Requires("75"))
     assert assembles(module([instr], "sm_75"), "sm_75")
 
 
-def test_a_row_with_one_name_for_two_things_is_an_error() -> None:
+def test_a_row_with_one_name_for_two_things_is_an_error():
     with pytest.raises(AssertionError, match="both an axis and an operand"):
         list(row("x.{d}", "d:u32 =", "", lambda ctx, instr: None, d="a", template="{d}").instructions())
 
@@ -538,7 +536,7 @@ class Warps:
     ("nibbles", "wide", "selector"),
     [(4, True, 0), (4, True, 3), (8, True, 0), (8, True, 1), (8, False, 0), (8, False, 1), (16, False, 0)],
 )
-def test_metadata_reach_their_rows(nibbles: int, wide: bool, selector: int) -> None:
+def test_metadata_reach_their_rows(nibbles, wide, selector):
     """Written to the lanes that the manual's figures 119 to 147 name, and read back."""
     rows = np.random.default_rng(1).integers(0, 16, (16, nibbles))
     bits = [sum(int(n) << 4 * i for i, n in enumerate(line)) for line in rows]
@@ -562,7 +560,7 @@ def test_metadata_reach_their_rows(nibbles: int, wide: bool, selector: int) -> N
     assert (lanes[places >> 5] >> (places & 31).astype(np.uint32) & 15 == rows).all()
 
 
-def test_metadata_that_mean_nothing_are_reported() -> None:
+def test_metadata_that_mean_nothing_are_reported():
     instr = isa.mma.sp.m16n8k16(f16, f16, f32)
     with pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"):
         sparse.selection(Warps(), instr, np.full(64, 0x5555_5555, np.uint32), 0)
@@ -575,7 +573,7 @@ def test_metadata_that_mean_nothing_are_reported() -> None:
         sparse.selection(Warps(), ordered, np.full(64, 0x1111_1111, np.uint32), 0)
 
 
-def test_scales_come_from_the_lanes_and_bytes_that_selectors_name() -> None:
+def test_scales_come_from_the_lanes_and_bytes_that_selectors_name():
     lanes = np.arange(32, dtype=np.uint32)
     words = np.tile((lanes * 4) | (lanes * 4 + 1) << 8 | (lanes * 4 + 2) << 16 | (lanes * 4 + 3) << 24, 2)
     found = block_scale.scales(Warps(), 2, words, 2, 1, words, 0, 3)
@@ -602,7 +600,7 @@ def shuffled(mode: str, b: int, c: int, lane: int) -> tuple[int, bool]:
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
-def test_shuffles_follow_the_pseudocode(mode: str) -> None:
+def test_shuffles_follow_the_pseudocode(mode):
     rng = np.random.default_rng(3)
     instr = isa.instruction(f"shfl.sync.{mode}.b32.pred")
     values = rng.integers(0, 2**32, 64, dtype=np.uint32)
@@ -631,7 +629,7 @@ REORDERED = [
 
 
 @pytest.mark.parametrize("given, canonical", REORDERED)
-def test_modifiers_may_have_another_order(given: str, canonical: str) -> None:
+def test_modifiers_may_have_another_order(given, canonical):
     assert isa.instruction(given) is isa.instruction(canonical)
     assert isa.instruction(given).mnemonic == canonical
 
@@ -645,12 +643,12 @@ def test_modifiers_may_have_another_order(given: str, canonical: str) -> None:
         "createpolicy.fractional.L2::evict_unchanged.L2::evict_last.b64",
     ],
 )
-def test_types_and_names_keep_their_order(text: str) -> None:
+def test_types_and_names_keep_their_order(text):
     with pytest.raises(UnknownInstruction):
         isa.instruction(text)
 
 
-def test_examples_without_aligned_are_told_what_to_write() -> None:
+def test_examples_without_aligned_are_told_what_to_write():
     """Example of 9.7.14.4.5, which ptxas refuses from PTX 6.3 on."""
     with pytest.raises(
         UnknownInstruction,
@@ -682,7 +680,7 @@ def moved(instr: Instruction, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("opcode", MATRIX_OPCODES)
-def test_the_assembler_takes_what_the_lookup_takes(opcode: str) -> None:
+def test_the_assembler_takes_what_the_lookup_takes(opcode):
     """Texts with modifiers in random order: the table knows them, and so does the assembler."""
     draw = random.Random(opcode)
     every = [i for i in isa.instructions(opcode) if i.ptx == i.mnemonic and "popc" not in i.mnemonic]
@@ -695,7 +693,7 @@ def test_the_assembler_takes_what_the_lookup_takes(opcode: str) -> None:
             assert not assembles(module([instr], arch, version).replace(instr.ptx, text), arch), text
 
 
-def test_each_effect_has_a_meaning_and_an_instruction() -> None:
+def test_each_effect_has_a_meaning_and_an_instruction():
     used = reduce(or_, (instr.effects for instr in isa.instructions()), Effect.PRINT)
     assert [*MEANINGS] == [*Effect]  # prints are made for each format, and not in the table
     assert all(effect in used for effect in Effect)

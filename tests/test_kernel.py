@@ -64,7 +64,7 @@ def test_the_function_behind():
     [tc.s8, tc.u8, tc.s16, tc.u16, tc.s32, tc.u32, tc.s64, tc.u64, tc.f16, tc.bf16, tc.f32, tc.f64],
     ids=str,
 )
-def test_scalars_of_every_type(dtype: tc.DType):
+def test_scalars_of_every_type(dtype):
     def function(out: tc.Array, n):
         out[0] = n
 
@@ -84,7 +84,7 @@ def python_types(out: tc.Array, a: int, b: float, c: bool, d, e):
 
 
 @pytest.mark.parametrize("flag", [True, False, np.bool_(True), 1])
-def test_annotations_of_python_types_and_none(flag: Any):
+def test_annotations_of_python_types_and_none(flag):
     out = np.zeros(4)
     python_types.emulate[1, 1](out, 3, 1.25, flag, np.float64(0.1), 2**40)
     assert out.tolist() == [3 + bool(flag), 1.25, 0.1, 2.0**40]
@@ -153,13 +153,13 @@ class Size:
         (np.float32(1), np.float64(1), False),
     ],
 )
-def test_keys_of_constants(left: Any, right: Any, equal: bool):
+def test_keys_of_constants(left, right, equal):
     keys = [constants_key({"x": value}) for value in (left, right)]
     assert (keys[0] == keys[1]) is equal
     assert not equal or hash(keys[0]) == hash(keys[1])
 
 
-def test_a_specialisation_is_compiled_once(monkeypatch: Any):
+def test_a_specialisation_is_compiled_once(monkeypatch):
     compiled = []
 
     def counting(*args: Any) -> Any:
@@ -250,7 +250,7 @@ def arch_of_launch() -> int:
     return int(out[0])
 
 
-def test_the_cpu_emulates_what_is_asked_for(monkeypatch: Any):
+def test_the_cpu_emulates_what_is_asked_for(monkeypatch):
     monkeypatch.setattr(targets.driver, "cuda_available", lambda: False)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
@@ -265,7 +265,7 @@ def test_the_cpu_emulates_what_is_asked_for(monkeypatch: Any):
     assert out[0] == 86
 
 
-def test_the_environment_and_the_context_choose(monkeypatch: Any):
+def test_the_environment_and_the_context_choose(monkeypatch):
     monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     assert tc.current_target() == "cuda"
@@ -278,7 +278,7 @@ def test_the_environment_and_the_context_choose(monkeypatch: Any):
 
 
 @pytest.fixture
-def gpu(monkeypatch: Any) -> FakeGpu:
+def gpu(monkeypatch):
     fake = FakeGpu()
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
@@ -288,7 +288,7 @@ def gpu(monkeypatch: Any) -> FakeGpu:
 
 
 @pytest.mark.skipif(not ASSEMBLES, reason="needs numba-cuda")
-def test_launches_on_a_gpu(gpu: FakeGpu):
+def test_launches_on_a_gpu(gpu):
     @tc.kernel
     def store(value: tc.f32, n: tc.s32, count: tc.Const = 4):
         if n < count:
@@ -372,7 +372,7 @@ def test_a_failed_run_writes_nothing_back():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int32"])
-def test_torch_tensors_share_their_memory(dtype: str):
+def test_torch_tensors_share_their_memory(dtype):
     torch = pytest.importorskip("torch")
     numbers = torch.arange(8).to(torch.float32)
     x, out = numbers.to(getattr(torch, dtype)), torch.zeros(8).to(getattr(torch, dtype))
@@ -483,7 +483,7 @@ def adds_many(x: tc.Array, n: tc.Const):
         x[tc.threadIdx.x] += float(i)
 
 
-def test_little_of_many_specialisations_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_of_many_specialisations_is_kept(monkeypatch):
     """Programs and IR of those that were used last; the others are made again."""
     module = sys.modules["tensorcore_dsl.kernel.specialisation"]
     monkeypatch.setattr(module, "MAX_KEPT", 4)
@@ -511,7 +511,7 @@ def test_little_of_many_specialisations_is_kept(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("grid", [0, (4, 0), (1, 1, 0)])
-def test_launches_without_blocks_do_nothing(grid: Any) -> None:
+def test_launches_without_blocks_do_nothing(grid):
     x = fresh()
     with tc.target("cpu"):
         fill[grid, 32](x, 1)
@@ -529,7 +529,7 @@ def test_launches_without_blocks_do_nothing(grid: Any) -> None:
         fill[grid, 32](x)
 
 
-def test_launches_say_what_they_launch() -> None:
+def test_launches_say_what_they_launch():
     assert repr(fill[2, 8]) == (
         "<launch of kernel fill(x: Array, value: f32, count: Const = 4): grid=(2, 1, 1), block=(8, 1, 1)>"
     )
@@ -539,7 +539,7 @@ def test_launches_say_what_they_launch() -> None:
     assert repr(tuned.configured(3)).endswith("count: Const = 4), 1 configuration: grid=3>")
 
 
-def test_help_of_autotuned_kernels() -> None:
+def test_help_of_autotuned_kernels():
     text = pydoc.plain(pydoc.render_doc(tc.autotune([tc.Config(grid=1)])(fill)))
     assert "class fill(Autotuned)" in text and "Writes `value` to the first elements." in text
     assert f"fill{inspect.signature(fill.function)}" in text and "forget(self)" in text

@@ -40,7 +40,7 @@ def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
-def test_all_layouts(dtype: Any, orders: str) -> None:
+def test_all_layouts(dtype, orders):
     a, b = matrix(40, 24, dtype, orders[0]), matrix(24, 72, dtype, orders[1])
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
@@ -48,14 +48,14 @@ def test_all_layouts(dtype: Any, orders: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 3), (65, 1, 2), (3, 66, 130), (17, 9, 1)])
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
-def test_odd_sizes(shape: tuple[int, int, int], dtype: Any) -> None:
+def test_odd_sizes(shape, dtype):
     M, N, K = shape
     a, b = matrix(M, K, dtype), matrix(K, N, dtype)
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
-def test_alpha_beta_c(dtype: Any) -> None:
+def test_alpha_beta_c(dtype):
     a, b = matrix(33, 16, dtype), matrix(16, 20, dtype)
     c = matrix(33, 20, np.int32 if dtype == np.int8 else dtype)
     found = kernels.gemm(a, b, c, alpha=2, beta=-3)
@@ -65,7 +65,7 @@ def test_alpha_beta_c(dtype: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
-def test_long_k_of_small_results_is_split(dtype: Any) -> None:
+def test_long_k_of_small_results_is_split(dtype):
     """Few tiles and many steps: CTAs share the tiles; their sums are added up, then scaled."""
     a, b = matrix(20, 3000, dtype), matrix(3000, 36, dtype)
     c = matrix(20, 36, np.int32 if dtype == np.int8 else dtype)
@@ -77,7 +77,7 @@ def test_long_k_of_small_results_is_split(dtype: Any) -> None:
     assert np.array_equal(d.astype(np.float64), (2 * exact(a, b) - c).astype(d.dtype))
 
 
-def test_what_mma_sync_chooses() -> None:
+def test_what_mma_sync_chooses():
     """Small tiles for few rows, parts of K for few tiles, wide tiles for many; f16 sums are whole."""
 
     def config(M: int, N: int, K: int, **options: Any) -> Any:
@@ -91,32 +91,32 @@ def test_what_mma_sync_chooses() -> None:
     assert config(64, 640, 16384, accumulate=tc.f16).split_k == 1
 
 
-def test_out_is_written_and_returned() -> None:
+def test_out_is_written_and_returned():
     a, b = matrix(16, 16, np.float16), matrix(16, 16, np.float16)
     out = np.full((16, 16), np.nan, np.float32)
     assert kernels.gemm(a, b, out=out) is out
     assert np.array_equal(out, exact(a, b))
 
 
-def test_sums_in_f16() -> None:
+def test_sums_in_f16():
     a, b = np.full((16, 64), 1, np.float16), np.full((64, 8), 0.25, np.float16)
     assert (kernels.gemm(a, b, accumulate=tc.f16) == 16).all()
 
 
-def test_strided_operands_are_copied() -> None:
+def test_strided_operands_are_copied():
     wide = matrix(32, 64, np.float16)
     a, b = wide[::2, ::2], matrix(32, 8, np.float16)
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
 
-def test_misaligned_views() -> None:
+def test_misaligned_views():
     base = matrix(20, 41, np.float16)
     a, b = base[:, 1:40], matrix(39, 12, np.float16)
     assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
-def test_empty(shape: tuple[int, int, int]) -> None:
+def test_empty(shape):
     M, N, K = shape
     a, b = np.ones((M, K), np.float16), np.ones((K, N), np.float16)
     assert np.array_equal(kernels.gemm(a, b), np.zeros((M, N)))
@@ -129,7 +129,7 @@ def test_empty(shape: tuple[int, int, int]) -> None:
     assert (plan.kernel is None) == (K != 0)  # an epilogue applies to sums of no products
 
 
-def test_no_products_leave_beta_c() -> None:
+def test_no_products_leave_beta_c():
     c = np.ones((4, 4), np.float16)
     a, b = np.ones((4, 0), np.float16), np.ones((0, 4), np.float16)
     assert np.array_equal(kernels.gemm(a, b, c, beta=2), 2 * c)
@@ -200,7 +200,7 @@ EMPTY: dict[str, tuple[Any, Any, float]] = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", EMPTY)
-def test_nothing_to_multiply(name: str) -> None:
+def test_nothing_to_multiply(name):
     """No rows, no columns or no terms: whatever comes behind the sums still does."""
     multiply, dtype, value = EMPTY[name]
     with tc.target("cpu", "sm_90a"), warnings.catch_warnings():
@@ -233,21 +233,21 @@ BAD: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
-def test_refusals(changes: dict[str, Any], message: str) -> None:
+def test_refusals(changes, message):
     given = {"a": np.ones((4, 4), np.float16), "b": np.ones((4, 4), np.float16), **changes}
     with pytest.raises(tc.ArgumentError) as error:
         kernels.gemm(**given)
     assert message in str(error.value)
 
 
-def test_read_only_output_is_refused() -> None:
+def test_read_only_output_is_refused():
     out = np.zeros((4, 4), np.float16)
     out.flags.writeable = False
     with pytest.raises(tc.ArgumentError, match="read-only"):
         kernels.gemm(np.ones((4, 4), np.float16), np.ones((4, 4), np.float16), out=out)
 
 
-def test_what_wgmma_cannot_take() -> None:
+def test_what_wgmma_cannot_take():
     assert sm90_obstacle(tc.f16) == sm90_obstacle(tc.s8, tc.s32) == ""
     assert "no f64" in sm90_obstacle(tc.f64)
     assert "do not sum in f64" in sm90_obstacle(tc.f16, tc.f64)
@@ -258,7 +258,7 @@ def test_what_wgmma_cannot_take() -> None:
 @pytest.mark.parametrize("M", [1, 16, 64, 128, 1000, 4096])
 @pytest.mark.parametrize("N", [8, 128, 4096, 28672])
 @pytest.mark.parametrize("b_k_major", [True, False])
-def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
+def test_rings_fit_shared_memory(M, N, b_k_major):
     for _, config in ranking(ProblemShape(M, N, 4096, b_k_major=b_k_major)):
         slots = config.stages * config.k_slabs * (config.BM + config.BN) * SWIZZLE_BYTES
         assert config.stages >= 3
@@ -276,7 +276,7 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
     ],
     ids=str,
 )
-def test_a_grid_has_no_more_blocks_than_its_waves_need(config: HopperConfig) -> None:
+def test_a_grid_has_no_more_blocks_than_its_waves_need(config):
     most = active_clusters(config)
     for M in range(1, 9000, 731):
         tiles = cluster_tiles(config, M, 4096)
@@ -289,7 +289,7 @@ def test_a_grid_has_no_more_blocks_than_its_waves_need(config: HopperConfig) -> 
 @pytest.mark.parametrize(
     ("dtype", "out"), [(tc.f16, tc.f16), (tc.e4m3, tc.bf16), (tc.s8, tc.s32), (tc.s8, tc.s8)]
 )
-def test_all_candidates_have_an_instruction(dtype: tc.DType, out: tc.DType) -> None:
+def test_all_candidates_have_an_instruction(dtype, out):
     shape = ProblemShape(4096, 4096, 4096, dtype.itemsize, out_bytes=out.itemsize)
     widths = {config.BN for config in candidates(shape, (WGMMA,)).configs}
     assert len(widths) >= 12
@@ -298,7 +298,7 @@ def test_all_candidates_have_an_instruction(dtype: tc.DType, out: tc.DType) -> N
 
 
 @pytest.mark.parametrize("M", [16, 256])
-def test_blocks_that_share_a_tile_have_steps_of_K_each(M: int) -> None:
+def test_blocks_that_share_a_tile_have_steps_of_K_each(M):
     for parts in (2, 4, 8):
         enough = 64 * (parts * MIN_SPLIT_SLABS - 1) + 1  # the last slab of bf16 has one element
         splits = [
@@ -308,7 +308,7 @@ def test_blocks_that_share_a_tile_have_steps_of_K_each(M: int) -> None:
         assert splits[0] < parts == splits[1]
 
 
-def test_choices_follow_the_problem() -> None:
+def test_choices_follow_the_problem():
     large, few, small = (
         choose(ProblemShape(M, N, 4096)) for M, N in ((8192, 8192), (16, 28672), (1000, 1000))
     )
@@ -318,23 +318,21 @@ def test_choices_follow_the_problem() -> None:
     assert not choose(ProblemShape(8192, 8192, 4096), is_plain).pingpong
 
 
-def test_small_problems_have_tiles_for_every_multiprocessor() -> None:
+def test_small_problems_have_tiles_for_every_multiprocessor():
     for M, N, K in ((1000, 1000, 1000), (24, 5120, 5120), (640, 640, 8192), (128, 8192, 8192)):
         chosen = choose(ProblemShape(M, N, K))
         assert grid_size(chosen, M, N) >= 80, chosen
     assert choose(ProblemShape(640, 640, 8192)).split_k > 1
 
 
-def test_results_of_small_matrices_of_a_batch_lie_side_by_side() -> None:
+def test_results_of_small_matrices_of_a_batch_lie_side_by_side():
     assert choose(ProblemShape(512, 512, 512, batch=64)).group_m == 1
     assert choose(ProblemShape(4096, 4096, 4096, batch=4)).group_m > 1
 
 
 @pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("found", [(), ("ptxas",)])
-def test_wide_tiles_want_an_assembler_that_honours_their_registers(
-    monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]
-) -> None:
+def test_wide_tiles_want_an_assembler_that_honours_their_registers(monkeypatch, found):
     """On a GPU; see test_choices.py for emulation."""
     monkeypatch.setattr(families, "current_target", lambda: "cuda")
     monkeypatch.setattr(ptxas, "candidates", lambda: found)
@@ -360,9 +358,7 @@ SM90 = [
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "dtype", "out", "variant"), SM90, ids=[n for n, *_ in SM90])
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_wgmma_kernels_neither_spill_nor_serialise(
-    name: str, dtype: Any, out: Any, variant: dict[str, bool], cluster: int
-) -> None:
+def test_wgmma_kernels_neither_spill_nor_serialise(name, dtype, out, variant, cluster):
     """ptxas has nothing to say of our kernels: no C75xx, no spilled registers."""
     a = np.zeros((512, 512), dtype, order="F" if variant.get("a_k_major") is False else "C")
     b = np.zeros((512, 512), dtype, order="C" if variant.get("b_k_major") is False else "F")
@@ -381,7 +377,7 @@ def test_wgmma_kernels_neither_spill_nor_serialise(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
-def test_mma_kernels_do_not_spill(dtype: Any) -> None:
+def test_mma_kernels_do_not_spill(dtype):
     a, b = np.zeros((4096, 4096), dtype), np.zeros((4096, 4096), dtype, order="F")
     d = np.zeros((4096, 4096), np.int32 if dtype == np.int8 else dtype)
     with tc.target("cpu", "sm_80"):
@@ -393,7 +389,7 @@ def test_mma_kernels_do_not_spill(dtype: Any) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120a"])
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
-def test_tiles_fit_the_architecture(dtype: Any, arch: str) -> None:
+def test_tiles_fit_the_architecture(dtype, arch):
     """Of products that fill any chip; f16's tile for an A100 is too large for an RTX 4090."""
     a, b = np.zeros((4096, 64), dtype), np.zeros((64, 4096), dtype, order="F")
     d = np.zeros((4096, 4096), np.int32 if dtype == np.int8 else dtype)
@@ -404,7 +400,7 @@ def test_tiles_fit_the_architecture(dtype: Any, arch: str) -> None:
 
 
 @pytest.mark.thorough
-def test_no_bank_conflicts_in_the_main_loop() -> None:
+def test_no_bank_conflicts_in_the_main_loop():
     a, b = matrix(128, 64, np.float16), matrix(64, 128, np.float16, "F")
     d = np.zeros((128, 128), np.float16)
     chosen = plan(a, b, None, d, family="sm80")

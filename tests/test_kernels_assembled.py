@@ -92,7 +92,7 @@ def takes(family: str, case: tuple[Any, ...]) -> bool:
     + [f"sm80-{name_of(c)}" for c in SM80]
     + [f"sm80-sm_90a-{name_of(F64)}"],
 )
-def test_the_assembler_has_nothing_to_say(family: str, arch: str, case: tuple[Any, ...]) -> None:
+def test_the_assembler_has_nothing_to_say(family, arch, case):
     if not takes(family, case):
         pytest.skip("the family does not multiply so")
     with tc.target("cpu", arch):
@@ -103,7 +103,7 @@ def test_the_assembler_has_nothing_to_say(family: str, arch: str, case: tuple[An
 
 
 @pytest.mark.quick
-def test_a_remark_is_an_error_here() -> None:
+def test_a_remark_is_an_error_here():
     @tc.kernel(max_registers=24)
     def spilling(x: tc.Array) -> None:
         values = [x[64 * i] for i in tc.static_range(32)]
@@ -117,7 +117,7 @@ def test_a_remark_is_an_error_here() -> None:
 
 
 @pytest.mark.parametrize("case", SM90, ids=name_of)
-def test_c_that_is_read_one_by_one_takes_no_registers_from_sums(case: tuple[Any, ...]) -> None:
+def test_c_that_is_read_one_by_one_takes_no_registers_from_sums(case):
     """N is odd: no two neighbours of C lie at a multiple of their size."""
     dtype, out, accumulate, _ = case
     number = int if dtype == np.int8 else float

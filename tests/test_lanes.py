@@ -124,7 +124,7 @@ def in_parts(instructions: list[Instruction], size: int = 32) -> list[Any]:
 
 @pytest.mark.quick(lambda some: some[0].opcode)
 @pytest.mark.parametrize("some", in_parts(OF_THREADS))
-def test_instructions(some: list[Instruction]) -> None:
+def test_instructions(some):
     rng = np.random.default_rng(len(some[0].mnemonic))
     cases = [(instr, [values(o.register_bits, rng) for o in instr.operands], {}) for instr in some]
     lanes = rng.random(THREADS) < 0.7
@@ -133,7 +133,7 @@ def test_instructions(some: list[Instruction]) -> None:
 
 
 @pytest.mark.parametrize("mnemonic", ["lop3.b32", "lop3.or.b32", "lop3.and.b32"])
-def test_an_instruction_with_an_immediate_operand(mnemonic: str) -> None:
+def test_an_instruction_with_an_immediate_operand(mnemonic):
     rng, instr = np.random.default_rng(1), isa.instruction(mnemonic)
     kinds = [o.register_bits for o in instr.operands if o.kind != "imm"]
     cases = [
@@ -142,7 +142,7 @@ def test_an_instruction_with_an_immediate_operand(mnemonic: str) -> None:
     check(cases, [EVERY.threads])
 
 
-def test_what_computes_with_registers_alone_has_a_compiled_form() -> None:
+def test_what_computes_with_registers_alone_has_a_compiled_form():
     """But for special registers, and what refers to the memory of a machine."""
     missing = {
         instr.opcode
@@ -154,7 +154,7 @@ def test_what_computes_with_registers_alone_has_a_compiled_form() -> None:
 
 
 @pytest.mark.parametrize("instr", OF_WARPS, ids=lambda instr: instr.mnemonic)
-def test_an_instruction_of_warps(instr: Instruction) -> None:
+def test_an_instruction_of_warps(instr):
     rng = np.random.default_rng(len(instr.mnemonic))
     operands = [values(o.register_bits, rng) for o in instr.operands]
     if "vote" in instr.mnemonic:  # not all warps have lanes that differ
@@ -167,7 +167,7 @@ def test_an_instruction_of_warps(instr: Instruction) -> None:
 
 @pytest.mark.parametrize("instr", CHECKS, ids=lambda instr: instr.mnemonic)
 @pytest.mark.parametrize("count", [1, 4, 2**31 - 1])
-def test_a_check(instr: Instruction, count: int) -> None:
+def test_a_check(instr, count):
     """The first active thread that `execute` refuses is the first that compiled code refuses."""
     rng, bits = np.random.default_rng(count), instr.operands[1].register_bits
     refused: list[np.ndarray] = []
@@ -196,7 +196,7 @@ def test_a_check(instr: Instruction, count: int) -> None:
             assert at == NEVER
 
 
-def test_the_first_row_that_fails_counts() -> None:
+def test_the_first_row_that_fails_counts():
     """A later warp that fails earlier wins, and what a warp that fails has computed is not stored."""
     check, add = CHECKS[0], next(i for i in OF_THREADS if i.mnemonic == "add.s32")
     moved, index, extent = np.zeros((3, THREADS), np.uint32)
@@ -219,7 +219,7 @@ def test_the_first_row_that_fails_counts() -> None:
     assert moved[0] == 2 and moved[301] == 0
 
 
-def test_every_operation_belongs_to_an_instruction() -> None:
+def test_every_operation_belongs_to_an_instruction():
     used = {(op.name, op.bits) for instr in COMPILED + CHECKS for op in operations(instr) if op.bits}
     of_loops = {(name, bits) for name in ("add", "lt.s", "lt.u") for bits in (16, 32, 64)}
     assert used | of_loops == set(OPERATIONS) and used.isdisjoint(of_loops)

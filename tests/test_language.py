@@ -215,7 +215,7 @@ def running_sums(x: tc.Array, n: tc.s32, out: tc.Array):
 
 
 @pytest.mark.parametrize("stop", [100, 3, 0])
-def test_loop_carried_numbers_with_break_and_continue(stop: int):
+def test_loop_carried_numbers_with_break_and_continue(stop):
     x = np.array([5, -1, 7, 8, -3, 95, 1], np.float32)[: max(stop, 0)]
     out = zeros(np.float32, 3)
     launch(running_sums, x if len(x) else zeros(np.float32, 1), len(x), out)
@@ -252,7 +252,7 @@ def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
 
 
 @pytest.mark.parametrize("n, lo, step", [(9, 2, 3), (5, -4, 2), (3, 3, 1), (0, 7, 5)])
-def test_ranges_of_all_signs(n: int, lo: int, step: int):
+def test_ranges_of_all_signs(n, lo, step):
     out = np.full(100, -99, np.int32)
     launch(ranges, n, lo, step, out, block=1)
     expected = [*range(lo, n), *range(n, lo, -2), *range(lo, n, step), *range(n, lo, -step), 0, 1, 2]
@@ -286,7 +286,7 @@ def swaps(n: tc.s32, out: tc.Array):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 10])
-def test_swaps_in_loops(n: int):
+def test_swaps_in_loops(n):
     out = zeros(np.int32, 5)
     launch(swaps, n, out, block=1)
     a, b, c, x, y = 1, 2, 3, 0, 1
@@ -580,7 +580,7 @@ def records(n: tc.s32, out: tc.Array, start: tc.Const = State(0, [1, 2])):
 
 
 @pytest.mark.parametrize("n", [0, 2, 5])
-def test_dataclasses_and_named_tuples(n: int):
+def test_dataclasses_and_named_tuples(n):
     out, start = zeros(np.float32, 7), State(0, [1, 2])
     launch(records, n, out, block=1, start=start)
     total = sum(range(n))
@@ -660,7 +660,7 @@ def searches(x: tc.Array, n: tc.s32, out: tc.Array):
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_returns_from_loops(n: int, monkeypatch: pytest.MonkeyPatch):
+def test_returns_from_loops(n, monkeypatch):
     x = np.random.default_rng(3).integers(-3, 20, (5, 3), dtype=np.int32)
     out = np.zeros((3, N), np.int32)
     launch(searches, x, n, out)
@@ -954,7 +954,7 @@ def line_with(comment: str) -> int:
 
 
 @pytest.mark.parametrize(("at", "value", "message", "comment"), ASSERTIONS)
-def test_assertions_in_emulation(at: int, value: int, message: str, comment: str) -> None:
+def test_assertions_in_emulation(at, value, message, comment):
     x = ints(*range(8))
     asserting.emulate[2, 4](x)
     assert x.tolist() == list(range(1, 9))
@@ -964,7 +964,7 @@ def test_assertions_in_emulation(at: int, value: int, message: str, comment: str
     assert found.value.loc.line == line_with(comment)
 
 
-def test_assertions_on_the_gpu() -> None:
+def test_assertions_on_the_gpu():
     """Each prints its file, line, block and thread, and traps; checks=False leaves them out."""
     x = ints(*range(8))
     text = asserting.ptx(x, arch="sm_90a")
@@ -985,7 +985,7 @@ def test_assertions_on_the_gpu() -> None:
     assert x.tolist()[:5] == [202, 3, 4, 5, 4]
 
 
-def test_assertions_that_are_known_cost_nothing() -> None:
+def test_assertions_that_are_known_cost_nothing():
     @tc.kernel
     def known(x: tc.Array):
         assert x.dtype.bits == 32, "of 32 bits"
@@ -996,7 +996,7 @@ def test_assertions_that_are_known_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120a"])
-def test_assertions_assemble(arch: str) -> None:
+def test_assertions_assemble(arch):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     assert assembles(asserting.ptx(ints(1), arch=arch), arch) == ""
 
@@ -1010,7 +1010,7 @@ def error_function(x: tc.Array, y: tc.Array):
     y[i] = tc.erf(x[i])
 
 
-def test_erf() -> None:
+def test_erf():
     """At most 1.25 units of the last place from math.erf; the docstring has the greatest found."""
     rng = np.random.default_rng(0)
     x = np.concatenate([2.0 ** rng.uniform(-149, 4, 1 << 14), rng.uniform(0, 4, 3 << 14)])
@@ -1027,7 +1027,7 @@ def test_erf() -> None:
     assert np.array_equal(np.signbit(y), np.signbit(np.where(np.isnan(x), y, x)))
 
 
-def test_erf_of_narrow_floats_and_of_math() -> None:
+def test_erf_of_narrow_floats_and_of_math():
     @tc.kernel
     def narrow(x: tc.Array, y: tc.Array, z: tc.Array):
         i = tc.threadIdx.x
@@ -1051,7 +1051,7 @@ EXTREMES = [
 
 
 @pytest.mark.parametrize(("arch", "name"), EXTREMES)
-def test_extremes_that_propagate_nan_are_those_of_numpy(arch: str, name: str) -> None:
+def test_extremes_that_propagate_nan_are_those_of_numpy(arch, name):
     @tc.kernel
     def extremes(x: tc.Array, y: tc.Array, out: tc.Array):
         i = tc.threadIdx.x
@@ -1071,7 +1071,7 @@ def test_extremes_that_propagate_nan_are_those_of_numpy(arch: str, name: str) ->
     assert np.array_equal(out.astype(float), wanted, equal_nan=True)
 
 
-def test_extremes_of_fragments_and_numbers_propagate_nan() -> None:
+def test_extremes_of_fragments_and_numbers_propagate_nan():
     @tc.kernel
     def extremes(out: tc.Array, half: tc.Const):
         mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f16 if half else tc.f32)
@@ -1115,7 +1115,7 @@ FLOAT_ATOMICS = [
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("arch", "name", "operation"), FLOAT_ATOMICS)
-def test_atomics_of_floats(arch: str, name: str, operation: str, shared: bool) -> None:
+def test_atomics_of_floats(arch, name, operation, shared):
     dtype = getattr(tc, name).numpy
     x = (np.random.default_rng(1).integers(-8, 8, 96) / 4).astype(dtype)
     if operation != "add":
@@ -1132,7 +1132,7 @@ def test_atomics_of_floats(arch: str, name: str, operation: str, shared: bool) -
         assert sum(olds[0::3].astype(float) == 0) >= 1  # the first sees what was there
 
 
-def test_atomics_of_floats_with_nan_and_signed_zeros() -> None:
+def test_atomics_of_floats_with_nan_and_signed_zeros():
     """As tc.maximum and tc.minimum: a NaN gives way to a number, and -0.0 is less than 0.0."""
     for operation, first, value, wanted in [
         ("max", np.nan, 1, 1),
@@ -1153,7 +1153,7 @@ def test_atomics_of_floats_with_nan_and_signed_zeros() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_75"])
-def test_atomics_of_bf16_name_what_works_instead(arch: str) -> None:
+def test_atomics_of_bf16_name_what_works_instead(arch):
     @tc.kernel
     def total(x: tc.Array, value: tc.f32, reduces: tc.Const):
         if reduces:
@@ -1172,7 +1172,7 @@ def test_atomics_of_bf16_name_what_works_instead(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120a"])
-def test_atomics_of_floats_assemble(arch: str) -> None:
+def test_atomics_of_floats_assemble(arch):
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     for name in ("f32", "f64", "f16", "bf16"):
         if (arch, name) != ("sm_75", "bf16"):

@@ -211,7 +211,7 @@ def run_program(x: tc.Array, out: tc.Array, program: tc.Const = None):
 
 @pytest.mark.quick(10)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_programs(seed: int):
+def test_random_programs(seed):
     program, text = build(seed)
     x = np.random.default_rng(seed).integers(-5, 12, THREADS, dtype=np.int32)
     expected = np.array([program(x.tolist(), int(x[t]), t) for t in range(THREADS)])

@@ -8,7 +8,6 @@ accesses that a report must name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import map_kernels
@@ -290,7 +289,7 @@ def marked(comment: str) -> set[int]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_mistakes_are_reported_at_both_lines(case: Callable[[bool], None]) -> None:
+def test_mistakes_are_reported_at_both_lines(case):
     with pytest.raises(Race) as raised:
         case(True)
     error = raised.value
@@ -301,15 +300,15 @@ def test_mistakes_are_reported_at_both_lines(case: Callable[[bool], None]) -> No
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_correct_launches_are_not_complained_of(case: Callable[[bool], None]) -> None:
+def test_correct_launches_are_not_complained_of(case):
     case(False)
 
 
-def test_a_launch_that_is_ordered_has_the_data() -> None:
+def test_a_launch_that_is_ordered_has_the_data():
     assert (signalled() == 7).all()
 
 
-def test_bulk_copies_need_a_fence_of_proxies_on_either_side() -> None:
+def test_bulk_copies_need_a_fence_of_proxies_on_either_side():
     for producer, consumer in (("", PROXY_FENCE), (PROXY_FENCE, ""), ("fence.proxy.async", "")):
         signalled(first={"fence": producer}, second={"fence": consumer}, consumer=bulk_consume)
     with pytest.raises(
@@ -322,7 +321,7 @@ def test_bulk_copies_need_a_fence_of_proxies_on_either_side() -> None:
     assert error.first is not None and error.first.line in marked(ONE)
 
 
-def test_flags_in_memory_that_was_freed_order_nothing() -> None:
+def test_flags_in_memory_that_was_freed_order_nothing():
     """An array in the place of the flag's is another array."""
     x, flag = zeros(), zeros(2)
     address = flag.ctypes.data
@@ -334,7 +333,7 @@ def test_flags_in_memory_that_was_freed_order_nothing() -> None:
         pdl(consume)(x, same[0] if same else again[0], zeros())
 
 
-def test_a_long_chain_of_signals_keeps_what_may_still_overlap() -> None:
+def test_a_long_chain_of_signals_keeps_what_may_still_overlap():
     x, flags = zeros(), [zeros(2) for _ in range(14)]
     produce[2, 64](x, flags[0])
     for before, behind in zip(flags, flags[1:], strict=False):
@@ -393,13 +392,13 @@ def by_map(how: str, **constants: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", ["wait fence", "poll fence"])
-def test_copies_by_a_map_that_the_launch_in_front_has_made(how: str) -> None:
+def test_copies_by_a_map_that_the_launch_in_front_has_made(how):
     assert (by_map(how) == 1).all()
 
 
 @pytest.mark.parametrize("how", ["fence", "fence wait", "fence poll"])
 @pytest.mark.parametrize("trigger", [False, True])
-def test_maps_are_acquired_behind_the_wait(how: str, trigger: bool) -> None:
+def test_maps_are_acquired_behind_the_wait(how, trigger):
     """What is acquired before the launch in front has ended may be what was there before."""
     with pytest.raises(
         Race, match="is read here by thread 0 of block 0 .* in the launch of copy_by_map"
@@ -409,14 +408,14 @@ def test_maps_are_acquired_behind_the_wait(how: str, trigger: bool) -> None:
 
 
 @pytest.mark.parametrize("how, error", [("", Race), ("wait", EmulationError), ("poll", EmulationError)])
-def test_copies_by_a_map_need_its_fence(how: str, error: type[Exception]) -> None:
+def test_copies_by_a_map_need_its_fence(how, error):
     with pytest.raises(error) as raised:
         by_map(how)
     assert type(raised.value) is error
     assert error is Race or "whose bytes its block has not acquired" in str(raised.value)
 
 
-def test_a_map_is_not_changed_under_copies_of_the_launch_in_front() -> None:
+def test_a_map_is_not_changed_under_copies_of_the_launch_in_front():
     x, maps, flag, out = np.ones((16, 32), np.float32), map_kernels.room_for_maps(1), zeros(1), zeros(32)
     make_map[1, 32](maps, x, flag)
     copy_by_map[1, 32](flag, maps, out.view(np.float32), x, how="fence")
@@ -424,7 +423,7 @@ def test_a_map_is_not_changed_under_copies_of_the_launch_in_front() -> None:
         pdl(make_map, 1, 32)(maps, x, flag)
 
 
-def test_the_array_of_a_map_must_be_an_argument() -> None:
+def test_the_array_of_a_map_must_be_an_argument():
     x, maps, flag = np.ones((16, 32), np.float32), map_kernels.room_for_maps(1), zeros(1)
     make_map[1, 32](maps, x, flag)
     with pytest.raises(EmulationError, match="its array is no argument of this launch; pass the array"):

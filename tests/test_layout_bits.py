@@ -43,7 +43,7 @@ def copy(x: Any, dtype: str, place: str) -> Any:
 @pytest.mark.thorough
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1 << 30), st.sampled_from(TYPES))
-def test_layouts_change_no_bits(seed: int, dtype: str) -> None:
+def test_layouts_change_no_bits(seed, dtype):
     """Of A, B, C and out, within a family; nor does a fresh result, or C itself as the result."""
     draw = Draw(seed)
     wgmma = dtype != "f64" and draw.chance(50)
@@ -75,7 +75,7 @@ def test_layouts_change_no_bits(seed: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("wgmma", [False, True])
-def test_layouts_do_not_change_the_order_of_sums(wgmma: bool) -> None:
+def test_layouts_do_not_change_the_order_of_sums(wgmma):
     draw, orders, configs = Draw(3), set(), 0
     for _ in range(60):
         dtype = draw.choice(TYPES[wgmma:4])
@@ -108,7 +108,7 @@ def test_layouts_do_not_change_the_order_of_sums(wgmma: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "tf32"])
 @pytest.mark.parametrize("split_k, k_slabs", [(2, 1), (4, 1), (2, 2)])
-def test_both_families_split_k_alike(dtype: str, split_k: int, k_slabs: int) -> None:
+def test_both_families_split_k_alike(dtype, split_k, k_slabs):
     draw = Draw(5)
     a, b = values(draw, (40, 560), dtype, "wide"), values(draw, (560, 64), dtype, "wide")
     depth = 128 * k_slabs // NUMPY[dtype].itemsize
@@ -127,7 +127,7 @@ def test_both_families_split_k_alike(dtype: str, split_k: int, k_slabs: int) -> 
     assert found[0].tobytes() == found[1].tobytes() != whole.tobytes()
 
 
-def test_a_product_without_terms_rounds_as_kernels_do() -> None:
+def test_a_product_without_terms_rounds_as_kernels_do():
     a, b = np.zeros((3, 0), np.float16), np.zeros((0, 5), np.float16)
     c = np.full((3, 5), 2049 / 2048, np.float16)
     with tc.target("cpu", "sm_90a"):

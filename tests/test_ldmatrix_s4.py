@@ -41,7 +41,7 @@ def registers(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("matrices", [1, 2, 4])
 @pytest.mark.parametrize("space", [".shared", ""])
-def test_elements_and_lanes(matrices: int, space: str) -> None:
+def test_elements_and_lanes(matrices, space):
     values = np.random.default_rng(matrices).integers(-8, 8, (matrices, 8, 16))
     low, high = values[..., ::2] & 15, values[..., 1::2] & 15
     out = np.zeros((matrices, 32), np.uint32)
@@ -49,7 +49,7 @@ def test_elements_and_lanes(matrices: int, space: str) -> None:
     assert np.array_equal(out, registers(values))
 
 
-def test_rows_are_aligned_to_their_8_bytes() -> None:
+def test_rows_are_aligned_to_their_8_bytes():
     packed, out = np.full(256, 0x78, np.uint8), np.zeros((4, 32), np.uint32)
     load.emulator("sm_90a")[1, 32](packed, out, 4, at=8)
     assert (out == 0x07F807F8).all()
@@ -57,7 +57,7 @@ def test_rows_are_aligned_to_their_8_bytes() -> None:
         load.emulator("sm_90a")[1, 32](packed, out, 4, at=4)
 
 
-def test_targets() -> None:
+def test_targets():
     with pytest.raises(ArchError):
         load.ptx(ARRAY, WORDS, 1, arch="sm_90")
     assert isa.instruction("ldmatrix.sync.aligned.m8n16.x4.shared.s8.s4").version == (9, 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ SIZES = [(64, 512, 512), (500, 1000, 1504), (1000, 4000, 304), (2048, 2048, 8192
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[dict[str, Any]]:
+def recorded():
     if not learn.TIMINGS.exists():
         pytest.skip("an sdist has no recorded timings")
     return learn.unpack(np.load(learn.TIMINGS))
@@ -53,7 +52,7 @@ def document(**others: Any) -> dict[str, Any]:
     return {"options": {}, "method": {}, "machine": machine, "results": results} | others
 
 
-def test_the_table_holds_what_was_recorded() -> None:
+def test_the_table_holds_what_was_recorded():
     """A time that is twenty times the fastest is a mistake of the measurement, and left out."""
     found = [*learn.recorded(document()), *learn.recorded(document(options={"held_out": True}))]
     assert [[type(c) for c, _ in r["trials"]] for r in found[:2]] == [
@@ -67,7 +66,7 @@ def test_the_table_holds_what_was_recorded() -> None:
     assert again == [{key: r[key] for key in again[0]} for r in found]
 
 
-def test_stored_trees_answer_as_those_that_were_grown() -> None:
+def test_stored_trees_answer_as_those_that_were_grown():
     leaf = lambda value: {"leaf_value": value}
     low = {"split_feature": 0, "threshold": 1.5, "left_child": leaf(0.25), "right_child": leaf(-0.375)}
     tree = {"split_feature": 1, "threshold": 0.5, "left_child": low, "right_child": leaf(0.4375)}
@@ -78,7 +77,7 @@ def test_stored_trees_answer_as_those_that_were_grown() -> None:
     assert np.allclose(np.log(grown(rows)), sums, rtol=0.01)
 
 
-def test_thresholds_part_all_values_of_a_feature() -> None:
+def test_thresholds_part_all_values_of_a_feature():
     assert learn.thresholds_of(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [1.5, 2.5]
     many = np.random.default_rng(0).random(5000)
     found = learn.thresholds_of(many)
@@ -100,7 +99,7 @@ def made_up(slow: dict[Any, float]) -> learn.Timings:
     return learn.Timings(results)
 
 
-def test_trees_learn_what_the_roofline_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_learn_what_the_roofline_leaves_out(monkeypatch):
     """Also for a problem that they never saw."""
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(learn, "TREES", 300)
@@ -114,7 +113,7 @@ def test_trees_learn_what_the_roofline_leaves_out(monkeypatch: pytest.MonkeyPatc
         assert factors[part & slow].mean() / factors[part & ~slow].mean() == pytest.approx(1.2, rel=0.03)
 
 
-def test_timings_are_expected_of_the_gpu_that_was_measured() -> None:
+def test_timings_are_expected_of_the_gpu_that_was_measured():
     """Its memory decides how long a product takes that is limited by it, and no other."""
     found = {}
     for gpu in learn.MEMORY:
@@ -128,7 +127,7 @@ def test_timings_are_expected_of_the_gpu_that_was_measured() -> None:
     assert 1.2 < by_memory < 1 / 0.7 and 1 <= by_products < 1.05
 
 
-def test_regrets() -> None:
+def test_regrets():
     """Of problems with several timings: here those of the first and the last."""
     timings = made_up({})
     timings.index, timings.seconds = np.array([0, 0, 1, 2, 2]), np.array([1.0, 2.0, 5.0, 4.0, 3.0])
@@ -137,7 +136,7 @@ def test_regrets() -> None:
     assert timings.regrets(guess, np.array([True, False, True, True, True])).tolist() == [0.0]
 
 
-def test_the_menu_has_what_was_nearly_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_menu_has_what_was_nearly_the_fastest(monkeypatch):
     monkeypatch.setattr(learn, "ENOUGH", 1)
     timings = made_up({TILES[2]: 2.0})
     timings.seconds[timings.index < 3] *= np.tile([1.0, 1.0, 0.1], 3)  # too seldom
@@ -146,7 +145,7 @@ def test_the_menu_has_what_was_nearly_the_fastest(monkeypatch: pytest.MonkeyPatc
     assert TILES[2] not in found and found & {*TILES}
 
 
-def test_the_menu_of_the_package_has_all_kinds() -> None:
+def test_the_menu_of_the_package_has_all_kinds():
     """And for each, a tile that any alignment, and few registers, allow."""
     every = menu()
     assert set(every.kind.tolist()) == set(KINDS) and len(set(every.configs)) > 1000
@@ -164,7 +163,7 @@ def test_the_menu_of_the_package_has_all_kinds() -> None:
     )
 
 
-def test_choices_are_good_where_nothing_was_learned(recorded: list[dict[str, Any]]) -> None:
+def test_choices_are_good_where_nothing_was_learned(recorded):
     """Random problems that an H200 has measured, and that the trees and the menu never saw."""
     held_out = [result for result in recorded if result["held_out"]]
     timings = learn.Timings(held_out)
@@ -175,7 +174,7 @@ def test_choices_are_good_where_nothing_was_learned(recorded: list[dict[str, Any
     assert losses.mean() < timings.regrets(timings.roofline, every).mean() / 2
 
 
-def test_choices_are_mostly_among_what_was_measured(recorded: list[dict[str, Any]]) -> None:
+def test_choices_are_mostly_among_what_was_measured(recorded):
     held_out = [result for result in recorded if result["held_out"]][::6]
     measured = [chosen(Case.of(r)) in dict(r["trials"]) for r in held_out]
     assert np.mean(measured) > MEASURED
@@ -184,7 +183,7 @@ def test_choices_are_mostly_among_what_was_measured(recorded: list[dict[str, Any
 MEASURED = 0.5  # part of the choices, at least
 
 
-def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_report(monkeypatch, tmp_path):
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(learn, "TREES", 3)
     monkeypatch.setattr(trees, "STORED", tmp_path / "choices.npz")

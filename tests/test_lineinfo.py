@@ -62,7 +62,7 @@ def directives(kernel: Kernel, arch: str = "sm_80") -> list[str]:
 
 
 class TestText:
-    def test_each_place_is_named_where_it_begins(self) -> None:
+    def test_each_place_is_named_where_it_begins(self):
         places = [Loc("a.py", 3), Loc("a.py", 3, 0, 9), None, Loc("a.py", 4, 2), Loc("b.py", 4)]
         here = os.getcwd()
         assert directives(adding(*places)) == [
@@ -73,7 +73,7 @@ class TestText:
             ".loc 2 4 1",
         ]
 
-    def test_inlined_functions_name_their_calls(self) -> None:
+    def test_inlined_functions_name_their_calls(self):
         call = Loc("/a.py", 9, 4, function="kernel")
         inner = Loc("/a.py", 5, 2, function="outer", caller=call)
         innermost = Loc("/b.py", 2, 0, function="inner", caller=inner)
@@ -85,7 +85,7 @@ class TestText:
             ".loc 1 9 5",
         ]
 
-    def test_a_helper_that_two_lines_call_names_each(self) -> None:
+    def test_a_helper_that_two_lines_call_names_each(self):
         def chain(number: int) -> Loc:
             outer = Loc("/a.py", 5, caller=Loc("/a.py", number), function="outer")
             return Loc("/a.py", 2, caller=outer, function="inner")
@@ -104,20 +104,20 @@ class TestText:
             inner,
         ]
 
-    def test_names_of_files(self) -> None:
+    def test_names_of_files(self):
         assert directives(adding(Loc("<stdin>", 1)))[0] == '.file 1 "<stdin>"'
         odd = adding(Loc('/a "b" \u00e9.py', 7))  # no escapes: tools do not find such a file
         assert directives(odd)[0] == '.file 1 "/a _b_ _.py"'
         text = print_kernel(odd, ARCHS["sm_80"], lineinfo=True)
         assert set(source_lines(text, odd).values()) == {('/a "b" \u00e9.py', 7)}
 
-    def test_version_of_inlined_places(self) -> None:
+    def test_version_of_inlined_places(self):
         plain, called = Loc("/a.py", 3), Loc("/a.py", 1, caller=Loc("/a.py", 3), function="f")
         for loc, version in ((plain, ".version 7.0"), (called, ".version 7.2")):
             text = print_kernel(adding(loc), ARCHS["sm_80"], lineinfo=True)
             assert text.startswith(version)
 
-    def test_shown_text_has_none_unless_asked(self) -> None:
+    def test_shown_text_has_none_unless_asked(self):
         plain = mapped.ptx(X, 1, arch="sm_90a")
         full = mapped.ptx(X, 1, arch="sm_90a", lineinfo=True)
         assert ".loc" not in plain and ".file" not in plain and ".section" not in plain
@@ -125,7 +125,7 @@ class TestText:
         kept = [x for x in head.splitlines() if not x.strip().startswith((".loc", ".file"))]
         assert kept == plain.splitlines()
 
-    def test_back_to_source_lines(self) -> None:
+    def test_back_to_source_lines(self):
         plain = mapped.ptx(X, 1, arch="sm_90a").splitlines()
         full = mapped.ptx(X, 1, arch="sm_90a", lineinfo=True)
         ir = mapped.specialise((X, 1), {}, "sm_90a").ir
@@ -139,14 +139,14 @@ class TestText:
 
 
 class TestOption:
-    def test_default_and_switches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_default_and_switches(self, monkeypatch):
         monkeypatch.delenv(line_table.VARIABLE, raising=False)
         assert line_table.wanted(None) and not line_table.wanted(False)
         for text, on in (("0", False), ("off", False), ("1", True), ("", True)):
             monkeypatch.setenv(line_table.VARIABLE, text)
             assert line_table.wanted(None) is on and line_table.wanted(True)
 
-    def test_the_cache_tells_files_apart(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_cache_tells_files_apart(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
         source = "import tensorcore_dsl as tc\n@tc.kernel\ndef k(x: tc.Array):\n    x[0] = 1\n"
 
@@ -167,7 +167,7 @@ class TestOption:
 
 class TestMachineCode:
     @pytest.fixture(autouse=True)
-    def assembler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def assembler(self, monkeypatch):
         pytest.importorskip("cuda.core", reason="needs nvJitLink")
         monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
 
@@ -175,7 +175,7 @@ class TestMachineCode:
         fresh = tc.kernel(kernel.function, lineinfo=lineinfo)
         return fresh.cubin(X, 1, arch="sm_90a")
 
-    def test_it_has_lines_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_has_lines_by_default(self, monkeypatch):
         path = Path(__file__).name.encode()
         assert b".debug_line" in self.cubin(None) and path in self.cubin(None)
         assert b".debug_line" not in self.cubin(False) and path not in self.cubin(False)
@@ -183,11 +183,11 @@ class TestMachineCode:
         assert b".debug_line" not in self.cubin(None)
         assert b".debug_line" in self.cubin(True)
 
-    def test_the_instructions_are_the_same(self) -> None:
+    def test_the_instructions_are_the_same(self):
         codes = [_section(self.cubin(option), ".text.mapped") for option in (False, True)]
         assert codes[0] == codes[1] and len(codes[0]) > 100
 
-    def test_whole_programs_have_them_too(self) -> None:
+    def test_whole_programs_have_them_too(self):
         """Kernels with setmaxnreg are assembled by ptxas."""
         from tensorcore_dsl.codegen import ptxas
 
@@ -201,7 +201,7 @@ class TestMachineCode:
 
         assert b".debug_line" in fewer.cubin(X, 1, arch="sm_90a")
 
-    def test_lines_of_the_disassembly(self, tmp_path: Path) -> None:
+    def test_lines_of_the_disassembly(self, tmp_path):
         tool = shutil.which("nvdisasm")
         if tool is None:
             pytest.skip("needs nvdisasm")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ MMA = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
 
 
 @pytest.fixture
-def trials(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+def trials(monkeypatch):
     """The times that the bodies of a kernel's loops are evaluated, by the loops' lines."""
 
     def count(kernel: Any, *args: Any) -> list[int]:
@@ -104,7 +103,7 @@ def divides_by_what_is_known(x: tc.Array):
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
-def test_bodies_are_evaluated(trials: Callable[..., list[int]], kernel: Any, wanted: list[int]) -> None:
+def test_bodies_are_evaluated(trials, kernel, wanted):
     dtype = np.float32 if kernel not in (counts_up, starts_again) else np.int32
     assert trials(kernel, np.zeros(4, dtype)) == wanted
 
@@ -120,13 +119,13 @@ def test_bodies_are_evaluated(trials: Callable[..., list[int]], kernel: Any, wan
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
-def test_results(kernel: Any, dtype: Any, wanted: list[int]) -> None:
+def test_results(kernel, dtype, wanted):
     x = np.ones(5, dtype)
     kernel[1, 1](x)
     assert x.tolist() == wanted
 
 
-def test_what_does_not_change_is_no_register() -> None:
+def test_what_does_not_change_is_no_register():
     """Nothing is copied to a register before the loop."""
     _, first, *_ = str(starts_again.ir(np.zeros(4, np.int32))).splitlines()
     assert first.startswith("  for ")

@@ -25,9 +25,7 @@ def run(x: Any, y: Any, corners: Any, box: Any, order: Any = None, **constants: 
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("through", ["shared", "global"])
 @pytest.mark.parametrize("shape, dtype, box, corners, swizzle", kernels.CASES)
-def test_boxes_move_by_maps_that_kernels_make(
-    shape: Any, dtype: Any, box: Any, corners: Any, swizzle: int, through: str, order: Any
-) -> None:
+def test_boxes_move_by_maps_that_kernels_make(shape, dtype, box, corners, swizzle, through, order):
     x = RNG.integers(1, 99, shape).astype(dtype)
     y, wanted = np.zeros((2, *shape), dtype)
     for corner in corners:
@@ -49,14 +47,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake, through, error, words", MISTAKES)
-def test_mistakes(mistake: str, through: str, error: Any, words: str) -> None:
+def test_mistakes(mistake, through, error, words):
     x, y = np.zeros((2, 16, 32), np.float32)
     with pytest.raises(error, match=words):
         run(x, y, [(0, 0)], (8, 32), through=through, mistake=mistake)
 
 
 @pytest.mark.parametrize("mistake, copy", [("loading", "load"), ("storing", "store")])
-def test_a_map_that_changes_in_flight_is_a_race_with_the_copy(mistake: str, copy: str) -> None:
+def test_a_map_that_changes_in_flight_is_a_race_with_the_copy(mistake, copy):
     """A load reads its map until its bytes have come, a store until `wait_group.read` (9.7.9.25.3.2)."""
     x, y = np.zeros((2, 16, 32), np.float32)
     with pytest.raises(Race, match="the cp.async.bulk.tensor of warp 0 of block 0 read it") as raised:
@@ -68,7 +66,7 @@ def test_a_map_that_changes_in_flight_is_a_race_with_the_copy(mistake: str, copy
     assert lines[there.line - 1].endswith(f"# {copy}")
 
 
-def test_the_assembler_takes_the_kernel() -> None:
+def test_the_assembler_takes_the_kernel():
     x = np.zeros((16, 32), np.float32)
     maps, corners = np.zeros((1, 2, 16), np.uint64), np.zeros((1, 2), np.int32)
     for through in ("shared", "global"):

@@ -78,7 +78,7 @@ SUBJECTS = (
 
 
 @pytest.mark.parametrize("how", SUBJECTS, ids=str)
-def test_cases_as_in_python(how: Any) -> None:
+def test_cases_as_in_python(how):
     @tc.kernel
     def stored(out: tc.Array, how: tc.Const):
         out[0] = chosen(how)
@@ -120,14 +120,14 @@ X = np.array([-2, 4], np.float32)
     ("args", "wanted"),
     [(("relu",), [0, 4]), (("leaky",), [-1, 4]), (("none",), [-2, 4]), (("none", X, 3.0), [-12, 24])],
 )
-def test_bodies_have_run_time_values(args: Any, wanted: list[float]) -> None:
+def test_bodies_have_run_time_values(args, wanted):
     activated.emulate[1, 2](x := X.copy(), *args)
     assert x.tolist() == wanted
     with pytest.raises(tc.CompileError, match="kind is gelu"):
         activated.emulate[1, 2](x, "gelu")
 
 
-def test_exits_from_cases() -> None:
+def test_exits_from_cases():
     @tc.kernel
     def summed(out: tc.Array, kinds: tc.Const):
         total = 0
@@ -187,7 +187,7 @@ def refused_class(x: tc.Array, n: tc.s32):
         (refused_inside, 'case "kind", 1:'),
     ],
 )
-def test_run_time_values_are_refused(function: Any, line: str) -> None:
+def test_run_time_values_are_refused(function, line):
     with pytest.raises(tc.OperandError) as found:
         tc.kernel(function).emulate[1, 1](X.copy(), 1)
     assert "`match` asks at compile time, and this compares" in found.value.message

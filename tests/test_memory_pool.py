@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.fuzz.ways import dirty
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
+def nothing_kept():
     memory_pool.forget()
     yield
     memory_pool.forget()
@@ -33,7 +32,7 @@ def place(array: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [(LEAST, np.uint8), ((3, LEAST), np.uint32)])
-def test_memory_serves_again_and_holds_zeros(shape: object, dtype: type) -> None:
+def test_memory_serves_again_and_holds_zeros(shape, dtype):
     first = zeros(shape, dtype)  # type: ignore[arg-type]
     assert not first.any()
     first.fill(7)
@@ -45,7 +44,7 @@ def test_memory_serves_again_and_holds_zeros(shape: object, dtype: type) -> None
     assert not second.any()
 
 
-def test_memory_of_which_a_view_is_left_is_in_use() -> None:
+def test_memory_of_which_a_view_is_left_is_in_use():
     first = zeros(2 * LEAST)
     view = np.ndarray(4, np.uint32, first, 64)
     view[...] = 9
@@ -58,14 +57,14 @@ def test_memory_of_which_a_view_is_left_is_in_use() -> None:
     assert place(zeros(LEAST)) == where  # it serves smaller arrays, too
 
 
-def test_the_smallest_block_that_suffices_is_taken() -> None:
+def test_the_smallest_block_that_suffices_is_taken():
     large, small = zeros(4 * LEAST), zeros(2 * LEAST)
     where = place(small)
     del large, small
     assert place(zeros(LEAST)) == where
 
 
-def test_no_more_is_kept_than_allowed() -> None:
+def test_no_more_is_kept_than_allowed():
     arrays = [zeros(MOST // 2), zeros(MOST // 2), zeros(MOST // 2)]
     assert memory_pool.kept() == MOST
     del arrays
@@ -76,7 +75,7 @@ def test_no_more_is_kept_than_allowed() -> None:
 
 
 @pytest.fixture
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_core(monkeypatch):
     """One chunk after the other, in this process."""
     monkeypatch.setattr(launch, "cores", lambda: 1)
 
@@ -92,13 +91,13 @@ def leaves_traces(out: tc.Array, BYTES: tc.Const = 1 << 16):
     out[tc.blockIdx.x * 128 + thread] = total
 
 
-def test_unwritten_memory_reads_as_zeros_in_each_chunk(one_core: None) -> None:
+def test_unwritten_memory_reads_as_zeros_in_each_chunk(one_core):
     out = np.ones((96, 128), np.uint32)
     leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
     assert not out.any()
 
 
-def test_a_launch_leaves_what_is_allowed(one_core: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_leaves_what_is_allowed(one_core, monkeypatch):
     out = np.ones((96, 128), np.uint32)
     leaves_traces.emulator(checks=False)[96, 128](out.reshape(-1))
     before = memory_pool.kept()
@@ -109,7 +108,7 @@ def test_a_launch_leaves_what_is_allowed(one_core: None, monkeypatch: pytest.Mon
     assert not out.any()
 
 
-def test_the_largest_blocks_are_forgotten() -> None:
+def test_the_largest_blocks_are_forgotten():
     sizes = [3 * LEAST, LEAST, 2 * LEAST]
     arrays = [zeros(size) for size in sizes]
     memory_pool.forget(4 * LEAST)
@@ -128,7 +127,7 @@ def products() -> list[bytes]:
 
 
 @pytest.mark.thorough
-def test_products_do_not_depend_on_what_memory_held() -> None:
+def test_products_do_not_depend_on_what_memory_held():
     """Registers and shared memory are not cleared where checks see to it that nobody reads them."""
     plain = products()
     with dirty():
@@ -139,9 +138,7 @@ def test_products_do_not_depend_on_what_memory_held() -> None:
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8])
-def test_chunks_leave_no_cycles(
-    dtype: type, arch: str, races: bool, one_core: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_leave_no_cycles(dtype, arch, races, one_core, monkeypatch):
     """Worker processes collect none, so that each chunk's memory would stay."""
     alive: list[Any] = []
 

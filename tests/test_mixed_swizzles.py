@@ -104,7 +104,7 @@ PAIRS = [(128, 64), (64, 128), (128, 32), (0, 128), (128, 0)]
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("how", ["", "part", "ldmatrix"])
 @pytest.mark.parametrize("swizzles", PAIRS, ids=str)
-def test_read_through_another_swizzle(swizzles: Any, how: str, late: int) -> None:
+def test_read_through_another_swizzle(swizzles, how, late):
     names = [f"a {s}-byte swizzle" if s else "no swizzle" for s in swizzles]
     words = f"reads shared 0x.* through {names[1]}, but it was written through {names[0]}, which puts"
     with pytest.raises(EmulationError, match=words) as found:
@@ -114,27 +114,27 @@ def test_read_through_another_swizzle(swizzles: Any, how: str, late: int) -> Non
 
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("swizzles", PAIRS, ids=str)
-def test_written_anew(swizzles: Any, late: int) -> None:
+def test_written_anew(swizzles, late):
     wanted = np.arange(512, dtype=np.float16).reshape(8, 64)[:, :32]
     assert np.array_equal(run(swizzles, "anew", late), wanted)
 
 
 @pytest.mark.parametrize("how", ["first", "row 0"])
-def test_what_no_swizzle_changes(how: str) -> None:
+def test_what_no_swizzle_changes(how):
     """The tile that was written, and a row whose elements lie where they always do."""
     assert run((128, 64), how)[0, 1] == (1 if how == "row 0" else 193)
 
 
-def test_equal_values_have_no_order() -> None:
+def test_equal_values_have_no_order():
     assert not run((0, 128), x=np.zeros((8, 64), np.float16)).any()
 
 
 @pytest.mark.parametrize("swizzle", [0, 128])
-def test_views_of_one_swizzle(swizzle: int) -> None:
+def test_views_of_one_swizzle(swizzle):
     assert run((swizzle, swizzle))[7, 31] == 7 * 64 + 31
 
 
-def test_a_tile_that_tma_has_loaded() -> None:
+def test_a_tile_that_tma_has_loaded():
     x = np.arange(512, dtype=np.float16).reshape(8, 64)
     for stores, who in (False, "out[1, t] = view[9, t]"), (True, "tc.tma_store(target, (0, 0), view)"):
         words = "reads shared 0x.* through a 64-byte swizzle, but it was written through a 128-byte swi"
@@ -144,7 +144,7 @@ def test_a_tile_that_tma_has_loaded() -> None:
         assert who in str(found.value)
 
 
-def test_a_product_of_a_tile() -> None:
+def test_a_product_of_a_tile():
     x = np.random.default_rng(3).integers(-4, 5, (64, 64)).astype(np.float16)
     launch = multiplied.emulator("sm_90a")[1, 128, None, 8192 + 2048]
     d = np.zeros((64, 16), np.float32)

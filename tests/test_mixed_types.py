@@ -39,7 +39,7 @@ def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("left", "right"), INTEGERS)
-def test_integers(left: Any, right: Any, arch: str) -> None:
+def test_integers(left, right, arch):
     a, b = operand(65, 80, left), operand(40, 80, right).T
     c = operand(65, 40, left)
     with tc.target("cpu", arch):
@@ -53,7 +53,7 @@ def test_integers(left: Any, right: Any, arch: str) -> None:
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("left", "right"), FLOATS)
-def test_fp8(left: Any, right: Any, arch: str) -> None:
+def test_fp8(left, right, arch):
     a, b = operand(65, 80, left), operand(40, 80, right).T
     with tc.target("cpu", arch):
         for dtype, name in ((BF16, None), (np.float16, tc.f16), (np.float32, tc.f32)):
@@ -65,7 +65,7 @@ def test_fp8(left: Any, right: Any, arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
-def test_all_values_of_fp8_are_converted(arch: str) -> None:
+def test_all_values_of_fp8_are_converted(arch):
     for dtype in (E4M3, E5M2):
         a = np.arange(256, dtype=np.uint8).view(dtype)[:, None]
         with (
@@ -90,7 +90,7 @@ LAYOUTS = {
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("of_b", LAYOUTS)
 @pytest.mark.parametrize("of_a", LAYOUTS)
-def test_fp8_is_planned_as_it_is_multiplied(of_a: str, of_b: str) -> None:
+def test_fp8_is_planned_as_it_is_multiplied(of_a, of_b):
     a, b = LAYOUTS[of_a](operand(66, 64, E4M3)), LAYOUTS[of_b](operand(40, 64, E5M2)).T
     a, b = a[:, : b.shape[0]], b[: a.shape[1]]
     with tc.target("cpu", "sm_89"):
@@ -108,7 +108,7 @@ def test_fp8_is_planned_as_it_is_multiplied(of_a: str, of_b: str) -> None:
 @pytest.mark.filterwarnings("ignore:each product copies")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("dtype", [E4M3, np.float16, np.float64])
-def test_fp8_is_added(dtype: Any, arch: str) -> None:
+def test_fp8_is_added(dtype, arch):
     a, b = operand(32, 48, dtype), operand(40, 48, dtype).T
     wide = operand(64, 80, E5M2)
     with tc.target("cpu", arch):
@@ -126,7 +126,7 @@ def test_fp8_is_added(dtype: Any, arch: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:each product copies")
-def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch):
     a, b = operand(64, 64, E4M3), operand(64, 64, E4M3).T
     config = kernels.AmpereConfig(BM=64, BN=32, WM=32, WN=32)
     second = lambda launch: 2.0 - (launch.keywords["config"] == config)
@@ -143,7 +143,7 @@ def test_fp8_is_tuned_as_it_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.filterwarnings("ignore:each product copies")
-def test_operands_are_not_converted_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_are_not_converted_to_warm_up(monkeypatch):
     monkeypatch.setattr(copies, "_assign", None)
     (bound,) = warming.kernels_of(warming._products([tc.e4m3], [(256, 256, 256)], ["row.col"], None), "sm_89")
     assert bound.kernel is families.SM80[tc.f16] and bound.types[0].dtype == tc.f16
@@ -156,7 +156,7 @@ def test_operands_are_not_converted_to_warm_up(monkeypatch: pytest.MonkeyPatch) 
         ("sm_89", "single matrices, no batches; call gemm for each matrix"),
     ],
 )
-def test_products_without_kernels_say_what_has_them(arch: str, text: str) -> None:
+def test_products_without_kernels_say_what_has_them(arch, text):
     a, b = np.ones((2, 16, 32), E4M3), np.ones((32, 16), E4M3)
     with tc.target("cpu", arch):
         for call in (kernels.gemm, lambda a, b: kernels.plan(a, b, None, None)):
@@ -175,14 +175,14 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize(("types", "config", "options"), CONFIGS)
-def test_configurations(types: Any, config: Any, options: Any) -> None:
+def test_configurations(types, config, options):
     a, b = operand(136, 272, types[0]), operand(144, 272, types[1]).T
     with tc.target("cpu", "sm_90a"):
         d = kernels.gemm(a, b, config=config, **options)
     assert np.array_equal(d, exact(a, b).astype(np.float32).astype(d.dtype))
 
 
-def test_other_products() -> None:
+def test_other_products():
     """Scales, requantisation, batches and row reductions take mixed types as well."""
     with tc.target("cpu", "sm_90a"):
         a, b = operand(40, 128, E4M3), operand(48, 128, E5M2).T
@@ -202,7 +202,7 @@ def test_other_products() -> None:
 
 
 @pytest.mark.quick
-def test_other_pairs_are_refused() -> None:
+def test_other_pairs_are_refused():
     message = "a holds f16 but b holds s8; convert one: types that differ are multiplied only as e4m3 with e5m2, s8 with u8"
     with pytest.raises(tc.ArgumentError) as error:
         kernels.gemm(np.ones((8, 8), np.float16), np.ones((8, 8), S8))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +42,7 @@ def reductions(floats: tuple[str, ...], precise: bool) -> set[str]:
         ("red", ["", ".release.cta", ".relaxed.gpu"], ("add",)),
     ],
 )
-def test_reductions_are_the_manuals(name: str, orders: list[str], floats: tuple[str, ...]) -> None:
+def test_reductions_are_the_manuals(name, orders, floats):
     for order in orders:
         start = f"multimem.{name}{order}.global."
         found = [i.mnemonic for i in isa.instructions("multimem") if i.mnemonic.startswith(start)]
@@ -59,7 +58,7 @@ def reduces(x: tc.Array, text: tc.Const):
     "text",
     ["multimem.ld_reduce.relaxed.sys.global.add.u32", "multimem.ld_reduce.global.add.acc::f32.v4.bf16x2"],
 )
-def test_they_are_printed_and_refused_in_emulation(text: str) -> None:
+def test_they_are_printed_and_refused_in_emulation(text):
     x = np.zeros(32, np.uint32)
     assert text in reduces.ptx(x, text=text, arch="sm_90a")
     assert reduces.resources(x, text=text, arch="sm_90a").registers > 0
@@ -75,6 +74,6 @@ def test_they_are_printed_and_refused_in_emulation(text: str) -> None:
         ("multimem.st.weak.global.u32", (1 << 40, 7)),
     ],
 )
-def test_all_are_refused(text: str, operands: Any) -> None:
+def test_all_are_refused(text, operands):
     with pytest.raises(EmulationError, match="needs a multimem address"):
         tc.emulate(text, *operands, arch="sm_90a")

@@ -51,7 +51,7 @@ def lines_of(place: Any) -> set[int]:
 
 
 @each
-def test_the_broken_form_is_reported_at_the_marked_lines(exhibit: museum.Exhibit) -> None:
+def test_the_broken_form_is_reported_at_the_marked_lines(exhibit):
     marked = marks(exhibit)
     races = bool(marked["race: first"])
     with pytest.raises(tc.Race if races else CLASSES.get(exhibit.name, tc.EmulationError)) as raised:
@@ -68,20 +68,20 @@ def test_the_broken_form_is_reported_at_the_marked_lines(exhibit: museum.Exhibit
 
 
 @each
-def test_the_fixed_form_is_clean(exhibit: museum.Exhibit) -> None:
+def test_the_fixed_form_is_clean(exhibit):
     """In the orders of launches that `tc.explore` tries."""
     exhibit.fixed()
 
 
 @each
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_fixed_form_is_clean_in_other_orders_of_threads(exhibit: museum.Exhibit, order: Any) -> None:
+def test_the_fixed_form_is_clean_in_other_orders_of_threads(exhibit, order):
     with checking(arch="sm_90a", order=order_of(order)) as session:
         exhibit.module.launches(True)
     assert session.result.ok and not session.result.warnings, session.result
 
 
-def test_explore_finds_the_hang_that_only_some_orders_have() -> None:
+def test_explore_finds_the_hang_that_only_some_orders_have():
     """The exhibit names an order; in the emulator's own one the broken form ends."""
     group = museum.exhibit("flashinfer_3615").module.group
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
@@ -90,13 +90,13 @@ def test_explore_finds_the_hang_that_only_some_orders_have() -> None:
     assert isinstance(found.error, tc.Deadlock)
 
 
-def test_there_are_exhibits_of_every_kind() -> None:
+def test_there_are_exhibits_of_every_kind():
     assert len(EXHIBITS) >= 24
     assert {exhibit.kind for exhibit in EXHIBITS} == {*museum.KINDS}
 
 
 @each
-def test_an_exhibit_tells_its_story(exhibit: museum.Exhibit) -> None:
+def test_an_exhibit_tells_its_story(exhibit):
     """Title, what happened, the report and the cure; a public thread; a kernel that can be copied."""
     assert len(exhibit.story) == 3 and not exhibit.story[0].endswith("..")
     assert all(40 < len(paragraph.split()) < 110 for paragraph in exhibit.story[1:2])
@@ -111,14 +111,14 @@ def test_an_exhibit_tells_its_story(exhibit: museum.Exhibit) -> None:
     ]
 
 
-def test_titles_are_unique() -> None:
+def test_titles_are_unique():
     assert len({exhibit.title for exhibit in EXHIBITS}) == len(EXHIBITS)
 
 
 # -- the program -------------------------------------------------------------------------------
 
 
-def test_the_program_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_lists_all(capsys):
     assert main(["museum"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(EXHIBITS) + len(museum.KINDS)
@@ -126,22 +126,20 @@ def test_the_program_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"  {exhibit.name:<24} {exhibit.title} ({exhibit.source})" in lines
 
 
-def test_the_program_runs_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_runs_one(capsys):
     assert main(["museum", "tilelang_2556"]) == 0
     out = capsys.readouterr().out
     assert "\nbroken: Race: `tile[47 - t]` is read here by thread 0" in out
     assert "tilelang_2556.py:" in out and out.endswith("\nfixed: clean\n")
 
 
-def test_the_program_refuses_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_refuses_an_unknown_name(capsys):
     assert main(["museum", "cccl"]) == 1
     assert "the museum has no exhibit 'cccl'; `tensorcore-dsl museum` lists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_an_exhibit_that_does_not_behave_gives_a_status(
-    fixed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exhibit_that_does_not_behave_gives_a_status(fixed, monkeypatch, capsys):
     """Both forms alike: the broken one is not reported, or the fixed one is."""
     exhibit = museum.exhibit("tilelang_2556")
     launches = exhibit.module.launches
@@ -164,13 +162,13 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_page_is_current() -> None:
+def test_the_page_is_current():
     """`make docs` brings it up to date."""
     generate = generator()
     assert (ROOT / generate.MUSEUM).read_text() == generate.museum_page()
 
 
-def test_the_page_refuses_an_exhibit_that_does_not_behave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_refuses_an_exhibit_that_does_not_behave(monkeypatch):
     exhibit = museum.exhibit("tilelang_2556")
     launches = exhibit.module.launches
     monkeypatch.setattr(exhibit.module, "launches", lambda _: launches(True))

@@ -338,14 +338,14 @@ CASES: dict[str, Callable[[], Found]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_mutant_fails(name: str) -> None:
+def test_every_mutant_fails(name):
     found = CASES[name]()
     assert len(found) >= 2
     alive = [str(m) for m, instrs in found if str(m) not in SAME and not fails(m, instrs)]
     assert not alive
 
 
-def test_the_same_is_said_of_real_mutants() -> None:
+def test_the_same_is_said_of_real_mutants():
     """None of them fails, so that nothing is excused that is held."""
     every = {str(m): (m, instrs) for case in CASES.values() for m, instrs in case()}
     assert set(SAME) - set(every) == set()
@@ -353,7 +353,7 @@ def test_the_same_is_said_of_real_mutants() -> None:
 
 
 @pytest.mark.quick
-def test_the_package_is_whole_again() -> None:
+def test_the_package_is_whole_again():
     """Mutants leave nothing behind."""
     mutant = next(mutants.of_function(fragments, "c_formula"))
     before = fragments.c_formula

@@ -64,7 +64,7 @@ PAIRS = [tuple(line.split(" : ")) for line in TEXTS]
 
 
 @pytest.mark.parametrize(("mnemonic", "offer"), PAIRS, ids=[p[0] for p in PAIRS])
-def test_texts(mnemonic: str, offer: str) -> None:
+def test_texts(mnemonic, offer):
     with pytest.raises(UnknownInstruction) as found:
         isa.instruction(mnemonic)
     assert offer in str(found.value)
@@ -91,13 +91,13 @@ NAMES: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "offer"), NAMES, ids=range(len(NAMES)))
-def test_constructors(call: Callable[[], Any], offer: str) -> None:
+def test_constructors(call, offer):
     with pytest.raises(UnknownInstruction) as found:
         call()
     assert offer in str(found.value)
 
 
-def test_the_command_refuses_as_the_table_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_as_the_table_does(capsys):
     mnemonic, offer = PAIRS[0]
     assert main(["show", mnemonic]) != 0
     told = capsys.readouterr()
@@ -111,7 +111,7 @@ def matrix_forms() -> list[Instruction]:
     return [f for name in FAMILIES for f in isa.instructions(name)]
 
 
-def test_every_form_on_every_architecture() -> None:
+def test_every_form_on_every_architecture():
     """A form runs on an architecture, or is refused with those that have it."""
     checked = 0
     for instr in matrix_forms()[::7]:
@@ -129,7 +129,7 @@ def test_every_form_on_every_architecture() -> None:
     assert checked > 1000
 
 
-def test_every_wrong_k_is_refused_with_one_that_exists() -> None:
+def test_every_wrong_k_is_refused_with_one_that_exists():
     """K doubled or halved, where that is no form: the message says a K that is."""
     known = {f.mnemonic for f in matrix_forms()}
     refused = 0

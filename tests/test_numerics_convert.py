@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from typing import Any
 
 import exact_scalar as exact
 import numpy as np
@@ -43,7 +42,7 @@ def near_ties(to: str, source: str, chosen: slice = slice(None)) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.ptx.removesuffix(";"))
-def test_as_an_h200_does(form: Form) -> None:
+def test_as_an_h200_does(form):
     assert scalar_forms.checksum(scalar_forms.result(form)) == GOLDEN[form.ptx]
 
 
@@ -53,7 +52,7 @@ def test_as_an_h200_does(form: Form) -> None:
 @pytest.mark.parametrize(
     ("source", "to", "rounding"), [(s, t, r) for s, t in itertools.permutations(WIDE, 2) for r in DIRECTED]
 )
-def test_floats_round_the_exact_value(source: str, to: str, rounding: str) -> None:
+def test_floats_round_the_exact_value(source, to, rounding):
     x = column(source, 400, f"{source}{to}{rounding}")
     d = convert(x, source, to, rounding)
     for code, got in zip(x.tolist(), d.tolist(), strict=True):
@@ -66,7 +65,7 @@ def test_floats_round_the_exact_value(source: str, to: str, rounding: str) -> No
 
 @pytest.mark.parametrize("to", SMALL)
 @pytest.mark.parametrize("source", ["f32", "f16", "bf16"])
-def test_small_floats_saturate(source: str, to: str) -> None:
+def test_small_floats_saturate(source, to):
     """e2m1, e2m3 and e3m2 turn NaN into their largest number; the others have a NaN."""
     x = np.concatenate([near_ties(to, source), column(source, 500, f"{source}{to}")])
     if source == "f32":
@@ -80,7 +79,7 @@ def test_small_floats_saturate(source: str, to: str) -> None:
 
 
 @pytest.mark.parametrize("to", [*SMALL, "f16", "bf16"])
-def test_relu(to: str) -> None:
+def test_relu(to):
     x = column("f32", 2000, to)
     plain = convert_pair(x, x, "f32", f"{to}x2", "rn", satfinite=True)
     clamped = convert_pair(x, x, "f32", f"{to}x2", "rn", satfinite=True, relu=True)
@@ -90,7 +89,7 @@ def test_relu(to: str) -> None:
 
 
 @pytest.mark.parametrize("source", SMALL)
-def test_every_pair_of_small_floats_unpacks(source: str) -> None:
+def test_every_pair_of_small_floats_unpacks(source):
     bits = 8 if source == "e2m1" else 16
     x = np.arange(1 << bits).astype(np.uint16)
     slot = 4 if source == "e2m1" else 8
@@ -103,7 +102,7 @@ def test_every_pair_of_small_floats_unpacks(source: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*SMALL, "f16", "bf16"])
-def test_values_are_those_of_ml_dtypes(name: str) -> None:
+def test_values_are_those_of_ml_dtypes(name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     names = {"f16": "float16", "bf16": "bfloat16", "e5m2": "float8_e5m2", "e4m3": "float8_e4m3fn"}
     names |= {"e3m2": "float6_e3m2fn", "e2m3": "float6_e2m3fn", "e2m1": "float4_e2m1fn"}
@@ -119,7 +118,7 @@ def test_values_are_those_of_ml_dtypes(name: str) -> None:
     ("to", "dtype"),
     [("f16", "float16"), ("bf16", "bfloat16"), ("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")],
 )
-def test_nearest_is_that_of_torch(to: str, dtype: str) -> None:
+def test_nearest_is_that_of_torch(to, dtype):
     torch = pytest.importorskip("torch")
     codes = slice(None, None, 1 if FLOATS[to].bits == 8 else 97)
     x = np.concatenate([near_ties(to, "f32", codes), column("f32", 3000, to)])
@@ -132,7 +131,7 @@ def test_nearest_is_that_of_torch(to: str, dtype: str) -> None:
     np.testing.assert_array_equal(convert(x[keep], "f32", to, "rn"), bits)
 
 
-def test_tf32() -> None:
+def test_tf32():
     x = column("f32", 4000, "tf32")
     for rounding in ("rn", "rz", "rna"):
         d = convert(x, "f32", "tf32", rounding)
@@ -146,7 +145,7 @@ def test_tf32() -> None:
                 assert abs(exact.real(exact.decode(got, "f32"))) == want
 
 
-def test_ue8m0_is_the_exponent() -> None:
+def test_ue8m0_is_the_exponent():
     x = column("f32", 4000, "ue8m0")
     for rounding, satfinite in itertools.product(("rz", "rp"), (False, True)):
         d = convert_pair(x, x, "f32", "ue8m0x2", rounding, satfinite=satfinite)
@@ -168,7 +167,7 @@ def test_ue8m0_is_the_exponent() -> None:
     assert [hex(v) for v in back] == ["0x3f800040", "0x7fff4000", "0x807f00"]
 
 
-def test_s2f6_counts_sixty_fourths() -> None:
+def test_s2f6_counts_sixty_fourths():
     pairs = [(1.0, 64), (-2.0, 128), (5.0, 127), (-5.0, 128), (0.0078125, 0), (0.0234375, 2), (np.nan, 127)]
     x = np.array([v for v, _ in pairs], np.float32).view(np.uint32)
     d = convert_pair(x, x, "f32", "s2f6x2", "rn", satfinite=True)
@@ -184,7 +183,7 @@ def test_s2f6_counts_sixty_fourths() -> None:
 
 
 @pytest.mark.parametrize("to", ["f16", "bf16"])
-def test_stochastic_rounding_carries(to: str) -> None:
+def test_stochastic_rounding_carries(to):
     """Down for no random bits, up for all of them; the chance is what is cut off."""
     x = np.array([0x3F801234, 0xBF801234, 0x3F800000], np.uint32)
     zero, full = np.zeros(3, np.uint32), np.full(3, 0xFFFFFFFF, np.uint32)
@@ -201,7 +200,7 @@ def test_stochastic_rounding_carries(to: str) -> None:
 
 
 @pytest.mark.parametrize("to", SMALL)
-def test_four_floats_pack_from_the_top(to: str) -> None:
+def test_four_floats_pack_from_the_top(to):
     x = [np.array([v], np.float32).view(np.uint32) for v in (1.0, -1.0, 2.0, 0.5)]
     slot = 4 if to == "e2m1" else 8
     d = int(convert_quad(x, "f32", f"{to}x4", "rs", rbits=np.zeros(1, np.uint32))[0])
@@ -224,7 +223,7 @@ def register(value: int, kind: str) -> int:
 
 
 @pytest.mark.parametrize(("source", "to"), [*itertools.product(WIDE, INTS)])
-def test_floats_to_integers(source: str, to: str) -> None:
+def test_floats_to_integers(source, to):
     x = column(source, 300, f"{source}{to}")
     low, high = limits(to)
     for rounding in ("rni", "rzi", "rmi", "rpi"):
@@ -245,7 +244,7 @@ def test_floats_to_integers(source: str, to: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "to"), [*itertools.product(INTS, WIDE)])
-def test_integers_to_floats(source: str, to: str) -> None:
+def test_integers_to_floats(source, to):
     x = column(source, 300, f"{source}{to}")
     low, _ = limits(source)
     w = int(source[1:])
@@ -257,7 +256,7 @@ def test_integers_to_floats(source: str, to: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "to"), [*itertools.product(INTS, INTS)])
-def test_integers_to_integers(source: str, to: str) -> None:
+def test_integers_to_integers(source, to):
     x = column(source, 300, f"{source}{to}")
     w = int(source[1:])
     ints = [int(v) % (1 << w) for v in x]
@@ -270,7 +269,7 @@ def test_integers_to_integers(source: str, to: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["u2", "s2", "u4", "s4", "u8", "s8", "u16", "s16"])
-def test_packing_of_integers(to: str) -> None:
+def test_packing_of_integers(to):
     w = int(to[1:])
     low, high = limits(to)
     a, b = (np.array(v, np.int64).astype(np.uint32) for v in ([-300, 5, 1, 70000], [9, -1, 2, -70000]))
@@ -303,6 +302,6 @@ X = np.zeros(4, np.uint32)
         (lambda: convert_pack(X, X, X, "u32"), "type 'u32' is not supported"),
     ],
 )
-def test_errors_say_what_is_allowed(call: Any, message: str) -> None:
+def test_errors_say_what_is_allowed(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from typing import Any
 
 import exact_scalar as exact
 import numpy as np
@@ -32,7 +31,7 @@ def columns(kinds: tuple[str, ...], count: int, seed: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.ptx.removesuffix(";"))
-def test_as_an_h200_does(form: Form) -> None:
+def test_as_an_h200_does(form):
     assert scalar_forms.checksum(scalar_forms.result(form)) == GOLDEN[form.ptx]
 
 
@@ -65,7 +64,7 @@ def expected(op: str, kind: str, codes: list[int], rounding: str, ftz: bool) -> 
 
 
 @pytest.mark.parametrize(("op", "kind", "rounding", "ftz"), IEEE)
-def test_rounds_the_exact_result(op: str, kind: str, rounding: str, ftz: bool) -> None:
+def test_rounds_the_exact_result(op, kind, rounding, ftz):
     x = columns((kind,) * ARITY[op], 500, f"{op}{kind}{rounding}")
     d = arith(op, kind, *x, rounding=rounding, ftz=ftz)
     for i in range(len(d)):
@@ -76,12 +75,12 @@ def test_rounds_the_exact_result(op: str, kind: str, rounding: str, ftz: bool) -
 
 @settings(max_examples=300, deadline=None)
 @given(st.tuples(*[st.integers(0, 0xFFFF)] * 3), st.sampled_from(["f16", "bf16"]))
-def test_fma_of_halves_rounds_once(codes: tuple[int, int, int], kind: str) -> None:
+def test_fma_of_halves_rounds_once(codes, kind):
     d = arith("fma", kind, *(np.array([c], np.uint16) for c in codes))
     assert int(d[0]) == expected("fma", kind, list(codes), "rn", False)
 
 
-def test_fma_of_halves_at_midpoints() -> None:
+def test_fma_of_halves_at_midpoints():
     """A product on a midpoint of two neighbours, and an addend that tips the scale or does not."""
     for kind, one, tiny in (("bf16", 0x3F80, 0x0001), ("f16", 0x3C00, 0x0001)):
         for a, b in itertools.product(range(one, one + 40), repeat=2):
@@ -92,7 +91,7 @@ def test_fma_of_halves_at_midpoints() -> None:
 
 @pytest.mark.parametrize("kind", ["f16x2", "bf16x2", "f32x2"])
 @pytest.mark.parametrize("op", ["add", "mul", "fma", "max", "neg"])
-def test_packed_types_work_on_their_halves(op: str, kind: str) -> None:
+def test_packed_types_work_on_their_halves(op, kind):
     n = {"fma": 3, "neg": 1}.get(op, 2)
     element = kind[:-2]
     whole = columns((("b64" if element == "f32" else "b32"),) * n, 400, op + kind)
@@ -106,7 +105,7 @@ def test_packed_types_work_on_their_halves(op: str, kind: str) -> None:
 
 @pytest.mark.parametrize("source", ["f16", "bf16"])
 @pytest.mark.parametrize(("op", "narrow"), [("add", 1), ("sub", 1), ("fma", 2)])
-def test_mixed_precision_widens_first(op: str, narrow: int, source: str) -> None:
+def test_mixed_precision_widens_first(op, narrow, source):
     n = ARITY[op]
     x = columns((source,) * narrow + ("f32",) * (n - narrow), 500, op + source)
     d = arith(op, f"f32.{source}", *x, rounding="rz")
@@ -117,13 +116,13 @@ def test_mixed_precision_widens_first(op: str, narrow: int, source: str) -> None
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("op", ["min", "max"])
-def test_three_operands_fold(op: str, kind: str) -> None:
+def test_three_operands_fold(op, kind):
     a, b, c = columns((kind,) * 3, 600, op + kind)
     want = arith(op, kind, arith(op, kind, a, b), c)
     np.testing.assert_array_equal(arith(op, kind, a, b, c), want)
 
 
-def test_broadcasting_and_shapes() -> None:
+def test_broadcasting_and_shapes():
     a = np.arange(12, dtype=np.uint32).reshape(3, 4) + np.uint32(0x3F800000)
     b = np.uint32(0x40000000)
     assert arith("mul", "f32", a, b).shape == (3, 4)
@@ -153,14 +152,14 @@ CORNERS = {  # results for -inf, -0, +0, +inf, NaN (the tables of 9.7.3.13 to 9.
 
 
 @pytest.mark.parametrize("op", CORNERS)
-def test_corners_of_approximate_functions(op: str) -> None:
+def test_corners_of_approximate_functions(op):
     x = np.array([SIGN | INF, SIGN, 0, INF, 0xFFC00001], np.uint32)
     d = arith(op, "f32", x, rounding="approx")
     assert [hex(v) for v in d] == [hex(v) for v in CORNERS[op]]
 
 
 @pytest.mark.parametrize(("op", "kind"), [*itertools.product(["ex2", "tanh"], ["f16", "bf16"])])
-def test_half_functions_for_every_input(op: str, kind: str) -> None:
+def test_half_functions_for_every_input(op, kind):
     x = np.arange(1 << 16).astype(np.uint16)
     d = arith(op, kind, x, ftz=(op, kind) == ("ex2", "bf16"))
     function = {"ex2": lambda v: 2.0**v, "tanh": np.tanh}[op]
@@ -174,7 +173,7 @@ def test_half_functions_for_every_input(op: str, kind: str) -> None:
         assert error <= bound.get((op, kind), 2**-8) * (want if op == "ex2" else 1) + 2.0**-24
 
 
-def test_approximate_division() -> None:
+def test_approximate_division():
     """Beyond 2**126 the divisor's reciprocal is zero; div.full has no such gap."""
     a = np.array([ONE, INF, ONE | SIGN], np.uint32)
     b = np.full(3, 0x7F000000, np.uint32)  # 2**127
@@ -189,7 +188,7 @@ def test_approximate_division() -> None:
 # --- modifiers -----------------------------------------------------------------------------------
 
 
-def test_words_of_the_mnemonic_are_modifiers() -> None:
+def test_words_of_the_mnemonic_are_modifiers():
     a, b = columns(("f32", "f32"), 300, "words")
     for words, flags in (
         ("div.approx", {"op": "div", "rounding": "approx"}),
@@ -222,7 +221,7 @@ def test_words_of_the_mnemonic_are_modifiers() -> None:
         (lambda x: integer("bfi", "b32", x), "bfi.b32 takes 4 operands, not 1"),
     ],
 )
-def test_errors_say_what_is_allowed(call: Any, message: str) -> None:
+def test_errors_say_what_is_allowed(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.zeros(4, np.uint32))
 
@@ -231,7 +230,7 @@ def test_errors_say_what_is_allowed(call: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "f64"])
-def test_comparisons_of_floats(kind: str) -> None:
+def test_comparisons_of_floats(kind):
     a, b = columns((kind, kind), 700, f"compare{kind}")
     for i in range(len(a)):
         x, y = (exact.decode(int(v[i]), kind) for v in (a, b))
@@ -250,7 +249,7 @@ def test_comparisons_of_floats(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"])
-def test_comparisons_of_integers(kind: str) -> None:
+def test_comparisons_of_integers(kind):
     a, b = columns((kind, kind), 400, f"compare{kind}")
     x, y = (as_ints(v, kind) for v in (a, b))
     truths = {"eq": lambda p, q: p == q, "ne": lambda p, q: p != q}
@@ -263,7 +262,7 @@ def test_comparisons_of_integers(kind: str) -> None:
         assert compare(op, kind, a, b).tolist() == [truth(*p) for p in zip(x, y, strict=True)]
 
 
-def test_comparison_of_pairs_gives_both_halves() -> None:
+def test_comparison_of_pairs_gives_both_halves():
     a, b = (np.array([v], np.uint32) for v in (0x3C003C00, 0x3C004000))
     low, high = compare("lt", "f16x2", a, b)
     assert low.tolist() == [True] and high.tolist() == [False]
@@ -306,7 +305,7 @@ PYTHON = {
 
 @pytest.mark.parametrize("kind", ["u16", "s16", "u32", "s32", "u64", "s64"])
 @pytest.mark.parametrize("op", PYTHON)
-def test_integer_arithmetic(op: str, kind: str) -> None:
+def test_integer_arithmetic(op, kind):
     n = 3 if op in ("mad.lo", "mad.hi", "sad") else 2
     x = columns((kind,) * n, 900, op + kind)
     w = int(kind[1:])
@@ -318,7 +317,7 @@ def test_integer_arithmetic(op: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["add", "sub", "mad.hi"])
-def test_saturating_arithmetic(op: str) -> None:
+def test_saturating_arithmetic(op):
     x = columns(("s32",) * (3 if op == "mad.hi" else 2), 900, op)
     rows = zip(*(as_ints(v, "s32") for v in x), strict=True)
     want = [clamp(PYTHON[op](32, *row), "s32") % (1 << 32) for row in rows]
@@ -326,7 +325,7 @@ def test_saturating_arithmetic(op: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["u16", "s16", "u32", "s32"])
-def test_wide_products(kind: str) -> None:
+def test_wide_products(kind):
     w = int(kind[1:])
     a, b = columns((kind, kind), 900, f"wide{kind}")
     (c,) = columns((f"b{2 * w}",), 900, f"addend{kind}")
@@ -338,7 +337,7 @@ def test_wide_products(kind: str) -> None:
 
 
 @pytest.mark.parametrize("w", [16, 32, 64])
-def test_shifts_clamp_their_counts(w: int) -> None:
+def test_shifts_clamp_their_counts(w):
     a, n = columns((f"b{w}", "u32"), 900, f"shift{w}")
     full = 1 << w
     rows = list(zip(as_ints(a, f"u{w}"), (min(int(v), w) for v in n), strict=True))
@@ -350,7 +349,7 @@ def test_shifts_clamp_their_counts(w: int) -> None:
 
 @pytest.mark.parametrize("w", [32, 64])
 @pytest.mark.parametrize("s", ["u", "s"])
-def test_bit_fields(w: int, s: str) -> None:
+def test_bit_fields(w, s):
     """Positions and lengths of 0 to 255, bit by bit."""
     a, p, n = columns((f"b{w}", "u8", "u8"), 400, f"bfe{s}{w}")
     p, n = (np.where(np.arange(len(v)) % 3 == 0, v, v % np.uint16(w + 4)) for v in (p, n))
@@ -367,14 +366,14 @@ def test_bit_fields(w: int, s: str) -> None:
 
 
 @pytest.mark.parametrize("table", range(0, 256, 5))
-def test_lop3_is_its_table(table: int) -> None:
+def test_lop3_is_its_table(table):
     a, b, c = (np.array([v], np.uint32) for v in (0xF0, 0xCC, 0xAA))
     assert int(integer("lop3", "b32", a, b, c, table)[0]) & 0xFF == table
 
 
 @settings(max_examples=200, deadline=None)
 @given(*[st.integers(0, 0xFFFFFFFF)] * 3)
-def test_prmt_picks_bytes(a: int, b: int, c: int) -> None:
+def test_prmt_picks_bytes(a, b, c):
     source = (b << 32 | a).to_bytes(8, "little")
     want = []
     for k in range(4):
@@ -386,7 +385,7 @@ def test_prmt_picks_bytes(a: int, b: int, c: int) -> None:
 
 
 @pytest.mark.parametrize("kinds", ["u32.u32", "u32.s32", "s32.u32", "s32.s32"])
-def test_dot_products(kinds: str) -> None:
+def test_dot_products(kinds):
     a, b, c = columns(("b32",) * 3, 500, f"dot{kinds}")
     first, second = (k[0] for k in kinds.split("."))
 
@@ -405,7 +404,7 @@ def test_dot_products(kinds: str) -> None:
             assert int(integer("dp2a.hi", kinds, *one)[0]) == dot(parts(x, 16, first), ys[2:])
 
 
-def test_logic_of_predicates() -> None:
+def test_logic_of_predicates():
     a, b = (np.array(v, np.bool_) for v in ([0, 0, 1, 1], [0, 1, 0, 1]))
     assert integer("and", "pred", a, b).tolist() == [False, False, False, True]
     assert integer("xor", "pred", a, b).tolist() == [False, True, True, False]

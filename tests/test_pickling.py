@@ -65,7 +65,7 @@ def made() -> Any:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_kernels_are_themselves(protocol: int):
+def test_kernels_are_themselves(protocol):
     for kernel in (add, named, tuned, Holder.inside):
         assert pickle.loads(pickle.dumps(kernel, protocol)) is kernel
     assert pickle.loads(pickle.dumps(tuned.kernel, protocol)) is tuned.kernel
@@ -101,7 +101,7 @@ def test_kernels_without_a_place_are_refused():
 
 
 @pytest.mark.parametrize("dtype", ALL.values(), ids=str)
-def test_types_are_themselves(dtype: tc.DType):
+def test_types_are_themselves(dtype):
     assert returned(dtype) is dtype and copy.deepcopy(dtype) is dtype
 
 
@@ -113,7 +113,7 @@ def test_architectures_and_namespaces_are_themselves():
 
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
-def test_instructions_are_themselves(opcode: str):
+def test_instructions_are_themselves(opcode):
     every = list(isa.instructions(opcode))
     for instr in every[:: max(1, len(every) // 100)]:
         assert returned(instr) is instr
@@ -205,7 +205,7 @@ if __name__ == "__main__":
 """
 
 
-def test_kernels_of_scripts(tmp_path: Path):
+def test_kernels_of_scripts(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENSORCORE_DSL_TARGET": "cpu"}
     done = subprocess.run(
@@ -223,7 +223,7 @@ def test_kernels_of_scripts(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kernel", [add, named, Holder.inside, tuned], ids=lambda k: k.__name__)
-def test_kernels_look_like_their_functions(kernel: Any):
+def test_kernels_look_like_their_functions(kernel):
     function = kernel.__wrapped__
     assert kernel.__module__ == __name__ and kernel.__qualname__ == function.__qualname__
     assert kernel.__doc__ == function.__doc__

@@ -14,7 +14,7 @@ from tests.planted.known import HUNG, MISSES
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", CLASSES)
-def test_bugs_are_found_and_twins_are_not_blamed(kind: str) -> None:
+def test_bugs_are_found_and_twins_are_not_blamed(kind):
     """What is missed is listed in known.py; an entry that is found by now must leave the list."""
     results = harness.examine([kind], orders=1, limit=60, hung=HUNG, every=8)[kind]
     blamed = {r.case.name: r.complaints[0].report for r in results if r.complaints}
@@ -26,7 +26,7 @@ def test_bugs_are_found_and_twins_are_not_blamed(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_names_are_unique_and_bugs_marked(kind: str) -> None:
+def test_names_are_unique_and_bugs_marked(kind):
     cases = harness.cases(kind)
     assert len(cases) == len({case.name for case in cases})
     for case in cases:
@@ -34,7 +34,7 @@ def test_names_are_unique_and_bugs_marked(kind: str) -> None:
         assert found.error or (found.first and found.second), case.name
 
 
-def test_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts(monkeypatch):
     """On a bug that is reported: of another class, without the bug, at another line."""
     case: Case = next(c for c in harness.cases("memory") if c.name == "off_by_one: behind the end")
     assert harness.run_bug(case).verdict == RIGHT

@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def three(monkeypatch):
     """Three processes for each launch that may have some; the numbers of those that were made."""
     made: list[int] = []
     run = ProcessPool.run
@@ -71,9 +71,7 @@ class TestProducts:
         "kind,arch",
         [("bf16", "sm_90a"), ("f16", "sm_80"), ("s8", "sm_90a"), ("f64", "sm_90a"), ("f64", "sm_80")],
     )
-    def test_have_the_same_bits(
-        self, kind: str, arch: str, three: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_have_the_same_bits(self, kind, arch, three, monkeypatch):
         a, b = matrices(kind, (300, 128), (272, 128))
         with tc.target("cpu", arch):
             found = kernels.gemm(a, b.T)
@@ -83,9 +81,7 @@ class TestProducts:
             assert found.tobytes() == kernels.gemm(a, b.T).tobytes()
             assert not three
 
-    def test_c_may_be_overwritten_within_a_larger_array(
-        self, three: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_c_may_be_overwritten_within_a_larger_array(self, three, monkeypatch):
         a, b, c = matrices("f16", (256, 64), (240, 64), (256, 245))
 
         def product() -> np.ndarray:
@@ -103,7 +99,7 @@ class TestProducts:
 
 
 class TestLaunches:
-    def test_count_the_same(self, three: list[int]) -> None:
+    def test_count_the_same(self, three):
         b = Builder(("out", u64))
         t = b.thread(64)
         b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(CTAID))
@@ -112,14 +108,14 @@ class TestLaunches:
         assert three == [3] and np.array_equal(out, np.arange(64 * 9) // 64)
         assert str(report) == str(b.run(out, grid=9, block=64, workers=1)) and three == [3]
 
-    def test_make_no_process_without_a_chunk(self, three: list[int]) -> None:
+    def test_make_no_process_without_a_chunk(self, three):
         """The first block of a first launch runs in this process, which loads the loops."""
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(64)), 1)
         b.run(np.zeros(64 * 3, np.uint32), grid=3, block=64)
         assert three == [2]
 
-    def test_name_the_first_block_that_fails(self, three: list[int]) -> None:
+    def test_name_the_first_block_that_fails(self, three):
         """Every block from 10 on fails."""
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(1024)), 1)
@@ -132,7 +128,7 @@ class TestLaunches:
         assert three and error.value.loc is not None and error.value.loc.filename == "kernel.py"
         assert out[:10].all()  # what was written is there
 
-    def test_not_beside_other_threads(self, three: list[int]) -> None:
+    def test_not_beside_other_threads(self, three):
         """A process would wait for ever for what another thread has locked."""
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(32)), 1)
@@ -142,7 +138,7 @@ class TestLaunches:
                 future.result()
         assert not three and all(out.all() for out in outs)
 
-    def test_beside_threads_in_the_background(self, three: list[int]) -> None:
+    def test_beside_threads_in_the_background(self, three):
         """Unless they emulate, too."""
         b, end = Builder(("out", u64)), Event()
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(32)), 1)
@@ -164,14 +160,14 @@ class TestLaunches:
             three.clear()
 
     @pytest.mark.parametrize("how", ["order", "races", "workers"])
-    def test_others_run_in_threads(self, how: str, three: list[int]) -> None:
+    def test_others_run_in_threads(self, how, three):
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(32)), 1)
         options: dict[str, Any] = {"order": {"order": 5}, "races": {"races": True}}.get(how, {"workers": 1})
         b.run(np.zeros(32 * 6, np.uint32), grid=6, block=32, **options)
         assert not three
 
-    def test_only_long_ones_are_worth_it(self) -> None:
+    def test_only_long_ones_are_worth_it(self):
         """The first launch of a program is judged by what it holds, others by the last one."""
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(32)), 1)
@@ -185,7 +181,7 @@ class TestLaunches:
         assert not launch._is_long(program, 100, 32, large)
         assert launch._is_long(program, 1000, 32, large)
 
-    def test_shorter_ones_where_processes_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_shorter_ones_where_processes_wait(self, monkeypatch):
         b = Builder(("out", u64))
         b.op(STORE_GLOBAL, b.element(b.params[0], b.thread(32)), 1)
         monkeypatch.setattr(launch, "cores", lambda: 2)
@@ -199,12 +195,12 @@ class TestLaunches:
             assert launch._is_long(program, 1, 32, []) == (program in programs[:2])
             assert not launch._is_long(program, 1, 32, [GlobalPointer(np.empty(10**8), "x")])
 
-    def test_not_in_processes_that_may_have_none(self) -> None:
+    def test_not_in_processes_that_may_have_none(self):
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert not pool.apply(processes.can_fork)
 
     @pytest.mark.parametrize("grid", [8, 2**31 - 1])
-    def test_an_interrupt_ends_all(self, grid: int) -> None:
+    def test_an_interrupt_ends_all(self, grid):
         seconds, text = interrupted(f"""
 import os
 from tensorcore_dsl.interpreter import launch
@@ -306,7 +302,7 @@ class TestProcesses:
     pool: ProcessPool
 
     @pytest.fixture(autouse=True)
-    def made_and_ended(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def made_and_ended(self, monkeypatch):
         made: list[int] = []
         fork = os.fork
 
@@ -331,12 +327,12 @@ class TestProcesses:
         return [worker.number for worker in self.pool.workers]
 
     @pytest.mark.parametrize("ctas,size,count", [(10, 2, 3), (9, 2, 5), (3, 1, 3), (100, 7, 2)])
-    def test_every_chunk_is_run_once(self, ctas: int, size: int, count: int) -> None:
+    def test_every_chunk_is_run_once(self, ctas, size, count):
         for _ in range(2):
             found, ended = self.run(report, ctas, size, count)
             assert found.bytes["global", "load"] == ended == ctas
 
-    def test_who_is_done_first_gets_the_next_chunk(self) -> None:
+    def test_who_is_done_first_gets_the_next_chunk(self):
         """The first chunk ends only when others have run all that follow."""
         (told,) = self.pool.arena.take([GlobalPointer(np.zeros(9, np.int64), "x")])
         jobs = [(first, 1) for first in range(9)]
@@ -344,13 +340,13 @@ class TestProcesses:
         first, *others = told.array.tolist()
         assert first and first not in others and len({*others}) == 1
 
-    def test_a_process_may_take_all_locks(self) -> None:
+    def test_a_process_may_take_all_locks(self):
         """The process that was copied held some of them."""
         (told,) = self.pool.arena.take([GlobalPointer(np.zeros(2, np.bool_), "x")])
         self.pool.run(TakesLocks(told.array), [(0, 1), (1, 1)], 2, Event(), lambda _: None)
         assert told.array.all()
 
-    def test_an_interrupt_before_it_runs_does_not_end_in_the_users_program(self) -> None:
+    def test_an_interrupt_before_it_runs_does_not_end_in_the_users_program(self):
         """Control-C reaches copies, too: one must not go on with what follows the launch."""
         code = """
 import os, signal
@@ -377,7 +373,7 @@ finally:
         out, text = ended(process)
         assert (process.returncode, out) == (0, "ended\n"), text
 
-    def test_an_interrupt_while_it_is_made_leaves_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupt_while_it_is_made_leaves_none(self, monkeypatch):
         mask = signal.pthread_sigmask
 
         def interrupted(how: int, signals: Any) -> Any:
@@ -391,7 +387,7 @@ finally:
             self.run(report)
         assert not self.pool.workers  # and the fixture finds no child
 
-    def test_stay_for_what_follows(self) -> None:
+    def test_stay_for_what_follows(self):
         self.run(report)
         first = self.numbers()
         found, _ = self.run(told_by_its_process, 1, 1, 1)
@@ -399,7 +395,7 @@ finally:
         self.run(report, count=4)
         assert self.numbers()[:3] == first and len(self.numbers()) == 4
 
-    def test_know_the_programs_that_were_there(self) -> None:
+    def test_know_the_programs_that_were_there(self):
         """A copy of an array that both see is changed by copies of the program."""
         programs = [Program(Builder().kernel, places=3), Program(Builder().kernel, places=50)]
         programs[0].publish()
@@ -415,16 +411,14 @@ finally:
         self.run(Adds(moved.array, programs[0]))
         assert self.numbers() == again and moved.array.tolist() == [59] * 10
 
-    def test_the_first_error_counts(self) -> None:
+    def test_the_first_error_counts(self):
         assert self.pool.serves(0)
         with pytest.raises(ValueError, match="CTA 4"):
             self.run(fails_from_four)
         assert not self.pool.workers and not self.pool.serves(0)
 
     @pytest.mark.parametrize("refused", [{0, 1, 2}, {1, 2}, {0}, {1}])
-    def test_the_system_may_refuse_processes(
-        self, refused: set[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_system_may_refuse_processes(self, refused, monkeypatch):
         asked: list[int] = []
 
         class Few(processes._Worker):
@@ -439,7 +433,7 @@ finally:
         assert found.bytes["global", "load"] == ended == 10
         assert len(self.pool.workers) == 3 - len(refused)
 
-    def test_there_may_be_few_files(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_there_may_be_few_files(self, capfd):
         """No more processes are made than have files to begin with."""
         used = len(os.listdir("/proc/self/fd"))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -452,11 +446,11 @@ finally:
         assert 0 < len(self.pool.workers) < 14
         assert "Traceback" not in capfd.readouterr().err
 
-    def test_one_that_ends_is_an_error(self) -> None:
+    def test_one_that_ends_is_an_error(self):
         with pytest.raises(EmulationError, match="exit code -9; is there enough memory"):
             self.run(ends_at_two)
 
-    def test_one_that_has_ended_before_is_replaced(self) -> None:
+    def test_one_that_has_ended_before_is_replaced(self):
         self.run(report)
         first = self.numbers()
         os.kill(first[1], signal.SIGKILL)
@@ -465,22 +459,22 @@ finally:
         assert self.run(report)[1] == 10
         assert first[1] not in self.numbers() and {first[0], first[2]} < set(self.numbers())
 
-    def test_one_for_which_others_have_waited_is_replaced(self) -> None:
+    def test_one_for_which_others_have_waited_is_replaced(self):
         self.run(report)
         first = self.numbers()
         os.kill(first[0], signal.SIGKILL)
         os.waitpid(first[0], 0)
         assert self.run(report)[1] == 10 and first[0] not in self.numbers()
 
-    def test_an_error_that_cannot_be_sent_is_told(self) -> None:
+    def test_an_error_that_cannot_be_sent_is_told(self):
         with pytest.raises(EmulationError, match="Local: of its own"):
             self.run(fails_by_an_error_of_its_own)
 
-    def test_an_error_before_the_first_block_is_told(self) -> None:
+    def test_an_error_before_the_first_block_is_told(self):
         with pytest.raises(KeyError, match="-1"):
             self.run(Adds(np.zeros(3), Program(Builder().kernel)))
 
-    def test_end_when_nothing_follows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_end_when_nothing_follows(self, monkeypatch):
         """And not before, however long those of others run."""
         monkeypatch.setattr(processes, "IDLE_SECONDS", 0.05)
         self.pool.arena.used = math.inf
@@ -490,7 +484,7 @@ finally:
         self.pool.arena.used = time.monotonic()
         assert [worker.status() for worker in self.pool.workers] == [0, 0, 0]
 
-    def test_hold_no_file_of_this_process(self) -> None:
+    def test_hold_no_file_of_this_process(self):
         reads, writes = os.pipe()
         self.run(report)
         os.close(writes)
@@ -498,7 +492,7 @@ finally:
         assert os.read(reads, 1) == b""
         os.close(reads)
 
-    def test_get_no_signal_of_this_process(self) -> None:
+    def test_get_no_signal_of_this_process(self):
         """Handlers of Python are those of this process alone."""
         told: list[int] = []
         before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
@@ -508,7 +502,7 @@ finally:
             os.kill(number, signal.SIGTERM)
         assert [w.status() for w in self.pool.workers] == [-signal.SIGTERM] * 3 and not told
 
-    def test_are_no_children_that_a_copy_of_this_process_would_end(self) -> None:
+    def test_are_no_children_that_a_copy_of_this_process_would_end(self):
         self.run(report)
         assert not multiprocessing.active_children()
 
@@ -521,32 +515,32 @@ class TestProcessPools:
         with processes.pool([GlobalPointer(np.zeros(size, np.uint8), "x")]) as (found, _):
             return found
 
-    def test_stay(self) -> None:
+    def test_stay(self):
         first = self.pool()
         assert first is not None and self.pool() is first
 
-    def test_not_for_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_not_for_long(self, monkeypatch):
         first = self.pool()
         monkeypatch.setattr(processes, "REUSE_SECONDS", 0)
         assert self.pool() is not first
 
-    def test_not_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_not_for_ever(self, monkeypatch):
         """They hold memory that this process has freed."""
         first = self.pool()
         monkeypatch.setattr(processes, "MAX_AGE_SECONDS", 0)
         assert self.pool() is not first
 
-    def test_not_under_other_settings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_not_under_other_settings(self, monkeypatch):
         first = self.pool()
         monkeypatch.setenv("TENSORCORE_DSL_CACHE", "elsewhere")
         assert self.pool() is not first
 
-    def test_not_for_more_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_not_for_more_memory(self, monkeypatch):
         monkeypatch.setattr("tensorcore_dsl.interpreter.arena.LEAST", 100)
         first = self.pool()
         assert self.pool(100) is first and self.pool(101) is not first
 
-    def test_not_in_a_copy_of_the_process(self) -> None:
+    def test_not_in_a_copy_of_the_process(self):
         """It does not end those of the other process either."""
         first = self.pool()
         assert first is not None
@@ -556,11 +550,11 @@ class TestProcessPools:
         assert os.waitpid(number, 0)[1] == 0
         assert all(worker.status(os.WNOHANG) is None for worker in first.workers)
 
-    def test_one_launch_at_a_time(self) -> None:
+    def test_one_launch_at_a_time(self):
         with processes.pool([]) as (first, _), processes.pool([]) as (second, _):
             assert first is not None and second is None
 
-    def test_none_without_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_none_without_memory(self, monkeypatch):
         class Full(Arena):
             def __init__(self, size: int) -> None:
                 raise OSError("Cannot allocate memory")
@@ -572,7 +566,7 @@ class TestProcessPools:
         monkeypatch.undo()
         assert self.pool() is not None
 
-    def test_none_for_arrays_that_leave_no_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_none_for_arrays_that_leave_no_memory(self, monkeypatch):
         monkeypatch.setattr(processes, "LEAST", 100)
         assert self.pool(1000) is not None
         processes.shutdown()
@@ -584,10 +578,10 @@ class TestProcessPools:
 
 class TestMemory:
     @pytest.fixture
-    def arena(self) -> Arena:
+    def arena(self):
         return Arena(1)
 
-    def test_arrays_keep_their_places_and_views(self, arena: Arena) -> None:
+    def test_arrays_keep_their_places_and_views(self, arena):
         whole = np.arange(1000, dtype=np.int16)
         low, turned = whole[3:200], whole[100:900].reshape(40, 20)[::-2, 3:]
         alone, none = np.arange(5.0), np.empty((0, 4))
@@ -614,9 +608,7 @@ class TestMemory:
         arena.give_back()
         assert low[-1] == -5 and turned[0, 0] == -6
 
-    def test_an_interrupt_while_arrays_are_copied_leaves_them(
-        self, arena: Arena, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_interrupt_while_arrays_are_copied_leaves_them(self, arena, monkeypatch):
         """What the arena held before is not copied back."""
         old, new = np.full(5, 77), np.ones(5, np.int64)
         arena.take([GlobalPointer(old, "old")])
@@ -631,7 +623,7 @@ class TestMemory:
         arena.give_back()
         assert (new == 1).all()
 
-    def test_much_memory_is_given_back_at_the_end(self, arena: Arena) -> None:
+    def test_much_memory_is_given_back_at_the_end(self, arena):
         def occupied() -> int:
             sizes = dict(x.split(":", 1) for x in Path("/proc/self/status").read_text().splitlines())
             return int(sizes["RssShmem"].split()[0]) << 10
@@ -643,9 +635,7 @@ class TestMemory:
         arena.give_back()
         assert occupied() < before + x.size // 2 and arena.used == 5.0
 
-    def test_what_arguments_share_is_copied_back_once(
-        self, arena: Arena, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_arguments_share_is_copied_back_once(self, arena, monkeypatch):
         """A kernel's tensor maps name arrays that pointers name, too."""
         whole = np.zeros((6, 8), np.int32)
         two, apart = whole[:2], np.zeros(4, np.int64)
@@ -673,14 +663,14 @@ class TestMemory:
         assert sorted(copied) == [row, apart.nbytes, 3 * row]
         assert whole[:, 0].tolist() == [7, 7, 7, 0, 7, 0] and (apart == 7).all()
 
-    def test_what_is_not_written_is_not_copied_back(self, arena: Arena) -> None:
+    def test_what_is_not_written_is_not_copied_back(self, arena):
         x = np.arange(8)
         (moved,) = arena.take([GlobalPointer(x, "x", writable=False)])
         moved.array[2] = 50
         arena.give_back()
         assert x[2] == 2
 
-    def test_places_are_those_of_views(self, arena: Arena) -> None:
+    def test_places_are_those_of_views(self, arena):
         x = np.arange(24).reshape(4, 6)[::-1, 1:4]
         (moved,) = arena.take([GlobalPointer(x, "x")])
         place = arena.place(moved.array)
@@ -688,7 +678,7 @@ class TestMemory:
         view = arena.view(place)
         assert np.array_equal(view, x) and np.shares_memory(view, moved.array)
 
-    def test_copied_back_after_an_error(self) -> None:
+    def test_copied_back_after_an_error(self):
         x = np.arange(8)
         with pytest.raises(ZeroDivisionError), processes.pool([GlobalPointer(x, "x")]) as (_, moved):
             moved[0].array[2] = 50

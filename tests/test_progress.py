@@ -37,7 +37,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, quiet: bool, ends_at_
     return screen.getvalue()
 
 
-def test_a_long_launch_shows_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_launch_shows_its_blocks(monkeypatch):
     text = shown(monkeypatch, terminal=True, quiet=False, ends_at_once=False)
     assert "emulating saxpy" in text and "2/5" in text
 
@@ -45,7 +45,5 @@ def test_a_long_launch_shows_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "terminal, quiet, ends_at_once", [(False, False, False), (True, True, False), (True, False, True)]
 )
-def test_others_show_nothing(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool, quiet: bool, ends_at_once: bool
-) -> None:
+def test_others_show_nothing(monkeypatch, terminal, quiet, ends_at_once):
     assert shown(monkeypatch, terminal, quiet, ends_at_once) == ""

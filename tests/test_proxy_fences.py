@@ -160,7 +160,7 @@ def store_of_a_tile(x: tc.Array, d: tc.Array, flag: tc.Array, out: tc.Array, fen
 
 @pytest.mark.parametrize("order", [None, 1, 3])
 @pytest.mark.parametrize("fence", [WRITER, ISSUER, "the signalling lane"])
-def test_a_fence_between_blocks(fence: str, order: int | None) -> None:
+def test_a_fence_between_blocks(fence, order):
     x, d, flag, out = new()
     run(store_then_load, 2, x, d, flag, out, fence, order=order)
     assert np.array_equal(out, x)
@@ -171,7 +171,7 @@ NO_FENCES = ["none", "before the stores", "one writer", "before the acquire", "s
 
 @pytest.mark.parametrize("peers", [1, 2])
 @pytest.mark.parametrize("fence", NO_FENCES)
-def test_no_fence_between_blocks(fence: str, peers: int) -> None:
+def test_no_fence_between_blocks(fence, peers):
     with pytest.raises(EmulationError) as found:
         run(store_then_load, 2 * peers, *new(), fence, peers)
     text, lane = str(found.value), 1 if fence == "one writer" else 0
@@ -184,19 +184,19 @@ def test_no_fence_between_blocks(fence: str, peers: int) -> None:
 
 
 @pytest.mark.parametrize("fence", [WRITER, ISSUER])
-def test_loads_that_are_fenced_before_another_block_stores(fence: str) -> None:
+def test_loads_that_are_fenced_before_another_block_stores(fence):
     x, d, flag, out = new()
     run(load_then_store, 2, x, d, flag, out, fence)
     assert np.array_equal(d[0], x) and not out.any()
 
 
-def test_loads_that_are_not_fenced_before_another_block_stores() -> None:
+def test_loads_that_are_not_fenced_before_another_block_stores():
     words = "of block 1 writes through the async proxy what .* of block 0 .* read by an ordinary load"
     with pytest.raises(EmulationError, match=words):
         run(load_then_store, 2, *new(), "none")
 
 
-def test_a_block_in_between_fences() -> None:
+def test_a_block_in_between_fences():
     x, d, flag, out = new()
     run(handed_on, 3, x, d, flag, out, True)
     assert np.array_equal(x, -np.arange(1, 33))
@@ -205,7 +205,7 @@ def test_a_block_in_between_fences() -> None:
 
 
 @pytest.mark.parametrize("fence", [WRITER, ISSUER])
-def test_a_fence_of_shared_memory(fence: str) -> None:
+def test_a_fence_of_shared_memory(fence):
     """It may stand behind the meeting, as it may for global memory."""
     x, d, flag, out = new()
     run(store_of_a_tile, 1, x, d, flag, out, fence)
@@ -213,7 +213,7 @@ def test_a_fence_of_shared_memory(fence: str) -> None:
 
 
 @pytest.mark.parametrize("fence", ["none", "one writer", "another lane", "global"])
-def test_no_fence_of_shared_memory(fence: str) -> None:
+def test_no_fence_of_shared_memory(fence):
     lane = 1 if fence == "one writer" else 0
     words = f"reads through the async proxy what thread {lane} of block 0 .* wrote by an ordinary"
     with pytest.raises(EmulationError, match=words):
@@ -221,7 +221,7 @@ def test_no_fence_of_shared_memory(fence: str) -> None:
 
 
 @pytest.mark.parametrize("fence", ["none", "one writer"])
-def test_without_a_search_for_races(fence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_search_for_races(fence, monkeypatch):
     """Kernels of the library run so; there the writers themselves must have fenced."""
     launch = store_of_a_tile.emulator("sm_90a")
     monkeypatch.setattr(type(launch), "_checks_indices", lambda self: False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +49,7 @@ def module(body: str, params: str = ".param .u64 x", before: str = "", registers
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_own_ptx_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_ptx_gives_the_same_bits(name, monkeypatch):
     """With tensor maps and asynchronous products in hopper_attention, `mma` in flash_attention."""
     case, arch = CHECKED[name](), "sm_90a" if "hopper" in name else "sm_80"
     wanted = case.launch(case.kernel.emulator(arch, checks=False))
@@ -85,7 +85,7 @@ def test_own_ptx_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="module")
-def cuda() -> Iterator[ptx.Module]:
+def cuda():
     """The kernels of cuda_kernels.cu, by NVRTC."""
     pytest.importorskip("cuda.bindings.nvrtc")
     yield tc.ptx.from_cuda(SOURCE, "sm_90")
@@ -95,7 +95,7 @@ def floats(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def test_saxpy(cuda: ptx.Module) -> None:
+def test_saxpy(cuda):
     x, y = floats(1000), floats(1000)[::-1].copy()
     wanted = np.float32(2) * x.astype(float) + y
     report = cuda.saxpy[4, 256](x, y, 2.0, 1000)
@@ -103,33 +103,33 @@ def test_saxpy(cuda: ptx.Module) -> None:
     assert report.instructions
 
 
-def test_transpose(cuda: ptx.Module) -> None:
+def test_transpose(cuda):
     a, b = floats(70, 70), np.zeros((70, 70), np.float32)
     cuda.transpose[(3, 3), (32, 8)](a, b, 70)
     assert np.array_equal(b, a.T)
 
 
-def test_histogram(cuda: ptx.Module) -> None:
+def test_histogram(cuda):
     x, counts = np.random.default_rng(0).integers(0, 256, 5000, np.uint8), np.zeros(256, np.uint32)
     cuda.histogram[4, 256](x, counts, 5000)
     assert np.array_equal(counts, np.bincount(x, minlength=256))
 
 
-def test_halves(cuda: ptx.Module) -> None:
+def test_halves(cuda):
     x = floats(512).astype(np.float16)
     y = np.zeros_like(x)
     cuda.halves[1, 256](x.view(np.uint32), y.view(np.uint32), 256)
     np.testing.assert_allclose(y, x.astype(float) ** 2 + x * 0.5, rtol=2e-3, atol=1e-3)
 
 
-def test_softmax(cuda: ptx.Module) -> None:
+def test_softmax(cuda):
     x = floats(4, 300)
     y, e = np.zeros_like(x), np.exp(x - x.max(1, keepdims=True))
     cuda.softmax[4, 128, None, 512](x, y, 300)
     np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), atol=1e-6)
 
 
-def test_loops_that_end_at_different_times(cuda: ptx.Module) -> None:
+def test_loops_that_end_at_different_times(cuda):
     def steps(v: int) -> int:
         count = 0
         while v != 1:
@@ -141,14 +141,14 @@ def test_loops_that_end_at_different_times(cuda: ptx.Module) -> None:
     assert out.tolist() == [steps(int(v)) for v in x]
 
 
-def test_scan(cuda: ptx.Module) -> None:
+def test_scan(cuda):
     x = np.random.default_rng(0).integers(-9, 9, 1024, np.int32)
     y = np.zeros_like(x)
     cuda.scan[1, 1024](x, y)
     assert np.array_equal(y, np.cumsum(x))
 
 
-def test_vectors(cuda: ptx.Module) -> None:
+def test_vectors(cuda):
     x = floats(100, 4)
     y, wanted = np.zeros_like(x), x.copy()
     cuda.vectors[1, 128](x, y, 100)
@@ -158,14 +158,14 @@ def test_vectors(cuda: ptx.Module) -> None:
     assert np.array_equal(y, wanted)
 
 
-def test_doubles(cuda: ptx.Module) -> None:
+def test_doubles(cuda):
     x = np.abs(floats(200)).astype(float)
     y = np.zeros_like(x)
     cuda.doubles[1, 256](x, y, 200)
     np.testing.assert_allclose(y, np.sqrt(x) / (1 + x * x), rtol=1e-15)
 
 
-def test_functions(cuda: ptx.Module) -> None:
+def test_functions(cuda):
     x = floats(500) * 10
     y, e = np.zeros_like(x), x.astype(float)
     cuda.functions[2, 256](x, y, 500)
@@ -173,7 +173,7 @@ def test_functions(cuda: ptx.Module) -> None:
     np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_bits(cuda: ptx.Module) -> None:
+def test_bits(cuda):
     x, y = np.random.default_rng(0).integers(-9, 9, 32, np.int32), np.zeros(32, np.uint32)
     cuda.bits[1, 32](x, y)
     b = sum(1 << i for i in range(32) if x[i] > 0)
@@ -182,14 +182,14 @@ def test_bits(cuda: ptx.Module) -> None:
     assert (y == total % (1 << 32)).all()
 
 
-def test_brain_floats(cuda: ptx.Module) -> None:
+def test_brain_floats(cuda):
     x = floats(100).astype(ml_dtypes.bfloat16)
     y = np.zeros_like(x)
     cuda.brains[1, 128](x, y, 100)
     assert np.array_equal(y, (x.astype(np.float32) * 1.5).astype(ml_dtypes.bfloat16))
 
 
-def test_a_struct_by_value(cuda: ptx.Module) -> None:
+def test_a_struct_by_value(cuda):
     x, y = floats(64), np.zeros(64, np.float32)
     cuda.by_value[1, 64]({0: 1.5, 4: 60, 8: x}, y)
     assert np.array_equal(y[:60], np.float32(1.5) * x[:60]) and not y[60:].any()
@@ -199,7 +199,7 @@ def test_a_struct_by_value(cuda: ptx.Module) -> None:
         cuda.by_value[1, 64](1.5, y)
 
 
-def test_constants(cuda: ptx.Module) -> None:
+def test_constants(cuda):
     y = np.zeros(8, np.float32)
     cuda.constants[1, 8](y)
     assert y.tolist() == [1, 2, 3, 4] * 2
@@ -209,7 +209,7 @@ def test_constants(cuda: ptx.Module) -> None:
     cuda.memory("table").view(np.float32)[0] = 1
 
 
-def test_local_memory(cuda: ptx.Module) -> None:
+def test_local_memory(cuda):
     x, y = np.random.default_rng(0).integers(0, 16, 16, np.int32), np.zeros(64, np.int32)
     cuda.locals[1, 64](x, y)
     wanted = []
@@ -222,7 +222,7 @@ def test_local_memory(cuda: ptx.Module) -> None:
     assert y.tolist() == wanted
 
 
-def test_errors_are_at_the_line_of_cuda(cuda: ptx.Module) -> None:
+def test_errors_are_at_the_line_of_cuda(cuda):
     lines = SOURCE.read_text().splitlines()
     with pytest.raises(tc.OutOfBounds) as error:
         cuda.saxpy[4, 256](floats(900), floats(1000), 2.0, 1000)
@@ -237,7 +237,7 @@ def test_errors_are_at_the_line_of_cuda(cuda: ptx.Module) -> None:
 # -- what is read, and what is refused -----------------------------------------------------------------
 
 
-def test_guards_labels_and_scopes() -> None:
+def test_guards_labels_and_scopes():
     """A guard that is negated, a conditional jump back, and a label in an inner scope."""
     k = module("""
     ld.param.u64 %rd1, [x];
@@ -261,7 +261,7 @@ AGAIN:
     assert x.tolist() == [9 if i == 2 else 7 for i in range(32)]
 
 
-def test_narrow_loads_extend_into_wider_registers() -> None:
+def test_narrow_loads_extend_into_wider_registers():
     k = module("""
     ld.param.u64 %rd1, [x];
     ld.global.s8 %r1, [%rd1];
@@ -300,13 +300,13 @@ def test_narrow_loads_extend_into_wider_registers() -> None:
         ("add.s32 %r1 %r1, ?;", tc.UnsupportedSyntax, "'?' is no part of PTX"),
     ],
 )
-def test_what_is_refused_has_a_line(body: str, error: type[Exception], message: str) -> None:
+def test_what_is_refused_has_a_line(body, error, message):
     with pytest.raises(error) as found:
         _ = module(body, before=".shared .align 4 .b8 s[64];")["k"]
     assert message in str(found.value) and found.value.loc.filename == "<ptx>"  # type: ignore[attr-defined]
 
 
-def test_functions_and_inner_blocks() -> None:
+def test_functions_and_inner_blocks():
     """Parameters in registers and in `.param`, one that is read in other parts than it was written, a
     guarded call, a guarded return, and names of inner blocks that are those of others."""
     k = module(
@@ -335,7 +335,7 @@ def test_functions_and_inner_blocks() -> None:
     assert np.array_equal(x, np.stack([t, t * 0 + 5, np.where(t < 8, np.minimum(t, 3), t), t + 100], 1))
 
 
-def test_generic_addresses_in_a_cluster() -> None:
+def test_generic_addresses_in_a_cluster():
     """Of the CTA's own shared memory, of a peer's, and of global memory, in one load."""
     k = module(
         """
@@ -362,7 +362,7 @@ def test_generic_addresses_in_a_cluster() -> None:
     assert x[1:].tolist() == [[100, 1], [101, 1], [55, 1], [100, 1], [101, 0], [100, 0], [55, 0], [101, 0]]
 
 
-def test_one_kernel_that_is_refused_leaves_the_others() -> None:
+def test_one_kernel_that_is_refused_leaves_the_others():
     both = ptx.load("""
 .version 8.0
 .target sm_90
@@ -378,7 +378,7 @@ def test_one_kernel_that_is_refused_leaves_the_others() -> None:
         _ = both["c"]
 
 
-def test_arguments_are_checked() -> None:
+def test_arguments_are_checked():
     k = module("ret;", ".param .u64 x, .param .u32 n")["k"]
     with pytest.raises(tc.ArgumentError, match="k takes 2 arguments, 1 were given"):
         k[1, 1](1)
@@ -423,9 +423,7 @@ def file_of(folder: Path, body: str) -> str:
 
 
 @pytest.mark.parametrize("barrier, status", [("", 1), ("bar.sync 0;", 0)])
-def test_check_of_a_file(
-    barrier: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_of_a_file(barrier, status, tmp_path, capsys):
     ptx, launches = file_of(tmp_path, REVERSED.replace("BARRIER", barrier)), tmp_path / "launch.toml"
     launches.write_text(LAUNCH)
     assert main(["check", ptx, "--launch", str(launches)]) == status
@@ -446,14 +444,14 @@ def test_check_of_a_file(
         (LAUNCH.replace('"k"', '"q"'), "no kernel is called 'q'; there are k"),
     ],
 )
-def test_launches_that_are_no_launches(text: str, message: str, tmp_path: Path) -> None:
+def test_launches_that_are_no_launches(text, message, tmp_path):
     ptx, launches = file_of(tmp_path, "ret;"), tmp_path / "launch.toml"
     launches.write_text(text)
     with pytest.raises(tc.ArgumentError, match=message):
         run_launches(ptx, str(launches))
 
 
-def test_launches_of_structs_and_arrays_with_names(tmp_path: Path) -> None:
+def test_launches_of_structs_and_arrays_with_names(tmp_path):
     path, launches = tmp_path / "x.npy", tmp_path / "launch.toml"
     np.save(path, np.arange(4, dtype=np.uint32))
     ptx = tmp_path / "k.ptx"
@@ -480,7 +478,7 @@ arguments = [{{"0" = 5, "8" = {{name = "x", file = "{path}"}}}}, WANTED]
         run_launches(str(ptx), str(launches))
 
 
-def test_the_program_says_what_a_file_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_says_what_a_file_holds(tmp_path, capsys):
     file = tmp_path / "two.ptx"
     file.write_text("""
 .version 8.0

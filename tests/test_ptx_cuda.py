@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ FINDINGS = {("pipelined", "sm_80"): "mbarrier_inval.h", ("pipelined", "sm_90a"):
 @pytest.mark.quick(lambda name: 0)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", corpus.CASES)
-def test_kernels_are_right(name: str, arch: str) -> None:
+def test_kernels_are_right(name, arch):
     wrong = FINDINGS.get((name, arch))
     if wrong:
         with pytest.raises((tc.Race, tc.EmulationError)) as error:
@@ -32,7 +31,7 @@ def test_kernels_are_right(name: str, arch: str) -> None:
     corpus.run(name, arch, checks=not wrong)
 
 
-def test_printing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printing(capsys):
     corpus.run("printing", "sm_90a")
     x = corpus.CASES["printing"]().arguments[0][:3]
     assert capsys.readouterr().out == "".join(f"{v}: {v / 4:5.2f} text|ff|{1 << 40}\n" for v in x)
@@ -51,11 +50,11 @@ extern "C" __global__ void pointer(int *x, int (*f)(int)) { *x = f(*x); }
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[tc.ptx.Module]:
+def small():
     yield tc.ptx.from_cuda(SMALL)
 
 
-def test_an_assertion_that_fails(small: tc.ptx.Module) -> None:
+def test_an_assertion_that_fails(small):
     with pytest.raises(
         tc.EmulationError, match=r"assertion `x\[threadIdx.x\] > 0` failed in thread 3 of block 0"
     ):
@@ -73,13 +72,13 @@ def test_an_assertion_that_fails(small: tc.ptx.Module) -> None:
         ("pointer", "is no function of the file; calls through pointers are not supported"),
     ],
 )
-def test_calls_that_are_refused(small: tc.ptx.Module, name: str, message: str) -> None:
+def test_calls_that_are_refused(small, name, message):
     with pytest.raises(tc.UnsupportedSyntax, match=message) as error:
         _ = small[name]
     assert name == "recursive" or name in SMALL.splitlines()[error.value.loc.line - 1]
 
 
-def test_an_error_of_nvrtc() -> None:
+def test_an_error_of_nvrtc():
     with pytest.raises(tc.ArgumentError, match=r'NVRTC refuses(.|\n)*identifier "y" is undefined'):
         tc.ptx.from_cuda('extern "C" __global__ void k(int *x) {\n  *x = y;\n}')
 
@@ -102,7 +101,7 @@ def test_an_error_of_nvrtc() -> None:
         ("mma_product", 3, "cp.async.cg.shared.global"),
     ],
 )
-def test_a_deleted_synchronisation_is_reported_at_the_line(name: str, nth: int, line: str) -> None:
+def test_a_deleted_synchronisation_is_reported_at_the_line(name, nth, line):
     case = corpus.CASES[name]()
     kernel = tc.ptx.load(corpus.without(corpus.module("sm_90a").ptx, name, nth))[name]
     arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in case.arguments]

@@ -47,7 +47,7 @@ def operands(m: int, n: int, k: int, kind: Any) -> tuple[np.ndarray, np.ndarray]
     return rng.integers(-8, 8, (m, k)).astype(kind), rng.integers(-8, 8, (n, k)).astype(kind)
 
 
-def test_gemms_of_sm_80(tmp_path: Path) -> None:
+def test_gemms_of_sm_80(tmp_path):
     kernels = compiled("cutlass_sm80.cu", "sm_80", tmp_path)
     for name, kind, result in (("gemm_f16", np.float16, np.float32), ("gemm_s8", np.int8, np.int32)):
         m, n, k = 256, 128, 192
@@ -57,7 +57,7 @@ def test_gemms_of_sm_80(tmp_path: Path) -> None:
         assert np.array_equal(c, a.astype(int) @ b.T.astype(int))
 
 
-def test_a_warp_specialised_gemm(tmp_path: Path) -> None:
+def test_a_warp_specialised_gemm(tmp_path):
     module = compiled("cutlass_sm90.cu", "sm_90a", tmp_path)
     m, n, k, shared = 256, 128, 320, 3 * 2 * 128 * 64 * 2 + 2048
     a, b = operands(m, n, k, np.float16)

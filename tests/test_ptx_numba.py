@@ -43,14 +43,14 @@ def no_barrier(x: Any) -> None:
     x[cuda.threadIdx.x] = part[63 - cuda.threadIdx.x]  # RACE
 
 
-def test_shared_memory_and_atomics() -> None:
+def test_shared_memory_and_atomics():
     x, out = np.arange(1000, dtype=np.float32), np.zeros(1, np.float32)
     tc.ptx.from_numba(total)[8, 128](x, out)
     assert out[0] == x.sum()
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_matrices_with_strides(transposed: bool) -> None:
+def test_matrices_with_strides(transposed):
     rng = np.random.default_rng(0)
     a, b, c = rng.random((20, 30)), rng.random((30, 10)), np.zeros((20, 10))
     b = b.T.copy().T if transposed else b
@@ -60,7 +60,7 @@ def test_matrices_with_strides(transposed: bool) -> None:
     assert len(kernel._compiled) == 1
 
 
-def test_a_race_is_at_its_line_of_python() -> None:
+def test_a_race_is_at_its_line_of_python():
     kernel = tc.ptx.from_numba(no_barrier)
     with pytest.raises(tc.Race) as error:
         kernel[1, 64](np.ones(64, np.float32))
@@ -70,7 +70,7 @@ def test_a_race_is_at_its_line_of_python() -> None:
     kernel.emulator(checks=False)[1, 64](np.ones(64, np.float32))
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     with pytest.raises(tc.ArgumentError, match="3 is no kernel of Numba"):
         tc.ptx.from_numba(3)
     with pytest.raises(tc.ArgumentError, match="a tuple as an argument|cannot be read by the CPU"):

@@ -47,7 +47,7 @@ CHECKED, UNCHECKED = "'index 40 leaves'", "'which has bytes 0 to 159'"
 
 
 @pytest.fixture
-def run(pytester: Any, monkeypatch: Any) -> Any:
+def run(pytester, monkeypatch):
     """Run tests in this process, with the plugin once, installed or not."""
     monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
@@ -59,7 +59,7 @@ def run(pytester: Any, monkeypatch: Any) -> Any:
     return run
 
 
-def test_a_marked_test_fails_with_the_finding(run: Any) -> None:
+def test_a_marked_test_fails_with_the_finding(run):
     result = run(TESTS.format(mark=MARK, unmarked=UNCHECKED))
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*OutOfBounds: index 40 leaves axis 0 of 'x'*"])
@@ -67,19 +67,19 @@ def test_a_marked_test_fails_with_the_finding(run: Any) -> None:
 
 
 @pytest.mark.parametrize("by", ["option", "ini"])
-def test_all_tests_of_a_project(run: Any, pytester: Any, by: str) -> None:
+def test_all_tests_of_a_project(run, pytester, by):
     if by == "ini":
         pytester.makeini("[pytest]\ntensorcore_check = true\n")
     options = ["--tensorcore-check"] if by == "option" else []
     run(TESTS.format(mark="", unmarked=CHECKED), *options).assert_outcomes(passed=3, failed=1)
 
 
-def test_a_mark_may_except_a_test(run: Any) -> None:
+def test_a_mark_may_except_a_test(run):
     tests = TESTS.format(mark=MARK + "(False)", unmarked=CHECKED)
     run(tests, "--tensorcore-check").assert_outcomes(passed=2, failed=2)
 
 
-def test_options_of_a_mark(run: Any) -> None:
+def test_options_of_a_mark(run):
     run("""
         import numpy as np
         import pytest
@@ -103,11 +103,11 @@ def test_options_of_a_mark(run: Any) -> None:
     """).assert_outcomes(passed=1, failed=1)
 
 
-def test_findings_are_in_the_report_for_machines(run: Any, pytester: Any) -> None:
+def test_findings_are_in_the_report_for_machines(run, pytester):
     run(TESTS.format(mark=MARK, unmarked=UNCHECKED), "--junit-xml=found.xml")
     assert '<property name="tensorcore_check"' in (pytester.path / "found.xml").read_text()
 
 
-def test_the_entry_point() -> None:
+def test_the_entry_point():
     text = (Path(__file__).parent.parent / "pyproject.toml").read_text()
     assert f'entry-points.pytest11]\ntensorcore_dsl = "{PLUGIN}"\n' in text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -47,7 +45,7 @@ SHORT = [
 
 
 @pytest.fixture
-def names(pytester: pytest.Pytester) -> Callable[..., list[str]]:
+def names(pytester):
     """The names of the tests that a run with some arguments has."""
     pytester.makeini("[pytest]\nmarkers =\n    quick: see quick.py\n    thorough: see quick.py")
     pytester.makepyfile(test_cases=CASES)
@@ -59,13 +57,13 @@ def names(pytester: pytest.Pytester) -> Callable[..., list[str]]:
     return run
 
 
-def test_the_short_run_has_each_value_once(names: Callable[..., list[str]]) -> None:
+def test_the_short_run_has_each_value_once(names):
     assert names() == SHORT
 
 
-def test_all_cases(names: Callable[..., list[str]]) -> None:
+def test_all_cases(names):
     assert len(names("--all")) == 6 + 3 + 2 + 3 + 5 + 1
 
 
-def test_a_test_that_is_named_has_all_cases(names: Callable[..., list[str]]) -> None:
+def test_a_test_that_is_named_has_all_cases(names):
     assert len(names("test_cases.py::test_product", "test_cases.py::test_long")) == 6 + 2

@@ -58,7 +58,7 @@ def tickets(counter: tc.Array, each: tc.Const):
 
 
 @pytest.mark.parametrize("each", [False, True])
-def test_the_last_ticket(each: bool) -> None:
+def test_the_last_ticket(each):
     counter = zeros(1)
     run(tickets, 4, 64, counter, each)
     assert counter[0] == 0
@@ -82,7 +82,7 @@ def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array, fenced: 
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_a_flag_that_was_seen(fenced: bool) -> None:
+def test_a_flag_that_was_seen(fenced):
     out, flag = zeros(1), zeros(1)
     run(mailbox, 2, 32, np.array([7], np.int32), out, zeros(1), flag, fenced)
     assert (out[0], flag[0]) == ((14, 0) if fenced else (0, 2))
@@ -98,7 +98,7 @@ def unseen_flag(out: tc.Array):
     tc.emit("ld.relaxed.gpu.global.b32", out.at(1))
 
 
-def test_without_a_look_it_is_a_race() -> None:
+def test_without_a_look_it_is_a_race():
     with pytest.raises(Race, match="nothing orders the two"):
         unseen_flag.emulate[2, 1](zeros(2))
 
@@ -115,7 +115,7 @@ def found_it(x: tc.Array, found: tc.Array):
 
 
 @pytest.mark.parametrize("blocks", [5, 700])
-def test_strong_stores_by_many_blocks(blocks: int) -> None:
+def test_strong_stores_by_many_blocks(blocks):
     found = zeros(2)
     run(found_it, blocks, 64, np.arange(blocks * 64, dtype=np.int32), found)
     assert found[0] == 1
@@ -132,7 +132,7 @@ def scalars_of_vectors(words: tc.Array, sums: tc.Array):
     tc.emit("ld.relaxed.gpu.global.b16", sums.at(0))
 
 
-def test_sizes_of_strong_accesses() -> None:
+def test_sizes_of_strong_accesses():
     sums = np.zeros(1, tc.bf16.numpy)
     run(scalars_of_vectors, 1, 64, np.zeros(4, np.uint32), sums)
     assert sums[0] == 64
@@ -168,7 +168,7 @@ def handed(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array, way: tc.C
 
 
 @pytest.mark.parametrize("way", ["store after release", "atomic after release", "acquire after load"])
-def test_patterns_of_two_accesses(way: str) -> None:
+def test_patterns_of_two_accesses(way):
     x, out = np.arange(64, dtype=np.int32), zeros(64)
     run(handed, 2, 64, x, out, zeros(64), zeros(1), way)
     assert np.array_equal(out, 2 * x[::-1])
@@ -194,7 +194,7 @@ def grid_barrier(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array):
             data[b, t] = out[(b + 1) % blocks, 63 - t] + 1
 
 
-def test_rounds_of_a_grid_barrier() -> None:
+def test_rounds_of_a_grid_barrier():
     x, data = np.arange(256, dtype=np.int32).reshape(4, 64), zeros(4, 64)
     run(grid_barrier, 4, 64, x, zeros(4, 64), data, zeros(1))
     assert np.array_equal(data, np.roll(x, -6, axis=0) + 6)
@@ -223,7 +223,7 @@ def look_back(x: tc.Array, out: tc.Array, part: tc.Array, whole: tc.Array, flag:
         out[b] = before + x[b]
 
 
-def test_look_back() -> None:
+def test_look_back():
     x, out = np.arange(24, dtype=np.int32), zeros(24)
     run(look_back, 24, 32, x, out, zeros(24), zeros(24), zeros(24))
     assert np.array_equal(out, np.cumsum(x))
@@ -248,7 +248,7 @@ def parts_of_a_warp(x: tc.Array, out: tc.Array):
         out[t] = tile[t ^ 1]
 
 
-def test_parts_of_a_warp() -> None:
+def test_parts_of_a_warp():
     x, out = np.arange(32, dtype=np.int32), zeros(32)
     run(parts_of_a_warp, 1, 32, x, out)
     assert np.array_equal(out, x[np.arange(32) ^ 1])
@@ -260,7 +260,7 @@ def bytes_of_a_word(x: tc.Array, out: tc.Array):
     out[4 * tc.threadIdx.x + tc.blockIdx.x] = x[tc.threadIdx.x]
 
 
-def test_bytes_of_a_word() -> None:
+def test_bytes_of_a_word():
     x, out = np.arange(32, dtype=np.uint8), np.zeros(128, np.uint8)
     run(bytes_of_a_word, 4, 32, x, out)
     assert np.array_equal(out, np.repeat(x, 4))
@@ -290,7 +290,7 @@ def handed_barrier(x: tc.Array, out: tc.Array):
     out[t] = total
 
 
-def test_a_barrier_that_is_handed_on() -> None:
+def test_a_barrier_that_is_handed_on():
     x, out = np.arange(128, dtype=np.int32), zeros(128)
     run(handed_barrier, 1, 128, x, out)
     a, b, c, d = x.reshape(4, 32)
@@ -365,7 +365,7 @@ def the_same_value(out: tc.Array):
     out[0] = 5
 
 
-def test_a_warning_that_is_an_error_stays_a_warning() -> None:
+def test_a_warning_that_is_an_error_stays_a_warning():
     with pytest.raises(RaceWarning, match="is written here by"):
         run(the_same_value, 1, 64, zeros(1))
 
@@ -374,7 +374,7 @@ ORDERS = [None, 0, 3, "up", "down"]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_pairs_of_named_barriers_that_no_order_changes(order: Any) -> None:
+def test_pairs_of_named_barriers_that_no_order_changes(order):
     x, out = np.arange(512, dtype=np.int32), zeros(64)
     rings_of_named_barriers.emulator("sm_90a", order=order)[1, 128](x, out)
     assert np.array_equal(out, x[:384].reshape(6, 64).sum(0)[::-1])
@@ -411,7 +411,7 @@ def pairs_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
 
 
 @pytest.mark.parametrize("bug", [1, 2])
-def test_pairs_of_named_barriers_by_chance(bug: int) -> None:
+def test_pairs_of_named_barriers_by_chance(bug):
     with pytest.raises(tc.EmulationError, match="barrier 1 pairs warps in the order in which they") as error:
         run(pairs_by_chance, 1, 128, np.arange(128, dtype=np.int32), zeros(128), bug)
     lines, start = inspect.getsourcelines(pairs_by_chance.function)
@@ -457,7 +457,7 @@ def arrivals_by_chance(x: tc.Array, out: tc.Array, bug: tc.Const):
         out[t] = tile[191 - t]
 
 
-def test_arrivals_at_an_mbarrier_that_count_by_chance() -> None:
+def test_arrivals_at_an_mbarrier_that_count_by_chance():
     with pytest.raises(
         tc.EmulationError, match=r"bars\[0\] .* counts arrivals in the order in which they"
     ) as error:
@@ -476,7 +476,7 @@ def test_arrivals_at_an_mbarrier_that_count_by_chance() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("own", [0, 2])
-def test_arrivals_at_mbarriers_that_no_order_changes(own: int, order: Any) -> None:
+def test_arrivals_at_mbarriers_that_no_order_changes(own, order):
     """At one mbarrier behind all waits for the phase before, and at two mbarriers."""
     x, out = np.arange(128, dtype=np.int32), zeros(128)
     arrivals_by_chance.emulator("sm_90a", order=order)[1, 128](x, out, own)
@@ -511,7 +511,7 @@ def arrivals_of_a_peer(x: tc.Array, out: tc.Array):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_arrivals_of_a_peer_in_rounds(order: Any) -> None:
+def test_arrivals_of_a_peer_in_rounds(order):
     x, out = np.arange(128, dtype=np.int32), zeros(32)
     arrivals_of_a_peer.emulator("sm_90a", order=order)[2, 32](x, out)
     assert np.array_equal(out, x.reshape(4, 32).sum(0)[::-1])
@@ -549,7 +549,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("stretch", ["pages", "nodes"])
-def test_no_two_chunks_have_the_same_numbers(stretch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_chunks_have_the_same_numbers(stretch, monkeypatch):
     made = []
     monkeypatch.setattr(LaunchHistory, "retire", lambda history, races: made.append(history))
     reversals.emulator("sm_90a")[1, 128](zeros(128), 1)
@@ -567,7 +567,7 @@ def test_no_two_chunks_have_the_same_numbers(stretch: str, monkeypatch: pytest.M
     assert others and (first[1] <= others[0][0] or others[0][1] <= first[0])
 
 
-def test_serial_numbers_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serial_numbers_are_given_anew(monkeypatch):
     """Chunks that run at once begin again together when all numbers are used up."""
     turns = []
     retire = LaunchHistory.retire
@@ -606,7 +606,7 @@ BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 
 
 @pytest.mark.parametrize("where", ["between operations", "inside of one"])
-def test_operations_of_an_earlier_turn(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_of_an_earlier_turn(where, monkeypatch):
     """Numbers are used up by this chunk while a store goes on, or by another one as it begins."""
     operation, turns = Races.operation, list[int]()
 

@@ -75,7 +75,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_beginners_are_told(case: str) -> None:
+def test_beginners_are_told(case):
     run, message = REFUSALS[case]
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
         run()
@@ -100,7 +100,7 @@ FINISHED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FINISHED)
-def test_functions_of_elements_take_three_arguments(name: str) -> None:
+def test_functions_of_elements_take_three_arguments(name):
     """What does not is shown where it is defined, and no line of the library is."""
     for function, said in (
         (
@@ -131,7 +131,7 @@ HOPPER_ONLY: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("case", HOPPER_ONLY)
-def test_wgmma_kernels_say_where_they_run(case: str) -> None:
+def test_wgmma_kernels_say_where_they_run(case):
     """And not which of their instructions the other architecture lacks."""
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_80"):
         HOPPER_ONLY[case]()

@@ -116,7 +116,7 @@ MMAS = [F16, TF32, S8, F64, tc.mma.m16n8k8(tc.f64, tc.f64, tc.f64)]
 
 
 @pytest.mark.parametrize("mma", MMAS, ids=short)
-def test_bits_and_counts(mma: Any) -> None:
+def test_bits_and_counts(mma):
     alone, ran = outcome("alone", mma)
     assert not ran and alone[1] is None
     for ways in ("whole", "shared", "races"):
@@ -125,7 +125,7 @@ def test_bits_and_counts(mma: Any) -> None:
 
 
 @pytest.mark.parametrize("mma", [F16, TF32, F64], ids=short)
-def test_products_that_blocks_leave(mma: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_that_blocks_leave(mma, monkeypatch):
     """Each is finished in the thread that met it, for its warp alone."""
     alone, _ = outcome("alone", mma, special=True)
     assert alone[1] is None and not np.isfinite(np.frombuffer(alone[0], mma.d.dtype.numpy)).all()
@@ -144,7 +144,7 @@ def test_products_that_blocks_leave(mma: Any, monkeypatch: pytest.MonkeyPatch) -
         assert mma is F64 or {2, 3, 12} <= warps
 
 
-def test_an_error_of_what_finishes_products_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_what_finishes_products_is_raised(monkeypatch):
     def fails(self: Any, left: np.ndarray) -> None:
         raise MemoryError("no room")
 
@@ -153,7 +153,7 @@ def test_an_error_of_what_finishes_products_is_raised(monkeypatch: pytest.Monkey
         outcome("whole", TF32, special=True)
 
 
-def test_products_without_blocks_take_single_steps() -> None:
+def test_products_without_blocks_take_single_steps():
     with without_blocks():
         alone, _ = outcome("alone", F16)
         found, ran = outcome("whole", F16)
@@ -172,7 +172,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("wrong", MISTAKES.values(), ids=MISTAKES)
 @pytest.mark.parametrize("special", [False, True])
-def test_an_error_is_that_of_a_single_step(wrong: Any, special: bool) -> None:
+def test_an_error_is_that_of_a_single_step(wrong, special):
     """Warps go through the loop one after the other: which of several errors comes first may differ."""
     alone = {outcome("alone", F16, special, wrong=(one,))[0][1] for one in wrong}
     assert len(alone) == len(wrong) and None not in alone
@@ -182,7 +182,7 @@ def test_an_error_is_that_of_a_single_step(wrong: Any, special: bool) -> None:
 
 
 @pytest.mark.parametrize("block, thread", [(0, 100), (4, 97), (2, 127)])
-def test_a_word_that_nobody_has_written(block: int, thread: int) -> None:
+def test_a_word_that_nobody_has_written(block, thread):
     alone, _ = outcome("alone", F64, unwritten=(block, thread))
     assert alone[1] is not None and "nothing has written" in alone[1][1]
     for ways in ("whole", "shared"):  # which warp and turn are found first may differ
@@ -191,7 +191,7 @@ def test_a_word_that_nobody_has_written(block: int, thread: int) -> None:
 
 
 @pytest.mark.parametrize("given", [{"skipped": 64}, {"more": 1}, {"more": 2, "skipped": 64}], ids=str)
-def test_some_warps(given: Any) -> None:
+def test_some_warps(given):
     """Warps that take no part keep their registers."""
     alone, _ = outcome("alone", F16, **given)
     for ways in ("whole", "shared"):
@@ -199,7 +199,7 @@ def test_some_warps(given: Any) -> None:
         assert found == alone and ran and alone[1] is None
 
 
-def test_parts_of_warps_take_single_steps() -> None:
+def test_parts_of_warps_take_single_steps():
     alone, _ = outcome("alone", F16, skipped=50)
     assert alone[1] is not None and alone[1][0] is tc.Divergence
     assert outcome("whole", F16, skipped=50)[0] == alone

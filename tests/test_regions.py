@@ -270,21 +270,19 @@ def outcome(
 
 @pytest.mark.parametrize("threads", [96, 128, 48])
 @pytest.mark.parametrize("kernel", MISTAKES + CORRECT, ids=lambda kernel: kernel.__name__)
-def test_regions_give_what_single_steps_give(
-    kernel: Any, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_regions_give_what_single_steps_give(kernel, threads, monkeypatch):
     for checks in (True, None, False):  # with all checks, without those of races, with none
         runs = outcome(kernel, threads, monkeypatch, False, checks)
         assert runs == outcome(kernel, threads, monkeypatch, True, checks)
 
 
 @pytest.mark.parametrize("kernel", MISTAKES, ids=lambda kernel: kernel.__name__)
-def test_the_mistakes_are_found(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mistakes_are_found(kernel, monkeypatch):
     found = outcome(kernel, 128, monkeypatch, False, True)
     assert found == ("an error",) or found[1] or (kernel is together_alike and found[2])
 
 
 @pytest.mark.parametrize("kernel", CORRECT, ids=lambda kernel: kernel.__name__)
-def test_the_others_are_right(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_others_are_right(kernel, monkeypatch):
     _, error, warned, counts = outcome(kernel, 128, monkeypatch, False, True)
     assert error is None and not warned and counts is not None

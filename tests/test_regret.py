@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ PROMOTED = Case("e4m3", 512, 2048, 4096, precise=True)
 
 
 @pytest.mark.parametrize("case", [FEW_ROWS, PROMOTED, Case("tf32", 300, 300, 300)], ids=str)
-def test_plausible_configurations_are_measured(case: Case) -> None:
+def test_plausible_configurations_are_measured(case):
     """The choice comes first; the others are of many kinds, and differ."""
     found = regret.configurations(case, 8)
     assert found[0] == regret.chosen(case)
@@ -31,7 +30,7 @@ def test_plausible_configurations_are_measured(case: Case) -> None:
     assert len({regret.kind_of(config) for config in found}) >= 4
 
 
-def test_both_families_are_measured_where_either_may_be_faster() -> None:
+def test_both_families_are_measured_where_either_may_be_faster():
     """Lines of 1001 elements need copies for wgmma; rows of a single vector have own kernels."""
     for case in (Case("tf32", 46, 1000, 1001), Case("bf16", 46, 1000, 1001)):
         found = regret.configurations(case, 4)
@@ -45,21 +44,21 @@ def test_both_families_are_measured_where_either_may_be_faster() -> None:
     assert all(isinstance(c, HopperConfig) for c in regret.configurations(many, 4))
 
 
-def test_launches_that_no_graph_captured_are_refused() -> None:
+def test_launches_that_no_graph_captured_are_refused():
     """Else the host's time would count."""
     regret._check_captured(argparse.Namespace(graph=object(), error=""))
     with pytest.raises(RuntimeError, match="no graph captured the launches: it is broken"):
         regret._check_captured(argparse.Namespace(graph=None, error="it is broken"))
 
 
-def test_problems_are_those_that_wgmma_runs() -> None:
+def test_problems_are_those_that_wgmma_runs():
     found = regret.problems(3, 12, ("bf16", "e4m3"))
     drawn = landscape.problems(3, 96, ("bf16", "e4m3"))
     assert len(found) == 12 and [case for case in drawn if case in found] == found
     assert all(case.K * case.element.itemsize % 16 == 0 for case in found if case.layout == "row.col")
 
 
-def test_configurations_compile_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_compile_ahead(tmp_path, monkeypatch):
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     assert regret.compile_ahead(FEW_ROWS, HopperConfig(BM=64, BN=32).with_stages()) == ""
@@ -75,7 +74,7 @@ def result(case: Case, *seconds: float, reference: float = 2.0) -> dict[str, Any
     return {**asdict(case), "trials": trials, "reference": reference}
 
 
-def test_the_regret() -> None:
+def test_the_regret():
     results = [
         result(FEW_ROWS, 1.1, 1.0, 4.0),
         result(FEW_ROWS, 1.0, 1.0),
@@ -95,7 +94,7 @@ def test_the_regret() -> None:
 
 
 @pytest.mark.parametrize("slow_at", [2, 3])  # samples: the warm-up, then one a round
-def test_slow_configurations_are_measured_twice(slow_at: int) -> None:
+def test_slow_configurations_are_measured_twice(slow_at):
     """Those that were slow once go on: the power of the GPU may have been the reason."""
 
     def launch(seconds: float, slow_once: bool = False) -> Any:
@@ -112,7 +111,7 @@ def test_slow_configurations_are_measured_twice(slow_at: int) -> None:
     assert calls.count(9.0) == 3  # and the warm-up
 
 
-def test_a_gpu_that_changes_its_speed_gives_no_launch_an_advantage() -> None:
+def test_a_gpu_that_changes_its_speed_gives_no_launch_an_advantage():
     """The first round is faster by a third, as of a GPU that has not yet used up its power."""
     rng, calls = np.random.default_rng(0), 0
     usual = 1 + np.arange(30) / 100
@@ -130,7 +129,7 @@ def test_a_gpu_that_changes_its_speed_gives_no_launch_an_advantage() -> None:
     np.testing.assert_allclose(times / np.mean(times), usual / usual.mean(), rtol=0.01)
 
 
-def test_configurations_are_launched_as_gemm_does() -> None:
+def test_configurations_are_launched_as_gemm_does():
     case = Case("f16", 64, 64, 64)
     a, b, d = regret.arrays(case)
     a[:], b[:] = 1, 2

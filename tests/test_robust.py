@@ -30,7 +30,7 @@ from tests.fuzz.corpus import load
 
 
 class TestEmulate:
-    def test_an_address_may_be_a_number(self) -> None:
+    def test_an_address_may_be_a_number(self):
         shared = np.arange(256, dtype=np.uint8)
         loaded = tc.emulate("ld.shared.b32", 16, shared=shared)
         assert set(loaded) == {int.from_bytes(bytes([16, 17, 18, 19]), "little")}
@@ -41,17 +41,17 @@ class TestEmulate:
         assert rows.shape == (32, 4) and (rows[0] == shared[32:36].view(np.uint32)).all()
 
     @pytest.mark.parametrize("address", [253, 256, 1 << 31, (1 << 32) - 4, (1 << 24) + 0xFFFFFC])
-    def test_addresses_outside(self, address: int) -> None:
+    def test_addresses_outside(self, address):
         with pytest.raises(TensorCoreError):
             tc.emulate("ld.shared.b32", address, shared=np.zeros(256, np.uint8))
 
     @pytest.mark.parametrize("address", [0, 1 << 40, 3 << 39, 1 << 63, (1 << 64) - 4])
-    def test_there_is_no_global_memory_at_any_address(self, address: int) -> None:
+    def test_there_is_no_global_memory_at_any_address(self, address):
         with pytest.raises(OutOfBounds):
             tc.emulate("ld.global.b32", address)
 
     @pytest.mark.parametrize("rank", [2, 17, 255])
-    def test_mbarriers_of_ctas_beyond_the_cluster(self, rank: int) -> None:
+    def test_mbarriers_of_ctas_beyond_the_cluster(self, rank):
         bar = (rank << 24) + 8
         for text, more in (
             ("mbarrier.arrive.release.cluster.shared::cluster.b64", ()),
@@ -60,7 +60,7 @@ class TestEmulate:
             with pytest.raises(EmulationError, match="CTA|cluster"):
                 tc.emulate(text, bar, *more, shared=np.zeros(64, np.uint8))
 
-    def test_empty_batches(self) -> None:
+    def test_empty_batches(self):
         none = np.zeros((0, 32), np.uint32)
         assert tc.emulate("add.u32", none, 1).shape == (0, 32)
         assert tc.emulate("st.shared.b32", none, 1, shared=np.zeros(16, np.uint8)).shape == (0, 16)
@@ -68,11 +68,11 @@ class TestEmulate:
     @pytest.mark.parametrize(
         "given", [-1, 2**32, 1.5, float("nan"), float("inf"), pytest.param(10**5000, id="long")]
     )
-    def test_immediates(self, given: Any) -> None:
+    def test_immediates(self, given):
         with pytest.raises(OperandError, match=r"operand n: .* was given"):
             tc.emulate("cp.async.wait_group", given)
 
-    def test_numbers_beyond_all_floats(self) -> None:
+    def test_numbers_beyond_all_floats(self):
         assert set(tc.emulate("add.rn.f32", 10**400, 0)) == {0x7F800000}
 
 
@@ -93,7 +93,7 @@ class TestText:
             ),
         ],
     )
-    def test_is_refused(self, line: str, message: str) -> None:
+    def test_is_refused(self, line, message):
         with pytest.raises(CompileError, match=message) as error:
             parse_kernel(f"{HEAD}{line}\n}}")
         assert len(str(error.value)) < 1000
@@ -109,7 +109,7 @@ class TestText:
             ("cp.async.wait_group inf", "where an integer known at compile time is needed"),
         ],
     )
-    def test_is_parsed_and_does_not_verify(self, line: str, message: str) -> None:
+    def test_is_parsed_and_does_not_verify(self, line, message):
         with pytest.raises(TensorCoreError, match=message):
             verify(parse_kernel(f"{HEAD}{line}\n}}"), arch("sm_90a"))
 
@@ -122,7 +122,7 @@ class TestText:
             ("max_registers 70000", "max_registers is 70000"),
         ],
     )
-    def test_sizes_of_kernels(self, words: str, message: str) -> None:
+    def test_sizes_of_kernels(self, words, message):
         with pytest.raises(VerifyError, match=message):
             verify(parse_kernel(f"kernel k() {words} {{\n}}"), arch("sm_90a"))
 
@@ -136,13 +136,13 @@ def chain(links: int) -> Any:
 
 
 class TestBranches:
-    def test_long_chains_run(self) -> None:
+    def test_long_chains_run(self):
         out = np.zeros(32, np.uint32)
         chain(150).emulate[1, 32](out)
         assert (out == np.arange(32)).all()
 
     @pytest.mark.parametrize("links", [400, 600])
-    def test_longer_ones_are_refused(self, links: int) -> None:
+    def test_longer_ones_are_refused(self, links):
         with pytest.raises(CompileError, match=r"nest 201 deep; 200 are allowed") as error:
             chain(links).emulate[1, 32](np.zeros(32, np.uint32))
         assert error.value.loc is not None
@@ -161,29 +161,29 @@ KEPT: list[Any] = []
 
 
 class TestArrays:
-    def test_a_right_capsule(self) -> None:
+    def test_a_right_capsule(self):
         raw = read_array(Broken(__dlpack__=answering(capsule()), __dlpack_device__=answering((1, 0))))
         assert raw is not None and raw.shape == (8,)
 
     @pytest.mark.parametrize(
         "changed", [{"ndim": -1}, {"ndim": 10**6}, {"shape": None}, {"byte_offset": 2**63}]
     )
-    def test_wrong_fields(self, changed: dict[str, Any]) -> None:
+    def test_wrong_fields(self, changed):
         array = Broken(__dlpack__=answering(capsule(**changed)), __dlpack_device__=answering((1, 0)))
         with pytest.raises(ArgumentError, match="a Broken whose array protocol is broken"):
             read_array(array)
 
     @pytest.mark.parametrize("device", [None, (), "cpu", (None, 0), KeyError("x")])
-    def test_wrong_devices(self, device: Any) -> None:
+    def test_wrong_devices(self, device):
         with pytest.raises(ArgumentError, match="a Broken whose array protocol is broken"):
             read_array(Broken(__dlpack__=answering(capsule()), __dlpack_device__=answering(device)))
 
     @pytest.mark.parametrize("capsule", [None, 3, "x"])
-    def test_no_capsule(self, capsule: Any) -> None:
+    def test_no_capsule(self, capsule):
         with pytest.raises(ArgumentError, match="array protocol is broken"):
             read_array(Broken(__dlpack__=answering(capsule), __dlpack_device__=answering((1, 0))))
 
-    def test_interfaces_and_streams(self) -> None:
+    def test_interfaces_and_streams(self):
         for interface in (
             3,
             {},
@@ -206,11 +206,11 @@ class TestLaunches:
             ({"arch": ["sm_90"]}, ArchError),
         ],
     )
-    def test_options(self, options: dict[str, Any], error: type[Exception]) -> None:
+    def test_options(self, options, error):
         with pytest.raises(error):
             chain(2).emulator(**options)[1, 32](np.zeros(32, np.uint32))
 
     @pytest.mark.parametrize("bytes", ["1", 1.5, np.zeros(0), pytest.param(10**400, id="long"), 2**31])
-    def test_shared_memory(self, bytes: Any) -> None:
+    def test_shared_memory(self, bytes):
         with pytest.raises(LaunchError, match="bytes"):
             chain(2).emulate[1, 32, None, bytes](np.zeros(32, np.uint32))

@@ -75,13 +75,13 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 class TestInterrupts:
     @pytest.mark.parametrize("grid", [2**31 - 1, 5000])
-    def test_one_ends_many_chunks(self, grid: int) -> None:
+    def test_one_ends_many_chunks(self, grid):
         text = interrupted(f"print('ready', flush=True); emulate({grid}, 100_000)")
         assert "KeyboardInterrupt" in text
         if sys.version_info >= (3, 11):
             assert "interrupted" in text
 
-    def test_no_thread_is_left(self) -> None:
+    def test_no_thread_is_left(self):
         code = """
 print('ready', flush=True)
 try:
@@ -96,12 +96,12 @@ except KeyboardInterrupt:
         out, text = ended(process)
         assert out == "1\n", text
 
-    def test_one_ends_a_single_chunk(self) -> None:
+    def test_one_ends_a_single_chunk(self):
         assert "KeyboardInterrupt" in interrupted("print('ready', flush=True); emulate(1, 2**31 - 1)")
 
 
 class TestMemory:
-    def test_does_not_grow_with_the_grid(self) -> None:
+    def test_does_not_grow_with_the_grid(self):
         code = """
 emulate(4_000, 1)
 before = peak()
@@ -112,7 +112,7 @@ print(peak() - before)
         assert out and int(out) < 24, (out, text)
 
     @pytest.mark.thorough
-    def test_chunks_count_whole_warps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_chunks_count_whole_warps(self, monkeypatch):
         """A block of one thread takes the room of a warp."""
         sizes, chunks = [], launch._chunks
 
@@ -129,7 +129,7 @@ print(peak() - before)
         assert sizes[0] * 32 <= launch.MAX_THREADS
 
     @pytest.mark.thorough
-    def test_large_chunks_need_no_large_stack(self) -> None:
+    def test_large_chunks_need_no_large_stack(self):
         """Chunks grow with the processors; a thread has 512 KiB of stack on some systems."""
         code = """
 from tensorcore_dsl.interpreter import launch
@@ -150,14 +150,14 @@ for block in (1, 32, 256):
         out, text = process.communicate(timeout=120)
         assert (process.returncode, out) == (0, "True\n" * 3), text
 
-    def test_the_largest_grid_starts_at_once(self) -> None:
+    def test_the_largest_grid_starts_at_once(self):
         """Its first block fails."""
         b = Builder(("a", u64))
         b.op(LOAD_GLOBAL, 0)
         with pytest.raises(OutOfBounds, match=r"thread 0 of block 0"):
             b.run(np.zeros(4, np.uint32), grid=2**31 - 1)
 
-    def test_chunks_of_small_blocks_share_bounded_memory(self) -> None:
+    def test_chunks_of_small_blocks_share_bounded_memory(self):
         program = compile_program(Builder(("a", u64)).kernel)
         size, _ = launch._chunks(program, 10**9, 1, 4, 1, 227 << 10)
         assert size * (227 << 10) <= launch.SHARED
@@ -175,9 +175,7 @@ for block in (1, 32, 256):
             (100, 1, 50),
         ],
     )
-    def test_registers_do_not_meet_in_a_few_sets_of_a_cache(
-        self, ctas: int, cluster: int, expected: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_registers_do_not_meet_in_a_few_sets_of_a_cache(self, ctas, cluster, expected, monkeypatch):
         """Those of 256 threads a block, of which a chunk may have 128, in chunks of two workers."""
         monkeypatch.setattr(launch, "MAX_THREADS", 128 * 256)
         program = compile_program(Builder(("a", u64)).kernel)
@@ -195,9 +193,7 @@ for block in (1, 32, 256):
             (2400, 2, [120] * 20),
         ],
     )
-    def test_workers_have_as_many_blocks(
-        self, ctas: int, workers: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_workers_have_as_many_blocks(self, ctas, workers, sizes, monkeypatch):
         """Blocks of 256 threads, of which a chunk may have 128."""
         monkeypatch.setattr(launch, "MAX_THREADS", 128 * 256)
         program = compile_program(Builder(("a", u64)).kernel)
@@ -206,12 +202,12 @@ for block in (1, 32, 256):
         assert [min(size, ctas - at) for at in range(0, ctas, size)] == sizes
 
     @pytest.mark.parametrize("ctas, chunks", [(1, 1), (32, 1), (64, 1), (100, 2)])
-    def test_threads_share_no_small_launch(self, ctas: int, chunks: int) -> None:
+    def test_threads_share_no_small_launch(self, ctas, chunks):
         """64 blocks of a warp are the least that is worth another thread."""
         program = compile_program(Builder(("a", u64)).kernel)
         assert launch._chunks(program, ctas, 32, 2, 1, 0)[1] == chunks
 
-    def test_sums_of_products_stay_in_the_caches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sums_of_products_stay_in_the_caches(self, monkeypatch):
         """Each product of f64 adds to 16 bytes of a thread."""
         assert 1 << 16 <= launch.cache_bytes() < 1 << 28
         programs, chunks = [], launch._chunks
@@ -243,7 +239,7 @@ def add_products(out, count: tc.Const):  # type: ignore[no-untyped-def]
 
 
 class TestErrors:
-    def test_the_first_chunk_that_fails_is_named(self) -> None:
+    def test_the_first_chunk_that_fails_is_named(self):
         """Every block from 1,000 on fails; later ones may do so earlier."""
         b = Builder(("out", u64))
         with b.when(b.op(LESS, b.op(CTAID), 1000)):
@@ -252,7 +248,7 @@ class TestErrors:
         with pytest.raises(OutOfBounds, match="of block 1000"):
             b.run(np.zeros(4, np.uint32), grid=4000, block=1024, workers=3)
 
-    def test_threads_end_with_the_error(self) -> None:
+    def test_threads_end_with_the_error(self):
         b = Builder(("out", u64))
         b.op(LOAD_GLOBAL, 0)
         before = set(threading.enumerate())
@@ -261,6 +257,6 @@ class TestErrors:
         assert set(threading.enumerate()) <= before
 
     @pytest.mark.parametrize("workers", [0, -1, 10**6, 2.0, "3", True])
-    def test_workers_that_cannot_be(self, workers: Any) -> None:
+    def test_workers_that_cannot_be(self, workers):
         with pytest.raises(ArgumentError, match=r"workers is .*; 1 to 1024 are allowed"):
             Builder(("out", u64)).run(np.zeros(4, np.uint32), workers=workers)

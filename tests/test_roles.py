@@ -101,23 +101,23 @@ class TestRoles:
         assert (lines == lines[:, :1]).all()
         return lines[:, 0].tolist()
 
-    def test_each_warpgroup_has_one(self) -> None:
+    def test_each_warpgroup_has_one(self):
         assert self.numbers(three_roles, 6) == [1100, 1101, 1200, 1300, 1301, 1302]
 
-    def test_numbers_go_to_who_wants_one(self) -> None:
+    def test_numbers_go_to_who_wants_one(self):
         assert self.numbers(without_numbers, 8) == [1, 1, 7, 7, 0, 1, 9, 9]
 
-    def test_changes_of_variables_join(self) -> None:
+    def test_changes_of_variables_join(self):
         assert self.numbers(changes, 3) == [6, -5, 5]
 
-    def test_in_a_loop(self) -> None:
+    def test_in_a_loop(self):
         assert self.numbers(in_a_loop, 2, 3) == [3, 30]
 
-    def test_roles_fix_the_block(self) -> None:
+    def test_roles_fix_the_block(self):
         assert ".reqntid 768" in three_roles.ptx(LINE, arch="sm_80")
         assert "threads 768" in three_roles.ir(LINE, arch="sm_80")
 
-    def test_branches_are_uniform_in_a_warp(self) -> None:
+    def test_branches_are_uniform_in_a_warp(self):
         """The warpgroup's number comes by a shuffle, which the assembler knows to be uniform."""
         ptx = without_numbers.ptx(LINE, arch="sm_80")
         assert ptx.count("shfl.sync.idx") == 1
@@ -128,7 +128,7 @@ class TestRoles:
 
 
 class TestRegisters:
-    def test_a_pipeline(self) -> None:
+    def test_a_pipeline(self):
         x = np.random.default_rng(3).integers(-99, 99, (7, 128)).astype(np.int32)
         out = np.zeros((2, 128), np.int32)
         run(by_roles, 384, x, out)
@@ -147,17 +147,17 @@ class TestRegisters:
             (dict(registers=(168, 168)), []),
         ],
     )
-    def test_setmaxnreg(self, constants: dict[str, Any], expected: list[tuple[str, int]]) -> None:
+    def test_setmaxnreg(self, constants, expected):
         found = re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+)", self.ptx(**constants))
         assert [(way, int(count)) for way, count in found] == expected
 
-    def test_the_assembler_gives_what_the_language_counts_on(self) -> None:
+    def test_the_assembler_gives_what_the_language_counts_on(self):
         lines = ArrayType(tc.s32, 2, (False, True), 16)
         found = by_roles.resources(lines, lines, arch="sm_90a")
         assert found.registers == 168
         assert not found.warnings
 
-    def test_a_bound_on_registers_counts(self) -> None:
+    def test_a_bound_on_registers_counts(self):
         bounded = tc.kernel(by_roles.function, max_registers=128)
         lines = ArrayType(tc.s32, 2, (False, True), 16)
         with pytest.raises(OperandError, match=r"launched with 3 \* 128 = 384"):
@@ -231,23 +231,23 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-def test_mistakes(mistake: str, words: str) -> None:
+def test_mistakes(mistake, words):
     with pytest.raises(OperandError, match=words) as found:
         mistaken.ir(LINE, mistake=mistake, arch="sm_90a")
     assert "tc.warp_specialize(" in str(found.value)  # the line that is shown
 
 
-def test_a_role_of_other_arguments() -> None:
+def test_a_role_of_other_arguments():
     with pytest.raises(CompileError, match="of_two.*missing a required argument: 'second'"):
         mistaken.ir(LINE, mistake="arguments", arch="sm_90a")
 
 
-def test_a_target_without_setmaxnreg() -> None:
+def test_a_target_without_setmaxnreg():
     lines = ArrayType(tc.s32, 2, (False, True), 16)
     with pytest.raises(tc.ArchError, match="setmaxnreg"):
         by_roles.ir(lines, lines, arch="sm_90")
 
 
-def test_a_block_of_another_size() -> None:
+def test_a_block_of_another_size():
     with pytest.raises(LaunchError, match="compiled for .768, 1, 1."):
         run(three_roles, 256, np.zeros(256, np.int32))

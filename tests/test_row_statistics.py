@@ -37,7 +37,7 @@ MOST, LEAST = RowReduction("max"), RowReduction("min")
 
 
 @pytest.fixture(autouse=True)
-def hopper() -> Any:
+def hopper():
     with tc.target("cpu", "sm_90a"):
         yield
 
@@ -79,7 +79,7 @@ KINDS = {
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", KINDS)
-def test_every_type(name: str) -> None:
+def test_every_type(name):
     """Two tiles by two, the last ones not full."""
     dtype, options = KINDS[name]
     check(whole(72, 80, dtype=dtype), whole(80, 56, dtype=dtype, order="F"), small(), **options)
@@ -97,40 +97,40 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_every_feature(name: str) -> None:
+def test_every_feature(name):
     check(whole(136, 264), whole(264, 88, order="F"), small(**FEATURES[name]), out_dtype=tc.f32)
 
 
 @pytest.mark.parametrize("name", ["in turn", "split in two"])
-def test_other_types_of_features(name: str) -> None:
+def test_other_types_of_features(name):
     a, b = whole(72, 144, dtype=S8), whole(144, 56, dtype=S8, order="F")
     check(a, b, small(**FEATURES[name]))
 
 
 @pytest.mark.parametrize("orders", ["CC", "FC", "FF"])
-def test_other_layouts(orders: str) -> None:
+def test_other_layouts(orders):
     a, b = whole(72, 80, order=orders[0]), whole(80, 104, order=orders[1])
     check(a, b, small(BN=64), out_dtype=tc.f32)
 
 
 @pytest.mark.parametrize("columns", [1, 37, 65])
-def test_results_that_threads_write(columns: int) -> None:
+def test_results_that_threads_write(columns):
     """Rows of D start anywhere."""
     check(whole(70, 80), whole(80, columns, order="F"), small(), out_dtype=tc.f32)
 
 
 @pytest.mark.parametrize(("of_a", "of_b"), [((3,), (3,)), ((3,), ()), ((), (3,))])
-def test_batches(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+def test_batches(of_a, of_b):
     check(whole(*of_a, 72, 136), whole(*of_b, 136, 104), small(BN=64), out_dtype=tc.f32)
 
 
-def test_the_tile_that_gemm_chooses() -> None:
+def test_the_tile_that_gemm_chooses():
     a, b = whole(130, 64), whole(64, 264, order="F")
     d, found = kernels.gemm(a, b, row_reductions=[MOST])
     assert np.array_equal(found[0], d.max(1).astype(F32))
 
 
-def test_results_are_finished_but_not_rounded() -> None:
+def test_results_are_finished_but_not_rounded():
     """After alpha, C and the function; sums of what D in f16 rounds to infinity, and loses."""
     a, b, c = (
         whole(*shape, dtype=F16, order=o) for *shape, o in ((72, 80, "C"), (80, 56, "F"), (72, 56, "C"))
@@ -146,14 +146,14 @@ def test_results_are_finished_but_not_rounded() -> None:
     assert np.array_equal(most, exact.max(1))
 
 
-def test_a_function_of_s8_products_works_on_s32() -> None:
+def test_a_function_of_s8_products_works_on_s32():
     a, b = whole(40, 64, dtype=S8), whole(64, 48, dtype=S8, order="F")
     odd = RowReduction("sum", transform=lambda v: v & 1)
     _, (found,) = kernels.gemm(a, b, row_reductions=(odd,), config=small())
     assert np.array_equal(found, (a.astype(int) @ b.astype(int) % 2).sum(1))
 
 
-def test_columns_outside_do_not_count() -> None:
+def test_columns_outside_do_not_count():
     """Not even where the function makes something of the zeros there."""
     a, b = whole(40, 64), whole(64, 72, order="F")
     finish = lambda value, row, col: value - 1000  # noqa: E731
@@ -164,7 +164,7 @@ def test_columns_outside_do_not_count() -> None:
     assert np.array_equal(found, [d.max(1), np.full(40, 72)])
 
 
-def test_extremes_pass_over_nan() -> None:
+def test_extremes_pass_over_nan():
     a, b = whole(64, 64), whole(64, 72, order="F")
     nan = float("nan")
     finish = lambda v, row, col: tc.select((row == 5) | (col % 3 == 1), nan, v)  # noqa: E731
@@ -201,7 +201,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_sums_are_added_in_the_documented_order(name: str) -> None:
+def test_sums_are_added_in_the_documented_order(name):
     width, changes = ORDERS[name]
     draw = np.random.default_rng(3).standard_normal
     a, b = draw((72, 200)).astype(BF16), np.asfortranarray(draw((200, 104)).astype(BF16))
@@ -218,7 +218,7 @@ def test_sums_are_added_in_the_documented_order(name: str) -> None:
 # -- calls ----------------------------------------------------------------------------------------
 
 
-def test_arrays_for_both_results() -> None:
+def test_arrays_for_both_results():
     a, b = whole(2, 40, 64), whole(64, 48, order="F")
     d, statistics = np.empty((2, 40, 48), F32), np.empty((40, 2, 2), F32).T
     found = kernels.gemm(a, b, row_reductions=(SUM, MOST), out=d, row_out=statistics, config=small())
@@ -227,7 +227,7 @@ def test_arrays_for_both_results() -> None:
     assert np.array_equal(statistics, [d.sum(2), d.max(2)])
 
 
-def test_what_was_prepared_is_told_apart() -> None:
+def test_what_was_prepared_is_told_apart():
     """Calls that differ in `rows`, or in which array is which, by the same shapes and types."""
     a, b = whole(48, 64), whole(64, 48, order="F")
     d = a.astype(F32) @ b.astype(F32)
@@ -245,7 +245,7 @@ def test_what_was_prepared_is_told_apart() -> None:
         assert np.array_equal(room, d)
 
 
-def test_products_without_statistics_are_as_before() -> None:
+def test_products_without_statistics_are_as_before():
     a, b = whole(64, 64), whole(64, 64, order="F")
     d = np.empty((64, 64), BF16)
     without, beside = (plan(a, b, None, d, config=small(), row_reductions=r) for r in ((), (SUM,)))
@@ -257,7 +257,7 @@ def test_products_without_statistics_are_as_before() -> None:
     )
 
 
-def test_rows_without_elements() -> None:
+def test_rows_without_elements():
     d, found = kernels.gemm(whole(5, 16), whole(16, 0), row_reductions=(SUM, MOST, LEAST))
     assert d.shape == (5, 0)
     assert np.array_equal(found, np.repeat([[0], [-np.inf], [np.inf]], 5, axis=1))
@@ -290,14 +290,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
-def test_refusals(changes: dict[str, Any], message: str) -> None:
+def test_refusals(changes, message):
     with pytest.raises(tc.ArgumentError) as error:
         kernels.gemm(**{"a": SQUARE, "b": SQUARE, **changes})
     assert message in str(error.value)
 
 
 @pytest.mark.quick
-def test_statistics_that_there_are_not() -> None:
+def test_statistics_that_there_are_not():
     with pytest.raises(tc.ArgumentError, match="op is 'mean'; allowed are sum, max, min"):
         RowReduction("mean")
     with pytest.raises(tc.ArgumentError, match="transform is 2; a function transform"):
@@ -311,7 +311,7 @@ def test_statistics_that_there_are_not() -> None:
 # -- memory, and the assembler --------------------------------------------------------------------
 
 
-def test_parts_come_from_the_memory_of_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_come_from_the_memory_of_their_stream(monkeypatch):
     """Where else they lay, another stream could be given them before the launch has ended."""
     current = [0]
 
@@ -344,13 +344,13 @@ ASSEMBLED = [
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize(("dtype", "out", "config", "size"), ASSEMBLED)
-def test_the_assembler_has_nothing_to_say(dtype: Any, out: Any, config: Any, size: Any) -> None:
+def test_the_assembler_has_nothing_to_say(dtype, out, config, size):
     """With C and scalars, which take registers too; tiles as they are chosen."""
     check_assembled(dtype, out, config, size)
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
-def test_tiles_where_no_thread_has_more_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_where_no_thread_has_more_registers(monkeypatch):
     """Without ptxas: tiles are chosen that an equal share is enough for."""
     monkeypatch.setenv("TENSORCORE_DSL_PTXAS", "off")
     monkeypatch.setattr(families, "gives_registers", lambda: False)
@@ -371,7 +371,7 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
     assert not used.warnings
 
 
-def test_combining_is_assembled_too() -> None:
+def test_combining_is_assembled_too():
     pytest.importorskip("cuda.core", reason="needs nvJitLink")
     parts, found = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
     used = combine_parts.resources(parts, found, arch="sm_90a", reductions=(SUM, MOST))
@@ -389,7 +389,7 @@ HOPPER = pytest.mark.skipif(
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("kind", ["bf16", "tf32", "s8"])
-def test_a_gpu_finds_the_bits_of_the_emulator(name: str, kind: str) -> None:
+def test_a_gpu_finds_the_bits_of_the_emulator(name, kind):
     dtype, precision = KINDS[kind]
     draw = np.random.default_rng(7).standard_normal
     a, b = (9 * draw((136, 272))).astype(dtype), (9 * draw((88, 272))).astype(dtype).T
@@ -402,7 +402,7 @@ def test_a_gpu_finds_the_bits_of_the_emulator(name: str, kind: str) -> None:
 
 @HOPPER
 @pytest.mark.gpu
-def test_streams_and_graphs_take_both_launches() -> None:
+def test_streams_and_graphs_take_both_launches():
     torch = pytest.importorskip("torch")
     a, b = (torch.randn(512, 512, device="cuda").bfloat16() for _ in range(2))
     options: dict[str, Any] = dict(row_reductions=(SUM, MOST), family="sm90")

@@ -41,7 +41,7 @@ def on_hopper(function: Any, *operands: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
-def test_promoted_sums_do_not_drift(dtype: Any) -> None:
+def test_promoted_sums_do_not_drift(dtype):
     """Terms of one sign, where each step of the tensor core truncates: the worst for fast sums."""
     a, b = abs(normal(64, 2048, dtype)), abs(normal(2048, 32, dtype, "F"))
     wanted = a.astype(np.float64) @ b.astype(np.float64)
@@ -54,13 +54,13 @@ def test_promoted_sums_do_not_drift(dtype: Any) -> None:
     assert error(tc.f32) == error(None) < 2.0**-10 < 2.0**-7 < error("fast")
 
 
-def test_the_default_is_accurate() -> None:
+def test_the_default_is_accurate():
     a, b, d = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F"), np.zeros((64, 64), BF16)
     chosen = {how: plan(a, b, None, d, accumulate=how).kernel for how in (None, tc.f32, "fast")}
     assert chosen == {None: promoted_fp8_gemm, tc.f32: promoted_fp8_gemm, "fast": fp8_gemm}
 
 
-def test_only_fp8_is_fast() -> None:
+def test_only_fp8_is_fast():
     a = np.zeros((64, 64), BF16)
     with pytest.raises(tc.ArgumentError, match="only fp8 products have fast accumulation, not bf16"):
         kernels.gemm(a, a, accumulate="fast")
@@ -77,7 +77,7 @@ def test_only_fp8_is_fast() -> None:
     ],
     ids=["parts of 96", "cluster", "narrow", "uneven registers"],
 )
-def test_promoted_tiles(config: Any) -> None:
+def test_promoted_tiles(config):
     """Whole numbers: exact in any order, in parts of any width."""
     a = RNG.integers(-3, 4, (300, 192)).astype(E4M3)
     b = np.asfortranarray(RNG.integers(-3, 4, (192, 271)).astype(E4M3))
@@ -85,7 +85,7 @@ def test_promoted_tiles(config: Any) -> None:
     assert np.array_equal(found, a.astype(np.float64) @ b.astype(np.float64))
 
 
-def test_tiles_that_cannot_be_promoted() -> None:
+def test_tiles_that_cannot_be_promoted():
     a, b = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F")
     with pytest.raises(tc.TensorCoreError, match="takes no pingpong"):
         on_hopper(kernels.gemm, a, b, config=HopperConfig(BM=64, BN=128, pingpong=True))
@@ -103,7 +103,7 @@ DEEP_OR_SWAPPED = {
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("name", DEEP_OR_SWAPPED)
 @pytest.mark.parametrize("accumulate", [None, "fast"], ids=["promoted", "fast"])
-def test_stages_and_places_do_not_change_bits(name: str, accumulate: Any) -> None:
+def test_stages_and_places_do_not_change_bits(name, accumulate):
     """Every 128 of K are summed alone, however many a stage holds; a product commutes."""
     draw = np.random.default_rng(9)
     a = draw.standard_normal((56, 656)).astype(E4M3)
@@ -119,7 +119,7 @@ def test_stages_and_places_do_not_change_bits(name: str, accumulate: Any) -> Non
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("split_k", [1, 3])
 @pytest.mark.parametrize("changes", [{}, dict(k_slabs=2), dict(cluster_m=2)], ids=str)
-def test_sums_in_turns_have_the_same_bits(changes: dict[str, int], split_k: int) -> None:
+def test_sums_in_turns_have_the_same_bits(changes, split_k):
     """No sum at all, an odd and an even number of them, and more tiles than CTAs."""
     draw = np.random.default_rng(5)
     waiting = HopperConfig(BM=64, BN=16, stages=3, mma_in_flight=0, split_k=split_k, **changes)
@@ -145,7 +145,7 @@ def whole(scales: np.ndarray, shape: tuple[int, int], high: int) -> np.ndarray:
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 203, 400)])
-def test_scaled_products(dtype: Any, shape: tuple[int, int, int]) -> None:
+def test_scaled_products(dtype, shape):
     M, N, K = shape
     a, b = normal(M, K, dtype), normal(K, N, dtype, "F")
     a_scales = RNG.uniform(0.5, 2, (M, -(-K // 128))).astype(np.float32)
@@ -156,7 +156,7 @@ def test_scaled_products(dtype: Any, shape: tuple[int, int, int]) -> None:
     assert (np.abs(found - left @ right) <= SLACK * (abs(left) @ abs(right))).all()
 
 
-def test_scales_of_one_change_nothing() -> None:
+def test_scales_of_one_change_nothing():
     a, b = normal(100, 256, E4M3), normal(256, 144, E4M3, "F")
     ones = np.ones((100, 2), np.float32), np.ones((2, 2), np.float32)
     found = on_hopper(kernels.scaled_gemm, a, b, *ones, epilogue=lambda v, row, col: v + 1)
@@ -165,7 +165,7 @@ def test_scales_of_one_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("width", [64, 128, 192, 256])
-def test_each_block_has_its_scale(width: int) -> None:
+def test_each_block_has_its_scale(width):
     """Powers of two over whole numbers: a scale of the wrong block cannot go unseen."""
     a = RNG.integers(-1, 2, (130, 384)).astype(E4M3)
     b = np.asfortranarray(RNG.integers(-1, 2, (384, 400)).astype(E4M3))
@@ -200,7 +200,7 @@ BAD_SCALED: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_SCALED, ids=[m for _, m in BAD_SCALED])
-def test_refused_scales(changes: dict[str, Any], message: str) -> None:
+def test_refused_scales(changes, message):
     with pytest.raises(tc.ArgumentError) as error:
         scaled(**changes)
     assert message in str(error.value)
@@ -225,7 +225,7 @@ def rounded(a: np.ndarray, b: np.ndarray, scale: Any, zero: float) -> np.ndarray
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("shape", [(64, 32, 64), (200, 143, 336)])
-def test_requantised(by_column: bool, shape: tuple[int, int, int]) -> None:
+def test_requantised(by_column, shape):
     M, N, K = shape
     a, b = bytes_(M, K), bytes_(K, N, "F")
     scale = RNG.uniform(1e-4, 1e-3, N).astype(np.float32) if by_column else 4e-4
@@ -238,7 +238,7 @@ NEAR = 2.0**-52  # of a half: the next number of f64
 
 
 @pytest.mark.parametrize("zero", [0.0, 0.5, -2.5, 1e9 + 0.5, -3.0e-308])
-def test_each_value_is_rounded_once(zero: float) -> None:
+def test_each_value_is_rounded_once(zero):
     """Numbers that are a half in f32, or in f64, and exactly lie beside it."""
     a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
     a[:, 0], b[0] = np.arange(-8, 8), [-128, -127, -85, -17, -9, -3, -1, 0, 1, 3, 5, 9, 17, 51, 99, 127]
@@ -261,7 +261,7 @@ def test_each_value_is_rounded_once(zero: float) -> None:
     assert np.array_equal(found, rounded(a, b, by_column, zero))
 
 
-def test_large_sums_are_rounded_once() -> None:
+def test_large_sums_are_rounded_once():
     """Sums beyond 2**24, which f32 does not hold: 8.5 and -8.5 with an excess of 1 part in 2**25."""
     a, b = np.full((16, 2080), 127, np.int8), np.full((2080, 16), 127, np.int8, "F")
     a[:, -16:], b[-16:, :] = 0, 0
@@ -273,7 +273,7 @@ def test_large_sums_are_rounded_once() -> None:
         assert np.array_equal(found, wanted) and len(np.unique(wanted)) == 2
 
 
-def test_scale_and_zero_are_those_of_each_call() -> None:
+def test_scale_and_zero_are_those_of_each_call():
     a, b = bytes_(32, 64), bytes_(64, 48, "F")
     vectors = [RNG.uniform(1e-4, 1e-3, 48).astype(np.float32) for _ in range(2)]
     for scale in (4e-4, 5e-4, 4e-4, *vectors):
@@ -282,14 +282,14 @@ def test_scale_and_zero_are_those_of_each_call() -> None:
             assert np.array_equal(found, rounded(a, b, scale, zero))
 
 
-def test_numbers_of_numpy() -> None:
+def test_numbers_of_numpy():
     a, b = bytes_(32, 64), bytes_(64, 48, "F")
     for scale, zero in ((np.float32(4e-4), np.int8(-3)), (np.int64(1), np.float16(0.5))):
         found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
         assert np.array_equal(found, rounded(a, b, scale, float(zero)))
 
 
-def test_halves_and_ends() -> None:
+def test_halves_and_ends():
     a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
     a[:, 0], b[0, :6] = 1, [1, 3, 5, -1, 127, -128]
     found = on_hopper(kernels.requantised_gemm, a, b, 0.5)
@@ -318,7 +318,7 @@ BAD_BYTES: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD_BYTES, ids=[m for _, m in BAD_BYTES])
-def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
+def test_refused_bytes(changes, message):
     given = {"a": BYTE, "b": np.asfortranarray(BYTE), "scale": 1.0, **changes}
     with pytest.raises(tc.ArgumentError) as error:
         on_hopper(kernels.requantised_gemm, **given)
@@ -339,7 +339,7 @@ KERNELS = [
 
 
 @pytest.mark.parametrize(("name", "kernel", "config"), KERNELS, ids=[n for n, *_ in KERNELS])
-def test_neither_spills_nor_serialises(name: str, kernel: Any, config: Any) -> None:
+def test_neither_spills_nor_serialises(name, kernel, config):
     byte = name == "requantised"
     a = np.zeros((512, 512), np.int8 if byte else E4M3)
     b, d = np.asfortranarray(a), np.zeros((512, 512), np.int8 if byte else BF16)

@@ -96,7 +96,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
-def test_refused(function: Any) -> None:
+def test_refused(function):
     with pytest.raises(tc.TensorCoreError) as error:
         tc.kernel(function).emulator("sm_90a")[1, 32](np.zeros(32, np.float32))
     assert REFUSED[function] in error.value.message
@@ -115,7 +115,7 @@ def result(*given: Any) -> list[float]:
     return x.tolist()
 
 
-def test_changes_around_a_kernel_compile_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_around_a_kernel_compile_it_again(monkeypatch):
     assert result() == [3, 1, 3, 0]
     monkeypatch.setitem(globals(), "FACTOR", 5)
     monkeypatch.setitem(globals(), "SIZES", [7])
@@ -127,14 +127,14 @@ def test_changes_around_a_kernel_compile_it_again(monkeypatch: pytest.MonkeyPatc
     assert result() == [5, 8, 9, 0] and reads._specialisations is compiled
 
 
-def test_const_objects_are_told_apart_by_their_contents() -> None:
+def test_const_objects_are_told_apart_by_their_contents():
     given = SimpleNamespace(n=1)
     assert result(given)[3] == 1
     given.n = 2
     assert result(given)[3] == 2
 
 
-def test_a_closure_that_changes() -> None:
+def test_a_closure_that_changes():
     n = 1
 
     @tc.kernel

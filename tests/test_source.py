@@ -79,7 +79,7 @@ def check(printed: str, place: str) -> None:
 @pytest.mark.parametrize(
     "command", [["-B", "-X", "dev", "-c", PROGRAM], ["-Bc" + PROGRAM]], ids=["apart", "behind"]
 )
-def test_command(command: list[str]):
+def test_command(command):
     place = "<string>" if sys.version_info >= (3, 13) else "<python -c>"
     check(run(*command, "-c", "more"), place)
 
@@ -87,7 +87,7 @@ def test_command(command: list[str]):
 @pytest.mark.parametrize(
     "command, encoding", [(["-"], "latin-1"), ([], "utf-8-sig")], ids=["dash", "nothing"]
 )
-def test_redirected_file(tmp_path: Path, command: list[str], encoding: str):
+def test_redirected_file(tmp_path, command, encoding):
     text = PROGRAM.replace("A docstring", "Für alle")
     if encoding == "latin-1":
         text = "# coding: latin-1" + text
@@ -199,7 +199,7 @@ def _continues(line: str) -> bool:
 @pytest.mark.parametrize(
     "command", [["-q"], ["-q", "-c", "import code, readline; code.interact('')"]], ids=["python", "code"]
 )
-def test_prompt(command: list[str]):
+def test_prompt(command):
     pytest.importorskip("readline")
     shown = typed(TYPED, *command, PYTHON_BASIC_REPL="1")
     assert "first [1. 1. 1. 1.]" in shown
@@ -343,7 +343,7 @@ def test_files_that_are_gone():
         tc.kernel(space["gone"]).ir(tc.s32)
 
 
-def test_files_that_have_changed(tmp_path: Path):
+def test_files_that_have_changed(tmp_path):
     path = tmp_path / "changing.py"
     path.write_text("def changing(x):\n    return x\n")
     space: dict[str, Any] = {}

@@ -60,19 +60,19 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 64), (3, 50), (130, 300), (1, 1)])
-def test_the_largest_are_kept(dtype: Any, shape: tuple[int, int]) -> None:
+def test_the_largest_are_kept(dtype, shape):
     a = dense(*shape, dtype)
     assert np.array_equal(kernels.decompress(kernels.compress(a, prune=True)), pruned(a))
 
 
-def test_of_equals_the_first_are_kept() -> None:
+def test_of_equals_the_first_are_kept():
     a = np.array([[1, -1, 1, 1, 0, 2, -2, 2]], np.float16)
     found = kernels.compress(a, prune=True)
     assert found.values[0, :4].tolist() == [1, -1, 2, -2]
     assert found.metadata[0, 0, 0] & 0xFF == 0b1001_0100
 
 
-def test_the_ends_of_ranges() -> None:
+def test_the_ends_of_ranges():
     bytes_ = np.array([[-128, 127, 1, -127]], np.int8)
     assert kernels.compress(bytes_, prune=True).values[0, :2].tolist() == [-128, 127]
     halves = np.array([[1, np.inf, np.nan, 2, -0.0, -0.0, 0, 1]], np.float16)
@@ -81,7 +81,7 @@ def test_the_ends_of_ranges() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_sparse_comes_back(dtype: Any) -> None:
+def test_what_is_sparse_comes_back(dtype):
     a = pruned(dense(70, 136, dtype))
     found = kernels.compress(a)
     assert same_bits(kernels.decompress(found), a)
@@ -90,7 +90,7 @@ def test_what_is_sparse_comes_back(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 128), (70, 50)])
-def test_kernels_pack_as_numpy_does(dtype: Any, shape: tuple[int, int]) -> None:
+def test_kernels_pack_as_numpy_does(dtype, shape):
     a = dense(*shape, dtype)
     wanted = kernels.compress(a, prune=True)
     values, metadata = np.empty_like(wanted.values), np.empty_like(wanted.metadata)
@@ -107,7 +107,7 @@ def test_kernels_pack_as_numpy_does(dtype: Any, shape: tuple[int, int]) -> None:
     assert excess[0] == first[0] * -(-a.shape[1] // chunk) + first[1] // chunk
 
 
-def test_torch_packs_with_kernels() -> None:
+def test_torch_packs_with_kernels():
     torch = pytest.importorskip("torch")
     a = dense(70, 72, np.float16)
     with tc.target("cpu", "sm_90a"):
@@ -119,7 +119,7 @@ def test_torch_packs_with_kernels() -> None:
 
 
 @pytest.mark.quick
-def test_what_is_not_sparse() -> None:
+def test_what_is_not_sparse():
     a = np.zeros((8, 20), np.float16)
     a[5, 12:15] = 1
     with pytest.raises(tc.ArgumentError) as error:
@@ -131,14 +131,14 @@ def test_what_is_not_sparse() -> None:
 
 
 @pytest.mark.quick
-def test_what_cannot_be_packed() -> None:
+def test_what_cannot_be_packed():
     with pytest.raises(tc.ArgumentError, match="sparse matrices hold f16, bf16, .*; f64 was given"):
         kernels.compress(np.ones((4, 4)))
     with pytest.raises(tc.ArgumentError, match=r"a has shape \(4,\); a matrix is needed"):
         kernels.compress(np.ones(4, np.float16))
 
 
-def test_parts_must_fit() -> None:
+def test_parts_must_fit():
     good = kernels.compress(dense(64, 64, BF16), prune=True)
     assert repr(good) == "<a 2:4 sparse 64x64 bf16 matrix>"
     with pytest.raises(tc.ArgumentError, match=r"the values have shape \(64, 32\); .* \(64, 64\)"):
@@ -160,7 +160,7 @@ def product(a: np.ndarray, b: np.ndarray, *more: Any, **options: Any) -> Any:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 32, 128), (200, 143, 336)])
-def test_products(dtype: Any, shape: tuple[int, int, int]) -> None:
+def test_products(dtype, shape):
     M, N, K = shape
     a, b = dense(M, K, dtype), dense(K, N, dtype, "F")
     precision = "tf32" if dtype == np.float32 else None
@@ -169,18 +169,18 @@ def test_products(dtype: Any, shape: tuple[int, int, int]) -> None:
     assert np.array_equal(found, exact(pruned(a), b))
 
 
-def test_f32_is_multiplied_as_tf32_only_on_request() -> None:
+def test_f32_is_multiplied_as_tf32_only_on_request():
     a, b = dense(64, 32, np.float32), dense(32, 32, np.float32, "F")
     with pytest.raises(tc.ArgumentError, match="sparse f32 is multiplied as tf32 only"):
         product(a, b)
 
 
-def test_rows_of_b() -> None:
+def test_rows_of_b():
     a, b = dense(70, 100, BF16), dense(100, 72, BF16)
     assert np.array_equal(product(a, b, out_dtype=tc.f32), exact(pruned(a), b))
 
 
-def test_rows_of_b_in_boxes_wider_than_the_tile() -> None:
+def test_rows_of_b_in_boxes_wider_than_the_tile():
     a, b = dense(70, 100, BF16), dense(100, 96, BF16)
     config = HopperConfig(BM=128, BN=80, stages=2)
     assert np.array_equal(product(a, b, out_dtype=tc.f32, config=config), exact(pruned(a), b))
@@ -197,7 +197,7 @@ CONFIGS = {
 
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("name", CONFIGS)
-def test_tiles_of_all_kinds(name: str) -> None:
+def test_tiles_of_all_kinds(name):
     """Clusters reach below the last row, where no metadata are, and blocks take several tiles."""
     config = CONFIGS[name]
     a, b = dense(300, 192, E4M3), dense(192, 144, E4M3, "F")
@@ -218,7 +218,7 @@ def test_tiles_of_all_kinds(name: str) -> None:
     assert np.array_equal(d, exact(pruned(a), b))
 
 
-def test_alpha_beta_c_finish_and_out() -> None:
+def test_alpha_beta_c_finish_and_out():
     a, b, c = dense(40, 64, np.float16), dense(64, 48, np.float16), dense(40, 48, np.float32)
     out = np.empty((40, 48), np.float32)
     found = product(a, b, c, alpha=2, beta=-1, out=out, epilogue=lambda v, row, col: v + 0.5)
@@ -226,7 +226,7 @@ def test_alpha_beta_c_finish_and_out() -> None:
     assert np.array_equal(out, 2 * exact(pruned(a), b) - c + 0.5)
 
 
-def test_what_was_decided_is_kept(monkeypatch: Any) -> None:
+def test_what_was_decided_is_kept(monkeypatch):
     """Operands alike, results of their own; another wish is another decision."""
     made = []
     prepare = sparse_module._prepare
@@ -254,13 +254,13 @@ BAD: list[Any] = [
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
-def test_refusals(changes: dict[str, Any], message: str) -> None:
+def test_refusals(changes, message):
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
         kernels.gemm(**{"a": kernels.compress(HALF), "b": HALF, **changes})
     assert message in str(error.value)
 
 
-def test_metadata_that_mean_nothing() -> None:
+def test_metadata_that_mean_nothing():
     good = kernels.compress(HALF)
     bad = replace(good, metadata=np.full_like(good.metadata, 0x55555555))
     with pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"), tc.target("cpu", "sm_90a"):
@@ -268,7 +268,7 @@ def test_metadata_that_mean_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_kernel_neither_spills_nor_serialises(dtype: Any) -> None:
+def test_the_kernel_neither_spills_nor_serialises(dtype):
     a, b = kernels.compress(np.zeros((512, 512), dtype)), np.zeros((512, 512), dtype, order="F")
     d = np.zeros((512, 512), np.int32 if dtype == np.int8 else np.float32)
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
@@ -302,7 +302,7 @@ def step(instr: tc.Const = None, words: tc.Const = 0):
     _ = tc.wgmma_async(instr, instr.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
 
 
-def test_words_of_metadata_are_counted() -> None:
+def test_words_of_metadata_are_counted():
     sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
     with pytest.raises(OperandError, match="takes 1 words of metadata for 2 steps of K; 0 were"):
         step.ir(instr=sparse, arch="sm_90a")
@@ -330,13 +330,13 @@ def views(instr: tc.Const, of_a: tc.Const, of_b: tc.Const):
         (tc.wgmma.sp.m64n64k32, 32, 32, "a has 2 steps of K, b has 1"),
     ],
 )
-def test_views_have_whole_steps(instr: Any, of_a: int, of_b: int, words: str) -> None:
+def test_views_have_whole_steps(instr, of_a, of_b, words):
     """A view that is too short would be no product at all."""
     with pytest.raises(OperandError, match=words):
         views.ir(instr=instr(tc.f16, tc.f16, tc.f32), of_a=of_a, of_b=of_b, arch="sm_90a")
 
 
-def test_selectors_go_through_a_word() -> None:
+def test_selectors_go_through_a_word():
     sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
     text = step.ptx(instr=sparse, words=1, arch="sm_90a")
     found = [line for line in text.splitlines() if "wgmma.mma_async.sp" in line]
@@ -371,7 +371,7 @@ def hurried(out: tc.Array, turns: tc.s32, wait: tc.Const = True):
     out[t] = acc[0]
 
 
-def test_metadata_belong_to_the_product_until_it_is_over() -> None:
+def test_metadata_belong_to_the_product_until_it_is_over():
     out = np.empty(128, np.float32)
     hurried.emulator("sm_90a")[1, 128](out, 2)
     assert (out == 64).all()
@@ -392,7 +392,7 @@ def test_metadata_belong_to_the_product_until_it_is_over() -> None:
     ],
     ids=str,
 )
-def test_drawn_metadata_are_what_products_read(instr: Any) -> None:
+def test_drawn_metadata_are_what_products_read(instr):
     """One nibble of each thread in turn selects other columns: the drawn row of D alone changes."""
     drawn = instr.e.drawing
     bits = instr.a.dtype.bits
@@ -422,7 +422,7 @@ def test_drawn_metadata_are_what_products_read(instr: Any) -> None:
     ],
     ids=str,
 )
-def test_drawn_metadata_are_what_products_of_warpgroups_read(instr: Any) -> None:
+def test_drawn_metadata_are_what_products_of_warpgroups_read(instr):
     """B has one row of ones, the third of this nibble's four: the drawn row of D alone changes."""
     drawn, bits, k = instr.operand("meta").drawing, instr.a.dtype.bits, instr.shape[2]
     word, one = {16: (0x3C003C00, np.float16(1)), 8: (0x01010101, np.int8(1))}[bits]
@@ -445,7 +445,7 @@ def test_drawn_metadata_are_what_products_of_warpgroups_read(instr: Any) -> None
             assert changed == ({(int(row), 5)} if read == selector else set())
 
 
-def test_drawn_scales_are_what_products_read() -> None:
+def test_drawn_scales_are_what_products_read():
     instr = tc.mma.block_scale.m16n8k32(tc.e4m3, tc.e4m3, tc.f32)
     a, b = (np.full((32, o.registers), 0x38383838, np.uint32) for o in (instr.a, instr.b))
     plain = np.full(32, 0x7F7F7F7F, np.uint32)
@@ -465,7 +465,7 @@ def test_drawn_scales_are_what_products_read() -> None:
                 assert set(lines.tolist()) == {int(place[axis])}
 
 
-def test_metadata_and_scales_are_described_and_plotted(tmp_path: Any) -> None:
+def test_metadata_and_scales_are_described_and_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     from tensorcore_dsl.isa.description import describe
     from tensorcore_dsl.viz.plot import plot_instruction

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refused_kernels import Case, Refusals, check
+from refused_kernels import Refusals, check
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import CompileError, UnsupportedSyntax
@@ -61,7 +61,7 @@ refused = Refusals()
 
 
 @pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
-def test_refused(case: Case):
+def test_refused(case):
     check(case)
     assert contents() == BEFORE
     check(case)  # it is no accident of the first time

@@ -48,7 +48,7 @@ def both(a: Any, b: Any, *others: Any, usual: Any = USUAL, **options: Any) -> tu
 @pytest.mark.tensorcore_check
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
-def test_bits_are_those_of_the_usual_tile(tile: dict[str, Any], layout: str) -> None:
+def test_bits_are_those_of_the_usual_tile(tile, layout):
     """Two tiles by two or more, the last ones not full, K with a tail."""
     if layout[1] == "C" and tile.get("cluster_n"):  # whole boxes of 64 columns of B for each CTA
         tile = {**tile, "BM": 128}
@@ -59,7 +59,7 @@ def test_bits_are_those_of_the_usual_tile(tile: dict[str, Any], layout: str) -> 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("parts", [{"split_k": 2}, {"split_k": 2, "cluster_m": 2}, {"split_k": 4}], ids=str)
-def test_parts_of_k(parts: dict[str, int], dtype: Any) -> None:
+def test_parts_of_k(parts, dtype):
     a, b = operand(72, 520, dtype=dtype), operand(520, 200, "F", dtype)
     usual = replace(USUAL, split_k=parts["split_k"], stages=2)
     found = both(a, b, usual=usual, tile={"BM": 64, "BN": 32, **parts})
@@ -67,7 +67,7 @@ def test_parts_of_k(parts: dict[str, int], dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("N", [133, 132, 136], ids=["elements", "8 bytes", "TMA"])
-def test_epilogues_and_lines_of_any_width(N: int) -> None:
+def test_epilogues_and_lines_of_any_width(N):
     a, b, c = operand(72, 160), operand(160, N, "F"), operand(72, N)
     bias = operand(1, N)[0]
     options: dict[str, Any] = {"alpha": 0.5, "beta": 2, "tile": {"BM": 64, "BN": 48}}
@@ -80,7 +80,7 @@ def test_epilogues_and_lines_of_any_width(N: int) -> None:
     assert bits(usual) == bits(swapped)
 
 
-def test_batches_and_sums_in_f16() -> None:
+def test_batches_and_sums_in_f16():
     a = np.stack([operand(72, 136, seed=i) for i in range(2)])
     for b in (operand(136, 80, "F"), np.stack([operand(136, 80, seed=i) for i in range(2)])):
         usual, swapped = both(a, b, tile={"BM": 64, "BN": 80})
@@ -99,13 +99,13 @@ REFUSED = {
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
+def test_what_is_refused(name):
     a, options, message = REFUSED[name]
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.gemm(a, a.T, **{"config": replace(USUAL, swapped=True), **options})
 
 
-def test_choices_with_row_reductions_are_not_swapped() -> None:
+def test_choices_with_row_reductions_are_not_swapped():
     a, b = operand(72, 64), operand(64, 300)
     found = [
         kernels.plan(a, b, None, None, family="sm90", row_reductions=rows).config.swapped
@@ -114,7 +114,7 @@ def test_choices_with_row_reductions_are_not_swapped() -> None:
     assert found == [True, False]
 
 
-def test_boxes_of_columns_that_lie_side_by_side() -> None:
+def test_boxes_of_columns_that_lie_side_by_side():
     """B with N contiguous, and swapped A with M contiguous, take widths that are no whole boxes."""
     a, b = operand(136, 168, "F"), operand(168, 264, "C")
     usual = kernels.gemm(a, b, config=USUAL)
@@ -129,7 +129,7 @@ def test_boxes_of_columns_that_lie_side_by_side() -> None:
         assert bits(kernels.gemm(a, b, config=replace(USUAL, **changes))) == bits(usual)
 
 
-def test_stages_have_room_for_whole_boxes() -> None:
+def test_stages_have_room_for_whole_boxes():
     config = HopperConfig(BM=128, BN=80).with_stages()
     along, across = ProblemShape(512, 512, 512), ProblemShape(512, 512, 512, b_k_major=False)
     assert as_loaded(config, along) == config
@@ -137,7 +137,7 @@ def test_stages_have_room_for_whole_boxes() -> None:
     assert as_loaded(replace(config, swapped=True), across) == replace(config, swapped=True)
 
 
-def test_rows_are_reduced_by_others() -> None:
+def test_rows_are_reduced_by_others():
     """Where the choice is swapped, it is not with row reductions."""
     a, b, d = (np.empty(s, np.float16) for s in ((300, 4096), (4096, 4096), (300, 4096)))
     b, found = np.asfortranarray(b), []
@@ -151,7 +151,7 @@ def test_rows_are_reduced_by_others() -> None:
 
 
 @pytest.mark.quick
-def test_candidates() -> None:
+def test_candidates():
     """Problems without an epilogue whose D has 16 bits, or of tf32, have swapped candidates."""
     shape = ProblemShape(300, 4096, 4096)
     assert any(c.swapped for c in menu().configs)

@@ -123,7 +123,7 @@ def prepared(name: str) -> tuple[Any, Callable[[], np.ndarray]]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_synchronisation_is_needed(name: str) -> None:
+def test_every_synchronisation_is_needed(name):
     specialisation, run = prepared(name)
     mutants, wanted = list(mutants_of(specialisation.ir.body)), run()
     assert len(mutants) >= 4
@@ -131,7 +131,7 @@ def test_every_synchronisation_is_needed(name: str) -> None:
     assert left == KERNELS[name][1] & {str(mutant) for mutant in mutants}
 
 
-def test_loads_that_a_copy_overtakes() -> None:
+def test_loads_that_a_copy_overtakes():
     """The fence that the f64 kernel once lacked: GPUs were seen to read what TMA brought next."""
     specialisation, run = prepared("f64")
     fence = next(m for m in mutants_of(specialisation.ir.body) if "fence_proxy_async" in m.says)
@@ -143,7 +143,7 @@ def test_loads_that_a_copy_overtakes() -> None:
     assert "f64_operands.py" in text and "in load_by_tma" in text
 
 
-def test_a_mutant_is_gone_afterwards() -> None:
+def test_a_mutant_is_gone_afterwards():
     specialisation, run = prepared("f64")
     wanted, before = run(), str(specialisation.ptx)
     for mutant in mutants_of(specialisation.ir.body):

@@ -19,7 +19,7 @@ from tensorcore_dsl.interpreter.core.team import Team
 
 
 @pytest.fixture(params=[1, 3, 16])
-def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def cores(request, monkeypatch):
     """So many cores, of which each takes a part of every step, and one chunk at a time."""
     monkeypatch.setattr(launch, "cores", lambda: request.param)
     monkeypatch.setattr(launch, "AT_ONCE", 1)
@@ -27,7 +27,7 @@ def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return int(request.param)
 
 
-def test_parts_are_in_order_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_in_order_and_miss_nothing(monkeypatch):
     monkeypatch.setattr(Team, "part", 1)
     with Team(4) as four:
         parts = four.share(10, 1, lambda first, stop, number: (first, stop, number))
@@ -39,7 +39,7 @@ def test_parts_are_in_order_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("granted", [0, 1, 3])
-def test_the_system_may_refuse_threads(granted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_system_may_refuse_threads(granted, monkeypatch):
     monkeypatch.setattr(Team, "part", 1)
     left, start = [granted], threading.Thread.start
 
@@ -57,12 +57,12 @@ def test_the_system_may_refuse_threads(granted: int, monkeypatch: pytest.MonkeyP
             assert parts == [(size * i, size * (i + 1), i) for i in range(granted + 1)]
 
 
-def test_little_work_is_not_divided() -> None:
+def test_little_work_is_not_divided():
     with Team(4) as four:
         assert four.share(100, 10, lambda *given: given) == [(0, 100, 0)]
 
 
-def test_an_error_of_any_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_any_part_is_raised(monkeypatch):
     monkeypatch.setattr(Team, "part", 1)
 
     def work(first: int, stop: int, number: int) -> None:
@@ -73,7 +73,7 @@ def test_an_error_of_any_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
         four.share(8, 1, work)
 
 
-def test_interrupts_leave_nobody_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_leave_nobody_at_work(monkeypatch):
     """Their memory is freed behind an interrupt, also behind one that comes while others work."""
     monkeypatch.setattr(Team, "part", 1)
     begun, ended = threading.Event(), list[int]()
@@ -103,7 +103,7 @@ def test_interrupts_leave_nobody_at_work(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "f64", "s8"])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_products_have_the_same_bits(kind: str, arch: str, cores: int) -> None:
+def test_products_have_the_same_bits(kind, arch, cores):
     rng = np.random.default_rng(7)
     shape, options = (256, 160, 96), {}
     if kind == "s8":
@@ -132,7 +132,7 @@ def beyond(x: tc.Array, y: tc.Array):  # type: ignore[no-untyped-def]
     y[i] = x[i] * 2.0 + 1.0
 
 
-def test_the_first_error_in_a_step_is_reported(cores: int) -> None:
+def test_the_first_error_in_a_step_is_reported(cores):
     x, y = np.zeros(2048, np.float32), np.zeros(1300, np.float32)
     with pytest.raises(TensorCoreError, match=r"index 1300 .*block \(10,0,0\), thread \(20,0,0\)"):
         beyond.emulator("sm_90a")[16, 128](x, y)

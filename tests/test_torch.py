@@ -41,14 +41,14 @@ ON_GPU = pytest.param(
 
 
 @pytest.fixture(params=["cpu", ON_GPU])
-def device(request: Any) -> Any:
+def device(request):
     """Where the tensors lie: in host memory, which means emulation, or on a GPU."""
     torch.manual_seed(0)
     return request.param
 
 
 @pytest.fixture(autouse=True)
-def forget_graphs() -> Any:
+def forget_graphs():
     yield
     torch._dynamo.reset()
 
@@ -127,7 +127,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_opcheck(call: str, device: str) -> None:
+def test_opcheck(call, device):
     """Schema, registration of gradients, fake tensors, and the graphs of torch.compile."""
     operator, args, options = CALLS[call](dict(device=device))
     results = torch.library.opcheck(operator.default, args, options)
@@ -140,7 +140,7 @@ def fp8_call(device: str) -> tuple[Any, ...]:
     return (a, b.t(), *scales)
 
 
-def test_opcheck_of_scaled_gemm(device: str) -> None:
+def test_opcheck_of_scaled_gemm(device):
     """Without test_schema, which compares inputs by a product that torch has not for fp8."""
     tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     sources = whole(24, 208, device=device), weights(144, 208, device=device)
@@ -155,7 +155,7 @@ def test_opcheck_of_scaled_gemm(device: str) -> None:
 @pytest.mark.parametrize("left", ["rows", "columns"])
 @pytest.mark.parametrize("right", ["rows", "columns"])
 @pytest.mark.parametrize("dtype", [BF16, torch.float16, F32, torch.float64])
-def test_gradients_of_gemm(dtype: Any, left: str, right: str, device: str) -> None:
+def test_gradients_of_gemm(dtype, left, right, device):
     a = whole(40, 72, dtype=dtype, device=device)
     a = whole(72, 40, dtype=dtype, device=device).t() if left == "columns" else a
     b = whole(72, 24, dtype=dtype, device=device)
@@ -164,7 +164,7 @@ def test_gradients_of_gemm(dtype: Any, left: str, right: str, device: str) -> No
 
 
 @pytest.mark.parametrize("shape", [(24,), (40, 1), (1, 24), (40, 24), ()])
-def test_gradient_of_c(shape: Any, device: str) -> None:
+def test_gradient_of_c(shape, device):
     tensors = (
         whole(40, 72, device=device),
         weights(24, 72, device=device),
@@ -180,21 +180,21 @@ def test_gradient_of_c(shape: Any, device: str) -> None:
 @pytest.mark.parametrize(
     "shapes", [((3, 40, 72), (72, 24)), ((40, 72), (3, 72, 24)), ((3, 40, 72), (3, 72, 24))]
 )
-def test_gradients_of_batches(shapes: Any, device: str) -> None:
+def test_gradients_of_batches(shapes, device):
     check_gradients(tct.gemm, torch.matmul, [whole(*shape, device=device) for shape in shapes])
 
 
-def test_gradients_of_odd_sizes(device: str) -> None:
+def test_gradients_of_odd_sizes(device):
     check_gradients(tct.gemm, torch.matmul, (whole(7, 13, device=device), whole(13, 5, device=device)))
 
 
-def test_only_the_gradients_that_are_wanted(device: str) -> None:
+def test_only_the_gradients_that_are_wanted(device):
     a, b = whole(40, 72, device=device, grad=False), weights(24, 72, device=device)
     check_gradients(tct.gemm, torch.matmul, (a, b))
     check_gradients(lambda b, a: tct.gemm(b.t(), a.t()), lambda b, a: b.t() @ a.t(), (b, a))
 
 
-def test_second_derivatives(device: str) -> None:
+def test_second_derivatives(device):
     tensors = [whole(*shape, dtype=torch.float64, device=device) for shape in ((2, 3), (3, 2))]
     assert torch.autograd.gradgradcheck(lambda a, b: tct.gemm(a, b), tensors, fast_mode=True)
 
@@ -205,7 +205,7 @@ def by_groups(a: Any, b: Any, offsets: Any) -> Any:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_gradients_of_grouped_gemm(transposed: bool, device: str) -> None:
+def test_gradients_of_grouped_gemm(transposed, device):
     b = whole(4, 24, 40, device=device).mT if transposed else whole(4, 40, 24, device=device)
     offsets = OFFSETS.to(device)
     check_gradients(
@@ -215,7 +215,7 @@ def test_gradients_of_grouped_gemm(transposed: bool, device: str) -> None:
     )
 
 
-def test_gradients_of_k_grouped_gemm(device: str) -> None:
+def test_gradients_of_k_grouped_gemm(device):
     offsets = OFFSETS.to(device)
     ends = offsets.tolist()
     check_gradients(
@@ -227,7 +227,7 @@ def test_gradients_of_k_grouped_gemm(device: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("K, N", [(40, 12), (13, 16), (13, 15), (1, 3)])
-def test_gradients_of_groups_of_odd_sizes(K: int, N: int, device: str) -> None:
+def test_gradients_of_groups_of_odd_sizes(K, N, device):
     offsets, ends = OFFSETS.to(device), OFFSETS.tolist()
     a, b = whole(72, K, device=device), whole(4, K, N, device=device)
     for b in (b, b.detach().mT.contiguous().mT.requires_grad_()):
@@ -243,7 +243,7 @@ def test_gradients_of_groups_of_odd_sizes(K: int, N: int, device: str) -> None:
         )
 
 
-def test_gradients_of_swiglu(device: str) -> None:
+def test_gradients_of_swiglu(device):
     """Rounding: the result, and dy silu(g) and dy u silu'(g) of f32 products, once to bf16."""
     x = torch.randn(40, 72, device=device).to(BF16).requires_grad_()
     gate, up = (torch.randn(24, 72, device=device).to(BF16).requires_grad_().t() for _ in range(2))
@@ -251,7 +251,7 @@ def test_gradients_of_swiglu(device: str) -> None:
     check_gradients(tct.swiglu, reference, (x, gate, up), tolerance=2**-7)
 
 
-def test_scaled_gemm(device: str) -> None:
+def test_scaled_gemm(device):
     a, b, a_scales, b_scales = fp8_call(device)
     wide = lambda s, n, axis: s.double().repeat_interleave(128, axis)[(slice(None),) * axis + (slice(n),)]
     scaled_a = a.double() * wide(a_scales, 208, 1)
@@ -260,7 +260,7 @@ def test_scaled_gemm(device: str) -> None:
     compare(found, scaled_a @ scaled_b, 1e-5)
 
 
-def test_scaled_gemm_of_what_it_quantises_itself(device: str) -> None:
+def test_scaled_gemm_of_what_it_quantises_itself(device):
     """e4m3 has 4 significant bits; gradients are those of the product without rounding."""
     a, b = (torch.randn(n, 208, device=device).to(BF16).requires_grad_() for n in (24, 144))
     found = tct.scaled_gemm(a, b.t())
@@ -272,7 +272,7 @@ def test_scaled_gemm_of_what_it_quantises_itself(device: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 128])
-def test_quantize(rows: int, device: str) -> None:
+def test_quantize(rows, device):
     x = torch.randn(300, 260, device=device) * torch.logspace(-3, 3, 260, device=device)
     q, scales = tct.quantize(x, rows)
     assert q.dtype == FP8 and scales.shape == (-(-300 // rows), 3) and q.is_contiguous()
@@ -302,7 +302,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case: str) -> None:
+def test_what_is_refused(case):
     call, text = REFUSED[case]
     with pytest.raises(tc.ArgumentError, match=text):
         call()
@@ -342,7 +342,7 @@ def train(model: Any, x: Any, target: Any, steps: int, call: Any = None) -> list
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_training_agrees_with_torch(compiled: bool, device: str) -> None:
+def test_training_agrees_with_torch(compiled, device):
     """f32 products of 1e-6: after four steps, losses within 1e-5 and weights within 1e-5."""
     model = mlp(device)
     reference = of_torch(model)
@@ -355,7 +355,7 @@ def test_training_agrees_with_torch(compiled: bool, device: str) -> None:
         assert (mine - exact).abs().max() < 1e-5
 
 
-def test_state_dicts_are_those_of_torch() -> None:
+def test_state_dicts_are_those_of_torch():
     ours, theirs = tct.Linear(8, 16), torch.nn.Linear(8, 16)
     theirs.load_state_dict(ours.state_dict())
     ours.load_state_dict(theirs.state_dict())
@@ -367,7 +367,7 @@ def ones(*shape: int, dtype: Any = BF16) -> Any:
 
 
 @pytest.mark.parametrize("shape", [(16,), (3, 16), (2, 3, 16), (0, 16), (2, 0, 16), (0, 0, 16)])
-def test_inputs_of_linear(shape: Any) -> None:
+def test_inputs_of_linear(shape):
     ours, theirs = tct.Linear(16, 8), torch.nn.Linear(16, 8)
     with torch.no_grad():
         for parameter in (*ours.parameters(), *theirs.parameters()):
@@ -378,7 +378,7 @@ def test_inputs_of_linear(shape: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (8,), (4, 15), (4, 2, 8)])
-def test_inputs_that_linear_refuses(shape: Any) -> None:
+def test_inputs_that_linear_refuses(shape):
     """Also those with as many elements as rows of in_features have."""
     text = rf"x has shape {re.escape(str(shape))}; the last axis .* has in_features, 16"
     with pytest.raises(tc.ArgumentError, match=text):
@@ -389,7 +389,7 @@ SIZES = [sizes for sizes in itertools.product((0, 8), (0, 16), (0, 24)) if 0 in 
 
 
 @pytest.mark.parametrize("M, K, N", SIZES)
-def test_empty_products(M: int, K: int, N: int) -> None:
+def test_empty_products(M, K, N):
     """Zeros or nothing, and so are the gradients: by every operator."""
     check_gradients(tct.gemm, torch.matmul, (ones(M, K), ones(K, N)))
     check_gradients(tct.gemm, torch.matmul, (ones(2, M, K), ones(K, N)))
@@ -416,7 +416,7 @@ def test_empty_products(M: int, K: int, N: int) -> None:
     )
 
 
-def test_no_groups() -> None:
+def test_no_groups():
     offsets = torch.zeros(1, dtype=torch.int32)
     for function, tensors, shape in (
         (tct.grouped_gemm, (ones(0, 16), ones(0, 16, 8)), (0, 8)),
@@ -429,12 +429,12 @@ def test_no_groups() -> None:
 
 @pytest.mark.parametrize("of_a", [True, False])
 @pytest.mark.parametrize("of_b", [True, False])
-def test_empty_batches(of_a: bool, of_b: bool) -> None:
+def test_empty_batches(of_a, of_b):
     a, b = ones(*[0] * of_a, 8, 16), ones(*[0] * of_b, 16, 24)
     check_gradients(tct.gemm, torch.matmul, (a, b))
 
 
-def test_graphs_of_all_operators_have_no_break(device: str) -> None:
+def test_graphs_of_all_operators_have_no_break(device):
     offsets = OFFSETS.to(device)
 
     def function(x: Any, w: Any, experts: Any) -> Any:
@@ -450,7 +450,7 @@ def test_graphs_of_all_operators_have_no_break(device: str) -> None:
         compare(mine, exact.double(), 2**-5)
 
 
-def test_dynamic_shapes_share_a_graph(device: str) -> None:
+def test_dynamic_shapes_share_a_graph(device):
     from torch._dynamo.testing import CompileCounter
 
     counter = CompileCounter()
@@ -463,7 +463,7 @@ def test_dynamic_shapes_share_a_graph(device: str) -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_autocast(compiled: bool, device: str) -> None:
+def test_autocast(compiled, device):
     """As torch.nn.Linear: 16-bit products of f32 parameters, whose gradients are f32."""
     layer, x = tct.Linear(16, 8, device=device), whole(4, 16, dtype=F32, device=device)
     with torch.no_grad():
@@ -488,7 +488,7 @@ def test_autocast(compiled: bool, device: str) -> None:
         (lambda: tct.grouped_gemm(whole(8, 16), whole(2, 16, 8), OFFSETS), "the groups is 4 and 2"),
     ],
 )
-def test_shapes_that_a_graph_refuses(call: Any, text: str) -> None:
+def test_shapes_that_a_graph_refuses(call, text):
     """Where shapes are known, without memory: as torch.compile asks for them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -496,7 +496,7 @@ def test_shapes_that_a_graph_refuses(call: Any, text: str) -> None:
         call()
 
 
-def test_other_targets_change_nothing() -> None:
+def test_other_targets_change_nothing():
     """The tensor's device decides, as in torch."""
     with tc.target("cuda"):
         assert torch.equal(
@@ -508,7 +508,7 @@ def test_other_targets_change_nothing() -> None:
 # -- past the dispatcher -----------------------------------------------------------------------
 
 
-def test_ordinary_calls_go_past_the_dispatcher(device: str, monkeypatch: Any) -> None:
+def test_ordinary_calls_go_past_the_dispatcher(device, monkeypatch):
     """Forward, backward, modules: the operator's own registrations are not called."""
 
     def dispatched() -> Any:
@@ -526,7 +526,7 @@ def test_ordinary_calls_go_past_the_dispatcher(device: str, monkeypatch: Any) ->
         tct.gemm(a, w.t())
 
 
-def test_an_error_in_the_gradients_leaves_the_thread_as_it_was(monkeypatch: Any) -> None:
+def test_an_error_in_the_gradients_leaves_the_thread_as_it_was(monkeypatch):
     a, b = whole(24, 40), whole(40, 16)
     found = tct.gemm(a, b)
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
@@ -553,14 +553,14 @@ def noting(mode: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
-def test_modes_see_the_operators(mode: Any) -> None:
+def test_modes_see_the_operators(mode):
     a, b = whole(24, 40), whole(40, 16)
     with noting(mode) as seen:
         tct.gemm(a, b)
     assert any("tensorcore_dsl.gemm" in name for name in seen.names)
 
 
-def test_modes_see_the_operators_of_gradients() -> None:
+def test_modes_see_the_operators_of_gradients():
     a, b = whole(24, 40), whole(40, 16)
     found = tct.gemm(a, b).sum()
     with noting(torch.utils._python_dispatch.TorchDispatchMode) as seen:
@@ -568,7 +568,7 @@ def test_modes_see_the_operators_of_gradients() -> None:
     assert sum("tensorcore_dsl.gemm" in name for name in seen.names) == 2
 
 
-def test_profiles_name_the_operators() -> None:
+def test_profiles_name_the_operators():
     from torch.profiler import ProfilerActivity, profile
 
     a, b = whole(24, 40), whole(40, 16)
@@ -586,7 +586,7 @@ class Subclass(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def test_subclasses_are_asked() -> None:
+def test_subclasses_are_asked():
     a, b = whole(24, 40, grad=False), whole(40, 16, grad=False)
     Subclass.asked.clear()
     found = tct.gemm(a.as_subclass(Subclass), b)
@@ -594,14 +594,14 @@ def test_subclasses_are_asked() -> None:
     assert type(found) is Subclass and torch.equal(found, a @ b)
 
 
-def test_lazy_views_are_resolved() -> None:
+def test_lazy_views_are_resolved():
     """Negated views hold other values than their memory."""
     x, b = whole(24, 40, dtype=F32, grad=False), whole(40, 16, dtype=F32, grad=False)
     lazy = torch._neg_view(x)
     assert lazy.is_neg() and torch.equal(tct.gemm(lazy, b), -x @ b)
 
 
-def test_fake_tensors_stay_fake() -> None:
+def test_fake_tensors_stay_fake():
     from torch._subclasses import FakeTensorMode
 
     with FakeTensorMode() as mode:
@@ -610,7 +610,7 @@ def test_fake_tensors_stay_fake() -> None:
     assert found.fake_mode is mode and found.shape == (24, 16)
 
 
-def test_inference_mode() -> None:
+def test_inference_mode():
     a, b = whole(24, 40), whole(40, 16)
     with torch.inference_mode():
         found = tct.gemm(a, b)
@@ -658,7 +658,7 @@ def sum_and_difference(x: tc.Array, s: tc.Array, y: tc.Array, d: tc.Array):
     s[i], d[i] = x[i] + y[i], x[i] - y[i]
 
 
-def test_a_kernel_is_an_operator(device: str) -> None:
+def test_a_kernel_is_an_operator(device):
     x = torch.arange(100.0, device=device)
     assert torch.equal(scale(x), 2 * x) and torch.equal(scale(x, factor=3.0), 3 * x)
     assert set(torch.library.opcheck(scale, (x, 2.5)).values()) == {"SUCCESS"}
@@ -667,7 +667,7 @@ def test_a_kernel_is_an_operator(device: str) -> None:
     assert torch.equal(found, 6 * (x + 1))
 
 
-def test_empty_tensors_of_users_kernels() -> None:
+def test_empty_tensors_of_users_kernels():
     """Grids of 0, for which nothing is launched; gradients and graphs as of other tensors."""
     x = torch.zeros(0)
     assert scale(x).shape == (0,) and add_(x, 3, True) is None
@@ -675,13 +675,13 @@ def test_empty_tensors_of_users_kernels() -> None:
     assert set(torch.library.opcheck(scale, (x, 2.5)).values()) == {"SUCCESS"}
 
 
-def test_shapes_that_a_users_kernel_cannot_take() -> None:
+def test_shapes_that_a_users_kernel_cannot_take():
     with pytest.raises(tc.OperandError, match=r"is not defined for a 1-dimensional f32 array") as error:
         scale(torch.zeros(3, 4))
     assert "y[i] = x[i] * factor" in str(error.value)
 
 
-def test_an_operator_that_mutates(device: str) -> None:
+def test_an_operator_that_mutates(device):
     x = torch.zeros(100, device=device)
     assert add_(x, 3, True) is None and (x == 3).all()
     add_(x, 3, False)
@@ -698,7 +698,7 @@ def test_an_operator_that_mutates(device: str) -> None:
     assert (before == 1).all() and (after == 6).all()
 
 
-def test_a_const_that_keeps_its_default_takes_no_argument(device: str) -> None:
+def test_a_const_that_keeps_its_default_takes_no_argument(device):
     @tct.operator("tensorcore_dsl_tests::shifted", grid=1, block=4, mutates=["x"])
     @tc.kernel
     def shifted(x: tc.Array, by: tc.Const = (1, 2), start: tc.f32 = 3.0, *, times: tc.f32 = 1.0):
@@ -710,7 +710,7 @@ def test_a_const_that_keeps_its_default_takes_no_argument(device: str) -> None:
         assert x.tolist() == [value] * 4
 
 
-def test_arguments_that_may_be_none(device: str) -> None:
+def test_arguments_that_may_be_none(device):
     @tct.operator(
         "tensorcore_dsl_tests::biased", grid=1, block=4, outputs={"y": lambda x: torch.empty_like(x)}
     )
@@ -725,14 +725,14 @@ def test_arguments_that_may_be_none(device: str) -> None:
         assert set(torch.library.opcheck(biased, (x, *args)).values()) == {"SUCCESS"}
 
 
-def test_several_outputs(device: str) -> None:
+def test_several_outputs(device):
     x, y = (whole(16, dtype=F32, grad=False, device=device) for _ in range(2))
     s, d = sum_and_difference(x, y)
     assert torch.equal(s, x + y) and torch.equal(d, x - y)
     assert set(torch.library.opcheck(sum_and_difference, (x, y)).values()) == {"SUCCESS"}
 
 
-def test_a_gradient_of_a_users_kernel() -> None:
+def test_a_gradient_of_a_users_kernel():
     @tct.operator(
         "tensorcore_dsl_tests::halve",
         grid=lambda x: x.shape[0],
@@ -749,7 +749,7 @@ def test_a_gradient_of_a_users_kernel() -> None:
     assert (x.grad == 0.5).all()
 
 
-def test_writes_that_torch_does_not_know_are_refused() -> None:
+def test_writes_that_torch_does_not_know_are_refused():
     @tct.operator("tensorcore_dsl_tests::sly", grid=1, block=32, outputs={"y": lambda x: torch.empty_like(x)})
     @tc.kernel
     def sly(x: tc.Array, y: tc.Array):
@@ -786,7 +786,7 @@ def fine(x: tc.Array, y: tc.Array):
         (fine, {"outputs": {"x": lambda y: y, "y": lambda x: x}}, "takes no tensor"),
     ],
 )
-def test_declarations_that_are_refused(function: Any, options: Any, text: str) -> None:
+def test_declarations_that_are_refused(function, options, text):
     with pytest.raises(tc.ArgumentError, match=text):
         tct.operator("tensorcore_dsl_tests::refused", grid=1, block=1, **options)(tc.kernel(function))
     with pytest.raises(tc.ArgumentError, match=r"stands above @tc\.kernel"):
@@ -796,7 +796,7 @@ def test_declarations_that_are_refused(function: Any, options: Any, text: str) -
 # -- without PyTorch -----------------------------------------------------------------------------
 
 
-def test_without_torch_the_error_says_what_to_install() -> None:
+def test_without_torch_the_error_says_what_to_install():
     code = "import sys; sys.modules['torch'] = None\nimport tensorcore_dsl.torch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "pip install 'tensorcore-dsl[torch]'" in done.stderr
@@ -806,14 +806,14 @@ def test_without_torch_the_error_says_what_to_install() -> None:
 
 
 @pytest.fixture
-def gpu() -> Any:
+def gpu():
     if not driver.cuda_available() or driver.compute_capability() != 90:
         pytest.skip("needs sm_90a")
     torch.manual_seed(0)
 
 
 @pytest.mark.gpu
-def test_operators_follow_the_current_stream(gpu: Any) -> None:
+def test_operators_follow_the_current_stream(gpu):
     """The product is of what its stream writes before it, late."""
     a, b, later = (whole(256, 256, device="cuda", grad=False) for _ in range(3))
     wanted = later @ b
@@ -829,7 +829,7 @@ def test_operators_follow_the_current_stream(gpu: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_threads_without_a_context(gpu: Any) -> None:
+def test_threads_without_a_context(gpu):
     import threading
 
     a, b = whole(64, 64, device="cuda", grad=False), whole(64, 64, device="cuda", grad=False)
@@ -842,7 +842,7 @@ def test_threads_without_a_context(gpu: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_cuda_graphs_capture_training(gpu: Any) -> None:
+def test_cuda_graphs_capture_training(gpu):
     """Forward and backward in one graph, replayed with other inputs."""
     model = tct.MLP(256, 512, device="cuda", dtype=BF16)
     x = torch.randn(128, 256, device="cuda", dtype=BF16, requires_grad=True)
@@ -866,7 +866,7 @@ def test_cuda_graphs_capture_training(gpu: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_cuda_graphs_of_torch_compile(gpu: Any) -> None:
+def test_cuda_graphs_of_torch_compile(gpu):
     model = mlp("cuda")
     reference = of_torch(model)
     x, target = (torch.randn(64, 32, device="cuda") for _ in range(2))
@@ -876,7 +876,7 @@ def test_cuda_graphs_of_torch_compile(gpu: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_a_users_kernel_in_a_cuda_graph(gpu: Any) -> None:
+def test_a_users_kernel_in_a_cuda_graph(gpu):
     x = torch.arange(100.0, device="cuda")
     scale(x)
     graph = torch.cuda.CUDAGraph()
@@ -887,7 +887,7 @@ def test_a_users_kernel_in_a_cuda_graph(gpu: Any) -> None:
     assert (y == 6).all()
 
 
-def test_launches_of_operators_overlap_safely() -> None:
+def test_launches_of_operators_overlap_safely():
     """Forward and backward in a session of checks: all launches are dependent ones."""
     stream_order.forget()
     with checking(arch="sm_90a") as session:
@@ -901,7 +901,7 @@ def test_launches_of_operators_overlap_safely() -> None:
     assert all(launch.queue.pdl and launch.footprint for launch in stream.launches)
 
 
-def test_checks_do_not_keep_tensors_alive() -> None:
+def test_checks_do_not_keep_tensors_alive():
     """A tensor's memory is free once the tensor is, and is compared as long as it lives."""
 
     @tc.kernel

@@ -24,7 +24,7 @@ from tensorcore_dsl.torch import operators  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def seeded():
     torch.manual_seed(0)
 
 
@@ -82,7 +82,7 @@ def equal(found: Any, wanted: Any) -> bool:
         ("MLP", True, False),
     ],
 )
-def test_checkpoints(call: str, reentrant: bool, threads: bool) -> None:
+def test_checkpoints(call, reentrant, threads):
     """The backward pass computes the forward pass again; `threads`: in a thread of the engine."""
     function, tensors, leaves = drawn(call)
     wanted = function(*tensors)
@@ -92,7 +92,7 @@ def test_checkpoints(call: str, reentrant: bool, threads: bool) -> None:
         assert torch.equal(found, wanted) and equal(gradients(found, leaves), exact)
 
 
-def test_checkpoints_of_layers_in_a_row() -> None:
+def test_checkpoints_of_layers_in_a_row():
     """Each layer's backward pass computes the layers below it again."""
     layers = [module(tct.MLP, 16, 24) for _ in range(3)]
     x = whole(8, 16)
@@ -109,7 +109,7 @@ def test_checkpoints_of_layers_in_a_row() -> None:
     assert equal(found, wanted)
 
 
-def test_hooks_of_saved_tensors_may_compute() -> None:
+def test_hooks_of_saved_tensors_may_compute():
     """A hook that unpacks with a product which records gradients; operators are as outside."""
     a, b, one = whole(24, 40), whole(40, 16), torch.eye(40, dtype=BF16).requires_grad_()
     straight = []
@@ -128,7 +128,7 @@ def test_hooks_of_saved_tensors_may_compute() -> None:
     assert straight == [False, False]
 
 
-def test_hooks_may_return_lazy_views() -> None:
+def test_hooks_may_return_lazy_views():
     """Negated views hold other values than their memory."""
     a, b = whole(24, 40, dtype=F32), whole(40, 16, dtype=F32)
     with torch.autograd.graph.saved_tensors_hooks(torch.neg, torch._neg_view):
@@ -137,14 +137,14 @@ def test_hooks_may_return_lazy_views() -> None:
     assert equal(torch.autograd.grad(found.sum(), (a, b)), wanted)
 
 
-def test_tensors_saved_elsewhere() -> None:
+def test_tensors_saved_elsewhere():
     layer, (x,), leaves = drawn("Linear")
     with torch.autograd.graph.save_on_cpu():
         found = layer(x)
     assert equal(gradients(found, leaves), gradients(layer(x), leaves))
 
 
-def test_calls_that_record_gradients_are_never_cut_short() -> None:
+def test_calls_that_record_gradients_are_never_cut_short():
     """Whatever calls an operator while a thread computes gradients."""
     operators._here.straight = True
     try:
@@ -191,7 +191,7 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms(transform: str, direct: bool) -> None:
+def test_transforms(transform, direct):
     """Of functions, as of torch's product. `direct`: the operator as torch.ops has it."""
     a, b = (whole(*shape, dtype=torch.float64, grad=False) for shape in ((3, 4), (4, 3)))
     made = TRANSFORMS[transform]
@@ -200,14 +200,14 @@ def test_transforms(transform: str, direct: bool) -> None:
     assert equal(found, wanted) and any(x.any() for x in wanted)
 
 
-def test_gradients_around_a_transform() -> None:
+def test_gradients_around_a_transform():
     """Tensors that torch differentiates outside of the transform."""
     a, b = whole(3, 4, dtype=torch.float64), whole(4, 3, dtype=torch.float64)
     of = lambda f: torch.autograd.grad(func.grad(square(f))(a, b).square().sum(), (a, b))
     assert equal(of(tct.gemm), of(torch.matmul))
 
 
-def test_gradients_of_each_sample() -> None:
+def test_gradients_of_each_sample():
     layer = module(tct.Linear, 40, 16)
     parameters = {name: p.detach() for name, p in layer.named_parameters()}
     x = whole(5, 40, grad=False)
@@ -249,7 +249,7 @@ def by_parts_of_k(a: Any, b: Any, offsets: Any) -> Any:
     return torch.stack([a[:, i:j] @ b[i:j] for i, j in zip(ends, ends[1:])])
 
 
-def test_tangents_of_gemm() -> None:
+def test_tangents_of_gemm():
     tensors = whole(24, 40, grad=False), weights(16, 40, grad=False), whole(16, dtype=F32, grad=False)
     check_tangents(
         lambda a, b, c: tct.gemm(a, b, c, alpha=2, beta=3, out_dtype=F32),
@@ -260,7 +260,7 @@ def test_tangents_of_gemm() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
-def test_tangents_of_groups() -> None:
+def test_tangents_of_groups():
     offsets = torch.tensor([0, 8, 8, 24], dtype=torch.int32)
     tensors = whole(24, 40, grad=False), whole(3, 40, 16, grad=False), offsets
     check_tangents(tct.grouped_gemm, by_groups, tensors, 2)
@@ -268,19 +268,19 @@ def test_tangents_of_groups() -> None:
     check_tangents(tct.k_grouped_gemm, by_parts_of_k, tensors, 2)
 
 
-def test_tangents_of_scaled_gemm() -> None:
+def test_tangents_of_scaled_gemm():
     """Those of the product without rounding."""
     tensors = whole(24, 208, grad=False), weights(16, 208, grad=False)
     check_tangents(tct.scaled_gemm, torch.matmul, tensors, 2)
 
 
-def test_torchs_check_of_both_modes() -> None:
+def test_torchs_check_of_both_modes():
     a, b = whole(1, 3, dtype=torch.float64), whole(3, 2, dtype=torch.float64)
     both = dict(check_forward_ad=True, check_batched_forward_grad=True, check_batched_grad=True)
     assert torch.autograd.gradcheck(tct.gemm, (a, b), **both)
 
 
-def test_a_level_without_tangents_changes_nothing() -> None:
+def test_a_level_without_tangents_changes_nothing():
     a, b = whole(24, 40), whole(40, 16)
     wanted = torch.autograd.grad(tct.gemm(a, b).sum(), (a, b))
     with forward_ad.dual_level():
@@ -316,7 +316,7 @@ class Triple(torch.autograd.Function):
         return triple(tangent)
 
 
-def test_tangents_are_refused_where_they_would_be_lost() -> None:
+def test_tangents_are_refused_where_they_would_be_lost():
     x, w = torch.ones(8), weights(8, 8, grad=False)
     a, b = (whole(n, 128, grad=False).to(torch.float8_e4m3fn) for n in (8, 16))
     for function, text in (
@@ -334,7 +334,7 @@ def test_tangents_are_refused_where_they_would_be_lost() -> None:
         function(x)
 
 
-def test_a_users_derivative_of_forward_mode() -> None:
+def test_a_users_derivative_of_forward_mode():
     x = torch.arange(4.0)
     assert equal(func.jvp(Triple.apply, (x,), (x + 1,)), (3 * x, 3 * x + 3))
     with forward_ad.dual_level():
@@ -355,12 +355,12 @@ def counted(function: Any, tensors: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("shapes", [((24, 40), (40, 16)), ((24, 40), (3, 40, 16)), ((3, 24, 40), (40, 16))])
-def test_operations_of_gemm_are_those_of_torch(shapes: Any) -> None:
+def test_operations_of_gemm_are_those_of_torch(shapes):
     tensors = [whole(*shape) for shape in shapes]
     assert counted(tct.gemm, tensors) == counted(torch.matmul, tensors)
 
 
-def test_operations_of_other_products() -> None:
+def test_operations_of_other_products():
     """Two of each product of the forward pass, one for each operand; swiglu computes two again."""
     offsets = torch.tensor([0, 8, 24], dtype=torch.int32)
     one = 2 * 24 * 40 * 16
@@ -380,7 +380,7 @@ def double(y: Any, x: Any) -> None:
     y[i] = 2 * x[i]
 
 
-def test_kernels_refuse_tensors_with_tangents() -> None:
+def test_kernels_refuse_tensors_with_tangents():
     """A result without a tangent would count as constant."""
     x, ones = torch.arange(32.0), torch.ones(32)
     a, y = whole(16, 16).detach(), torch.empty(32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,7 +110,7 @@ DOORS: dict[str, Any] = {
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("door", DOORS)
-def test_only_frames_of_users_are_shown(door: str) -> None:
+def test_only_frames_of_users_are_shown(door):
     with pytest.raises(tc.TensorCoreError) as caught:
         DOORS[door]()
     files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
@@ -133,14 +132,14 @@ def tuned(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_errors_of_functions_that_the_library_calls(name: str) -> None:
+def test_errors_of_functions_that_the_library_calls(name):
     with pytest.raises(ZeroDivisionError) as caught:
         CALLBACKS[name]()
     files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert files == [__file__] * 3
 
 
-def test_calls_among_kernels_of_the_library_are_left_out(monkeypatch: Any) -> None:
+def test_calls_among_kernels_of_the_library_are_left_out(monkeypatch):
     with pytest.raises(tc.TensorCoreError) as caught:
         DOORS["epilogue"]()
     assert len(str(caught.value).splitlines()) == 4
@@ -148,7 +147,7 @@ def test_calls_among_kernels_of_the_library_are_left_out(monkeypatch: Any) -> No
     assert "apply_epilogue" in str(caught.value)
 
 
-def test_all_frames_are_shown_on_demand(monkeypatch: Any) -> None:
+def test_all_frames_are_shown_on_demand(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_TRACEBACK", "full")
     with pytest.raises(tc.TensorCoreError) as caught:
         cares.ptx(X)
@@ -156,7 +155,7 @@ def test_all_frames_are_shown_on_demand(monkeypatch: Any) -> None:
     assert "frontend" in shown and "ZeroDivisionError: integer" in shown and "During" in shown
 
 
-def test_what_the_user_was_handling_stays() -> None:
+def test_what_the_user_was_handling_stays():
     with pytest.raises(tc.TensorCoreError) as caught:
         try:
             {}["a"]
@@ -167,7 +166,7 @@ def test_what_the_user_was_handling_stays() -> None:
     assert "KeyError: 'a'" in shown and "During handling" in shown and "frontend" not in shown
 
 
-def test_frames_of_users_inside_the_library_are_shown() -> None:
+def test_frames_of_users_inside_the_library_are_shown():
     """A function of the user that the library calls, and that fails in the library again."""
 
     def outer() -> None:
@@ -179,7 +178,7 @@ def test_frames_of_users_inside_the_library_are_shown() -> None:
     assert names[-1] == "outer" and len(names) == 2
 
 
-def test_errors_of_python_are_shown_at_the_lines_of_the_kernel() -> None:
+def test_errors_of_python_are_shown_at_the_lines_of_the_kernel():
     for kernel, at, helper in ((divides, "value / 0", "half"), (cares, "5 // value", "careful")):
         with pytest.raises(tc.CompileError) as caught:
             kernel.ptx(X)
@@ -190,7 +189,7 @@ def test_errors_of_python_are_shown_at_the_lines_of_the_kernel() -> None:
         assert lines[4].endswith(f" in {kernel.__name__}") and f"{helper}(" in lines[5]
 
 
-def test_a_recursion_is_short() -> None:
+def test_a_recursion_is_short():
     with pytest.raises(tc.CompileError) as caught:
         endless.ptx(X)
     lines = str(caught.value).splitlines()
@@ -212,7 +211,7 @@ wrong[1, 32](np.zeros(4, np.float32))
 """
 
 
-def test_a_process_prints_few_lines(tmp_path: Path) -> None:
+def test_a_process_prints_few_lines(tmp_path):
     script = tmp_path / "wrong.py"
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)

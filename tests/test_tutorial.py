@@ -40,26 +40,26 @@ def few_ctas(number: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("number", STEPS)
-def test_several_tiles(number: int) -> None:
+def test_several_tiles(number):
     check(tutorial.load_step(number), 256, 256, 320, ml_dtypes.bfloat16, **few_ctas(number))
 
 
 @pytest.mark.parametrize("number", range(1, 6))
-def test_f32_results(number: int) -> None:
+def test_f32_results(number):
     check(tutorial.load_step(number), 128, 256, 64, np.float32)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", TMA_STEPS)
 @pytest.mark.parametrize("K", [8, 392])
-def test_sizes_that_tiles_do_not_divide(number: int, K: int) -> None:
+def test_sizes_that_tiles_do_not_divide(number, K):
     check(tutorial.load_step(number), 392, 264, K, ml_dtypes.bfloat16, **few_ctas(number))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", RING_STEPS)
 @pytest.mark.parametrize("seed", range(3))
-def test_other_orders_of_warps(number: int, seed: int) -> None:
+def test_other_orders_of_warps(number, seed):
     module = tutorial.load_step(number)
     kernel = module.matmul.emulator("sm_90a", order=seed)
     check(module, 264, 264, 392, ml_dtypes.bfloat16, kernel, **few_ctas(number))
@@ -67,14 +67,14 @@ def test_other_orders_of_warps(number: int, seed: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("order", [None, 0])
-def test_wide_tiles_of_the_last_step(order: int | None) -> None:
+def test_wide_tiles_of_the_last_step(order):
     module = tutorial.load_step(8)
     kernel = module.matmul.emulator("sm_90a", order=order)
     check(module, 392, 392, 392, ml_dtypes.bfloat16, kernel, ctas=2, wide=True)
 
 
 @pytest.mark.parametrize("number", STEPS)
-def test_sizes_that_a_step_refuses(number: int) -> None:
+def test_sizes_that_a_step_refuses(number):
     module = tutorial.load_step(number)
     a, b, d = whole(128, 100, 0), whole(256, 100, 0), np.zeros((128, 256), ml_dtypes.bfloat16)
     with pytest.raises(tc.ArgumentError, match=r"multiples? of .* they are .*100"):
@@ -82,7 +82,7 @@ def test_sizes_that_a_step_refuses(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", STEPS)
-def test_the_program_in_each_file(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_in_each_file(number, capsys):
     tutorial.load_step(number).main()
     assert capsys.readouterr().out == "D agrees with NumPy\n"
 
@@ -96,7 +96,7 @@ def assembler() -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", STEPS)
-def test_assembles_without_spills_or_warnings(number: int) -> None:
+def test_assembles_without_spills_or_warnings(number):
     """By ptxas itself: nvJitLink ignores setmaxnreg."""
     kernel, matrix = tutorial.load_step(number).matmul, np.empty((4096, 4096), ml_dtypes.bfloat16)
     variants = [{"BN": 128, "STAGES": 6}, {"BN": 192, "STAGES": 4}] if number == 8 else [{}]
@@ -107,7 +107,7 @@ def test_assembles_without_spills_or_warnings(number: int) -> None:
         assert "C75" not in log and "warning" not in log
 
 
-def test_each_file_stands_alone() -> None:
+def test_each_file_stands_alone():
     """A reader copies it: it imports NumPy and the package, nothing else of the library."""
     for name in tutorial.NAMES:
         lines = Path(tutorial.__file__).with_name(f"{name}.py").read_text().splitlines()
@@ -120,7 +120,7 @@ def test_each_file_stands_alone() -> None:
         ]
 
 
-def test_edited_step_replaces_one_place() -> None:
+def test_edited_step_replaces_one_place():
     module = tutorial.edited_step(4, "STAGES = 3", "STAGES = 2")
     assert module.STAGES == 2
     check(module, 128, 128, 256, ml_dtypes.bfloat16)
@@ -135,9 +135,7 @@ class Matrix(np.ndarray):
         self[...] = 0
 
 
-def test_benchmark_measures_every_step(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_benchmark_measures_every_step(monkeypatch, tmp_path, capsys):
     """Without a GPU: torch, cuBLASLt and the clock are stand-ins; the steps run in emulation."""
     size = 256
     a, b = whole(size, size, 1).view(Matrix), whole(size, size, 2).T.view(Matrix)
@@ -179,7 +177,7 @@ def test_benchmark_measures_every_step(
     assert "hopper_gemm_8_ping_pong" in capsys.readouterr().out
 
 
-def test_benchmark_settles_each_kernel_before_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_settles_each_kernel_before_its_sample(monkeypatch):
     """Without a GPU: each run of a kernel takes one second of a clock of its own."""
     runs: list[str] = []
 

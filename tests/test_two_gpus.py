@@ -7,7 +7,6 @@ numbers, so that every order of summation gives the same bits as torch's product
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ FIRST, OTHER = "cuda:0", "cuda:1"
 
 
 @pytest.fixture(autouse=True)
-def first_is_current() -> Iterator[None]:
+def first_is_current():
     """Device 0 is current before each test, and no call of a test leaves another one behind."""
     torch.cuda.set_device(0)
     yield
@@ -70,7 +69,7 @@ def added(x: tc.Array, y: tc.Array, number: tc.f32):
         y[i] = x[i] + number
 
 
-def test_a_kernel_follows_its_arrays() -> None:
+def test_a_kernel_follows_its_arrays():
     """The plain path, the fast path, and turns between the devices."""
     launch = add[8, 128]
     for turn in range(6):
@@ -81,7 +80,7 @@ def test_a_kernel_follows_its_arrays() -> None:
             assert (y == 3 + turn).all()
 
 
-def test_a_prepared_launch() -> None:
+def test_a_prepared_launch():
     x, y = torch.full((1000,), 3.0, device=OTHER), torch.zeros(1000, device=OTHER)
     prepared = add[8, 128].prepare(x, y, 1.0)
     for turn in range(3):
@@ -89,7 +88,7 @@ def test_a_prepared_launch() -> None:
         assert (y == 3 + turn).all()
 
 
-def test_tensor_maps() -> None:
+def test_tensor_maps():
     for device in (OTHER, FIRST, OTHER):
         x = torch.arange(16 * 64.0, device=device).view(16, 64)
         y = torch.zeros_like(x)
@@ -98,7 +97,7 @@ def test_tensor_maps() -> None:
             assert torch.equal(y[:8], x[:8]) and not y[8:].any()
 
 
-def test_each_device_has_its_own_machine_code() -> None:
+def test_each_device_has_its_own_machine_code():
     for device in (FIRST, OTHER):
         x = torch.zeros(1000, device=device)
         add[8, 128](x, x.clone(), 1.0)
@@ -107,7 +106,7 @@ def test_each_device_has_its_own_machine_code() -> None:
     assert devices == {0, 1}
 
 
-def test_arrays_of_both_are_refused() -> None:
+def test_arrays_of_both_are_refused():
     x, y = torch.zeros(8, device=FIRST), torch.zeros(8, device=OTHER)
     with pytest.raises(tc.ArgumentError, match="several GPUs: .*GPU 0.*GPU 1"):
         add[1, 128](x, y, 1.0)
@@ -121,7 +120,7 @@ SHAPES = [(64, 64, 64), (64, 128, 8192), (520, 776, 2048), (2048, 2048, 1024)]
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_products(shape: tuple[int, int, int], dtype: Any) -> None:
+def test_products(shape, dtype):
     """With split-K and stream-K too, whose workspaces belong to a device."""
     M, N, K = shape
     for device in (OTHER, FIRST, OTHER):
@@ -166,7 +165,7 @@ CACHES = [(stream_k, torch.float64, "_cached"), (split_k, torch.float32, "_small
 
 
 @pytest.mark.parametrize(("size", "dtype", "cache"), CACHES, ids=["stream-K", "split-K"])
-def test_workspaces_belong_to_a_device(size: Any, dtype: Any, cache: str) -> None:
+def test_workspaces_belong_to_a_device(size, dtype, cache):
     """The launches of two devices at once do not meet in one workspace."""
     pairs = of_both(*size(), dtype)
     kept = getattr(workspace, cache)
@@ -178,7 +177,7 @@ def test_workspaces_belong_to_a_device(size: Any, dtype: Any, cache: str) -> Non
     assert {key[0][0] for key in kept} == {0, 1}
 
 
-def test_streams_of_the_other_device() -> None:
+def test_streams_of_the_other_device():
     """A product is of what its stream writes before it, late; given, and as the current one."""
     stream = torch.cuda.Stream(device=OTHER)
     a, b, later = (whole(256, 256, device=OTHER) for _ in range(3))
@@ -201,7 +200,7 @@ def test_streams_of_the_other_device() -> None:
         check(out, later, b)
 
 
-def test_a_launch_on_a_stream_of_the_other_device() -> None:
+def test_a_launch_on_a_stream_of_the_other_device():
     stream = torch.cuda.Stream(device=OTHER)
     x, y = torch.zeros(1000, device=OTHER), torch.zeros(1000, device=OTHER)
     launch = add[8, 128, stream]
@@ -215,7 +214,7 @@ def test_a_launch_on_a_stream_of_the_other_device() -> None:
         assert (y == turn + 1).all()
 
 
-def test_checks_wait_for_the_other_device() -> None:
+def test_checks_wait_for_the_other_device():
     x, y = torch.zeros(1000, device=OTHER), torch.zeros(1000, device=OTHER)
     launch = tc.kernel(checks=True)(add.function)[8, 128]
     for turn in range(3):
@@ -226,7 +225,7 @@ def test_checks_wait_for_the_other_device() -> None:
         assert (y == turn).all()
 
 
-def test_operators_and_their_gradients() -> None:
+def test_operators_and_their_gradients():
     a, w = whole(128, 96, device=OTHER).requires_grad_(), whole(64, 96, device=OTHER).requires_grad_()
     for _ in range(3):
         found = tct.gemm(a, w.t())
@@ -240,7 +239,7 @@ def test_operators_and_their_gradients() -> None:
     assert torch.equal(added(x, 2.0), x + 2) and torch.cuda.current_device() == 0
 
 
-def test_training_in_a_graph() -> None:
+def test_training_in_a_graph():
     with torch.cuda.device(1):
         model = tct.MLP(64, 128, device=OTHER)
         x = torch.randn(32, 64, device=OTHER)
@@ -261,7 +260,7 @@ def test_training_in_a_graph() -> None:
     assert all(map(torch.equal, found, wanted))
 
 
-def test_a_thread_for_each_device() -> None:
+def test_a_thread_for_each_device():
     """Two threads launch at once, each with a device of its own as the current one."""
     failures: list[BaseException] = []
 
@@ -288,7 +287,7 @@ def test_a_thread_for_each_device() -> None:
     assert not failures, failures
 
 
-def test_numba_arrays_of_the_current_device() -> None:
+def test_numba_arrays_of_the_current_device():
     """They do not name their device: it is the current one, of each launch."""
     cuda: Any = pytest.importorskip("numba.cuda")
     launch = add[8, 128]
@@ -300,7 +299,7 @@ def test_numba_arrays_of_the_current_device() -> None:
                 assert (y.copy_to_host() == 3 + number + turn).all()
 
 
-def test_numpy_arrays_go_to_the_current_device() -> None:
+def test_numpy_arrays_go_to_the_current_device():
     x, y = np.full(1000, 3, np.float32), np.zeros(1000, np.float32)
     for number in (1, 0, 1):
         with torch.cuda.device(number):
@@ -308,7 +307,7 @@ def test_numpy_arrays_go_to_the_current_device() -> None:
         assert (y == 3 + number).all()
 
 
-def test_times_of_the_other_device() -> None:
+def test_times_of_the_other_device():
     a, b = whole(512, 512, device=OTHER), whole(512, 512, device=OTHER)
     with torch.cuda.device(1):
         assert 0 < tc.testing.do_bench(lambda: tct.gemm(a, b), warmup=2, rep=10) < 1000

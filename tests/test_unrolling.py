@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import pytest
 
@@ -55,14 +54,14 @@ def at_run_time(x: tc.Array, n: tc.Const):
     "kernel, n",
     [(in_python, 1000), (stated, 4000), (at_run_time, 4000), (nested, 32), (nested_as_stated, 40)],
 )
-def test_loops_without_a_warning(kernel: Any, n: int, monkeypatch: Any) -> None:
+def test_loops_without_a_warning(kernel, n, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel.ir(ARRAY, n=n, arch="sm_80")
 
 
-def test_a_long_loop_is_about_to_be_unrolled(monkeypatch: Any) -> None:
+def test_a_long_loop_is_about_to_be_unrolled(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     with pytest.warns(tc.PerformanceWarning) as found:
         in_python.ir(ARRAY, n=4000, arch="sm_80")
@@ -76,7 +75,7 @@ def test_a_long_loop_is_about_to_be_unrolled(monkeypatch: Any) -> None:
     assert (warning.filename, warning.lineno) == (__file__, first + 2)
 
 
-def test_nested_loops_count_together(monkeypatch: Any) -> None:
+def test_nested_loops_count_together(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     with pytest.warns(tc.PerformanceWarning, match="range.n. is unrolled .* 1600 copies") as found:
         nested.ir(ARRAY, n=40, arch="sm_80")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from ctypes.util import find_library
 from dataclasses import replace
 from typing import Any
@@ -50,7 +49,7 @@ fma = FMA[F32]
 
 
 @pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
+def on_cpu():
     with tc.target("cpu", "sm_90a"):
         yield
 
@@ -93,7 +92,7 @@ def sums(a: np.ndarray, b: np.ndarray, config: AmpereConfig) -> np.ndarray:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("stages", "warps"), [(1, 8), (2, 16), (4, 8)])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_the_bits(along_k: bool, stages: int, warps: int, dtype: Any) -> None:
+def test_the_bits(along_k, stages, warps, dtype):
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
         a, b = problem(M, N, K, along_k, TYPES[dtype])
         config = tile(sizes, along_k, stages, 8 if along_k else warps)
@@ -104,7 +103,7 @@ def test_the_bits(along_k: bool, stages: int, warps: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("along_k", [True, False])
-def test_tf32_drops_what_tensor_cores_do_not_read(along_k: bool) -> None:
+def test_tf32_drops_what_tensor_cores_do_not_read(along_k):
     for M, N, K, sizes in ALONG_K if along_k else BESIDE:
         a, b = problem(M, N, K, along_k)
         config = tile(sizes, along_k)
@@ -115,7 +114,7 @@ def test_tf32_drops_what_tensor_cores_do_not_read(along_k: bool) -> None:
 
 @pytest.mark.parametrize("along_k", [True, False])
 @pytest.mark.parametrize("sizes", [(1, 8), (8, 1)], ids=str)
-def test_what_becomes_of_the_sums(along_k: bool, sizes: tuple[int, int]) -> None:
+def test_what_becomes_of_the_sums(along_k, sizes):
     """alpha, C and an epilogue; operands with gaps between lines, at any address."""
     M, N, K = (1, 45, 300) if sizes[0] == 1 else (45, 1, 300)
     a, b = problem(M, N, K, along_k)
@@ -139,7 +138,7 @@ def test_what_becomes_of_the_sums(along_k: bool, sizes: tuple[int, int]) -> None
     assert np.array_equal(found, scaled + np.arange(N, dtype=F32))
 
 
-def test_values_that_are_no_numbers() -> None:
+def test_values_that_are_no_numbers():
     """An infinity times nothing but zeros beyond K gives no NaN."""
     a, b = problem(1, 64, 300, True)
     a[0, 299] = np.inf
@@ -149,7 +148,7 @@ def test_values_that_are_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("along_k", [True, False])
-def test_nan_of_f64_is_canonical(along_k: bool) -> None:
+def test_nan_of_f64_is_canonical(along_k):
     """Which factor of a fused multiply-add comes first, the assembler decides."""
     a, b = problem(1, 64, 300, along_k, F64)
     a.view(np.uint64)[0, 7], b.view(np.uint64)[7, :32] = 0x7FF8000000000001, 0xFFF8000000000002
@@ -159,7 +158,7 @@ def test_nan_of_f64_is_canonical(along_k: bool) -> None:
 
 @pytest.mark.parametrize("along_k", [True, False])
 @pytest.mark.parametrize("sizes", [(1, 8), (8, 2)], ids=str)
-def test_neither_races_nor_bank_conflicts(along_k: bool, sizes: tuple[int, int]) -> None:
+def test_neither_races_nor_bank_conflicts(along_k, sizes):
     M, N, K = (1, 21, 300) if sizes[0] == 1 else (21, 2, 300)
     (a, b), d = problem(M, N, K, along_k), np.zeros((M, N), F32)
     plan = kernels.plan(a, b, None, d, config=tile(sizes, along_k))
@@ -174,7 +173,7 @@ def test_neither_races_nor_bank_conflicts(along_k: bool, sizes: tuple[int, int])
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_they_assemble(along_k: bool, arch: str, monkeypatch: Any, tmp_path: Any) -> None:
+def test_they_assemble(along_k, arch, monkeypatch, tmp_path):
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     (a, b), d = problem(3, 64, 300, along_k), np.zeros((3, 64), F32)
@@ -192,7 +191,7 @@ def planned(M: int, N: int, K: int, **options: Any) -> Any:
     return kernels.plan(a, b, None, np.empty((M, N), F32), **options)
 
 
-def test_what_is_chosen() -> None:
+def test_what_is_chosen():
     """Few rows or columns of a product that fills the GPU; other kernels where sums have to be
     those of other rows, or in f16, or where there are few lines or a short K."""
     assert planned(1, 28672, 4096).config.is_of_vectors
@@ -219,7 +218,7 @@ def vector_ranking(M: int, N: int, K: int, k_major: bool) -> Any:
     return ranking(shape, (VECTORS,))
 
 
-def test_candidates() -> None:
+def test_candidates():
     for sizes in ((1, 4096, 4096), (4096, 3, 1000), (4, 100, 300)):
         for k_major in (True, False):
             ranked = vector_ranking(*sizes, k_major)
@@ -231,7 +230,7 @@ def test_candidates() -> None:
     assert not vector_ranking(5, 4096, 4096, True)
 
 
-def test_gaps_do_not_change_the_choice() -> None:
+def test_gaps_do_not_change_the_choice():
     """Rows at multiples of 16 bytes could be read by other kernels."""
     a, b = np.empty((1, 4097), F32), np.empty((4097, 4096), F32, "F")
     wide = np.empty((4100, 4096), F32, "F")[:4097]
@@ -240,7 +239,7 @@ def test_gaps_do_not_change_the_choice() -> None:
     )
 
 
-def test_lines_that_share_elements() -> None:
+def test_lines_that_share_elements():
     """Both strides of B are 1: it counts as one with K contiguous."""
     values = np.arange(3000, dtype=F32) % 17
     b = np.lib.stride_tricks.sliding_window_view(values, 1000)[:512]
@@ -249,13 +248,13 @@ def test_lines_that_share_elements() -> None:
         assert np.array_equal(kernels.gemm(a, b, precision=precision), a @ b)
 
 
-def test_rows_of_one_order_stay_with_wgmma() -> None:
+def test_rows_of_one_order_stay_with_wgmma():
     """Vectors sum in another order, so that they are no reason to leave it."""
     options = {"precision": "tf32", "bits": "batch_invariant"}
     assert isinstance(planned(1, 4096, 4096, **options).config, HopperConfig)
 
 
-def test_the_bits_are_explained() -> None:
+def test_the_bits_are_explained():
     plan = planned(1, 4096, 4097)
     text = kernels.explain_bits(plan)
     assert "upwards in 256 chains, each of one element in 256;" in text
@@ -282,7 +281,7 @@ def test_the_bits_are_explained() -> None:
         (F32, AmpereConfig(1, 4, 256, 1, 4, 2, split_k=2), "these operands take"),
     ],
 )
-def test_what_is_refused(dtype: Any, config: AmpereConfig, message: str) -> None:
+def test_what_is_refused(dtype, config, message):
     a, b = np.empty((1, 512), dtype), np.empty((512, 64), dtype, "F")
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.plan(a, b, None, None, config=config)
@@ -291,7 +290,7 @@ def test_what_is_refused(dtype: Any, config: AmpereConfig, message: str) -> None
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["f32", "tf32", "f64", None])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_the_gpu_gives_the_same_bits(along_k: bool, precision: str | None) -> None:
+def test_the_gpu_gives_the_same_bits(along_k, precision):
     """precision: None for f16, "f64" for that, of values with NaN of several payloads."""
     torch = pytest.importorskip("torch")
     dtype = {"f64": F64, None: np.float16}.get(precision, F32)

@@ -27,7 +27,7 @@ def check(body: str, arch: str = "sm_90a") -> None:
     verify(parse_kernel(f"{HEAD} {{\n{body}\n}}"), ARCHS[arch])
 
 
-def test_a_kernel_with_everything_is_right() -> None:
+def test_a_kernel_with_everything_is_right():
     check("""
         %4:f32*4@mma.C.16x8.f32 <- 0.0
         %5:f16*4@mma.A.16x16.f16 <- 0:b32
@@ -153,7 +153,7 @@ def instrs(mnemonic: str) -> Any:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_program_is_refused(name: str) -> None:
+def test_a_wrong_program_is_refused(name):
     body, message = WRONG[name]
     kernel = parse_kernel(f"{HEAD} {{\n{body}\n}}", instrs)
     with pytest.raises(VerifyError, match=re.escape(message)):
@@ -176,21 +176,21 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_program_is_taken(name: str) -> None:
+def test_a_right_program_is_taken(name):
     check(RIGHT[name])
 
 
 # --- the target -----------------------------------------------------------------------------
 
 
-def test_a_form_that_the_target_lacks_names_those_that_have_it() -> None:
+def test_a_form_that_the_target_lacks_names_those_that_have_it():
     body = "%4:u32 = shared.base\n%5:b32*4 = ldmatrix.sync.aligned.m8n8.x4.shared.b16 [%4]"
     check(body, "sm_75")
     with pytest.raises(ArchError, match="sm_70 has no ldmatrix.*; it exists on sm_75, sm_80"):
         check(body, "sm_70")
 
 
-def test_errors_carry_the_location_of_their_op() -> None:
+def test_errors_carry_the_location_of_their_op():
     loc = Loc("user.py", 12, 4, 9)
     bad = Op(ADD, (Value(0, Type(s32)),), (Const(1, s32),), loc=loc)
     with pytest.raises(VerifyError) as caught:
@@ -210,12 +210,12 @@ def refuse(kernel: Kernel, message: str) -> None:
         verify(kernel, ARCHS["sm_90a"])
 
 
-def test_values_have_names_of_their_own() -> None:
+def test_values_have_names_of_their_own():
     nodes: list[Any] = [Assign(Value(0, Type(u32)), (Const(i, u32),)) for i in range(2)]
     refuse(Kernel("k", [], Block(nodes)), "two values are called %0")
 
 
-def test_an_immediate_is_one_of_its_values() -> None:
+def test_an_immediate_is_one_of_its_values():
     row = Row("copy", "= size:#u32(4|8|16)", {}, "70", (6, 0), "test", lambda: None)
     instr = next(row.instructions())
     verify(Kernel("k", [], Block([Op(instr, (), (Const(8, u32),))])), ARCHS["sm_90a"])
@@ -225,7 +225,7 @@ def test_an_immediate_is_one_of_its_values() -> None:
     )
 
 
-def test_an_operand_without_text_is_the_result() -> None:
+def test_an_operand_without_text_is_the_result():
     row = Row(
         "fused", "d:f32 = a:f32, c:f32", {}, "70", (6, 0), "test", lambda: None, template="{d}, {a}", tied="c"
     )
@@ -238,7 +238,7 @@ def test_an_operand_without_text_is_the_result() -> None:
     refuse(Kernel("k", [], Block([start, wrong])), "operand c of fused has no text of its own")
 
 
-def test_jumps_have_a_known_kind() -> None:
+def test_jumps_have_a_known_kind():
     refuse(Kernel("k", [], Block([Jump("goto")])), "jump 'goto'; break, continue and return")
 
 
@@ -294,11 +294,11 @@ def mapped(
         ),
     ],
 )
-def test_wrong_kernels(kernel: Kernel, message: str) -> None:
+def test_wrong_kernels(kernel, message):
     refuse(kernel, f"kernel k: {message}" if not message.startswith("aligned") else message)
 
 
-def test_a_right_kernel() -> None:
+def test_a_right_kernel():
     params = [Param("x", Value(0, Type(pred))), Param("y", Value(1, Type(u64)))]
     params += mapped(0, (4, 3, 2, 1, 0), (256,) * 5, 128, number=2).params
     kernel = Kernel("k", params, Block(), 4096, 1024, True, 1024, cluster=(4, 2, 2))
@@ -331,12 +331,12 @@ UNWRITTEN = {
 
 
 @pytest.mark.parametrize("name", UNWRITTEN)
-def test_reading_what_may_not_be_written_is_refused(name: str) -> None:
+def test_reading_what_may_not_be_written_is_refused(name):
     with pytest.raises(VerifyError, match=r"%4 of type .* on which it was not written"):
         check(UNWRITTEN[name])
 
 
-def test_a_guarded_write_keeps_what_was_there() -> None:
+def test_a_guarded_write_keeps_what_was_there():
     check("%4:s32 <- 0\n@%2 %4 = add.s32 %1, 1")
     with pytest.raises(VerifyError, match=r"a guarded add.s32 keeps %4 where its guard does not"):
         check("@%2 %4:s32 = add.s32 %1, 1")
@@ -354,7 +354,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_reading_what_every_path_wrote_is_taken(name: str) -> None:
+def test_reading_what_every_path_wrote_is_taken(name):
     check(WRITTEN[name])
 
 
@@ -381,11 +381,11 @@ def test_reading_what_every_path_wrote_is_taken(name: str) -> None:
         (dtypes.bf16x2, dtypes.f16x2, False),
     ],
 )
-def test_which_types_agree(have: Any, want: Any, agrees: bool) -> None:
+def test_which_types_agree(have, want, agrees):
     assert agree(have, want) is agrees
 
 
-def test_every_rule_is_in_the_tables() -> None:
+def test_every_rule_is_in_the_tables():
     listed = {r for found in rules.NODE_RULES.values() for r in found} | set(rules.KERNEL_RULES)
     written = {
         f

@@ -24,7 +24,7 @@ SIZES = ((64, 96, 128), (300, 304, 304), (8, 4096, 2048))
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path, monkeypatch):
     """A cache that is empty."""
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -60,7 +60,7 @@ print(count)
 """
 
 
-def test_the_kernels_lie_on_disk(directory: Path) -> None:
+def test_the_kernels_lie_on_disk(directory):
     """A process that starts after others have compiled them assembles nothing for them."""
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     done = kernels.warm((tc.bf16, tc.f64), "sm_90a", sizes=SIZES, processes=2)
@@ -72,7 +72,7 @@ def test_the_kernels_lie_on_disk(directory: Path) -> None:
     assert int(done_again.stdout) >= 2 and entries(directory) == before
 
 
-def test_the_same_kernels_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_kernels_as_on_a_gpu(monkeypatch):
     """A GPU asks the cache for the entry that was compiled without one."""
     asked: list[str | None] = []
     named = kernel_cache.entry_name
@@ -97,7 +97,7 @@ def test_the_same_kernels_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(asked) == 2 and asked[0] == asked[1] is not None
 
 
-def test_configurations_that_were_pickled_have_the_same_entry() -> None:
+def test_configurations_that_were_pickled_have_the_same_entry():
     """Pickling marks their class, which is no part of what is compiled."""
     import pickle
 
@@ -110,14 +110,14 @@ def test_configurations_that_were_pickled_have_the_same_entry() -> None:
 
 
 @pytest.mark.thorough
-def test_many_sizes_share_kernels() -> None:
+def test_many_sizes_share_kernels():
     products = warming._products((tc.bf16,), warming.SIZES, ("row.col",), None)
     found = warming.kernels_of(products, "sm_90a")
     assert 10 < len(found) < len(warming.SIZES) / 2
     assert len({bound.key for bound in found}) == len(found)
 
 
-def test_what_is_recorded_does_not_run() -> None:
+def test_what_is_recorded_does_not_run():
     a, b = np.ones((64, 64), np.float16), np.ones((64, 64), np.float16)
     out = np.zeros((64, 64), np.float16)
     with tc.target("cpu", "sm_90a"):
@@ -128,7 +128,7 @@ def test_what_is_recorded_does_not_run() -> None:
     assert (out == 64).all()
 
 
-def test_failures_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_told(monkeypatch):
     monkeypatch.setattr(warming, "WORK", "import sys; sys.exit('no such module')")
     done = kernels.warm(device="sm_90a", sizes=SIZES[:1], processes=1)
     assert done.kernels and done.failures == ("no such module",)
@@ -142,13 +142,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG, ids=[m for _, m in WRONG])
-def test_wrong_arguments(changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments(changes, message, monkeypatch):
     monkeypatch.setattr(warming, "current_target", lambda: "cpu")
     with pytest.raises(tc.ArgumentError, match=message):
         kernels.warm(**{"device": "sm_90a", "sizes": SIZES[:1], **changes})
 
 
-def test_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache(monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     with pytest.raises(tc.ArgumentError, match="the cache on disk is off"):
         kernels.warm(device="sm_90a")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from twins import Twin, Twins
+from twins import Twins
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import InvalidArithmetic
@@ -176,16 +176,16 @@ def hashes(x, i, j, n, bad: tc.Const):
 
 
 @pytest.mark.parametrize("case", twins, ids=str)
-def test_bad(case: Twin) -> None:
+def test_bad(case):
     case.check_bad()
 
 
 @pytest.mark.parametrize("case", twins, ids=str)
-def test_good(case: Twin) -> None:
+def test_good(case):
     case.check_good()
 
 
-def test_values_may_wrap() -> None:
+def test_values_may_wrap():
     @tc.kernel
     def total(x: tc.Array, i, j, n):
         place, other = tc.s32(0), tc.s32(0)

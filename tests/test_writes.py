@@ -91,13 +91,13 @@ def arrays(kernel: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("kernel, written", CASES, ids=lambda x: getattr(x, "__name__", ""))
-def test_written_arrays(kernel: Any, written: set[str]) -> None:
+def test_written_arrays(kernel, written):
     ir = kernel.specialise(arrays(kernel), {}, "sm_90a").ir
     found = written_arrays(ir, ("x", "y"))
     assert set(found) == written and None not in found.values()
 
 
-def test_the_operands_of_a_product_are_not_written() -> None:
+def test_the_operands_of_a_product_are_not_written():
     a, b, d = (np.zeros((64, 64), tc.bf16.numpy) for _ in range(3))
     given = (a, b.T, d, d, 1.0, 0.0)
     ir = bf16_gemm.specialise(given, {"config": HopperConfig(stages=2)}, "sm_90a").ir
@@ -105,7 +105,7 @@ def test_the_operands_of_a_product_are_not_written() -> None:
 
 
 @pytest.mark.parametrize("kernel, written", CASES, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_read_only_array_is_refused_where_it_is_written(kernel: Any, written: set[str]) -> None:
+def test_a_read_only_array_is_refused_where_it_is_written(kernel, written):
     x, y = arrays(kernel)
     y.flags.writeable = False
     text = f"argument 'y' is a read-only array, and {kernel.__name__} writes it here"
@@ -116,7 +116,7 @@ def test_a_read_only_array_is_refused_where_it_is_written(kernel: Any, written: 
         kernel.ptx(x, y, arch="sm_90a")
 
 
-def test_a_read_only_array_is_read() -> None:
+def test_a_read_only_array_is_read():
     x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     x.flags.writeable = False
     element[1, 32](x, y)
