@@ -378,6 +378,11 @@ def test_one_kernel_that_is_refused_leaves_the_others():
         _ = both["c"]
 
 
+def test_emulators_share_what_is_compiled():
+    k = module("ret;")["k"]
+    assert k.emulator("sm_80", checks=False).program is k.program
+
+
 def test_arguments_are_checked():
     k = module("ret;", ".param .u64 x, .param .u32 n")["k"]
     with pytest.raises(tc.ArgumentError, match="k takes 2 arguments, 1 were given"):

@@ -68,6 +68,13 @@ def test_attention(arch: str) -> None:
     np.testing.assert_allclose(out, p / p.sum(1, keepdims=True) @ v, atol=1e-3)
 
 
+def test_the_kernel_in_ptx() -> None:
+    x = np.zeros((7, 300), np.float32)
+    kernel = tc.ptx.from_triton(kernels.softmax, {"BLOCK": 512}, arch="sm_90a", num_warps=8)
+    found, threads, shared = kernel.compiled(x, x, 300)
+    assert found.name == "softmax" and threads == 256 and shared and ".target sm_90a" in found.module.ptx
+
+
 def test_atomics() -> None:
     x, counts = RNG.integers(0, 100, 1000, np.int32), np.zeros(16, np.int32)
     tc.ptx.from_triton(kernels.histogram, {"BLOCK": 256})[4](x, counts, 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ class Module:
     def __init__(self, text: syntax.Text, ptx: str) -> None:
         self.version, self.target, self.ptx = text.version, text.target, ptx
         self._text, self._kernels = text, dict[str, PtxKernel]()
+        self._programs: dict[str, Program] = {}
         self._functions = {function.name: function for function in text.kernels}
         self._variables = {v.name: v for v in text.variables if v.space in ("global", "const")}
         self._memory: dict[str, np.ndarray] = {}
@@ -173,9 +174,13 @@ class PtxKernel:
     local_bytes: int = 0
     checks: bool = True
 
-    @cached_property
+    @property
     def program(self) -> Program:
-        return compile_program(self.ir)
+        """What all emulators of the kernel share, with the loops that they have compiled."""
+        programs = self.module._programs
+        if self.name not in programs:
+            programs[self.name] = compile_program(self.ir)
+        return programs[self.name]
 
     @public
     def emulator(self, arch: str | None = None, *, checks: bool = True) -> PtxKernel:

@@ -245,8 +245,9 @@ def _backend(compiler: Any) -> Any:
 
 
 @functools.lru_cache(64)
-def _loaded(text: str, arch: str) -> PtxKernel:
-    module = load(text)
+def _loaded(text: str | bytes, arch: str) -> PtxKernel:
+    """The kernel in what the compiler made: bytes, but for kernels of its own cache."""
+    module = load(text.decode() if isinstance(text, bytes) else text)
     (name,) = module
     return module[name].emulator(arch)
 
@@ -285,7 +286,7 @@ class _Driver:
 
     def load_binary(self, name: str, text: Any, *rest: Any) -> tuple[Any, Any, int, int, int]:
         """The module, the kernel, registers, spills and the most threads."""
-        kernel = _loaded(text.decode() if isinstance(text, bytes) else text, self.arch.name)
+        kernel = _loaded(text, self.arch.name)
         return None, kernel, 0, 0, 1024
 
     def unload_module(self, module: Any) -> None:
