@@ -38,7 +38,7 @@ Mathematics
 Debugging and checks
     breakpoint, assert_, debugger, CheckResult, Finding, Exploration, Difference, explore
 Kernels as files
-    load_exported, ExportedKernel
+    load_exported, ExportedKernel, export_repository
 Tuning and timing
     autotune, Autotuned, Config, Trial, Tuning, testing
 PTX of other compilers
@@ -69,7 +69,7 @@ from tensorcore_dsl.errors import (
     UnknownInstruction, UnknownName, UnsupportedSyntax, VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.errors import publish as _publish
-from tensorcore_dsl.export import ExportedKernel, load_exported
+from tensorcore_dsl.export import ExportedKernel, export_repository, load_exported
 from tensorcore_dsl.interpreter.debugging import debugger
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.kernel import Kernel, kernel
@@ -196,8 +196,8 @@ __all__ = [
     "cluster_size", "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos", "cp_async",
     "cp_async_commit", "cp_async_wait", "current_target", "debugger", "devices", "dynamic_shared", "e2m1",
     "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "erf", "exp", "exp2", "explore",
-    "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment",
-    "gridDim",
+    "export_repository", "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma",
+    "fragment", "gridDim",
     "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",
     "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_exported",
     "load_rows", "local",

@@ -1,6 +1,7 @@
 """Exported kernels: C that passes what a launch from Python passes, descriptions, grid rules, refusals."""
 
 import ctypes
+import importlib.util
 import json
 import shutil
 import struct
@@ -424,3 +425,29 @@ def test_a_kernel_without_a_grid_needs_one(tmp_path, monkeypatch):
     path = shift.export(tmp_path, SHIFT, arch="sm_80", form="ptx")
     with pytest.raises(tc.ArgumentError, match="exported without a grid: give grid="):
         launched_from_python(path, [OnGpu(aligned((64,), np.int64)), None, 3], monkeypatch)
+
+
+# Repositories for Hugging Face's `kernels`
+
+
+def test_a_repository_is_a_module_of_exported_kernels(tmp_path):
+    paths = [export_scale(tmp_path / "a"), shift.export(tmp_path / "b", SHIFT, arch="sm_80", form="ptx")]
+    folder = tc.export_repository(tmp_path / "repository", "my_kernels", paths, version=2)
+    build = folder / "build" / "torch-cuda"
+    metadata = json.loads((build / "metadata.json").read_text())
+    assert (metadata["name"], metadata["id"], metadata["version"]) == ("my-kernels", "my_kernels_2", 2)
+    assert metadata["backend"] == {"type": "cuda", "archs": ["8.0+PTX", "9.0a"]}
+    assert "## scale\n\ny = factor n xᵀ + half\n" in (folder / "README.md").read_text("utf-8")
+    spec = importlib.util.spec_from_file_location("my_kernels_2", build / "__init__.py")
+    module = importlib.util.module_from_spec(spec)  # as `kernels` loads it
+    spec.loader.exec_module(module)
+    assert module.__all__ == ["scale", "shift"] and "for sm_90a" in repr(module.scale)
+
+
+def test_repositories_that_are_refused(tmp_path):
+    path = export_scale(tmp_path)
+    for exported in ([], [path, path]):
+        with pytest.raises(tc.ArgumentError, match="names that differ"):
+            tc.export_repository(tmp_path / "repository", "mine", exported)
+    with pytest.raises(tc.ArgumentError, match="it names functions in C|letters, digits"):
+        tc.export_repository(tmp_path / "repository", "my kernels", [path])

@@ -38,7 +38,7 @@ def write_kernel(
 
     options: of LaunchConfig.of. The other parameters are those of `kernel.export`.
     """
-    name = _identifier(entry_name(chosen.ir.name) if name is None else name)
+    name = identifier(entry_name(chosen.ir.name) if name is None else name)
     if form not in FORMS:
         raise ArgumentError(f"form is {form!r}; allowed are 'cubin' and 'ptx'")
     cubin = _as_ptx(chosen) if form == "ptx" else chosen.cubin
@@ -68,7 +68,8 @@ def write_kernel(
     return target / f"{name}.json"
 
 
-def _identifier(name: Any) -> str:
+def identifier(name: Any) -> str:
+    """A name of C and Python; ArgumentError for others."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ArgumentError(f"name is {name!r}; it names functions in C: letters, digits and _")
     return name
