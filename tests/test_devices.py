@@ -247,3 +247,47 @@ def test_refused_in_kernels(body, message):
 
     with tc.devices(WORLD), pytest.raises((OperandError, ArgumentError), match=message):
         wrong[1, 32](zeros(), tc.PeerArray(zeros()))
+
+
+def put(pad: Any, order: str = "release") -> None:
+    """Raise a flag, as put_signal of torch's symmetric memory does."""
+    while tc.atomic("cas", pad, 0, 1, order=order, scope="sys") != 0:
+        pass
+
+
+def take(pad: Any) -> None:
+    """Wait for a flag and lower it, as wait_signal of torch does."""
+    while tc.atomic("cas", pad, 1, 0, order="acquire", scope="sys") != 1:
+        pass
+
+
+@tc.kernel
+def flags(x: tc.Array, boxes: tc.PeerArray, pads: tc.PeerArray, out: tc.Array, mistake: tc.Const = ""):
+    """Two blocks send to the right neighbour, through a channel each, in each of two launches."""
+    i, block, rank, world = tc.threadIdx.x, tc.blockIdx.x, boxes.rank, boxes.world
+    left, right = (rank + world - 1) % world, (rank + 1) % world
+    channel = 0 if mistake == "one channel" else 2 * block
+    boxes[right][block, i] = x[i]
+    tc.barrier()
+    if i == 0:
+        put(pads[right].at(channel), "relaxed" if mistake == "relaxed" else "release")
+        take(pads[rank].at(channel))
+    tc.barrier()
+    out[block, i] = boxes[rank][block, i]
+    tc.barrier()
+    if i == 0 and not mistake:
+        put(pads[left].at(channel + 1))
+        take(pads[rank].at(channel + 1))
+
+
+@pytest.mark.parametrize(("mistake", "found"), [("", False), ("one channel", True), ("relaxed", True)])
+def test_flags_that_are_raised_and_lowered(mistake: str, found: bool) -> None:
+    """Blocks that share a channel take each other's signals, which some orders show."""
+    x, out = ranks(32)[:2], zeros(2, 32)[:2]
+    arguments = x, tc.PeerArray(zeros(2, 32)[:2]), tc.PeerArray(zeros(4)[:2]), out
+    with tc.devices(2):
+        explored = flags.explore(6)[2, 32](*arguments, mistake)
+        assert isinstance(explored.error, Race) == found
+        for _ in range(0 if mistake else 2):
+            flags[2, 32](*arguments)
+    assert found or [int(of_rank[1, 0]) for of_rank in out] == [10, 0]
