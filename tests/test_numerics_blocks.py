@@ -40,7 +40,7 @@ def left_over():
 
 
 def agree(p, arch, a, b, c, **more):
-    """(batch,) bool: which products blocks could not compute. All must agree with the loops."""
+    """(batch,) bool: which products blocks could not compute. All must agree with the fallback."""
     with left_over() as found:
         got = matmul(p, arch, a, b, c, **more)
     with plans.without_blocks():
@@ -79,7 +79,7 @@ def spread(rng, p, batch):
 
 
 @pytest.mark.parametrize(("p", "arch"), IN_BLOCKS, **NAMES)
-def test_blocks_agree_with_the_loops(p, arch):
+def test_blocks_agree_with_the_fallback(p, arch):
     for regime in table.REGIMES:
         rng = np.random.default_rng(len(regime))
         a, b, c, more = table.operands(p, regime, rng, 6)
@@ -98,7 +98,7 @@ def test_blocks_agree_with_the_loops(p, arch):
 
 
 @pytest.mark.parametrize(("p", "arch"), IN_BLOCKS, **NAMES)
-def test_usual_numbers_need_no_loops(p, arch):
+def test_usual_numbers_need_no_fallback(p, arch):
     rng = np.random.default_rng(3)
     a, b, c, more = table.operands(p, "near", rng, 4)
     if p.a == "f64":

@@ -113,9 +113,9 @@ class Arena:
             place = offset, array.shape, array.dtype, array.strides, writable
             return replace(argument, array=self.view(place))
 
-        found = [moved(argument) for argument in arguments]
+        moved_arguments = [moved(argument) for argument in arguments]
         self._regions = regions  # not before: an interrupt may have ended the copies
-        return found
+        return moved_arguments
 
     def give_back(self) -> None:
         """Write what a kernel may have changed to the arrays that were taken."""

@@ -213,9 +213,16 @@ def run(  # noqa: PLR0913, PLR0915
 class _Launch:
     """A launch: the data that its chunks share, and the threads or processes that run them.
 
-    static, dynamic: bytes of shared memory. ordered: CTAs see what others write. resident: CTAs
-    that run at a time, where CTAs wait for others. A worker process makes `memory` anew, from the
-    arrays that processes share, and has a team of its own.
+    A worker process makes `memory` anew, from the arrays that processes share, and has one thread.
+
+    Attributes
+    ----------
+    static, dynamic : int
+        Bytes of shared memory of a CTA.
+    ordered : bool
+        CTAs see what others write.
+    resident : int or None
+        CTAs that run at a time, if CTAs wait for others.
     """
 
     program: Program

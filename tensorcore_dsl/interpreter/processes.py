@@ -184,8 +184,12 @@ def _interrupts_held() -> Iterator[None]:
 class _Worker:
     """A process that runs one chunk after the other. It is made with interrupts held back.
 
-    job: the chunk that it runs, None for none. newest: programs with lower serial numbers are known
-    to it.
+    Attributes
+    ----------
+    job : tuple of int or None
+        The chunk that the process runs.
+    newest : int
+        The process knows the programs with lower serial numbers.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -232,14 +236,14 @@ class _Worker:
     def answer(self) -> Report | BaseException:
         """The report of the chunk, or its error."""
         try:
-            found: Report | BaseException = self.answers.recv()
+            answer: Report | BaseException = self.answers.recv()
         except (EOFError, ConnectionError):
-            found = EmulationError(
+            answer = EmulationError(
                 f"a process that emulated blocks ended with exit code {self.status()}; is there "
                 f"enough memory? {VARIABLE}=off uses none"
             )
         self.job = None
-        return found
+        return answer
 
     def signal(self, number: int) -> None:
         if self.status(os.WNOHANG) is None:
@@ -383,11 +387,11 @@ class ProcessPool:
                 for ready in wait([worker.answers for worker in running]):
                     worker = next(w for w in running if w.answers is ready)
                     assert worker.job is not None
-                    (first, ctas), found = worker.job, worker.answer()
-                    if isinstance(found, BaseException):
-                        failed[first] = found
+                    (first, ctas), answer = worker.job, worker.answer()
+                    if isinstance(answer, BaseException):
+                        failed[first] = answer
                         continue
-                    total += found
+                    total += answer
                     advance(ctas)
                     following = None if failed else next(left, None)
                     if following is not None:
@@ -431,9 +435,9 @@ def _note_place(error: KeyboardInterrupt, workers: Sequence[_Worker]) -> None:
         workers[i].signal(signal.SIGINT)
     for _, i in running:
         if workers[i].answers.poll(PATIENCE):
-            found = workers[i].answer()
-            if isinstance(found, KeyboardInterrupt):
-                error.args = found.args
+            answer = workers[i].answer()
+            if isinstance(answer, KeyboardInterrupt):
+                error.args = answer.args
                 return
 
 

@@ -164,9 +164,19 @@ class Buffers:
 class Multiplication:
     """d = scale_a * a * scale_b * b + (c if scale_d else +0), for the active warpgroups.
 
-    out: receives d, contiguous or (by `tc.emulate`) with the registers of a thread as neighbours.
-    lines: by name, the operands in shared memory and their buffers. dropped: warpgroups without C,
-    which has the place of D.
+    Attributes
+    ----------
+    whole : array
+        (warpgroups,) bool: the active warpgroups.
+    out : array or None
+        Registers that receive d: contiguous, or (by `tc.emulate`) with the registers of a thread as
+        neighbours.
+    c : array
+        Register image of C.
+    lines : dict
+        By name, the operands in shared memory and their buffers.
+    dropped : array or None
+        (warpgroups,) bool: warpgroups that set C to zero in place, because `scale_d` is false.
     """
 
     def __init__(

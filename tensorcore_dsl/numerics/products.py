@@ -177,8 +177,14 @@ def _words(operand: Array, word: Any) -> Array:
 class Uses:
     """Operations of one product on arrays at fixed addresses.
 
-    uses: (a, b, c, d) of each operation, all with the same number of warps (or matrices); d may be
-    c. No operation reads the result of another one. cost: estimated nanoseconds of a warp.
+    No operation reads the result of another one.
+
+    Attributes
+    ----------
+    uses : sequence of tuples of arrays
+        (a, b, c, d) of each operation, all with the same number of warps (or matrices). d may be c.
+    cost : float
+        Estimated time of a warp, in ns.
     """
 
     def __init__(

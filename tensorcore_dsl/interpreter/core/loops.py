@@ -79,8 +79,8 @@ class Loop:
                 roots.update(sources if _acts(node) else guard)  # type: ignore[arg-type]
             elif not isinstance(node, nodes.Assign):
                 roots.update(nodes.reads(node), nodes.writes(node))
-        found = [value for value in self._closure(roots) if value in self._sources]
-        return sorted(found, key=lambda value: (value.type.is_group, value.id))
+        values = [value for value in self._closure(roots) if value in self._sources]
+        return sorted(values, key=lambda value: (value.type.is_group, value.id))
 
     @cached_property
     def conditions(self) -> list[nodes.Op]:
@@ -108,13 +108,13 @@ class Loop:
             if node is self.node or not jumps.isdisjoint(nodes.walk(nodes.Block([node])))
         ]
         ends = [node for value in asked for node in self._comparisons(value)]
-        found = [
+        comparisons = [
             node
             for node in ends
             if isinstance(node, nodes.Op) and node.instr.params.get("cmp") in ("eq", "ne")
             if not node.instr.operands[0].dtype.is_float and self._moves_one_way(node)
         ]
-        return found if found == ends else []
+        return comparisons if comparisons == ends else []
 
     @cached_property
     def bits(self) -> int:
@@ -137,14 +137,14 @@ class Loop:
 
     def _comparisons(self, condition: Any) -> list[nodes.Node]:
         """Comparisons that a condition combines; the loop itself if the condition may be stale."""
-        found = self._makers(condition)
-        if not found:
+        makers = self._makers(condition)
+        if not makers:
             return []
-        if len(found) > 1 or not (condition in self._single or self._always(found[0])):
+        if len(makers) > 1 or not (condition in self._single or self._always(makers[0])):
             return [self.node]
-        values = nodes.reads(found[0])
+        values = nodes.reads(makers[0])
         if any(value.type.dtype.name != "pred" for value in values):
-            return found
+            return makers
         return [node for value in values for node in self._comparisons(value)]
 
     @cached_property
@@ -169,16 +169,16 @@ class Loop:
 
         The loop itself stands for a value that several nodes make.
         """
-        found: list[nodes.Node] = []
+        nodes_of_loop: list[nodes.Node] = []
         left = [*nodes.reads(op)]
         while left:
             value = left.pop()
             makers = self._makers(value) if value in self._moving else []
             makers += [writer for node in makers for writer in self._writers(node)]
-            new = [node for node in makers if node not in found]
-            found += [*new, self.node] if len(self._makers(value)) > 1 else new
+            new = [node for node in makers if node not in nodes_of_loop]
+            nodes_of_loop += [*new, self.node] if len(self._makers(value)) > 1 else new
             left += [value for node in new for value in nodes.reads(node)]
-        return found
+        return nodes_of_loop
 
     def _writers(self, node: nodes.Node) -> list[nodes.Op]:
         """The operations that may write the word which a node reads or writes."""

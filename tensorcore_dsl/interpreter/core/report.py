@@ -143,8 +143,8 @@ class Tally:
         counts = np.array(self.counts)
         for (start, end), warps in self.behind.items():
             counts[start:end] += warps
-        found: list[int] = counts.tolist()
-        return found
+        executions: list[int] = counts.tolist()
+        return executions
 
     def report(self, steps: Sequence[Step]) -> Report:
         instructions, executed = Counter[str](), Counter[str]()

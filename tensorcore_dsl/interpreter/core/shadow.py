@@ -112,8 +112,8 @@ def in_flight(shadow: int, size: int) -> bool:
     else:
         for byte in range(size):
             states |= native.peek8(shadow + byte)
-    found: bool = states & BUSY != 0
-    return found
+    busy: bool = states & BUSY != 0
+    return busy
 
 
 @native.inlined
@@ -179,8 +179,8 @@ def are_filled(states: int, pages: int, low: int, high: int) -> bool:
 def is_stamped(stamps: Any, address: int) -> bool:
     """May the page of an address in a CTA hold stamps? stamps: (words,), those of the CTA."""
     pages = stamps.size // PAGE_WORDS
-    found: bool = stamps.size > 0 and stamps[stamps.size - pages + address // PAGE] != 0
-    return found
+    stamped: bool = stamps.size > 0 and stamps[stamps.size - pages + address // PAGE] != 0
+    return stamped
 
 
 @native.inlined

@@ -119,7 +119,7 @@ class Team:
         try:
             for helper, job in zip(helpers, jobs, strict=True):
                 helper.begin(job)
-            found = [work(0, edges[1], 0)]
+            results = [work(0, edges[1], 0)]
             for job in jobs:
                 job.wait()
         except BaseException:
@@ -129,8 +129,8 @@ class Team:
         for job in jobs:
             if job.error is not None:
                 raise job.error
-            found.append(job.found)
-        return found
+            results.append(job.found)
+        return results
 
     def share_mask(self, mask: np.ndarray, cost: float, work: Callable[[np.ndarray, int], Any]) -> list[Any]:
         """Share the threads of a mask among cores: results of `work(part of the mask, number)`."""

@@ -49,9 +49,9 @@ class PerThread:
 
     def __get__(self, part: Any, owner: type) -> np.ndarray:
         threads = part.chunk.threads
-        found = np.full(threads, self.first) if self.first else np.zeros(threads, np.int64)
-        vars(part)[self.name] = found
-        return found
+        numbers = np.full(threads, self.first) if self.first else np.zeros(threads, np.int64)
+        vars(part)[self.name] = numbers
+        return numbers
 
 
 MAX_KEPT = 512  # masks of a chunk, and answers about them
@@ -89,13 +89,13 @@ class Mask:
     def units(self, size: int) -> tuple[np.ndarray, int | None]:
         """(T // size,) bool of the units of `size` threads that have a thread in the mask, and the
         first of these that has one outside of it, too; None if there is none."""
-        found = self._units.get(size)
-        if found is None:
+        known = self._units.get(size)
+        if known is None:
             lanes = self.threads.reshape(-1, size)
             some: np.ndarray = np.any(lanes, axis=1)
             broken = np.flatnonzero(some != lanes.all(axis=1))
-            found = self._units[size] = some, int(broken[0]) if len(broken) else None
-        return found
+            known = self._units[size] = some, int(broken[0]) if len(broken) else None
+        return known
 
 
 class Masks:
@@ -111,31 +111,31 @@ class Masks:
 
     def find(self, threads: np.ndarray) -> Mask:
         """The mask that is equal to `threads`."""
-        found: Mask | None = self._known.get(id(threads))
-        if found is None:
+        mask: Mask | None = self._known.get(id(threads))
+        if mask is None:
             key = np.packbits(threads).tobytes()
-            found = self._known.get(key)
-            if found is None:
-                found = self._known.keep(key, Mask(threads))
-                self._known.keep(id(threads), found)
-        return found
+            mask = self._known.get(key)
+            if mask is None:
+                mask = self._known.keep(key, Mask(threads))
+                self._known.keep(id(threads), mask)
+        return mask
 
     def union(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """The threads of either mask."""
-        found = self._unions.get((id(a), id(b)))
-        if found is None:
-            found = self._unions.keep((id(a), id(b)), (a, b, self.find(a | b).threads))
-        union: np.ndarray = found[2]
+        known = self._unions.get((id(a), id(b)))
+        if known is None:
+            known = self._unions.keep((id(a), id(b)), (a, b, self.find(a | b).threads))
+        union: np.ndarray = known[2]
         return union
 
     def covers(self, a: np.ndarray, b: np.ndarray) -> bool:
         """Are all threads of `b` in `a`?"""
         if a is b:
             return True
-        found = self._covers.get((id(a), id(b)))
-        if found is None:
-            found = self._covers.keep((id(a), id(b)), (a, b, not (b & ~a).any()))
-        return bool(found[2])
+        known = self._covers.get((id(a), id(b)))
+        if known is None:
+            known = self._covers.keep((id(a), id(b)), (a, b, not (b & ~a).any()))
+        return bool(known[2])
 
 
 @vectorised

@@ -81,13 +81,13 @@ def chain(program: Program, flow: Flow, products: Sequence[AsyncProduct], heads:
 
     products: those without a guard, in order. heads: positions where jumps may lead.
     """
-    found: list[AsyncProduct] = []
+    following: list[AsyncProduct] = []
     for product in products:
-        if found and not _follows(program, found, product, heads):
-            _execute_at_once(program, flow, found)
-            found = []
-        found.append(product)
-    _execute_at_once(program, flow, found)
+        if following and not _follows(program, following, product, heads):
+            _execute_at_once(program, flow, following)
+            following = []
+        following.append(product)
+    _execute_at_once(program, flow, following)
 
 
 def _follows(

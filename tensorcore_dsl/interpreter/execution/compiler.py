@@ -45,15 +45,15 @@ def _loops_of(block: nodes.Block) -> dict[str, int]:
     """The labels that a `Goto` leads back to, and the end of the nodes between; loops that overlap
     are made to lie inside each other."""
     places = {node.name: i for i, node in enumerate(block) if isinstance(node, nodes.Label)}
-    found: dict[str, int] = {}
+    ends: dict[str, int] = {}
     for i, node in enumerate(block):
         if isinstance(node, nodes.Goto) and places[node.target] < i:
-            found[node.target] = i + 1
-    inner_first = sorted(found, key=lambda name: -places[name])
+            ends[node.target] = i + 1
+    inner_first = sorted(ends, key=lambda name: -places[name])
     for outer in inner_first:
-        inside = [found[name] for name in found if places[outer] < places[name] < found[outer]]
-        found[outer] = max([found[outer], *inside])
-    return found
+        inside = [ends[name] for name in ends if places[outer] < places[name] < ends[outer]]
+        ends[outer] = max([ends[outer], *inside])
+    return ends
 
 
 class _Label:
@@ -111,13 +111,13 @@ class _Compiler:
 
     def _watched(self) -> dict[int, list[int]]:
         """By position, the places that reports of endless loops read there."""
-        found = {}
+        places = {}
         for at, loop in self.program.loops.items():
             if not loop.counted:
                 shown = [v for op in loop.conditions for v in op.results]
                 shown += [v for op in loop.equalities for v in nodes.reads(op)]
-                found[at] = [self.value(v) for v in shown]
-        return found
+                places[at] = [self.value(v) for v in shown]
+        return places
 
     def _shown(self) -> set[int]:
         """The places that reports of loops without a count read: addresses of their accesses, and
@@ -518,14 +518,14 @@ class _Compiler:
             down = const_bits(node.step) >> node.index.type.dtype.bits - 1 & 1 == 1
         ends = [self.slot(source, bits) for source in (node.index, node.stop)]
         slots = [(place, 0, 1), *(reversed(ends) if down else ends)]
-        found = plan.row("lt.s" if signed else "lt.u", bits, slots)
-        return [] if found is None else [found]
+        comparison = plan.row("lt.s" if signed else "lt.u", bits, slots)
+        return [] if comparison is None else [comparison]
 
     def _advance(self, node: nodes.For) -> list[plan.Row]:
         bits = node.index.type.register_bits
         index = self.slot(node.index, bits)
-        found = plan.row(ADD, bits, [index, index, self.slot(node.step, bits)])
-        return [] if found is None else [found]
+        addition = plan.row(ADD, bits, [index, index, self.slot(node.step, bits)])
+        return [] if addition is None else [addition]
 
     def _label(self, node: nodes.Label) -> None:
         self.reach(self.labels[node.name])

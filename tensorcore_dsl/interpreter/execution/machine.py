@@ -45,18 +45,42 @@ class Observer(Protocol):
 
 
 class Machine:
-    """One chunk of a launch.
+    """A machine that runs one chunk of a launch.
 
-    ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
-    backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
-    loops without an end. products, buffers: by step, what is prepared for products of warps (by
-    their end too) and of warpgroups; rest: for those in regions.
-    asked: the step where threads that wait are asked again, -1 for none. yields: the running cohort
-    lets others run behind its step. observers: see the marks of a debug build. level: the regions
-    that it may execute; frames: what their code gets; memory: the
-    record of memories for it; witness: shows accesses in them to the detector of races. resident:
-    CTAs that the device holds at a time; those behind them start when others have ended. started:
-    CTAs that have started. stop: a request to end; the machine then raises KeyboardInterrupt.
+    Attributes
+    ----------
+    ctx : ExecutionContext
+        State that instructions see.
+    registers : RegisterFile
+        Registers of all threads of the chunk.
+    level : int
+        Level of the regions that the machine may execute (`regions.plan`).
+    frames : dict
+        By region, the frames of the threads that execute it.
+    memory : array
+        Record of the chunk's memories, for the code of regions (`regions.memory.record`).
+    witness : Witness
+        Shows accesses of regions to the race detector.
+    products, buffers : dict
+        By step, the prepared products of warps and the buffers of products of warpgroups.
+    rest : Rest
+        Finishes products of warps that regions cannot compute.
+    watchdog : Watchdog
+        Notices loops without an end.
+    rounds, budget : int
+        Time slices that the running cohort has used up, and backward jumps left in its slice.
+    marked : tuple of int
+        Reads and writes of the chunk at the last count.
+    asked : int
+        Step whose waiting threads are asked again; -1 for none.
+    yields : bool
+        The running cohort lets others run after its step.
+    started, resident : int
+        CTAs that have started, and CTAs that the device holds at a time.
+    observers : sequence of Observer
+        Debugger and recorders of a debug build.
+    stop : Stop or None
+        Request to end. The machine then raises KeyboardInterrupt.
     """
 
     stop: Stop | None = None
@@ -157,10 +181,10 @@ class Machine:
         else:
             lanes = ctx.every_lane if aligned else words(named, ctx.threads)
             absent(mask, lanes, ctx.gone & ~ctx.finished, away)
-        found = ctx.masks.find(away)
+        lacking = ctx.masks.find(away)
         if named is None:
-            self._missing.keep(key, (mask, found))
-        return found
+            self._missing.keep(key, (mask, lacking))
+        return lacking
 
     def park(self, at: int, unit: int, named: Any = None, aligned: bool = False) -> bool:
         """The active threads that lack others (`missing`) wait; True when no thread can go on."""

@@ -119,12 +119,12 @@ class Products:
     def prepared(self, machine: Machine) -> fragments.RegisterProducts:
         """Prepare the products of these steps on the registers of a machine."""
         key = self.start, self.end
-        found = machine.products.get(key)
-        if found is None:
+        prepared_products = machine.products.get(key)
+        if prepared_products is None:
             images = [_memory(machine.registers, readers) for readers in self.uses]
             ctx: Any = machine.ctx
-            found = machine.products[key] = fragments.in_place(ctx, self.instr, images)
-        return found
+            prepared_products = machine.products[key] = fragments.in_place(ctx, self.instr, images)
+        return prepared_products
 
 
 def products(products: Products) -> Run:

@@ -168,7 +168,7 @@ class Watchdog:
 
     def _moves_apart(self, head: int) -> bool:
         """Have the numbers that must become equal moved apart at each of the last looks?"""
-        ctx, loop, found = self.ctx, self.ctx.program.loops[head], []
+        ctx, loop, differences = self.ctx, self.ctx.program.loops[head], []
         for op in loop.equalities:
             a, b = (
                 const_bits(source)
@@ -180,10 +180,10 @@ class Watchdog:
                 return False
             apart = np.asarray(a - b)
             parts = np.abs(apart.view(f"i{apart.itemsize}") / 2.0**loop.bits)
-            found.append(np.broadcast_to(parts, ctx.mask.shape))
-        if not found:
+            differences.append(np.broadcast_to(parts, ctx.mask.shape))
+        if not differences:
             return False
-        now, key, outer = np.array(found), [], loop.outer
+        now, key, outer = np.array(differences), [], loop.outer
         while outer is not None:
             key.append(self.iterations[outer.head])
             outer = outer.outer
@@ -322,7 +322,7 @@ class Watchdog:
         None where a loop depends on such a word, or where the words are not known.
         """
         ctx, program = self.ctx, self.ctx.program
-        polled, written, found = set[int](), set[int](), set[int]()
+        polled, written, undecided = set[int](), set[int](), set[int]()
         cohorts = [(at, cohort.mask) for at, cohort in ctx.cohorts.items()]
         for at, mask in [(head, ctx.mask), *cohorts]:
             start = max((h for h, loop in program.loops.items() if h <= at < loop.end), default=-1)
@@ -341,8 +341,8 @@ class Watchdog:
                 if words is None:
                     return None
                 (polled if decides else written).update(words)
-                found |= set() if decides else {step}
-        return found if polled.isdisjoint(written) else None
+                undecided |= set() if decides else {step}
+        return undecided if polled.isdisjoint(written) else None
 
     def _words(self, op: nodes.Op, mask: np.ndarray) -> set[int] | None:
         """The bytes that threads access by an op whose registers are as they were; None where they

@@ -127,7 +127,7 @@ class WordMemory(ABC):
         result = np.zeros(addresses.size, f"u{width}")
         everybody = self.active(ctx)
         active = np.flatnonzero(everybody)
-        found = self.note("store", addresses, everybody, width)
+        tell_race = self.note("store", addresses, everybody, width)
         self.quiet, code = True, reductions.simple(update) if width >= 4 else 0
         real = self.real_addresses(addresses, everybody, width) if code else None
         if real is not None:
@@ -148,8 +148,8 @@ class WordMemory(ABC):
                 self.store_words(mask, addresses, new[None])
             result[threads] = old[threads]
         self.quiet = False
-        if found is not None:
-            found()
+        if tell_race is not None:
+            tell_race()
         self.signal(addresses, everybody)
         return result
 

@@ -124,10 +124,10 @@ class AsyncCopies:
         threads = slice(cta * self.chunk.group, (cta + 1) * self.chunk.group)
         for copy in self.queue:
             target = copy.target[threads].astype(np.int64)
-            found = copy.mask[threads] & (target <= byte) & (byte < target + copy.size)
-            if not found.any():
+            owners = copy.mask[threads] & (target <= byte) & (byte < target + copy.size)
+            if not owners.any():
                 continue
-            thread = cta * self.chunk.group + int(np.argmax(found))
+            thread = cta * self.chunk.group + int(np.argmax(owners))
             what = f"the asynchronous copy at {self.chunk.loc(copy.step)} (by "
             what += f"{self.chunk.describe(thread)}) still owns {where}"
             for copies, mask, units, phases in self.behind:
@@ -153,11 +153,11 @@ class AsyncCopies:
         if todo == CHECK:
             copy.since = detector.now
         since = copy.since if todo & NOTE else ALWAYS
-        found = [
+        tells = [
             detector.words(GLOBAL, "load", copy.source, whole, copy.size, since=since, **options),
             detector.words(OWN, "store", copy.target, mask, copy.size, **options),
         ]
-        for tell in found:
+        for tell in tells:
             if tell is not None:
                 tell()
 

@@ -73,7 +73,7 @@ class AsyncStores:
         others: other CTAs than those of the threads.
         """
         chunk, clusters, threads = self.chunk, self.cluster.clusters, self.chunk.here.numbers
-        found = []
+        ctas = []
         for thread in threads.tolist():
             own, who = thread // chunk.group, chunk.describe(thread)
             given = int(addresses[thread]), int(words(bar, chunk.threads)[thread])
@@ -85,8 +85,8 @@ class AsyncStores:
             if clusters.size == 1 or (others and target == own):
                 needed = "another CTA" if others else "a cluster of more than one CTA"
                 raise EmulationError(f"{what} stays in its CTA: it needs {needed}")
-            found.append(target)
-        return np.array(found)
+            ctas.append(target)
+        return np.array(ctas)
 
     def _count(
         self, ctas: np.ndarray, starts: np.ndarray, size: int, bar: Any, strong: int = 0
@@ -103,10 +103,10 @@ class AsyncStores:
             if detector is not None:
                 column = detector.column(cta, PHASES, int(bars[thread]) // BYTES)
                 serial = detector.operation(thread, column)
-                found = detector.shared_ranges(
+                tell_race = detector.shared_ranges(
                     "store", serial, thread, cta, start[None], size, vector=ORDER, strong=strong
                 )
-                tell = tell or found
+                tell = tell or tell_race
             counted.append(mbarriers.complete(cta, int(bars[thread]), size, thread, flies=not strong))
         if tell is not None:
             tell()

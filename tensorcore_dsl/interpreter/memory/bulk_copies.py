@@ -82,7 +82,7 @@ class BulkCopies:
         flights = self.sanitizer.in_flight
         dst, bar = words(dst, total), words(bar, total)
         masks = bar if mask is None else mask if np.ndim(mask) else words(mask, total)
-        found, copies = np.empty(FOUND, np.int64), np.empty((4, most), np.int64)
+        result, copies = np.empty(FOUND, np.int64), np.empty((4, most), np.int64)
         useful = self.outside.useful[LOADS, box.name]
         done = _load_all(
             threads,
@@ -116,11 +116,11 @@ class BulkCopies:
             flights.count,
             chunk.at_step,
             box.reach,
-            found,
+            result,
         )
         if done < 0:
             return False
-        wrong, uncounted, inside, idle = found.tolist()
+        wrong, uncounted, inside, idle = result.tolist()
         chunk.writes += len(threads)
         bars.changes += 1
         if idle and not wrong:
@@ -358,10 +358,10 @@ class BulkCopies:
             )
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
-            found = self._note_load(thread, box, cta, target, barrier, source)
+            tell_race = self._note_load(thread, box, cta, target, barrier, source)
             self._arrived(thread, box, cta, target, barrier)
-            if found is not None:
-                found()
+            if tell_race is not None:
+                tell_race()
         chunk.tally.bytes["global", "load"] += box.inside
 
     def _arrived(self, thread: int, box: TensorBox, cta: int, target: int, barrier: int) -> None:
@@ -388,11 +388,11 @@ class BulkCopies:
         if (changed := self.maps.read(thread, box, serial)) is not None:
             return changed
         if source is None:
-            found = detector.global_ranges("load", serial, thread, *box.rows_inside(), False)
+            tell_race = detector.global_ranges("load", serial, thread, *box.rows_inside(), False)
         else:
             own, read = thread // self.chunk.group, np.array([source])
-            found = detector.shared_ranges("load", serial, thread, own, read, box.size)
-        return found or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
+            tell_race = detector.shared_ranges("load", serial, thread, own, read, box.size)
+        return tell_race or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
 
     def _targets(self, thread: int, dst: Any, bar: Any, mask: Any) -> list[tuple[int, int, int]]:
         """(CTA, address there, address of its barrier) for each CTA that receives a copy."""
@@ -588,7 +588,7 @@ def _load_all(  # noqa: PLR0913
     flying: int,
     step: int,
     reach: int,
-    found: Any,
+    result: Any,
 ) -> int:
     """Carry out tensor loads of one array; how many copies, -1 where one is refused before.
 
@@ -604,7 +604,7 @@ def _load_all(  # noqa: PLR0913
         count = _copies(threads, targets, barriers, masks, multicast, group, size, gone, copies)
     if count < 0:
         return -1
-    found[0], found[1], found[2], found[3] = 0, 0, inside, 0
+    result[0], result[1], result[2], result[3] = 0, 0, inside, 0
     failed = np.zeros(1, np.int64)
     wrong = load_boxes(
         real,
@@ -625,16 +625,16 @@ def _load_all(  # noqa: PLR0913
         failed,
     )
     if wrong:
-        found[0], count = wrong, failed[0]
+        result[0], count = wrong, failed[0]
     else:
         for i in range(threads.size):
             if touching[i]:
                 useful[threads[i] // group // size] = True
             else:
-                found[3] += 1
+                result[3] += 1
     own, ctas, phases = copies[0, :count], copies[1, :count], np.empty(count, np.int64)
-    found[1] = complete_all(ctas, copies[3, :count], bytes, index, state, phases)
-    if found[1] == 0:
+    result[1] = complete_all(ctas, copies[3, :count], bytes, index, state, phases)
+    if result[1] == 0:
         add_flights(
             flights, flying, threads, own, step, reach, ctas, copies[2, :count], copies[3, :count], phases
         )

@@ -140,16 +140,16 @@ class GlobalMemory(accesses.WordMemory):
 
     def load_words(self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         out = np.empty((count, addresses.size), f"u{width}")
-        found = self.note("load", addresses, mask, width * count)
-        self._move(mask, addresses, out, "load", found)
+        tell_race = self.note("load", addresses, mask, width * count)
+        self._move(mask, addresses, out, "load", tell_race)
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
         size, detector = values.shape[0] * values.dtype.itemsize, self.sanitizer.detector
         # Who finds that another chunk has stored here must also find what it has stored.
         with nullcontext() if detector is None else detector.launch.access:
-            found = self.note("store", addresses, mask, size, values)
-            self._move(mask, addresses, np.ascontiguousarray(values), "store", found)
+            tell_race = self.note("store", addresses, mask, size, values)
+            self._move(mask, addresses, np.ascontiguousarray(values), "store", tell_race)
 
     def _move(
         self,

@@ -98,34 +98,34 @@ class MapObjects:
                 f"block has not acquired: {advice.TENSORMAP_ACQUIRE} of this address comes behind "
                 "the last change (PTX manual, 9.7.13.4)"
             )
-        found = np.frombuffer(data, OBJECT)[0]
-        axes, kind = int(found["rank"]) + 1, int(found["elemtype"])
+        fields = np.frombuffer(data, OBJECT)[0]
+        axes, kind = int(fields["rank"]) + 1, int(fields["elemtype"])
         wrong = {
             f"it has {axes} axes, {rank} coordinates were given": axes != rank,
             "the emulator has element types 0 to 12, swizzle modes 0 to 3, no interleaving, zeros "
             "outside of the array and steps of one element": kind >= len(TYPES)
-            or found["swizzle_mode"] >= len(SWIZZLES) or found["swizzle_atomicity"]
-            or found["interleave_layout"] or found["fill_mode"]
-            or (found["element_stride"][:axes] != 1).any(),
+            or fields["swizzle_mode"] >= len(SWIZZLES) or fields["swizzle_atomicity"]
+            or fields["interleave_layout"] or fields["fill_mode"]
+            or (fields["element_stride"][:axes] != 1).any(),
             "its extents or its box are 0": axes <= RANK and not (
-                found["global_dim"][:axes].all() and found["box_dim"][:axes].all()
+                fields["global_dim"][:axes].all() and fields["box_dim"][:axes].all()
             ),
         }  # fmt: skip
         for complaint, holds in wrong.items():
             if holds:
                 raise EmulationError(f"the tensor map at {address:#x} ({who}): {complaint}")
         plan = np.ones((4, RANK), np.int64)
-        plan[EXTENT, :axes], plan[BOX, :axes] = found["global_dim"][:axes], found["box_dim"][:axes]
-        plan[STRIDE, 0], plan[STRIDE, 1:axes] = BYTES[kind], found["global_stride"][: axes - 1]
+        plan[EXTENT, :axes], plan[BOX, :axes] = fields["global_dim"][:axes], fields["box_dim"][:axes]
+        plan[STRIDE, 0], plan[STRIDE, 1:axes] = BYTES[kind], fields["global_stride"][: axes - 1]
         reach = int((plan[EXTENT] - 1) @ plan[STRIDE]) + BYTES[kind]
-        start = self.memory.arguments.virtual(int(found["global_address"]))
+        start = self.memory.arguments.virtual(int(fields["global_address"]))
         if start is None:
             raise EmulationError(
                 f"the tensor map at {address:#x} ({who}): its array is no argument of this launch; pass "
                 "the array, which the emulator needs to see, to the kernel that copies"
             )
         name, real = self.memory.locate(start, reach, f"tensor {verb}", thread)
-        mask = SWIZZLES[int(found["swizzle_mode"])]
+        mask = SWIZZLES[int(fields["swizzle_mode"])]
         _, map_at = self.memory.locate(address, OBJECT.itemsize, "tensor map", thread)
         return TensorBox(name, real, plan, BYTES[kind], mask, True, TYPES[kind], map_at)
 

@@ -51,7 +51,7 @@ class SharedMemory(accesses.WordMemory):
         out = np.empty((count, addresses.size), f"u{width}")
         self.chunk.account(self.space, "load", addresses, mask, width * count)
         storage = self.storage
-        found = self.note("load", addresses, mask, width * count)
+        tell_race = self.note("load", addresses, mask, width * count)
         wrong = accesses.shared_load(
             addresses,
             mask,
@@ -64,7 +64,7 @@ class SharedMemory(accesses.WordMemory):
             0,
             mask.size,
         )
-        self._check(wrong, mask, addresses, width * count, "load", found)
+        self._check(wrong, mask, addresses, width * count, "load", tell_race)
         return out
 
     def load_matrices(
@@ -75,7 +75,7 @@ class SharedMemory(accesses.WordMemory):
         mask = self.active(ctx)
         self.chunk.account(self.space, "load", addresses, mask, 16)
         storage = self.storage
-        found = self.note("load", addresses, mask, 16)
+        tell_race = self.note("load", addresses, mask, 16)
         wrong = accesses.matrix_load(
             addresses,
             mask,
@@ -88,7 +88,7 @@ class SharedMemory(accesses.WordMemory):
             0,
             mask.size,
         )
-        self._check(wrong, mask, addresses, 16, "load", found)
+        self._check(wrong, mask, addresses, 16, "load", tell_race)
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
@@ -96,7 +96,7 @@ class SharedMemory(accesses.WordMemory):
         count, width = values.shape[0], values.dtype.itemsize
         self.chunk.account(self.space, "store", addresses, mask, width * count)
         storage, proxies = self.storage, self.sanitizer.proxies
-        found = self.note("store", addresses, mask, width * count, values)
+        tell_race = self.note("store", addresses, mask, width * count, values)
         wrong = accesses.shared_store(
             addresses,
             mask,
@@ -112,7 +112,7 @@ class SharedMemory(accesses.WordMemory):
             0,
             mask.size,
         )
-        self._check(wrong, mask, addresses, width * count, "store", found)
+        self._check(wrong, mask, addresses, width * count, "store", tell_race)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         ctas = np.arange(addresses.size, dtype=np.uint64) // self.chunk.group
@@ -167,11 +167,11 @@ class SharedMemory(accesses.WordMemory):
             detector.issued(("products", group), issued, serial)
             starts = addresses[own[group]]
             swizzle = None if chunks.swizzles is None else int(chunks.swizzles[own[group]])
-            found = detector.shared_ranges(
+            tell_race = detector.shared_ranges(
                 "load", serial, thread, cta, starts, CHUNK, whole=True, swizzle=swizzle
             )
-            if found is not None:
-                found()
+            if tell_race is not None:
+                tell_race()
         if proxies.tracked:
             reads = chunks.numbers, own[owners], chunks.spans
             proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, *reads))
@@ -291,13 +291,13 @@ class ClusterMemory(accesses.WordMemory):
             self.chunk.account(self.space, "load", addresses, mask, width * count)
             return out
         access = self._access(mask, addresses, width * count, "load")
-        found = self.note("load", addresses, mask, width * count)
+        tell_race = self.note("load", addresses, mask, width * count)
         states = storage.shadow[access.places]
         self._check_states(access, states == shadow.WRITTEN, states != shadow.NEVER)
         data = np.ascontiguousarray(storage.data[access.places])
         out[:, access.threads] = data.view(out.dtype).T
-        if found is not None:
-            found()
+        if tell_race is not None:
+            tell_race()
         self.signal(addresses, mask)
         return out
 
@@ -323,7 +323,7 @@ class ClusterMemory(accesses.WordMemory):
             self.chunk.account(self.space, "store", addresses, mask, width * count)
             return
         access = self._access(mask, addresses, width * count, "store")
-        found = self.note("store", addresses, mask, width * count, values)
+        tell_race = self.note("store", addresses, mask, width * count, values)
         places = access.places
         free = storage.shadow[places] < shadow.PENDING
         self._check_states(access, free, ~free)
@@ -335,8 +335,8 @@ class ClusterMemory(accesses.WordMemory):
         storage.data[places] = words.view(np.uint8)
         if storage.checks:
             storage.shadow[places] = shadow.WRITTEN
-        if found is not None:
-            found()
+        if tell_race is not None:
+            tell_race()
         self.signal(addresses, mask)
 
     def atomic(

@@ -76,13 +76,13 @@ class Code:
 
     def address(self, region: Region) -> int:
         """Address of the machine code of a region; compile it if necessary."""
-        found = self._addresses.get(region)
-        if found is None:
+        address = self._addresses.get(region)
+        if address is None:
             with forms.COMPILING:
                 self._name = self._name or self._loaded(self._key()) or self._compiled()
-                found = machine.address_of(f"{self._name}.{self._numbers[region]}")
-                self._addresses[region] = found
-        return found
+                address = machine.address_of(f"{self._name}.{self._numbers[region]}")
+                self._addresses[region] = address
+        return address
 
     def _key(self) -> str:
         """The name of the code: what it is made from."""

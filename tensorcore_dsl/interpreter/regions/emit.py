@@ -45,9 +45,9 @@ class Module:
 
     def operation(self, name: str, bits: int) -> str:
         """The name of the function of an operation."""
-        found = self._names.get((name, bits))
-        if found is None:
-            found = self._names[name, bits] = f"operation{len(self._names)}"
+        name_of_function = self._names.get((name, bits))
+        if name_of_function is None:
+            name_of_function = self._names[name, bits] = f"operation{len(self._names)}"
             op = operation(name, bits)
             lanes = 2 * LANES if op.whole else LANES
             result, *given = (
@@ -55,14 +55,14 @@ class Module:
                 for kind, width in zip(kinds(op), (op.result or 1, *op.operands), strict=True)
             )
             given += [ir.IntType(64)] * op.literals
-            function = ir.Function(self._module, ir.FunctionType(result, given), found)
+            function = ir.Function(self._module, ir.FunctionType(result, given), name_of_function)
             function.linkage = "internal"
             block = function.append_basic_block()
             builder = ir.IRBuilder(block)
             builder.ret(op.emit(builder, *function.args))
             short = len(block.instructions) <= INLINED
             function.attributes.add("alwaysinline" if short else "noinline")
-        return found
+        return name_of_function
 
     def add(self, name: str, region: Region, constants: dict[int, int], fixed: frozenset[int]) -> None:
         self._functions.append(_Function(self.operation, name, region, constants, fixed).text())

@@ -85,11 +85,11 @@ def _show(
         values[:, here] = _array(words, values.dtype, count * WARP).reshape(count, WARP)
     ctx.at_step = step
     try:
-        found = memory.note("store" if verb else "load", places, mask, width * count, values)
+        tell_race = memory.note("store" if verb else "load", places, mask, width * count, values)
     except BaseException as error:
-        found = partial(_raised, error)
-    if found is not None:
-        told.append((step, found))
+        tell_race = partial(_raised, error)
+    if tell_race is not None:
+        told.append((step, tell_race))
 
 
 class Rest:
@@ -139,10 +139,16 @@ def _array(address: int, dtype: Any, count: int) -> np.ndarray:
 class Frame:
     """Data that a machine passes to the code of a region.
 
-    registers, special, rest: of the machine; memory: the record of memories. parts: by position,
-    the functions of products.
-    words: those of the function; mistake: what it notes of the first one; counters, and by exit the
-    flags of the threads that leave there. copies: by position, what asynchronous copies issue.
+    Attributes
+    ----------
+    words : array
+        Arguments of the code; `layout` gives their meaning.
+    mistake : array
+        Position, error code and lanes of the first access that failed a check.
+    counters : array
+        Warps, lanes and jumps of each block, and lanes at each exit (`layout.Layout`).
+    leaving : array
+        (exits, threads) bool: threads that leave at each exit.
     """
 
     def __init__(

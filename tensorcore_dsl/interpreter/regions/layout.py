@@ -85,15 +85,30 @@ def operands(row: Row) -> tuple[Slot, ...]:
 class Layout:
     """Meaning of the words of a region's frame from FIRST on, and of its counters.
 
-    words: a slot, (REFERENCE, function, number), ("copy", row, number), (INPUT, register, number), or
-    (PRODUCTS, row, number): the function that computes products, and its words.
-    fixed: slots of parameters, whose values are their words; inputs: special registers, with the
-    first of two words, which say where the values are, and their distance by CTA. Counters, for
-    each block: the warps that executed it, their lanes, and most jumps of a warp back to it; then
-    the lanes that leave at each of `stops`, and those of each access with a guard, as `guarded`
-    says by position. written: the registers that it writes. registers: their places, the bytes in
-    front of each in a group, as parts of a thread, and their words; kept: the words and sizes of
-    those that it stores.
+    The counters of a block are the warps that executed it, their lanes, and the most jumps of a warp
+    back to it. Behind all blocks come the lanes that leave at each of `stops`, and those of each
+    guarded access.
+
+    Attributes
+    ----------
+    words : dict
+        Number of the word of a slot, of (REFERENCE, function, number), ("copy", row, number), (INPUT,
+        register, number), or (PRODUCTS, row, number).
+    fixed : list
+        Slots of parameters, whose values are their words.
+    inputs : list
+        Special registers, each with the first of two words: the address of its values, and their
+        distance by CTA in bytes.
+    written : set
+        Registers that the region writes.
+    registers : tuple of arrays
+        Places of registers, bytes of a thread before each in its group, and their words.
+    kept : tuple of lists
+        Words and sizes of the registers that the region stores.
+    stops : tuple of int
+        Positions where threads may leave or stop.
+    guarded : dict
+        By position of a guarded access, its counter.
     """
 
     def __init__(self, region: Region, constants: dict[int, int], fixed: frozenset[int]) -> None:

@@ -79,7 +79,7 @@ NODES_OF_A_WARP = 1 << 10  # of the history of accesses
 def record(ctx: Any) -> np.ndarray:
     """The memories of a chunk, for `global_access` and so on; its arrays must outlive it."""
     storage, proxies, table = ctx.shared.storage, ctx.proxies, ctx.globals.table
-    found = np.zeros(WORDS, np.int64)
+    record_words = np.zeros(WORDS, np.int64)
     for place, array in (
         (TABLE, table),
         (DATA, storage.data),
@@ -89,7 +89,7 @@ def record(ctx: Any) -> np.ndarray:
         (READERS, proxies.readers),
         (EPOCHS, proxies.epochs),
     ):
-        found[place] = address_of(array)
+        record_words[place] = address_of(array)
     for place, number in (
         (ARRAYS, len(table)),
         (CTAS, len(storage.data)),
@@ -101,15 +101,15 @@ def record(ctx: Any) -> np.ndarray:
         (CHUNKS, proxies.readers.shape[1]),
         (EPOCHS_SIZE, proxies.epochs.size),
     ):
-        found[place] = number
+        record_words[place] = number
     detector = ctx.sanitizer.detector
     if detector is not None:
-        found[BOOK], found[PEERS] = address_of(detector.book), detector.peers
-        found[OWN_PLACES] = address_of(detector.places[OWN])
-        found[GLOBAL_PLACES] = address_of(detector.places[GLOBAL])
+        record_words[BOOK], record_words[PEERS] = address_of(detector.book), detector.peers
+        record_words[OWN_PLACES] = address_of(detector.places[OWN])
+        record_words[GLOBAL_PLACES] = address_of(detector.places[GLOBAL])
         shown: Any = show
-        found[SHOW] = shown.address()
-    return found
+        record_words[SHOW] = shown.address()
+    return record_words
 
 
 def address_of(array: np.ndarray) -> int:

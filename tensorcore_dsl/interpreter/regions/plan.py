@@ -34,13 +34,25 @@ NOTHING: Slot = (0, 0, 0)
 
 
 class Row(NamedTuple):
-    """An elementary operation: its result and its operands, and the numbers that it takes.
+    """An elementary operation of a step.
 
-    access: how it loads or stores instead; `numbers` are those of `emit`. function: of the function
-    unit, or the special register that it reads; the number then says whether threads of a CTA
-    differ in it. guard: of an access, the place of its guard, and whether that is negated. A row of
-    PRODUCTS has all its results and all its operands as slots, the number of its results and the
-    multiply-adds of a thread; function: the instruction.
+    Attributes
+    ----------
+    name : str
+        Name of the operation, INPUT, PRODUCTS or "access".
+    bits : int
+        Width of the operation; 0 for code that semantics emit.
+    slots : tuple of Slot
+        Registers of the result and the operands. PRODUCTS: of all results, then of all operands.
+    numbers : tuple of int
+        Immediate operands. PRODUCTS: the number of results and the multiply-adds of a thread. INPUT:
+        whether threads of a CTA differ in the register.
+    access : Access or None
+        How the row loads or stores. Its `numbers` are those of `layout`.
+    function : str
+        Name of an operation with references, the special register, or the instruction of PRODUCTS.
+    guard : tuple or None
+        Place of an access's guard, and whether it is negated.
     """
 
     name: str
@@ -61,11 +73,19 @@ class Jump(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """The steps from `start` to `end`.
+    """The steps from `start` to `end`, which threads enter at `start` alone.
 
-    rows: with their positions. jump: the position where threads go at its end, and the flag that is
-    false for them; None: all go. whole: its first step needs all lanes of a warp. writes: the
-    places that it writes, as bits.
+    Attributes
+    ----------
+    rows : tuple
+        Rows with their positions.
+    jump : tuple or None
+        Target of the jump at the end, and the place of the flag that is false for threads that jump;
+        None instead of a place: all threads jump.
+    whole : bool
+        The first step needs all lanes of a warp.
+    writes : int
+        Places that the steps write, as bits.
     """
 
     start: int
@@ -84,12 +104,26 @@ class Block:
 class Region:
     """A stretch of steps, from `start` to `end`, as blocks.
 
-    exits: the positions outside where threads may go. reads: by the positions where threads may
-    start, the places that must have been written there. writes: those that are written where
-    threads leave; kept: also those that it must leave where threads stop between two blocks, which
-    they do if `stops`. passed: places that one block leaves for others; loaded: those that it loads
-    before the first one. whole: it needs whole warps. forks: some threads may take
-    another way than others.
+    Attributes
+    ----------
+    exits : tuple of int
+        Positions outside where threads may go.
+    reads : dict
+        By entry position, the places that must have been written there.
+    writes : frozenset of int
+        Places that are written where threads leave.
+    kept : frozenset of int
+        `writes`, and places that must be stored where threads stop between two blocks.
+    passed : frozenset of int
+        Places that one block leaves for others.
+    loaded : frozenset of int
+        Places that are loaded before the first block.
+    stops : bool
+        Threads may stop between two blocks.
+    whole : bool
+        The region needs whole warps.
+    forks : bool
+        Threads may take different ways.
     """
 
     start: int
@@ -158,23 +192,25 @@ def instruction_rows(
 
     immediate: the numbers of immediate operands, whose slots are `NOTHING`.
     """
-    found = []
+    rows_or_none = []
     for op in operations(instr, tuple(sorted((immediate or {}).items()))):
         target = NOTHING if op.result < 0 else results[op.result]
         numbers = [(immediate or {})[i] for i in op.literals]
         made = row(op.name, op.bits, [target, *(operands[i] for i in op.operands)], numbers)
-        found.append(made and made._replace(function=op.function))
-    rows = [r for r in found if r is not None]
-    alone = len(found) < 2 or {s[0] for s in results}.isdisjoint(s[0] for s in operands if s != NOTHING)
-    return rows if len(rows) == len(found) and alone else []
+        rows_or_none.append(made and made._replace(function=op.function))
+    rows = [r for r in rows_or_none if r is not None]
+    alone = len(rows_or_none) < 2 or {s[0] for s in results}.isdisjoint(
+        s[0] for s in operands if s != NOTHING
+    )
+    return rows if len(rows) == len(rows_or_none) and alone else []
 
 
 def copy_rows(target: Sequence[Slot], sources: Sequence[Slot]) -> list[Row]:
     """The rows of a copy of registers; none if a source is overwritten before it is read."""
     if len(target) > 1 and target[0][0] in {place for place, *_ in sources}:
         return []
-    found = [row("copy", 8 * to[2], [to, of]) for to, of in zip(target, sources, strict=True)]
-    return [r for r in found if r is not None] if None not in found else []
+    copies = [row("copy", 8 * to[2], [to, of]) for to, of in zip(target, sources, strict=True)]
+    return [r for r in copies if r is not None] if None not in copies else []
 
 
 def uses_of(steps: Sequence[Step]) -> tuple[frozenset[int], frozenset[int]]:
@@ -257,19 +293,19 @@ def reads_of(step: Step) -> Iterable[int]:
 
 
 def _bits(places: Iterable[int]) -> int:
-    found = 0
+    bits = 0
     for place in places:
-        found |= 1 << place
-    return found
+        bits |= 1 << place
+    return bits
 
 
 def _places(bits: int) -> frozenset[int]:
-    found = []
+    places = []
     while bits:
         low = bits & -bits
-        found.append(low.bit_length() - 1)
+        places.append(low.bit_length() - 1)
         bits ^= low
-    return frozenset(found)
+    return frozenset(places)
 
 
 # -- regions -------------------------------------------------------------------------------------
@@ -277,7 +313,7 @@ def _places(bits: int) -> frozenset[int]:
 
 def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) -> list[Region]:
     """The longest regions of a program for a level of machines, none across one of `cuts`."""
-    cuts, steps, found, start = set(cuts), program.steps, list[Region](), 0
+    cuts, steps, regions, start = set(cuts), program.steps, list[Region](), 0
 
     def fits(at: int) -> bool:
         rows = program.rows.get(at)
@@ -300,9 +336,9 @@ def regions_of(program: Program, flow: Flow, cuts: Iterable[int], level: int) ->
             end += 1
             last = end if outside[end] else last
         if any(at in program.rows for at in range(start, end)):
-            found.append(region(program, flow, start, end))
+            regions.append(region(program, flow, start, end))
         start = max(end, start + 1)
-    return found
+    return regions
 
 
 def _repeats(program: Program, flow: Flow, at: int) -> bool:
@@ -368,10 +404,10 @@ def region(program: Program, flow: Flow, start: int, end: int) -> Region:
 def _first_of_each(positions: Iterable[int], edges: Iterable[int]) -> set[int]:
     """The first of `positions` between two edges: a warp that is whole there stays so."""
     ordered = sorted(edges)
-    found: dict[int, int] = {}
+    first: dict[int, int] = {}
     for at in sorted(positions):
-        found.setdefault(bisect_right(ordered, at), at)
-    return set(found.values())
+        first.setdefault(bisect_right(ordered, at), at)
+    return set(first.values())
 
 
 def straight(program: Program, flow: Flow, parts: Sequence[range]) -> Region:
@@ -414,10 +450,10 @@ def _doubtful(flow: Flow, blocks: Sequence[Block], entry: int, written: int) -> 
 
 
 def _union(some: Iterable[int]) -> int:
-    found = 0
+    union = 0
     for bits in some:
-        found |= bits
-    return found
+        union |= bits
+    return union
 
 
 def needs_warps(step: Step) -> bool:

@@ -135,20 +135,20 @@ class Rows:
             number = self.constants[place] % (1 << bits)
             number -= (number >> bits - 1) << bits
             return {WORDS: (f"splat (i{bits} {number})",) * 2}  # type: ignore[dict-item]
-        found = self.env.get(slot)
-        if found is None and place in self.fixed:
+        value = self.env.get(slot)
+        if value is None and place in self.fixed:
             word = self.word(self.layout.words[slot])
             if size < 8:
                 word = self.let(f"trunc i64 {word} to i{8 * size}")
-            found = self.env[slot] = {WORDS: self.splat(8 * size, word)}
-        if found is None:
+            value = self.env[slot] = {WORDS: self.splat(8 * size, word)}
+        if value is None:
             if self.pieces and place in self.region.passed and slot not in self.homed:
                 kind, places = VECTOR[8 * size], self.variable(slot)
                 pair = tuple(self.let(f"load {kind}, ptr {at}, align 64") for at in places)
             else:
                 pair = self.load_home(slot)
-            found = self.env[slot] = {WORDS: pair}  # type: ignore[dict-item]
-        return found
+            value = self.env[slot] = {WORDS: pair}  # type: ignore[dict-item]
+        return value
 
     def splat(self, bits: int, number: str) -> Pair:
         """One number in all lanes."""

@@ -30,7 +30,7 @@ OWN_CODE = 48  # rows of a region whose code is not made together with that of o
 
 def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]:
     """The functions of a program's steps: where threads may start in a region, those execute it."""
-    found = list(runs)
+    region_runs = list(runs)
     regions = regions_of(program, program.flow, program.cuts, level)
     # A region with loops or many rows soon takes long enough to be worth code of its own.
     large = [region for region in regions if region.turns or region.count >= OWN_CODE]
@@ -40,7 +40,7 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
             stretch = range(region.start, region.end)
             uses = [program.copied[at] for at in stretch if at in program.copied]
             for at in region.reads:
-                found[at] = _executing(runs[at], code, region, at, uses)
+                region_runs[at] = _executing(runs[at], code, region, at, uses)
     inside = {at for region in regions for at in range(region.start, region.end)}
     filled = program.fixed.union(place for place, _, registers in program.constants if registers is not None)
     program.fills[level] = any(not loop.counted for loop in program.loops.values()) or any(
@@ -48,7 +48,7 @@ def with_regions(program: Program, runs: Sequence[Run], level: int) -> list[Run]
         for at, step in enumerate(program.steps)
         if at not in inside or at in program.products
     )
-    return found
+    return region_runs
 
 
 def _executing(alone: Run, code: Code, region: Region, at: int, uses: Sequence[RegisterUse]) -> Run:
@@ -152,14 +152,14 @@ def execute(
 
     if detector is not None and region.accesses:
         with detector.following(len(region.accesses) * ctx.warps, region.is_global):
-            found = [some(0, ctx.threads, 0)]
+            failed = [some(0, ctx.threads, 0)]
         machine.witness.tell(int(frames[0].mistake[layouts.POSITION]))
     else:
-        found = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
-    used = [frames[number] for number in range(len(found))]
+        failed = ctx.block_team.share_blocks(ctx.threads, ctx.group, cost, some)
+    used = [frames[number] for number in range(len(failed))]
     if machine.rest.errors:
         raise machine.rest.errors.pop()
-    if any(found):
+    if any(failed):
         frame = min(used, key=lambda frame: tuple(frame.mistake[:2].tolist()))
         refuse(machine, frame.mistake, issued)
     return used

@@ -50,10 +50,24 @@ _ADVICE = {
 class Read:
     """An asynchronous operation that reads shared memory, one row for each owner.
 
-    step: where it was issued. owners: the threads that wait for it, or the warpgroups of a matrix
-    product. groups: how many groups each owner had committed before. ctas: the CTA of each one's
-    shared memory. chunks: (different reads, chunks) their numbers; rows: that of each owner. spans:
-    the same as `Chunks.spans`, if they are known.
+    Attributes
+    ----------
+    kind : int
+        PRODUCT, STORE or SHARE.
+    step : int
+        Position where the operation was issued.
+    owners : array
+        Threads that wait for the operation, or the warpgroups of a matrix product.
+    groups : array
+        Groups that each owner had committed before.
+    ctas : array
+        CTA of the shared memory that each owner reads.
+    chunks : array
+        (different reads, chunks) numbers of 16-byte chunks.
+    rows : array
+        Row of `chunks` of each owner.
+    spans : array or None
+        `Chunks.spans` of the chunks, if known.
     """
 
     kind: int

@@ -98,7 +98,7 @@ class Mbarriers:
         self.changes += 1
         arrivals = 0 if count is None else count
         addresses, counts = words(bar, chunk.threads), words(arrivals, chunk.threads)
-        found = self._note(addresses, chunk.mask) if count is None else None
+        tell_race = self._note(addresses, chunk.mask) if count is None else None
         most = int(self.used.max() + np.bincount(chunk.here.numbers // chunk.group).max())
         while self.state.shape[1] < most:
             self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
@@ -120,9 +120,9 @@ class Mbarriers:
         if detector is not None and count is not None:
             for thread in np.flatnonzero(chunk.mask).tolist():
                 slot = int(addresses[thread]) // BYTES
-                found = found or detector.initialise(thread, slot, BYTES)
-        if found is not None:
-            found()
+                tell_race = tell_race or detector.initialise(thread, slot, BYTES)
+        if tell_race is not None:
+            tell_race()
 
     def _note(
         self, addresses: np.ndarray, mask: np.ndarray, flies: bool = False
@@ -162,7 +162,7 @@ class Mbarriers:
         chunk.writes += 1
         self.changes += 1
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
-        found = self._note(addresses, chunk.mask)
+        tell_race = self._note(addresses, chunk.mask)
         self._release(addresses, counts)
         rows = np.zeros(self.state.shape[1], np.bool_)
         status = arrive_all(
@@ -184,8 +184,8 @@ class Mbarriers:
             before = self.arrivers.setdefault((chunk.at_step, row), chunk.mask)
             if before is not chunk.mask:
                 self.arrivers[chunk.at_step, row] = chunk.masks.union(before, chunk.mask)
-        if found is not None:
-            found()
+        if tell_race is not None:
+            tell_race()
         if status and self.sanitizer.proxies.reads:
             chunk.step_aside()  # a thread released too early shall run at once
 
@@ -195,7 +195,7 @@ class Mbarriers:
         chunk.reads += 1
         go, self.early = np.zeros((2, chunk.threads), np.bool_)
         addresses, parities = words(bar, chunk.threads), words(parity, chunk.threads)
-        found = self._note(addresses, chunk.mask)
+        tell_race = self._note(addresses, chunk.mask)
         status = ask_all(
             addresses,
             parities,
@@ -210,8 +210,8 @@ class Mbarriers:
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
         chunk.writes += bool(self.early.any())
-        if found is not None:
-            found()
+        if tell_race is not None:
+            tell_race()
         if status:
             self.sanitizer.in_flight.settle(self.index, self.state[..., SEEN])
             self.settle()
@@ -274,7 +274,7 @@ class Mbarriers:
         chunk, addresses = self.chunk, words(bar, self.chunk.threads)
         chunk.writes += 1
         self.changes += 1
-        found = self._note(addresses, chunk.mask)
+        tell_race = self._note(addresses, chunk.mask)
         for thread in chunk.here.numbers.tolist():
             address, own = int(addresses[thread]), thread // chunk.group
             cta = self.clusters.peer(own, address >> CLUSTER_SHIFT, chunk.describe(thread))
@@ -285,8 +285,8 @@ class Mbarriers:
                 name = self.name(cta, slot)
                 self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
             self._count(thread, cta, address & OFFSET, scalar(size, thread))
-        if found is not None:
-            found()
+        if tell_race is not None:
+            tell_race()
 
     def complete(self, cta: int, address: int, size: int, thread: int, flies: bool = True) -> tuple[int, int]:
         """Count `size` bytes that have come; returns the slot and the phase that counts them.
@@ -302,9 +302,9 @@ class Mbarriers:
             name = self.name(cta, slot)
             alone = np.arange(self.chunk.threads) == thread
             rank = np.uint32(cta % self.clusters.size + 1 << CLUSTER_SHIFT)
-            found = self._note(np.full(alone.size, rank | address, np.uint32), alone, flies)
-            if found is not None:
-                found()
+            tell_race = self._note(np.full(alone.size, rank | address, np.uint32), alone, flies)
+            if tell_race is not None:
+                tell_race()
             self.sanitizer.detector.check_init(cta, slot, name, "a count of bytes")
             self.sanitizer.detector.completes(cta, slot, phase)
         self.changes += 1
