@@ -162,6 +162,7 @@ def refused(source: DType, to: DType) -> bool:
 OTHERS = [p for p in itertools.product(ALL.values(), ALL.values()) if p not in PAIRS and tc.b128 not in p]
 
 
+@pytest.mark.quick(lambda source: source.bits)
 @pytest.mark.parametrize("source", dict.fromkeys(s for s, _ in OTHERS), ids=str)
 def test_other_pairs_are_refused_in_words(source):
     for to in (t for s, t in OTHERS if s == source):

@@ -83,6 +83,7 @@ def test_the_pattern_refuses_other_texts():
         assert not re.fullmatch(pattern_of(instr), bad)
 
 
+@pytest.mark.quick(lambda arch: arch)
 @pytest.mark.parametrize("arch, instrs", sample(), ids=lambda x: x if isinstance(x, str) else len(x))
 def test_forms_of_the_table_assemble(arch, instrs):
     """Each opcode, with each kind of operands, prints as its row says."""

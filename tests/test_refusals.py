@@ -99,6 +99,7 @@ FINISHED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", FINISHED)
 def test_functions_of_elements_take_three_arguments(name):
     """What does not is shown where it is defined, and no line of the library is."""
