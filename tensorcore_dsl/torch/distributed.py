@@ -140,6 +140,11 @@ class _GemmReduceScatter(torch.autograd.Function):
         return grad_x, grad_weight, None
 
 
+# torch.compile leaves its graph here: a launch depends on memory that the group keeps.
+_gather = torch.compiler.disable(_AllGatherGemm.apply)
+_scatter = torch.compiler.disable(_GemmReduceScatter.apply)
+
+
 def _gathered(rows: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     full = rows.new_empty(rows.shape[0] * group.world, *rows.shape[1:])
     dist.all_gather_into_tensor(full, _rows(rows), group.group)
@@ -168,7 +173,7 @@ def all_gather_gemm(x: torch.Tensor, weight: torch.Tensor, group: Any = None) ->
     ArgumentError
         Shapes and types that do not fit.
     """
-    return cast(torch.Tensor, _AllGatherGemm.apply(x, weight, group_of(group)))
+    return cast(torch.Tensor, _gather(x, weight, group_of(group)))
 
 
 def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
@@ -193,7 +198,7 @@ def gemm_reduce_scatter(x: torch.Tensor, weight: torch.Tensor, group: Any = None
     ArgumentError
         Shapes and types that do not fit.
     """
-    return cast(torch.Tensor, _GemmReduceScatter.apply(x, weight, group_of(group)))
+    return cast(torch.Tensor, _scatter(x, weight, group_of(group)))
 
 
 def gemm_all_reduce(x: torch.Tensor, weight: torch.Tensor, group: Any = None) -> torch.Tensor:
@@ -251,7 +256,7 @@ class ColumnParallelLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: rows / world x in_features; returns rows x out_features / world."""
-        y = cast(torch.Tensor, _AllGatherGemm.apply(x, self.weight, self.group))
+        y = cast(torch.Tensor, _gather(x, self.weight, self.group))
         return y if self.bias is None else y + self.bias
 
 
@@ -288,7 +293,7 @@ class RowParallelLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: rows x in_features / world; returns rows / world x out_features."""
-        y = cast(torch.Tensor, _GemmReduceScatter.apply(x, self.weight, self.group))
+        y = cast(torch.Tensor, _scatter(x, self.weight, self.group))
         return y if self.bias is None else y + self.bias
 
 
