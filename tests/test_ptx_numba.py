@@ -75,3 +75,30 @@ def test_what_is_refused():
         tc.ptx.from_numba(3)
     with pytest.raises(tc.ArgumentError, match="a tuple as an argument|cannot be read by the CPU"):
         tc.ptx.from_numba(total)[1, 32]((1, 2), np.zeros(1))
+
+
+@cuda.jit(device=True)
+def triangle(n: Any) -> Any:
+    total = 0
+    for i in range(n):
+        total += i
+    return total
+
+
+@cuda.jit
+def printed(x: Any, factors: Any) -> None:
+    own = cuda.local.array(8, float32)
+    i = cuda.grid(1)
+    for j in range(8):
+        own[j] = j * i * factors[0]
+    if i < 2:
+        print("thread", i, factors[1])
+    x[i] = own[3 * i & 7] + triangle(i)
+
+
+def test_device_functions_printing_and_tuples(capsys):
+    x = np.zeros(16)
+    tc.ptx.from_numba(printed)[1, 16](x, (2.0, 7))
+    i = np.arange(16)
+    assert np.array_equal(x, (3 * i & 7) * i * 2 + i * (i - 1) // 2)
+    assert capsys.readouterr().out == "thread 0 7\nthread 1 7\n"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -31,7 +34,7 @@ def from_numba(kernel: Any, arch: str = "sm_90a") -> NumbaKernel:
     Returns
     -------
     NumbaKernel
-        `kernel[grid, block](*arguments)` takes NumPy's arrays and numbers, as Numba does.
+        `kernel[grid, block](*arguments)` takes NumPy's arrays, numbers and tuples, as Numba does.
 
     Raises
     ------
@@ -99,9 +102,11 @@ class NumbaKernel:
         return partial(self._run, config)
 
     def _run(self, config: LaunchConfig, *arguments: Any) -> Report:
-        with on_host(arguments) as given:
+        with on_host([part for x in arguments for part in _flat(x)]) as flat:
+            parts = iter(flat)
+            given = [_rebuilt(x, parts) for x in arguments]
             kernel = self.compiled(*given).emulator(checks=self.checks)
-            values = [value for x in given for value in _values(x)]
+            values = [value for x in flat for value in _values(x)]
             return kernel[config.grid, config.block, None, config.shared_bytes](*values)
 
     @public
@@ -123,20 +128,37 @@ class NumbaKernel:
 
         types = tuple(map(typeof, arguments))
         if types not in self._compiled:
-            number = arch_of(self.arch).number
-            text, _ = cuda.compile(  # type: ignore[attr-defined]
-                self.function,
-                void(*types),
-                cc=divmod(number, 10),
-                device=False,
-                abi="numba",
-                fastmath=self.fastmath,
-                lineinfo=True,
-            )
+            capability = divmod(arch_of(self.arch).number, 10)
+            device = SimpleNamespace(compute_capability=capability)
+            dispatcher = import_module("numba.cuda.dispatcher")  # which compiles device functions for a GPU
+            with mock.patch.object(dispatcher, "get_current_device", lambda: device):
+                text, _ = cuda.compile(  # type: ignore[attr-defined]
+                    self.function,
+                    void(*types),
+                    cc=capability,
+                    device=False,
+                    abi="numba",
+                    fastmath=self.fastmath,
+                    lineinfo=True,
+                )
             module = load(text)
             (name,) = module
             self._compiled[types] = module[name].emulator(self.arch)
         return self._compiled[types]
+
+
+def _flat(x: Any) -> Iterator[Any]:
+    """The items of tuples, also of those in tuples."""
+    if isinstance(x, tuple):
+        for item in x:
+            yield from _flat(item)
+    else:
+        yield x
+
+
+def _rebuilt(x: Any, parts: Iterator[Any]) -> Any:
+    """A value with the next of its parts in their places."""
+    return tuple(_rebuilt(item, parts) for item in x) if isinstance(x, tuple) else next(parts)
 
 
 def _values(x: Any) -> Iterator[Any]:
@@ -147,5 +169,5 @@ def _values(x: Any) -> Iterator[Any]:
         yield x
     else:
         raise ArgumentError(
-            f"a {type(x).__name__} as an argument of a kernel of Numba: arrays and numbers are allowed"
+            f"a {type(x).__name__} as an argument of a kernel of Numba: arrays, numbers and tuples of these are allowed"
         )
