@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import linecache
 import math
+import sys
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 BF16, F16 = ml_dtypes.bfloat16, np.float16
+FAMILIES = {"sm80": "sm_80", "sm90": "sm_90a"}
 ROUNDOFF = {F16: 2.0**-11, BF16: 2.0**-8}
 
 
@@ -81,3 +85,12 @@ def exact(
 
 def starts(lengths: Any) -> np.ndarray:
     return np.cumsum([0, *lengths]).astype(np.int32)
+
+
+def module_of(source: str, name: str) -> ModuleType:
+    """A module whose kernels are compiled from this text."""
+    module = ModuleType("attention")
+    sys.modules["attention"] = module  # dataclasses look for it
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    exec(compile(source, name, "exec"), vars(module))
+    return module

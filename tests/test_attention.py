@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import BF16, F16, exact, operands, starts
+from attention_cases import BF16, F16, FAMILIES, exact, operands, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 
 pytestmark = pytest.mark.thorough
-
-FAMILIES = {"sm80": "sm_80", "sm90": "sm_90a"}
 
 
 @pytest.fixture(params=FAMILIES)

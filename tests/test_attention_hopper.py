@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import linecache
 import math
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import exact, operands, starts
+from attention_cases import exact, module_of, operands, starts
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -118,11 +115,7 @@ def test_every_synchronisation_is_needed_and_missed(text: str) -> None:
     without = source.replace(text, " " * (len(line) - len(line.lstrip())) + "pass\n" + rest, 1)
     if line.endswith("#"):
         without = source.replace(line, line.replace("tc.wgmma_wait(1)", "pass"), 1)
-    name = f"attention without {line.strip()}"
-    module = ModuleType("attention")
-    sys.modules["attention"] = module  # dataclasses look for it
-    linecache.cache[name] = (len(without), None, without.splitlines(True), name)
-    exec(compile(without, name, "exec"), vars(module))
+    module = module_of(without, f"attention without {line.strip()}")
     with pytest.raises(tc.TensorCoreError):
         for order in (None, 0, 1):
             options: Any = {} if order is None else {"order": order}
@@ -146,6 +139,12 @@ ASSEMBLED = {
 }  # fmt: skip
 
 
+def check_resources(bound: Any, target: str) -> None:
+    for one in bound:
+        used = one.kernel.specialised(one.types, one.constants, target).cubin.resources
+        assert used.spill_stores in (0, None) and not used.warnings, used
+
+
 @pytest.mark.parametrize(
     "target, case", [(target, case) for target, cases in ASSEMBLED.items() for case in cases]
 )
@@ -161,6 +160,17 @@ def test_assembled_without_spills(target: str, case: Any) -> None:
     q, k, v = operands(2048, 16 if lists == "pages" else 2048, dim, heads=2)
     with tc.target("cpu", target), launch.recorded() as bound:
         kernels.attention(q, k, v, return_lse=True, **options)
-    (one,) = bound
-    used = one.kernel.specialised(one.types, one.constants, target).cubin.resources
-    assert used.spill_stores in (0, None) and not used.warnings, used
+    assert len(bound) == 1
+    check_resources(bound, target)
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("options", [{}, {"softcap": 9.0, "window": (9, 9)}])
+def test_gradients_on_sm80_assembled_without_spills(dim: int, options: dict[str, Any]) -> None:
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    x, lse = operands(2048, 1, dim, heads=2)[0], np.zeros((1, 2, 2048), np.float32)
+    lists = starts([1000, 1048]) if options else None
+    with tc.target("cpu", "sm_80"), launch.recorded() as bound:
+        kernels.attention_backward(x, x, x, x, x, lse, cu_seqlens=lists, **options)
+    assert len(bound) == 3
+    check_resources(bound, "sm_80")

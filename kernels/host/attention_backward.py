@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.attention_gradients import THREADS, sum_rows
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention_backward import BackwardConfig
@@ -26,7 +27,7 @@ from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, 
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import scratch
 
-MAX_DEPTH = 128
+MAX_DEPTH = 128  # of the wgmma kernel; above, mma.sync runs on all GPUs
 SECTION = 16  # heads of k and v whose tiles alternate: several tiles of each run, at different blocks
 WORDS = hopper.CONSUMERS * hopper.WARPGROUP * 32  # f32 sums of dQ of a block of 64 x 128 or 128 x 64
 
@@ -60,7 +61,7 @@ def attention_backward(  # noqa: PLR0913
     causal, window, scale, softcap, cu_seqlens
         As for `attention`.
     family : {"sm80", "sm90"}, optional
-        As for `attention`.
+        As for `attention`. The kernel with wgmma takes D up to 128; above, mma.sync runs.
     stream : stream, optional
         As for `gemm`.
 
@@ -126,14 +127,10 @@ def _prepare(  # noqa: PLR0913
     call = PreparedCall(problem.shape, problem.dtype, launch_nothing)
     if 0 in problem.shape or 0 in problem.arrays["k"].shape:
         return replace(call, launch=_clear(stream))
-    if chosen_family(family) == "sm80" or max(problem.traits.depth, problem.traits.width) > MAX_DEPTH:
-        raise tc.ArgumentError(
-            f"attention_backward runs on sm_90a, for D up to {MAX_DEPTH}; D is {problem.traits.depth} of q "
-            f"and k, {problem.traits.width} of v"
-        )
+    is_wide = max(problem.traits.depth, problem.traits.width) > MAX_DEPTH
+    run = _bind_sm80 if chosen_family(family) == "sm80" or is_wide else _bind_sm90
     lists_given = [x for x in starts if x is not None]
-    launch = _bind_sm90(problem, (grad, q, k, v, out, lse, *lists_given), stream)
-    return replace(call, launch=launch)
+    return replace(call, launch=run(problem, (grad, q, k, v, out, lse, *lists_given), stream))
 
 
 def _clear(stream: Any) -> Callable[..., None]:
@@ -157,35 +154,60 @@ class Workspaces:
         CTAs of the kernels that work on blocks: blocks, heads, sequences.
     slots : int
         Blocks of all heads and sequences, see Sequence.slot.
+    words : int
+        f32 sums of dQ of a block; 0: the kernels have none.
     """
 
     BM: int
     grid: tuple[int, int, int]
     slots: int
+    words: int
 
     @classmethod
-    def of(cls, problem: AttentionProblem, BM: int, sequences: int) -> Workspaces:
+    def of(cls, problem: AttentionProblem, BM: int, sequences: int, words: int) -> Workspaces:
         """Count the blocks. Packed sequences may begin one each."""
         _, heads, queries, _ = problem.shape
         if problem.traits.packed:
             blocks = queries // BM + 1
-            return cls(BM, (blocks, heads, sequences), (queries // BM + sequences) * heads)
+            return cls(BM, (blocks, heads, sequences), (queries // BM + sequences) * heads, words)
         blocks = -(-queries // BM)
-        return cls(BM, (blocks, heads, sequences), blocks * heads * sequences)
+        return cls(BM, (blocks, heads, sequences), blocks * heads * sequences, words)
 
     def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
-        """Shifts, deltas, sums of dQ, turns and tickets; see the kernels."""
+        """Shifts, deltas, turns and tickets, then sums of dQ, if any; see the kernels."""
         rows = self.slots * self.BM
-        shapes = (
-            ((rows,), tc.f32),
-            ((rows,), tc.f32),
-            ((self.slots, WORDS), tc.f32),
-            ((self.slots,), tc.s32),
-            ((1,), tc.s32),
-        )
+        shapes = [((rows,), tc.f32), ((rows,), tc.f32), ((self.slots,), tc.s32), ((1,), tc.s32)]
+        if self.words:
+            shapes.append(((self.slots, self.words), tc.f32))
         make = lambda: tuple(empty_like(like, *each) for each in shapes)
         size = 4 * sum(prod(shape) for shape, _ in shapes)
-        return scratch(like, stream, ("attention_backward", rows), size, make)
+        return scratch(like, stream, ("attention_backward", rows, self.words), size, make)
+
+
+def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[..., None]:
+    """Bind the three launches: sums of rows; dK and dV; dQ."""
+    traits, (scale, cap, left, right) = problem.traits, problem.scalars
+    _, kv_heads, keys, _ = problem.arrays["k"].shape
+    sequences = arrays[6].shape[0] - 1 if traits.packed else problem.shape[0]
+    spaces = Workspaces.of(problem, ampere.ROWS, sequences, 0)
+
+    def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
+        """The arguments of the three kernels."""
+        dq, dk, dv, *lists = others
+        *rows, turns, tickets = spaces.allocate(q, stream)
+        starts = padded(tuple(lists), tickets)[:2]
+        last = *starts, scale, cap, problem.scale, left, right
+        before = out, grad, lse, starts[0], *rows, turns, tickets
+        return before, (q, k, v, grad, *rows, dk, dv, *last), (q, k, v, grad, *rows, dq, *last)
+
+    # A packed sequence may have all queries, or all keys; CTAs behind the end of one have no work.
+    of_keys = -(-keys // ampere.ROWS), kv_heads, sequences
+    launches = (
+        (sum_rows, spaces.grid, THREADS, {"BM": ampere.ROWS, "traits": traits}),
+        (ampere.key_gradients, of_keys, ampere.THREADS * ampere.column_parts(traits), {"traits": traits}),
+        (ampere.query_gradients, spaces.grid, ampere.THREADS, {"traits": traits}),
+    )
+    return _bind_all(problem, launches, by_kernel, arrays, stream)
 
 
 def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[..., None]:
@@ -194,7 +216,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     keys, kv_heads = problem.arrays["k"].shape[2], problem.arrays["k"].shape[1]
     sequences = arrays[6].shape[0] - 1 if traits.packed else problem.shape[0]
     config = BackwardConfig(2 if max(traits.depth, traits.width) <= hopper.SLAB else 1)
-    spaces = Workspaces.of(problem, config.BM, sequences)
+    spaces = Workspaces.of(problem, config.BM, sequences, WORDS)
     tiles = -(-keys // hopper.BN) * kv_heads * sequences
     if traits.packed:  # each sequence may begin a tile
         tiles = (keys // hopper.BN + sequences) * kv_heads
@@ -202,7 +224,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
         dq, dk, dv, *lists = others
-        *rows, sums, turns, tickets = spaces.allocate(q, stream)
+        *rows, turns, tickets, sums = spaces.allocate(q, stream)
         starts = padded(tuple(lists), tickets)[:2]
         shared_by = problem.shape[1] // kv_heads
         before = out, grad, lse, starts[0], *rows, turns, tickets
@@ -217,6 +239,16 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
          {"config": config, "traits": traits}),
         (finish, spaces.grid, hopper.CONSUMERS * hopper.WARPGROUP, of_blocks),
     )  # fmt: skip
+    return _bind_all(problem, launches, by_kernel, arrays, stream)
+
+
+def _bind_all(
+    problem: AttentionProblem, launches: Any, by_kernel: Callable[..., Any], arrays: Any, stream: Any
+) -> Callable[..., None]:
+    """Bind launches (kernel, grid, threads, constants) that follow each other.
+
+    by_kernel: the arguments of each, of the operands, the gradients and the lists.
+    """
     results = [empty_like(arrays[1], problem.arrays[name].shape, problem.dtype) for name in "qkv"]
     arguments = by_kernel(*arrays[:6], *results, *arrays[6:])
     bound = [
