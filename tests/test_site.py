@@ -80,7 +80,8 @@ SMALL_SITE = f"""
 import runpy
 globals().update(runpy.run_path({str(DOCS / "conf.py")!r}))
 extensions, html_theme, html_theme_options = ["myst_parser"], "basic", {{}}
-html_static_path = html_css_files = []
+html_static_path = html_css_files = html_extra_path = []
+html_logo = html_favicon = None
 
 def setup(app):
     app.connect("source-read", adapt_links)
