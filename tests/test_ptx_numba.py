@@ -73,8 +73,8 @@ def test_a_race_is_at_its_line_of_python():
 def test_what_is_refused():
     with pytest.raises(tc.ArgumentError, match="3 is no kernel of Numba"):
         tc.ptx.from_numba(3)
-    with pytest.raises(tc.ArgumentError, match="a tuple as an argument|cannot be read by the CPU"):
-        tc.ptx.from_numba(total)[1, 32]((1, 2), np.zeros(1))
+    with pytest.raises(tc.ArgumentError, match="a list cannot be read by the CPU"):
+        tc.ptx.from_numba(total)[1, 32]([1, 2], np.zeros(1))
 
 
 @cuda.jit(device=True)
