@@ -169,5 +169,5 @@ def _values(x: Any) -> Iterator[Any]:
         yield x
     else:
         raise ArgumentError(
-            f"a {type(x).__name__} as an argument of a kernel of Numba: arrays, numbers and tuples are allowed"
+            f"a {type(x).__name__} as an argument of a kernel of Numba: arrays, numbers, tuples are allowed"
         )
