@@ -28,6 +28,7 @@ from tensorcore_dsl import kernels, tensor_map
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.kernel import Kernel, kernel
 from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.runtime import driver
@@ -120,7 +121,7 @@ def _batch(case: Case) -> None:
 @contextmanager
 def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
     """Our launches, and those of the installed libraries."""
-    cuda: Any = import_module("numba.cuda")
+    cuda = numba_cuda()
     arrays = [cuda.device_array(SHAPE, np.float16) for _ in range(3)]
     cases = {**_ours("Numba arrays", arrays, touch), **_numba("Numba arrays", arrays)}
     cases |= {**_driver(arrays), **_ours_without_arrays(nothing)}

@@ -13,6 +13,7 @@ from unittest import mock
 import numpy as np
 
 from tensorcore_dsl.arch import arch as arch_of
+from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.ptx.module import PtxKernel, load
@@ -124,7 +125,9 @@ class NumbaKernel:
             Its parameters are those of Numba: of an array two that are unused, its elements, the bytes
             of one, its address, its extents and its strides in bytes.
         """
-        from numba import cuda, typeof, void
+        from numba import typeof, void
+
+        cuda = numba_cuda()
 
         types = tuple(map(typeof, arguments))
         if types not in self._compiled:
