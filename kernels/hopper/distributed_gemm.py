@@ -346,7 +346,7 @@ def columns_of(N, config: HopperConfig):
 def reduced_epilogue(d, config: HopperConfig, traits: HopperTraits):
     """The epilogue of sums, declared before the kernel's other memory."""
     launch(config)
-    return make_tma_epilogue(d, config, traits, 1)
+    return make_tma_epilogue(d, config, traits, traits.staging_buffers(config, d.dtype.itemsize))
 
 
 class ResultOfAllRanks(Epilogue):
@@ -366,10 +366,14 @@ class ResultOfAllRanks(Epilogue):
 
 @dataclass
 class Sent:
-    """What a consumer has stored last and not yet counted: rank and counter; -1: nothing."""
+    """What a consumer has stored last and not yet counted: rank and counter; -1: nothing.
+
+    started: the rank that has last been seen to start.
+    """
 
     peer: Any
     counter: Any
+    started: Any
 
 
 def reduce_products(
@@ -384,7 +388,7 @@ def reduce_products(
     shape = x.shape[0], w.shape[1]
     # The right neighbour's rows come first, the rank's own last.
     scheduler = ring_scheduler(shape, config, exchange.neighbour(1) * exchange.rows, exchange.world)
-    sent = Sent(tc.s32(-1), tc.s32(0))
+    sent = Sent(tc.s32(-1), tc.s32(0), tc.s32(-1))
 
     def store(acc, consumer, epilogue, tile, row, epilogue_op, config):
         owner = tile.m // exchange.rows
@@ -401,8 +405,10 @@ def reduce_products(
             if result is not None:
                 sent.peer, sent.counter = tc.s32(exchange.world), tc.s32(exchange.finished)
         else:
-            if tc.threadIdx.x % WARPGROUP == 0:
-                exchange.wait_for_start(owner)
+            if owner != sent.started:
+                if tc.threadIdx.x % WARPGROUP == 0:
+                    exchange.wait_for_start(owner)
+                sent.started = owner
             slot = Epilogue(inbox[owner], slot_maps(inbox[owner], config), epilogue.staging)
             place = (exchange.rank,), local, tile.n
             store_elements(acc, acc.elements(), consumer, slot, *place, lambda sums, coords: sums)
