@@ -2,7 +2,7 @@
 
 With P = softmax(scale q kᵀ) and dO the gradient of the output o = P v:
 
-    delta = row sums of dO o
+    delta = row sums of dO o, minus the gradient of the logarithms of the sums
     dV = Pᵀ dO,   dP = dO vᵀ,   dS = P (dP - delta),   dQ = scale dS k,   dK = scale dSᵀ q
 
 P comes from the scores again, and from the logarithms of the sums that the forward kernel stores.
@@ -149,12 +149,13 @@ def sum_rows(
     deltas: tc.Array,
     turns: tc.Array,
     tickets: tc.Array,
+    grad_lse: tc.Array | None,
     BM: tc.Const,
     traits: tc.Const,
 ):
-    """shifts = lse log2(e) and deltas = row sums of dO o, for blocks of BM queries.
+    """shifts = lse log2(e) and deltas = row sums of dO o - grad_lse, for blocks of BM queries.
 
-    o, grad: (batch, heads, queries, D). lse: (batch, heads, queries). shifts, deltas: (BM times
+    o, grad: (batch, heads, queries, D). lse, grad_lse: (batch, heads, queries). shifts, deltas: (BM times
     slots,), f32. turns: (slots,), s32, and tickets: become 0. For slots, see Sequence.slot.
     Grid: (blocks of the longest sequence, or more; heads; sequences).
 
@@ -190,6 +191,8 @@ def sum_rows(
             exponent = tc.f32(-math.inf)
             if inside:
                 exponent = lse[sequence.batch, head, place]
+                if grad_lse is not None:
+                    total -= grad_lse[sequence.batch, head, place]
             shift = tc.select(exponent == -math.inf, math.inf, exponent * math.log2(math.e))
             shifts[slot * BM + row] = shift
             deltas[slot * BM + row] = total

@@ -36,6 +36,7 @@ def exact(
     window: Any = None,
     scale: float | None = None,
     softcap: float | None = None,
+    grad_lse: Any = 0.0,
 ) -> list[np.ndarray]:
     """Gradients in float64."""
     grad, q, k, v = (np.float64(x) for x in (grad, q, k, v))
@@ -52,17 +53,21 @@ def exact(
     weights = weights / np.where(total > 0, total, 1)
     of_weights = grad @ v.swapaxes(2, 3)
     delta = (grad * (weights @ v)).sum(-1, keepdims=True)
-    of_scores = scale * slope * weights * (of_weights - delta)
+    of_scores = scale * slope * weights * (of_weights - delta + np.float64(grad_lse)[..., None])
     of_keys, of_values = of_scores.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ grad
     by_key_head = [x.reshape(x.shape[0], -1, shared_by, *x.shape[2:]).sum(2) for x in (of_keys, of_values)]
     return [of_scores @ k, *by_key_head]
 
 
-def gradients(arrays: Any, family: str, **options: Any) -> tuple[Any, tuple[np.ndarray, ...]]:
+def gradients(
+    arrays: Any, family: str, grad_lse: Any = None, **options: Any
+) -> tuple[Any, tuple[np.ndarray, ...]]:
     q = arrays[0]
     out, lse = kernels.attention(*arrays, return_lse=True, family=family, **options)
     grad = np.random.default_rng(9).standard_normal(out.shape).astype(q.dtype)
-    return grad, kernels.attention_backward(grad, *arrays, out, lse, family=family, **options)
+    return grad, kernels.attention_backward(
+        grad, *arrays, out, lse, grad_lse=grad_lse, family=family, **options
+    )
 
 
 def check(arrays: Any, family: str, **options: Any) -> None:
@@ -107,6 +112,12 @@ def test_windows(family: str, window: Any) -> None:
 
 def test_softcap_and_scale(family: str) -> None:
     check(operands(100, 120, 128), family, softcap=3.0, scale=0.5, causal=True)
+
+
+def test_gradients_through_lse(family: str) -> None:
+    """Also where a row sees no key, whose logarithm is -inf."""
+    grad_lse = np.random.default_rng(3).standard_normal((1, 2, 150)).astype(np.float32)
+    check(operands(150, 100, heads=2), family, causal=True, softcap=2.0, grad_lse=grad_lse)
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
@@ -187,5 +198,7 @@ def test_refusals(family: str) -> None:
         tc.ArgumentError, match=r"lse is f32 of shape \(1, 1, 3\); q, k and v need f32 of shape"
     ):
         kernels.attention_backward(out, q, k, v, out, lse[:, :, :3])
+    with pytest.raises(tc.ArgumentError, match="grad_lse is bf16 of shape"):
+        kernels.attention_backward(out, q, k, v, out, lse, grad_lse=lse.astype(BF16))
     with pytest.raises(tc.ArgumentError, match="grad is f16 of shape"):
         kernels.attention_backward(out.astype(F16), q, k, v, out, lse)

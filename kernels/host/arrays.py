@@ -57,6 +57,13 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype.numpy)
 
 
+def empty_similar(x: Any, dtype: Any) -> Any:
+    """Make an uninitialised array of x's shape. torch keeps the order of x's axes in memory."""
+    if library_of(x) == "torch":
+        return sys.modules["torch"].empty_like(x, dtype=getattr(sys.modules["torch"], dtype.numpy.name))
+    return empty_like(x, x.shape, dtype)
+
+
 def zero_terms(like: Any, axis: int, count: int = TERMS) -> Any:
     """Zeros in place of matrices that have no elements along `axis`, K: `count` terms, which are
     contiguous."""

@@ -13,8 +13,8 @@ from tensorcore_dsl.kernels.attention_gradients import THREADS, sum_rows
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
 from tensorcore_dsl.kernels.hopper.attention_backward import BackwardConfig
 from tensorcore_dsl.kernels.hopper.attention_dq import finish
-from tensorcore_dsl.kernels.host.arguments import check_stream, described
-from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arrays import empty_like, empty_similar, on_stream
 from tensorcore_dsl.kernels.host.attention import (
     AttentionProblem,
     check_layout,
@@ -40,6 +40,7 @@ def attention_backward(  # noqa: PLR0913
     out: Any,
     lse: Any,
     *,
+    grad_lse: Any = None,
     causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
     scale: float | None = None,
@@ -58,6 +59,8 @@ def attention_backward(  # noqa: PLR0913
         As for `attention`.
     out, lse : array
         The results of `attention` with return_lse=True.
+    grad_lse : array, optional
+        The gradient of lse: f32, (batch, heads, queries). None: zeros.
     causal, window, scale, softcap, cu_seqlens
         As for `attention`.
     family : {"sm80", "sm90"}, optional
@@ -68,7 +71,8 @@ def attention_backward(  # noqa: PLR0913
     Returns
     -------
     tuple of three arrays
-        dq, dk and dv, of the shapes and the type of q, k and v.
+        dq, dk and dv, of the shapes and the type of q, k and v. Those of torch keep the order of axes
+        in memory, too.
 
     Raises
     ------
@@ -86,11 +90,12 @@ def attention_backward(  # noqa: PLR0913
     options: Any = (causal, window, scale, softcap, family, stream)
     starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
     lists = [x for x in starts if x is not None]
-    arrays = grad, q, k, v, out, lse, *lists
-    key = ("attention_backward", len(starts), *map(str, (scale, softcap)), *options)
-    call = cached_call((), arrays, key, lambda: _prepare(*arrays[:6], starts, *options))
-    results = tuple(empty_like(q, x.shape, call.dtype) for x in (q, k, v))
-    call.launch(grad, q, k, v, out, lse, *results, *lists)
+    arrays = grad, q, k, v, out, lse
+    key = ("attention_backward", len(starts), grad_lse is None, *map(str, (scale, softcap)), *options)
+    key_arrays = *arrays, *lists, *(() if grad_lse is None else (grad_lse,))
+    call = cached_call((), key_arrays, key, lambda: _prepare(*arrays, grad_lse, starts, *options))
+    results = tuple(empty_similar(x, call.dtype) for x in (q, k, v))
+    call.launch(*arrays, grad_lse, *results, *lists)
     return results
 
 
@@ -101,6 +106,7 @@ def _prepare(  # noqa: PLR0913
     v: Any,
     out: Any,
     lse: Any,
+    grad_lse: Any,
     starts: Any,
     causal: Any,
     window: Any,
@@ -114,9 +120,9 @@ def _prepare(  # noqa: PLR0913
     lists = check_lists(starts, None)
     arrays = {"q": q, "k": k, "v": v}
     problem = checked_problem(arrays, lists, 0, causal, window, scale, softcap, False)
-    results = described(grad=grad, out=out, lse=lse)
+    results = described(**present(grad=grad, out=out, lse=lse, grad_lse=grad_lse))
     for name, x in results.items():
-        needed = (problem.shape[:3], tc.f32) if name == "lse" else (problem.shape, problem.dtype)
+        needed = (problem.shape[:3], tc.f32) if name.endswith("lse") else (problem.shape, problem.dtype)
         if (x.shape, x.type.dtype) != needed:
             raise tc.ArgumentError(
                 f"{name} is {x.type.dtype} of shape {x.shape}; q, k and v need {needed[1]} of shape "
@@ -130,15 +136,15 @@ def _prepare(  # noqa: PLR0913
     is_wide = max(problem.traits.depth, problem.traits.width) > MAX_DEPTH
     run = _bind_sm80 if chosen_family(family) == "sm80" or is_wide else _bind_sm90
     lists_given = [x for x in starts if x is not None]
-    return replace(call, launch=run(problem, (grad, q, k, v, out, lse, *lists_given), stream))
+    return replace(call, launch=run(problem, (grad, q, k, v, out, lse, grad_lse, *lists_given), stream))
 
 
 def _clear(stream: Any) -> Callable[..., None]:
     """Bind the launch without queries or keys: gradients of zero."""
 
-    def clear(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *results: Any) -> None:
+    def clear(grad: Any, q: Any, *others: Any) -> None:
         with on_stream(q, stream):
-            for x in results[:3]:
+            for x in others[5:8]:
                 x[...] = 0
 
     return clear
@@ -188,16 +194,16 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     """Bind the three launches: sums of rows; dK and dV; dQ."""
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
     _, kv_heads, keys, _ = problem.arrays["k"].shape
-    sequences = arrays[6].shape[0] - 1 if traits.packed else problem.shape[0]
+    sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
     spaces = Workspaces.of(problem, ampere.ROWS, sequences, 0)
 
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
-        dq, dk, dv, *lists = others
+        grad_lse, dq, dk, dv, *lists = others
         *rows, turns, tickets = spaces.allocate(q, stream)
         starts = padded(tuple(lists), tickets)[:2]
         last = *starts, scale, cap, problem.scale, left, right
-        before = out, grad, lse, starts[0], *rows, turns, tickets
+        before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         return before, (q, k, v, grad, *rows, dk, dv, *last), (q, k, v, grad, *rows, dq, *last)
 
     # A packed sequence may have all queries, or all keys; CTAs behind the end of one have no work.
@@ -214,7 +220,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     """Bind the three launches: sums of rows; dK, dV and the sums of dQ; dQ."""
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
     keys, kv_heads = problem.arrays["k"].shape[2], problem.arrays["k"].shape[1]
-    sequences = arrays[6].shape[0] - 1 if traits.packed else problem.shape[0]
+    sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
     config = BackwardConfig(2 if max(traits.depth, traits.width) <= hopper.SLAB else 1)
     spaces = Workspaces.of(problem, config.BM, sequences, WORDS)
     tiles = -(-keys // hopper.BN) * kv_heads * sequences
@@ -223,11 +229,11 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
 
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
-        dq, dk, dv, *lists = others
+        grad_lse, dq, dk, dv, *lists = others
         *rows, turns, tickets, sums = spaces.allocate(q, stream)
         starts = padded(tuple(lists), tickets)[:2]
         shared_by = problem.shape[1] // kv_heads
-        before = out, grad, lse, starts[0], *rows, turns, tickets
+        before = out, grad, lse, starts[0], *rows, turns, tickets, grad_lse
         main = q, k, v, grad, *rows, sums, turns, tickets, dk, dv, *starts
         main = (*main, scale, cap, problem.scale, left, right, shared_by, SECTION)
         return before, main, (sums, dq, *starts, keys, problem.scale, left, right)
@@ -249,8 +255,8 @@ def _bind_all(
 
     by_kernel: the arguments of each, of the operands, the gradients and the lists.
     """
-    results = [empty_like(arrays[1], problem.arrays[name].shape, problem.dtype) for name in "qkv"]
-    arguments = by_kernel(*arrays[:6], *results, *arrays[6:])
+    results = [empty_similar(x, problem.dtype) for x in arrays[1:4]]
+    arguments = by_kernel(*arrays[:7], *results, *arrays[7:])
     bound = [
         bind(kernel, grid, threads, options, operands, stream=stream)
         for (kernel, grid, threads, options), operands in zip(launches, arguments, strict=True)
