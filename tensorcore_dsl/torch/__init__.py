@@ -8,18 +8,29 @@ except ImportError as error:
     ) from error
 
 from tensorcore_dsl.errors import publish as _publish
-from tensorcore_dsl.torch.functions import gemm, grouped_gemm, k_grouped_gemm, quantize, scaled_gemm, swiglu
+from tensorcore_dsl.torch.functions import (
+    attention,
+    gemm,
+    grouped_gemm,
+    k_grouped_gemm,
+    quantize,
+    scaled_dot_product_attention,
+    scaled_gemm,
+    swiglu,
+)
 from tensorcore_dsl.torch.kernel_operators import operator
 from tensorcore_dsl.torch.modules import MLP, Linear
 
 __all__ = [
     "MLP",
     "Linear",
+    "attention",
     "gemm",
     "grouped_gemm",
     "k_grouped_gemm",
     "operator",
     "quantize",
+    "scaled_dot_product_attention",
     "scaled_gemm",
     "swiglu",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.torch import operators
+from tensorcore_dsl.torch import attention_operators, operators
 
 BLOCK = 128
 
@@ -110,6 +110,70 @@ def scaled_gemm(
     return operators.scaled_gemm(
         a_fp8, b_fp8.mT, a_scales, b_scales.mT, a, b, out_dtype=out_dtype or a.dtype, bits=bits
     )
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    cu_seqlens: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """softmax(scale q kᵀ) v, the operator `tensorcore_dsl::attention`; see `kernels.attention`.
+
+    q: (batch, heads, queries, D); k, v: (batch, key heads, keys, D), all bf16 or f16. causal,
+    window, scale, softcap: as for `kernels.attention`. cu_seqlens: int32, on the device of q: the
+    starts of packed sequences, or a tuple for queries and for keys. return_lse: returns (out, lse).
+
+    out has the order of q's axes in memory, and each gradient that of its operand. Gradients are by
+    `kernels.attention_backward`, also through lse. They have no derivatives: ArgumentError.
+    """
+    if window is not None and len(window) != 2:
+        raise tc.ArgumentError(f"window is {window!r}; needed is (left, right), each a number or None")
+    left, right = window or (None, None)
+    starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
+    out, lse = attention_operators.attention(
+        q, k, v, *starts, causal=causal, left=left, right=right, scale=scale, softcap=softcap
+    )
+    return (out, lse) if return_lse else out
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`attention` with the arguments of torch.nn.functional.scaled_dot_product_attention.
+
+    query, key, value: (batch, heads, length, D), bf16 or f16. is_causal: query i sees the keys up to
+    i, also where there are more keys than queries. Raises ArgumentError with a mask, with dropout,
+    for other than four axes, and for fewer heads of key and value without enable_gqa.
+    """
+    if attn_mask is not None or dropout_p:
+        given = "attn_mask" if attn_mask is not None else f"dropout_p={dropout_p}"
+        raise tc.ArgumentError(
+            f"{given} is given; masks are is_causal, or `attention` with window=, and there is no dropout"
+        )
+    operators._rank((4,), query, key, value)
+    heads, key_heads = query.shape[1], key.shape[1]
+    if heads != key_heads and not enable_gqa:
+        raise tc.ArgumentError(f"{heads} heads share {key_heads} heads of key: pass enable_gqa=True")
+    if not is_causal:
+        return attention(query, key, value, scale=scale)  # type: ignore[return-value]
+    queries = query.shape[2]  # keys behind them are not seen, and `attention` aligns the ends
+    key, value = key[:, :, :queries], value[:, :, :queries]
+    window = None, queries - key.shape[2]
+    return attention(query, key, value, window=window, scale=scale)  # type: ignore[return-value]
 
 
 def quantize(

@@ -138,8 +138,9 @@ def _register(
 
     Returns a function that calls it, past the dispatcher where that changes nothing.
 
-    setup_context(ctx, tensors) keeps what backward(ctx, grad, *saved tensors) needs, which returns
-    a gradient for each tensor; both find `ctx.options`. jvp(tensors, place, tangent, options) is
+    setup_context(ctx, tensors, result) keeps what backward(ctx, grad, *saved tensors) needs, which
+    returns a gradient for each tensor; both find `ctx.options`. An operator may return several
+    results; then `backward` takes a gradient of each. jvp(tensors, place, tangent, options) is
     what the tangent of the tensor at `place` adds to the tangent of the result. autocast: inside of
     torch.autocast, f32 tensors are cast as those of torch.matmul. `torch.library.custom_op` does
     the same, at several times the host time of a call. flops(shapes, out_shape): what torch's
@@ -153,23 +154,24 @@ def _register(
             *tensors, ctx.options, ctx.compute = given
             ctx.missing = (None,) * (count - len(tensors))  # the dispatcher leaves out defaults
             operands = *tensors, *ctx.missing
-            setup_context(ctx, operands)
             if ctx.compute is not run:
                 ctx.save_for_forward(*operands)
-            return ctx.compute(*tensors, **ctx.options)
+            result = ctx.compute(*tensors, **ctx.options)
+            setup_context(ctx, operands, result)
+            return result
 
         @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
+        def backward(ctx: Any, *grads: Any) -> Any:
             saved = ctx.saved_tensors  # hooks that unpack them may call operators, with gradients
             straight = ctx.compute is run and not torch.is_grad_enabled()
-            if straight and _goes_straight((grad, *saved)):
+            if straight and _goes_straight((*grads, *saved)):
                 _here.straight = True
                 try:
-                    gradients = run_where_it_lies(partial(backward, ctx), grad, *saved)
+                    gradients = run_where_it_lies(lambda _: backward(ctx, *grads, *saved), saved[0])
                 finally:
                     _here.straight = False
             else:
-                gradients = backward(ctx, grad, *saved)
+                gradients = backward(ctx, *grads, *saved)
             return *gradients[: count - len(ctx.missing)], None, None
 
         @staticmethod
@@ -177,11 +179,11 @@ def _register(
             with _set_fwd_grad_enabled(True):  # for an outer torch.func.jvp
                 duals = [(x, None) if x is None else _unpacked(x) for x in ctx.saved_tensors]
                 tensors, tangents = zip(*duals, strict=True)  # None instead of zeros
+                given = [(place, x) for place, x in enumerate(tangents) if x is not None]
+                changes = [jvp(tensors, *each, ctx.options) for each in given]
                 total = fake(*tensors, **ctx.options).zero_()
-                for place, tangent in enumerate(tangents):
-                    if tangent is not None:
-                        change = jvp(tensors, place, tangent, ctx.options)
-                        total = (total + change).to(total.dtype)
+                for change in changes:
+                    total = (total + change).to(total.dtype)
             return total
 
     def dispatched(*tensors: Any, **options: Any) -> Any:
@@ -262,7 +264,7 @@ def _rank(axes: tuple[int, ...], *operands: Any) -> None:
             raise tc.ArgumentError(f"an operand has shape {shape}; {allowed} axes are needed")
 
 
-def _keep_all(ctx: Any, tensors: Any) -> None:
+def _keep_all(ctx: Any, tensors: Any, result: Any) -> None:
     ctx.save_for_backward(*tensors)
 
 
@@ -303,7 +305,7 @@ def _gemm_fake(a: Any, b: Any, c: Any = None, *, out_dtype: Any = None, **option
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=_result_dtype(a, out_dtype))
 
 
-def _gemm_context(ctx: Any, tensors: Any) -> None:
+def _gemm_context(ctx: Any, tensors: Any, result: Any) -> None:
     a, b, c = tensors
     _refuse_fp8_gradients(a, b, c)
     ctx.save_for_backward(a, b)
@@ -521,7 +523,7 @@ def _scaled_fake(
     return a.new_empty((a.shape[0], b.shape[1]), dtype=_result_dtype(a, out_dtype))
 
 
-def _scaled_context(ctx: Any, tensors: Any) -> None:
+def _scaled_context(ctx: Any, tensors: Any, result: Any) -> None:
     a, b, a_scales, b_scales, a_source, b_source = tensors
     _refuse_fp8_gradients(a, b)
     if a_scales.requires_grad or b_scales.requires_grad:
