@@ -23,7 +23,7 @@ TOOLS = {
     "merge": ("benchmarks.products.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.choices.tuning", "find and remember gemm's fastest configuration for problems"),
     "batch-invariant": ("benchmarks.answered.batch_invariant", "gemm with one order of summation for all M"),
-    "attention": ("benchmarks.programs.attention", "kernels.attention beside cuDNN, on a GPU"),
+    "attention": ("benchmarks.programs.attention", "attention and its gradients beside cuDNN, on a GPU"),
     "forms": ("benchmarks.forms", "every matrix instruction on the CPU, the slowest ones first"),
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
     "learn": ("benchmarks.choices.learn", "the trees and the menu of gemm's choice, from timings"),
