@@ -27,6 +27,9 @@ class AttentionTraits:
         Whether sequences of different lengths follow each other in batch 0.
     page : int
         Keys of a page of k and v; 0: they have no pages.
+    pack : int
+        Heads of q whose rows share a tile of 64 rows, 64 // pack queries of each: all that share
+        keys, rounded up to a power of two, or 1.
     """
 
     depth: int
@@ -37,6 +40,12 @@ class AttentionTraits:
     lse: bool = False
     packed: bool = False
     page: int = 0
+    pack: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Queries of one head among 64 rows."""
+        return 64 // self.pack
 
 
 @dataclass
@@ -84,6 +93,7 @@ class KeyRange:
 
         def mask(score, row, column):
             i, j = (column, row) if transposed else (row, column)
+            i = i % self.traits.tokens if self.traits.pack > 1 else i
             visible = j < last
             if self.traits.right:
                 visible = visible & (j <= begin + i + self.right)

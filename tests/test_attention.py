@@ -64,6 +64,15 @@ def test_heads_share_keys(family: str, shared_by: int) -> None:
     check(operands(70, 90, heads=4, shared_by=shared_by, batch=2), family)
 
 
+@pytest.mark.parametrize(
+    "queries, shared_by, options",
+    [(1, 8, {}), (5, 4, {"causal": True}), (9, 7, {"window": (40, 3)}), (17, 2, {"softcap": 3.0})],
+)
+def test_few_queries_of_heads_that_share_keys(queries: int, shared_by: int, options: Any, family: str) -> None:
+    """Their rows fill a tile together."""
+    check(operands(queries, 300, heads=2 * shared_by, shared_by=shared_by, batch=2), family, **options)
+
+
 @pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0), (100, 30), (2**40, 2**40)])
 def test_windows(family: str, window: Any) -> None:
     check(operands(300, 280), family, window=window, causal=window == (40, None))

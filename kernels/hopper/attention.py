@@ -1,8 +1,9 @@
 """Attention forward for sm_90a: o = softmax(scale q kᵀ) v by wgmma and TMA, persistent CTAs.
 
 A CTA has one producer warpgroup and `consumers` consumer warpgroups. It computes tiles of 64 x
-consumers queries of one head; each consumer has 64 of them. One thread of the producer loads the
-queries of a tile, and K and V in tiles of BN keys, into pipelines of stages.
+consumers queries of one head; each consumer has 64 of them. Where a head has few queries, `pack`
+heads that share keys fill the 64 rows together, so that their keys are loaded once. One thread of
+the producer loads the queries of a tile, and K and V in tiles of BN keys, into pipelines of stages.
 
     scores      q kᵀ of one key tile: f32, BN / 2 registers of each thread
     weights     exp2 of the scores, 16-bit A operands in registers: BN / 4
@@ -175,7 +176,7 @@ def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, conf
     tile_q = tc.shared((*lines, 64, SLAB), q.dtype, swizzle=128)
     tile_k = tc.shared((stages, q_slabs, BN, SLAB), q.dtype, swizzle=128)
     tile_v = tc.shared((stages, v_slabs, BN, SLAB), q.dtype, swizzle=128)
-    map_q = tc.tensor_map(q, (1, 1, 64, SLAB), swizzle=128)
+    map_q = tc.tensor_map(q, (1, traits.pack, traits.tokens, SLAB), swizzle=128)
     rows = math.gcd(BN, traits.page) if traits.page else BN  # of a box, which lies in one page
     map_k = tc.tensor_map(k, (1, 1, rows, SLAB), swizzle=128)
     map_v = tc.tensor_map(v, (1, 1, rows, SLAB), swizzle=128)
@@ -183,10 +184,12 @@ def make_cta(q, k, v, starts_q, starts_k, left, right, section, scale, cap, conf
     full_q, empty_q = tc.mbarriers(config.q_stages), tc.mbarriers(config.q_stages)
     full_k, empty_k = tc.mbarriers(stages), tc.mbarriers(stages)
     full_v, empty_v = tc.mbarriers(stages), tc.mbarriers(stages)
-    heads, group = q.shape[1], q.shape[1] // k.shape[1]
+    group = q.shape[1] // k.shape[1]
+    heads = k.shape[1] if traits.pack > 1 else q.shape[1]
     sequences = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
+    rows = config.BM // traits.pack
     tiles = TileList(
-        q, k, starts_q, starts_k, left, right, section, heads, group, sequences, config.BM, BN, traits
+        q, k, starts_q, starts_k, left, right, section, heads, group, sequences, rows, BN, traits
     )
     queries = Stages(tile_q, map_q, full_q, empty_q)
     keys, values = Stages(tile_k, map_k, full_k, empty_k), Stages(tile_v, map_v, full_v, empty_v)
@@ -223,7 +226,7 @@ def produce(cta: Cta, tickets, table):
         stage, phase = query_state
         cta.queries.empty[stage].wait(phase)
         drawn[stage, 0], drawn[stage, 1] = line, first  # published by the arrival below
-        load_queries(cta.queries, tile, stage, -(-cta.traits.depth // SLAB))
+        load_queries(cta.queries, tile, stage, cta.traits)
         for _ in tc.range(1, tile.count):
             key_state = advance(key_state, config.stages)
             load_keys(cta.keys, tile, key - config.BN, key_state, tiles, table)
@@ -244,15 +247,17 @@ def produce(cta: Cta, tickets, table):
     cta.queries.full[stage].arrive()
 
 
-def load_queries(queries: Stages, tile: QueryTile, stage, slabs: int):
-    """Load the queries of all consumers, 64 rows each."""
-    consumers, full = queries.smem.shape[1], queries.full[stage]
+def load_queries(queries: Stages, tile: QueryTile, stage, traits):
+    """Load the queries of all consumers, 64 rows each: `tokens` queries of `pack` heads."""
+    consumers, full, slabs = queries.smem.shape[1], queries.full[stage], -(-traits.depth // SLAB)
+    shape, strides = (traits.pack, traits.tokens, SLAB), (traits.tokens * SLAB, SLAB, 1)
     full.arrive_expect_tx(consumers * slabs * queries.map.bytes)
     batch, row = tile.place
     for part in tc.static_range(consumers):
         for slab in tc.static_range(slabs):
-            place = batch, tile.head, row + tile.first + 64 * part, slab * SLAB
-            tc.tma_load(queries.smem[stage, part, slab], queries.map, place, full)
+            place = batch, tile.head, row + tile.first + traits.tokens * part, slab * SLAB
+            rows = queries.smem[stage, part, slab].with_parts(shape=shape, strides=strides)
+            tc.tma_load(rows, queries.map, place, full)
 
 
 def load_keys(stages: Stages, tile: QueryTile, key, key_state, tiles: TileList, table):
@@ -308,7 +313,7 @@ def consume(cta: Cta, number, o, lse):
     while drawn[query_state[0], 1] >= 0:
         q_stage, _ = query_state
         tile = cta.tiles.tile_at(drawn[q_stage, 0], drawn[q_stage, 1])
-        row = tile.first + 64 * number
+        row = tile.first + cta.traits.tokens * number
         scores, out, factor, exponent, key_state = attend(
             cta, consumer, tile, row, q_stage, scores, key_state
         )
@@ -317,13 +322,14 @@ def consume(cta: Cta, number, o, lse):
         staging = queries.smem[q_stage, number, : cta.values.slabs]
         stage_matrices((out * factor).to(o.dtype), staging, 0)
         tc.syncwarp()
-        store_rows(staging, (batch, tile.head, start_row + row), tile.end, o, cta.traits.width)
+        place = batch, tile.head, start_row + row
+        packed = (cta.traits.tokens, cta.tiles.group) if cta.traits.pack > 1 else None
+        store_rows(staging, place, tile.end, o, cta.traits.width, packed=packed)
         # Loads by ordinary instructions come before TMA overwrites the queries.
         tc.fence_proxy_async()
         queries.empty[q_stage].arrive()
         if cta.traits.lse:
-            of_head = lse[batch, tile.head, : tile.end]
-            tc.store_rows(of_head, exponent, origin=start_row + row, bounded=True)
+            store_exponents(lse, exponent, place, tile.end, packed)
         key_state, query_state = advance(key_state, config.stages), advance(query_state, config.q_stages)
         stage, phase = query_state
         queries.full[stage].wait(phase)
@@ -407,7 +413,7 @@ def issue_output(cta: Cta, out, weights, stage):
 def weigh(cta: Cta, scores, best, total, tile: QueryTile, row, key):
     """A step of the softmax. Only tiles at an edge need a mask: those at a bound."""
     scores = cta.softmax.capped(scores)
-    if tile.seen.needs_mask(row, 64, key, cta.config.BN):
+    if tile.seen.needs_mask(row, cta.traits.tokens, key, cta.config.BN):
         scores = tile.seen.masked(scores, row, key)
     weights, shrink, best, total = cta.softmax.step([scores], best, total)
     return weights[0], shrink, best, total
@@ -453,20 +459,40 @@ def stage_matrices(values, staging, first_row):
         tc.emit(name, staging[place // SLAB].at(*at).address, words)
 
 
-def store_rows(staging, place, end, target, width: int, column=0):
+def store_exponents(lse, exponent, place, end, packed):
+    """Store the logarithm of each row's sum; one of the four threads of a row stores it."""
+    for slot, value in enumerate(exponent.elements()):
+        at, _ = exponent.coordinates(slot)
+        batch, head, row, inside = place_of(at, place, end, packed)
+        lse.at(batch, head, row).store(value, pred=inside & (tc.lane_id() % 4 == 0))
+
+
+def store_rows(staging, place, end, target, width: int, column=0, packed=None):
     """Store 64 rows of slabs to an array, each warp its own 16 rows.
 
     place: batch, head and first row. end: one past the last row. width: D of the array. column: of
-    the first slab.
+    the first slab. packed: see place_of.
     """
     lane, base = tc.lane_id(), tc.warp_id() % 4 * 16
-    batch, head, row = place
     for slab in tc.static_range(staging.shape[0]):
         for part in tc.static_range(4):
             at, col = base + 4 * part + lane // 8, column + slab * SLAB + lane % 8 * 8
-            inside = (row + at < end) & (col < width)
-            vector = staging[slab].at(at, lane % 8 * 8).load(8, pred=inside)
-            target.at(batch, head, row + at, col).store(vector, pred=inside)
+            batch, head, row, inside = place_of(at, place, end, packed)
+            vector = staging[slab].at(at, lane % 8 * 8).load(8, pred=inside & (col < width))
+            target.at(batch, head, row, col).store(vector, pred=inside & (col < width))
+
+
+def place_of(at, place, end, packed):
+    """Batch, head and row of row `at` of a tile, and whether they exist.
+
+    packed: rows of each head, and number of heads; None: all rows are of one head.
+    """
+    batch, head, first = place
+    if packed is None:
+        return batch, head, first + at, first + at < end
+    tokens, heads = packed
+    row = first + at % tokens
+    return batch, head + at // tokens, row, (row < end) & (at // tokens < heads)
 
 
 def start(parity):

@@ -18,7 +18,7 @@ class QueryTile:
     seen : KeyRange
         The keys that a query sees.
     sequence, head, kv_head : s32
-        Number of the sequence, of the head of q, and of the head of k and v.
+        Number of the sequence, of the (first) head of q, and of the head of k and v.
     first : s32
         The first query of the tile.
     place : tuple
@@ -49,6 +49,13 @@ class TileList:
     `section` heads advance together, so that their K and V stay in the L2 cache. Within a section,
     tiles go from the last queries to the first. With a causal mask, the longest tiles start first.
     The heads of a packed sequence are a section.
+
+    Attributes
+    ----------
+    heads : s32
+        Heads of q; if rows are packed, heads of k and v.
+    group : s32
+        Heads of q for each head of k and v.
     """
 
     q: Any
@@ -109,6 +116,8 @@ class TileList:
         seen = KeyRange(self.traits, keys, keys - queries, self.left, self.right)
         low, high = seen.bounds(first, self.BM)
         last, head = (high - 1) // self.BN, line - sequence * self.heads
+        if self.traits.pack > 1:
+            head = head * self.group
         return QueryTile(
             seen,
             sequence,

@@ -27,6 +27,7 @@ MAX_WINDOW = 2**30  # keys on one side; sums with positions stay within 32 bits
 L2_BYTES = 32 << 20  # of K and V that stay in the L2 cache of an H200, which has 50 MiB
 LOG2_E = math.log2(math.e)
 MAX_KEYS, STAGES = 128, 2  # of a tile; tiles of K and of V in shared memory
+PACKED_ROWS = 128  # queries of all heads that share keys, up to which they share a tile
 SHORT = 1024  # queries: up to here, a causal mask hides much of a tile of 192 queries
 PAGE_UNIT = 64  # keys: a tile of paged keys is a multiple
 # Consumers -> registers of a thread for accumulators and weights; with more, ptxas 13.0 spills.
@@ -237,14 +238,17 @@ def _bind_sm90(
     traits: AttentionTraits, arrays: Any, scalars: Any, descriptions: dict[str, Description], stream: Any
 ) -> Callable[..., None]:
     batch, heads, queries, _ = descriptions["q"].shape
-    config = _choose(traits, queries)
+    sequences = arrays[5].shape[0] - 1 if traits.packed else 1
+    traits = replace(traits, pack=_pack(heads // descriptions["k"].shape[1], queries / sequences))
+    config, lines = _choose(traits, queries), heads if traits.pack == 1 else descriptions["k"].shape[1]
     # Tiles of a causal mask differ in length: many heads advance together, and the longest tiles
     # start first. Other tiles of one head follow each other, and find its K and V in the L2 cache.
     of_head = 2 * descriptions["k"].shape[2] * (traits.depth + traits.width)
-    section = min(max(L2_BYTES // of_head, 1), batch * heads) if traits.right else 1
-    tiles = -(-queries // config.BM)
+    section = min(max(L2_BYTES // of_head, 1), batch * lines) if traits.right else 1
+    rows = config.BM // traits.pack
+    tiles = -(-queries // rows)
     if traits.packed:  # each sequence may begin a tile
-        tiles = queries // config.BM + arrays[5].shape[0] - 1
+        tiles = queries // rows + sequences
     options = {"config": config, "traits": traits}
 
     def arguments(q: Any, k: Any, v: Any, o: Any, lse: Any, *lists: Any) -> Any:
@@ -254,7 +258,7 @@ def _bind_sm90(
 
     launch = bind(
         attention_kernel,
-        min(tiles * heads * batch, SMS),
+        min(tiles * lines * batch, SMS),
         config.threads,
         options,
         arguments(*arrays),
@@ -262,6 +266,12 @@ def _bind_sm90(
         pdl=True,
     )
     return lambda *arrays: launch(*arguments(*arrays))
+
+
+def _pack(shared_by: int, queries: float) -> int:
+    """How many heads that share keys fill a tile together: all, if a tile holds all their queries."""
+    pack = 1 << (shared_by - 1).bit_length()
+    return pack if pack * queries <= PACKED_ROWS and pack <= 64 else 1
 
 
 def padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
@@ -373,7 +383,8 @@ def _choose(traits: AttentionTraits, queries: int) -> AttentionConfig:
     narrow = max(row_q, row_v) <= 2 * SLAB
     # A causal mask hides more of a higher tile. Pages and tanh take registers.
     short = traits.right and queries <= SHORT
-    consumers = 3 if narrow and not (short or traits.softcap or traits.page) else 2
+    several = short or traits.softcap or traits.page or traits.pack > 1
+    consumers = 3 if narrow and not several else 2
     of_queries = 64 * consumers * max(row_q, row_v)
     # A thread holds width / 2 sums of the output, keys / 2 scores, keys / 4 registers of weights.
     fragments = FRAGMENT_REGISTERS[consumers]

@@ -28,7 +28,7 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import scratch
 
 MAX_DEPTH = 128  # of the wgmma kernel; above, mma.sync runs on all GPUs
-SECTION = 16  # heads of k and v whose tiles alternate: several tiles of each run, at different blocks
+SECTION = 8  # heads of k and v whose tiles alternate: several tiles of each run, at different blocks
 WORDS = hopper.CONSUMERS * hopper.WARPGROUP * 32  # f32 sums of dQ of a block of 64 x 128 or 128 x 64
 
 
