@@ -348,3 +348,38 @@ def test_the_first_of_two_mistakes(constants, kind, words, half):
 
 def line_of(loc: Any) -> str:
     return linecache.getline(loc.filename, loc.line).strip()
+
+
+def test_the_first_tile_by_the_number_of_a_role():
+    """The number is that of the warpgroup minus 1, so the constant of the address is negative."""
+    mma = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
+
+    @tc.kernel(threads=384)
+    def kernel(a: tc.Array, b: tc.Array, d: tc.Array):
+        of_b = tc.shared((2, 2, 16, 64), tc.bf16, swizzle=128)
+        of_a = tc.shared((2, 64, 64), tc.bf16, swizzle=128)
+        for part in tc.static_range(2):
+            for i in tc.range(tc.threadIdx.x, 64 * 16, 384):
+                of_a[part, i // 16, i % 16] = a[i // 16, i % 16]
+            for i in tc.range(tc.threadIdx.x, 16 * 128, 384):
+                of_b[part, i % 128 // 64, i // 128, i % 64] = b[i // 128, i % 128]
+        tc.fence_proxy_async()
+        tc.barrier()
+
+        def idle():
+            pass
+
+        def multiply(number):
+            acc = mma.d.zeros()
+            tc.wgmma_fence()
+            acc = tc.wgmma_async(mma, acc, of_a[number, :, :16], of_b[number], b_major="mn")
+            tc.wgmma_commit()
+            tc.wgmma_wait(0)
+            tc.store_elements(d, acc, origin=(64 * number, 0))
+
+        tc.warp_specialize((1, idle), (2, multiply))
+
+    a, b = (RNG.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for shape in ((64, 16), (16, 128)))
+    d = np.zeros((128, 128), np.float32)
+    kernel.emulator("sm_90a")[1, 384](a, b, d)
+    assert np.array_equal(d, np.tile(np.float32(a) @ np.float32(b), (2, 1)))

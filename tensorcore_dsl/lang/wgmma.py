@@ -262,8 +262,10 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
             "are made for whole tiles, or by tc.static_range"
         )
     place = offset + int(tile.offset)
-    bits = pack_descriptor(place, leading, 8 * tile.swizzle, tile.swizzle)
-    low = build.apply("add", start, bits & 0xFFFFFFFF).bits(dtypes.b32)
+    # An index like warpgroup - 1 makes `place` negative, modulo 2^32: it is added, not packed.
+    place = (place + (1 << 31)) % (1 << 32) - (1 << 31)
+    bits = pack_descriptor(0, leading, 8 * tile.swizzle, tile.swizzle)
+    low = build.apply("add", start, (bits + (place >> 4)) & 0xFFFFFFFF).bits(dtypes.b32)
     result: Scalar = emit(names.pack(64), low, build.literal(bits >> 32, dtypes.u32))
     return MatrixDescriptor(result, tile, major)
 
