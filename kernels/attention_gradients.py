@@ -152,11 +152,13 @@ def sum_rows(
     grad_lse: tc.Array | None,
     BM: tc.Const,
     traits: tc.Const,
+    shares: tc.Const = 1,
 ):
     """shifts = lse log2(e) and deltas = row sums of dO o - grad_lse, for blocks of BM queries.
 
     o, grad: (batch, heads, queries, D). lse, grad_lse: (batch, heads, queries). shifts, deltas: (BM times
-    slots,), f32. turns: (slots,), s32, and tickets: become 0. For slots, see Sequence.slot.
+    slots,), f32. turns: (slots times shares,), s32, and tickets: become 0. For slots, see
+    Sequence.slot.
     Grid: (blocks of the longest sequence, or more; heads; sequences).
 
     Rows without keys, and rows behind the last query, have a shift of +inf: exp2 of anything minus
@@ -169,7 +171,8 @@ def sum_rows(
         return
     slot = sequence.slot(number, head, o.shape[1])
     if tc.threadIdx.x == 0:
-        turns[slot] = 0
+        for share in tc.static_range(shares):
+            turns[slot * shares + share] = 0
         if (number == 0) & (head == 0) & (sequence.number == 0):
             tickets[0] = 0
     lane = tc.threadIdx.x % LANES

@@ -157,7 +157,7 @@ def check_all(monkeypatch: pytest.MonkeyPatch, family: str, **options: Any) -> N
     monkeypatch.setattr(host, "cached_call", lambda results, arrays, key, prepare: prepare())
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("order", [None, 0, 1])
 def test_orders_of_warps(family: str, dim: int, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits in each order."""

@@ -445,15 +445,16 @@ def clear(cta: Cta, stage, phase, count):
     tc.barrier(CLEAR_BARRIER, threads)
 
 
-def stage_matrices(values, staging, first_row):
+def stage_matrices(values, staging, first_row, column=0):
     """Store a fragment of 64 rows of 16-bit elements to slabs of shared memory.
 
-    Each warp writes its own 16 rows. staging: slabs (rows, 64).
+    Each warp writes its own 16 rows. staging: slabs (rows, 64). column: of the first element, in the
+    first slab.
     """
     lane, base, registers = tc.lane_id(), first_row + tc.warp_id() % 4 * 16, values.registers
     for place in tc.static_range(0, values.layout.cols, 16):
         words = registers[place // 4 : place // 4 + 4]
-        at = base + lane % 16, place % SLAB + lane // 16 * 8
+        at = base + lane % 16, column + place % SLAB + lane // 16 * 8
         # With 8 columns left, the lanes of the second half give no addresses.
         name = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16"
         tc.emit(name, staging[place // SLAB].at(*at).address, words)

@@ -33,61 +33,26 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_gradients import Sequences
 from tensorcore_dsl.kernels.attention_scores import Softmax
-from tensorcore_dsl.kernels.hopper.attention import SLAB, advance, stage_matrices, start, store_rows
-from tensorcore_dsl.kernels.hopper.attention_dq import (
-    BN,
+from tensorcore_dsl.kernels.hopper import attention_backward_wide as wide
+from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
+from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
-    STAGES,
-    add_up,
-    dq_product,
-    hand_over,
+    BackwardConfig,
+    Stages,
+    clear,
+    following,
     stage_of,
+    wait_for,
+    weights_of,
 )
+from tensorcore_dsl.kernels.hopper.attention_dq import DQ_STAGES, add_up, dq_product, hand_over, hand_over_end
 from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileList
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
-Q_STAGES = 3  # blocks of Q in shared memory
 THREADS = WARPGROUP * (1 + CONSUMERS)
-EXCHANGE_BARRIER, CLEAR_BARRIER = 1, 2  # named barriers of the consumers
+EXCHANGE_BARRIER = 1  # named barrier of the consumers
 READ_BARRIER = 3  # READ_BARRIER + c: consumer c has read dS of the block before
 REGISTERS = 24, 240  # of a thread of the producer and of a consumer
-
-
-@dataclass(frozen=True)
-class BackwardConfig:
-    """How the kernel divides its work. All fields are compile-time constants.
-
-    Attributes
-    ----------
-    parts : int
-        Parts of 64 queries of a block: 1, or 2 for D up to 64.
-    """
-
-    parts: int = 1
-
-    @property
-    def BM(self) -> int:
-        return 64 * self.parts
-
-
-@dataclass
-class Stages:
-    """Stages of blocks of Q or dO with a number for each row: memory, maps, two mbarriers a stage.
-
-    Attributes
-    ----------
-    smem : tile
-        (stages, slabs, BM, 64).
-    rows, row_map : tile, TensorMap
-        (stages, BM) numbers of rows, f32: shifts of Q, or deltas of dO.
-    """
-
-    smem: Any
-    map: Any
-    rows: Any
-    row_map: Any
-    full: Any
-    empty: Any
 
 
 @dataclass
@@ -158,7 +123,9 @@ def attention_backward_kernel(  # noqa: PLR0913
     packed sequences, see attention_kernel.
     """
     tc.launch_bounds(THREADS, 1)
-    sequences = Sequences(q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, BN)
+    sequences = Sequences(
+        q.shape[2], k.shape[2], starts_q, starts_k, left, right, traits, config.BM, config.BN
+    )
     softmax = Softmax(traits, scale, cap)
     count = starts_q.shape[0] - 1 if traits.packed else q.shape[0]
     tiles = KeyTileList(sequences, q.shape[1], k.shape[1], shared_by, section, count)
@@ -167,7 +134,7 @@ def attention_backward_kernel(  # noqa: PLR0913
     def producer():
         if tc.threadIdx.x == 0:
             produce(cta, tickets)
-        for writer in tc.static_range(STAGES):
+        for writer in tc.static_range(DQ_STAGES):
             if tc.threadIdx.x == 32 * (writer + 1):
                 add_up(cta, sums, turns, writer)
 
@@ -179,15 +146,15 @@ def attention_backward_kernel(  # noqa: PLR0913
 
 def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
-    BM = config.BM
-    slabs_k, slabs_v = -(-traits.depth // SLAB), -(-traits.width // SLAB)
+    BM, BN, slabs_k, slabs_v = config.BM, config.BN, config.slabs(traits.depth), config.slabs(traits.width)
     keys = tc.shared((slabs_k, BN, SLAB), q.dtype, swizzle=128)
     values = tc.shared((slabs_v, BN, SLAB), q.dtype, swizzle=128)
     maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
-    shapes = (Q_STAGES, slabs_k, BM, SLAB), (STAGES, slabs_v, BM, SLAB)
+    shapes = (config.q_stages, slabs_k, BM, SLAB), (config.stages, slabs_v, BM, SLAB)
     blocks = [tc.shared(shape, q.dtype, swizzle=128) for shape in shapes]
-    exchange = tc.shared((BM // SLAB, 1, BN, SLAB), q.dtype, swizzle=128)
-    dq = tc.shared((STAGES, CONSUMERS, dq_product(q.dtype).d.layout.slots // 4, WARPGROUP, 4), tc.f32)
+    exchange = tc.shared((2 if config.wide else BM // SLAB, 1, BN, SLAB), q.dtype, swizzle=128)
+    quads = dq_product(q.dtype).d.layout.slots // 4
+    dq = tc.shared((DQ_STAGES, 1 if config.wide else CONSUMERS, quads, WARPGROUP, 4), tc.f32)
     parts = []
     for row, (x, smem) in enumerate(((q, blocks[0]), (grad, blocks[1]))):
         stages = smem.shape[0]
@@ -196,9 +163,9 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
         of_blocks = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
         row_map = tc.tensor_map(rows[row], (BM,))
         parts.append(Stages(smem, of_blocks, of_rows, row_map, full, empty))
-    drawn, dq_visit = tc.shared(4, tc.s32), tc.shared((STAGES, 4), tc.s32)
+    drawn, dq_visit = tc.shared(4, tc.s32), tc.shared((DQ_STAGES, 5), tc.s32)
     full_keys, empty_keys = tc.mbarriers(1), tc.mbarriers(1)
-    full_dq, empty_dq = tc.mbarriers(STAGES), tc.mbarriers(STAGES)
+    full_dq, empty_dq = tc.mbarriers(DQ_STAGES), tc.mbarriers(DQ_STAGES)
     if tc.threadIdx.x == 0:
         for each in parts:
             for stage in tc.static_range(each.smem.shape[0]):
@@ -206,8 +173,8 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
                 each.empty[stage].init(CONSUMERS)
         full_keys[0].init(1)
         empty_keys[0].init(CONSUMERS * WARPGROUP)
-        for stage in tc.static_range(STAGES):
-            full_dq[stage].init(CONSUMERS * WARPGROUP)
+        for stage in tc.static_range(DQ_STAGES):
+            full_dq[stage].init(WARPGROUP if config.wide else CONSUMERS * WARPGROUP)
             empty_dq[stage].init(1)
         tc.fence_mbarrier_init()
     tc.barrier()
@@ -225,7 +192,7 @@ def produce(cta: Cta, tickets):
 
     A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start out empty.
     """
-    states = start(1), tc.u32(STAGES)
+    states = start(1), tc.u32(cta.config.stages)
     sequence, before = tc.s32(0), tc.s32(0)
     ticket = tc.s32(tc.blockIdx.x)
     # `drawn` is published by the arrival at `full_keys`. It also keeps the parity for `empty_keys`:
@@ -253,15 +220,10 @@ def load_tile(cta: Cta, states):
     block, head = tile.end - 1, tc.s32(0)
     while head < cta.tiles.shared_by:
         load_block(cta, cta.queries, tile, block, head, states[0])
-        load_block(cta, cta.grads, tile, block, head, stage_of(states[1]))
-        states = following(states)
+        load_block(cta, cta.grads, tile, block, head, stage_of(states[1], cta.config.stages))
+        states = following(states, cta.config)
         block, head = tile.after(block, head)
     return states
-
-
-def following(states):
-    """The next stage of Q with its phase, and the number of the next visit."""
-    return advance(states[0], Q_STAGES), states[1] + 1
 
 
 def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
@@ -283,46 +245,53 @@ def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
 
 
 def consume(cta: Cta, number, dk, dv, slope):
-    """Compute dK and dV of 64 keys of each tile, and a part of dQ of each block."""
-    tile_phase, states = tc.u32(0), (start(0), tc.u32(0))
-    consumer = make_consumer(cta, number)
+    """Compute a half of dK and dV of each tile, and of dQ of each block."""
+    tile_phase, states, config = tc.u32(0), (start(0), tc.u32(0)), cta.config
+    consumer = wide.make_consumer(cta, number) if config.wide else make_consumer(cta, number)
     cta.full_keys.wait(tile_phase)
     while cta.drawn[0] >= 0:
         tile = cta.tiles.tile_at(cta.drawn)
-        if cta.traits.packed and tile.key() + BN > tile.sequence.seen.keys:
+        if cta.traits.packed and tile.key() + config.BN > tile.sequence.seen.keys:
             rest = tile.sequence.seen.keys - tile.key()
             clear(cta.keys, rest)
             clear(cta.values, rest)
-        (of_keys, of_values), states = differentiate(cta, consumer, tile, states)
+        compute = wide.differentiate if config.wide else differentiate
+        (of_keys, of_values), states = compute(cta, consumer, tile, states)
         # All products of both consumers have read the keys.
         tc.barrier(EXCHANGE_BARRIER, CONSUMERS * WARPGROUP)
-        first = tile.key() + 64 * number
-        place = tile.sequence.batch, tile.kv_head
-        row, end = tile.sequence.key_start + first, tile.sequence.key_start + tile.sequence.seen.keys
-        for target, value, smem in ((dk, of_keys * slope, cta.keys), (dv, of_values, cta.values)):
-            staging = by_consumer(smem)[number]
-            stage_matrices(value.to(target.dtype), [staging[s] for s in range(smem.shape[0])], 0)
+        first = tile.sequence.key_start + tile.key()
+        row, end = first, tile.sequence.key_start + tile.sequence.seen.keys
+        if not config.wide:
+            row = first + 64 * number
+        for target, value, smem, width in (
+            (dk, of_keys * slope, cta.keys, cta.traits.depth),
+            (dv, of_values, cta.values, cta.traits.width),
+        ):
+            staging = halves(smem, config.wide)[number]
+            slabs = staging.shape[0]
+            stage_matrices(value.to(target.dtype), [staging[slab] for slab in range(slabs)], 0)
             tc.syncwarp()
-            width = value.layout.cols
-            store_rows(staging, (*place, row), end, target, width)
+            column = slabs * SLAB * number if config.wide else 0
+            store_rows(staging, (tile.sequence.batch, tile.kv_head, row), end, target, width, column)
         # Loads by ordinary instructions come before TMA overwrites the keys.
         tc.fence_proxy_async()
         cta.empty_keys.arrive()
         tile_phase = tile_phase ^ 1
         cta.full_keys.wait(tile_phase)
-    for _ in tc.static_range(STAGES):
-        stage, phase = stage_of(states[1] + STAGES)
-        cta.empty_dq[stage].wait(phase)
-        if consumer.leader & (number == 0):
-            cta.dq_visit[stage, 0] = -1
-        cta.full_dq[stage].arrive()
-        states = following(states)
+    if config.wide:
+        wide.end(cta, consumer)
+    else:
+        for stage in tc.static_range(DQ_STAGES):
+            hand_over_end(cta, consumer.leader & (number == 0), *stage_of(states[1] + 2 + stage, DQ_STAGES))
 
 
-def by_consumer(smem):
-    """View keys or values as (consumers, slabs, 64, 64)."""
-    slabs = smem.shape[0]
-    return smem.with_parts(shape=(CONSUMERS, slabs, 64, SLAB), strides=(64 * SLAB, BN * SLAB, SLAB, 1))
+def halves(smem, by_columns: bool):
+    """View (slabs, rows, 64) as two halves of columns, or of 128 rows: (2, slabs, 64, 64)."""
+    slabs, rows = smem.shape[0], smem.shape[1]
+    if by_columns:
+        strides = slabs // 2 * rows * SLAB, rows * SLAB, SLAB, 1
+        return smem.with_parts(shape=(CONSUMERS, slabs // 2, rows, SLAB), strides=strides)
+    return smem.with_parts(shape=(CONSUMERS, slabs, 64, SLAB), strides=(64 * SLAB, rows * SLAB, SLAB, 1))
 
 
 @dataclass
@@ -356,7 +325,7 @@ def make_consumer(cta: Cta, number):
     of_keys = getattr(named, f"m64n{traits.depth}k16")(dtype, dtype, tc.f32, source="registers")
     of_values = getattr(named, f"m64n{traits.width}k16")(dtype, dtype, tc.f32, source="registers")
     dq = dq_product(dtype)
-    k_rows, v_rows = by_consumer(cta.keys)[number], by_consumer(cta.values)[number]
+    k_rows, v_rows = halves(cta.keys, False)[number], halves(cta.values, False)[number]
     leader = tc.threadIdx.x % WARPGROUP == 0
     return Consumer(number, leader, score, of_keys, of_values, dq, k_rows, v_rows)
 
@@ -370,7 +339,7 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
     block, head = tile.end - 1, tc.s32(0)
     wait_for(cta, cta.queries, tile, block, states[0])
     scores = issue_scores(cta, consumer, states, 0)
-    wait_for(cta, cta.grads, tile, block, stage_of(states[1]))
+    wait_for(cta, cta.grads, tile, block, stage_of(states[1], cta.config.stages))
     slopes = issue_slopes(cta, consumer, states, 0)
     tc.wgmma_wait(1)  # the scores are complete
     sums = consumer.of_keys.d.zeros(), consumer.of_values.d.zeros()
@@ -379,14 +348,14 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
     while next_head < cta.tiles.shared_by:
         operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
         dq = issue_dq(cta, consumer)
-        before, states = states, following(states)
+        before, states = states, following(states, cta.config)
         wait_for(cta, cta.queries, tile, next_block, states[0])
         scores = issue_scores(cta, consumer, states, 0)
         sums = issue_dk(cta, consumer, before[0][0], -1, operand, sums)
         tc.wgmma_wait(2)  # dq is complete
         tc.barrier_arrive(READ_BARRIER + consumer.number, CONSUMERS * WARPGROUP)
-        hand_over(cta, consumer, dq, before[1], tile, block, head)
-        wait_for(cta, cta.grads, tile, next_block, stage_of(states[1]))
+        hand_over(cta, consumer, dq.elements(), stage_of(before[1] + 2, DQ_STAGES), tile, block, head)
+        wait_for(cta, cta.grads, tile, next_block, stage_of(states[1], cta.config.stages))
         slopes = issue_slopes(cta, consumer, states, 0)
         tc.wgmma_wait(2)  # the scores are complete; dk and the slopes may still be in flight
         block, head = next_block, next_head
@@ -396,9 +365,9 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
     dq = issue_dq(cta, consumer)
     sums = issue_dk(cta, consumer, states[0][0], -1, operand, sums)
     tc.wgmma_wait(0)
-    hand_over(cta, consumer, dq, states[1], tile, block, head)
+    hand_over(cta, consumer, dq.elements(), stage_of(states[1] + 2, DQ_STAGES), tile, block, head)
     cta.queries.empty[states[0][0]].arrive(pred=consumer.leader)
-    return sums, following(states)
+    return sums, following(states, cta.config)
 
 
 def other_parts(cta: Cta, consumer: Consumer, tile: KeyTile, block, states, operand, sums):
@@ -421,9 +390,10 @@ def weigh(
     product is in flight. `before`: the stage of Q of the block before, which is free then. Returns
     dSᵀ as an operand, and the sums.
     """
-    rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, states[1] % STAGES
-    query, shifts = block * cta.config.BM + 64 * part, cta.queries.rows[states[0][0], rows]
-    weights, factors = weights_of(cta, scores, tile, query, consumer.number, shifts)
+    rows, (dk, dv), stage = slice(64 * part, 64 * part + 64), sums, states[1] % cta.config.stages
+    query = block * cta.config.BM + 64 * part
+    shifts = tc.load_columns(cta.queries.rows[states[0][0], rows], scores)
+    weights, factors = weights_of(cta, scores, tile, query, 64, tile.key() + 64 * consumer.number, shifts)
     operand = tc.as_operand(weights, consumer.of_values.a)
     tc.wgmma_fence()
     dv = tc.wgmma_async(consumer.of_values, dv, operand, cta.grads.smem[stage, :, rows], b_major="mn")
@@ -446,20 +416,6 @@ def weigh(
     return operand, (dk, dv)
 
 
-def weights_of(cta: Cta, scores, tile: KeyTile, query, number, shifts):
-    """Weights of 64 queries, and factors of their slopes: the weights, times the derivative of tanh.
-
-    Only tiles at an edge need a mask. `shifts`: the logarithm of each query's sum, base 2.
-    """
-    seen, key = tile.sequence.seen, tile.key() + 64 * number
-    scores = cta.softmax.capped(scores)
-    exponents = tc.fma(scores, cta.softmax.scale, -tc.load_columns(shifts, scores))
-    if seen.needs_mask(query, 64, key, 64):
-        exponents = seen.masked(exponents, query, key, transposed=True)
-    weights = tc.exp2(exponents, ftz=True)
-    return weights, weights * (1 - scores * scores) if cta.traits.softcap else weights
-
-
 def issue_scores(cta: Cta, consumer: Consumer, states, part):
     """Issue k qᵀ of 64 queries."""
     return issue(consumer.score, consumer.k_rows, cta.queries.smem[states[0][0]], part, cta.traits.depth)
@@ -467,7 +423,9 @@ def issue_scores(cta: Cta, consumer: Consumer, states, part):
 
 def issue_slopes(cta: Cta, consumer: Consumer, states, part):
     """Issue v dOᵀ of 64 queries."""
-    return issue(consumer.score, consumer.v_rows, cta.grads.smem[states[1] % STAGES], part, cta.traits.width)
+    return issue(
+        consumer.score, consumer.v_rows, cta.grads.smem[states[1] % cta.config.stages], part, cta.traits.width
+    )
 
 
 def issue(product, a, b, part, depth: int):
@@ -497,7 +455,7 @@ def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
 
 def issue_dq(cta: Cta, consumer: Consumer):
     """Issue this consumer's share of dS k: 64 of 128 rows, or 64 rows and one slab of columns."""
-    shape, strides = (cta.keys.shape[0], 1, BN, SLAB), (BN * SLAB, BN * SLAB, SLAB, 1)
+    shape, strides = (cta.keys.shape[0], 1, 128, SLAB), (128 * SLAB, 128 * SLAB, SLAB, 1)
     keys, by_rows = cta.keys.with_parts(shape=shape, strides=strides), cta.config.parts > 1
     of_scores = cta.exchange[consumer.number if by_rows else 0]
     of_keys = keys[0 if by_rows else consumer.number]
@@ -506,24 +464,3 @@ def issue_dq(cta: Cta, consumer: Consumer):
     acc = tc.wgmma_async(consumer.dq, acc, of_scores, of_keys, accumulate=False, a_major="mn", b_major="mn")
     tc.wgmma_commit()
     return acc
-
-
-def wait_for(cta: Cta, part: Stages, tile: KeyTile, block, state):
-    """Wait for a block of Q or dO. Rows behind the last query of a packed sequence become zero."""
-    stage, phase = state
-    part.full[stage].wait(phase)
-    if cta.traits.packed and (block + 1) * cta.config.BM > tile.sequence.queries:
-        clear(part.smem[stage], tile.sequence.queries - block * cta.config.BM)
-
-
-def clear(smem, count):
-    """Zero the rows from `count` on of (slabs, rows, 64): zeros must not meet NaN bits.
-
-    These rows hold the next sequence. All consumers share the work.
-    """
-    zeros, thread, threads = tc.vector([smem.dtype(0)] * 8), tc.threadIdx.x - WARPGROUP, CONSUMERS * WARPGROUP
-    for slab in tc.static_range(smem.shape[0]):
-        for i in tc.range(max(count, 0) * 8 + thread, smem.shape[1] * 8, threads):
-            smem.at(slab, i // 8, i % 8 * 8).store(zeros)
-    tc.fence_proxy_async()
-    tc.barrier(CLEAR_BARRIER, threads)

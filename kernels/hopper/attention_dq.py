@@ -14,9 +14,7 @@ from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.hopper.streamk_scheduler import load_acquire
 
-CONSUMERS = 2
-BN = 64 * CONSUMERS  # keys of a tile
-STAGES = 2  # blocks of dO, and of dQ, in shared memory
+DQ_STAGES = 2  # stages of shares of dQ; a writer for each
 REDUCE = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"
 
 
@@ -25,31 +23,37 @@ def dq_product(dtype):
     return tc.wgmma.m64n64k16(dtype, dtype, tc.f32)
 
 
-def stage_of(visit):
-    """The stage of dO of a visit and its phase; STAGES visits later, the phase is the other one."""
-    return visit % STAGES, visit // STAGES % 2
+def hand_over(cta, consumer, dq, state, tile: KeyTile, block, head, share=None):
+    """Write a share of dQ to shared memory in the order of registers, for `add_up`.
 
-
-def hand_over(cta, consumer, dq, visit, tile: KeyTile, block, head):
-    """Write dq to shared memory in the order of registers, for `add_up`.
-
-    Its stages are like those of dO, but start out empty, so the parity is the other one.
+    state: a stage, and the parity with which it is empty. share: of both consumers together, or the
+    number of a share of this consumer alone.
     """
-    stage, phase = stage_of(visit + STAGES)
+    stage, phase = state
     cta.empty_dq[stage].wait(phase)
-    if consumer.leader & (consumer.number == 0):
+    is_first = consumer.leader if share is not None else consumer.leader & (consumer.number == 0)
+    if is_first:
         entry = cta.dq_visit[stage]
         entry[0], entry[1] = cta.drawn[0], tc.select(tile.active, cta.tiles.head(tile, head), -1)
-        entry[2], entry[3] = block, cta.drawn[2]
-    elements, thread = dq.elements(), tc.threadIdx.x % WARPGROUP
+        entry[2], entry[3], entry[4] = block, cta.drawn[2], 0 if share is None else share
+    elements, thread = dq, tc.threadIdx.x % WARPGROUP
+    place = consumer.number if share is None else 0
     for i in tc.static_range(len(elements) // 4):
-        cta.dq.at(stage, consumer.number, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+        cta.dq.at(stage, place, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.fence_proxy_async()
     cta.full_dq[stage].arrive()
 
 
+def hand_over_end(cta, is_first, stage, phase):
+    """Tell the writer of a stage that no block follows."""
+    cta.empty_dq[stage].wait(phase)
+    if is_first:
+        cta.dq_visit[stage, 0] = -1
+    cta.full_dq[stage].arrive()
+
+
 def add_up(cta, sums, turns, writer):
-    """Add dQ of every second visit to the sums of its block. One thread of each writer runs this."""
+    """Add the shares of dQ of a stage to the sums of their blocks. One thread runs this."""
     dq, visit, full, empty = (x[writer] for x in (cta.dq, cta.dq_visit, cta.full_dq, cta.empty_dq))
     phase = tc.u32(0)
     full.wait(phase)
@@ -58,7 +62,8 @@ def add_up(cta, sums, turns, writer):
         if head >= 0:
             sequence = cta.tiles.sequences.at(visit[0])
             slot, turn = sequence.slot(block, head, cta.tiles.heads), sequence.turn(visit[3], block)
-            add(dq, empty, sums.at(slot, 0), turns.at(slot), turn)
+            row = slot * cta.config.shares + visit[4]
+            add(dq, empty, sums.at(row, 0), turns.at(row), turn)
         else:
             empty.arrive()
         phase = phase ^ 1
@@ -86,7 +91,7 @@ def add(dq, empty, target, turns, turn):
     tc.reduce("add", turns, 1, order="release")
 
 
-@tc.kernel(threads=CONSUMERS * WARPGROUP)
+@tc.kernel(threads=2 * WARPGROUP)
 def finish(
     sums: tc.Array,
     dq: tc.Array,
@@ -96,33 +101,36 @@ def finish(
     slope: tc.f32,
     left: tc.s32,
     right: tc.s32,
-    BM: tc.Const,
+    config: tc.Const,
     traits: tc.Const,
 ):
     """dq = slope times the sums of each block, which lie in the order of registers.
 
-    dq: (batch, heads, queries, D). sums: (slots, words), f32.
+    dq: (batch, heads, queries, D). sums: (slots times shares, words), f32.
     Grid: (blocks of the longest sequence, or more; heads; sequences).
     """
-    sequences = Sequences(dq.shape[2], keys, starts_q, starts_k, left, right, traits, BM, BN)
+    BM, queries = config.BM, dq.shape[2]
+    sequences = Sequences(queries, keys, starts_q, starts_k, left, right, traits, BM, config.BN)
     sequence, block = sequences.at(tc.s32(tc.blockIdx.z)), tc.s32(tc.blockIdx.x)
     head = tc.s32(tc.blockIdx.y)
     if block >= sequence.blocks():
         return
     product = dq_product(dq.dtype)
-    staging = tc.shared((CONSUMERS, 1, 64, SLAB), dq.dtype, swizzle=128)
+    staging = tc.shared((2, 1, 64, SLAB), dq.dtype, swizzle=128)
     first, end = sequence.visitors(block)
     number, thread = tc.threadIdx.x // WARPGROUP, tc.threadIdx.x % WARPGROUP
     slot, quads = sequence.slot(block, head, dq.shape[1]), product.d.layout.slots // 4
-    words = []
-    for i in tc.static_range(quads):
-        place = ((number * quads + i) * WARPGROUP + thread) * 4
-        words += sums.at(slot, place).load(4, pred=first < end).elements()
-    part = tc.fragment(product.d, words) * slope
-    stage_matrices(part.to(dq.dtype), [staging[number, 0]], 0)
-    tc.syncwarp()
-    split_rows = BM > SLAB
-    row = sequence.start + block * BM + (64 * number if split_rows else 0)
-    column = 0 if split_rows else 64 * number
-    store_rows(staging[number], (sequence.batch, head, row), sequence.start + sequence.queries, dq,
-               traits.depth, column)  # fmt: skip
+    for pair in tc.static_range(0, config.shares, 2):
+        share, words = pair + number, []
+        for i in tc.static_range(quads):
+            place = (i * WARPGROUP + thread) * 4
+            words += sums.at(slot * config.shares + share, place).load(4, pred=first < end).elements()
+        part = tc.fragment(product.d, words) * slope
+        stage_matrices(part.to(dq.dtype), [staging[number, 0]], 0)
+        tc.syncwarp()
+        row, column = sequence.start + block * BM, 64 * share
+        if config.parts > 1:
+            row, column = row + 64 * share, 0
+        last = sequence.start + sequence.queries
+        store_rows(staging[number], (sequence.batch, head, row), last, dq, traits.depth, column)
+        tc.syncwarp()

@@ -27,9 +27,8 @@ from tensorcore_dsl.kernels.host.launch import PreparedCall, bind, cached_call, 
 from tensorcore_dsl.kernels.host.problem_shape import SMS
 from tensorcore_dsl.kernels.host.workspace import scratch
 
-MAX_DEPTH = 128  # of the wgmma kernel; above, mma.sync runs on all GPUs
 SECTION = 8  # heads of k and v whose tiles alternate: several tiles of each run, at different blocks
-WORDS = hopper.CONSUMERS * hopper.WARPGROUP * 32  # f32 sums of dQ of a block of 64 x 128 or 128 x 64
+WORDS = 64 * 64  # f32 sums of a share of dQ
 
 
 def attention_backward(  # noqa: PLR0913
@@ -133,8 +132,7 @@ def _prepare(  # noqa: PLR0913
     call = PreparedCall(problem.shape, problem.dtype, launch_nothing)
     if 0 in problem.shape or 0 in problem.arrays["k"].shape:
         return replace(call, launch=_clear(stream))
-    is_wide = max(problem.traits.depth, problem.traits.width) > MAX_DEPTH
-    run = _bind_sm80 if chosen_family(family) == "sm80" or is_wide else _bind_sm90
+    run = _bind_sm80 if chosen_family(family) == "sm80" else _bind_sm90
     lists_given = [x for x in starts if x is not None]
     return replace(call, launch=run(problem, (grad, q, k, v, out, lse, grad_lse, *lists_given), stream))
 
@@ -156,38 +154,38 @@ class Workspaces:
 
     Attributes
     ----------
+    shares : int
+        Shares of dQ of a block that are summed in global memory; 0: none.
     grid : tuple of int
         CTAs of the kernels that work on blocks: blocks, heads, sequences.
     slots : int
         Blocks of all heads and sequences, see Sequence.slot.
-    words : int
-        f32 sums of dQ of a block; 0: the kernels have none.
     """
 
     BM: int
+    shares: int
     grid: tuple[int, int, int]
     slots: int
-    words: int
 
     @classmethod
-    def of(cls, problem: AttentionProblem, BM: int, sequences: int, words: int) -> Workspaces:
+    def of(cls, problem: AttentionProblem, BM: int, shares: int, sequences: int) -> Workspaces:
         """Count the blocks. Packed sequences may begin one each."""
         _, heads, queries, _ = problem.shape
         if problem.traits.packed:
             blocks = queries // BM + 1
-            return cls(BM, (blocks, heads, sequences), (queries // BM + sequences) * heads, words)
+            return cls(BM, shares, (blocks, heads, sequences), (queries // BM + sequences) * heads)
         blocks = -(-queries // BM)
-        return cls(BM, (blocks, heads, sequences), blocks * heads * sequences, words)
+        return cls(BM, shares, (blocks, heads, sequences), blocks * heads * sequences)
 
     def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
         """Shifts, deltas, turns and tickets, then sums of dQ, if any; see the kernels."""
-        rows = self.slots * self.BM
-        shapes = [((rows,), tc.f32), ((rows,), tc.f32), ((self.slots,), tc.s32), ((1,), tc.s32)]
-        if self.words:
-            shapes.append(((self.slots, self.words), tc.f32))
+        rows, turns = self.slots * self.BM, self.slots * max(self.shares, 1)
+        shapes = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((1,), tc.s32)]
+        if self.shares:
+            shapes.append(((turns, WORDS), tc.f32))
         make = lambda: tuple(empty_like(like, *each) for each in shapes)
         size = 4 * sum(prod(shape) for shape, _ in shapes)
-        return scratch(like, stream, ("attention_backward", rows, self.words), size, make)
+        return scratch(like, stream, ("attention_backward", rows, self.shares), size, make)
 
 
 def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[..., None]:
@@ -195,7 +193,7 @@ def _bind_sm80(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
     _, kv_heads, keys, _ = problem.arrays["k"].shape
     sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
-    spaces = Workspaces.of(problem, ampere.ROWS, sequences, 0)
+    spaces = Workspaces.of(problem, ampere.ROWS, 0, sequences)
 
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
@@ -221,11 +219,12 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     traits, (scale, cap, left, right) = problem.traits, problem.scalars
     keys, kv_heads = problem.arrays["k"].shape[2], problem.arrays["k"].shape[1]
     sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
-    config = BackwardConfig(2 if max(traits.depth, traits.width) <= hopper.SLAB else 1)
-    spaces = Workspaces.of(problem, config.BM, sequences, WORDS)
-    tiles = -(-keys // hopper.BN) * kv_heads * sequences
+    most = max(traits.depth, traits.width)
+    config = BackwardConfig(2 if most <= hopper.SLAB else 1, wide=most > 128)
+    spaces = Workspaces.of(problem, config.BM, config.shares, sequences)
+    tiles = -(-keys // config.BN) * kv_heads * sequences
     if traits.packed:  # each sequence may begin a tile
-        tiles = (keys // hopper.BN + sequences) * kv_heads
+        tiles = (keys // config.BN + sequences) * kv_heads
 
     def by_kernel(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any) -> tuple[Any, ...]:
         """The arguments of the three kernels."""
@@ -238,13 +237,13 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
         main = (*main, scale, cap, problem.scale, left, right, shared_by, SECTION)
         return before, main, (sums, dq, *starts, keys, problem.scale, left, right)
 
-    of_blocks = {"BM": config.BM, "traits": traits}
+    options = {"config": config, "traits": traits}
+    of_rows = {"BM": config.BM, "traits": traits, "shares": config.shares}
     launches = (
-        (sum_rows, spaces.grid, THREADS, of_blocks),
-        (hopper.attention_backward_kernel, min(tiles, SMS), hopper.THREADS,
-         {"config": config, "traits": traits}),
-        (finish, spaces.grid, hopper.CONSUMERS * hopper.WARPGROUP, of_blocks),
-    )  # fmt: skip
+        (sum_rows, spaces.grid, THREADS, of_rows),
+        (hopper.attention_backward_kernel, min(tiles, SMS), hopper.THREADS, options),
+        (finish, spaces.grid, 2 * hopper.WARPGROUP, options),
+    )
     return _bind_all(problem, launches, by_kernel, arrays, stream)
 
 
