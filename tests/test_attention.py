@@ -68,7 +68,9 @@ def test_heads_share_keys(family: str, shared_by: int) -> None:
     "queries, shared_by, options",
     [(1, 8, {}), (5, 4, {"causal": True}), (9, 7, {"window": (40, 3)}), (17, 2, {"softcap": 3.0})],
 )
-def test_few_queries_of_heads_that_share_keys(queries: int, shared_by: int, options: Any, family: str) -> None:
+def test_few_queries_of_heads_that_share_keys(
+    queries: int, shared_by: int, options: Any, family: str
+) -> None:
     """Their rows fill a tile together."""
     check(operands(queries, 300, heads=2 * shared_by, shared_by=shared_by, batch=2), family, **options)
 
