@@ -22,7 +22,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.attention_scores import KeyRange
 
 THREADS = 256
-LANES = 16  # that sum one row of dO o
+LANES = 16  # lanes that sum one row of dO o
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Sequence:
         return low, high
 
     def turn(self, tile, block):
-        """How many tiles add to the sums of a block before this one does: those with less keys."""
+        """Number of tiles that add to the block before this tile: the tiles with lower keys."""
         return tile - self.visitors(block)[0]
 
 
@@ -196,6 +196,8 @@ def sum_rows(
                 exponent = lse[sequence.batch, head, place]
                 if grad_lse is not None:
                     total -= grad_lse[sequence.batch, head, place]
-            shift = tc.select(exponent == -math.inf, math.inf, exponent * math.log2(math.e))
+            sees_none = exponent == -math.inf
+            shift = tc.select(sees_none, math.inf, exponent * math.log2(math.e))
             shifts[slot * BM + row] = shift
-            deltas[slot * BM + row] = total
+            # NaN, say of grad_lse, must not meet weights of 0.
+            deltas[slot * BM + row] = tc.select(sees_none, 0.0, total)

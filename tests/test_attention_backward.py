@@ -88,7 +88,7 @@ def test_values(family: str, dim: int, causal: bool, dtype: Any) -> None:
     check(operands(200, 150, dim, dtype=dtype), family, causal=causal)
 
 
-@pytest.mark.parametrize("dim, width", [(8, 8), (40, 72), (96, 128), (200, 256)])
+@pytest.mark.parametrize("dim, width", [(8, 8), (40, 72), (96, 128), (128, 256), (192, 128)])
 def test_other_depths(family: str, dim: int, width: int) -> None:
     check(operands(70, 150, dim, width), family, causal=True)
 

@@ -1,8 +1,8 @@
 """Attention forward for sm_90a: o = softmax(scale q kᵀ) v by wgmma and TMA, persistent CTAs.
 
 A CTA has one producer warpgroup and `consumers` consumer warpgroups. It computes tiles of 64 x
-consumers queries of one head; each consumer has 64 of them. Where a head has few queries, `pack`
-heads that share keys fill the 64 rows together, so that their keys are loaded once. One thread of
+consumers queries of one head; each consumer has 64 of them. Heads that share keys and have few
+queries are packed: the rows of `pack` heads fill one tile. So their keys are loaded once. One thread of
 the producer loads the queries of a tile, and K and V in tiles of BN keys, into pipelines of stages.
 
     scores      q kᵀ of one key tile: f32, BN / 2 registers of each thread

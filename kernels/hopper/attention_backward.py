@@ -1,11 +1,12 @@
 """Gradients of attention for sm_90a by wgmma and TMA, persistent CTAs: dQ, dK and dV in one pass.
 
-A CTA computes one tile of 128 keys after the other. K and V of the tile stay in shared memory. The
-CTA visits the blocks of BM queries that see these keys, and loads Q and dO of each block into a
-pipeline of stages. Two consumer warpgroups have 64 keys each:
+A CTA computes one tile of keys after the other. K and V of the tile stay in shared memory. The CTA
+visits the blocks of BM queries that see these keys, and loads Q and dO of each block into pipelines
+of stages. For D up to 128, a tile has 128 keys, and two consumer warpgroups have 64 of them each. For
+the consumers of greater D, see attention_backward_wide.
 
-    scores      k qᵀ: f32, BM / 2 registers of each thread; with exp2, the transposed weights Pᵀ
-    slopes      v dOᵀ: f32, BM / 2; with the weights, dSᵀ
+    scores      k qᵀ: f32, 32 registers of each thread; with exp2, the weights Pᵀ
+    slopes      v dOᵀ: f32, 32; with the weights, dSᵀ
     dv, dk      sums of Pᵀ dO and dSᵀ q over all blocks: f32, D / 2 each. Pᵀ and dSᵀ are 16-bit A
                 operands in registers.
     dq          dS k of the block, over the keys of both consumers: f32, BM D / 256. dS goes through
@@ -14,13 +15,12 @@ pipeline of stages. Two consumer warpgroups have 64 keys each:
 The scores of the next block are issued before the consumer waits for dq of this block. So the tensor
 cores multiply while the consumer hands dq over, and while it computes the next weights.
 
-Two other warps of the producer warpgroup add dq to the f32 sums in global memory, by bulk copies,
-one for every second block.
+Two other warps of the producer warpgroup add dq to the f32 sums in global memory, by bulk copies.
 Tiles take turns at the sums of a block, in the order of keys, so that the bits of the sum are fixed.
 A tile waits only for tiles in front of it in the list that CTAs draw from. A CTA computes its tiles
 in the order of the list. So tiles never wait in a circle, whether all CTAs are resident or not. In
-the list, tiles of several heads alternate, and each tile goes from the last block to the first: then
-the tile before it has most often been there.
+the list, tiles of several heads alternate, and each tile goes from the last block to the first. By
+then, the previous tile of the head has usually added its share.
 
 The order of the products follows FlashAttention 3 (Shah et al., arXiv:2407.08608).
 """
@@ -64,13 +64,15 @@ class Cta:
     keys, values : tile
         (slabs, BN, 64).
     full_keys, empty_keys : mbarrier
-        Of `keys`, `values` and `drawn`: sequence, head of k and v, and number of the tile.
+        Of `keys`, `values` and `drawn`.
+    drawn : tile
+        Sequence, head of k and v, and number of the tile; and the producer's parity for `empty_keys`.
     exchange : tile
-        dSᵀ of both consumers, as (slabs of BM, 1, BN, 64).
+        dSᵀ of both consumers, as (parts, 1, BN, 64); for D above 128 Pᵀ and dSᵀ, as (2, 1, BN, 64).
     dq, dq_visit : tile
-        dQ of a block in the order of registers: (stages, consumers, quads, threads, 4), f32. Its sequence,
-        head of q, block, and the number of the tile. Sequence -1: no block follows. Head -1: the
-        tile adds nothing.
+        Shares of dQ in the order of registers, as (stages, shares, quads, threads, 4), f32. For each
+        stage the sequence, head of q, block, number of the tile, and number of the first share.
+        Sequence -1: no block follows. Head -1: the tile adds nothing.
     """
 
     tiles: KeyTileList
@@ -118,7 +120,8 @@ def attention_backward_kernel(  # noqa: PLR0913
     traits: tc.Const,
 ):
     """q, grad: (batch, heads, queries, D). k, v, dk, dv: (batch, key heads, keys, D). shifts, deltas,
-    turns, tickets: see sum_rows. sums: (slots, words), f32, see `finish`.
+    turns, tickets: see sum_rows. sums: (slots times shares, words),
+    f32, see `finish`.
     scale, cap: see Softmax. slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of
     packed sequences, see attention_kernel.
     """
@@ -146,7 +149,7 @@ def attention_backward_kernel(  # noqa: PLR0913
 
 def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits):
     """Shared memory, tensor maps and initialised barriers. Every thread calls it."""
-    BM, BN, slabs_k, slabs_v = config.BM, config.BN, config.slabs(traits.depth), config.slabs(traits.width)
+    BM, BN, slabs_k, slabs_v = config.BM, config.BN, config.dq_slabs, config.slabs(traits.width)
     keys = tc.shared((slabs_k, BN, SLAB), q.dtype, swizzle=128)
     values = tc.shared((slabs_v, BN, SLAB), q.dtype, swizzle=128)
     maps = [tc.tensor_map(x, (1, 1, BN, SLAB), swizzle=128) for x in (k, v)]
@@ -194,7 +197,7 @@ def produce(cta: Cta, tickets):
     """
     states = start(1), tc.u32(cta.config.stages)
     sequence, before = tc.s32(0), tc.s32(0)
-    ticket = tc.s32(tc.blockIdx.x)
+    ticket = tc.atomic("add", tickets.at(0), 1)
     # `drawn` is published by the arrival at `full_keys`. It also keeps the parity for `empty_keys`:
     # this thread has no register left for it.
     cta.drawn[0], cta.drawn[3] = 0, 1
@@ -205,7 +208,7 @@ def produce(cta: Cta, tickets):
         cta.drawn[0], cta.drawn[1], cta.drawn[2] = drawn, head, number
         if drawn >= 0:
             states = load_tile(cta, states)
-            ticket = tc.gridDim.x + tc.atomic("add", tickets.at(0), 1)
+            ticket = tc.atomic("add", tickets.at(0), 1)
     cta.full_keys.arrive()
 
 
@@ -331,7 +334,7 @@ def make_consumer(cta: Cta, number):
 
 
 def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
-    """dK and dV of 64 keys over all visits, and dQ of each visit.
+    """Compute dK and dV of 64 keys over all visits, and dQ of each visit.
 
     A block has one or two parts of 64 queries. No product is in flight from one round of the loop to
     the next one: ptxas would put all products one after the other.
@@ -436,7 +439,7 @@ def issue(product, a, b, part, depth: int):
     """
     acc, rows = product.d.zeros(), slice(64 * part, 64 * part + 64)
     tc.wgmma_fence()
-    for slab in tc.static_range(a.shape[0]):
+    for slab in tc.static_range(-(-depth // SLAB)):
         used = min(-(-depth // 16) * 16 - slab * SLAB, SLAB)
         acc = tc.wgmma_async(product, acc, a[slab, :, :used], b[slab, rows, :used], accumulate=slab > 0)
     tc.wgmma_commit()
@@ -447,7 +450,8 @@ def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
     """Issue dk += dSᵀ q of 64 queries."""
     part, (dk, dv) = part % cta.config.parts, sums
     tc.wgmma_fence()
-    queries = cta.queries.smem[stage, :, 64 * part : 64 * part + 64]
+    slabs = -(-cta.traits.depth // SLAB)
+    queries = cta.queries.smem[stage, :slabs, 64 * part : 64 * part + 64]
     dk = tc.wgmma_async(consumer.of_keys, dk, operand, queries, b_major="mn")
     tc.wgmma_commit()
     return dk, dv

@@ -1,6 +1,6 @@
 """Consumers of the Hopper attention's backward kernel for D above 128.
 
-dK and dV of 64 keys take D registers of a thread, twice. So each consumer has half of their columns,
+dK and dV of 64 keys take D / 2 registers of a thread each. So each consumer has half of their columns,
 for all 64 keys of a tile, and the same half of the columns of dQ. Each consumer computes the weights
 and slopes of 32 of the 64 queries of a block. They meet in shared memory, as A operands of all
 products:
@@ -69,7 +69,7 @@ def make_consumer(cta, number):
 
 
 def differentiate(cta, consumer: WideConsumer, tile: KeyTile, states):
-    """Half of the columns of dK and dV over all visits, and of dQ of each visit.
+    """Compute half of the columns of dK and dV over all visits, and of dQ of each visit.
 
     No product is in flight from one round of the loop to the next one.
     """

@@ -54,6 +54,11 @@ class BackwardConfig:
         """Shares of dQ of a block, of 64 x 64 elements each."""
         return 4 if self.wide else 2
 
+    @property
+    def dq_slabs(self) -> int:
+        """Slabs of Q and K: as many as the shares of dQ have columns. TMA fills the rest with zeros."""
+        return 4 if self.wide else 3 - self.parts
+
     def slabs(self, depth: int) -> int:
         """Slabs of 64 columns of D in shared memory: an even number if each consumer has half."""
         return -(-depth // (2 * SLAB)) * 2 if self.wide else -(-depth // SLAB)

@@ -27,7 +27,7 @@ MAX_WINDOW = 2**30  # keys on one side; sums with positions stay within 32 bits
 L2_BYTES = 32 << 20  # of K and V that stay in the L2 cache of an H200, which has 50 MiB
 LOG2_E = math.log2(math.e)
 MAX_KEYS, STAGES = 128, 2  # of a tile; tiles of K and of V in shared memory
-PACKED_ROWS = 128  # queries of all heads that share keys, up to which they share a tile
+MAX_PACKED_ROWS = 128  # Pack heads if their queries together are at most this many rows.
 SHORT = 1024  # queries: up to here, a causal mask hides much of a tile of 192 queries
 PAGE_UNIT = 64  # keys: a tile of paged keys is a multiple
 # Consumers -> registers of a thread for accumulators and weights; with more, ptxas 13.0 spills.
@@ -269,9 +269,9 @@ def _bind_sm90(
 
 
 def _pack(shared_by: int, queries: float) -> int:
-    """How many heads that share keys fill a tile together: all, if a tile holds all their queries."""
+    """How many heads that share keys fill a tile: all, if a tile holds their queries (in the mean)."""
     pack = 1 << (shared_by - 1).bit_length()
-    return pack if pack * queries <= PACKED_ROWS and pack <= 64 else 1
+    return pack if pack * queries <= MAX_PACKED_ROWS and pack <= 64 else 1
 
 
 def padded(lists: tuple[Any, ...], stand_in: Any) -> tuple[Any, ...]:
@@ -288,10 +288,11 @@ def check_lists(starts: Any, table: Any) -> dict[str, Description]:
     lists = described(**present(cu_seqlens=starts[0], keys=starts[1], block_table=table))
     for name, x in lists.items():
         axes = 2 if name == "block_table" else 1
-        if len(x.shape) != axes or x.type.dtype != tc.s32 or 0 in x.shape:
+        least = 1 if name == "block_table" else 2
+        if len(x.shape) != axes or x.type.dtype != tc.s32 or min(x.shape) < least:
             raise tc.ArgumentError(
-                f"{'cu_seqlens' if name == 'keys' else name} has {axes} axes of s32, and elements; "
-                f"it has shape {x.shape} and {x.type.dtype}"
+                f"{'cu_seqlens' if name == 'keys' else name} has {axes} axes of s32, with {least} or more "
+                f"elements; it has shape {x.shape} and {x.type.dtype}"
             )
     if lists and lists["cu_seqlens"].shape != lists["keys"].shape:
         raise tc.ArgumentError(
