@@ -26,6 +26,7 @@ NOTEBOOKS = HERE / "notebooks"  # likewise
 PROJECT = HERE / "project"  # likewise
 PROGRAMS = HERE / "programs"  # likewise
 EXTRA = HERE / "extra"  # likewise: copied to the site as it is
+EXTRA.mkdir(exist_ok=True)  # Sphinx looks for it before anything is written
 
 project = "tensorcore_dsl"
 version = release = tensorcore_dsl.__version__
