@@ -121,7 +121,7 @@ def _prepare(  # noqa: PLR0913
     lists = check_lists(starts, None)
     arrays = {"q": q, "k": k, "v": v}
     problem = checked_problem(arrays, lists, 0, causal, window, scale, softcap, False)
-    results = described(**present(grad=grad, out=out, lse=lse, grad_lse=grad_lse))
+    results = described(grad=grad, out=out, lse=lse, **present(grad_lse=grad_lse))
     for name, x in results.items():
         needed = (problem.shape[:3], tc.f32) if name.endswith("lse") else (problem.shape, problem.dtype)
         if (x.shape, x.type.dtype) != needed:
