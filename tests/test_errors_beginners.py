@@ -708,9 +708,9 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "annotation": (
         lambda: tc.kernel(annotated),
-        "kernel annotated: 'x' cannot be annotated with list; allowed are tc.Array, tc.Const (a value known at "
-        "compile time), element types such as tc.f32 or np.float32, int, float, bool, one of these | None, or "
-        "nothing; did you mean tc.Array?",
+        "kernel annotated: 'x' cannot be annotated with list; allowed are tc.Array, tc.PeerArray, tc.Const (a "
+        "value known at compile time), element types such as tc.f32 or np.float32, int, float, bool, one of "
+        "these | None, or nothing; did you mean tc.Array?",
     ),
     "annotation of NumPy": (
         lambda: tc.kernel(numpy_annotated),
