@@ -47,15 +47,11 @@ class Sequences:
     BM: int
     BN: int
 
-    def blocks_of(self, queries):
-        """Number of blocks; a sequence without queries has one, too."""
-        return max((queries + (self.BM - 1)) // self.BM, 1)
-
     def at(self, number):
         """Sequence `number`: of the batch, or of those packed in batch 0."""
         traits, batch, start, key_start = self.traits, number, 0, 0
         queries, keys = self.queries, self.keys
-        block = number * self.blocks_of(queries)
+        block = number * blocks_of(queries, self.BM)
         if traits.packed:
             starts_q, starts_k = self.starts_q, self.starts_k
             batch, start, key_start = 0, starts_q[number], starts_k[number]
@@ -95,8 +91,8 @@ class Sequence:
     BN: int
 
     def blocks(self):
-        """Number of blocks; a sequence without queries has one, too."""
-        return max((self.queries + (self.BM - 1)) // self.BM, 1)
+        """Number of blocks."""
+        return blocks_of(self.queries, self.BM)
 
     def slot(self, block, head, heads):
         """Place of a block of one of `heads` heads in arrays of all blocks."""
@@ -132,6 +128,11 @@ class Sequence:
     def turn(self, tile, block):
         """Number of tiles that add to the block before this tile: the tiles with lower keys."""
         return tile - self.visitors(block)[0]
+
+
+def blocks_of(queries, BM: int):
+    """Number of blocks of `queries` rows; a sequence without queries has one, too."""
+    return max((queries + (BM - 1)) // BM, 1)
 
 
 def divide(number, by):

@@ -37,6 +37,8 @@ from tensorcore_dsl.kernels.hopper import attention_backward_wide as wide
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices, start, store_rows
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
+    EXCHANGE_BARRIER,
+    READ_BARRIER,
     BackwardConfig,
     Stages,
     clear,
@@ -50,8 +52,6 @@ from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile, KeyTileLi
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
 THREADS = WARPGROUP * (1 + CONSUMERS)
-EXCHANGE_BARRIER = 1  # named barrier of the consumers
-READ_BARRIER = 3  # READ_BARRIER + c: consumer c has read dS of the block before
 REGISTERS = 24, 240  # of a thread of the producer and of a consumer
 
 
@@ -354,7 +354,7 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
         before, states = states, following(states, cta.config)
         wait_for(cta, cta.queries, tile, next_block, states[0])
         scores = issue_scores(cta, consumer, states, 0)
-        sums = issue_dk(cta, consumer, before[0][0], -1, operand, sums)
+        sums = issue_dk(cta, consumer, before[0][0], cta.config.parts - 1, operand, sums)
         tc.wgmma_wait(2)  # dq is complete
         tc.barrier_arrive(READ_BARRIER + consumer.number, CONSUMERS * WARPGROUP)
         hand_over(cta, consumer, dq.elements(), stage_of(before[1] + 2, DQ_STAGES), tile, block, head)
@@ -366,7 +366,7 @@ def differentiate(cta: Cta, consumer: Consumer, tile: KeyTile, states):
         operand, sums = weigh(cta, consumer, tile, block, states, 0, scores, slopes, sums, before[0][0])
     operand, sums = other_parts(cta, consumer, tile, block, states, operand, sums)
     dq = issue_dq(cta, consumer)
-    sums = issue_dk(cta, consumer, states[0][0], -1, operand, sums)
+    sums = issue_dk(cta, consumer, states[0][0], cta.config.parts - 1, operand, sums)
     tc.wgmma_wait(0)
     hand_over(cta, consumer, dq.elements(), stage_of(states[1] + 2, DQ_STAGES), tile, block, head)
     cta.queries.empty[states[0][0]].arrive(pred=consumer.leader)
@@ -448,7 +448,7 @@ def issue(product, a, b, part, depth: int):
 
 def issue_dk(cta: Cta, consumer: Consumer, stage, part, operand, sums):
     """Issue dk += dSᵀ q of 64 queries."""
-    part, (dk, dv) = part % cta.config.parts, sums
+    dk, dv = sums
     tc.wgmma_fence()
     slabs = -(-cta.traits.depth // SLAB)
     queries = cta.queries.smem[stage, :slabs, 64 * part : 64 * part + 64]

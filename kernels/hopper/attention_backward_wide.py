@@ -23,6 +23,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.attention import SLAB, stage_matrices
 from tensorcore_dsl.kernels.hopper.attention_blocks import (
     CONSUMERS,
+    EXCHANGE_BARRIER,
     following,
     stage_of,
     wait_for,
@@ -33,7 +34,6 @@ from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
 QUERIES = 32  # of a block, whose weights one consumer computes
-EXCHANGE_BARRIER = 1  # named barrier of the consumers
 THREADS = CONSUMERS * WARPGROUP
 
 
@@ -45,8 +45,8 @@ class WideConsumer:
     ----------
     number, leader : s32, pred
         Number of the consumer; whether this thread arrives for the warpgroup.
-    score, of_keys, of_values, dq : Instruction
-        For scores and slopes, and for its columns of dK, dV and dQ.
+    score, of_keys, of_values : Instruction
+        For scores and slopes, for its columns of dK and dQ, and for its columns of dV.
     """
 
     number: Any
@@ -54,7 +54,6 @@ class WideConsumer:
     score: Any
     of_keys: Any
     of_values: Any
-    dq: Any
 
 
 def make_consumer(cta, number):
@@ -65,7 +64,7 @@ def make_consumer(cta, number):
         getattr(tc.wgmma, f"m64n{smem.shape[0] // 2 * SLAB}k16")(dtype, dtype, tc.f32)
         for smem in (cta.keys, cta.values)
     )
-    return WideConsumer(number, leader, score, of_keys, of_values, of_keys)
+    return WideConsumer(number, leader, score, of_keys, of_values)
 
 
 def differentiate(cta, consumer: WideConsumer, tile: KeyTile, states):
@@ -148,12 +147,12 @@ def issue_sums(cta, consumer: WideConsumer, states, sums):
     """Issue dv += Pᵀ dO, dq = dS k and dk += dSᵀ q for the consumer's columns, one group each."""
     (dk, dv), weights, slopes = sums, cta.exchange[0, 0], cta.exchange[1]
     queries, grads = columns(cta.queries.smem[states[0][0]]), columns(cta.grads.smem[0])
-    dq = consumer.dq.d.zeros()
+    dq = consumer.of_keys.d.zeros()
     tc.wgmma_fence()
     dv = tc.wgmma_async(consumer.of_values, dv, weights, grads[consumer.number], b_major="mn")
     tc.wgmma_commit()
     keys = columns(cta.keys)[consumer.number]
-    dq = tc.wgmma_async(consumer.dq, dq, slopes, keys, accumulate=False, a_major="mn", b_major="mn")
+    dq = tc.wgmma_async(consumer.of_keys, dq, slopes, keys, accumulate=False, a_major="mn", b_major="mn")
     tc.wgmma_commit()
     dk = tc.wgmma_async(consumer.of_keys, dk, slopes[0], queries[consumer.number], b_major="mn")
     tc.wgmma_commit()

@@ -11,7 +11,8 @@ from tensorcore_dsl.kernels.hopper.attention_key_tiles import KeyTile
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 
 CONSUMERS = 2
-CLEAR_BARRIER = 2  # named barrier of the consumers
+# Named barriers of the consumers. READ_BARRIER + c: consumer c has read dS of the block before.
+EXCHANGE_BARRIER, CLEAR_BARRIER, READ_BARRIER = 1, 2, 3
 
 
 @dataclass(frozen=True)

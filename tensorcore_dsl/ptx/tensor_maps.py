@@ -86,29 +86,6 @@ def tensor_map(array: Any, box: Sequence[int], swizzle: int = 0) -> TensorMap:
     return TensorMap(array, tuple(map(int, box)), swizzle)
 
 
-def block(size: int, fields: dict[int, Any], addresses: dict[int, int]) -> np.ndarray:
-    """The bytes of a struct; `addresses` are those of the arrays by their offsets.
-
-    Integers fill up to 8 bytes, of which later fields take what is theirs.
-    """
-    data = np.zeros(size, np.uint8)
-    for offset, value in sorted(fields.items()):
-        if isinstance(value, TensorMap):
-            content = value.object(value.array)
-        elif isinstance(value, (bytes, bytearray)):
-            content = np.frombuffer(value, np.uint8)
-        elif isinstance(value, np.generic):
-            content = np.frombuffer(value.tobytes(), np.uint8)
-        elif isinstance(value, float):
-            content = np.array([value], np.float32).view(np.uint8)
-        else:
-            number = addresses[offset] if offset in addresses else int(value)
-            content = np.array([number % (1 << 64)], np.uint64).view(np.uint8)
-        place = data[offset : offset + len(content)]
-        place[:] = content[: len(place)]
-    return data
-
-
 def on_arrays(values: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     """Values whose arrays, also those of tensor maps, are others in the same order."""
     return [
