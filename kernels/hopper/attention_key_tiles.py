@@ -97,5 +97,5 @@ class KeyTileList:
         return KeyTile(sequence, number, drawn[1], first, end, active)
 
     def head(self, tile: KeyTile, head):
-        """The head of q; `head` counts those that share the keys."""
+        """The head of q with number `head` among the heads that share the keys."""
         return tile.kv_head * self.shared_by + head

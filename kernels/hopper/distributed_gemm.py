@@ -449,7 +449,7 @@ def slot_maps(slots, config: HopperConfig):
 
 
 def store_sums(acc, mine, exchange, consumer, epilogue, place, epilogue_op):
-    """Store 64 rows of accumulators, plus those that the other ranks have sent, in the order of the ring.
+    """Add the sums that the other ranks have sent, in the order of the ring, and store 64 rows.
 
     The sums of all columns would need as many registers as the accumulators, so each part of the
     columns is stored before the next one is read. The loads of a part are in flight together.

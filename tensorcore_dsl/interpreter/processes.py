@@ -361,7 +361,7 @@ class ProcessPool:
     ) -> Report:
         """The sum of the reports of `chunk` for `jobs`, in the order of their CTAs.
 
-        `count` processes, of which each has a job, take the next one when they are done.
+        Each of the `count` processes has a job, and takes the next one when it is done.
 
         Of the chunks that fail, the first one's error is raised; those behind it are ended. stop:
         asks a chunk to end. advance: is told of each number of CTAs that have ended.

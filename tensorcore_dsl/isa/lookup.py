@@ -56,7 +56,7 @@ _MODULES = (
 )
 
 
-# Instructions that are not in the table: those that refer to strings of the kernel, calls of the system.
+# Instructions outside the table. They refer to strings of the kernel, or call the system.
 _MADE = {"vprintf": printing.instruction, "check": bounds.instruction, "call": printing.system_function}
 
 

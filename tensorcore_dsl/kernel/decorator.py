@@ -314,7 +314,7 @@ class Kernel(CompiledKernel):
             integer arguments, `array.shape[axis]`, + - * // %, and min, max and cdiv of two values. None:
             each launch gives the grid.
         block : int or tuple of int, optional
-            Threads of a block. None: those that the kernel is compiled for.
+            Threads of a block. None: the number that the kernel is compiled for.
         shared_bytes, cluster, cooperative, pdl : optional
             As `configured` takes them.
         shapes : mapping, optional

@@ -86,7 +86,7 @@ class Function:
 
 @dataclass
 class Text:
-    """What a file of PTX declares. functions: those that are no kernels, by name."""
+    """The declarations of a file of PTX. functions: by name, without the kernels."""
 
     version: str = ""
     target: str = ""
