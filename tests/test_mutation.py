@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tensorcore_dsl.numerics import architectures, formats, plans
+from tensorcore_dsl.numerics import architectures, fallback, formats, plans
 from tests import mutants, test_golden_matrix
 from tests.matrix_probes import probe_of
 from tests.matrix_records import CHUNKS, digest, replayed
@@ -91,7 +91,6 @@ SMALL = [
     *FP8_GROUP,
     mma_form("m8n8k16", "s32", "s8", "u8"),
     mma_form("m8n8k32", "s32", "s4", "u4"),
-    # whole numbers of sparse products are decoded through tables
     sparse_form("m16n8k32", "s32", "s8"),
     sparse_form("m16n8k64", "s32", "s4"),
 ]
@@ -105,6 +104,8 @@ TYPES = [
 ]
 MOVE = ["movmatrix.sync.aligned.m8n8.trans.b16"]
 
+FLOATS = [F16, F16_F16, BF16, TF32, *FP8, *FP8_GROUP]
+
 # functions that say where elements lie, and forms that use them
 FORMULAS: list[tuple[Any, str, list[str]]] = [
     (fragments, "a_formula", DENSE),
@@ -114,10 +115,10 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (mma, "_quad_run", QUADS),
     (plans, "_tiles_of_lanes", QUADS),
     (plans, "_order", FP8),
-    (formats.Format, "value", SMALL),
-    (formats.Format, "exponent", SMALL),
-    (formats.Format, "_field", SMALL),
-    (formats, "table", SMALL),
+    (fallback, "_exponents", FLOATS),
+    (fallback, "_rounded", FLOATS),
+    (fallback, "_encoded", FLOATS),
+    (fallback, "_step", FLOATS),
     (sparse, "stored_per_nibble", SPARSE),
     (sparse, "nibbles_per_row", SPARSE),
     (sparse, "places", SPARSE),
@@ -164,22 +165,19 @@ SAME = {
     ),
     **dict.fromkeys(
         (
-            *formats_of('Format("f64", {}, {}, {}, "ieee"),', 64, 52, 11),
-            *formats_of('Format("f32", {}, 23, 8, "ieee"),', 32),
+            *formats_of('Format("f64", 64, {}, {}, "ieee"),', 52, 11),
             *formats_of('Format("s32", {}),', 32),
         ),
         "they take whole registers",
     ),
-    'numerics.formats.FORMATS: Format("tf32", <20>, 10, 8, "ieee"),': "no register has 33 bits",
     **dict.fromkeys(
         (
-            *(f"Format.value: negative = self.signed and code >> (self.bits - <{n}>)" for n in (0, 2)),
-            *(
-                f"Format.value: return float(code - (<{n}> << self.bits) if negative else code)"
-                for n in (0, 2)
-            ),
+            *(f'numerics.formats.FORMATS: Format("tf32", 19, <{n}>, 8, "ieee"),' for n in (11, 9)),
+            *(f'numerics.formats.FORMATS: Format("bf16", 16, <{n}>, 8, "ieee"),' for n in (8, 6)),
+            'numerics.formats.FORMATS: Format("e5m2", 8, <1>, 5, "ieee"),',
+            'numerics.formats.FORMATS: Format("e4m3", 8, <2>, 4, "nan"),',
         ),
-        "blocks multiply the bits of integers",
+        "it bounds the sums of blocks only; the recorded ones are below both bounds",
     ),
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<5> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",

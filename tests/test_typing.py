@@ -188,7 +188,10 @@ def test_mistakes_are_found_and_nothing_else(project, checker):
         ]
         assert len(of_checker) >= 4
         assert sorted((line, rule) for line, rule, _ in found.pop(file)) == sorted(of_checker)
-    assert dict(found) == {}
+    others = [
+        f"{file}:{line}: {message} [{rule}]" for file, all in found.items() for line, rule, message in all
+    ]
+    assert not others, "\n".join(others)
 
 
 def test_everything_is_checked(project):

@@ -94,11 +94,13 @@ def key_gradients(  # noqa: PLR0913
     def weigh(step, stage, scores, slopes):
         """Transposed weights and dS: rows are keys."""
         _, query = place(step)
-        of_columns = (
+        of_columns = [
             [tc.load_columns(numbers[stage, i], cta.mma.d, origin=8 * n) for n in range(cta.size // 8)]
             for i in range(2)
+        ]
+        return cta.weigh(
+            scores, slopes, of_columns[0], of_columns[1], query, cta.size, key, 16, transposed=True
         )
-        return cta.weigh(scores, slopes, *of_columns, query, cta.size, key, 16, transposed=True)
 
     cta.copy(cta.own, 0, (k, v), kv_head, sequence.key_start, seen.keys, first)
     sums = cta.walk(of_head * shared_by, load, weigh, 2)
@@ -148,8 +150,9 @@ def query_gradients(  # noqa: PLR0913
         cta.copy(cta.others, stage, (k, v), kv_head, sequence.key_start, seen.keys, key)
 
     def weigh(step, stage, scores, slopes):
-        of_rows = ([number] * len(scores) for number in (shift, delta))
-        return cta.weigh(scores, slopes, *of_rows, row, 16, low + step * cta.size, cta.size)
+        count = len(scores)
+        key = low + step * cta.size
+        return cta.weigh(scores, slopes, [shift] * count, [delta] * count, row, 16, key, cta.size)
 
     cta.copy(cta.own, 0, (q, grad), head, sequence.start, queries, first)
     sums = cta.walk((high - low + (cta.size - 1)) // cta.size, load, weigh, 1)

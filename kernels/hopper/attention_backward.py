@@ -120,10 +120,9 @@ def attention_backward_kernel(  # noqa: PLR0913
     traits: tc.Const,
 ):
     """q, grad: (batch, heads, queries, D). k, v, dk, dv: (batch, key heads, keys, D). shifts, deltas,
-    turns, tickets: see sum_rows. sums: (slots times shares, words),
-    f32, see `finish`.
-    scale, cap: see Softmax. slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of
-    packed sequences, see attention_kernel.
+    turns, tickets: see sum_rows. sums: (slots times shares, words), f32, see `finish`. scale, cap: see
+    Softmax. slope: of the scores. left, right: see KeyRange. starts_q, starts_k: of packed sequences,
+    see attention_kernel.
     """
     tc.launch_bounds(THREADS, 1)
     sequences = Sequences(
@@ -158,19 +157,20 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
     exchange = tc.shared((2 if config.wide else BM // SLAB, 1, BN, SLAB), q.dtype, swizzle=128)
     quads = dq_product(q.dtype).d.layout.slots // 4
     dq = tc.shared((DQ_STAGES, 1 if config.wide else CONSUMERS, quads, WARPGROUP, 4), tc.f32)
-    parts = []
-    for row, (x, smem) in enumerate(((q, blocks[0]), (grad, blocks[1]))):
+
+    def stages_of(x, smem, of_row):
         stages = smem.shape[0]
         of_rows = tc.shared((stages, BM), tc.f32, align=128)
         full, empty = tc.mbarriers(stages), tc.mbarriers(stages)
         of_blocks = tc.tensor_map(x, (1, 1, BM, SLAB), swizzle=128)
-        row_map = tc.tensor_map(rows[row], (BM,))
-        parts.append(Stages(smem, of_blocks, of_rows, row_map, full, empty))
+        return Stages(smem, of_blocks, of_rows, tc.tensor_map(of_row, (BM,)), full, empty)
+
+    queries, grads = stages_of(q, blocks[0], rows[0]), stages_of(grad, blocks[1], rows[1])
     drawn, dq_visit = tc.shared(4, tc.s32), tc.shared((DQ_STAGES, 5), tc.s32)
     full_keys, empty_keys = tc.mbarriers(1), tc.mbarriers(1)
     full_dq, empty_dq = tc.mbarriers(DQ_STAGES), tc.mbarriers(DQ_STAGES)
     if tc.threadIdx.x == 0:
-        for each in parts:
+        for each in (queries, grads):
             for stage in tc.static_range(each.smem.shape[0]):
                 each.full[stage].init(1)
                 each.empty[stage].init(CONSUMERS)
@@ -183,7 +183,7 @@ def make_cta(q, k, v, grad, rows, tiles, softmax, config: BackwardConfig, traits
     tc.barrier()
     return Cta(
         tiles, keys, values, maps, full_keys[0], empty_keys[0], drawn,
-        *parts, exchange, dq, dq_visit, full_dq, empty_dq, softmax, config, traits,
+        queries, grads, exchange, dq, dq_visit, full_dq, empty_dq, softmax, config, traits,
     )  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def load_block(cta: Cta, part: Stages, tile: KeyTile, block, head, state):
 def consume(cta: Cta, number, dk, dv, slope):
     """Compute a half of dK and dV of each tile, and of dQ of each block."""
     tile_phase, states, config = tc.u32(0), (start(0), tc.u32(0)), cta.config
-    consumer = wide.make_consumer(cta, number) if config.wide else make_consumer(cta, number)
+    consumer: Any = wide.make_consumer(cta, number) if config.wide else make_consumer(cta, number)
     cta.full_keys.wait(tile_phase)
     while cta.drawn[0] >= 0:
         tile = cta.tiles.tile_at(cta.drawn)

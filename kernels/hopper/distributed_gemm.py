@@ -410,8 +410,10 @@ def reduce_products(
                     exchange.wait_for_start(owner)
                 sent.started = owner
             slot = Epilogue(inbox[owner], slot_maps(inbox[owner], config), epilogue.staging)
-            place = (exchange.rank,), local, tile.n
-            store_elements(acc, acc.elements(), consumer, slot, *place, lambda sums, coords: sums)
+            rank = (exchange.rank,)
+            store_elements(
+                acc, acc.elements(), consumer, slot, rank, local, tile.n, lambda sums, coords: sums
+            )
             sent.peer, sent.counter = owner, counter
 
     def consume(pipeline, mma, consumer, scheduler, store_tile):

@@ -11,8 +11,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere import attention_backward as ampere
 from tensorcore_dsl.kernels.attention_gradients import THREADS, sum_rows
 from tensorcore_dsl.kernels.hopper import attention_backward as hopper
-from tensorcore_dsl.kernels.hopper.attention_backward import BackwardConfig
+from tensorcore_dsl.kernels.hopper.attention import SLAB
+from tensorcore_dsl.kernels.hopper.attention_blocks import BackwardConfig
 from tensorcore_dsl.kernels.hopper.attention_dq import finish
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP
 from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.arrays import empty_like, empty_similar, on_stream
 from tensorcore_dsl.kernels.host.attention import (
@@ -182,7 +184,7 @@ class Workspaces:
     def allocate(self, like: Any, stream: Any) -> tuple[Any, ...]:
         """Shifts, deltas, turns and tickets, then sums of dQ, if any; see the kernels."""
         rows, turns = self.slots * self.BM, self.slots * max(self.shares, 1)
-        shapes = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((1,), tc.s32)]
+        shapes: list[Any] = [((rows,), tc.f32), ((rows,), tc.f32), ((turns,), tc.s32), ((1,), tc.s32)]
         if self.shares:
             shapes.append(((turns, WORDS), tc.f32))
         make = lambda: tuple(empty_like(like, *each) for each in shapes)
@@ -222,7 +224,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     keys, kv_heads = problem.arrays["k"].shape[2], problem.arrays["k"].shape[1]
     sequences = arrays[7].shape[0] - 1 if traits.packed else problem.shape[0]
     most = max(traits.depth, traits.width)
-    config = BackwardConfig(2 if most <= hopper.SLAB else 1, wide=most > 128)
+    config = BackwardConfig(2 if most <= SLAB else 1, wide=most > 128)
     spaces = Workspaces.of(problem, config.BM, config.shares, sequences)
     tiles = -(-keys // config.BN) * kv_heads * sequences
     if traits.packed:  # each sequence may begin a tile
@@ -244,7 +246,7 @@ def _bind_sm90(problem: AttentionProblem, arrays: Any, stream: Any) -> Callable[
     launches = (
         (sum_rows, spaces.grid, THREADS, of_rows),
         (hopper.attention_backward_kernel, min(tiles, SMS), hopper.THREADS, options),
-        (finish, spaces.grid, 2 * hopper.WARPGROUP, options),
+        (finish, spaces.grid, 2 * WARPGROUP, options),
     )
     return _bind_all(problem, launches, by_kernel, arrays, stream)
 

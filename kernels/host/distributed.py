@@ -47,6 +47,7 @@ class Group(Protocol):
 
     def shared(self, shape: tuple[int, ...], dtype: Any) -> tuple[tc.PeerArray, Any]:
         """Zeros in memory that all ranks map: of all ranks, and the argument of a kernel for the own rank."""
+        raise NotImplementedError
 
     def local(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Zeros that no other rank maps, as the argument of a kernel."""
@@ -235,11 +236,9 @@ def _call(
         key = key_function(tuple(map(type, arrays)))(*arrays), prepare, epilogue, config, target_key()
         known: Call | None = group.kept.get(key)
     except Exception:  # lists of arrays, or what is no array: `prepare` reports errors
-        key = known = None
+        return prepare(x, w, out, group, epilogue, config)
     if known is None:
-        known = prepare(x, w, out, group, epilogue, config)
-        if key is not None:
-            group.kept[key] = known
+        known = group.kept[key] = prepare(x, w, out, group, epilogue, config)
     return known
 
 

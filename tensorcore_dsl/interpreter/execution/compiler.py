@@ -463,6 +463,8 @@ class _Compiler:
         if len(ops) != 3 or len(node.test) != 3 or len(node.body) or not ops[0].instr.acquires:
             return
         load, less, compare = ops
+        if len(less.operands) != 2 or len(compare.operands) != 2:
+            return
         zero = compare.operands[1]
         if less.operands[:1] != load.results or compare.operands[:1] != less.results:
             return
