@@ -104,7 +104,8 @@ _unpacked = partial(unpack_dual, level=0)
 
 def has_tangents(values: Sequence[Any]) -> bool:
     """Does forward mode, as in `torch.func.jvp`, differentiate by one of the values?"""
-    if not core._is_fwd_grad_enabled():
+    # Without a dual level no tensor has a tangent. `unpack_dual` would add a view to a traced graph.
+    if forward_ad._current_level < 0 or not core._is_fwd_grad_enabled():
         return False
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
     return any(_unpacked(x).tangent is not None for x in tensors)
