@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils.flop_counter import register_flop_formula
 
 import tensorcore_dsl as tc
@@ -104,11 +105,13 @@ _unpacked = partial(unpack_dual, level=0)
 
 def has_tangents(values: Sequence[Any]) -> bool:
     """Does forward mode, as in `torch.func.jvp`, differentiate by one of the values?"""
-    # Without a dual level no tensor has a tangent. `unpack_dual` would add a view to a traced graph.
-    if forward_ad._current_level < 0 or not core._is_fwd_grad_enabled():
+    if not core._is_fwd_grad_enabled():
         return False
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
-    return any(_unpacked(x).tangent is not None for x in tensors)
+    # A graph that torch traces must not record the view that unpacking makes.
+    traces = core._len_torch_dispatch_stack() > 0
+    with disable_proxy_modes_tracing() if traces else nullcontext():
+        return any(_unpacked(x).tangent is not None for x in tensors)
 
 
 def _records_gradients(tensors: Sequence[Any]) -> bool:
