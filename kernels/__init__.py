@@ -2,6 +2,7 @@
 
 from tensorcore_dsl.host import publish as _publish
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.ampere.mixed_gemm import MixedConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.attention import attention
@@ -16,6 +17,7 @@ from tensorcore_dsl.kernels.host.export import export_gemm
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm
 from tensorcore_dsl.kernels.host.k_grouped_gemm import k_grouped_gemm
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights, pack
 from tensorcore_dsl.kernels.host.plan import explain_bits, plan
 from tensorcore_dsl.kernels.host.scaled_gemm import requantised_gemm, scaled_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress, decompress
@@ -24,11 +26,10 @@ from tensorcore_dsl.kernels.host.tuning import tune
 from tensorcore_dsl.kernels.host.warming import warm
 
 __all__ = [
-    "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "VirtualGroup",
-    "all_gather_gemm", "attention", "attention_backward", "compress", "decompress",
-    "explain_bits", "export_gemm", "gemm", "gemm_all_reduce", "gemm_reduce_scatter",
-    "grouped_gemm", "k_grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune",
-    "warm",
+    "AmpereConfig", "HopperConfig", "MixedConfig", "PackedWeights", "RowReduction", "SparseMatrix",
+    "VirtualGroup", "all_gather_gemm", "attention", "attention_backward", "compress", "decompress",
+    "explain_bits", "export_gemm", "gemm", "gemm_all_reduce", "gemm_reduce_scatter", "grouped_gemm",
+    "k_grouped_gemm", "pack", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune", "warm",
 ]  # fmt: skip
 
 

@@ -32,8 +32,10 @@ from tensorcore_dsl.kernels.host.launch import (
     launch_with_c,
     without_terms,
 )
+from tensorcore_dsl.kernels.host.mixed_gemm import mixed_gemm
 from tensorcore_dsl.kernels.host.operands import ANY, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
 from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
@@ -69,7 +71,8 @@ def gemm(  # noqa: PLR0913
         A is M x K and B is K x N, of one element type: f16, bf16, f32, f64, s8, u8, e4m3 or e5m2;
         or one of s8 and one of u8, or one of e4m3 and one of e5m2. fp8 is converted to f16 where
         the GPU is no sm_90a. Both may be batches of matrices in a leading axis, or one of them a
-        batch and the other one matrix for all (wgmma kernels). A may be a `SparseMatrix`.
+        batch and the other one matrix for all (wgmma kernels). A may be a `SparseMatrix`. B may be
+        `PackedWeights` of 4 or 8 bits, with A f16 or bf16.
     c : array, optional
         Added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
         such as a row (N,) or a column (M, 1). None: nothing is added.
@@ -109,7 +112,7 @@ def gemm(  # noqa: PLR0913
         the options alone.
     family : {"sm80", "sm90"}, optional
         Kernels with mma.sync or without tensor cores, or with wgmma. None: the choice of `plan`.
-    config : AmpereConfig or HopperConfig, optional
+    config : AmpereConfig, HopperConfig or MixedConfig, optional
         The tile and its pipeline. None: the choice of `plan`.
     stream : stream, optional
         Of Numba, torch, CuPy or cuda.core, or its handle. None: the current stream of the library
@@ -144,6 +147,9 @@ def gemm(  # noqa: PLR0913
         _check_for_sparse(accumulate, family, row_reductions, row_out)
         sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
         return sparse_gemm(a, b, c, out, extra, *sparse)
+    if isinstance(b, PackedWeights):
+        _check_for_packed(accumulate, family, row_reductions, row_out, precision, bits)
+        return mixed_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, config, stream)
     options: Any = (
         alpha,
         beta,
@@ -283,4 +289,25 @@ def _check_for_sparse(accumulate: Any, family: str | None, row_reductions: Any, 
         raise tc.ArgumentError(
             f"sparse products take neither accumulate ({accumulate} was given) nor another family "
             f"than sm90 ({family})"
+        )
+
+
+def _check_for_packed(
+    accumulate: Any, family: str | None, row_reductions: Any, row_out: Any, precision: Any, bits: Any
+) -> None:
+    """Products with packed weights have one family of kernels and one accumulator type."""
+    operands.check_bits(bits)
+    refused = {
+        "accumulate": accumulate is not None,
+        "family": family not in (None, "sm80"),
+        "row_reductions": not isinstance(row_reductions, tuple) or bool(row_reductions),
+        "row_out": row_out is not None,
+        "precision": precision is not None,
+        "bits='batch_invariant'": bits != ANY,
+    }
+    names = [name for name, given in refused.items() if given]
+    if names:
+        raise tc.ArgumentError(
+            f"b is PackedWeights; products with them have no {', '.join(names)}: they are summed in f32 "
+            f"by the sm80 kernels, in an order that depends on the tile"
         )

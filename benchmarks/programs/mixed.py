@@ -1,0 +1,100 @@
+"""`gemm` with packed weights of 4 and 8 bits beside PyTorch's bf16 and int4, on a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import lru_cache
+from typing import Any
+
+import tensorcore_dsl as tc
+from benchmarks.gpu import Monitor
+from benchmarks.harness import Report, attempt
+from benchmarks.products.gemm import torch_with_gpu
+from benchmarks.programs.examples import (
+    METHOD,
+    QUICK_ROUNDS,
+    ROUNDS,
+    Case,
+    drawing,
+    measure,
+    rotating,
+    tables,
+)
+from tensorcore_dsl import kernels
+
+__all__ = ["add_arguments", "run", "tables"]
+
+GROUP = 128  # along K, of a scale of s4; 8-bit weights have one scale for each column
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+WEIGHTS = ((8192, 8192), (4096, 4096), (28672, 8192))  # N, K
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    numbers = lambda text: [int(n) for n in text.split(",")]
+    parser.add_argument("--rows", type=numbers, default=list(ROWS), metavar="M,...")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["s4", "s8", "e4m3"])
+    parser.add_argument("--rounds", type=int, metavar="R", help=f"samples of each (default: {ROUNDS})")
+    parser.add_argument("--seconds", type=float, default=300.0, help="start no case after this long")
+
+
+def run(options: argparse.Namespace) -> Report:
+    torch = torch_with_gpu()
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    settings = {"rows": options.rows, "kinds": options.kinds, "rounds": rounds}
+    report = Report("mixed", settings, dict(METHOD), summary={"target": "cuda"})
+    begin = time.perf_counter()
+    with Monitor() as monitor:
+        for kind in options.kinds:
+            for n, k in WEIGHTS[: 1 if options.quick else None]:
+                for m in options.rows:
+                    if (started := time.perf_counter()) - begin > options.seconds:
+                        return report
+                    result = {"example": kind, "problem": f"M {m}, N {n}, K {k}"}
+                    result |= attempt(measure, torch, make_case, (kind, m, n, k), rounds)
+                    result["state"] = monitor.between(started, time.perf_counter())
+                    report.results.append(result)
+                    report.save(options.out)
+    return report
+
+
+@lru_cache(maxsize=1)
+def make_weights(torch: Any, kind: str, n: int, k: int) -> tuple[list[Any], Any]:
+    """Rotating (packed, in torch's int4 order or None, bf16), and torch's scales and zero points."""
+    dtype = getattr(tc, kind)
+    group = GROUP if kind == "s4" else k
+    if kind == "e4m3":
+        q = torch.randn(n, k, **drawing(torch)).to(torch.float8_e4m3fn)
+    else:
+        low = -(2 ** (dtype.bits - 1))
+        q = torch.randint(low, -low, (n, k), dtype=torch.int8, **drawing(torch))
+    scales = torch.rand(k // group, n, **drawing(torch)).add(0.5).div(k**0.5).bfloat16()
+    plain = (q.float() * scales.float().repeat_interleave(group, 0).T).bfloat16()
+    tiled = None
+    if kind == "s4":
+        codes = (q + 8).to(torch.uint8)
+        tiled = torch.ops.aten._convert_weight_to_int4pack(codes[:, ::2] << 4 | codes[:, 1::2], 8)
+    pack = lambda: kernels.pack(q.T, scales, dtype=dtype)
+    copy = lambda: (pack(), None if tiled is None else tiled.clone(), plain.clone())
+    return rotating(torch, n * k * dtype.bits // 8, copy), torch.stack((scales, torch.zeros_like(scales)), -1)
+
+
+def make_case(torch: Any, kind: str, m: int, n: int, k: int) -> Case:
+    """Weights and scales are read."""
+    data, zeros = make_weights(torch, kind, n, k)
+    x = torch.randn(m, k, dtype=torch.bfloat16, **drawing(torch))
+    d = x.new_empty(m, n)
+    others = {"bf16": lambda i: torch.nn.functional.linear(x, data[i][2])}
+    if kind == "s4":
+        int4 = torch.ops.aten._weight_int4pack_mm
+        others["torch int4"] = lambda i: int4(x, data[i][1], GROUP, zeros)
+    return Case(
+        f"M {m}, N {n}, K {k}, bf16",
+        n * k * getattr(tc, kind).bits / 8 + zeros.numel(),
+        "B/s",
+        len(data),
+        lambda i: kernels.gemm(x, data[i][0], out=d),
+        d,
+        others,
+        tolerance=2.0**-5,
+    )

@@ -1,0 +1,166 @@
+"""`gemm` with packed weights of 4 or 8 bits as B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import target_arch
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+from tensorcore_dsl.kernels.ampere.mixed_gemm import CHUNK, PAD, MixedConfig, WeightFormat, mixed_gemm_kernel
+from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
+from tensorcore_dsl.kernels.host.arrays import broadcast_to
+from tensorcore_dsl.kernels.host.launch import (
+    EpilogueArgs,
+    PreparedCall,
+    bind,
+    cached_call,
+    launch_nothing,
+    launch_with_c,
+)
+from tensorcore_dsl.kernels.host.overlap import check_written
+from tensorcore_dsl.kernels.host.packed_weights import PackedWeights
+from tensorcore_dsl.kernels.host.problem_shape import SMS
+from tensorcore_dsl.kernels.host.split_k import bind_split_k
+from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue
+
+# Rows of A up to which a tile has this many -> shapes of CTAs: (warp_tiles, warps_n, warps_k), the
+# widest first. Wide tiles read A less often, narrow ones make more CTAs.
+SHAPES = {
+    8: ((2, 2, 4), (2, 1, 8), (1, 1, 8)),
+    16: ((2, 2, 4), (2, 1, 8), (1, 1, 8)),
+    32: ((2, 4, 2), (2, 2, 4)),
+    64: ((1, 8, 1),),  # wider tiles would spill accumulators
+}
+ENOUGH = SMS * 9 // 10  # CTAs: with as many, a narrower tile brings nothing
+MAX_STAGES, MAX_SPLIT = 4, 8
+RESERVED = 1024  # bytes of shared memory of each CTA, for the driver
+
+
+def mixed_gemm(
+    a: Any, b: PackedWeights, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float, *others: Any
+) -> Any:
+    """Compute alpha A B + beta C; arguments as for `gemm`, see `_prepare`."""
+    options = (alpha, beta, *others)
+    results = () if out is None else (out,)
+    weights = b.words, b.scales, b.scales if b.zeros is None else b.zeros
+    arrays = [x for x in (a, *weights, c) if x is not None]
+    key = ("mixed", b.shape, b.format, c is None, str(alpha), str(beta), *extra.key, *options)
+    prepare = lambda: _prepare(a, b, c, out, extra, *options)
+    call = cached_call(results, (*arrays, *extra.arrays), key, prepare)
+    out = call.result(a, out)
+    call.launch(a, weights, out if c is None else c, out, *call.scalars, *extra.values)
+    return out
+
+
+def _prepare(
+    a: Any,
+    b: PackedWeights,
+    c: Any,
+    out: Any,
+    extra: EpilogueArgs,
+    alpha: float,
+    beta: float,
+    out_dtype: Any,
+    epilogue: Callable[..., Any] | None,
+    config: MixedConfig | None,
+    stream: Any,
+) -> PreparedCall:
+    check_stream(stream)
+    epilogue = check_epilogue(epilogue, extra.names)
+    of_b = {"b.words": b.words, "b.scales": b.scales, **({} if b.zeros is None else {"b.zeros": b.zeros})}
+    read = described(a=a, **of_b, **present(c=c)) | extra.described()
+    in_a, in_c = read["a"], read.get("c")
+    dtype, (M, K), N = in_a.type.dtype, operands.check_rank("a", in_a, 2), b.shape[1]
+    if dtype not in (tc.f16, tc.bf16):
+        raise tc.ArgumentError(f"a holds {dtype}; packed weights are multiplied by f16 and bf16")
+    operands.check_operands(in_a, in_a._replace(shape=b.shape), in_c, beta)
+    d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
+    check_written(described(**present(out=out)), read, in_place="c")
+    scalars = operands.convert_scalars(dtype, alpha, beta)
+    if M == 0:
+        return PreparedCall((M, N), in_d.type.dtype, launch_nothing, scalars)
+    arch = target_arch()
+    if arch.number < 80:
+        raise tc.ArgumentError(f"products with packed weights run on sm_80 or later, not on {arch}")
+    config = choose_mixed(M, N, K, b.format) if config is None else _checked(config, K)
+    traits = AmpereTraits(
+        vec_a=in_a.type.align if in_a.type.unit[1] else 2,
+        vec_d=in_d.type.align if in_d.type.unit[1] else 1,
+        scaled=scalars[0] != 1,
+        has_c=c is not None and scalars[1] != 0,
+        epilogue=epilogue,
+    )
+    whole_c = d if in_c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
+    weights = b.words, b.scales, b.scales if b.zeros is None else b.zeros
+    arguments = (a, weights, whole_c, d, *scalars, *extra.values)
+    launch = _bind(arguments, (M, N), b.format, config, traits, stream)
+    return PreparedCall((M, N), in_d.type.dtype, launch_with_c(launch, in_c, (M, N), place=2), scalars)
+
+
+def _bind(
+    arguments: tuple[Any, ...],
+    shape: tuple[int, int],
+    format: WeightFormat,
+    config: MixedConfig,
+    traits: AmpereTraits,
+    stream: Any,
+) -> Callable[..., None]:
+    """Bind a launch that takes the words, scales and zero points as one argument."""
+    M, N = shape
+    grid = -(-N // config.columns), -(-M // config.tokens), config.split_k
+
+    def bind_product(arguments: tuple[Any, ...], traits: AmpereTraits = traits) -> Callable[..., None]:
+        a, weights, *others = arguments
+        options: dict[str, Any] = {"format": format, "config": config, "traits": traits}
+        kernel, options = kernel_of_epilogue(mixed_gemm_kernel, options, traits.epilogue, first=8)
+        pdl = target_arch().number >= 90
+        flat = (a, *weights, *others)
+        launch = bind(kernel, grid, config.threads, options, flat, stream=stream, pdl=pdl)
+        return lambda a, weights, *others: launch(a, *weights, *others)
+
+    if config.split_k == 1:
+        return bind_product(arguments)
+    of_parts = lambda arguments: bind_product(arguments, AmpereTraits(vec_a=traits.vec_a))
+    return bind_split_k(of_parts, arguments, config.split_k, tc.f32, traits, stream)
+
+
+def _checked(config: Any, K: int) -> MixedConfig:
+    """Refuse another configuration, and one with more parts of K than chunks."""
+    if not isinstance(config, MixedConfig):
+        raise tc.ArgumentError(f"config is {config}; packed weights take a kernels.MixedConfig")
+    if config.split_k > K // CHUNK:
+        raise tc.ArgumentError(f"K is {K}: not every part of K has {CHUNK} elements: {config}")
+    return config
+
+
+def choose_mixed(M: int, N: int, K: int, format: WeightFormat) -> MixedConfig:
+    """Choose the tile: the widest of which there are ENOUGH, else the one with the most CTAs."""
+    tokens = next((rows for rows in SHAPES if rows >= M), max(SHAPES))
+    chunks = K // CHUNK
+    for warp_tiles, warps_n, warps_k in SHAPES[tokens]:
+        config = MixedConfig(tokens, warp_tiles, warps_n, warps_k, stages=2)
+        ctas = -(-N // config.columns) * -(-M // tokens)
+        if ctas >= ENOUGH:
+            break
+    most = target_arch().shared_kib * 1024 - RESERVED
+    while config.warps_k > chunks or _bytes(config, format) > most:
+        half = {"warps_k": config.warps_k // 2} if config.warps_k > 1 else {"tokens": config.tokens // 2}
+        config = replace(config, **half)
+    split = min(SMS // ctas, chunks // (2 * config.warps_k), MAX_SPLIT)
+    config = replace(config, split_k=max(split, 1))
+    deeper = [replace(config, stages=n) for n in range(MAX_STAGES, 1, -1)]
+    # Two CTAs on an SM, if there are as many and three stages fit; else one, with more stages.
+    halves = [x for x in deeper[:-1] if ctas > SMS and _bytes(x, format) <= most // 2]
+    return next(x for x in halves + deeper if _bytes(x, format) <= most)
+
+
+def _bytes(config: MixedConfig, format: WeightFormat) -> int:
+    """Shared memory of a CTA, for scales of f32."""
+    stage = 2 * config.tokens * (config.depth + PAD)
+    stage += config.columns * config.depth * format.dtype.bits // 8
+    stage += config.columns * format.group_rows(config.warps_k) * 5
+    return config.stages * stage + 4 * config.warps_k * config.tokens * (config.columns + 4)

@@ -1,0 +1,264 @@
+"""Weights of 4 and 8 bits: packing, and products with activations of 16 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels import MixedConfig
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+from tensorcore_dsl.kernels.ampere.mixed_gemm import WeightFormat, mixed_gemm_kernel
+from tensorcore_dsl.kernels.host.mixed_gemm import _bytes as shared_bytes
+from tensorcore_dsl.kernels.host.mixed_gemm import choose_mixed
+
+F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+SOURCES = {tc.s4: np.int8, tc.u4: np.uint8, tc.s8: np.int8, tc.e4m3: E4M3}
+CHUNK = 128
+
+
+def weights(dtype: tc.DType, K: int, N: int, group: int, scale_type: Any, has_zeros: bool = False) -> Any:
+    """Numbers, scales and zero points; e4m3 are multiples of 1/8, so that sums are exact."""
+    draw = np.random.default_rng(K + N + group)
+    low, high = {tc.s4: (-8, 8), tc.u4: (0, 16), tc.s8: (-128, 128), tc.e4m3: (-15, 16)}[dtype]
+    q = draw.integers(low, high, (K, N))
+    q = (q / 8).astype(E4M3) if dtype == tc.e4m3 else q.astype(SOURCES[dtype])
+    scales = (draw.random((K // group, N)) + 0.5).astype(scale_type)
+    zeros = draw.integers(0, 16, scales.shape).astype(np.uint8) if has_zeros else None
+    return q, scales, zeros
+
+
+def activations(M: int, K: int, dtype: Any) -> np.ndarray:
+    return np.random.default_rng(M).integers(-4, 5, (M, K)).astype(dtype)
+
+
+def expected(x: Any, q: Any, scales: Any, zeros: Any, config: MixedConfig) -> np.ndarray:
+    """f32 sums in the documented order. The sum of a group is exact, and x86's long doubles hold a
+    product and an accumulator, so that each fma rounds once."""
+    group = len(q) // len(scales)
+    w = q.astype(np.float64)
+    if zeros is not None:
+        w = w - np.repeat(zeros.astype(np.float64), group, axis=0)
+    chunks, period = len(q) // CHUNK, min(group, CHUNK)
+    edges = [part * chunks // config.split_k for part in range(config.split_k + 1)]
+    parts = []
+    for first, end in zip(edges[:-1], edges[1:], strict=True):
+        of_warps = []
+        for warp in range(config.warps_k):
+            acc = np.zeros((len(x), q.shape[1]), np.float32)
+            for chunk in range(first + warp, end, config.warps_k):
+                for k in range(chunk * CHUNK, (chunk + 1) * CHUNK, period):
+                    total = x[:, k : k + period].astype(np.float64) @ w[k : k + period]
+                    scale = scales[k // group].astype(np.longdouble)
+                    acc = (total * scale + acc).astype(np.float32)
+            of_warps.append(acc)
+        parts.append(sum(of_warps[1:], of_warps[0]))
+    return sum(parts[1:], parts[0])
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    "shape, dtype, group, has_zeros, config",
+    [
+        ((5, 48, 256), tc.s4, 128, False, None),
+        ((1, 16, 1280), tc.u4, 64, True, None),
+        ((9, 80, 256), tc.u4, 256, False, MixedConfig(16, 2, 2, 2)),
+        ((20, 144, 384), tc.s4, 32, False, MixedConfig(8, 1, 1, 2, stages=2)),
+        ((33, 32, 640), tc.s8, 640, False, MixedConfig(64, 1, 1, 1, split_k=3)),
+        ((17, 208, 512), tc.s8, 256, False, None),
+        ((8, 32, 1024), tc.e4m3, 128, False, MixedConfig(split_k=2)),
+        ((70, 96, 256), tc.e4m3, 32, False, None),
+        ((12, 64, 512), tc.u4, 128, True, MixedConfig(16, 2, 1, 4)),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("x_type", [F16, BF16], ids=str)
+def test_bits_follow_the_documented_order(shape, dtype, group, has_zeros, config, arch, x_type):
+    M, N, K = shape
+    x = activations(M, K, x_type)
+    q, scales, zeros = weights(dtype, K, N, group, x_type, has_zeros)
+    with tc.target("cpu", arch):
+        packed = kernels.pack(q, scales, zeros, dtype=dtype)
+        assert packed.shape == (K, N) and packed.group == group
+        d = kernels.gemm(x, packed, config=config, out_dtype=tc.f32)
+        chosen = config or choose_mixed(M, N, K, packed.format)
+    assert d.tobytes() == expected(x, q, scales, zeros, chosen).tobytes()
+
+
+@pytest.mark.parametrize("x_type", [F16, BF16], ids=str)
+@pytest.mark.parametrize("dtype", SOURCES, ids=str)
+def test_every_number_is_exact_at_every_place(dtype, x_type):
+    """Rows of the identity give the weights."""
+    K, N = 128, 64
+    codes = np.arange(K * N).reshape(K, N) * 7 % 256
+    if dtype == tc.e4m3:
+        codes[codes & 0x7F == 0x7F] = 0
+        q = codes.astype(np.uint8).view(E4M3)
+    elif dtype == tc.s4:
+        q = (codes % 16 - 8).astype(np.int8)
+    else:
+        q = (codes % 16 if dtype == tc.u4 else codes).astype(np.uint8).view(SOURCES[dtype])
+    packed = kernels.pack(q, np.full(N, 0.5, np.float32), dtype=dtype)
+    d = kernels.gemm(np.eye(K, dtype=x_type), packed, out_dtype=tc.f32)
+    assert len(np.unique(d)) == len(np.unique(q.astype(np.float32)))
+    assert np.array_equal(d, q.astype(np.float32) / 2)
+
+
+def test_zero_points_of_every_group():
+    q, scales, _ = weights(tc.u4, 128, 32, 32, F16)
+    zeros = (np.arange(4 * 32).reshape(4, 32) % 16).astype(np.int8)
+    d = kernels.gemm(np.eye(128, dtype=F16), kernels.pack(q, scales, zeros, dtype=tc.u4), out_dtype=tc.f32)
+    exact = (q - np.repeat(zeros, 32, axis=0).astype(np.float32)) * np.repeat(scales, 32, axis=0)
+    assert np.array_equal(d, exact)
+
+
+def test_epilogue_c_and_out():
+    x = activations(6, 128, F16)
+    q, scales, _ = weights(tc.s4, 128, 32, 128, F16)
+    packed, bias = kernels.pack(q, scales, dtype=tc.s4), np.arange(32, dtype=F16)
+    plain = kernels.gemm(x, packed, out_dtype=tc.f32)
+    out = np.empty((6, 32), F16)
+    d = kernels.gemm(x, packed, bias, alpha=0.5, out=out)
+    assert d is out and np.array_equal(d, (plain * np.float32(0.5) + bias).astype(F16))
+    gated = kernels.gemm(
+        x,
+        packed,
+        epilogue=lambda value, row, col, shift: tc.maximum(value, 0) + shift[col] + row,
+        epilogue_args={"shift": bias},
+        out_dtype=tc.f32,
+    )
+    assert np.array_equal(gated, np.maximum(plain, 0) + bias + np.arange(6, dtype=np.float32)[:, None])
+
+
+def test_activations_and_results_of_any_layout():
+    q, scales, _ = weights(tc.s4, 256, 48, 64, BF16)
+    packed = kernels.pack(np.asfortranarray(q), scales, dtype=tc.s4)
+    wide = activations(5, 261, BF16)
+    config = MixedConfig(8, 1, 1, 2, stages=2)
+    for x in (wide[:, 3:259], np.asfortranarray(wide[:, :256])):
+        out = np.zeros((48, len(x)), BF16).T
+        d = kernels.gemm(x, packed, out=out, config=config)
+        assert np.array_equal(d, kernels.gemm(np.ascontiguousarray(x), packed, config=config))
+    assert kernels.gemm(wide[:0, :256], packed).shape == (0, 48)
+
+
+def test_torch_packs_and_multiplies():
+    torch = pytest.importorskip("torch")
+    q, scales, _ = weights(tc.s4, 128, 32, 64, F16)
+    x = activations(3, 128, F16)
+    packed = kernels.pack(*map(torch.from_numpy, (q, scales)), dtype=tc.s4)
+    assert packed.words.device.type == "cpu" and packed.words.dtype == torch.int32
+    d = kernels.gemm(torch.from_numpy(x), packed)
+    assert np.array_equal(d.numpy(), kernels.gemm(x, kernels.pack(q, scales, dtype=tc.s4)))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda q, s, z: (q[:100], s, z, tc.s4), r"K a multiple of 128 and N of 16"),
+        (lambda q, s, z: (q[:, :20], s, z, tc.s4), r"K a multiple of 128 and N of 16"),
+        (lambda q, s, z: (q, s[:, :16], z, tc.s4), r"needed is \(32,\) or \(K / group, 32\)"),
+        (lambda q, s, z: (q, np.ones((16, 32), F16), z, tc.s4), r"a group of 32, 64 or a multiple of 128"),
+        (lambda q, s, z: (q, s.astype(np.float64), z, tc.s4), r"scales hold f64"),
+        (lambda q, s, z: (q, s, z, tc.u4), r"no weights of u4: these are from 0 to 15"),
+        (lambda q, s, z: (q * 2, s, z, tc.s4), r"no weights of s4: these are from -8 to 7"),
+        (lambda q, s, z: (np.full(q.shape, np.nan, E4M3), s, z, None), r"no NaN"),
+        (lambda q, s, z: (q.astype(np.int32), s, z, None), r"b holds s32 and dtype is s32; packed are s4 in"),
+        (lambda q, s, z: (q, s, z, "int5"), r"dtype is 'int5'"),
+        (lambda q, s, z: (q, s, np.ones(s.shape, np.uint8), tc.s4), r"weights of s4 have none"),
+        (lambda q, s, z: (abs(q), s, np.ones(3, np.uint8), tc.u4), r"u8 or s8 of the shape of scales"),
+        (lambda q, s, z: (abs(q), s, np.full(s.shape, -1, np.int8), tc.u4), r"zeros are from 0 to 15"),
+        (lambda q, s, z: ([1, 2], s, z, tc.s4), r"b is \[1, 2\] \(list\)"),
+    ],
+)
+def test_pack_refuses(change, message):
+    q, scales, _ = weights(tc.s4, 128, 32, 64, F16)
+    q[0, 0] = -5
+    b, scales, zeros, dtype = change(q, scales, None)
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.pack(b, scales, zeros, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"a": np.ones((2, 128), np.float32)}, r"a holds f32; packed weights are multiplied by f16 and bf16"),
+        ({"a": np.ones((2, 256), F16)}, r"a is 2x256 and b is 128x32"),
+        ({"a": np.ones((2, 2, 128), F16)}, r"a has shape \(2, 2, 128\); 2 axes are needed"),
+        ({"accumulate": tc.f16}, r"have no accumulate"),
+        ({"family": "sm90", "precision": "tf32"}, r"have no family, precision"),
+        ({"bits": "batch_invariant"}, r"have no bits='batch_invariant'"),
+        ({"config": kernels.HopperConfig()}, r"packed weights take a kernels.MixedConfig"),
+        ({"config": MixedConfig(split_k=2)}, r"not every part of K has 128 elements"),
+        ({"out": np.zeros((2, 31), F16)}, r"out has shape"),
+        ({"out_dtype": tc.bf16}, r"a product of f16 gives f16 or f32"),
+    ],
+)
+def test_gemm_refuses(options, message):
+    q, scales, _ = weights(tc.s4, 128, 32, 64, F16)
+    a = options.pop("a", np.ones((2, 128), F16))
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.gemm(a, kernels.pack(q, scales, dtype=tc.s4), **options)
+
+
+def test_gemm_refuses_packed_weights_as_a_and_older_targets():
+    q, scales, _ = weights(tc.s4, 128, 32, 64, F16)
+    packed = kernels.pack(q, scales, dtype=tc.s4)
+    with pytest.raises(tc.ArgumentError, match=r"a is .*PackedWeights\); needed is an array"):
+        kernels.gemm(packed, np.ones((128, 2), F16))
+    with tc.target("cpu", "sm_75"), pytest.raises(tc.ArgumentError, match="sm_80 or later, not on sm_75"):
+        kernels.gemm(np.ones((2, 128), F16), packed)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"tokens": 12}, "a multiple of 8"),
+        ({"tokens": 8, "warps_n": 8, "warps_k": 1}, "2 warps_n"),
+        ({"stages": 1}, "stages is 2 or more"),
+        ({"warps_k": 64}, "at most 32 warps"),
+        ({"tokens": 8.0}, "a whole number"),
+    ],
+)
+def test_configurations_that_are_refused(fields, message):
+    with pytest.raises(tc.ArgumentError, match=message):
+        MixedConfig(**fields)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
+def test_chosen_tiles_fill_the_gpu_and_fit_shared_memory(arch):
+    with tc.target("cpu", arch):
+        for dtype in SOURCES:
+            for M in (1, 9, 32, 64, 300):
+                for N, K in ((16, 128), (4096, 4096), (28672, 8192), (5120, 384)):
+                    config = choose_mixed(M, N, K, WeightFormat(dtype, 32))
+                    assert shared_bytes(config, WeightFormat(dtype, 32)) <= tc.ARCHS[arch].shared_kib * 1024
+                    assert config.warps_k * config.split_k <= K // CHUNK
+        narrow = choose_mixed(1, 4096, 4096, WeightFormat(tc.s4, 128))
+        assert (narrow.columns, narrow.split_k) == (32, 1)
+        assert choose_mixed(64, 4096, 4096, WeightFormat(tc.s4, 128)).split_k == 4
+
+
+@pytest.mark.thorough
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("M, N", [(1, 4096), (16, 8192), (32, 8192), (64, 16384)])
+@pytest.mark.parametrize("dtype, group, has_zeros", [(tc.u4, 32, True), (tc.s8, 0, False)])
+def test_assembles_without_spills(M, N, arch, dtype, group, has_zeros):
+    pytest.importorskip("cuda.core", reason="needs the assembler")
+    K = 4096
+    format = WeightFormat(dtype, group, has_zeros)
+    with tc.target("cpu", arch):
+        config = choose_mixed(M, N, K, format)
+    words = np.zeros((N // 16, K * 16 * dtype.bits // 32), np.int32)
+    x, d = np.zeros((M, K), BF16), np.zeros((M, N), BF16)
+    scales = np.zeros((K // group if group else 1, N), BF16)
+    arrays = x, words, scales, np.zeros(scales.shape, np.uint8), d, d, 1.0, 0.0
+    options: Any = {"format": format, "config": config, "traits": AmpereTraits()}
+    used = mixed_gemm_kernel.resources(*arrays, **options, arch=arch)
+    assert config.split_k == 1 and not used.spills and not used.warnings, used
