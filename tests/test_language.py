@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import operator
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,13 +30,48 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def zeros(dtype: Any = np.int32, count: int = N) -> np.ndarray:
+def zeros(dtype: Any = np.int32, count: Any = N) -> np.ndarray:
     return np.zeros(count, dtype)
+
+
+def random(high: int, shape: Any, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, high, shape, np.int32)
+
+
+ORDER = np.arange(N, dtype=np.int32)
+RUN = np.array([5, -1, 7, 8, -3, 95, 1], np.float32)
+CASES: list[Any] = []
+
+
+def as_python(*args: Any, **options: Any) -> Any:
+    """Add a case of test_python_is_the_same: a kernel with its arguments and constants."""
+
+    def add(kernel: Any) -> Any:
+        CASES.append(pytest.param(kernel, args, options, id=f"{kernel.__name__}-{len(CASES)}"))
+        return kernel
+
+    return add
+
+
+def compare_with_python(kernel: Any, *args: Any, block: int = N, **constants: Any) -> None:
+    """Emulate `kernel`; its function, called by Python for each thread, must write the same."""
+    expected = copy.deepcopy(args)
+    for thread in range(block):
+        language = SimpleNamespace(threadIdx=SimpleNamespace(x=thread), range=range, static_range=range)
+        language.u64 = int
+        with mock.patch.dict(kernel.function.__globals__, tc=language):
+            kernel.function(*expected, **copy.deepcopy(constants))
+    before = copy.deepcopy(constants)
+    launch(kernel, *args, block=block, **constants)
+    for written, wanted in zip(args, expected, strict=True):
+        assert np.array_equal(written, wanted), (written, wanted)
+    assert constants == before, "the caller's objects are not touched"
 
 
 # -- branches ---------------------------------------------------------------------------------
 
 
+@as_python(ORDER - 5, zeros())
 @tc.kernel
 def classify(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -46,12 +84,7 @@ def classify(x: tc.Array, out: tc.Array):
     out[i] = kind
 
 
-def test_a_variable_first_assigned_in_branches():
-    x, out = np.arange(N, dtype=np.int32) - 5, zeros()
-    launch(classify, x, out)
-    assert np.array_equal(out, np.sign(x))
-
-
+@as_python(ORDER % 12, zeros())
 @tc.kernel
 def nested_ifs(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -70,16 +103,7 @@ def nested_ifs(x: tc.Array, out: tc.Array):
     out[i] = result
 
 
-def test_nested_branches():
-    x, out = np.arange(N, dtype=np.int32) % 12, zeros()
-    launch(nested_ifs, x, out)
-    expected = [
-        1 if v > 8 else 100 + v if v > 6 else 100 if v > 4 else 2 * v if v % 2 == 0 else 100
-        for v in x.tolist()
-    ]
-    assert out.tolist() == expected
-
-
+@as_python(ORDER, zeros(np.float32))
 @tc.kernel
 def branch_types(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -90,12 +114,7 @@ def branch_types(x: tc.Array, out: tc.Array):
     out[i] = a + b + c
 
 
-def test_numbers_and_registers_join_in_the_type_they_meet_in():
-    x, out = np.arange(N, dtype=np.int32), zeros(np.float32)
-    launch(branch_types, x, out)
-    assert out.tolist() == [3.5 + v if v > 3 else v + 1 for v in x.tolist()]
-
-
+@as_python(ORDER, 40 - ORDER, zeros())
 @tc.kernel
 def conditional_expressions(x: tc.Array, y: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -105,15 +124,7 @@ def conditional_expressions(x: tc.Array, y: tc.Array, out: tc.Array):
     out[i] = big * 1000 + pair[0] * 100 + pair[1] + guarded
 
 
-def test_conditional_expressions():
-    x, y, out = np.arange(N, dtype=np.int32), 40 - np.arange(N, dtype=np.int32), zeros()
-    launch(conditional_expressions, x, y, out)
-    for i in range(N):
-        guarded = x[y[i]] if y[i] < 32 else -1
-        pair = (x[i], 1) if x[i] > 3 else (0, y[i])
-        assert out[i] == max(x[i], y[i]) * 1000 + pair[0] * 100 + pair[1] + guarded
-
-
+@as_python(ORDER[:20].copy(), 20, zeros())
 @tc.kernel
 def short_circuits(x: tc.Array, n: tc.s32, out: tc.Array):
     i = tc.threadIdx.x * 2
@@ -123,17 +134,7 @@ def short_circuits(x: tc.Array, n: tc.s32, out: tc.Array):
     out[tc.threadIdx.x] = both * 4 + either * 2 + chain
 
 
-def test_and_and_or_load_only_where_python_would():
-    x, out = np.arange(20, dtype=np.int32), zeros()
-    launch(short_circuits, x, 20, out)
-    for t in range(N):
-        i = 2 * t
-        both = i < 20 and x[i] > 10
-        either = i >= 20 or x[i] > 10
-        chain = 0 <= i < 20 and x[i] != 4
-        assert out[t] == both * 4 + either * 2 + chain
-
-
+@as_python(ORDER % 5, zeros(count=(3, N)))
 @tc.kernel
 def values_of_and_or(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -142,13 +143,7 @@ def values_of_and_or(x: tc.Array, out: tc.Array):
     out[2, i] = (x[i] > 2 and 5) or 9
 
 
-def test_and_and_or_give_operands():
-    x, out = np.arange(N, dtype=np.int32) % 5, np.zeros((3, N), np.int32)
-    launch(values_of_and_or, x, out)
-    for i, v in enumerate(x.tolist()):
-        assert out[:, i].tolist() == [v or 7, v and v + 1, (v > 2 and 5) or 9]
-
-
+@as_python(random(10, N), random(10, N, seed=1), 6, zeros(np.bool_, (16, N)))
 @tc.kernel
 def comparisons(x: tc.Array, y: tc.Array, n: tc.s32, out: tc.Array):
     i = tc.threadIdx.x
@@ -170,36 +165,12 @@ def comparisons(x: tc.Array, y: tc.Array, n: tc.s32, out: tc.Array):
         out[k, i] = test
 
 
-def test_comparisons_chains_and_membership():
-    rng = np.random.default_rng(0)
-    x, y = (rng.integers(0, 10, N, dtype=np.int32) for _ in range(2))
-    out = np.zeros((16, N), np.bool_)
-    launch(comparisons, x, y, 6, out)
-    for i in range(N):
-        a, b = int(x[i]), int(y[i])
-        assert out[:, i].tolist() == [
-            a < b,
-            a <= b,
-            a > b,
-            a >= b,
-            a == b,
-            a != b,
-            a < b < 9,
-            3 <= a <= b,
-            a in (1, 5, b),
-            a not in (2, 3),
-            a in range(3, 8),
-            a in range(6),
-            4 in (a, b),
-            not a,
-            False,
-            not (a < b or a > b),
-        ]
-
-
 # -- loops ------------------------------------------------------------------------------------
 
 
+@as_python(RUN, 7, zeros(np.float32, 3))
+@as_python(RUN, 3, zeros(np.float32, 3))
+@as_python(RUN, 0, zeros(np.float32, 3))
 @tc.kernel
 def running_sums(x: tc.Array, n: tc.s32, out: tc.Array):
     total, count, product = 0, 0, 1.0
@@ -214,20 +185,10 @@ def running_sums(x: tc.Array, n: tc.s32, out: tc.Array):
     out[0], out[1], out[2] = total, count, product
 
 
-@pytest.mark.parametrize("stop", [100, 3, 0])
-def test_loop_carried_numbers_with_break_and_continue(stop):
-    x = np.array([5, -1, 7, 8, -3, 95, 1], np.float32)[: max(stop, 0)]
-    out = zeros(np.float32, 3)
-    launch(running_sums, x if len(x) else zeros(np.float32, 1), len(x), out)
-    kept = []
-    for v in x.tolist():
-        if v > 90:
-            break
-        if v >= 0:
-            kept.append(v)
-    assert out.tolist() == [sum(kept), len(kept), np.float32(1.5 ** len(kept))]
-
-
+@as_python(9, 2, 3, np.full(100, -99), block=1)
+@as_python(5, -4, 2, np.full(100, -99), block=1)
+@as_python(3, 3, 1, np.full(100, -99), block=1)
+@as_python(0, 7, 5, np.full(100, -99), block=1)
 @tc.kernel
 def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
     place = 0
@@ -251,14 +212,7 @@ def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
         place += 1
 
 
-@pytest.mark.parametrize("n, lo, step", [(9, 2, 3), (5, -4, 2), (3, 3, 1), (0, 7, 5)])
-def test_ranges_of_all_signs(n, lo, step):
-    out = np.full(100, -99, np.int32)
-    launch(ranges, n, lo, step, out, block=1)
-    expected = [*range(lo, n), *range(n, lo, -2), *range(lo, n, step), *range(n, lo, -step), 0, 1, 2]
-    assert out[: len(expected) + 1].tolist() == [*expected, -99]
-
-
+@as_python(10, 2**33, zeros(np.uint64, 1), block=1)
 @tc.kernel
 def unsigned_and_wide_ranges(n: tc.u32, m: tc.s64, out: tc.Array):
     total = tc.u64(0)
@@ -269,12 +223,10 @@ def unsigned_and_wide_ranges(n: tc.u32, m: tc.s64, out: tc.Array):
     out[0] = total
 
 
-def test_ranges_over_other_integer_types():
-    out = zeros(np.uint64, 1)
-    launch(unsigned_and_wide_ranges, 10, 2**33, out, block=1)
-    assert out[0] == 45 + sum(range(2**33 - 3, 2**33))
-
-
+@as_python(0, zeros(count=5), block=1)
+@as_python(1, zeros(count=5), block=1)
+@as_python(2, zeros(count=5), block=1)
+@as_python(10, zeros(count=5), block=1)
 @tc.kernel
 def swaps(n: tc.s32, out: tc.Array):
     a, b, c = 1, 2, 3
@@ -285,17 +237,7 @@ def swaps(n: tc.s32, out: tc.Array):
     out[0], out[1], out[2], out[3], out[4] = a, b, c, x, y
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 10])
-def test_swaps_in_loops(n):
-    out = zeros(np.int32, 5)
-    launch(swaps, n, out, block=1)
-    a, b, c, x, y = 1, 2, 3, 0, 1
-    for _ in range(n):
-        a, b, c = c, a, b
-        x, y = y, x + y
-    assert out.tolist() == [a, b, c, x, y]
-
-
+@as_python(6, 8, random(20, (6, 8)), zeros(count=2), block=1)
 @tc.kernel
 def nested_loops(rows: tc.s32, cols: tc.s32, x: tc.Array, out: tc.Array):
     best, where = -1, 0
@@ -312,24 +254,7 @@ def nested_loops(rows: tc.s32, cols: tc.s32, x: tc.Array, out: tc.Array):
     out[0], out[1] = best, where
 
 
-def test_nested_loops():
-    x = np.random.default_rng(1).integers(0, 20, (6, 8), dtype=np.int32)
-    out = zeros(np.int32, 2)
-    launch(nested_loops, 6, 8, x, out, block=1)
-    best, where = -1, 0
-    for i in range(6):
-        line = 0
-        for j in range(8):
-            if x[i, j] % 3 == 0:
-                continue
-            line += x[i, j]
-            if line > 50:
-                break
-        if line > best:
-            best, where = line, i
-    assert out.tolist() == [best, where]
-
-
+@as_python(ORDER + 1, zeros())
 @tc.kernel
 def collatz(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -340,15 +265,7 @@ def collatz(x: tc.Array, out: tc.Array):
     out[i] = steps
 
 
-def test_while_with_a_different_count_in_each_thread():
-    def steps(n: int) -> int:
-        return 0 if n == 1 else 1 + steps(n // 2 if n % 2 == 0 else 3 * n + 1)
-
-    x, out = np.arange(1, N + 1, dtype=np.int32), zeros()
-    launch(collatz, x, out)
-    assert out.tolist() == [steps(n) for n in x.tolist()]
-
-
+@as_python(np.where(ORDER == 20, -7, ORDER), zeros(np.float32, (3, N)))
 @tc.kernel
 def forever(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -365,14 +282,7 @@ def forever(x: tc.Array, out: tc.Array):
     out[0, i], out[1, i], out[2, i] = found, reason, place
 
 
-def test_names_bound_in_an_endless_loop_live_on_after_break():
-    x = np.arange(N, dtype=np.int32)
-    x[20] = -7
-    out = np.zeros((3, N), np.float32)
-    launch(forever, x, out)
-    assert out[0].tolist() == [-7.0] * N and out[1].tolist() == [1.0] * N and out[2].tolist() == [20.0] * N
-
-
+@as_python(ints(3, 4, 5, -9, 100), zeros(count=3), block=1)
 @tc.kernel
 def walrus_in_while(x: tc.Array, out: tc.Array):
     place, total, v = 0, 0, 0
@@ -380,12 +290,6 @@ def walrus_in_while(x: tc.Array, out: tc.Array):
         total += v
         place += 1
     out[0], out[1], out[2] = total, v, place
-
-
-def test_a_loops_test_may_bind_names():
-    x, out = ints(3, 4, 5, -9, 100), zeros(np.int32, 3)
-    launch(walrus_in_while, x, out, block=1)
-    assert out.tolist() == [12, -9, 3]
 
 
 @tc.kernel
@@ -419,12 +323,12 @@ def long_static_while(x: tc.Array, out: tc.Array):
 
 
 def test_a_long_while_known_at_compile_time_is_a_loop():
-    x, out = np.arange(500, dtype=np.int32), zeros(np.int32, 2)
-    launch(long_static_while, x, out, block=1)
-    assert out.tolist() == [x.sum(), 500]
+    x, out = np.arange(500, dtype=np.int32), zeros(count=2)
+    compare_with_python(long_static_while, x, out, block=1)
     assert long_static_while.ptx(x, out, arch="sm_80").count("ld.global") == 1
 
 
+@as_python(random(5, (N, 4)), zeros())
 @tc.kernel
 def unrolled(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -451,15 +355,7 @@ def unrolled(x: tc.Array, out: tc.Array):
     out[i] = total * 10 + seen
 
 
-def test_unrolled_loops_with_run_time_break_and_continue():
-    x = np.random.default_rng(2).integers(0, 5, (N, 4), dtype=np.int32)
-    out = zeros()
-    launch(unrolled, x, out)
-    for i, line in enumerate(x.tolist()):
-        seen = line.index(3) if 3 in line else -1
-        assert out[i] == (sum(v for v in line if v % 2 == 0) + 100 + 7000) * 10 + seen
-
-
+@as_python(ORDER, zeros() + 99)
 @tc.kernel
 def early_exit(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -472,12 +368,7 @@ def early_exit(x: tc.Array, out: tc.Array):
     out[i] = x[i]
 
 
-def test_return_from_a_kernel_under_run_time_conditions():
-    x, out = np.arange(N, dtype=np.int32), np.full(N, 99, np.int32)
-    launch(early_exit, x, out)
-    assert out.tolist() == [99 if v < 4 else -1 if v > 7 else v for v in x.tolist()]
-
-
+@as_python(4, zeros(count=3), block=1)
 @tc.kernel
 def unused_names(n: tc.s32, out: tc.Array):
     for i in range(n):
@@ -498,12 +389,7 @@ def unused_names(n: tc.s32, out: tc.Array):
     out[2] = n
 
 
-def test_names_of_different_kinds_are_free_where_they_are_not_used():
-    out = zeros(np.int32, 3)
-    launch(unused_names, 4, out, block=1)
-    assert out.tolist() == [4, 3 + 6, 4]
-
-
+@as_python(7, zeros(np.float32, 9), block=1)
 @tc.kernel
 def containers_in_loops(n: tc.s32, out: tc.Array):
     values = [0, 1.0, 7]
@@ -522,15 +408,6 @@ def containers_in_loops(n: tc.s32, out: tc.Array):
     out[3], out[4] = matrix[1][2], matrix[0][2]
     out[5], out[6] = table["sum"], table["max"]
     out[7], out[8] = pair
-
-
-def test_lists_tuples_and_dicts_are_carried_item_by_item():
-    out = zeros(np.float32, 9)
-    launch(containers_in_loops, 7, out, block=1)
-    total, a, b = sum(range(7)), 1, 2
-    for _ in range(7):
-        a, b = b, a + b
-    assert out.tolist() == [total, 1 + total, 7 + total, total + 14, 14, total, 4, a, b]
 
 
 @dataclass
@@ -560,6 +437,9 @@ class Point(NamedTuple):
 FROZEN = Frozen()
 
 
+@as_python(0, zeros(np.float32, 7), block=1, start=State(0, [1, 2]))
+@as_python(2, zeros(np.float32, 7), block=1, start=State(0, [1, 2]))
+@as_python(5, zeros(np.float32, 7), block=1, start=State(0, [1, 2]))
 @tc.kernel
 def records(n: tc.s32, out: tc.Array, start: tc.Const = State(0, [1, 2])):
     state = State(0, [0, 0])
@@ -579,17 +459,7 @@ def records(n: tc.s32, out: tc.Array, start: tc.Const = State(0, [1, 2])):
     out[6] = start.items[1]
 
 
-@pytest.mark.parametrize("n", [0, 2, 5])
-def test_dataclasses_and_named_tuples(n):
-    out, start = zeros(np.float32, 7), State(0, [1, 2])
-    launch(records, n, out, block=1, start=start)
-    total = sum(range(n))
-    many = n > 2
-    expected = [n, total, 9 if many else 0, total + (2.5 if many else 1), 2 * total, 2 if n % 2 else 1, 2 + n]
-    assert out.tolist() == expected
-    assert start == State(0, [1, 2]) and Frozen() == FROZEN, "the caller's objects are not touched"
-
-
+@as_python(4, zeros(count=2), block=1)
 @tc.kernel
 def aliases(n: tc.s32, out: tc.Array):
     xs = [1, 2]
@@ -601,12 +471,6 @@ def aliases(n: tc.s32, out: tc.Array):
         xs[1] += k
     nested[1][1] += 100
     out[0], out[1] = ys[0], ys[1]
-
-
-def test_two_names_of_one_list():
-    out = zeros(np.int32, 2)
-    launch(aliases, 4, out, block=1)
-    assert out.tolist() == [4, 2 + 6 + 100]
 
 
 # -- functions --------------------------------------------------------------------------------
@@ -653,21 +517,16 @@ def search(x, wanted, n):
     return -2, -2, steps
 
 
+@as_python(random(20, (5, 3)) - 3, 0, zeros(count=(3, N)))
+@as_python(random(20, (5, 3)) - 3, 1, zeros(count=(3, N)))
+@as_python(random(20, (5, 3)) - 3, 5, zeros(count=(3, N)))
 @tc.kernel
 def searches(x: tc.Array, n: tc.s32, out: tc.Array):
     t = tc.threadIdx.x
     out[0, t], out[1, t], out[2, t] = search(x, t, n)
 
 
-@pytest.mark.parametrize("n", [0, 1, 5])
-def test_returns_from_loops(n, monkeypatch):
-    x = np.random.default_rng(3).integers(-3, 20, (5, 3), dtype=np.int32)
-    out = np.zeros((3, N), np.int32)
-    launch(searches, x, n, out)
-    monkeypatch.setattr(tc, "range", range)
-    assert out.T.tolist() == [list(search(x, t, n)) for t in range(N)]
-
-
+@as_python(random(6, (N, 3)), zeros())
 @tc.kernel
 def unrolled_else(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -679,15 +538,6 @@ def unrolled_else(x: tc.Array, out: tc.Array):
         out[i] += 10
     else:
         out[i] += 1
-
-
-def test_else_of_an_unrolled_loop():
-    x = np.random.default_rng(4).integers(0, 6, (N, 3), dtype=np.int32)
-    out = zeros()
-    launch(unrolled_else, x, out)
-    for line, found in zip(x.tolist(), out.tolist(), strict=True):
-        before = line[: line.index(3)] if 3 in line else line
-        assert found == 10 * sum(v != 4 for v in before) + (3 not in line)
 
 
 def nested_returns(x, y):
@@ -733,6 +583,7 @@ def log2(n):
 OFFSET = 3
 
 
+@as_python(ORDER - 6, zeros(count=(22, N)))
 @tc.kernel
 def functions(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -760,37 +611,6 @@ def functions(x: tc.Array, out: tc.Array):
         out[k, i] = r
 
 
-def test_functions_are_inlined_as_python_calls_them():
-    x = np.arange(N, dtype=np.int32) - 6
-    out = np.zeros((22, N), np.int32)
-    launch(functions, x, out)
-    for i, v in enumerate(x.tolist()):
-        assert out[:, i].tolist() == [
-            clamp(v),
-            clamp(v, 5),
-            clamp(v, high=7),
-            total(v, 1, 2, scale=3),
-            total(v, v),
-            nested_returns(v, 4 - v),
-            v**3,
-            clamp(v, high=4),
-            2 * v + 3,
-            5 * v + 3,
-            v + 1,
-            3,
-            clamp(v, low=3),
-            (v * 2 + 1) * 3 + 1,
-            v + 1,
-            16,
-            6,
-            3 + 3 * v,
-            first_of([3, v + 1, 7], v),
-            v * v,
-            v + 1,
-            2 * v + 3,
-        ]
-
-
 def adder(n):
     return lambda x: x + n
 
@@ -809,9 +629,7 @@ def several_lambdas(out: tc.Array):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code has no columns")
 def test_lambdas_on_one_line_are_told_apart():
-    out = zeros()
-    launch(several_lambdas, out)
-    assert out.tolist() == [PAIR[0](i) + PAIR[1](i) for i in range(N)]
+    compare_with_python(several_lambdas, zeros())
 
 
 def make_kernel(factor: int) -> Any:
@@ -825,10 +643,7 @@ def make_kernel(factor: int) -> Any:
     return scaled
 
 
-def test_closures():
-    out = zeros()
-    launch(make_kernel(7), out)
-    assert out.tolist() == [(i + 5) * 7 + 8 + i + 1 for i in range(N)]
+as_python(zeros())(make_kernel(7))
 
 
 class Scale:
@@ -844,17 +659,16 @@ class Scale:
         return self.by
 
 
+@as_python(zeros())
 @tc.kernel
 def objects(out: tc.Array, scale: tc.Const = Scale(3)):
     i = tc.threadIdx.x
     out[i] = scale(i) + scale.more(i)
 
 
-def test_methods_and_callable_objects_are_inlined():
-    out = zeros()
-    launch(objects, out)
-    scale = Scale(3)
-    assert out.tolist() == [scale(i) + scale.more(i) for i in range(N)]
+@pytest.mark.parametrize("kernel, args, options", CASES)
+def test_python_is_the_same(kernel, args, options):
+    compare_with_python(kernel, *copy.deepcopy(args), **options)
 
 
 @tc.kernel
@@ -868,6 +682,7 @@ def test_a_kernel_may_call_another():
     assert np.array_equal(out, np.sign(x))
 
 
+@as_python(ORDER, zeros())
 @tc.kernel
 def comprehensions(x: tc.Array, out: tc.Array):
     i = tc.threadIdx.x
@@ -883,12 +698,8 @@ def comprehensions(x: tc.Array, out: tc.Array):
     )
 
 
-def test_comprehensions_and_unpacking():
-    x, out = np.arange(N, dtype=np.int32), zeros()
-    launch(comprehensions, x, out)
-    assert out.tolist() == [4 * v + 62000 + 3 * v + 50 + 1 + 10 + 20 + 11 + 2 + 2 * v for v in x.tolist()]
-
-
+@as_python(zeros(count=4), block=1)
+@as_python(zeros(count=4), block=1, mode="max", sizes=(5, 4))
 @tc.kernel
 def static_control(out: tc.Array, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True):
     assert len(sizes) == 2, f"two sizes are needed, not {len(sizes)}"
@@ -914,14 +725,6 @@ class Context:
 
     def __exit__(self, *_: Any) -> None:
         self.out[3] = 12
-
-
-def test_values_known_at_compile_time_are_computed_by_python():
-    out = zeros(np.int32, 4)
-    launch(static_control, out, block=1)
-    assert out.tolist() == [3, 7, 11, 12]
-    launch(static_control, out, mode="max", sizes=(5, 4), block=1)
-    assert out.tolist() == [5, 7, 11, 12]
 
 
 # -- assertions -------------------------------------------------------------------------------
