@@ -56,7 +56,7 @@ test-all: $(DEV)
 
 # PyTorch lies in a folder of its own, so that the other targets run without it.
 test-torch: $(DEV) $(TORCH)
-	PYTHONPATH=$(TORCH) $(PYTEST) --all -k "torch or baselines" $(TORCH_TESTS)
+	PYTHONPATH=$(TORCH) $(PYTEST) --all -k torch $(TORCH_TESTS)
 
 test-jax: $(DEV) $(JAX)
 	PYTHONPATH=$(JAX) $(PYTEST) --all -k "jax" tests/test_jax.py tests/test_array_interop.py tests/test_docs.py

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+
+import numpy as np
 
 try:
     import cuda.core  # noqa: F401
@@ -19,3 +24,19 @@ def launch(
     kernel.emulator(arch)[grid, block](*args, **constants)
     if ASSEMBLES:
         assert kernel.cubin(*args, arch=arch, **constants)
+
+
+def compare_with_python(kernel: Any, *args: Any, block: int, **constants: Any) -> None:
+    """Emulate `kernel`; its function, called by Python for each thread, must write the same."""
+    expected = copy.deepcopy(args)
+    for thread in range(block):
+        language = SimpleNamespace(threadIdx=SimpleNamespace(x=thread), range=range, static_range=range)
+        language.u64 = int
+        language.local = lambda shape, dtype, fill=0: np.full(shape, fill, dtype.numpy)
+        with mock.patch.dict(kernel.function.__globals__, tc=language):
+            kernel.function(*expected, **copy.deepcopy(constants))
+    before = copy.deepcopy(constants)
+    launch(kernel, *args, block=block, **constants)
+    for written, wanted in zip(args, expected, strict=True):
+        assert np.array_equal(written, wanted), (written, wanted)
+    assert constants == before, "the caller's objects are not touched"

@@ -48,7 +48,7 @@ def test_values(family: str, dim: int, causal: bool, dtype: Any) -> None:
     check(operands(200, 300, dim, dtype=dtype), family, causal=causal)
 
 
-@pytest.mark.parametrize("dim, width", [(8, 8), (40, 72), (192, 128), (256, 256)])
+@pytest.mark.parametrize("dim, width", [(8, 72), (192, 128), (256, 256)])
 def test_other_depths(family: str, dim: int, width: int) -> None:
     check(operands(70, 150, dim, width), family, causal=True)
 
@@ -59,9 +59,8 @@ def test_lengths(family: str, queries: int, keys: int) -> None:
     check(operands(queries, keys), family, causal=True)
 
 
-@pytest.mark.parametrize("shared_by", [1, 2, 4])
-def test_heads_share_keys(family: str, shared_by: int) -> None:
-    check(operands(70, 90, heads=4, shared_by=shared_by, batch=2), family)
+def test_heads_share_keys(family: str) -> None:
+    check(operands(70, 90, heads=4, shared_by=2, batch=2), family)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_few_queries_of_heads_that_share_keys(
     check(operands(queries, 300, heads=2 * shared_by, shared_by=shared_by, batch=2), family, **options)
 
 
-@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0), (100, 30), (2**40, 2**40)])
+@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0), (2**40, 2**40)])
 def test_windows(family: str, window: Any) -> None:
     check(operands(300, 280), family, window=window, causal=window == (40, None))
 

@@ -88,26 +88,27 @@ def test_values(family: str, dim: int, causal: bool, dtype: Any) -> None:
     check(operands(200, 150, dim, dtype=dtype), family, causal=causal)
 
 
-@pytest.mark.parametrize("dim, width", [(8, 8), (40, 72), (96, 128), (128, 256), (192, 128)])
+@pytest.mark.parametrize("dim, width", [(8, 72), (128, 256), (192, 128)])
 def test_other_depths(family: str, dim: int, width: int) -> None:
     check(operands(70, 150, dim, width), family, causal=True)
 
 
-@pytest.mark.parametrize("queries, keys", [(1, 1), (1, 300), (129, 1), (128, 128), (260, 129)])
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(
+    "queries, keys, dim",
+    [(1, 1, 64), (1, 300, 128), (129, 1, 64), (128, 128, 128), (260, 129, 64), (260, 129, 128)],
+)
 def test_lengths(family: str, queries: int, keys: int, dim: int) -> None:
     check(operands(queries, keys, dim), family)
     check(operands(queries, keys, dim), family, causal=True)
 
 
-@pytest.mark.parametrize("shared_by", [2, 4])
-def test_heads_share_keys(family: str, shared_by: int) -> None:
-    check(operands(140, 90, heads=4, shared_by=shared_by, batch=2), family, causal=True)
+def test_heads_share_keys(family: str) -> None:
+    check(operands(140, 90, heads=4, shared_by=2, batch=2), family, causal=True)
 
 
-@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0), (100, 30)])
+@pytest.mark.parametrize("window", [(40, None), (None, 20), (0, 0)])
 def test_windows(family: str, window: Any) -> None:
-    check(operands(300, 280, heads=2), family, window=window)
+    check(operands(300, 280), family, window=window)
 
 
 def test_softcap_and_scale(family: str) -> None:
@@ -120,7 +121,7 @@ def test_gradients_through_lse(family: str) -> None:
     check(operands(150, 100, heads=2), family, causal=True, softcap=2.0, grad_lse=grad_lse)
 
 
-@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("dim", [64, 256])
 def test_packed_sequences(family: str, dim: int) -> None:
     """Each sequence has the bits that it has alone; NaN of a neighbour does not reach it."""
     lists = starts([70, 0, 200, 33]), starts([40, 10, 130, 90])
@@ -157,15 +158,15 @@ def check_all(monkeypatch: pytest.MonkeyPatch, family: str, **options: Any) -> N
     monkeypatch.setattr(host, "cached_call", lambda results, arrays, key, prepare: prepare())
 
 
-@pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.parametrize("order", [None, 0, 1])
-def test_orders_of_warps(family: str, dim: int, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dim, orders", [(64, (None, 0, 1)), (128, (0,)), (256, (1,))])
+def test_orders_of_warps(family: str, dim: int, orders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits in each order."""
-    arrays = operands(200, 300, dim, heads=3)
+    arrays = operands(200, 300, dim, heads=2)
     _, want = gradients(arrays, family, causal=True)
-    check_all(monkeypatch, family, **({} if order is None else {"order": order}))
-    _, found = gradients(arrays, family, causal=True)
-    assert all(np.array_equal(x.view(np.uint16), y.view(np.uint16)) for x, y in zip(found, want, strict=True))
+    for order in orders:
+        check_all(monkeypatch, family, **({} if order is None else {"order": order}))
+        _, results = gradients(arrays, family, causal=True)
+        assert all(x.tobytes() == y.tobytes() for x, y in zip(results, want, strict=True))
 
 
 SYNCHRONISATION = [

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import math
-import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_cublaslt import FakeCuda, FakeLibrary, FakeTorch
 
 import benchmarks.__main__ as command
 import tensorcore_dsl as tc
@@ -20,8 +18,6 @@ from benchmarks.harness import Report, Timing
 from benchmarks.host import compile_time
 from benchmarks.products import (
     accuracy,
-    baselines,
-    cublas,
     gemm,
     gemm_cases,
     gemm_gpu,
@@ -29,15 +25,12 @@ from benchmarks.products import (
     gemm_summary,
     landscape,
     merge,
-    operands,
     suites,
 )
-from benchmarks.products.gemm_cases import DTYPES, LAYOUTS, Case
+from benchmarks.products.gemm_cases import DTYPES, Case
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
-from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import tuning_cache
 
 pytestmark = pytest.mark.thorough
 
@@ -55,15 +48,6 @@ def test_timing_of_known_numbers():
 def test_geometric_mean():
     assert harness.geometric_mean([1, 4, 16]) == pytest.approx(4)
     assert harness.geometric_mean(iter(())) is None
-
-
-def test_time_on_host_warms_up_and_stops():
-    calls = []
-    assert len(harness.time_on_host(lambda: calls.append(0), 4).samples) == 4
-    assert len(calls) == 5
-    assert len(harness.time_on_host(lambda: None, 100, most=0.0).samples) == 1
-    short = harness.time_on_host(lambda: calls.append(0), 2, least=0.002)
-    assert len(calls) > 50 and short.median < 0.001
 
 
 def test_parse_smi():
@@ -107,16 +91,6 @@ def test_tables(capsys):
         "| b | 3 | |",
         "",
     ]
-
-
-def test_duration():
-    assert [tables.duration(s) for s in (2.5, 0.0123, 4.56e-6, 7e-9)] == [
-        "2.5 s",
-        "12.3 ms",
-        "4.56 us",
-        "7 ns",
-    ]
-    assert tables.duration(None) == "-"
 
 
 # Cases
@@ -183,53 +157,6 @@ def test_a_landscape_says_how_its_ratios_lie(tmp_path):
     assert "Drawn" in gemm_plot.draw(report, tmp_path / "map.png")
 
 
-# cuBLASLt
-
-
-@pytest.mark.parametrize(
-    ("dtype", "layout"),  # of s8, and of fp8 on Hopper, cuBLASLt has row.col alone
-    [(d, order) for d in DTYPES for order in LAYOUTS if d not in ("s8", "e4m3") or order == "row.col"],
-)
-def test_cublaslt_multiplies(dtype, layout):
-    """The library in host memory gets the product from what the wrapper tells it."""
-    M, N, K = (16, 32, 48) if dtype == "e4m3" else (8, 12, 20)
-    rng = np.random.default_rng(0)
-    case = Case(dtype, M, N, K, layout)
-    a, b = (
-        np.array(rng.integers(-3, 4, shape).astype(case.element.numpy), order="C" if o == "row" else "F")
-        for shape, o in zip(((M, K), (K, N)), case.orders)
-    )
-    d = np.full((M, N), 77, case.out.numpy)
-    fake = FakeLibrary(FakeCuda())
-    library = cublas.CublasLt(fake)
-    matmul = cublas.Matmul(library, dtype, M, N, K, case.orders, 4096, 256)
-    assert library.version == "13.2.4"
-    assert fake.preferences == {1: (256, 8), 3: (3, 4)}
-    matmul.caller(matmul.offers[1], a.ctypes.data, b.ctypes.data, d.ctypes.data)(9)
-    assert fake.streams == [9]
-    np.testing.assert_array_equal(d.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64))
-    matmul.close()
-    assert list(fake.objects) == [library.handle.value], "all but the handle is freed"
-
-
-def test_cublaslt_refuses():
-    library = cublas.CublasLt(FakeLibrary(FakeCuda(), costs=(None,)))
-    with pytest.raises(cublas.CublasError, match=r"Heuristic: NOT_SUPPORTED \(15\)"):
-        cublas.Matmul(library, "s8", 8, 8, 8, ("row", "row"))
-    matmul = cublas.Matmul(library, "f16", 8, 8, 8, ("row", "row"))
-    with pytest.raises(cublas.CublasError, match="Matmul: NOT_SUPPORTED"):
-        matmul.caller(matmul.offers[0], 0, 0, 0)(0)
-    nothing = cublas.CublasLt(FakeLibrary(FakeCuda(), costs=()))
-    with pytest.raises(cublas.CublasError, match="no algorithm"):
-        cublas.Matmul(nothing, "f16", 8, 8, 8, ("row", "row"))
-
-
-def test_heuristic_result_has_the_size_of_the_header_file():
-    import ctypes
-
-    assert ctypes.sizeof(cublas.Offer) == 64 + 8 + 4 + 4 + 16
-
-
 # Timing on a GPU
 
 
@@ -257,99 +184,7 @@ def test_launches_are_interleaved_both_ways():
     assert [t.samples for t in found] == [(1, 2, 3), (4, 5, 6)]
 
 
-L2 = 2500
-
-
-@pytest.fixture
-def bench(monkeypatch):
-    """GpuBench with a fake GPU, on which our launches take 2 ms."""
-    pytest.importorskip("torch")
-    cuda = FakeCuda(l2_bytes=L2)
-    torch, library = FakeTorch(cuda), FakeLibrary(cuda)
-    monkeypatch.setattr(gpu, "WARM_UP", 0)
-    monkeypatch.setattr(
-        gemm_gpu, "time_interleaved", lambda c, rounds: gpu.time_interleaved(c, rounds, warm_up=0)
-    )
-    monkeypatch.setattr(cublas, "load", lambda name: library)
-    plain = gemm_gpu.ours
-
-    def ours(data):
-        launch, done = plain(data), set()
-
-        def costly(i):
-            cuda.spend(2.0)
-            if i not in done:
-                launch(i)
-            done.add(i)
-
-        return costly
-
-    monkeypatch.setattr(gemm_gpu, "ours", ours)
-    with tc.target("cpu"):
-        yield gemm_gpu.GpuBench(torch, [baselines.CublasLt(torch)], gpu.Monitor(False), 3, 0, False)
-
-
-def test_gpu_bench_picks_the_fastest_algorithm_and_compares(bench):
-    found = gemm_summary.derive({"operations": 10**9, **bench(Case("f16", 40, 24, 16, "col.row"))})
-    assert found["correct"] and found["reference_correct"]
-    assert 0 < found["error"] < 1e-3 and 0 < found["reference_error"] < 1e-3
-    assert found["reference_name"] == "cuBLASLt 13.2.4, algorithm 2 of 3"
-    assert found["ours"]["median"] == pytest.approx(2e-3)
-    assert found["reference"]["median"] == pytest.approx(1e-3)
-    assert found["ratio"] == pytest.approx(0.5)
-    assert found["ours"]["flops"] == pytest.approx(5e11)
-    assert found["sets"] == math.ceil(2 * L2 / Case("f16", 40, 24, 16).bytes) > 1
-    assert found["ours"]["launched_as"] == "CUDA graph" and found["kernel"] == "bf16_gemm"
-    json.dumps(found, allow_nan=False)
-
-
-def test_the_family_of_kernels_is_an_option(bench, monkeypatch):
-    asked = []
-    plain = kernels.gemm
-    monkeypatch.setattr(kernels, "gemm", lambda *a, **k: (asked.append(k["family"]), plain(*a, **k)))
-    found = bench(Case("bf16", 64, 64, 64, family="sm80", group="mma.sync bf16"))
-    assert set(asked) == {"sm80"} and found["chosen_family"] == "sm80"
-    bench(Case("bf16", 8, 8, 8))
-    assert asked[-1] is None
-
-
-def test_wrong_results_are_seen(bench):
-    torch = bench.torch
-    case = Case("f16", 8, 8, 8)
-    a, b = operands.draw(torch, case, 0)
-    data = operands.operands(torch, case, a, b, 1)
-    d = (a.double() @ b.double()).half()
-    assert accuracy.check(torch, data, d)[1]
-    d[3, 5] += 0.1
-    error, good = accuracy.check(torch, data, d)
-    assert not good and error > 0.01
-    d[3, 5] = math.nan
-    assert accuracy.check(torch, data, d) == (None, False)
-
-
-# Batch invariance
-
-
 # Tuning
-
-
-def test_tuning_shows_the_best_and_the_choice_before(bench, monkeypatch):
-    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
-    known = dict(tuning_cache.entries())
-    seconds = {128: 3.0, 192: 1e-3, 256: 2e-3}
-    given = [HopperConfig(BN=BN) for BN in seconds] + [HopperConfig(BN=BN, group_m=4) for BN in seconds]
-    timer = lambda launch: seconds[launch.keywords["config"].BN]
-    measure = tuning.measurer(bench.torch, given, False, timer=timer, device="X")
-    case = Case("bf16", 256, 512, 64)
-    found = {"operations": case.operations, **measure(case)}
-    json.dumps(found, allow_nan=False)
-    assert [t["config"]["BN"] for t in found["trials"]] == [192, 192, 256, 256, 128, 128]
-    found["before"] = found["trials"][5]
-    (table,) = tuning.tables({"results": [{**vars(case), **found}]})
-    assert "6 tried, 0 failed" in table.title and len(table.rows) == 6
-    (before,) = [row for row in table.rows if row["notes"] == "gemm's choice before"]
-    assert before["place"] == "6" and {row["family"] for row in table.rows} == {"sm90"}
-    assert tuning_cache.entries() == known  # those of other tests in this process
 
 
 def test_a_problem_that_fails_leaves_the_others():
@@ -371,16 +206,6 @@ def test_pages_are_current(path):
     """`python -m benchmarks report` brings them up to date."""
     text = path.read_text(encoding="utf-8")
     assert page.updated(text, shown=page.TABLES_OF[path]) == text
-
-
-def test_every_table_is_on_one_of_the_two_pages(tmp_path):
-    results(tmp_path, datetime(2026, 1, 1, tzinfo=timezone.utc), 2e-3)
-    empty = f"{page.BEGIN}\n{page.END}"
-    everything = page.updated(empty, tmp_path)
-    summary, details = (page.updated(empty, tmp_path, shown) for shown in page.TABLES_OF.values())
-    titles = [re.findall(r"^\*\*(.*)\*\*$", text, re.M) for text in (summary, details, everything)]
-    assert titles[0] == ["Geometric means"] and len(titles[1]) == 2
-    assert sorted(titles[0] + titles[1]) == sorted(titles[2])
 
 
 def results(directory, when, median, name="gemm-hopper"):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +35,6 @@ from kit import (
     u64,
 )
 
-from tensorcore_dsl import isa
 from tensorcore_dsl.errors import (
     ArgumentError,
     Deadlock,
@@ -65,31 +60,6 @@ def outputs(build: Any, threads: int = 64, grid: int = 2, **options: Any) -> np.
 
 
 class TestControl:
-    def test_straight_line(self):
-        out = outputs(lambda b, t: b.op(MUL, b.op(ADD, t, 7), 3))
-        assert np.array_equal(out, (np.arange(128) + 7) * 3)
-
-    def test_lanes_take_both_sides_of_a_branch(self):
-        def build(b: Builder, t: Any) -> Any:
-            found = b.value()
-            with b.when(b.op(LESS, b.op(LANE), 10)) as orelse:
-                b.op(ADD, t, 1, into=found)
-                with b.inside(orelse):
-                    b.op(ADD, t, 1000, into=found)
-            return b.op(ADD, found, 1)
-
-        t = np.arange(128)
-        assert np.array_equal(outputs(build), np.where(t % 32 < 10, t + 2, t + 1001))
-
-    def test_a_loop_has_its_own_count_in_each_lane(self):
-        def build(b: Builder, t: Any) -> Any:
-            total = b.variable(0)
-            with b.loop(0, t) as i:
-                b.op(ADD, total, i, into=total)
-            return total
-
-        assert np.array_equal(outputs(build), [t * (t - 1) // 2 for t in range(128)])
-
     def test_a_loop_counts_down(self):
         def build(b: Builder, t: Any) -> Any:
             total = b.variable(0, s32)
@@ -112,60 +82,6 @@ class TestControl:
             return turns
 
         assert outputs(build)[:4].tolist() == [6, 4, 6, 4]
-
-    def test_break_and_continue_leave_with_some_lanes(self):
-        def build(b: Builder, t: Any) -> Any:
-            total = b.variable(0)
-            with b.loop(0, 50) as i:
-                with b.when(b.op(EQUAL, b.op(AND, i, 3), b.op(AND, t, 3))):
-                    b.jump("continue")
-                with b.when(b.op(EQUAL, i, t)):
-                    b.jump("break")
-                b.op(ADD, total, i, into=total)
-            return total
-
-        def one(t: int) -> int:
-            total = 0
-            for i in range(50):
-                if i & 3 == t & 3:
-                    continue
-                if i == t:
-                    break
-                total += i
-            return total
-
-        assert np.array_equal(outputs(build), [one(t) for t in range(128)])
-
-    def test_return_ends_some_threads(self):
-        def build(b: Builder, t: Any) -> Any:
-            with b.when(b.op(LESS, t, 40)):
-                b.jump("return")
-            return t
-
-        t = np.arange(128)
-        assert np.array_equal(outputs(build), np.where(t < 40, 0xDEAD, t))
-
-    def test_while_runs_its_test_each_time(self):
-        def build(b: Builder, t: Any) -> Any:
-            left, turns, more = b.variable(t), b.variable(0), b.value(pred)
-            with b.forever(more) as test:
-                with b.inside(test):
-                    b.op(LESS, 0, left, into=more)
-                b.op(ADD, left, 0xFFFFFFFF, into=left)
-                b.op(ADD, turns, 2, into=turns)
-            return turns
-
-        assert np.array_equal(outputs(build), 2 * np.arange(128))
-
-    @pytest.mark.parametrize("negated", [False, True])
-    def test_a_guard_keeps_the_bits_of_the_others(self, negated):
-        def build(b: Builder, t: Any) -> Any:
-            found = b.variable(5)
-            b.op(ADD, t, 0, into=found, guard=b.op(LESS, t, 20), negated=negated)
-            return found
-
-        t = np.arange(128)
-        assert np.array_equal(outputs(build), np.where((t < 20) != negated, t, 5))
 
     def test_constants_alone_make_a_value_for_every_thread(self):
         assert set(outputs(lambda b, t: b.op(ADD, 3, 4))) == {7}
@@ -303,28 +219,6 @@ class TestWarps:
 
         with pytest.raises(Divergence, match="lanes 4-31 wait at kernel.py"):
             outputs(build)
-
-
-SPACES = {"shared", "shared.base", "shared.dynamic"}
-
-
-def strings(path: Path) -> Iterator[str]:
-    """The strings of a module without its docstrings."""
-    tree = ast.parse(path.read_text())
-    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.value
-
-
-def test_no_instruction_is_known_by_name():
-    """Whatever the interpreter needs to know of an instruction stands in its row."""
-    opcodes = set(isa.opcodes())
-    for path in Path(launch.__file__).parent.rglob("*.py"):
-        for text in strings(path):
-            words = re.findall(r"[a-z]\w*(?:\.[a-z]\w*)+", text)
-            named = {text, *(word.split(".")[0] for word in words if word not in SPACES)}
-            assert not (named - SPACES) & opcodes, f"{path.name}: {text!r}"
 
 
 class TestWarpgroups:

@@ -9,9 +9,7 @@ import operator
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("fresh_ir")
 
 N = 32
 launch = functools.partial(running.launch, block=N)
+compare_with_python = functools.partial(running.compare_with_python, block=N)
 
 
 def ints(*values: int) -> np.ndarray:
@@ -51,21 +50,6 @@ def as_python(*args: Any, **options: Any) -> Any:
         return kernel
 
     return add
-
-
-def compare_with_python(kernel: Any, *args: Any, block: int = N, **constants: Any) -> None:
-    """Emulate `kernel`; its function, called by Python for each thread, must write the same."""
-    expected = copy.deepcopy(args)
-    for thread in range(block):
-        language = SimpleNamespace(threadIdx=SimpleNamespace(x=thread), range=range, static_range=range)
-        language.u64 = int
-        with mock.patch.dict(kernel.function.__globals__, tc=language):
-            kernel.function(*expected, **copy.deepcopy(constants))
-    before = copy.deepcopy(constants)
-    launch(kernel, *args, block=block, **constants)
-    for written, wanted in zip(args, expected, strict=True):
-        assert np.array_equal(written, wanted), (written, wanted)
-    assert constants == before, "the caller's objects are not touched"
 
 
 # -- branches ---------------------------------------------------------------------------------

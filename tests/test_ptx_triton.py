@@ -34,40 +34,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-def test_softmax(arch: str) -> None:
-    x = RNG.standard_normal((8, 777)).astype(np.float32)
-    out, e = np.zeros_like(x), np.exp(x - x.max(1, keepdims=True))
-    tc.ptx.from_triton(kernels.softmax, {"BLOCK": 1024}, arch=arch)[8](out, x, 777)
-    np.testing.assert_allclose(out, e / e.sum(1, keepdims=True), atol=1e-7)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("arch", ARCHS)
-def test_products(arch: str, dtype: type) -> None:
-    """`mma` with asynchronous copies on sm_80, `wgmma` on sm_90a; float32 as tf32."""
-    M, N, K = 150, 90, 96
-    a, b = (RNG.standard_normal(shape).astype(dtype) for shape in ((M, K), (K, N)))
-    c = np.zeros((M, N), np.float32)
-    tiles = {"BM": 64, "BN": 64, "BK": 32}
-    tc.ptx.from_triton(kernels.matmul, tiles, arch=arch, num_stages=3)[3, 2](a, b, c, M, N, K)
-    np.testing.assert_allclose(
-        c, a.astype(float) @ b.astype(float), atol=0.05 if dtype == np.float32 else 1e-4
-    )
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-def test_attention(arch: str) -> None:
-    n, D = 256, 64
-    q, k, v = (RNG.standard_normal((n, D)).astype(np.float16) for _ in range(3))
-    out = np.zeros((n, D), np.float32)
-    sizes = {"BM": 128, "BN": 64, "D": D}
-    tc.ptx.from_triton(kernels.attention, sizes, arch=arch)[2](q, k, v, out, n, 0.18)
-    scores = q.astype(float) @ k.astype(float).T * 0.18 * np.log(2)
-    p = np.exp(scores - scores.max(1, keepdims=True))
-    np.testing.assert_allclose(out, p / p.sum(1, keepdims=True) @ v, atol=1e-3)
-
-
 def test_the_kernel_in_ptx() -> None:
     x = np.zeros((7, 300), np.float32)
     kernel = tc.ptx.from_triton(kernels.softmax, {"BLOCK": 512}, arch="sm_90a", num_warps=8)
@@ -75,23 +41,8 @@ def test_the_kernel_in_ptx() -> None:
     assert found.name == "softmax" and threads == 256 and shared and ".target sm_90a" in found.module.ptx
 
 
-def test_atomics() -> None:
-    x, counts = RNG.integers(0, 100, 1000, np.int32), np.zeros(16, np.int32)
-    tc.ptx.from_triton(kernels.histogram, {"BLOCK": 256})[4](x, counts, 1000)
-    assert np.array_equal(counts, np.bincount(x % 16, minlength=16))
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-def test_tensor_descriptors(arch: str) -> None:
-    """Tensor maps for sm_90a; Triton takes them apart for sm_80."""
-    M, N, K = 256, 128, 192
-    a, b = (RNG.standard_normal(shape).astype(np.float16) for shape in ((M, K), (K, N)))
-    c = np.zeros((M, N), np.float16)
-    maps = [tc.ptx.tensor_map(x, box) for x, box in ((a, (128, 64)), (b, (64, 128)), (c, (128, 128)))]
-    sizes = {"BM": 128, "BN": 128, "BK": 64}
-    kernel = tc.ptx.from_triton(kernels.described_matmul, sizes, arch=arch, num_warps=8, num_stages=3)
-    kernel[2, 1](*maps, K)
-    np.testing.assert_allclose(c, a.astype(float) @ b.astype(float), rtol=2e-3, atol=1e-2)
+def test_boxes_of_tensor_descriptors() -> None:
+    a = np.zeros((256, 192), np.float16)
     with pytest.raises(tc.ArgumentError, match="a box of 1 axes for an array of 2"):
         tc.ptx.tensor_map(a, (64,))
     with pytest.raises(tc.ArgumentError, match="a swizzle of 16 bytes; allowed are 0, 32, 64 and 128"):

@@ -27,21 +27,9 @@ def grouped(*offsets: int) -> Callable[[], Any]:
 
 
 REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a type by name": (
-        lambda: kernels.gemm(A, B, out_dtype="f32"),
-        "a product of bf16 gives bf16 or f32, not 'f32'",
-    ),
     "sums of no kind": (
         lambda: kernels.gemm(A, B, accumulate="slow"),
         "accumulate is 'slow'; allowed are tc.f32, tc.f16 (f16 products) and 'fast' (fp8 products)",
-    ),
-    "an activation by name": (
-        lambda: kernels.gemm(A, B, epilogue="relu"),
-        "epilogue is 'relu'; a function epilogue(value, row, col)",
-    ),
-    "sparse B": (
-        lambda: kernels.gemm(A, kernels.compress(B, prune=True)),
-        "b is a SparseMatrix; only a may be one",
     ),
     "what was never packed": (
         lambda: kernels.decompress(A),
@@ -51,19 +39,10 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: HopperConfig(stages=-1),
         "group_m are 1 or more, stages 0 or more: HopperConfig(BM=128",
     ),
-    "no cluster": (lambda: HopperConfig(cluster_m=0), "k_slabs and group_m are 1 or more"),
     "nothing to split": (lambda: HopperConfig(split_k=0), "k_slabs and group_m are 1 or more"),
     "more slots than memory": (
         lambda: kernels.gemm(A, B, config=HopperConfig(stages=50)),
         "bytes of shared memory a block; sm_90a allows 232448 (227 KiB)",
-    ),
-    "parts of K for gates": (
-        lambda: kernels.swiglu(A, A.T, A.T, config=HopperConfig(split_k=3)),
-        "the kernel for products with a gate takes no split_k=3",
-    ),
-    "a tile of the other family": (
-        lambda: kernels.grouped_gemm(A, EXPERTS, FEW, config=kernels.AmpereConfig()),
-        "needed is a kernels.HopperConfig",
     ),
     "groups beyond A": (
         grouped(0, 5, 9, 17),

@@ -202,16 +202,6 @@ def _swiglu() -> Case:
     return Case(kernels.swiglu, 2, [zeros(512, BF16), x, y], {0: wanted}, {"BLOCK": 256}, 1e-2)
 
 
-def _rotary() -> Case:
-    x, angle = rows(128), reals(5, 64)
-    c, s = np.cos(angle), np.sin(angle)
-    a, b = x[:, :64], x[:, 64:]
-    wanted = np.concatenate([a * c - b * s, b * c + a * s], 1)
-    return Case(
-        kernels.rotary, 5, [zeros(x.shape, np.float32), x, c, s, 128], {0: wanted}, {"HALF": 64}, 1e-6
-    )
-
-
 def _quantise() -> Case:
     x = rows(200)
     scale = abs(x).max(1) / np.float32(127)
@@ -225,30 +215,10 @@ def _simple(kernel: Any, x: Any, wanted: Any, *more: Any, tolerance: float = 0.0
     return Case(kernel, 1, [out, x, *more], {0: wanted}, sizes or {"N": len(x)}, tolerance)
 
 
-def _interleaved() -> Case:
-    x, y = numbers(128), numbers(127)
-    y = np.append(y, 7).astype(np.int32)
-    wanted = np.concatenate([np.stack([x, y], 1).ravel(), x - y])
-    return Case(kernels.interleaved, 1, [zeros(384), x, y], {0: wanted}, {"N": 128})
-
-
 def _popcounts() -> Case:
     x = numbers(256, low=0, high=1 << 31)
     return _simple(
         kernels.popcounts, x, np.array([int(v).bit_count() + v // 4 for v in x.tolist()], np.int32)
-    )
-
-
-def _convolution() -> Case:
-    x, w = reals(500), reals(5)
-    wanted = np.array([sum(x[i + t] * w[t] for t in range(5) if i + t < 500) for i in range(500)])
-    return Case(
-        kernels.convolution,
-        2,
-        [zeros(500, np.float32), x, w, 500],
-        {0: wanted},
-        {"TAPS": 5, "BLOCK": 256},
-        1e-5,
     )
 
 
@@ -295,7 +265,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "dropout": _dropout,
     "transpose": _transpose,
     "prefix sums": lambda: _simple(kernels.prefix_sums, numbers(512), np.cumsum(numbers(512), dtype=np.int32)),
-    "running maxima": lambda: _simple(kernels.running_maxima, reals(256), np.maximum.accumulate(reals(256))),
     "sort": lambda: _simple(kernels.sorted_rows, numbers(256), np.sort(numbers(256))),
     "extremes": _extremes,
     "bins": lambda: _simple(kernels.bins, numbers(512, high=16), np.bincount(numbers(512, high=16), minlength=16).astype(np.int32), N=512, BINS=16),
@@ -314,16 +283,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "cross entropy": _cross_entropy,
     "gelu": _gelu,
     "swiglu": _swiglu,
-    "rotary": _rotary,
     "quantise": _quantise,
-    "interleave": _interleaved,
-    "flip": lambda: _simple(kernels.flipped, numbers(256), numbers(256)[::-1].copy()),
     "roots": lambda: _simple(kernels.square_roots, np.abs(reals(128)) + np.float32(0.1), np.sqrt(np.abs(reals(128)) + np.float32(0.1)), tolerance=1e-3),
     "cubes": lambda: Case(kernels.cubes, 16, [zeros(16), numbers(16)], {0: numbers(16) ** 3}, {"N": 16}),
     "popcounts": _popcounts,
     "tickets": lambda: Case(kernels.tickets, 8, [zeros(1), zeros(1)], {1: 40}, {"N": 5}),
-    "embedding": lambda: Case(kernels.embedding, 7, [zeros((7, 64), np.float32), reals(100, 64), numbers(7)], {0: reals(100, 64)[numbers(7)]}, {"D": 64}),
-    "convolution": _convolution,
     "gather": lambda: _simple(kernels.gathered, numbers(64), numbers(64)[numbers(64, high=64)], numbers(64, high=64)),
     "histogram": _histogram,
 }  # fmt: skip

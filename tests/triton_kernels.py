@@ -113,17 +113,6 @@ def prefix_sums(out, x, N: tl.constexpr):
 
 
 @triton.jit
-def _later(a, b):
-    return tl.where(b > a, b, a)
-
-
-@triton.jit
-def running_maxima(out, x, N: tl.constexpr):
-    i = tl.arange(0, N)
-    tl.store(out + i, tl.associative_scan(tl.load(x + i), 0, _later))
-
-
-@triton.jit
 def sorted_rows(out, x, N: tl.constexpr):
     i = tl.program_id(0) * N + tl.arange(0, N)
     tl.store(out + i, tl.sort(tl.load(x + i)))
@@ -229,36 +218,12 @@ def swiglu(out, x, y, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def rotary(out, x, cos, sin, n, HALF: tl.constexpr):
-    row, i = tl.program_id(0), tl.arange(0, HALF)
-    c, s = tl.load(cos + row * HALF + i), tl.load(sin + row * HALF + i)
-    a, b = tl.load(x + row * n + i), tl.load(x + row * n + HALF + i)
-    tl.store(out + row * n + i, a * c - b * s)
-    tl.store(out + row * n + HALF + i, b * c + a * s)
-
-
-@triton.jit
 def quantise(out, scales, x, n, BLOCK: tl.constexpr):
     row, i = tl.program_id(0), tl.arange(0, BLOCK)
     v = tl.load(x + row * n + i, mask=i < n, other=0.0)
     scale = tl.max(tl.abs(v), 0) / 127
     tl.store(scales + row, scale)
     tl.store(out + row * n + i, (v / scale + tl.where(v >= 0, 0.5, -0.5)).to(tl.int8), mask=i < n)
-
-
-@triton.jit
-def interleaved(out, x, y, N: tl.constexpr):
-    i = tl.arange(0, N)
-    both = tl.interleave(tl.load(x + i), tl.load(y + i))
-    left, right = tl.split(tl.reshape(both, (N, 2)))
-    tl.store(out + tl.arange(0, 2 * N), both)
-    tl.store(out + 2 * N + i, left - right)
-
-
-@triton.jit
-def flipped(out, x, N: tl.constexpr):
-    i = tl.arange(0, N)
-    tl.store(out + i, tl.flip(tl.load(x + i), 0))
 
 
 @triton.jit
@@ -300,21 +265,6 @@ def tickets(lock, total, N: tl.constexpr):
     tl.store(total, before + N)
     tl.debug_barrier()
     tl.atomic_xchg(lock, 0)
-
-
-@triton.jit
-def embedding(out, table, index, D: tl.constexpr):
-    row, i = tl.program_id(0), tl.arange(0, D)
-    tl.store(out + row * D + i, tl.load(table + tl.load(index + row) * D + i))
-
-
-@triton.jit
-def convolution(out, x, w, n, TAPS: tl.constexpr, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    acc = tl.zeros((BLOCK,), tl.float32)
-    for tap in tl.static_range(TAPS):
-        acc += tl.load(x + i + tap, mask=i + tap < n, other=0.0) * tl.load(w + tap)
-    tl.store(out + i, acc, mask=i < n)
 
 
 @triton.jit

@@ -97,45 +97,6 @@ def w4a16(a: tc.Array, packed: tc.Array, scales: tc.Array, d: tc.Array, group: t
             tc.store_elements(d, fragment, origin=origin, bounded=True)
 
 
-@tc.kernel(threads=128)
-def attention(
-    q: tc.Array, k: tc.Array, v: tc.Array, o: tc.Array, scale: tc.f32, causal: tc.Const[bool] = True
-) -> None:
-    """O = softmax(Q K^T) V for arrays (heads, length, 64); a warp has 16 queries."""
-    tile_q, tile_k, tile_v = (tc.shared((64, 64), tc.f16, swizzle=128) for _ in range(3))
-    head, first, keys = tc.blockIdx.y, tc.blockIdx.x * 64, k.shape[1]
-    row = tc.warp_id() * 16
-    tc.copy_tile(tile_q, q, (head, first, 0), bounded=True)
-    out = [mma.d.zeros() for _ in range(8)]
-    best, total = tc.row_values(mma.d, -math.inf), tc.row_values(mma.d)
-    for start in range(0, min(keys, first + 64) if causal else keys, 64):
-        tc.copy_tile(tile_k, k, (head, start, 0), bounded=True)
-        tc.copy_tile(tile_v, v, (head, start, 0), bounded=True)
-        tc.cp_async_commit()
-        tc.cp_async_wait(0)
-        tc.barrier()
-
-        def masked(x: tc.f32, i: tc.s32, j: tc.s32) -> Any:
-            seen = (j < keys) & (j <= i) if causal else j < keys
-            return tc.select(seen, x * scale, -math.inf)
-
-        fq, fk = tc.ldmatrix(tile_q[row : row + 16, :], mma.a), tc.ldmatrix(tile_k.T, mma.b)
-        scores = tc.tiled_mma(mma, [mma.d.zeros() for _ in range(8)], fq, fk)
-        scores = [
-            s.map_coordinates(lambda x, i, j: masked(x, first + row + i, start + 8 * n + j))
-            for n, s in enumerate(scores)
-        ]
-        grown = tc.maximum(best, tc.row_max(scores))
-        weights, shrink = [tc.exp2(s - grown) for s in scores], tc.exp2(best - grown)
-        best, total = grown, total * shrink + tc.row_sum(weights)
-        out = tc.tiled_mma(
-            mma, [x * shrink for x in out], tc.as_operand(weights, mma.a), tc.ldmatrix(tile_v, mma.b)
-        )
-        tc.barrier()
-    for n, x in enumerate(out):
-        tc.store_elements(o[head, :, :], x / total, origin=(first + row, 8 * n), bounded=True)
-
-
 @tc.kernel
 def pieces(x: tc.Array, y: tc.Array, sums: tc.Array) -> None:
     """Assigned elements, masks, statistics and registers of fragments."""
@@ -178,13 +139,6 @@ def main() -> None:
     w4a16[(1, 1), 128](a, codes[:, ::2] | codes[:, 1::2] << 4, scales, d)
     w = (codes.T.astype(np.float16) - 8) * np.repeat(scales, 64, axis=0)
     assert np.allclose(d, a.astype(np.float64) @ w.astype(np.float64), atol=1e-3)
-
-    q, k, v = (draw.standard_normal((1, 64, 64)).astype(np.float16) for _ in range(3))
-    o = np.zeros_like(q)
-    attention[(1, 1), 128](q, k, v, o, math.log2(math.e) / 8)
-    scores = np.einsum("hqd,hkd->hqk", q.astype(np.float64), k) / 8
-    p = np.exp(np.where(np.tri(64, dtype=bool), scores, -np.inf))
-    assert np.allclose(o, p / p.sum(-1, keepdims=True) @ v, atol=2e-3)
 
     x, y = draw.standard_normal((16, 8)).astype(np.float32), np.zeros((16, 8), np.float32)
     pieces[1, 32](x, y, sums := np.zeros(16, np.float32))

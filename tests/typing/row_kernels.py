@@ -48,29 +48,6 @@ def layer_norm(x: tc.Array, weight: tc.Array, bias: tc.Array, y: tc.Array, eps: 
 
 
 @tc.kernel
-def softmax(x: tc.Array, y: tc.Array, scale: tc.f32, causal: tc.Const[bool] = False) -> None:
-    """A warp for each row; `causal` masks the columns behind the row's number."""
-    row, lane = tc.blockIdx.x * (tc.blockDim.x // 32) + tc.warp_id(), tc.lane_id()
-    if row >= x.shape[0]:
-        return
-    end = min(row + 1, x.shape[1]) if causal else x.shape[1]
-    largest = tc.f32(-math.inf)
-    for column in range(lane, end, 32):
-        largest = max(largest, x[row, column] * scale)
-    for step in (16, 8, 4, 2, 1):
-        largest = max(largest, tc.shfl_xor(largest, step))
-    total = tc.f32(0)
-    for column in range(lane, end, 32):
-        total += math.exp(x[row, column] * scale - largest)
-    total = warp_sum(total)
-    for column in range(lane, x.shape[1], 32):
-        if column < end:
-            y[row, column] = tc.exp(x[row, column] * scale - largest) / total
-        else:
-            y[row, column] = 0.0
-
-
-@tc.kernel
 def scan(x: tc.Array, y: tc.Array, count: tc.s32, exclusive: tc.Const = False) -> None:
     """Prefix sums of a row of at most 1024 integers: in a warp, of the warps, and both."""
     i, lane, warp = tc.threadIdx.x, tc.lane_id(), tc.warp_id()
@@ -132,21 +109,6 @@ def quantise(x: tc.Array, y: tc.Array, scales: tc.Array, largest: tc.Const[float
         scales[row] = 1 / scale
 
 
-@tc.kernel
-def histogram(x: tc.Array, counts: tc.Array, bins: tc.Const[int]) -> None:
-    local = tc.shared(bins, tc.u32)
-    for i in range(tc.threadIdx.x, bins, tc.blockDim.x):
-        local[i] = 0
-    tc.barrier()
-    first = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
-    for i in range(first, x.shape[0], tc.blockDim.x * tc.gridDim.x):
-        tc.atomic("add", local.at(x[i].to(tc.u32) % bins), 1)
-    tc.barrier()
-    for i in range(tc.threadIdx.x, bins, tc.blockDim.x):
-        if local[i] != 0:
-            tc.reduce("add", counts.at(i), local[i])
-
-
 BYTES = {tc.f16: 2, tc.bf16: 2, tc.f32: 4}
 
 
@@ -177,12 +139,6 @@ def main() -> None:
     exact = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
     assert np.allclose(y, exact * weight + bias, atol=1e-4)
 
-    softmax[2, 128](x, y, 0.5)
-    weights = np.exp(0.5 * (x - x.max(axis=1, keepdims=True)))
-    assert np.allclose(y, weights / weights.sum(axis=1, keepdims=True), atol=1e-5)
-    softmax.emulate[2, 128](x, y, 0.5, causal=True)
-    assert y[0, 0] == 1 and not y[0, 1:].any()
-
     numbers, sums = draw.integers(-9, 9, 200).astype(np.int32), np.zeros(200, np.int32)
     scan[1, 256](numbers, sums, 200)
     assert np.array_equal(sums, np.cumsum(numbers))
@@ -198,10 +154,6 @@ def main() -> None:
     q, scales = np.zeros((8, 128), tc.e4m3.numpy), np.zeros(8, np.float32)
     quantise.emulator("sm_90a", profile=True)[8, 32](rows, q, scales)
     assert np.allclose(q.astype(np.float32) * scales[:, None], rows, rtol=0.07, atol=0.02)
-
-    counts = np.zeros(7, np.uint32)
-    histogram.configured(2, 64, shared_bytes=0)(numbers + 9, counts, bins=7)
-    assert np.array_equal(counts, np.bincount((numbers + 9) % 7, minlength=7))
 
     target = np.zeros(200, np.float32)
     copy[1, 64](weight, target)
