@@ -29,6 +29,10 @@ TOOLS = {
     "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
     "learn": ("benchmarks.choices.learn", "the trees and the menu of gemm's choice, from timings"),
     "regret": ("benchmarks.choices.regret", "the choice of configuration beside all plausible ones"),
+    "attention-tutorial": (
+        "benchmarks.programs.attention_tutorial",
+        "the steps of the attention tutorial beside cuDNN, on a GPU",
+    ),
     "tutorial": ("benchmarks.programs.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": (
         "benchmarks.answered.timeline",

@@ -1,4 +1,4 @@
-"""Pages of the site for whole programs: the steps of the Hopper tutorial and the examples."""
+"""Pages of the site for whole programs: the steps of the Hopper tutorials and the examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from tensorcore_dsl.viewer.observe import observe
 from tensorcore_dsl.viewer.page import page
 
 ROOT = Path(__file__).parent.parent
-STEPS = sorted((ROOT / "kernels" / "tutorial").glob("hopper_gemm_*.py"))
+TUTORIAL = ROOT / "kernels" / "tutorial"
+# The title of a list of steps -> the steps.
+LADDERS = {
+    "Steps of the [Hopper tutorial](../hopper_tutorial.md)": sorted(TUTORIAL.glob("hopper_gemm_*.py")),
+    "Steps of the [attention tutorial](../attention_tutorial.md)": sorted(
+        TUTORIAL.glob("hopper_attention_*.py")
+    ),
+}
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 UNSEEN = {"numba_matmul"}  # whose kernel is Numba's
 # Of programs that make no launch without them.
@@ -30,7 +37,7 @@ the package lead to the reference. *See inside* opens its kernels with PTX, SASS
 
 @dataclass(frozen=True)
 class Program:
-    """A file, and the step before it if it is one of the tutorial."""
+    """A file, and the step before it if it is one of a tutorial."""
 
     path: Path
     before: Path | None = None
@@ -76,20 +83,26 @@ def _code(path: Path) -> str:
     return re.sub(r'\A""".*?"""\n+', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
+def sections() -> dict[str, list[Program]]:
+    """The programs by the title of their list: the steps of the tutorials, then the examples."""
+    ladders = {
+        title: [Program(path, before) for path, before in zip(steps, [None, *steps])]
+        for title, steps in LADDERS.items()
+    }
+    return {**ladders, "[Examples](../examples.md)": [Program(path) for path in EXAMPLES]}
+
+
 def programs() -> list[Program]:
-    """The steps of the tutorial, then the examples."""
-    steps = [Program(path, before) for path, before in zip(STEPS, [None, *STEPS])]
-    return [*steps, *map(Program, EXAMPLES)]
+    """All programs, in the order of the lists."""
+    return [one for section in sections().values() for one in section]
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """(file name, text) of each page, the list of them first."""
-    every = programs()
-    rows = [f"| [{one.path.name}]({one.name}.md) | {one.story[0]} |" for one in every]
-    count = len(STEPS)
-    tables = ["| file | computes |\n|---|---|\n" + "\n".join(part) for part in (rows[:count], rows[count:])]
-    text = f"{INTRODUCTION}\n## Steps of the [Hopper tutorial](../hopper_tutorial.md)\n\n{tables[0]}\n\n"
-    text += f"## [Examples](../examples.md)\n\n{tables[1]}\n\n"
+    every, text = programs(), f"{INTRODUCTION}\n"
+    for title, section in sections().items():
+        rows = "\n".join(f"| [{one.path.name}]({one.name}.md) | {one.story[0]} |" for one in section)
+        text += f"## {title}\n\n| file | computes |\n|---|---|\n{rows}\n\n"
     names = "\n".join(one.name for one in every)
     yield "index.md", f"{text}```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{names}\n```\n"
     for one in every:

@@ -170,16 +170,17 @@ def test_products_with_a_hole_stay_apart():
     assert len(found) == 2
 
 
-def test_excerpts_of_the_hopper_tutorial_are_its_kernels():
+@pytest.mark.parametrize("name, least", [("hopper_tutorial", 8), ("attention_tutorial", 5)])
+def test_excerpts_of_a_tutorial_are_its_kernels(name, least):
     """Each block that is only shown stands in the file that its section links to."""
-    sections = (ROOT / "docs/hopper_tutorial.md").read_text().split("\n## ")
+    sections = (ROOT / f"docs/{name}.md").read_text().split("\n## ")
     shown = 0
     for section in sections:
         files = re.findall(r"\(\.\./(kernels/tutorial/\w+\.py)\)", section)
         for excerpt in (block.text for block in generate.blocks(section) if block.language == "py"):
             assert excerpt in (ROOT / files[0]).read_text(), files[0]
             shown += 1
-    assert shown >= 8
+    assert shown >= least
 
 
 def test_the_hopper_tutorial_has_the_newest_results():

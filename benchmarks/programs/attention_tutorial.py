@@ -1,0 +1,117 @@
+"""The steps of docs/attention_tutorial.md beside `kernels.attention` and cuDNN, on an H100 or H200."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.gpu import Launch, TimedLaunch
+from benchmarks.harness import Report
+from benchmarks.products.gemm import torch_with_gpu
+from benchmarks.programs.attention import drawn_sets, other
+from benchmarks.programs.examples import difference
+from benchmarks.programs.tutorial import METHOD as TIMING
+from benchmarks.programs.tutorial import QUICK_ROUNDS, ROUNDS, time_settled
+from benchmarks.tables import Table, duration
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels import tutorial
+
+# Batch, heads, length and D.
+PROBLEMS = ((1, 16, 16384, 128), (4, 16, 4096, 128), (4, 16, 4096, 64))
+TOLERANCE = 2.0**-6  # of the largest magnitude
+REFERENCE, LIBRARY = "cuDNN", "kernels.attention"
+METHOD = {
+    **{name: TIMING[name] for name in ("clock", "order", "settle_s", "settling")},
+    "operands": "standard normal bf16",
+    "buffers": "rotating sets of q, k, v and o that together exceed the L2 cache",
+    "reference": "cuDNN through PyTorch's scaled_dot_product_attention",
+    "share": "median over rounds of the reference's time over the kernel's",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        metavar="R",
+        help=f"samples of each kernel (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
+    )
+
+
+def run(options: argparse.Namespace) -> Report:
+    torch = torch_with_gpu()
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    report = Report("attention-tutorial", {"rounds": rounds}, dict(METHOD))
+    for problem in PROBLEMS[: 1 if options.quick else None]:
+        for causal in (False, True):
+            report.results += measure(torch, problem, causal, rounds)
+            report.save(options.out)
+    return report
+
+
+def measure(
+    torch: Any, problem: tuple[int, int, int, int], causal: bool, rounds: int
+) -> list[dict[str, Any]]:
+    """One result for each kernel, the reference last."""
+    batch, heads, length, dim = problem
+    data = drawn_sets(torch, batch, heads, heads, length, dim, dim)
+    work = 4.0 * batch * heads * length**2 * dim * (0.5 if causal else 1)
+    exact = other(torch, "CUDNN_ATTENTION", data[0], causal)
+    results, launches = [], []
+    for name, launch in compared(torch, data, causal):
+        data[0][3].zero_()  # all but the reference write to the same results
+        result = launch(0)
+        apart = difference(data[0][3] if result is None else result, exact)
+        correct = apart is not None and apart <= TOLERANCE
+        results.append({"name": name, "problem": [*problem, causal], "error": apart, "correct": correct})
+        launches.append(TimedLaunch(torch, launch, len(data)))
+    timings = time_settled(launches, rounds)
+    for result, timing in zip(results, timings, strict=True):
+        pairs = zip(timings[-1].samples, timing.samples, strict=True)
+        shares = sorted(theirs / own for theirs, own in pairs)
+        rate, share = work / timing.median / 1e12, shares[len(shares) // 2]
+        result |= {"timing": timing.json(), "tflops": rate, "share": share}
+    return results
+
+
+def compared(torch: Any, data: list[list[Any]], causal: bool) -> Iterator[tuple[str, Launch]]:
+    """The launches: those of the steps and of the library write to o and return None."""
+    for number, name in enumerate(tutorial.ATTENTION_NAMES, 1):
+        step, options = tutorial.load_step(number, tutorial.ATTENTION_NAMES), {}
+        if number == len(tutorial.ATTENTION_NAMES):
+            options["tickets"] = torch.zeros(1, dtype=torch.int32, device="cuda")
+        yield name, partial(launch_step, partial(step.attention, causal=causal, **options), data)
+    yield LIBRARY, partial(launch_library, data, causal)
+    yield REFERENCE, lambda i: other(torch, "CUDNN_ATTENTION", data[i], causal)
+
+
+def launch_step(attention: Any, data: list[list[Any]], i: int) -> None:
+    attention(*data[i])
+
+
+def launch_library(data: list[list[Any]], causal: bool, i: int) -> None:
+    q, k, v, o = data[i]
+    kernels.attention(q, k, v, causal=causal, out=o)
+
+
+def tables(document: dict[str, Any]) -> Iterator[Table]:
+    """A table for each problem."""
+    results = document["results"]
+    for problem in {tuple(r["problem"]): None for r in results}:
+        batch, heads, length, dim, causal = problem
+        yield Table(
+            f"bf16, {batch} x {heads} heads, {length} keys, D {dim}{', causal' * causal}",
+            [
+                {
+                    "kernel": r["name"],
+                    "TFLOP/s": f"{r['tflops']:.0f}",
+                    f"of {REFERENCE}": f"{r['share']:.1%}",
+                    "time": duration(r["timing"]["median"]),
+                    "notes": "" if r["correct"] else "WRONG RESULT",
+                }
+                for r in results
+                if tuple(r["problem"]) == problem
+            ],
+        )

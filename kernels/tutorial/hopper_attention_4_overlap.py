@@ -1,0 +1,225 @@
+"""Step 4: inside a consumer, too, the softmax overlaps a product: next scores before this output.
+
+A consumer issues the scores of the next tile, then the output of this tile, and waits for the
+scores only. The softmax of the next tile runs while the product with v is still in flight.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import tensorcore_dsl as tc
+
+CONSUMERS = 2
+BM, BN = 64 * CONSUMERS, 128  # queries of a CTA, keys of a tile
+STAGES = 2  # tiles of keys, and tiles of values, in shared memory
+SLAB = 64  # columns of a shared tile: rows of 128 bytes, one swizzle wide
+THREADS = 128 * (1 + CONSUMERS)
+# Registers of a thread of the producer and of a consumer: 24 + 2 * 240 is 3 * 168, what the CTA is
+# launched with (65536 / 384, rounded down to a multiple of 8).
+REGISTERS = (24, 240)
+TURN = 1  # named barriers: TURN + c lets consumer c issue its products; barrier 0 is tc.barrier()
+
+
+@tc.kernel(threads=THREADS, min_blocks=1)
+def attention_kernel(
+    q: tc.Array,
+    k: tc.Array,
+    v: tc.Array,
+    o: tc.Array,
+    scale: tc.f32,
+    dim: tc.Const = 64,
+    causal: tc.Const = False,
+):
+    """Grid: (tiles of BM queries, heads, batch). All arrays are (batch, heads, length, dim)."""
+    slabs = dim // SLAB
+    qk = getattr(tc.wgmma, f"m64n{BN}k16")(q.dtype, q.dtype, tc.f32)
+    pv = getattr(tc.wgmma, f"m64n{dim}k16")(q.dtype, q.dtype, tc.f32, source="registers")
+    tile_q = tc.shared((CONSUMERS, slabs, 64, SLAB), q.dtype, swizzle=128)
+    tile_k = tc.shared((STAGES, slabs, BN, SLAB), q.dtype, swizzle=128)
+    tile_v = tc.shared((STAGES, slabs, BN, SLAB), q.dtype, swizzle=128)
+    map_q = tc.tensor_map(q, (1, 1, 64, SLAB), swizzle=128)
+    map_k = tc.tensor_map(k, (1, 1, BN, SLAB), swizzle=128)
+    map_v = tc.tensor_map(v, (1, 1, BN, SLAB), swizzle=128)
+    spare = tc.shared(1, tc.f32)  # a word that no thread writes, see keep_behind
+    full_q, full_k, full_v = tc.mbarriers(1), tc.mbarriers(STAGES), tc.mbarriers(STAGES)
+    empty_k, empty_v = tc.mbarriers(STAGES), tc.mbarriers(STAGES)
+    first, head, batch = tc.blockIdx.x * BM, tc.blockIdx.y, tc.blockIdx.z
+    # Query i sees the keys up to i + ahead, so that the last query sees all keys.
+    queries, keys = q.shape[2], k.shape[2]
+    ahead = keys - queries
+    end = min(keys, first + BM + ahead) if causal else keys
+
+    if tc.threadIdx.x == 0:
+        full_q[0].init(1)
+        for stage in tc.static_range(STAGES):
+            for full, empty in ((full_k, empty_k), (full_v, empty_v)):
+                full[stage].init(1)  # the producer's arrival, with the bytes that it expects
+                empty[stage].init(CONSUMERS)  # one arrival of each consumer
+        tc.fence_mbarrier_init()
+    tc.barrier()
+
+    def load(tile, boxes, full, empty, start, stage, phase):
+        """Load one tile of keys or values when its stage is empty."""
+        empty[stage].wait(phase)
+        full[stage].arrive_expect_tx(slabs * boxes.bytes)
+        for slab in tc.static_range(slabs):
+            tc.tma_load(tile[stage, slab], boxes, (batch, head, start, slab * SLAB), full[stage])
+
+    def produce():
+        if tc.threadIdx.x == 0:
+            full_q[0].arrive_expect_tx(CONSUMERS * slabs * map_q.bytes)
+            for part in tc.static_range(CONSUMERS):
+                for slab in tc.static_range(slabs):
+                    place = batch, head, first + 64 * part, slab * SLAB
+                    tc.tma_load(tile_q[part, slab], map_q, place, full_q[0])
+            # A new barrier is in phase 0, so a wait for parity 1 returns at once: all stages start
+            # out empty.
+            stage, phase = tc.u32(0), tc.u32(1)
+            for start in tc.range(0, end, BN):
+                load(tile_k, map_k, full_k, empty_k, start, stage, phase)
+                load(tile_v, map_v, full_v, empty_v, start, stage, phase)
+                stage, phase = advance(stage, phase)
+
+    def issue_scores(scores, consumer, stage):
+        """Issue q kᵀ of one tile as one group of wgmma."""
+        tc.wgmma_fence()
+        for slab in tc.static_range(slabs):
+            # Without `accumulate` the product replaces the scores of the tile before.
+            keys_of_tile = tile_k[stage, slab]
+            scores = tc.wgmma_async(qk, scores, tile_q[consumer, slab], keys_of_tile, accumulate=slab > 0)
+        tc.wgmma_commit()
+        return scores
+
+    def issue_output(out, weights, stage):
+        """Issue out += weights v of one tile as one group of wgmma."""
+        tc.wgmma_fence()
+        out = tc.wgmma_async(pv, out, weights, tile_v[stage], b_major="mn")
+        tc.wgmma_commit()
+        return out
+
+    def weigh(scores, row, start, best, total):
+        """Mask the tiles at an edge: behind the last key, or on the diagonal. Then one softmax step."""
+        edge = start + BN > keys
+        if causal:
+            edge = edge | (start + BN - 1 > row + ahead)
+        if edge:
+            scores = masked(scores, row, start, keys, ahead, causal)
+        return softmax(scores, best, total, scale)
+
+    def consume(consumer):
+        row, leader = first + 64 * consumer, tc.threadIdx.x % 128 == 0
+        scores, out = qk.d.zeros(), pv.d.zeros()
+        best, total = tc.row_values(qk.d, -math.inf), tc.row_values(qk.d)
+        stage, phase = tc.u32(0), tc.u32(0)
+        if consumer == 1:
+            tc.barrier_arrive(TURN, 256)  # the first turn is consumer 0's
+        full_q[0].wait(0)
+        full_k[stage].wait(phase)
+        scores = issue_scores(scores, consumer, stage)
+        tc.wgmma_wait(0)
+        empty_k[stage].arrive(pred=leader)
+        scores, shrink, best, total = weigh(scores, row, 0, best, total)
+        weights = tc.as_operand(scores, pv.a)
+        for start in tc.range(BN, end, BN):
+            next_stage, next_phase = advance(stage, phase)
+            full_k[next_stage].wait(next_phase)
+            tc.barrier(TURN + consumer, 256)
+            scores = issue_scores(scores, consumer, next_stage)
+            full_v[stage].wait(phase)
+            out = issue_output(out, weights, stage)
+            # The other consumer issues its products behind these two.
+            tc.barrier_arrive(TURN + 1 - consumer, 256)
+            tc.wgmma_wait(1)  # the scores are complete, the output may still be in flight
+            empty_k[next_stage].arrive(pred=leader)
+            scores, shrink, best, total = weigh(scores, row, start, best, total)
+            keep_behind(total, spare)
+            tc.wgmma_wait(0)
+            empty_v[stage].arrive(pred=leader)
+            # Most tiles leave every maximum as it is: then all factors are exactly 1.
+            first_row, second_row = shrink.elements()
+            if tc.vote("any", (first_row < 1) | (second_row < 1)):
+                out = out * shrink
+            weights = tc.as_operand(scores, pv.a)
+            stage, phase = next_stage, next_phase
+        full_v[stage].wait(phase)
+        out = issue_output(out, weights, stage)
+        tc.wgmma_wait(0)
+        if consumer == 0:
+            tc.barrier(TURN, 256)  # takes the turn that consumer 1 has passed on last
+        out = out * tc.rcp(tc.row_sum(total))
+        tc.store_elements(o[batch, head, :, :], out, origin=(row, 0), bounded=True)
+
+    tc.warp_specialize((1, produce), (CONSUMERS, consume), registers=REGISTERS)
+
+
+def masked(scores, query, key, keys, ahead, causal):
+    """Set scores to -inf where a query does not see the key; `query`, `key`: of the first row and column."""
+
+    def mask(score, i, j):
+        visible = key + j < keys
+        if causal:
+            visible = visible & (key + j <= query + i + ahead)
+        return tc.select(visible, score, -math.inf)
+
+    return scores.map_coordinates(mask)
+
+
+def softmax(scores, best, total, scale):
+    """Weights of a key tile, the factor of all earlier sums, the new maximum and the new total.
+
+    Every query sees key 0, which is in the first tile, so the maximum is never -inf. `total` is the
+    sum of each lane's own weights; only the end of the kernel adds up the four lanes of a row.
+    """
+    grown = tc.maximum(best, tc.row_max(scores))
+    weights = tc.exp2(tc.fma(scores, scale, grown * -scale), ftz=True)
+    shrink = tc.exp2((best - grown) * scale, ftz=True)
+    return weights, shrink, grown, tc.fma(total, shrink, tc.row_sum(weights, across_lanes=False))
+
+
+def keep_behind(total, spare):
+    """Keep the next wait behind the softmax, whose last result is `total`.
+
+    ptxas moves a wait up past arithmetic, and then nothing overlaps. It does not move a wait past a
+    store. Sums are positive, so nothing is stored.
+    """
+    for each in total.elements():
+        spare.at(0).store(each, pred=each < 0)
+
+
+def advance(stage, phase):
+    """Advance to the next stage; the parity flips behind the last one."""
+    last = stage == STAGES - 1
+    return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
+
+
+def attention(q: Any, k: Any, v: Any, o: Any, causal: bool = False, kernel: Any = attention_kernel) -> Any:
+    """Launch o = softmax(q kᵀ / sqrt(D)) v; `kernel` may also be `attention_kernel.emulator(...)`."""
+    (batch, heads, queries, dim), keys = q.shape, k.shape[2]
+    if k.shape != (batch, heads, keys, dim) or dim not in (64, 128) or keys < (queries if causal else 1):
+        raise tc.ArgumentError(
+            f"q and k have the same batch, heads and D, which is 64 or 128, and every query sees a key; "
+            f"they are {tuple(q.shape)} and {tuple(k.shape)}, causal={causal}"
+        )
+    scale = math.log2(math.e) / math.sqrt(dim)  # exp(x) is exp2(x log2(e))
+    return kernel[(-(-queries // BM), heads, batch), THREADS](q, k, v, o, scale, dim=dim, causal=causal)
+
+
+def main() -> None:
+    draw = np.random.default_rng(0).standard_normal
+    q, k, v = (draw((1, 1, n, 64)).astype(tc.bf16.numpy) for n in (200, 300, 300))
+    o = np.zeros_like(q)
+    attention(q, k, v, o, causal=True)
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    scores = np.where(np.tri(200, 300, 100, dtype=bool), q @ k.swapaxes(2, 3) / 8, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = weights / weights.sum(-1, keepdims=True) @ v
+    right = np.allclose(o.astype(np.float64), exact, rtol=2**-7, atol=2**-7)
+    print("o agrees with NumPy" if right else "o DIFFERS from NumPy")
+
+
+if __name__ == "__main__":
+    main()

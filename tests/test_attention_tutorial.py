@@ -1,0 +1,162 @@
+"""The ladder of attention kernels: every step in emulation with all checks, and as the assembler sees it."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from attention_cases import exact, operands
+
+import tensorcore_dsl as tc
+from benchmarks.harness import Timing
+from benchmarks.programs import attention_tutorial as benchmark
+from tensorcore_dsl.host import has_program_assembler
+from tensorcore_dsl.kernels import tutorial
+
+NAMES = tutorial.ATTENTION_NAMES
+STEPS = range(1, len(NAMES) + 1)
+
+
+def load_step(number: int) -> ModuleType:
+    return tutorial.load_step(number, NAMES)
+
+
+def check(number: int, queries: int, keys: int, causal: bool, seed: int | None = None, **sizes: Any) -> None:
+    """One CTA of step 5 computes several tiles."""
+    module, arrays = load_step(number), operands(queries, keys, **sizes)
+    o = np.full_like(arrays[0], 7)
+    order: Any = {} if seed is None else {"order": seed}
+    kernel = module.attention_kernel.emulator("sm_90a", checks=True, **order)
+    module.attention(*arrays, o, causal, kernel, **({"ctas": 1} if number == 5 else {}))
+    want, _, bound = exact(*arrays, causal=causal)
+    assert (abs(np.float64(o) - want) <= bound).all()
+
+
+@pytest.mark.parametrize("number", STEPS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_agrees_with_float64(number: int, causal: bool) -> None:
+    """Without races; sizes that tiles do not divide, and more key tiles than stages."""
+    check(number, 130, 333, causal)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", STEPS)
+@pytest.mark.parametrize("seed", range(2))
+def test_other_orders_of_warps(number: int, seed: int) -> None:
+    check(number, 200, 333, True, seed, dim=128, dtype=np.float16)
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_one_key(number: int) -> None:
+    check(number, 1, 1, True)
+
+
+@pytest.mark.parametrize("queries, pack", [(8, 4), (32, 4), (33, 1)])
+def test_heads_that_share_keys(queries: int, pack: int) -> None:
+    """Packed, with all rows of a tile in use, and not packed."""
+    check(5, queries, 150, True, heads=8, shared_by=4)
+
+
+def test_the_counter_of_tiles_ends_at_zero() -> None:
+    module, arrays = load_step(5), operands(300, 300, heads=2)
+    tickets, results = np.zeros(1, np.int32), []
+    for _ in range(2):
+        results.append(np.zeros_like(arrays[0]))
+        kernel = module.attention_kernel.emulator("sm_90a")
+        module.attention(*arrays, results[-1], True, kernel, ctas=3, tickets=tickets)
+        assert tickets[0] == 0
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_arguments_that_a_step_refuses(number: int) -> None:
+    module = load_step(number)
+    for sizes in ({"dim": 96}, {"heads": 3, "shared_by": 3, "width": 32}, {"queries": 80}):
+        q, k, v = operands(**{"queries": 64, "keys": 70, **sizes})
+        k = k[:, :, :, :32] if "width" in sizes else k
+        with pytest.raises(tc.ArgumentError, match=r"64 or 128.* they are \(1, "):
+            module.attention(q, k, v, np.empty_like(q), causal=True)
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_the_program_in_each_file(number: int, capsys: Any) -> None:
+    load_step(number).main()
+    assert capsys.readouterr().out == "o agrees with NumPy\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", STEPS)
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_assembles_without_spills_or_warnings(number: int, dim: int, causal: bool) -> None:
+    """By ptxas itself: nvJitLink ignores setmaxnreg."""
+    if not has_program_assembler():
+        pytest.skip("needs a whole-program ptxas")
+    x, tickets = np.empty((1, 2, 2048, dim), ml_dtypes.bfloat16), np.zeros(1, np.int32)
+    arrays = (x, x, x, x, tickets) if number == 5 else (x, x, x, x)
+    kernel = load_step(number).attention_kernel
+    used = kernel.resources(*arrays, 1.0, dim=dim, causal=causal, arch="sm_90a")
+    assert used.spill_stores == used.spill_loads == 0 and not used.warnings, used
+
+
+def test_each_file_stands_alone() -> None:
+    """A reader copies it: it imports NumPy and the package, nothing else of the library."""
+    for name in NAMES:
+        lines = (tutorial.FOLDER / f"{name}.py").read_text().splitlines()
+        imports = [line for line in lines if line.startswith(("import ", "from "))]
+        assert imports == [
+            "from __future__ import annotations",
+            "import math",
+            "from typing import Any",
+            "import numpy as np",
+            "import tensorcore_dsl as tc",
+        ]
+
+
+class Tensor(np.ndarray):
+    """As much of a torch tensor as the benchmark uses."""
+
+    def zero_(self) -> None:
+        self[...] = 0
+
+    def double(self) -> Any:
+        return self.astype(np.float64).view(Tensor)
+
+    def flatten(self) -> Any:
+        return np.ndarray.flatten(self).view(Tensor)
+
+
+@pytest.mark.thorough
+def test_benchmark_measures_every_step(monkeypatch: Any, tmp_path: Any, capsys: Any) -> None:
+    """Without a GPU: torch, cuDNN and the clock are stand-ins; the kernels run in emulation."""
+    made = operands(64, 64)
+    data = [[x.view(Tensor) for x in (*made, np.empty_like(made[0]))]]
+    torch = SimpleNamespace(zeros=lambda *_, **__: np.zeros(1, np.int32), int32=None)
+
+    def cudnn(torch: Any, backend: str, arrays: Any, causal: bool) -> Any:
+        return exact(*made, causal=causal)[0].view(Tensor)
+
+    def difference(mine: Any, other: Any) -> float:
+        return float(abs(mine.astype(np.float64) - other).max())
+
+    def time_settled(launches: list[Any], rounds: int) -> list[Timing]:
+        return [Timing((float(1 + place),) * rounds) for place, _ in enumerate(launches)]
+
+    stand_ins = {
+        "torch_with_gpu": lambda: torch, "other": cudnn, "difference": difference,
+        "time_settled": time_settled, "TimedLaunch": lambda torch, launch, sets: launch(0),
+        "drawn_sets": lambda *_: data,
+    }  # fmt: skip
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(benchmark, name, stand_in)
+    report = benchmark.run(SimpleNamespace(rounds=3, quick=True, out=tmp_path))  # type: ignore[arg-type]
+    assert [r["name"] for r in report.results] == 2 * [*NAMES, "kernels.attention", "cuDNN"]
+    assert all(r["correct"] for r in report.results)
+    assert [r["share"] for r in report.results[:7]] == [7 / place for place in range(1, 8)]
+    assert len(list(tmp_path.glob("attention-tutorial-*.json"))) == 1
+    for table in benchmark.tables(report.json()):
+        table.print()
+    assert "hopper_attention_5_persistent" in capsys.readouterr().out
