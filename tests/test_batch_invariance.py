@@ -81,7 +81,7 @@ def test_a_row_has_its_bits_in_every_product(name):
     dtype, options = TYPES[name]
     a, b = numbers(70, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
     whole, draw = invariant(a, b, **options), np.random.default_rng(5)
-    for M in (1, 3, 64, 65, 130):
+    for M in (1, 3, 65, 130):
         chosen = draw.integers(0, len(a), M)
         rows = np.where(draw.random((M, 1)) < 0.5, a[chosen], numbers(M, K, dtype=dtype, seed=M))
         kept = (rows == a[chosen]).all(1)
@@ -100,16 +100,14 @@ def test_a_row_has_its_bits_in_every_batch(name):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("family", ["sm80", "sm90", None])
+@pytest.mark.parametrize("family", ["sm80", None])
 @pytest.mark.parametrize("name", ["bf16", "f16", "f16 in f16", "tf32", "s8"])
 def test_layouts_and_families_have_no_part_in_it(name, family):
     """A and D by rows or columns, at any address; both families of kernels."""
     dtype, options = TYPES[name]
     a, b = numbers(24, K, dtype=dtype), numbers(K, N, dtype=dtype, order="F")
     wanted = invariant(a, b, **options)
-    assert same(invariant(a, b, family=family, **options), wanted)
-    if family == "sm90":
-        return
+    assert same(invariant(a, b, family=family or "sm90", **options), wanted)
     shifted = np.zeros((24, K + 1), dtype)
     shifted[:, 1:] = a
     rows = np.zeros((N, 24), wanted.dtype).T
@@ -269,7 +267,10 @@ def forget_rankings() -> None:
         function.cache_clear()
 
 
-@pytest.fixture(params=[(132, True), (132, False), (78, True), (16, False)], ids=str)
+DEVICES = [(132, True), (132, False), (78, True), (16, False)]  # multiprocessors, and is there ptxas
+
+
+@pytest.fixture(params=DEVICES, ids=str)
 def device(request, monkeypatch):
     """Another count of multiprocessors, with the assembler or without."""
     sms, assembler = request.param
@@ -310,7 +311,11 @@ def drawn_problem(draw: np.random.Generator, name: str) -> GemmProblem:
     return GemmProblem.of(a, b, None, d, bits=INVARIANT, **options)
 
 
-@pytest.mark.parametrize("name", TYPES)
+CHOICES = [(name, DEVICES[0]) for name in TYPES]
+CHOICES += [(name, device) for name in ("bf16", "f32", "e4m3") for device in DEVICES[1:]]
+
+
+@pytest.mark.parametrize("name, device", CHOICES, indirect=["device"], ids=str)
 def test_the_choice_has_one_order(name, device):
     """For one N and K, of all M, layouts and batches; without the option there are several."""
     draw = np.random.default_rng(11)
@@ -331,7 +336,7 @@ def test_the_choice_has_one_order(name, device):
 
 def test_all_rows_of_models_have_a_configuration(device):
     """Every configuration that the cost model may choose for a skinny or tall A is in the order."""
-    for M in (*range(1, 18), *range(24, 137, 8), 127, 129, 256, 1000, 4096, 16384):
+    for M in (1, 2, 7, 8, 9, 16, 17, 24, 64, 72, 127, 128, 129, 136, 256, 1000, 4096, 16384):
         for n, k in ((4096, 14336), (512, 7168), (8, 65536)):
             a, b, d = (
                 empty(*shape, dtype=BF16, by_rows=i != 1) for i, shape in enumerate(((M, k), (k, n), (M, n)))

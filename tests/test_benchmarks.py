@@ -247,29 +247,6 @@ def test_page_without_markers_is_refused(tmp_path):
     assert page.EMPTY in page.updated(f"{page.BEGIN}{page.END}", tmp_path)
 
 
-def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.host.launch.BATCH", 2)
-    monkeypatch.setattr("benchmarks.host.launch.driver.cuda_available", lambda: False)
-    monkeypatch.setattr(compile_time, "PORTABLE", {"tf32": DTYPES["tf32"]})
-    run(tmp_path, "launch", "--rounds", "2")
-    run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
-    monkeypatch.setattr(forms, "WORK", 1)
-    run(tmp_path, "forms", "--repeats", "1", "--only", "m16n8k4.row.col.f32.tf32")
-    run(tmp_path, "gemm", "--target", "cpu", "--sizes", "16", "--dtypes", "s8", "--no-plot")
-    target = tmp_path / "page.md"
-    target.write_text(f"{page.BEGIN}\n{page.END}\n")
-    assert command.main(["report", "--results", str(tmp_path), "--page", str(target)]) == 0
-    text = target.read_text()
-    for said in (
-        "### launch",
-        "ours, configured, 3 scalars",
-        "Python to IR",
-        "### forms",
-        "| 16 x 16 x 16 |",
-    ):
-        assert said in text
-
-
 # The command
 
 

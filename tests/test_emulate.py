@@ -225,10 +225,6 @@ class TestScalars:
         assert moved.tolist() == [0, *range(31)]
         assert inside.tolist() == [False] + [True] * 31
 
-    def test_signed_bits_are_bits(self):
-        a = np.full(32, -2, np.int32)
-        assert (emulate("add.s32", a, 1).view(np.int32) == -1).all()
-
 
 class TestMistakes:
     @pytest.mark.parametrize(

@@ -33,20 +33,6 @@ UNALIGNED_ARRIVE = instruction("barrier.arrive")
 
 
 class TestBarriers:
-    def test_warps_see_what_was_written_before(self):
-        """Each warp loops a different number of times before the barrier."""
-        b = Builder(("out", u64), shared=4 * 128)
-        t = b.op(TID)
-        with b.loop(0, b.op(MUL, b.op(WARP_ID), 3)):
-            b.op(ADD, t, 1)
-        b.op(STORE_SHARED, b.op(MUL, t, 4), t)
-        b.op(SYNC, 0)
-        other = b.op(ADD, 127, b.op(MUL, t, 0xFFFFFFFF))
-        b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(LOAD_SHARED, b.op(MUL, other, 4)))
-        out = np.zeros(128, np.uint32)
-        b.run(out, block=128)
-        assert np.array_equal(out, np.arange(128)[::-1])
-
     def test_producer_and_consumers_hand_over(self):
         """Warp 0 produces ten values, one at a time; warps 1 and 2 add them up."""
         b = Builder(("out", u64), shared=4)
