@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +36,11 @@ CONTENTS = {
     caches.KERNELS: "compiled kernels",
     caches.LOOPS: "compiled loops of the emulator",
     caches.MEASUREMENTS: "measurements of tuning",
+}
+
+ON_CPU = {  # what a script imports, and what runs its kernels in emulation
+    r"^\s*(import|from) triton\b": ptx.triton_on_cpu,
+    r"^\s*(import|from) numba\b.*\bcuda\b": ptx.numba_on_cpu,
 }
 
 Command = Callable[[argparse.Namespace], int]  # the exit status
@@ -185,15 +190,15 @@ def on_target(run: Command) -> Command:
 def check(options: argparse.Namespace) -> int:
     requested: str | None = options.order
     order = order_of(int(requested) if requested is not None and requested.isdecimal() else requested)
-    body = None
     if options.script.endswith(".ptx") and options.arguments[:1] == ["--launch"]:
         options.launch = "".join(options.arguments[1:])
     if options.launch is not None:
         body = partial(ptx_launches, options.script, options.launch, options.arch)
     elif options.script.endswith(".ptx"):
         raise ArgumentError("the launches of a file of PTX are needed: --launch FILE, in TOML")
-    elif re.search(r"^\s*(import|from) triton\b", source_text(options.script), re.MULTILINE):
-        body = partial(triton_script, options.script, options.arguments, options.arch)
+    else:
+        source_of(options.script)  # or its error
+        body = partial(run_script, options.script, options.arguments, options.arch)
     return check_script(
         options.script,
         options.arguments,
@@ -206,19 +211,18 @@ def check(options: argparse.Namespace) -> int:
     )
 
 
-def source_text(script: str) -> str:
-    source_of(script)  # or its error
-    return Path(script).read_text(encoding="utf-8", errors="replace")
-
-
 def ptx_launches(script: str, launches: str, arch: str | None) -> str:
     run_launches(script, launches, arch)
     return ""
 
 
-def triton_script(script: str, arguments: Sequence[str], arch: str | None) -> str:
-    """Run a script of Triton, which needs no GPU then."""
-    with ptx.triton_on_cpu(arch or "sm_90a"):
+def run_script(script: str, arguments: Sequence[str], arch: str | None) -> str:
+    """Run a script as `python script.py arguments` does; kernels of Triton and Numba need no GPU."""
+    text = Path(script).read_text(encoding="utf-8", errors="replace")
+    with ExitStack() as stack:
+        for pattern, on_cpu in ON_CPU.items():
+            if re.search(pattern, text, re.MULTILINE):
+                stack.enter_context(on_cpu(arch or "sm_90a"))
         return run(source_of(script), script, arguments)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.__main__ import main
+from tensorcore_dsl.environment.numba_cuda import numba_cuda
+from tensorcore_dsl.interpreter import Report
 
 cuda = pytest.importorskip("numba.cuda")
 from numba import float32  # noqa: E402
@@ -102,3 +107,151 @@ def test_device_functions_printing_and_tuples(capsys):
     i = np.arange(16)
     assert np.array_equal(x, (3 * i & 7) * i * 2 + i * (i - 1) // 2)
     assert capsys.readouterr().out == "thread 0 7\nthread 1 7\n"
+
+
+SCRIPT = """
+import numpy as np
+from numba import cuda, float32, int32
+
+@cuda.jit(device=True)
+def mirrored(t, n):
+    return n - 1 - t
+
+@cuda.jit("void(float32[:], float32[:])")
+def reverse(x, out):
+    part = cuda.shared.array(0, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    part[t] = x[i]
+    cuda.syncthreads()
+    out[i] = part[mirrored(t, cuda.blockDim.x)]
+
+@cuda.jit
+def count(x, bins):
+    cuda.atomic.add(bins, x[cuda.grid(1)] % 4, 1)
+
+@cuda.jit
+def neighbours(x):
+    i = cuda.grid(1)
+    x[i] = cuda.shfl_down_sync(0xFFFFFFFF, x[i], 1)
+
+assert cuda.is_available() and cuda.get_current_device().compute_capability == (9, 0)
+x = np.arange(128, dtype=np.float32)
+stream = cuda.stream()
+with stream.auto_synchronize():
+    device, out = cuda.to_device(x, stream), cuda.device_array(128, np.float32, stream=stream)
+    reverse[2, 64, stream, 256](device, out)
+    assert (out.copy_to_host(stream=stream) == x.reshape(2, 64)[:, ::-1].ravel()).all()
+numbers, bins = np.arange(64, dtype=np.int32), np.zeros(4, np.int32)
+count[2, 32](numbers, bins)
+neighbours[2, 32](numbers)
+cuda.synchronize()
+print(bins, numbers[:3], out[5])
+"""
+
+
+def test_a_script_needs_no_change(tmp_path, capfd):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    assert main(["check", str(path)]) == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith("[16 16 16 16] [1 2 3] 58.0\n")
+    assert "3 launches checked: no findings" in printed
+
+
+def test_a_script_with_a_race_is_reported_at_its_line(tmp_path, capfd):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.replace("    cuda.syncthreads()\n", ""))
+    assert main(["check", str(path)]) == 1
+    line = SCRIPT.splitlines().index("    out[i] = part[mirrored(t, cuda.blockDim.x)]")
+    assert f"script.py:{line}" in capfd.readouterr().out
+
+
+@pytest.fixture
+def reports() -> Iterator[list[Report]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", numba_cuda("numba.cuda.core.errors").NumbaPerformanceWarning)
+        with tc.ptx.numba_on_cpu("sm_80") as reports:
+            yield reports
+
+
+def test_arrays_live_on_the_device(reports):
+    assert cuda.get_current_device().compute_capability == (8, 0)
+    a, b = np.random.default_rng(0).random((2, 20, 20))
+    device, out = cuda.to_device(a), cuda.device_array_like(a)
+    product[(3, 3), (8, 8)](device, b, out, 0.5)
+    product[(3, 3), (8, 8)](out[:10], device, out[10:], 2.0)
+    want = a @ b / 2
+    np.testing.assert_allclose(out[:10].copy_to_host(), want[:10])
+    np.testing.assert_allclose(out[10:].copy_to_host(), 2 * want[:10] @ a)
+    assert len(reports) == 2
+
+
+def test_an_access_out_of_bounds_is_found(reports):
+    with pytest.raises(tc.OutOfBounds, match="thread 8 of block 0"):
+        no_barrier[1, 64](cuda.to_device(np.zeros(8, np.float32)))
+
+
+def test_mapped_memory_and_constants(reports):
+    table = np.arange(8.0)
+
+    @cuda.jit
+    def looked_up(x: Any) -> None:
+        x[cuda.grid(1)] += cuda.const.array_like(table)[cuda.threadIdx.x]
+
+    x = cuda.mapped_array(16)
+    x[:] = 1
+    looked_up[2, 8](x)
+    assert np.array_equal(x, 1 + np.tile(table, 2))
+
+
+def test_records_are_copied_back(reports):
+    @cuda.jit
+    def written(record: Any, texts: Any) -> None:
+        record.a = cuda.warpsize
+        texts[0] = texts[1]
+
+    records = np.zeros(2, [("a", np.float64), ("b", np.int32)]).view(np.recarray)
+    texts = np.array(["first", "second"])
+    written[1, 1](records[1], texts)
+    assert records.a.tolist() == [0, 32]
+    assert texts.tolist() == ["second", "second"]
+
+
+def test_events(reports):
+    stream, first, last = cuda.stream(), cuda.event(), cuda.event()
+    first.record(stream)
+    last.record(stream)
+    last.synchronize()
+    assert first.query()
+    assert cuda.event_elapsed_time(first, last) >= 0
+
+
+def test_functions_of_cuda_are_linked(tmp_path, reports):
+    path = tmp_path / "thrice.cu"
+    path.write_text('extern "C" __device__ int thrice(int *result, int x) { *result = 3 * x; return 0; }\n')
+    thrice = cuda.declare_device("thrice", "int32(int32)", link=str(path))
+
+    @cuda.jit
+    def all_thrice(x: Any) -> None:
+        x[cuda.grid(1)] = thrice(x[cuda.grid(1)])
+
+    x = np.arange(32, dtype=np.int32)
+    all_thrice[1, 32](x)
+    assert np.array_equal(x, 3 * np.arange(32))
+
+
+def test_what_the_driver_lacks_is_refused(reports):
+    with pytest.raises(tc.ArgumentError, match="cuMemAllocManaged of CUDA's driver is not emulated"):
+        cuda.managed_array(8)
+    with pytest.raises(tc.ArgumentError, match="8 bytes at 0x.* are in no allocation"):
+        cuda.current_context().device.primary_context.memalloc(4).memset(0, 8)
+
+
+def test_the_driver_is_itself_again_afterwards():
+    driver = numba_cuda("numba.cuda.cudadrv.driver")
+    error, device = driver.driver.initialization_error, driver.ExperimentalDevice
+    with tc.ptx.numba_on_cpu():
+        kept = cuda.to_device(np.ones(4))
+    assert driver.driver.initialization_error == error
+    assert driver.ExperimentalDevice is device
+    del kept  # which warns nobody

@@ -102,7 +102,8 @@ def run(  # noqa: PLR0913, PLR0915
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
     `arguments` has a value for each parameter of the kernel; for tensor maps it is a
-    `TensorMapArgument`. `cluster`: CTAs of a cluster, where the kernel does not fix them.
+    `TensorMapArgument`. Arrays may stand before these; kernels reach them by addresses that are numbers.
+    `cluster`: CTAs of a cluster, where the kernel does not fix them.
     `program`: the result of `compile_program`, if there is one already. `checks=False` switches off
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
     in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
@@ -399,14 +400,15 @@ def _cluster(kernel: Kernel, grid: Dim3, cluster: Dim3 | None) -> Dim3 | None:
 
 
 def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, list[Any]]:
-    if len(arguments) != len(kernel.params):
+    before = len(arguments) - len(kernel.params)
+    if before < 0 or not all(isinstance(a, GlobalPointer) for a in arguments[:before]):
         names = ", ".join(p.name for p in kernel.params)
         raise ArgumentError(
             f"{kernel.name} has {len(kernel.params)} parameters ({names}), {len(arguments)} values given"
         )
     memory = Arguments(arguments)
-    arrays, maps = count(), count()
-    pairs = zip(kernel.params, arguments, strict=True)
+    arrays, maps = count(before), count()
+    pairs = zip(kernel.params, arguments[before:], strict=True)
     return memory, [_value(param, argument, memory, arrays, maps) for param, argument in pairs]
 
 

@@ -52,13 +52,17 @@ def from_cuda(
     >>> x = np.ones(32, np.float32)                                                # doctest: +SKIP
     >>> report = tc.ptx.from_cuda(SOURCE).twice[1, 32](x)                          # doctest: +SKIP
     """
-    nvrtc: Any = import_module("cuda.bindings.nvrtc")  # cuda.core compiles only where there is a driver
-    found = import_module("cuda.pathfinder").find_nvidia_header_directory
     path = Path(source) if isinstance(source, Path) or "\n" not in source else None
     text = path.read_text(encoding="utf-8") if path else str(source)
-    name = str(path or "<cuda>")
+    return load(ptx_of(text, str(path or "<cuda>"), arch, include, ["-lineinfo", *options]))
+
+
+def ptx_of(text: str, name: str, arch: str, include: Sequence[str | Path], options: Sequence[str]) -> str:
+    """PTX of CUDA C++; ArgumentError with the messages of NVRTC if it refuses the text."""
+    nvrtc: Any = import_module("cuda.bindings.nvrtc")  # cuda.core compiles only where there is a driver
+    found = import_module("cuda.pathfinder").find_nvidia_header_directory
     folders = [*include, *filter(None, map(found, ("cudart", "cccl")))]
-    flags = [f"-arch={arch}", "-lineinfo", *(f"-I{folder}" for folder in folders), *options]
+    flags = [f"-arch={arch}", *(f"-I{folder}" for folder in folders), *options]
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], [])
     (failed,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
     what = "ProgramLog" if failed else "PTX"
@@ -66,7 +70,7 @@ def from_cuda(
     made = b" " * size
     getattr(nvrtc, f"nvrtcGet{what}")(program, made)
     nvrtc.nvrtcDestroyProgram(program)
-    result = made.rstrip(b"\0").decode(errors="replace") + "\n"
+    result: str = made.rstrip(b"\0").decode(errors="replace") + "\n"
     if failed:
         raise ArgumentError(f"NVRTC refuses {name}:\n{result}")
-    return load(result)
+    return result

@@ -66,6 +66,22 @@ def load(source: str | Path) -> Module:
     return Module(syntax.parse(text, str(path or "<ptx>")), text)
 
 
+def linked(texts: Sequence[str]) -> Module:
+    """Kernels of several texts of PTX, which may call functions of each other."""
+    parts = [syntax.parse(text, "<ptx>") for text in texts]
+    whole = syntax.Text(parts[0].version, parts[0].target)
+    for part in parts:
+        whole.kernels += part.kernels
+        for name, function in part.functions.items():
+            if not function.declared or name not in whole.functions:
+                whole.functions[name] = function
+    variables = [v for part in parts for v in part.variables]
+    defined = {v.name for v in variables if not v.external}
+    known = {v.name: v for v in variables if not (v.external and v.name in defined)}
+    whole.variables += known.values()
+    return Module(whole, "\n".join(texts))
+
+
 class Module:
     """Kernels of a file of PTX, by name.
 
@@ -228,7 +244,8 @@ class PtxKernel:
         config, _ = configured(grid, block, shared_bytes=shared_bytes, cluster=cluster)
         return partial(self._run, config)
 
-    def _run(self, config: LaunchConfig, *arguments: Any) -> Report:
+    def _run(self, config: LaunchConfig, *arguments: Any, memory: Sequence[np.ndarray] = ()) -> Report:
+        """memory: arrays that the kernel reaches by addresses that are numbers, as allocations 0, 1, ..."""
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         if len(arguments) != len(self.declared):
             raise ArgumentError(
@@ -250,6 +267,7 @@ class PtxKernel:
                 _value(x, param.value.type.dtype, param.name)
                 for x, param in zip(on_arrays(found, arrays), self.ir.params, strict=True)
             ]
+            values[:0] = [GlobalPointer(x, f"allocation {i}") for i, x in enumerate(memory)]
             session = current_session()
             checks = self.checks or session is not None
             launch = partial(

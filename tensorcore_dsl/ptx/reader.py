@@ -419,6 +419,8 @@ class _Reader:
         kind, text = item[:2]
         if kind == "name" and text in self.addresses:
             return self.addresses[text]
+        if text == "WARP_SZ":
+            return 32
         if kind != "number":
             self.refuse(f"{s.opcode}: {text} is no register, number or variable in shared memory", s.loc)
         return number_of(text)

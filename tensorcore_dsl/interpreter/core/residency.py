@@ -18,12 +18,17 @@ _RESERVED = 1024  # bytes of shared memory that the system takes of each CTA, fr
 _REGISTERS, _REGISTER_UNIT = 65536, 256  # of a multiprocessor, in four partitions; handed to a warp at once
 
 
+def multiprocessors(arch: Arch) -> int:
+    """Multiprocessors of a device."""
+    return _DEVICES[arch.number][0]
+
+
 def resident(arch: Arch, threads: int, shared: int) -> int:
     """CTAs of `threads` threads and `shared` bytes of shared memory that a device holds.
 
     At most: the registers of a kernel may allow fewer.
     """
-    return _DEVICES[arch.number][0] * max(min(limits(arch, threads, shared).values()), 1)
+    return multiprocessors(arch) * max(min(limits(arch, threads, shared).values()), 1)
 
 
 def limits(arch: Arch, threads: int, shared: int, registers: int | None = None) -> dict[str, int]:

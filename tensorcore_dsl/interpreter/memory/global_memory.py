@@ -78,7 +78,7 @@ class Arguments:
 
     def describe(self, address: int) -> str:
         """Describe the memory at or near a virtual address, for messages."""
-        index = (address >> accesses.SPACE_BITS) - 1
+        index = allocation_of(address)
         if not 0 <= index < len(self.pointers):
             return "it belongs to no argument of the launch"
         pointer, row = self.pointers[index], self.table[index]
@@ -103,6 +103,16 @@ class Arguments:
         return f"bytes {real:#x} to {real + size - 1:#x} of global memory"
 
 
+def base_of(index: int) -> int:
+    """The virtual address of an allocation."""
+    return (2 * index + 3) << (accesses.SPACE_BITS - 1)
+
+
+def allocation_of(address: int) -> int:
+    """The index of the allocation to which a virtual address belongs, if there is one."""
+    return (address >> accesses.SPACE_BITS) - 1
+
+
 def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]:
     """(virtual start, bytes, real start, writable); keeps the alignment within the base array."""
     array = pointer.array
@@ -114,8 +124,7 @@ def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]
         owner = owner.base
     shift = (low - span(owner)[0]) % ALIGNMENT
     writable = pointer.writable and array.flags.writeable
-    start = ((2 * index + 3) << (accesses.SPACE_BITS - 1)) + shift
-    return start, high - low, low, int(writable)
+    return base_of(index) + shift, high - low, low, int(writable)
 
 
 def span(array: np.ndarray) -> tuple[int, int]:
@@ -196,7 +205,7 @@ class GlobalMemory(accesses.WordMemory):
 
     def locate(self, address: int, size: int, verb: str, thread: int) -> tuple[str, int]:
         """The argument that `size` bytes at a virtual address belong to, and their real address."""
-        index = (address >> accesses.SPACE_BITS) - 1
+        index = allocation_of(address)
         inside = 0 <= index < len(self.arguments.pointers)
         row = self.table[index] if inside else np.zeros(accesses.COLUMNS, int)
         offset = address - int(row[accesses.VIRTUAL])

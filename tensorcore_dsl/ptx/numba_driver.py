@@ -1,0 +1,400 @@
+"""Scripts of Numba without a GPU: a driver for numba-cuda that launches kernels in emulation.
+
+Numba compiles kernels, binds arguments and keeps device arrays itself. It asks the driver for memory, copies,
+streams, events and modules, and cuda.core for the launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.arch import arch as arch_of
+from tensorcore_dsl.dtypes import named
+from tensorcore_dsl.environment.numba_cuda import numba_cuda
+from tensorcore_dsl.errors import ArgumentError, public
+from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.interpreter.core.residency import limits, multiprocessors
+from tensorcore_dsl.interpreter.memory.global_memory import allocation_of, base_of
+from tensorcore_dsl.ptx.cuda_kernels import ptx_of
+from tensorcore_dsl.ptx.module import Module, PtxKernel, linked
+
+MEMORY = 1 << 36  # bytes of the device, as programs are told
+NOTHING = (  # A launch and a copy have ended when they return.
+    "cuCtxSynchronize", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset",
+    "cuEventDestroy", "cuEventQuery", "cuEventSynchronize", "cuKernelSetAttribute", "cuKernelSetCacheConfig",
+    "cuLibraryUnload", "cuProfilerStart", "cuProfilerStop", "cuStreamDestroy", "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+)  # fmt: skip
+ATTRIBUTES = {
+    "ASYNC_ENGINE_COUNT": 1, "CAN_MAP_HOST_MEMORY": 1, "MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024,
+    "MAX_BLOCK_DIM_Z": 64, "MAX_GRID_DIM_X": (1 << 31) - 1, "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 48 << 10, "MAX_THREADS_PER_BLOCK": 1024, "UNIFIED_ADDRESSING": 1,
+    "WARP_SIZE": 32,
+}  # fmt: skip
+DESTRUCTORS = ("cuMemFree", "cuMemFreeHost", "cuMemHostUnregister", "cuEventDestroy", "cuStreamDestroy")
+
+
+@public
+@contextmanager
+def numba_on_cpu(arch: str = "sm_90a", *, checks: bool = True) -> Iterator[list[Report]]:
+    """Run the launches of Numba's `@cuda.jit` kernels inside on the CPU, with all checks.
+
+    Device arrays, copies, pinned and mapped memory, streams and events work; a launch has ended when it
+    returns. `tensorcore-dsl check script.py` runs a whole script so.
+
+    Parameters
+    ----------
+    arch : str
+        The architecture that kernels are compiled for, and whose bits they give.
+    checks : bool
+        All checks, those of races included; else those of bounds alone.
+
+    Yields
+    ------
+    list of Report
+        One for each launch so far.
+
+    Raises
+    ------
+    UnsupportedSyntax
+        At a launch: what `load` does not read.
+    ArgumentError
+        At a call of CUDA's driver that emulation lacks.
+
+    Examples
+    --------
+    >>> with tc.ptx.numba_on_cpu() as reports:                                     # doctest: +SKIP
+    ...     device = cuda.to_device(x)
+    ...     double[4, 32](device)
+    """
+    numba_cuda()
+    bridge = numba_cuda("numba.cuda.cudadrv.driver")
+    devices = numba_cuda("numba.cuda.cudadrv.devices")
+    arrays = numba_cuda("numba.cuda.cudadrv.devicearray")
+    dispatcher = numba_cuda("numba.cuda.dispatcher")
+    library = numba_cuda("numba.cuda.codegen").CUDACodeLibrary
+    emulated = _Driver(arch_of(arch), checks, bridge)
+    real = vars(bridge.driver)
+    bridge._logger = bridge.make_logger()  # which Numba makes only where it finds a driver
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(real, emulated.functions()))
+        for owner, name, value in (
+            (bridge, "ExperimentalDevice", emulated.device),
+            (type(bridge.driver), "_cuda_python_wrap_fn", _refuse),
+            (arrays, "_to_strided_memory_view", _view(arrays)),
+            (arrays, "_make_strided_memory_view", emulated.host_view),
+            (library, "get_cufunc", emulated.loaded(library.get_cufunc)),
+            (dispatcher, "launch", emulated.launch),
+            (dispatcher, "compile_cuda", _with_lines(dispatcher.compile_cuda)),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        list_of_devices = devices._DeviceList.lst.fget
+        stack.callback(list_of_devices.cache_clear)
+        list_of_devices.cache_clear()
+        yield emulated.reports
+    if real.get("initialization_error"):  # of arrays that live on, without a GPU
+        real.update({name: _nothing for name in DESTRUCTORS})
+
+
+def _refuse(driver: Any, name: str) -> Any:
+    raise ArgumentError(f"{name} of CUDA's driver is not emulated")
+
+
+def _nothing(*arguments: Any) -> None:
+    pass
+
+
+def _with_lines(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's compiler, with the lines of Python in its PTX."""
+
+    def compile_cuda(*arguments: Any, **options: Any) -> Any:
+        return compiled(*arguments, **options | {"lineinfo": not options.get("debug")})
+
+    return compile_cuda
+
+
+def _view(arrays: Any) -> Callable[..., tuple[Any, bool]]:
+    """How Numba sees an array that is an argument of a launch: copied to the device if it is the host's."""
+    original = arrays._to_strided_memory_view
+
+    def view(x: Any, stream: Any = 0, copy: bool = True, user_explicit: bool = False) -> tuple[Any, bool]:
+        if not isinstance(x, (np.ndarray, np.generic)) and not hasattr(x, "__cuda_array_interface__"):
+            return original(x, stream=stream, copy=copy, user_explicit=user_explicit)  # type: ignore[no-any-return]
+        device, copied = arrays.auto_device(x, stream=stream, copy=copy, user_explicit=user_explicit)
+        shim = device._strided_memory_view_shim
+        device.ptr, device._layout = shim.ptr, shim._layout
+        return device, copied
+
+    return view
+
+
+def _whole(x: Any) -> int:
+    """A handle or an address as a number."""
+    return int(getattr(x, "value", x) or 0)
+
+
+class _Driver:
+    """What numba-cuda asks CUDA's driver and cuda.core for, of one emulated device.
+
+    arrays: of its memory, allocation i at the address `base_of(i)`; host: page-locked memory of the host, by
+    address; places: addresses on the device of page-locked memory and of variables of modules.
+    """
+
+    def __init__(self, arch: Arch, checks: bool, bridge: Any) -> None:
+        self.arch, self.checks, self.bridge, self.binding = arch, checks, bridge, bridge.binding
+        self.reports: list[Report] = []
+        self.arrays: list[np.ndarray] = []
+        self.host: dict[int, np.ndarray] = {}
+        self.places: dict[Any, int] = {}
+        self.handles, self.recorded = count(1 << 8), dict[int, float]()
+        self.contexts, self.lock = threading.local(), threading.RLock()
+        self.caches = WeakKeyDictionary[Any, dict[str, Any]]()
+
+    def functions(self) -> dict[str, Any]:
+        """Attributes of Numba's driver: its state, and functions of CUDA."""
+        state: dict[str, Any] = {
+            "is_initialized": True,
+            "initialization_error": None,
+            "pid": None,
+            "devices": {},
+        }
+        functions = {name: getattr(self, name) for name in dir(self) if name.startswith("cu")}
+        moving = [name for name in functions if name.startswith(("cuMemcpy", "cuMemset"))]
+        later = {f"{name}Async": functions[name] for name in moving}
+        return state | dict.fromkeys(NOTHING, _nothing) | functions | later
+
+    def device(self, number: int) -> Any:
+        """The device of cuda.core."""
+        return SimpleNamespace(
+            device_id=number,
+            compute_capability=divmod(self.arch.number, 10),
+            name=f"emulated {self.arch.name}",
+            uuid="emulated",
+            context=SimpleNamespace(handle=self.binding.CUcontext(1)),
+            set_current=_nothing,
+        )
+
+    def host_view(self, x: Any, *, stream_ptr: Any) -> Any:
+        """Memory of the host as cuda.core has it."""
+        return SimpleNamespace(ptr=self.bridge.host_pointer(x))
+
+    # -- device and contexts -----------------------------------------------------------------------
+
+    def cuDeviceGetCount(self) -> int:
+        return 1
+
+    def cuDriverGetVersion(self) -> int:
+        return 13000
+
+    def cuDeviceGetAttribute(self, code: Any, number: int) -> int:
+        name = code.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        if name not in ATTRIBUTES and name != "MULTIPROCESSOR_COUNT":
+            raise ArgumentError(f"the attribute {name} of a device is not emulated")
+        return ATTRIBUTES.get(name) or multiprocessors(self.arch)
+
+    def cuDeviceCanAccessPeer(self, *devices: Any) -> int:
+        return 0
+
+    def cuCtxGetDevice(self) -> int:
+        return 0
+
+    def cuCtxPushCurrent(self, context: Any) -> None:
+        vars(self.contexts).setdefault("stack", []).append(context)
+
+    def cuCtxPopCurrent(self) -> Any:
+        return self.contexts.stack.pop()
+
+    def cuCtxGetCurrent(self) -> Any:
+        stack = getattr(self.contexts, "stack", None)
+        return stack[-1] if stack else self.binding.CUcontext(0)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def place(self, array: np.ndarray) -> int:
+        """Put an array into memory; returns its address."""
+        with self.lock:
+            free = (i for i, old in enumerate(self.arrays) if not old.size)
+            index = next(free, len(self.arrays))
+            self.arrays[index:] = [array, *self.arrays[index + 1 :]]
+        return base_of(index)
+
+    def free(self, address: int) -> None:
+        self.arrays[allocation_of(address)] = np.zeros(0, np.uint8)
+
+    def bytes_at(self, address: Any, size: int) -> np.ndarray:
+        """Memory from an address on."""
+        index = allocation_of(_whole(address))
+        array = self.arrays[index] if 0 <= index < len(self.arrays) else np.zeros(0, np.uint8)
+        offset = _whole(address) - base_of(index)
+        if not 0 <= offset <= array.size - size:
+            raise ArgumentError(f"{size} bytes at {_whole(address):#x} are in no allocation of the device")
+        return array[offset : offset + size]
+
+    def cuMemAlloc(self, size: int) -> Any:
+        return self.binding.CUdeviceptr(self.place(np.zeros(max(size, 1), np.uint8)))
+
+    def cuMemFree(self, address: Any) -> None:
+        self.free(_whole(address))
+
+    def cuMemGetInfo(self) -> tuple[int, int]:
+        return MEMORY - sum(array.size for array in self.arrays), MEMORY
+
+    def cuMemGetAddressRange(self, address: Any) -> tuple[int, int]:
+        index = allocation_of(_whole(address))
+        return base_of(index), self.arrays[index].size
+
+    def cuPointerGetAttribute(self, attribute: Any, address: Any) -> Any:
+        return address
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> int:
+        array = np.zeros(max(size, 1), np.uint8)
+        self.host[array.ctypes.data] = array
+        return array.ctypes.data
+
+    def cuMemHostRegister(self, address: int, size: int, flags: int) -> None:
+        self.host[_whole(address)] = _memory(address, size)
+
+    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Any:
+        host = _whole(address)
+        self.places[host] = self.place(self.host[host])
+        return self.binding.CUdeviceptr(self.places[host])
+
+    def cuMemFreeHost(self, address: int) -> None:
+        host = _whole(address)
+        del self.host[host]
+        if host in self.places:
+            self.free(self.places.pop(host))
+
+    def cuMemHostUnregister(self, address: int) -> None:
+        self.cuMemFreeHost(address)
+
+    def cuMemcpyHtoD(self, to: Any, source: Any, size: int, stream: Any = 0) -> None:
+        self.bytes_at(to, size)[:] = _memory(source, size)
+
+    def cuMemcpyDtoH(self, to: Any, source: Any, size: int, stream: Any = 0) -> None:
+        _memory(to, size)[:] = self.bytes_at(source, size)
+
+    def cuMemcpyDtoD(self, to: Any, source: Any, size: int, stream: Any = 0) -> None:
+        self.bytes_at(to, size)[:] = self.bytes_at(source, size)
+
+    def cuMemsetD8(self, to: Any, value: int, size: int, stream: Any = 0) -> None:
+        self.bytes_at(to, size)[:] = value & 0xFF
+
+    # -- streams and events ------------------------------------------------------------------------
+
+    def cuStreamCreate(self, flags: int) -> Any:
+        return self.binding.CUstream(next(self.handles))
+
+    def cuEventCreate(self, flags: int) -> Any:
+        return self.binding.CUevent(next(self.handles))
+
+    def cuEventRecord(self, event: Any, stream: Any) -> None:
+        self.recorded[_whole(event)] = time.perf_counter()
+
+    def cuEventElapsedTime(self, first: Any, last: Any) -> float:
+        return 1e3 * (self.recorded[_whole(last)] - self.recorded[_whole(first)])
+
+    # -- modules and launches ----------------------------------------------------------------------
+
+    def loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """How Numba loads a kernel: linked here, and not kept for a GPU."""
+
+        def get_cufunc(library: Any) -> Any:
+            with self.lock:
+                caches = self.caches.setdefault(library, {"_cufunc_cache": {}, "_cubin_cache": {}})
+                with (
+                    mock.patch.multiple(library, **caches),
+                    mock.patch.object(self.bridge, "_Linker", _linker(self.bridge._Linker, self.arch)),
+                ):
+                    return original(library)
+
+        return get_cufunc
+
+    def cuLibraryGetGlobal(self, code: _Code, name: bytes) -> tuple[Any, int]:
+        memory = code.module.memory(name.decode())
+        if (code, name) not in self.places:
+            self.places[code, name] = self.place(memory)
+        return self.binding.CUdeviceptr(self.places[code, name]), memory.size
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        self, kernel: PtxKernel, threads: int, shared: int
+    ) -> int:
+        return min(limits(self.arch, threads, kernel.ir.shared_bytes + shared).values())
+
+    def launch(self, stream: Any, config: Any, kernel: Any, *arguments: Any) -> None:
+        ptx: PtxKernel = kernel.handle
+        if config.is_cooperative:
+            raise ArgumentError(f"{ptx.name}: launches of cooperative grids are not emulated")
+        values = [_value(x, p.type) for x, p in zip(arguments, ptx.declared, strict=True)]
+        launch = ptx.emulator(checks=self.checks).configured(
+            config.grid, config.block, shared_bytes=config.shmem_size if ptx.ir.dynamic else 0
+        )
+        with self.lock:
+            self.reports.append(launch(*values, memory=self.arrays))
+
+
+def _memory(address: Any, size: int) -> np.ndarray:
+    """Memory of the host."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(_whole(address)))
+
+
+def _value(x: Any, kind: str) -> Any:
+    """An argument of a launch as a parameter of some type in PTX."""
+    x, dtype = getattr(x, "value", x), named(kind)
+    return float(x) if dtype.kind == "f" else int(x) % (1 << dtype.bits)
+
+
+class _Code:
+    """A module in PTX, as cuda.core has it."""
+
+    def __init__(self, module: Module, arch: Arch) -> None:
+        self.module, self.arch, self.handle = module, arch, self
+
+    def get_kernel(self, name: str) -> Any:
+        kernel = self.module[name].emulator(self.arch.name)
+        constants = sum(v.size for v in self.module._variables.values() if v.space == "const")
+        attributes = SimpleNamespace(
+            num_regs=0,
+            const_size_bytes=constants,
+            local_size_bytes=kernel.local_bytes,
+            shared_size_bytes=kernel.ir.shared_bytes,
+            max_threads_per_block=1024,
+        )
+        return SimpleNamespace(handle=kernel, attributes=attributes)
+
+
+@functools.cache
+def _linker(original: Any, arch: Arch) -> Any:
+    """Numba's linker, for PTX alone."""
+
+    class Linker(original):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options | {"lto": False})
+            self._info_log, self.linker, self._complete = "", self, True
+
+        def add_cu(self, source: str | bytes, name: str = "<cudapy-cu>") -> None:
+            text = source.decode() if isinstance(source, bytes) else source
+            include = [Path(numba_cuda().__file__).parent / "include" / "13"]
+            self.add_ptx(ptx_of(text, name, arch.name, include, ["-rdc=true"]).encode(), name)
+
+        def complete(self) -> _Code:
+            kinds = {code.code_type for code in self._object_codes} - {"ptx"}
+            if kinds:
+                raise ArgumentError(f"{', '.join(kinds)} is linked; emulation runs PTX and CUDA C++")
+            return _Code(linked([code.code.decode() for code in self._object_codes]), arch)
+
+    return Linker
