@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
 from tensorcore_dsl.checking.session import checking
 from tensorcore_dsl.interpreter.sanitizer import stream_order
 from tensorcore_dsl.runtime import driver
@@ -147,6 +148,40 @@ def test_opcheck_of_scaled_gemm(device):
     for args in (fp8_call(device), (*fp8_call(device), *sources)):
         results = torch.library.opcheck(ops.scaled_gemm.default, args, test_utils=tests)
         assert set(results.values()) == {"SUCCESS"}
+
+
+def packed_weights(device: str) -> tuple[Any, Any]:
+    """Packed weights (256, 48) with zero points, and the same in f64."""
+    q = torch.randint(0, 16, (48, 256), dtype=torch.uint8, device=device)
+    scales = 2.0 ** torch.randint(-2, 1, (4, 48), device=device)
+    zeros = torch.randint(0, 16, (4, 48), dtype=torch.uint8, device=device)
+    packed = kernels.pack(q.t(), scales.to(BF16), zeros, dtype=tc.u4)
+    by_group = [x.double().repeat_interleave(64, 0) for x in (zeros, scales)]
+    return packed, (q.t().double() - by_group[0]) * by_group[1]
+
+
+def test_gemm_with_packed_weights(device):
+    with tc.target("cpu" if device == "cpu" else "cuda"):
+        packed, exact = packed_weights(device)
+    a, bias = whole(3, 256, device=device), whole(48, device=device)
+    args = a, packed.words, packed.scales, packed.zeros, bias
+    results = torch.library.opcheck(ops.mixed_gemm.default, args, {"dtype": "u4"})
+    assert set(results.values()) == {"SUCCESS"}
+    check_gradients(
+        lambda a, c: tct.gemm(a, packed, c, alpha=0.5, beta=2),
+        lambda a, c: 0.5 * (a @ exact) + 2 * c,
+        (a, bias),
+        tolerance=2.0**-7,
+    )
+    compiled = torch.compile(lambda x: tct.gemm(x + 1, packed), fullgraph=True)
+    assert torch.equal(compiled(a), tct.gemm(a + 1, packed))
+    with pytest.raises(tc.ArgumentError, match="have no precision, accumulate and bits"):
+        tct.gemm(a, packed, accumulate="f16")
+    with pytest.raises(tc.ArgumentError, match="no derivative of forward mode"):
+        torch.func.jvp(lambda x: tct.gemm(x, packed), (a,), (a,))
+    scales = packed.scales.clone().requires_grad_()
+    with pytest.raises(tc.ArgumentError, match="scales and zero points have no gradients"):
+        ops.mixed_gemm(a, packed.words, scales, packed.zeros, dtype="u4")
 
 
 # -- results and gradients ---------------------------------------------------------------------

@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 
 import tensorcore_dsl as tc
+import tensorcore_dsl.kernels as kernels
 from tensorcore_dsl.torch import attention_operators, operators
+from tensorcore_dsl.torch.mixed_operators import mixed_gemm
 
 BLOCK = 128
 
 
 def gemm(
     a: torch.Tensor,
-    b: torch.Tensor,
+    b: torch.Tensor | kernels.PackedWeights,
     c: torch.Tensor | None = None,
     *,
     alpha: float = 1,
@@ -32,7 +34,17 @@ def gemm(
     The gradients of A and B are products by the same kernels, of the incoming gradient rounded to
     A's type; the gradient of C is the sum over what was broadcast. They have the layout of the
     operand that they belong to. Tensors of fp8 have no gradients: ArgumentError.
+
+    b may be what `kernels.pack` makes of tensors. The operator is then `tensorcore_dsl::mixed_gemm`,
+    with gradients of A and C; it has no `precision`, `accumulate` and `bits`.
     """
+    if isinstance(b, kernels.PackedWeights):
+        if (precision, accumulate, bits) != (None, None, "any"):
+            raise tc.ArgumentError(
+                "b is PackedWeights, whose products have no precision, accumulate and bits"
+            )
+        weights = b.words, b.scales, b.zeros
+        return mixed_gemm(a, *weights, c, dtype=str(b.dtype), alpha=alpha, beta=beta, out_dtype=out_dtype)
     return operators.gemm(
         a,
         b,
